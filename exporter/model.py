@@ -1,0 +1,124 @@
+"""What collectors produce: samples of declared metrics, and spans. Views turn them into wire formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+Labels = Mapping[str, str]
+
+PROCESS_LABELS = (
+    "pid",
+    "comm",
+    "container_id",
+    "pod",
+    "namespace",
+    "container",
+    "slurm_job_id",
+    "gpu",
+    "gpu_uuid",
+)
+
+
+class Kind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """One observation behind a histogram bucket: its value, wall time in seconds, and the span that has the details."""
+
+    value: float
+    time: float
+    trace_id: str
+    span_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Counts per bucket, not cumulated (one more than there are bounds), and the sum of what was observed.
+
+    `bounds` are inclusive upper bounds, ascending, in the metric's unit; `exemplars` maps a bucket's index to one.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+    exemplars: Mapping[int, Exemplar] = field(default_factory=dict)
+
+
+Value = float | int | Distribution
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by its OpenTelemetry name and UCUM unit; the Prometheus name derives from these (views/prometheus.py).
+
+    `labels` names every label a sample of it may carry besides the process labels, which `process` switches on.
+    """
+
+    name: str
+    help: str
+    kind: Kind
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+    process: bool = False
+
+    def sample(self, value: Value, labels: Labels | None = None) -> Sample:
+        return Sample(self, labels or {}, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value. Labels with an empty value are left out by the views.
+
+    `start` is the wall time in seconds from which a counter or histogram counts; None means the exporter's start.
+    """
+
+    metric: Metric
+    labels: Labels
+    value: Value
+    start: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One finished operation. Times are wall time in nanoseconds, ids are lower-case hex (32 and 16 digits)."""
+
+    name: str
+    trace_id: str
+    span_id: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, str | int | float | bool]
+    process: Labels
+    """Process labels (PROCESS_LABELS) of the observed process."""
+    error: str = ""
+    """Empty for success, else a short description: sets the span's status."""
+
+
+class Unavailable(Exception):
+    """This node cannot give what a collector needs. Not a fault: said once, and the rest works.
+
+    `remedy` says what a person can do about it, empty when nothing can be done.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.remedy = reason, remedy
+
+
+class Collector(Protocol):
+    """A source of samples. `start` may raise Unavailable; `collect` may raise anything and costs only its own samples."""
+
+    name: str
+
+    def start(self) -> None: ...
+
+    def collect(self) -> Iterable[Sample]: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""From an identifier (a pid, a cgroup path) to labels."""

@@ -1,0 +1,1 @@
+"""Samples and spans in wire formats: pure functions, no I/O."""
