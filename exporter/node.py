@@ -1,0 +1,67 @@
+"""What a collector is given of the node it runs on. Tests pass a Node with fakes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from exporter.model import Labels, Span
+
+if TYPE_CHECKING:
+    from exporter.bpf.targets import Targets
+
+
+class Processes(Protocol):
+    """Who a pid is (exporter/resolve/process.py)."""
+
+    def labels(self, pid: int) -> Labels:
+        """The process labels of a pid, read once at first sight and kept until `forget`; at least `pid`."""
+        ...
+
+    def forget(self, pid: int) -> None:
+        """The pid ended or runs another program now: read it anew when asked again."""
+        ...
+
+
+class Clock:
+    """Maps the kernel's monotonic nanoseconds (bpf_ktime_get_ns) to wall time; the offset is refreshed as clocks are set."""
+
+    REFRESH_NS = 10_000_000_000
+
+    def __init__(self) -> None:
+        self._offset = self._read_at = 0
+
+    def wall_ns(self, monotonic_ns: int) -> int:
+        now = time.monotonic_ns()
+        if not self._offset or now - self._read_at > self.REFRESH_NS:
+            before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+            self._offset, self._read_at = wall - (before + after) // 2, now
+        return monotonic_ns + self._offset
+
+
+@dataclass(frozen=True)
+class Node:
+    settings: Mapping[str, Any]
+    """The collector's own settings by flag name without prefix: `--collector.cuda.live-allocations` is "live-allocations"."""
+    processes: Processes
+    targets: Targets
+    spans: Callable[[Span], None]
+    """Takes a finished span; never blocks or raises. What cannot be kept is counted there."""
+    clock: Clock = field(default_factory=Clock)
+    proc: Path = Path("/proc")
+    sys: Path = Path("/sys")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One setting of a collector, declared in its module's FLAGS; it becomes --collector.<stem>.<name> and a YAML key.
+
+    The type of `default` is the type of the setting: bool, int, float, str or a tuple of str (comma-separated).
+    """
+
+    name: str
+    default: bool | int | float | str | tuple[str, ...]
+    help: str
