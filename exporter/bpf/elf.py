@@ -1,0 +1,281 @@
+"""Reads what probes need of an ELF file: where its functions are, their code, its build id.
+
+Files belong to the observed processes and may be hostile or change while they are read, so nothing is mapped into
+memory (a file cut short would be a SIGBUS) and every table has a limit. Layouts: System V gABI, chapters 4 and 5.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+X86_64, AARCH64 = 62, 183
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_NOTE = struct.Struct("<III")
+
+_ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
+_EXECUTABLE_OR_SHARED = (2, 3)
+_LOAD, _NOTES, _EXECUTE = 1, 4, 1
+_SYMTAB, _STRTAB, _DYNSYM, _VERSYM = 2, 3, 11, 0x6FFFFFFF
+_FUNCTION = 2
+_BUILD_ID = 3
+_LOCAL = 0
+_HIDDEN_VERSION = 0x8000
+
+MAX_SYMBOLS = 1 << 23
+MAX_STRINGS = 1 << 28
+MAX_NAMES = 1 << 16
+_MAX_NOTES = 1 << 16
+_CHUNK = 1 << 20
+
+
+class ElfError(ValueError):
+    """The file is no 64-bit little-endian ELF program or library, or its tables contradict themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A defined function. `offset` is its place in the file; `size` in bytes, 0 when the symbol does not tell it."""
+
+    name: str
+    offset: int
+    size: int
+    address: int
+    binding: int
+    """STB_LOCAL 0, STB_GLOBAL 1, STB_WEAK 2."""
+
+
+class _Segment(NamedTuple):
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    physical: int
+    in_file: int
+    in_memory: int
+    align: int
+
+
+class _Section(NamedTuple):
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    align: int
+    item: int
+
+
+class Elf:
+    """An open ELF file. Use as a context manager, or close it."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Takes over the descriptor of a regular file; see `open`."""
+        self._file = descriptor
+        try:
+            self._size = os.fstat(descriptor).st_size
+            self._read_headers()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, path: Path | str) -> Elf:
+        """Raises OSError where the file cannot be read, ElfError where it is not what it should be."""
+        if not stat.S_ISREG(Path(path).stat().st_mode):  # opening a device may act on it
+            raise ElfError("not a regular file")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise ElfError("not a regular file")
+        return cls(descriptor)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Elf:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def build_id(self) -> str:
+        """The linker's build id in lower-case hex, empty when there is none."""
+        for segment in self._segments:
+            if segment.kind == _NOTES and segment.in_file <= _MAX_NOTES:
+                found = _find_note(self._read(segment.offset, segment.in_file), b"GNU\0", _BUILD_ID)
+                if found:
+                    return found.hex()
+        return ""
+
+    def functions(self, wanted: Collection[str] | None) -> dict[str, Function]:
+        """The defined functions among `wanted` (None: all) of .dynsym and .symtab, by name.
+
+        Weak symbols count; several names of one address are several functions. An indirect function (IFUNC) is left
+        out: its symbol is the resolver, not the code that callers reach. Of a versioned name the default version is
+        taken; of static functions of one name the first.
+        """
+        found: dict[str, Function] = {}
+        doubtful: dict[str, Function] = {}
+        sections = self._sections()
+        versions = _first(sections, _VERSYM)
+        for kind in (_DYNSYM, _SYMTAB):  # a file has at most one of each
+            table = _first(sections, kind)
+            for index, name, symbol in self._symbols(table, sections, wanted) if table else ():
+                function = self._function(name, symbol)
+                if function is None:
+                    continue
+                hidden = kind == _DYNSYM and versions is not None and self._is_hidden(versions, index)
+                (doubtful if hidden or function.binding == _LOCAL else found).setdefault(name, function)
+        return doubtful | found
+
+    def code(self, function: Function, limit: int) -> bytes:
+        """The first bytes of a function: at most `limit`, and no more than its symbol and segment hold."""
+        segment = self._executable_segment(function.address)
+        if segment is None:
+            raise ElfError(f"{function.name} is in no executable segment")
+        held = segment.offset + segment.in_file - function.offset
+        return self._read(function.offset, min(limit, function.size or limit, held))
+
+    def _read_headers(self) -> None:
+        if self._size < _HEADER.size:
+            raise ElfError("too short for an ELF file")
+        ident, kind, machine, _, _, segments, sections, _, _, *counts = _HEADER.unpack(self._read(0, _HEADER.size))
+        segment_size, segment_count, section_size, section_count, _ = counts
+        if not ident.startswith(_ELF64_LITTLE):
+            raise ElfError("not a 64-bit little-endian ELF file")
+        if kind not in _EXECUTABLE_OR_SHARED:
+            raise ElfError("neither a program nor a shared library")
+        if segment_count and segment_size != _SEGMENT.size or section_count and section_size != _SECTION.size:
+            raise ElfError("headers of an unknown size")
+        self.machine: int = machine
+        """The instruction set: 62 is x86-64, 183 is arm64."""
+        table = self._read(segments, segment_count * _SEGMENT.size)
+        self._segments = [_Segment(*fields) for fields in _SEGMENT.iter_unpack(table)]
+        self._code = [s for s in self._segments if s.kind == _LOAD and s.flags & _EXECUTE]
+        self._sections_at, self._section_count = sections, section_count
+
+    def _sections(self) -> list[_Section]:
+        table = self._read(self._sections_at, self._section_count * _SECTION.size)
+        return [_Section(*fields) for fields in _SECTION.iter_unpack(table)]
+
+    def _is_hidden(self, versions: _Section, index: int) -> bool:
+        if (index + 1) * 2 > versions.size:
+            return False
+        return bool(int.from_bytes(self._read(versions.offset + index * 2, 2), "little") & _HIDDEN_VERSION)
+
+    def _symbols(
+        self, table: _Section, sections: list[_Section], wanted: Collection[str] | None
+    ) -> Iterator[tuple[int, str, tuple[int, ...]]]:
+        """Index, name and fields of each symbol that has a wanted name."""
+        if table.item != _SYMBOL.size or table.link >= len(sections) or sections[table.link].kind != _STRTAB:
+            raise ElfError("a symbol table without a string table")
+        strings = sections[table.link]
+        if table.size > MAX_SYMBOLS * _SYMBOL.size or strings.size > MAX_STRINGS:
+            raise ElfError("more symbols than a real library has")
+        names = self._all_names(strings) if wanted is None else self._find_names(strings, wanted)
+        if not names:
+            return
+        offsets = frozenset(names)
+        per_chunk = _CHUNK // _SYMBOL.size
+        for first in range(0, table.size // _SYMBOL.size, per_chunk):
+            count = min(per_chunk, table.size // _SYMBOL.size - first)
+            chunk = self._read(table.offset + first * _SYMBOL.size, count * _SYMBOL.size)
+            if offsets.isdisjoint(memoryview(chunk).cast("I")[:: _SYMBOL.size // 4].tolist()):
+                continue
+            for index, symbol in enumerate(_SYMBOL.iter_unpack(chunk), first):
+                if symbol[0] in offsets:
+                    yield index, names[symbol[0]], symbol
+
+    def _find_names(self, strings: _Section, wanted: Collection[str]) -> dict[int, str]:
+        """Where in the string table the wanted names are.
+
+        Linkers let a name share the end of a longer one (ncclSend within pncclSend), so strings are chosen by their
+        last bytes, which one pass can do for any number of names.
+        """
+        names = [name.encode() for name in wanted if name]
+        if not names:
+            return {}
+        tail, longest = min(map(len, names)), max(map(len, names))
+        tails = frozenset(name[-tail:] for name in names)
+        found: dict[int, str] = {}
+        for start in range(0, strings.size, _CHUNK):
+            chunk = self._read(strings.offset + start, min(_CHUNK + longest, strings.size - start))
+            present = tails.intersection([text[-tail:] for text in chunk.split(b"\0")])
+            for name in names if present else ():
+                if name[-tail:] in present:
+                    found.update((start + at, name.decode()) for at in _occurrences(chunk, name + b"\0"))
+            if len(found) > MAX_NAMES:
+                raise ElfError("a name is repeated too often")
+        return found
+
+    def _all_names(self, strings: _Section) -> dict[int, str]:
+        table = self._read(strings.offset, strings.size)
+        at = 0
+        found = {}
+        for text in table.split(b"\0"):
+            found[at] = text.decode(errors="replace")
+            at += len(text) + 1
+        return found
+
+    def _function(self, name: str, symbol: tuple[int, ...]) -> Function | None:
+        _, info, _, section, address, size = symbol
+        segment = self._executable_segment(address)
+        if info & 0xF != _FUNCTION or not section or segment is None:
+            return None
+        offset = address - segment.address + segment.offset
+        return Function(name, offset, size, address, info >> 4) if offset < self._size else None
+
+    def _executable_segment(self, address: int) -> _Segment | None:
+        return next((s for s in self._code if s.address <= address < s.address + s.in_file), None)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        if offset + size > self._size:
+            raise ElfError("cut short: a table lies beyond the end of the file")
+        parts = []
+        while size:
+            part = os.pread(self._file, size, offset)
+            if not part:
+                raise ElfError("cut short while it was read")
+            parts.append(part)
+            offset, size = offset + len(part), size - len(part)
+        return b"".join(parts)
+
+
+def _first(sections: list[_Section], kind: int) -> _Section | None:
+    return next((section for section in sections if section.kind == kind), None)
+
+
+def _occurrences(text: bytes, name: bytes) -> Iterator[int]:
+    at = text.find(name)
+    while at >= 0:
+        yield at
+        at = text.find(name, at + 1)
+
+
+def _find_note(notes: bytes, owner: bytes, kind: int) -> bytes:
+    """The content of a note; empty when there is none. Names and contents are padded to four bytes."""
+    at = 0
+    while at + _NOTE.size <= len(notes):
+        owner_size, size, found = _NOTE.unpack_from(notes, at)
+        at += _NOTE.size
+        content = at + (owner_size + 3 & ~3)
+        if found == kind and notes[at : at + owner_size] == owner:
+            return notes[content : content + size]
+        at = content + (size + 3 & ~3)
+    return b""
