@@ -1,0 +1,68 @@
+# Every target is one that CI runs too. `make` alone lists them.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup setup-dev demo run check test test-unit test-bpf test-e2e bench docs image image-check objects standins clean
+
+PYTHON ?= python3
+export PYTHON
+VENV := .venv/bin
+ARGS ?=
+PYTEST := $(VENV)/python -m pytest $(ARGS)
+BPF_SOURCES = $(wildcard bpf/*.c bpf/*.h)
+RULES = $(filter-out %.test.yaml,$(wildcard alerts/*.yaml))
+RULE_TESTS = $(wildcard alerts/*.test.yaml)
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
+
+# Setup is quick when nothing is missing: each stamp is older only than what decides what gets installed.
+.venv/.base: pyproject.toml setup.py deploy/setup.sh
+	@deploy/setup.sh base
+.venv/.dev: pyproject.toml setup.py deploy/setup.sh
+	@deploy/setup.sh dev
+
+setup: .venv/.base objects ## packages, .venv and BPF objects, as far as they are missing
+setup-dev: .venv/.dev objects standins
+
+objects: | .venv/.base ## compile the BPF programs for x86-64 and arm64
+	@$(MAKE) --no-print-directory -C bpf
+standins: | .venv/.base
+	@$(MAKE) --no-print-directory -C tests/standins
+
+demo: setup standins ## the exporter and a synthetic training job, live in this terminal (ARGS="--seconds 30")
+	@$(VENV)/python deploy/demo/demo.py $(ARGS)
+
+run: setup ## the exporter on this node (ARGS="--log.level=debug")
+	@$(VENV)/accel-exporter $(ARGS)
+
+check: .venv/.dev ## lint, types, formatting and rules
+	$(VENV)/ruff check
+	$(VENV)/ruff format --check
+	$(VENV)/mypy --strict exporter
+	$(if $(BPF_SOURCES),clang-format --dry-run -Werror $(BPF_SOURCES))
+	$(if $(RULES),promtool check rules $(RULES))
+	$(if $(RULE_TESTS),promtool test rules $(RULE_TESTS))
+
+test: setup-dev ## every test that needs no GPU; says what was skipped and why
+	$(PYTEST) tests/unit tests/bpf tests/e2e
+test-unit: setup-dev
+	$(PYTEST) tests/unit
+test-bpf: setup-dev ## probes against stand-in libraries (root, BPF)
+	$(PYTEST) tests/bpf
+test-e2e: setup-dev ## the whole program (root, BPF)
+	$(PYTEST) tests/e2e
+
+bench: setup-dev ## the budgets, measured on this machine
+	@$(VENV)/python -m bench $(ARGS)
+
+docs: .venv/.dev ## write docs/metrics.md from the declarations in code
+	$(VENV)/python -m docs.metrics > docs/metrics.md
+
+image: ## a container image, with docker, podman or buildah
+	@deploy/image/build.sh
+image-check: ## build the image on a base made here, without a registry, and run the exporter from it
+	@deploy/setup.sh image
+	@deploy/image/check.sh
+
+clean: ## remove what was built; keeps .venv
+	rm -rf build dist *.egg-info exporter/bpf/objects tests/standins/build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Installs what this checkout needs: Debian packages that are missing, then .venv. Usage: setup.sh base|dev|image
+#   base    what the exporter and the demo need     dev    also what tests and checks need
+#   image   only what building an image without a container engine needs
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+level=${1:?usage: setup.sh base|dev|image}
+missing=()
+
+# need PACKAGE COMMAND...: the package is missing unless the command succeeds.
+need() {
+    local package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+has() { command -v "$1"; }
+
+# Prints the first Python that is recent enough, or fails.
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+can_make_venv() { "$(find_python)" -c 'import ensurepip, venv'; }
+
+if [ "$level" = image ]; then
+    need buildah has buildah
+    need debootstrap has debootstrap
+else
+    need clang has clang
+    need llvm has llvm-strip
+    need libbpf-dev test -e /usr/include/bpf/bpf_helpers.h
+    need gcc has gcc
+    need libc6-dev test -e /usr/include/stdio.h
+    need make has make
+    need python3-venv can_make_venv
+fi
+if [ "$level" = dev ]; then
+    need clang-format has clang-format
+    need prometheus has promtool
+    need bpftrace has bpftrace
+    need iproute2 has ip
+    need openssl has openssl
+    need ibverbs-providers test -d /etc/libibverbs.d
+fi
+
+install_missing() {
+    local sudo="" command="apt-get install --yes --no-install-recommends ${missing[*]}"
+    if ! command -v apt-get >/dev/null; then
+        echo "setup: this is neither Debian nor Ubuntu; install what these Debian packages hold, then try again:" >&2
+        echo "    ${missing[*]}" >&2
+        exit 1
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+            sudo="sudo"
+        else
+            echo "setup: packages are missing and installing them needs root. Run this, then try again:" >&2
+            echo "    sudo apt-get update && sudo $command" >&2
+            exit 1
+        fi
+    fi
+    echo "setup: installing ${missing[*]}"
+    $sudo apt-get update -qq || echo "setup: apt-get update failed; going on with the lists that are there" >&2
+    $sudo env DEBIAN_FRONTEND=noninteractive $command -qq
+    # Debian starts a server that is installed; the tests want promtool and a server of their own.
+    if [[ " ${missing[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
+        $sudo systemctl disable --now --quiet prometheus
+    fi
+}
+[ ${#missing[@]} -eq 0 ] || install_missing
+[ "$level" != image ] || exit 0
+
+if ! python=$(find_python); then
+    echo "setup: Python 3.11 or newer is needed and $(python3 --version 2>&1) is what is here. Debian 12, Ubuntu 24.04" >&2
+    echo "    and newer have it; on an older release install one beside it and run: make PYTHON=python3.11 ..." >&2
+    exit 1
+fi
+.venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
+extras=""
+[ "$level" != dev ] || extras="[dev,otlp,otlp-grpc]"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".$extras"
+touch .venv/.base ".venv/.$level"
