@@ -1,0 +1,75 @@
+"""Names of pods and containers from the kubelet's log folders, where neither its socket nor the API is at hand.
+
+The kubelet keeps `pods/<namespace>_<pod>_<uid>/<container>/` and links
+`containers/<pod>_<namespace>_<container>-<container id>.log` under /var/log. Kubernetes names hold no underscore.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+_LIMIT = 16_384
+"""Entries of a folder looked at: far more than a node can hold, bounded should the folder be something else."""
+_NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
+_POD = re.compile(rf"(?P<namespace>{_NAME})_(?P<pod>{_NAME})_(?P<uid>[0-9a-f-]{{32,36}})")
+_CONTAINER = re.compile(rf"(?P<pod>{_NAME})_(?P<namespace>{_NAME})_(?P<container>{_NAME})-(?P<id>[0-9a-f]{{64}})\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What Kubernetes calls a container: `pod`, `namespace` and `container`; empty where unknown."""
+
+    pod: str = ""
+    namespace: str = ""
+    container: str = ""
+
+
+class PodLogs:
+    """Looks names up in one log folder; listings are kept until the folder changes. Safe from any thread."""
+
+    def __init__(self, logs: Path) -> None:
+        self._pods = _Listing(logs / "pods", _POD, "uid")
+        self._containers = _Listing(logs / "containers", _CONTAINER, "id")
+
+    def names(self, container_id: str, pod_uid: str) -> Names:
+        """The names behind the ids a cgroup gave; never raises."""
+        if container_id and (names := self._containers.get(container_id)):
+            return names
+        return (self._pods.get(pod_uid) if pod_uid else None) or Names()
+
+
+class _Listing:
+    """The entries of one folder whose names match `pattern`, by its group `key`."""
+
+    def __init__(self, folder: Path, pattern: re.Pattern[str], key: str) -> None:
+        self._folder, self._pattern, self._key = folder, pattern, key
+        self._lock = threading.Lock()
+        self._changed = -1
+        self._names: dict[str, Names] = {}
+
+    def get(self, identifier: str) -> Names | None:
+        with self._lock:
+            if identifier not in self._names:
+                self._refresh()
+            return self._names.get(identifier)
+
+    def _refresh(self) -> None:
+        try:
+            changed = self._folder.stat().st_mtime_ns
+            if changed == self._changed:
+                return
+            with os.scandir(self._folder) as entries:
+                names = [entry.name for entry in itertools.islice(entries, _LIMIT)]
+        except OSError:
+            return
+        found = {}
+        for name in names:
+            if match := self._pattern.fullmatch(name):
+                parts = match.groupdict()
+                found[parts[self._key]] = Names(parts["pod"], parts["namespace"], parts.get("container", ""))
+        self._changed, self._names = changed, found

@@ -1,0 +1,143 @@
+"""Who a pid is: its process labels, read once from /proc and kept."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from exporter.model import Labels
+from exporter.resolve import cgroup, slurm
+from exporter.resolve.podlogs import Names, PodLogs
+
+_CGROUP_BYTES = 65_536
+_ENVIRON_BYTES = 1_048_576
+_COMM_BYTES = 64
+"""The kernel keeps 15 bytes of a process's name and 63 of a kernel worker's."""
+_STAT = re.compile(rb"\) (?:\S+ ){19}([0-9]+) ", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process as labels; `start_time` in clock ticks after boot (None: it had ended), `pod_uid` as in its cgroup."""
+
+    labels: Labels
+    start_time: int | None
+    pod_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    identity: Identity
+    checked: float
+    seen: float
+
+
+class ProcessTable:
+    """An exporter.node.Processes over /proc; safe from any thread.
+
+    A pid is one process with its start time: an entry older than `recheck` seconds is compared with the start time of
+    who has the pid now, so that a reused pid is noticed though its end was not reported. The `limit` entries last asked
+    for are kept. Kubernetes' names are looked for again in the first minute: the kubelet writes them after the
+    container has started.
+    """
+
+    SETTLED = 60.0
+
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        logs: Path = Path("/var/log"),
+        limit: int = 16_384,
+        recheck: float = 5.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._proc, self._names, self._limit, self._recheck, self._now = proc, PodLogs(logs), limit, recheck, now
+        self._lock = threading.Lock()
+        self._known: OrderedDict[int, _Entry] = OrderedDict()
+
+    def labels(self, pid: int) -> Labels:
+        """The process labels of a pid that are known, `pid` always; never raises."""
+        return self.identity(pid).labels
+
+    def identity(self, pid: int) -> Identity:
+        """The same with what is no label. A process that ended meanwhile keeps what was read while it lived."""
+        now = self._now()
+        with self._lock:
+            known = self._known.get(pid)
+            if known:
+                self._known.move_to_end(pid)
+        if known and now - known.checked < self._recheck:
+            return known.identity
+        started = start_time(self._proc, pid)
+        if known and (started is None or (started == known.identity.start_time and not self._nameless(known, now))):
+            entry = replace(known, checked=now)
+        else:
+            same = known is not None and known.identity.start_time == started
+            entry = _Entry(self._read(pid, started), checked=now, seen=known.seen if known and same else now)
+        with self._lock:
+            self._known[pid] = entry
+            self._known.move_to_end(pid)
+            while len(self._known) > self._limit:
+                self._known.popitem(last=False)
+        return entry.identity
+
+    def forget(self, pid: int) -> None:
+        """The pid ended or runs another program now: it is read anew when asked for again."""
+        with self._lock:
+            self._known.pop(pid, None)
+
+    def _nameless(self, entry: _Entry, now: float) -> bool:
+        identity = entry.identity
+        return bool(identity.pod_uid) and "pod" not in identity.labels and now - entry.seen < self.SETTLED
+
+    def _read(self, pid: int, started: int | None) -> Identity:
+        folder = self._proc / str(pid)
+        comm = _read(folder / "comm", _COMM_BYTES)
+        group = cgroup.parse(_read(folder / "cgroup", _CGROUP_BYTES).decode("utf-8", "replace"))
+        in_kubernetes = group.container_id or group.pod_uid
+        names = self._names.names(group.container_id, group.pod_uid) if in_kubernetes else Names()
+        job = group.slurm_job_id or slurm.job_id(_read(folder / "environ", _ENVIRON_BYTES))
+        labels = {
+            "pid": str(pid),
+            "comm": printable(comm.removesuffix(b"\n")),
+            "container_id": group.container_id,
+            "pod": names.pod,
+            "namespace": names.namespace,
+            "container": names.container,
+            "slurm_job_id": job,
+        }
+        return Identity({name: value for name, value in labels.items() if value}, started, group.pod_uid)
+
+
+def start_time(proc: Path, pid: int) -> int | None:
+    """When a process started, in clock ticks after boot (field 22 of /proc/PID/stat); None when there is no process.
+
+    The name in field 2 may hold anything, also `) R 1 `: fields are counted after the last parenthesis.
+    """
+    stat = _read(proc / str(pid) / "stat", 4096)
+    found = _STAT.match(stat, stat.rfind(b") "))
+    return int(found[1]) if found else None
+
+
+def printable(name: bytes) -> str:
+    """A process's name as text; what is not UTF-8 or does not print (controls, direction marks) is escaped by backslash."""
+    text = name.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def _read(path: Path, limit: int) -> bytes:
+    """The first `limit` bytes; empty when it cannot be read: the process ended, or is not ours to see."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            parts = []
+            while limit > 0 and (part := file.read(limit)):
+                parts.append(part)
+                limit -= len(part)
+            return b"".join(parts)
+    except OSError:
+        return b""

@@ -1,0 +1,242 @@
+"""Process labels out of a made-up /proc and the kubelet's log folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.resolve import slurm
+from exporter.resolve.process import ProcessTable, printable, start_time
+
+CID = "3f1a" * 16
+UID = "12ab34cd-56ef-78ab-90cd-ef1234567890"
+
+
+class Now:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def stat(comm: bytes, started: int, pid: int = 7) -> bytes:
+    before = b" ".join([b"S"] + [b"1"] * 18)
+    return b"%d (%s) %s %d 4096 12 0\n" % (pid, comm, before, started)
+
+
+def process(
+    proc: Path,
+    pid: int = 7,
+    comm: bytes = b"python3",
+    cgroup: str = "0::/",
+    environ: bytes = b"HOME=/\0",
+    started: int = 100,
+) -> None:
+    folder = proc / str(pid)
+    folder.mkdir(exist_ok=True)
+    (folder / "comm").write_bytes(comm + b"\n")
+    (folder / "cgroup").write_text(cgroup + "\n")
+    (folder / "environ").write_bytes(environ)
+    (folder / "stat").write_bytes(stat(comm, started, pid))
+
+
+def end(proc: Path, pid: int = 7) -> None:
+    for file in (proc / str(pid)).iterdir():
+        file.unlink()
+    (proc / str(pid)).rmdir()
+
+
+def test_plain_process(tmp_path: Path) -> None:
+    """A process of no container has its pid and name, and no empty label."""
+    process(tmp_path)
+
+    assert {"pid": "7", "comm": "python3"} == ProcessTable(tmp_path, tmp_path).labels(7)
+
+
+def test_unknown_pid(tmp_path: Path) -> None:
+    """Of a process that is gone the pid alone is known."""
+    assert {"pid": "9"} == ProcessTable(tmp_path, tmp_path).labels(9)
+
+
+def test_pod_by_container(tmp_path: Path) -> None:
+    """The kubelet's container link names pod, namespace and container; the pod's UID is kept beside the labels."""
+    process(tmp_path, cgroup=f"0::/kubepods/pod{UID}/{CID}")
+    (tmp_path / "containers").mkdir()
+    (tmp_path / "containers" / f"train-0_research_pytorch-{CID}.log").touch()
+
+    identity = ProcessTable(tmp_path, tmp_path).identity(7)
+
+    expected = {"container_id": CID, "pod": "train-0", "namespace": "research", "container": "pytorch"}
+    assert {"pid": "7", "comm": "python3"} | expected == identity.labels
+    assert UID == identity.pod_uid
+
+
+def test_pod_by_uid(tmp_path: Path) -> None:
+    """The kubelet's pod folder names pod and namespace where the container's link is missing."""
+    process(tmp_path, cgroup=f"0::/kubepods/pod{UID}/{CID}")
+    (tmp_path / "pods" / f"research_train-0_{UID}" / "pytorch").mkdir(parents=True)
+
+    labels = ProcessTable(tmp_path, tmp_path).labels(7)
+
+    assert {"pid": "7", "comm": "python3", "container_id": CID, "pod": "train-0", "namespace": "research"} == labels
+
+
+def test_pod_named_later(tmp_path: Path) -> None:
+    """Names that the kubelet writes after the first sight of a process are found at the next look."""
+    now = Now()
+    process(tmp_path, cgroup=f"0::/kubepods/pod{UID}/{CID}")
+    table = ProcessTable(tmp_path, tmp_path, now=now)
+    assert "pod" not in table.labels(7)
+    (tmp_path / "containers").mkdir()
+    (tmp_path / "containers" / f"train-0_research_pytorch-{CID}.log").touch()
+
+    now.time += 6
+
+    assert "train-0" == table.labels(7)["pod"]
+
+
+def test_foreign_log_names(tmp_path: Path) -> None:
+    """Files in the log folder that the kubelet did not name are passed over."""
+    process(tmp_path, cgroup=f"0::/kubepods/pod{UID}/{CID}")
+    (tmp_path / "containers").mkdir()
+    for name in (f'a"b_c_d-{CID}.log', f"a_b-{CID}.log", f"a\nb_c_d-{CID}.log", "README"):
+        (tmp_path / "containers" / name).touch()
+
+    assert {"pid": "7", "comm": "python3", "container_id": CID} == ProcessTable(tmp_path, tmp_path).labels(7)
+
+
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        (b"HOME=/\0SLURM_JOB_ID=4242\0", "4242"),
+        (b"SLURM_JOB_ID=1", "1"),
+        (b"XSLURM_JOB_ID=1\0", ""),
+        (b"SLURM_JOB_ID=1;rm\0", ""),
+        (b"SLURM_JOB_ID=\0", ""),
+        (b"SLURM_JOB_ID=12345678901\0", ""),
+        (b"\xff\xfe=\x80\0SLURM_JOB_ID=3\0", "3"),
+    ],
+)
+def test_slurm_environment(environ: bytes, job: str) -> None:
+    """The job id of the environment counts when it is a number and nothing else."""
+    assert job == slurm.job_id(environ)
+
+
+def test_slurm_cgroup_wins(tmp_path: Path) -> None:
+    """A process cannot name itself into another job than the one Slurm put it in."""
+    process(tmp_path, cgroup="0::/system.slice/slurmstepd.scope/job_5/step_0", environ=b"SLURM_JOB_ID=6\0")
+    process(tmp_path, pid=8, environ=b"SLURM_JOB_ID=6\0")
+    table = ProcessTable(tmp_path, tmp_path)
+
+    assert ("5", "6") == (table.labels(7)["slurm_job_id"], table.labels(8)["slurm_job_id"])
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"python3", "python3"),
+        (b"a b", "a b"),
+        ("größe".encode(), "größe"),
+        (b"a\nb\t", r"a\nb\t"),
+        (b'{x="1"}', '{x="1"}'),
+        (b"\xff\xfe", r"\xff\xfe"),
+        (b"\x00\x1b[31m", r"\x00\x1b[31m"),
+        ("\u202eabc\u2028".encode(), r"\u202eabc\u2028"),
+    ],
+)
+def test_printable(raw: bytes, shown: str) -> None:
+    """A hostile name becomes one printable line that still tells names apart."""
+    assert shown == printable(raw)
+
+
+@given(st.binary(max_size=64))
+def test_printable_always(raw: bytes) -> None:
+    """Any bytes become text that prints and encodes."""
+    shown = printable(raw)
+
+    assert shown.isprintable()
+    assert len(shown.encode("utf-8")) <= 4 * len(raw)
+
+
+@pytest.mark.parametrize("comm", [b"python3", b"a b", b") R 1 2 3", b"x) S (y", b"\n) Z 9", b""])
+def test_start_time(tmp_path: Path, comm: bytes) -> None:
+    """The start time is read behind any name."""
+    process(tmp_path, comm=comm, started=123_456)
+
+    assert 123_456 == start_time(tmp_path, 7)
+
+
+def test_start_time_of_a_child() -> None:
+    """The kernel's own format: this process started no earlier than its parent."""
+    parent, own = start_time(Path("/proc"), os.getppid()), start_time(Path("/proc"), os.getpid())
+
+    assert parent is not None and own is not None
+    assert 0 <= parent <= own
+
+
+@pytest.mark.parametrize("broken", [b"", b"7 (x) S 1", b"7 (x", b"\xff" * 4096])
+def test_start_time_broken(tmp_path: Path, broken: bytes) -> None:
+    """A stat file that is none gives no start time."""
+    process(tmp_path)
+    (tmp_path / "7" / "stat").write_bytes(broken)
+
+    assert start_time(tmp_path, 7) is None
+
+
+def test_kept_after_the_end(tmp_path: Path) -> None:
+    """Labels read while a process lived stay, for its series outlive it."""
+    now = Now()
+    process(tmp_path)
+    table = ProcessTable(tmp_path, tmp_path, now=now)
+    table.labels(7)
+    end(tmp_path)
+
+    now.time += 60
+
+    assert {"pid": "7", "comm": "python3"} == table.labels(7)
+
+
+def test_read_once(tmp_path: Path) -> None:
+    """A process that renames itself keeps its labels; after `forget` it has the new ones."""
+    now = Now()
+    process(tmp_path)
+    table = ProcessTable(tmp_path, tmp_path, now=now)
+    table.labels(7)
+    process(tmp_path, comm=b"renamed")
+    now.time += 60
+    assert "python3" == table.labels(7)["comm"]
+
+    table.forget(7)
+
+    assert "renamed" == table.labels(7)["comm"]
+
+
+def test_reused_pid(tmp_path: Path) -> None:
+    """A pid that another process has meanwhile is noticed by its start time, without any word of the end."""
+    now = Now()
+    process(tmp_path, comm=b"old", started=100)
+    table = ProcessTable(tmp_path, tmp_path, now=now)
+    table.labels(7)
+    process(tmp_path, comm=b"new", started=200)
+
+    now.time += 6
+
+    assert ("new", 200) == (table.labels(7)["comm"], table.identity(7).start_time)
+
+
+def test_bounded(tmp_path: Path) -> None:
+    """The table keeps no more processes than its limit, and those last asked for."""
+    for pid in (1, 2, 3):
+        process(tmp_path, pid=pid, comm=b"old")
+    table = ProcessTable(tmp_path, tmp_path, limit=2)
+    for pid in (1, 2, 1, 3):
+        table.labels(pid)
+    for pid in (1, 2, 3):
+        process(tmp_path, pid=pid, comm=b"new")
+
+    assert ["old", "old", "new"] == [table.labels(pid)["comm"] for pid in (1, 3, 2)]
