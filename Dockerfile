@@ -1,0 +1,42 @@
+# Build with `make image` (docker, podman or buildah), for the machine's own architecture or any other: nothing below
+# depends on it, and the BPF objects in the wheel are for x86-64 and arm64 both.
+#
+# It needs, at run time (docker run / podman run; the same in Kubernetes' words):
+#   --pid host                       the processes it observes, hostPID: true
+#   --cgroupns host                  which container a process belongs to
+#   -v /sys/kernel/tracing:/sys/kernel/tracing:ro   where tracepoints have their ids
+#   --user 0                         /proc/PID/map_files is opened by capability, but files of other users by uid 0
+#   --cap-drop ALL and the capabilities in the label below; it drops what it no longer needs after attaching
+# No --privileged, no --network host, no engine socket.
+ARG BASE=docker.io/library/debian:bookworm-slim
+
+FROM ${BASE} AS build
+# pip's own settings, for builds behind a mirror or a proxy; none of them stays in the image.
+ARG PIP_CERT
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends clang libbpf-dev libc6-dev llvm make python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY LICENSE MANIFEST.in README.md pyproject.toml setup.py ./
+COPY bpf bpf
+COPY exporter exporter
+RUN python3 -m venv /opt/accel-exporter \
+ && /opt/accel-exporter/bin/pip install --no-cache-dir --no-compile ".[otlp]" \
+ && /opt/accel-exporter/bin/pip uninstall --yes --quiet pip setuptools
+
+FROM ${BASE}
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends libbpf1 python3 \
+ && rm -rf /var/lib/apt/lists/*
+COPY --from=build /opt/accel-exporter /opt/accel-exporter
+ENV PATH=/opt/accel-exporter/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+LABEL org.opencontainers.image.title="accel-exporter" \
+      org.opencontainers.image.description="What accelerator jobs do and what their hardware says, as metrics and spans" \
+      org.opencontainers.image.licenses="Apache-2.0 AND (Apache-2.0 OR GPL-2.0-only)" \
+      accel-exporter.capabilities="BPF PERFMON SYS_PTRACE SYS_ADMIN DAC_READ_SEARCH"
+EXPOSE 19445
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=5s CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:19445/-/healthy', timeout=4)"]
+ENTRYPOINT ["accel-exporter"]
