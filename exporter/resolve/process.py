@@ -125,7 +125,7 @@ def start_time(proc: Path, pid: int) -> int | None:
 
 
 def printable(name: bytes) -> str:
-    """A process's name as text; what is not UTF-8 or does not print (controls, direction marks) is escaped by backslash."""
+    """A process's name as text; what is not UTF-8 or does not print (controls, direction marks) is escaped."""
     text = name.decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
