@@ -1,0 +1,184 @@
+"""What the dashboards are made of: queries, panels and variables in one style."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, table, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import common as options
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+TARGET = ('job=~"$job"', 'instance=~"$instance"')
+HALF, THIRD, FULL = 12, 8, 24
+
+
+@dataclass(frozen=True)
+class Query:
+    """One PromQL expression and the legend (or, in a table, the column title) of what it returns."""
+
+    expr: str
+    legend: str = ""
+    unit: str = ""
+    """Of a table's column, where it differs from the panel's."""
+
+
+class Common(Protocol):
+    """The part of every panel builder that all panels share."""
+
+    def title(self, title: str, /) -> object: ...
+    def description(self, description: str, /) -> object: ...
+    def unit(self, unit: str, /) -> object: ...
+    def datasource(self, datasource: models.DataSourceRef, /) -> object: ...
+    def height(self, h: int, /) -> object: ...
+    def span(self, w: int, /) -> object: ...
+    def with_target(self, target: prometheus.Dataquery, /) -> object: ...
+
+
+PanelT = TypeVar("PanelT", bound=Common)
+
+
+def select(metric: str, *matchers: str) -> str:
+    """A selector of the metric on the exporters that are chosen in the dashboard's variables."""
+    return f"{metric}{{{', '.join((*TARGET, *matchers))}}}"
+
+
+def rate(metric: str, *matchers: str) -> str:
+    """Increase per second of a counter (`_total`, `_bucket`, `_sum`, `_count`) over the panel's resolution."""
+    return f"rate({select(metric, *matchers)}[$__rate_interval])"
+
+
+def total(expr: str, *labels: str) -> str:
+    """Sum of an expression by labels, or all of it."""
+    by = f" by ({', '.join(labels)})" if labels else ""
+    return f"sum{by} ({expr})"
+
+
+def lines(
+    title: str, description: str, unit: str, *queries: Query, width: int = HALF, stacked: bool = False
+) -> timeseries.Panel:
+    """Values over time. Stacked where the sum of the lines means something."""
+    panel = _panel(timeseries.Panel(), title, description, unit, queries, width, 8)
+    legend = common.VizLegendOptions().display_mode(options.LegendDisplayMode.TABLE)
+    legend.placement(options.LegendPlacement.BOTTOM).show_legend(True).calcs(["lastNotNull", "max"])
+    tooltip = common.VizTooltipOptions().mode(options.TooltipDisplayMode.MULTI)
+    tooltip.sort(options.SortOrder.DESCENDING)
+    panel.legend(legend).tooltip(tooltip).min(0).line_width(1).show_points(options.VisibilityMode.NEVER)
+    if stacked:
+        panel.fill_opacity(25).stacking(common.StackingConfig().mode(options.StackingMode.NORMAL))
+    return panel
+
+
+def red(panel: timeseries.Panel, legend: str) -> timeseries.Panel:
+    """The panel with the line of that legend in red."""
+    color = models.DynamicConfigValue(id_val="color", value={"mode": "fixed", "fixedColor": "red"})
+    return panel.override_by_name(legend, [color])
+
+
+def number(
+    title: str, description: str, unit: str, query: Query, *, alarm: float | None = None, below: bool = False
+) -> stat.Panel:
+    """One number of now; red from `alarm` on, or below it."""
+    panel = _panel(stat.Panel(), title, description, unit, [query], 4, 4)
+    panel.graph_mode(options.BigValueGraphMode.AREA).color_mode(options.BigValueColorMode.VALUE)
+    panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    good, bad = ("red", "green") if below else ("green", "red")
+    steps = [models.Threshold(value=None, color=good if alarm is not None else "text")]
+    if alarm is not None:
+        steps.append(models.Threshold(value=alarm, color=bad))
+    return panel.thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
+
+
+def heat(title: str, description: str, unit: str, query: Query, width: int = HALF) -> heatmap.Panel:
+    """A histogram over time; the query returns its buckets by `le`."""
+    panel = _panel(heatmap.Panel(), title, description, unit, [query], width, 8, PromQueryFormat.HEATMAP)
+    color = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
+    return panel.calculate(False).color(color).y_axis(heatmap.YAxisConfig().unit(unit)).show_legend()
+
+
+def rows(
+    title: str, description: str, unit: str, labels: Mapping[str, str], *queries: Query, width: int = FULL
+) -> table.Panel:
+    """A table of now: a row for each set of `labels` (label to column title), a column for each query."""
+    panel = _panel(table.Panel(), title, description, unit, queries, width, 9, PromQueryFormat.TABLE)
+    values = {"Value" if len(queries) == 1 else f"Value #{_ref(i)}": query for i, query in enumerate(queries)}
+    names = [*labels, *values]
+    titles = {**labels, **{name: query.legend for name, query in values.items()}}
+    order = {name: index for index, name in enumerate(names)}
+    for name, settings in {
+        "merge": {},
+        "filterFieldsByName": {"include": {"names": names}},
+        "organize": {"indexByName": order, "renameByName": titles},
+    }.items():
+        panel.with_transformation(models.DataTransformerConfig(id_val=name, options=settings))
+    for query in queries:
+        if query.unit:
+            panel.override_by_name(query.legend, [models.DynamicConfigValue(id_val="unit", value=query.unit)])
+    return panel.filterable(True)
+
+
+def board(
+    uid: str,
+    title: str,
+    description: str,
+    variables: Sequence[Builder[models.VariableModel]],
+    sections: Mapping[str, Sequence[Builder[models.Panel]]],
+) -> models.Dashboard:
+    """A dashboard of titled sections of panels, with the data source, job and instance to choose first."""
+    result = dashboard.Dashboard(title).uid(uid).description(description).tags(["accel-exporter"]).readonly()
+    result.time("now-1h", "now").refresh("30s").tooltip(models.DashboardCursorSync.CROSSHAIR).timezone("browser")
+    link = dashboard.DashboardLink("accel-exporter").type(models.DashboardLinkType.DASHBOARDS)
+    result.link(link.tags(["accel-exporter"]).as_dropdown(True).include_vars(True).keep_time(True))
+    result.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    result.with_variable(choice("job", "Job", "label_values(accel_exporter_build_info, job)", every=".+"))
+    instances = 'label_values(accel_exporter_build_info{job=~"$job"}, instance)'
+    result.with_variable(choice("instance", "Instance", instances, every=".+"))
+    for variable in variables:
+        result.with_variable(variable)
+    for name, panels in sections.items():
+        result.with_row(dashboard.Row(name))
+        for panel in panels:
+            result.with_panel(panel)
+    built = result.build()
+    for number_, panel_ in enumerate(built.panels or [], 1):
+        panel_.id_val = number_
+    return built
+
+
+def choice(name: str, label: str, query: str, *, every: str) -> dashboard.QueryVariable:
+    """A variable with the values of a label, several at once; `every` is the pattern that "All" stands for."""
+    variable = dashboard.QueryVariable(name).label(label).query(query).datasource(SOURCE)
+    variable.multi(True).include_all(True).all_value(every).sort(models.VariableSort.ALPHABETICAL_ASC)
+    variable.current(models.VariableOption(selected=True, text="All", value="$__all"))
+    return variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+
+
+def _panel(
+    panel: PanelT,
+    title: str,
+    description: str,
+    unit: str,
+    queries: Sequence[Query],
+    width: int,
+    height: int,
+    format_: PromQueryFormat = PromQueryFormat.TIME_SERIES,
+) -> PanelT:
+    panel.title(title)
+    panel.description(description)
+    panel.unit(unit)
+    panel.datasource(SOURCE)
+    panel.height(height)
+    panel.span(width)
+    for index, query in enumerate(queries):
+        target = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(_ref(index)).format(format_)
+        panel.with_target(target.instant() if format_ is PromQueryFormat.TABLE else target.range())
+    return panel
+
+
+def _ref(index: int) -> str:
+    return chr(ord("A") + index)

@@ -1,0 +1,208 @@
+"""CUDA jobs: who uses the GPUs of a node, for what, and what holds them up."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.parts import FULL, THIRD, Query, board, choice, heat, lines, number, rate, red, rows, select, total
+
+DRIVER = 'api_layer="driver"'
+WHO = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"', 'comm=~"$comm"')
+PROCESS = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
+NAME = "{{namespace}}/{{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
+COLUMNS = {
+    "instance": "Instance",
+    "namespace": "Namespace",
+    "pod": "Pod",
+    "slurm_job_id": "Slurm job",
+    "comm": "Command",
+    "pid": "PID",
+}
+
+MEMORY = select("gpu_cuda_memory_usage_bytes", *WHO, DRIVER, 'memory!="pinned_host"')
+LAUNCHES = rate("gpu_cuda_kernel_launch_calls_total", *WHO, DRIVER)
+GRAPHS = rate("gpu_cuda_graph_launch_calls_total", *WHO, DRIVER)
+COPIES = rate("gpu_cuda_memory_copies_bytes_total", *WHO)
+OVER_THE_BUS = rate("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"')
+PAGEABLE = rate("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"', 'host_memory="pageable"')
+WAITED = rate("gpu_cuda_sync_wait_seconds_sum", *WHO)
+WAITS = rate("gpu_cuda_sync_wait_seconds_bucket", *WHO)
+ERRORS = rate("gpu_cuda_api_errors_total", *WHO, DRIVER)
+LAST_LAUNCH = f"time() - max by ({', '.join(PROCESS)}) ({select('gpu_cuda_last_launch_timestamp_seconds', *WHO)})"
+LAST_ERROR = select("gpu_cuda_api_last_error_timestamp_seconds", *WHO, DRIVER)
+CHURN = rate("gpu_cuda_api_calls_total", *WHO, DRIVER, 'api=~"cuMem(Alloc|Free|Create|Release|Host|Managed).*"')
+
+OVERVIEW = [
+    number(
+        "Processes",
+        "Processes seen calling CUDA, ended ones for five more minutes.",
+        "short",
+        Query(f"count({total(select('gpu_cuda_api_calls_total', *WHO), *PROCESS)})"),
+    ),
+    number("Device memory", "Allocated and not freed, as the probes saw it.", "bytes", Query(total(MEMORY))),
+    number("Kernel launches", "Kernels launched by calls, without graph replays.", "ops", Query(total(LAUNCHES))),
+    number("Graph launches", "Graphs launched; one may hold many kernels.", "ops", Query(total(GRAPHS))),
+    number("Copies", "Bytes given to copy calls, all directions.", "Bps", Query(total(COPIES))),
+    number("Errors", "Calls that returned an error.", "ops", Query(total(ERRORS)), alarm=0.001),
+    rows(
+        "Processes",
+        "Who uses what now. Waiting is the time its threads spent blocked in synchronising calls, over wall time; "
+        "more than 100 % means several threads. A high share is right while the GPU is busy.",
+        "short",
+        COLUMNS,
+        Query(total(MEMORY, *PROCESS), "Device memory", "bytes"),
+        Query(total(LAUNCHES, *PROCESS), "Launches", "ops"),
+        Query(total(GRAPHS, *PROCESS), "Graph launches", "ops"),
+        Query(total(COPIES, *PROCESS), "Copies", "Bps"),
+        Query(total(WAITED, *PROCESS), "Waiting", "percentunit"),
+        Query(LAST_LAUNCH, "Last launch", "s"),
+    ),
+]
+
+MEMORY_PANELS = [
+    lines(
+        "Device memory in use by process",
+        "Allocated and not freed through the driver: device, pool, VMM and managed memory. A framework's cache counts "
+        "as used; the CUDA context itself does not appear.",
+        "bytes",
+        Query(total(MEMORY, *PROCESS), NAME),
+        stacked=True,
+    ),
+    lines(
+        "Memory in use by kind",
+        "The same by kind, and pinned host memory beside it.",
+        "bytes",
+        Query(total(select("gpu_cuda_memory_usage_bytes", *WHO, DRIVER), "memory"), "{{memory}}"),
+        stacked=True,
+    ),
+    lines(
+        "Allocated and freed",
+        "Bytes of successful allocations and of frees per second. Steady flows of both are churn: reuse the buffers, "
+        "or take them from a pool.",
+        "Bps",
+        Query(total(rate("gpu_cuda_memory_allocations_bytes_total", *WHO, DRIVER), "memory"), "{{memory}} allocated"),
+        Query(total(rate("gpu_cuda_memory_frees_bytes_total", *WHO, DRIVER), "memory"), "{{memory}} freed"),
+    ),
+    lines(
+        "Allocation calls",
+        "Calls that allocate or free memory, by API function. Each cuMemFree of device memory waits for the GPU.",
+        "ops",
+        Query(total(CHURN, "api"), "{{api}}"),
+    ),
+]
+
+WORK = [
+    lines(
+        "Kernel launches",
+        "Launch calls by process, without graph replays.",
+        "ops",
+        Query(total(LAUNCHES, *PROCESS), NAME),
+    ),
+    lines("Graph launches", "Graph launches by process.", "ops", Query(total(GRAPHS, *PROCESS), NAME)),
+    lines(
+        "Time since the last launch",
+        "Of a kernel or a graph. A line that climbs is a process that gives the GPU nothing to do.",
+        "s",
+        Query(LAST_LAUNCH, NAME),
+    ),
+    lines(
+        "Calls by API function",
+        "The ten most frequent of both layers. A runtime call makes driver calls of its own: never add the layers.",
+        "ops",
+        Query(
+            f"topk(10, {total(rate('gpu_cuda_api_calls_total', *WHO), 'api_layer', 'api')})", "{{api_layer}} {{api}}"
+        ),
+    ),
+]
+
+COPY_PANELS = [
+    lines(
+        "Copies by direction",
+        "Bytes given to copy calls: h2d host to device, d2h back, d2d on or between devices. Enqueued, not yet moved.",
+        "Bps",
+        Query(total(COPIES, "direction"), "{{direction}}"),
+        width=THIRD,
+        stacked=True,
+    ),
+    red(
+        lines(
+            "Copies between host and device by host memory",
+            "Pageable memory (red) is staged through a driver buffer and blocks the caller. Unknown: allocated before "
+            "the exporter saw the process.",
+            "Bps",
+            Query(total(OVER_THE_BUS, "host_memory"), "{{host_memory}}"),
+            width=THIRD,
+            stacked=True,
+        ),
+        "pageable",
+    ),
+    lines(
+        "Pageable share by process",
+        "Pageable bytes over all bytes copied between host and device. Pin the buffers of processes that stay high.",
+        "percentunit",
+        Query(f"{total(PAGEABLE, *PROCESS)} / ({total(OVER_THE_BUS, *PROCESS)} > 0)", NAME),
+        width=THIRD,
+    ),
+]
+
+WAIT_PANELS = [
+    lines(
+        "Waiting share by process",
+        "Time blocked in synchronising calls over wall time; several threads can exceed 100 %. Waste only where the "
+        "GPU idles meanwhile.",
+        "percentunit",
+        Query(total(WAITED, *PROCESS), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "99th percentile of a wait",
+        "By API function. Absent where return probes are not safe for the process.",
+        "s",
+        Query(f"histogram_quantile(0.99, {total(WAITS, 'le', 'api')})", "{{api}}"),
+        width=THIRD,
+    ),
+    heat("Waits", "How many waits took how long.", "s", Query(total(WAITS, "le"), "{{le}}"), width=THIRD),
+]
+
+ERROR_PANELS = [
+    lines(
+        "Errors by code",
+        "Calls that returned an error, by code of cuda.h, per second.",
+        "ops",
+        Query(total(ERRORS, "code", "api"), "{{code}} {{api}}"),
+    ),
+    rows(
+        "Last errors",
+        "When a process last got which error from which call.",
+        "s",
+        {**COLUMNS, "api": "Call", "code": "Code"},
+        Query(f"time() - max by ({', '.join((*PROCESS, 'api', 'code'))}) ({LAST_ERROR})", "Ago"),
+        width=FULL // 2,
+    ),
+]
+
+
+def dashboard() -> Dashboard:
+    calls = 'gpu_cuda_api_calls_total{job=~"$job", instance=~"$instance"}'
+    return board(
+        "accel-exporter-cuda",
+        "CUDA jobs",
+        "What the processes on these nodes do with CUDA, as seen by probes on the driver.",
+        [
+            choice(name, title, f"label_values({calls}, {name})", every=".*")
+            for name, title in (
+                ("namespace", "Namespace"),
+                ("pod", "Pod"),
+                ("slurm_job_id", "Slurm job"),
+                ("comm", "Command"),
+            )
+        ],
+        {
+            "Who uses what": OVERVIEW,
+            "Memory": MEMORY_PANELS,
+            "Work": WORK,
+            "Copies": COPY_PANELS,
+            "Waits": WAIT_PANELS,
+            "Errors": ERROR_PANELS,
+        },
+    )

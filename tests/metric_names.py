@@ -1,0 +1,44 @@
+"""Which series names the code declares, and which ones a PromQL expression uses."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+
+import exporter
+from exporter.model import Kind, Metric
+from exporter.views import prometheus
+
+SCRAPED = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
+"""Prometheus adds these to every target."""
+
+_WORDS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(?!\w)(?!\s*\()")
+_OPERATORS = {"and", "or", "unless", "by", "without", "on", "ignoring", "group_left", "group_right", "bool", "offset"}
+
+
+def declared() -> set[str]:
+    """Names of all series that the exporter's Metric constants stand for."""
+    return {series for metric in metrics() for series in _series(metric)}
+
+
+def metrics() -> list[Metric]:
+    """Every Metric constant in the exporter's modules."""
+    modules = [importlib.import_module(info.name) for info in pkgutil.walk_packages(exporter.__path__, "exporter.")]
+    return [value for module in modules for value in vars(module).values() if isinstance(value, Metric)]
+
+
+def used(expr: str) -> set[str]:
+    """Names of the series in a PromQL expression."""
+    bare = re.sub(r'"[^"]*"', "", expr)
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]", "", bare)
+    bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", "", bare)
+    bare = re.sub(r"\b(offset\s+)?[0-9][0-9a-z.]*\b", "", bare)
+    return set(_WORDS.findall(bare)) - _OPERATORS
+
+
+def _series(metric: Metric) -> list[str]:
+    name = prometheus.name(metric)
+    if metric.kind is Kind.HISTOGRAM:
+        return [f"{name}_bucket", f"{name}_sum", f"{name}_count"]
+    return [name]

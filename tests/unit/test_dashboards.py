@@ -1,0 +1,143 @@
+"""The committed dashboards: built from their sources, importable, and made by the rules people expect."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.build import HERE, render, stems
+from tests.metric_names import SCRAPED, declared, used
+
+UNITS = {"bool_yes_no", "bytes", "Bps", "cps", "eps", "ops", "percentunit", "s", "short"}
+"""Ids of Grafana's unit list that the dashboards use; any other is probably a slip."""
+
+COUNTER = re.compile(r"\w+_(total|bucket|count|sum)\b")
+
+
+@pytest.fixture(params=stems())
+def board(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return json.loads((HERE / f"{request.param}.json").read_text())
+
+
+def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return (panel for panel in board["panels"] if panel["type"] != "row")
+
+
+def expressions(board: dict[str, Any]) -> list[str]:
+    return [target["expr"] for panel in panels(board) for target in panel["targets"]]
+
+
+def variable(board: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(each for each in board["templating"]["list"] if each["name"] == name)
+
+
+@pytest.mark.parametrize("stem", stems())
+def test_committed_json_is_up_to_date(stem: str) -> None:
+    """The committed file is what its source builds; `python -m dashboards.build` writes it."""
+    assert render(stem) == (HERE / f"{stem}.json").read_text()
+
+
+def test_every_json_has_a_source() -> None:
+    """No dashboard is left behind whose source is gone."""
+    assert stems() == sorted(path.stem for path in HERE.glob("*.json"))
+
+
+def test_schema_knows_every_field(board: dict[str, Any]) -> None:
+    """Read and written again by Grafana's schema, the dashboard is the same."""
+    again = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    assert board == again
+
+
+def test_data_source_is_chosen_by_one_variable(board: dict[str, Any]) -> None:
+    """Exactly one data source variable, and every panel and variable query uses it."""
+    sources = [each for each in board["templating"]["list"] if each["type"] == "datasource"]
+    expected = [("datasource", "Data source", "prometheus")]
+    assert expected == [(each["name"], each["label"], each["query"]) for each in sources]
+    queried = [each for each in board["templating"]["list"] if each["type"] == "query"]
+    assert {"${datasource}"} == {each["datasource"]["uid"] for each in (*queried, *panels(board))}
+
+
+@pytest.mark.parametrize(("name", "label"), [("job", "Job"), ("instance", "Instance")])
+def test_targets_are_chosen_by_job_and_instance(board: dict[str, Any], name: str, label: str) -> None:
+    """Several jobs and instances can be chosen, and all of them are by default."""
+    found = variable(board, name)
+    expected = (label, True, True, ".+", "$__all")
+    keys = ("label", "multi", "includeAll", "allValue")
+    assert expected == (*(found[key] for key in keys), found["current"]["value"])
+
+
+def test_variables_follow_the_time_range(board: dict[str, Any]) -> None:
+    """Values are read anew when the time range changes, so that past jobs can be chosen."""
+    assert {2} == {each["refresh"] for each in board["templating"]["list"] if each["type"] == "query"}
+
+
+def test_every_panel_says_what_it_shows(board: dict[str, Any]) -> None:
+    """Title, description and unit on every panel; titles are unique within a type of panel."""
+    for panel in panels(board):
+        assert panel["title"] and panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
+    titles = [(panel["type"], panel["title"]) for panel in panels(board)]
+    assert len(titles) == len(set(titles))
+
+
+def test_panels_do_not_overlap(board: dict[str, Any]) -> None:
+    """Each cell of the grid belongs to one panel, within 24 columns; ids are unique."""
+    cells: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = {"x": 0, "y": 0, **panel["gridPos"]}
+        own = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & own and place["x"] + place["w"] <= 24, panel["title"]
+        cells |= own
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_target_has_its_letter(board: dict[str, Any]) -> None:
+    """Targets of a panel are A, B, C and so on, and every panel has one at least."""
+    for panel in panels(board):
+        letters = "".join(target["refId"] for target in panel["targets"])
+        assert letters and "ABCDEFGHIJKLMNOPQRSTUVWXYZ".startswith(letters), panel["title"]
+
+
+def test_lines_are_named(board: dict[str, Any]) -> None:
+    """Every line and every table column has a legend."""
+    for panel in panels(board):
+        if panel["type"] in ("timeseries", "table"):
+            assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+def test_every_selector_keeps_to_the_chosen_targets(board: dict[str, Any]) -> None:
+    """No series of an exporter that was not chosen is shown."""
+    for expr in expressions(board):
+        selectors = re.findall(r"\{([^}]*)\}", expr)
+        assert len(used(expr)) <= len(selectors), expr
+        for selector in selectors:
+            assert 'job=~"$job"' in selector and 'instance=~"$instance"' in selector, expr
+
+
+def test_rates_adapt_to_the_resolution(board: dict[str, Any]) -> None:
+    """Every range is $__rate_interval, and counters appear only inside rate()."""
+    for expr in expressions(board):
+        assert set(re.findall(r"\[([^\]]*)\]", expr)) <= {"$__rate_interval"}, expr
+        for counter in COUNTER.finditer(expr):
+            counted = expr[: counter.start()].endswith("rate(") or "count(" in expr
+            assert counted, expr
+
+
+def test_metrics_are_declared_by_the_exporter(board: dict[str, Any]) -> None:
+    """Panels and variables name only series that the exporter's code declares or that Prometheus adds."""
+    queries = [each["query"] for each in board["templating"]["list"] if each["type"] == "query"]
+    named = {metric for query in queries for metric in re.findall(r"label_values\((\w+)", query)}
+    named |= {metric for expr in expressions(board) for metric in used(expr)}
+    assert set() == named - declared() - SCRAPED
+
+
+def test_not_editable(board: dict[str, Any]) -> None:
+    """A provisioned dashboard is changed in its source, not in Grafana."""
+    assert board["editable"] is False
