@@ -38,5 +38,4 @@ LABEL org.opencontainers.image.title="accel-exporter" \
       accel-exporter.capabilities="BPF PERFMON SYS_PTRACE SYS_ADMIN DAC_READ_SEARCH"
 EXPOSE 19445
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=30s --timeout=5s CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:19445/-/healthy', timeout=4)"]
 ENTRYPOINT ["accel-exporter"]

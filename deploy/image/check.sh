@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Builds the Dockerfile for real where there is neither an engine nor a registry of images: a minimal Debian made by
+# debootstrap is the base, buildah runs the steps in a chroot, and the exporter is run from the result. Needs root.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+SUITE=bookworm
+BASE=localhost/debian:$SUITE-slim
+IMAGE=localhost/accel-exporter:check
+# Only here, so that a check neither sees nor leaves anything in the machine's own image store.
+work=$(mktemp -d)
+buildah() { command buildah --root "$work/store" --runroot "$work/run" --storage-driver vfs "$@"; }
+trap 'buildah umount --all >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
+
+if [ "$(id -u)" -ne 0 ]; then
+    echo "image: debootstrap and buildah's chroot isolation need root: sudo make image-check" >&2
+    exit 1
+fi
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/accel-exporter
+base=$cache/$SUITE-minbase.tar
+if [ ! -e "$base" ]; then
+    echo "image: making a minimal Debian $SUITE"
+    mkdir -p "$cache"
+    if ! debootstrap --variant=minbase "$SUITE" "$work/debian" >"$work/log" 2>&1; then
+        tail -5 "$work/log" >&2
+        echo "!!! IMAGE NOT CHECKED: Debian's archive cannot be reached from here, so the image was not built." >&2
+        [ -z "${REQUIRE_IMAGE:-}" ]
+        exit
+    fi
+    tar -C "$work/debian" -cf "$base.part" .
+    mv "$base.part" "$base"
+    rm -rf "$work/debian"
+fi
+container=$(buildah from scratch)
+buildah add --quiet "$container" "$base" / >/dev/null
+buildah commit --quiet --rm "$container" "$BASE" >/dev/null
+
+options=(--isolation chroot --network host --pull-never --build-arg "BASE=$BASE" --tag "$IMAGE" --file Dockerfile)
+for setting in PIP_INDEX_URL PIP_EXTRA_INDEX_URL; do
+    [ -z "${!setting:-}" ] || options+=(--build-arg "$setting")
+done
+# A certificate that pip is told to trust here must be there too; it is mounted, never copied into the image.
+if [ -n "${PIP_CERT:-}" ]; then
+    options+=(--build-arg PIP_CERT=/run/pip-certificates.crt --volume "$PIP_CERT:/run/pip-certificates.crt:ro")
+fi
+buildah bud "${options[@]}" .
+
+echo "image: running the exporter from it"
+container=$(buildah from --pull-never "$IMAGE")
+root=$(buildah mount "$container")
+du -sh --apparent-size "$root" | cut -f1 | sed 's/^/image: size /'
+run() { buildah run --isolation chroot --network host "$container" -- "$@"; }
+run accel-exporter --version
+run accel-exporter doctor
+objects=$(find "$root/opt/accel-exporter" -name '*.bpf.o' | wc -l)
+sources=$(ls bpf/*.bpf.c | wc -l)
+if [ "$objects" -ne $((2 * sources)) ]; then
+    echo "image: it holds $objects BPF objects; $sources sources for two architectures make $((2 * sources))" >&2
+    exit 1
+fi
+if run sh -c 'command -v clang || command -v pip'; then
+    echo "image: build tools were left in it" >&2
+    exit 1
+fi
+echo "image: ok, $objects BPF objects, no build tools"
