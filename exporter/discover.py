@@ -1,0 +1,71 @@
+"""Which collectors there are: every module of exporter.collectors, described by what it declares. No list is kept."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import exporter.collectors
+from exporter.model import Collector, Metric, Unavailable
+from exporter.node import Flag, Node
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A collector module: `name` is its file's stem, `help` the first line of its docstring."""
+
+    name: str
+    help: str
+    default: bool
+    flags: tuple[Flag, ...]
+    metrics: tuple[Metric, ...]
+    create: Callable[[Node], Collector]
+
+
+def collectors(package: ModuleType = exporter.collectors) -> dict[str, Found]:
+    """The collectors of a package by name, in alphabetical order.
+
+    One that cannot be imported is reported and then unavailable; the others are not concerned.
+    """
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
+    return {name: _load(f"{package.__name__}.{name}") for name in names}
+
+
+def metrics(module: ModuleType) -> tuple[Metric, ...]:
+    """The metrics that a module declares as constants, in the order of the file; tuples of metrics count."""
+    declared: dict[Metric, None] = {}
+    for value in vars(module).values():
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Metric):
+                declared[item] = None
+    return tuple(declared)
+
+
+def _load(path: str) -> Found:
+    name = path.rpartition(".")[2]
+    try:
+        module = importlib.import_module(path)
+    except Exception as error:
+        log.exception("collector cannot be imported", extra={"collector": name})
+        return Found(name, "cannot be imported", True, (), (), _unavailable(f"its module cannot be imported: {error}"))
+    return Found(
+        name,
+        (module.__doc__ or "").strip().partition("\n")[0],
+        getattr(module, "DEFAULT", True),
+        getattr(module, "FLAGS", ()),
+        metrics(module),
+        module.create,
+    )
+
+
+def _unavailable(reason: str) -> Callable[[Node], Collector]:
+    def create(_: Node) -> Collector:
+        raise Unavailable(reason, "reinstall accel-exporter, or switch this collector off")
+
+    return create

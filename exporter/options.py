@@ -1,0 +1,248 @@
+"""Options by dotted name, from flags, the environment and one YAML file, each with one clear error when it is wrong.
+
+A flag wins over the environment, that over the file, that over the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import re
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+Value = bool | int | float | str | tuple[str, ...]
+
+ENVIRONMENT_PREFIX = "ACCEL_EXPORTER_"
+_FILE_LIMIT = 1_048_576
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", re.ASCII)
+_SECONDS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class SettingsError(Exception):
+    """A setting is wrong: which, where it was given, and what would be right."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting: the flag --NAME, the variable ACCEL_EXPORTER_NAME and the YAML key NAME, nested at its dots.
+
+    The type is that of `default`. A float is a number of seconds or a duration such as 500ms where `duration` is set.
+    `metavar` is what help calls the value.
+    """
+
+    name: str
+    default: Value
+    help: str
+    group: str
+    choices: tuple[str, ...] = ()
+    duration: bool = False
+    metavar: str = ""
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", self.name).upper()
+
+    @property
+    def expects(self) -> str:
+        """What a value has to be, for people."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.duration:
+            return "a duration such as 15s or 500ms"
+        return {
+            bool: "true or false",
+            int: "a whole number, 0 or more",
+            float: "a number, 0 or more",
+            str: "text",
+            tuple: "a list of texts",
+        }[type(self.default)]
+
+    def parse(self, text: str) -> Value:
+        """The value of a flag or variable. Raises ValueError."""
+        match self.default:
+            case bool():
+                return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
+            case int():
+                return self.check(int(text))
+            case float():
+                return self.check(text if self.duration else float(text))
+            case tuple():
+                return tuple(part.strip() for part in text.split(",") if part.strip())
+        return self.check(text)
+
+    def check(self, value: object) -> Value:
+        """A value as YAML gives it, in this option's type. Raises ValueError when it does not fit."""
+        match self.default, value:
+            case bool(), bool():
+                return value
+            case bool(), _:
+                raise ValueError
+            case int(), int() if not isinstance(value, bool) and 0 <= value < 2**63:
+                return value
+            case float(), int() | float() if not isinstance(value, bool) and 0 <= value < math.inf:
+                return float(value)
+            case float(), str() if self.duration and (found := _DURATION.fullmatch(value)):
+                return float(found[1]) * _SECONDS[found[2]]
+            case str(), str() if "\0" not in value and (not self.choices or value in self.choices):
+                return value
+            case tuple(), str():
+                return self.parse(value)
+            case tuple(), list() if all(isinstance(item, str) for item in value):
+                return tuple(value)
+        raise ValueError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises SettingsError where it would print and exit; only -h and --version exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(message.replace("argument ", "flag ", 1))
+
+
+def parser(options: Iterable[Option], groups: Mapping[str, str], **words: Any) -> Parser:
+    """A parser with a flag for each option, under the titles of `groups`; its result holds only what was given."""
+    made = Parser(
+        allow_abbrev=False,
+        add_help=False,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=110),
+        **words,
+    )
+    sections = {group: made.add_argument_group(title) for group, title in groups.items()}
+    for option in options:
+        section = sections[option.group]
+        words = {"dest": option.name, "default": argparse.SUPPRESS, "help": _help(option)}
+        if isinstance(option.default, bool):
+            section.add_argument(f"--{option.name}", action="store_true", **words)
+            section.add_argument(f"--no-{option.name}", action="store_false", **words | {"help": argparse.SUPPRESS})
+        else:
+            action = "append" if isinstance(option.default, tuple) else "store"
+            section.add_argument(f"--{option.name}", action=action, metavar=option.metavar or _metavar(option), **words)
+    return made
+
+
+def _help(option: Option) -> str:
+    default: object = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+    shown = "enabled" if default is True else default
+    return (f"{option.help} (default: {shown})" if shown else option.help).replace("%", "%%")
+
+
+def _metavar(option: Option) -> str:
+    if option.choices:
+        return "|".join(option.choices)
+    return "DURATION" if option.duration else {int: "N", float: "X", str: "TEXT", tuple: "A,B"}[type(option.default)]
+
+
+def from_flags(made: Parser, arguments: Sequence[str], options: Collection[Option]) -> dict[str, Any]:
+    """The values that the command line gives, by dotted name, with whatever else the parser knows."""
+    known, unknown = made.parse_known_args(arguments)
+    if unknown:
+        flags = [f"--{option.name}" for option in options]
+        flags += [f"--no-{option.name}" for option in options if isinstance(option.default, bool)]
+        flag = unknown[0].partition("=")[0]
+        kind = "flag" if flag.startswith("-") else "argument"
+        raise SettingsError(f"unknown {kind} {flag!r}{nearest(flag, flags)}")
+    values = vars(known)
+    for option in options:
+        if option.name in values and not isinstance(option.default, bool):
+            text = values[option.name]
+            text = ",".join(text) if isinstance(text, list) else text
+            values[option.name] = _convert(option, option.parse, text, f"flag --{option.name}")
+    return values
+
+
+def from_environment(environ: Mapping[str, str], options: Iterable[Option]) -> dict[str, Value]:
+    """The values that variables give. Others with our prefix are passed over: Kubernetes makes some for a service."""
+    return {
+        option.name: _convert(option, option.parse, environ[option.variable], f"variable {option.variable}")
+        for option in options
+        if option.variable in environ
+    }
+
+
+def from_file(path: Path, options: Iterable[Option]) -> dict[str, Value]:
+    """The values of a YAML file. Raises SettingsError with file and line for what is unknown, doubled or of a wrong
+    type.
+    """
+    by_name = {option.name: option for option in options}
+    text = _text(path)
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        values: dict[str, Value] = {}
+        for name, node in _leaves(root, "", path, by_name) if root else ():
+            where = f"{path}:{node.start_mark.line + 1}: {name}"
+            if name in values:
+                raise SettingsError(f"{where} is given twice; remove one")
+            content = loader.construct_object(node, deep=True)
+            values[name] = _convert(by_name[name], by_name[name].check, content, where)
+        return values
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).replace("\n", " ")
+        raise SettingsError(f"{path}{line}: not valid YAML: {problem}") from error
+    except RecursionError as error:
+        raise SettingsError(f"{path} is nested too deep") from error
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`; did you mean …?`, or what to do instead where nothing is near."""
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {near[0]}?" if near else "; see --help"
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_FILE_LIMIT + 1)
+        if len(content) > _FILE_LIMIT:
+            raise SettingsError(f"{path} is larger than {_FILE_LIMIT} bytes; is it the configuration?")
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _leaves(node: yaml.Node, prefix: str, path: Path, options: Mapping[str, Option]) -> Iterator[tuple[str, yaml.Node]]:
+    """The options of a mapping and of those nested in it: the dotted name and the value's node.
+
+    A switch's name may be the first part of others' (collector.cuda): `enabled` within it stands for the switch itself.
+    """
+    if not isinstance(node, yaml.MappingNode):
+        what = prefix.rstrip(".") or "the file"
+        raise SettingsError(f"{path}:{node.start_mark.line + 1}: {what} has to be a mapping of names to values")
+    for key, value in node.value:
+        name = prefix + str(key.value)
+        if name.endswith(".enabled") and (switch := name.removesuffix(".enabled")) in options:
+            name = switch
+        nested = any(option.startswith(name + ".") for option in options)
+        switch_itself = name in options and isinstance(options[name].default, bool)
+        if (isinstance(value, yaml.MappingNode) and (nested or switch_itself)) or (nested and name not in options):
+            yield from _leaves(value, name + ".", path, options)
+        elif name in options:
+            yield name, value
+        else:
+            parents = {option.rpartition(".")[0] for option in options}
+            near = nearest(name, [*options, *parents, *(f"{name}.enabled" for name in parents & options.keys())])
+            raise SettingsError(f"{path}:{key.start_mark.line + 1}: unknown key {name!r}{near}")
+
+
+def _convert(option: Option, convert: Callable[[Any], Value], given: object, where: str) -> Value:
+    try:
+        return convert(given)
+    except (ValueError, KeyError, OverflowError):
+        raise SettingsError(f"{where}: {_shown(given)} is not {option.expects}") from None
+
+
+def _shown(given: object) -> str:
+    short = reprlib.Repr()
+    short.maxstring = 80
+    return short.repr(given)

@@ -1,0 +1,128 @@
+"""Every setting of the exporter: declared here and in the collectors' FLAGS, nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from exporter import log, options
+from exporter.discover import Found
+from exporter.options import Option, Parser, SettingsError, Value
+
+__all__ = ["LogSettings", "Settings", "SettingsError", "all_options", "load", "make_parser"]
+
+Section = TypeVar("Section")
+
+GROUPS = {
+    "general": "General",
+    "web": "HTTP surface",
+    "otlp": "OTLP push (the standard OTEL_* variables count too)",
+    "log": "Logging",
+    "path": "Where this node's files are",
+    "collectors": "Collectors",
+}
+
+OPTIONS = (
+    Option("config.file", "", "YAML file with any of these settings, nested at the dots", "general", metavar="FILE"),
+    Option("bpf.stats", False, "let the kernel time every BPF program (about 25 ns a hit)", "general"),
+    Option("privileges.keep", False, "keep all capabilities in place of dropping those no probe needs", "general"),
+    Option("log.level", "info", "least severity that is logged", "log", choices=tuple(log.LEVELS)),
+    Option("log.format", "logfmt", "form of a log line", "log", choices=log.FORMATS),
+    Option("path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR"),
+    Option("path.sysfs", "/sys", "mount point of sysfs", "path", metavar="DIR"),
+    Option("path.logs", "/var/log", "folder of the kubelet's pods/ and containers/", "path", metavar="DIR"),
+    Option("collector.disable-defaults", False, "run only the collectors that are switched on by name", "collectors"),
+)
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    level: str
+    format: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the exporter runs with. `collectors` holds those switched on, each with its own settings by flag name."""
+
+    log: LogSettings
+    collectors: Mapping[str, Mapping[str, Any]]
+    procfs: Path
+    sysfs: Path
+    logs: Path
+    bpf_stats: bool
+    privileges_keep: bool
+
+
+def all_options(found: Iterable[Found]) -> tuple[Option, ...]:
+    """The exporter's options and the collectors': --collector.NAME and --collector.NAME.FLAG."""
+    own: list[Option] = []
+    for collector in found:
+        name = f"collector.{collector.name}"
+        own.append(Option(name, collector.default, _switch_help(collector), "collectors"))
+        own += [Option(f"{name}.{flag.name}", flag.default, flag.help, "collectors") for flag in collector.flags]
+    return OPTIONS + tuple(own)
+
+
+def make_parser(found: Iterable[Found]) -> Parser:
+    """The command line of `accel-exporter`."""
+    return options.parser(
+        all_options(found),
+        GROUPS,
+        prog="accel-exporter",
+        usage="accel-exporter [doctor [--check] [--json]] [flags]",
+        description="What accelerator jobs on this node do and what its hardware says, as Prometheus metrics and OTLP.",
+        epilog=(
+            "--no-NAME switches off what --NAME switches on. Every flag is also a variable (ACCEL_EXPORTER_LOG_LEVEL)\n"
+            "and a key of --config.file (log: {level: debug}). A flag wins over a variable, that over the file.\n\n"
+            "accel-exporter doctor tells what this node lets us observe."
+        ),
+    )
+
+
+def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[Found]) -> Settings:
+    """Settings from parsed flags, the environment and the file that either of them names. Raises SettingsError."""
+    declared = all_options(found)
+    given = options.from_environment(environ, declared)
+    given |= {option.name: flags[option.name] for option in declared if option.name in flags}
+    if file := str(given.get("config.file", "")):
+        given = options.from_file(Path(file), declared) | given
+    values = {option.name: option.default for option in declared} | given
+    return Settings(
+        log=_section(LogSettings, "log.", values),
+        collectors={
+            collector.name: {flag.name: values[f"collector.{collector.name}.{flag.name}"] for flag in collector.flags}
+            for collector in found
+            if _enabled(collector, given)
+        },
+        procfs=_folder("path.procfs", values),
+        sysfs=_folder("path.sysfs", values),
+        logs=Path(str(values["path.logs"])),
+        bpf_stats=bool(values["bpf.stats"]),
+        privileges_keep=bool(values["privileges.keep"]),
+    )
+
+
+def _enabled(collector: Found, given: Mapping[str, Value]) -> bool:
+    default = collector.default and not given.get("collector.disable-defaults", False)
+    return bool(given.get(f"collector.{collector.name}", default))
+
+
+def _section(kind: type[Section], prefix: str, values: Mapping[str, Value]) -> Section:
+    """A dataclass out of the options under a prefix: web.config.file is its field config_file."""
+    named = {name.removeprefix(prefix).replace("-", "_").replace(".", "_"): name for name in values}
+    return kind(**{item.name: values[named[item.name]] for item in fields(kind)})  # type: ignore[arg-type]
+
+
+def _folder(name: str, values: Mapping[str, Value]) -> Path:
+    path = Path(str(values[name]))
+    if not path.is_dir():
+        raise SettingsError(f"{name}: {path} is not a folder")
+    return path
+
+
+def _switch_help(collector: Found) -> str:
+    text = collector.help.rstrip(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -1,0 +1,77 @@
+"""Collectors are found by being there."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import Mock
+
+import pytest
+
+from exporter import discover
+from exporter.model import Unavailable
+from exporter.node import Flag
+
+GOOD = '''"""Counts sheep.
+
+More about it.
+"""
+from exporter.model import Kind, Metric
+from exporter.node import Flag
+
+SHEEP = Metric("sheep", "seen", Kind.COUNTER)
+OTHERS = (Metric("goats", "seen", Kind.GAUGE), SHEEP)
+FLAGS = (Flag("fence", 3, "height"),)
+
+def create(node):
+    return ("made", node)
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    folder = tmp_path / "flock"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "good.py").write_text(GOOD)
+    (folder / "broken.py").write_text("raise RuntimeError('no')\n")
+    (folder / "costly.py").write_text('"""Costs."""\nDEFAULT = False\ncreate = print\n')
+    (folder / "_shared.py").write_text("raise RuntimeError('not a collector')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield import_module("flock")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flock"]:
+        del sys.modules[name]
+
+
+def test_found(package: ModuleType) -> None:
+    """Each module of the folder is a collector, with the help, flags and metrics it declares."""
+    found = discover.collectors(package)
+
+    assert ["broken", "costly", "good"] == list(found)
+    good = found["good"]
+    assert ("Counts sheep.", True) == (good.help, good.default)
+    assert (Flag("fence", 3, "height"),) == good.flags
+    assert ["sheep", "goats"] == [metric.name for metric in good.metrics]
+    assert ("made", None) == good.create(None)  # type: ignore[arg-type]
+    assert ("Costs.", False, ()) == (found["costly"].help, found["costly"].default, found["costly"].flags)
+
+
+def test_broken_module(package: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    """A module that cannot be imported costs only itself, and is reported once."""
+    with caplog.at_level(logging.ERROR):
+        broken = discover.collectors(package)["broken"]
+
+    assert ["collector cannot be imported"] == [line.message for line in caplog.records]
+    with pytest.raises(Unavailable, match="cannot be imported: no"):
+        broken.create(Mock())
+
+
+def test_ours_declare() -> None:
+    """Our own collectors all import and say what they are."""
+    for name, found in discover.collectors().items():
+        assert found.help.endswith("."), name
+        assert found.metrics, name

@@ -1,0 +1,257 @@
+"""Settings from flags, variables and a file, and the one sentence said of each mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter import options, settings
+from exporter.discover import Found
+from exporter.model import Collector
+from exporter.node import Flag, Node
+from exporter.options import SettingsError
+
+
+def create(_: Node) -> Collector:
+    raise NotImplementedError
+
+
+CUDA = Found(
+    "cuda",
+    "CUDA calls of every process.",
+    True,
+    (
+        Flag("live-allocations", 1000, "allocations followed"),
+        Flag("skip", ("a", "b"), "names left out"),
+        Flag("wait", 0.5, "seconds"),
+        Flag("deep", False, "look closer"),
+        Flag("mode", "fast", "how"),
+    ),
+    (),
+    create,
+)
+RARE = Found("rare", "Something costly.", False, (), (), create)
+FOUND = (CUDA, RARE)
+
+
+def load(*arguments: str, environ: Mapping[str, str] | None = None) -> settings.Settings:
+    declared = settings.all_options(FOUND)
+    return settings.load(options.from_flags(settings.make_parser(FOUND), arguments, declared), environ or {}, FOUND)
+
+
+def error(*arguments: str, environ: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(SettingsError) as raised:
+        load(*arguments, environ=environ)
+    return str(raised.value)
+
+
+def test_defaults() -> None:
+    """Nothing has to be said: the collectors on by default run with their own defaults."""
+    expected = {"live-allocations": 1000, "skip": ("a", "b"), "wait": 0.5, "deep": False, "mode": "fast"}
+    assert {"cuda": expected} == load().collectors
+
+
+def test_flag_over_variable_over_file(tmp_path: Path) -> None:
+    """Of a setting given thrice the flag counts, of one given twice the variable."""
+    file = tmp_path / "c.yaml"
+    file.write_text("collector: {cuda: {live-allocations: 1, wait: 2, mode: file}}")
+    environ = {"ACCEL_EXPORTER_COLLECTOR_CUDA_LIVE_ALLOCATIONS": "3", "ACCEL_EXPORTER_COLLECTOR_CUDA_WAIT": "4"}
+
+    cuda = load(f"--config.file={file}", "--collector.cuda.live-allocations=5", environ=environ).collectors["cuda"]
+
+    assert (5, 4.0, "file") == (cuda["live-allocations"], cuda["wait"], cuda["mode"])
+
+
+def test_file_named_by_variable(tmp_path: Path) -> None:
+    """The file itself may be named by its variable."""
+    file = tmp_path / "c.yaml"
+    file.write_text("log:\n  level: debug\n")
+
+    assert "debug" == load(environ={"ACCEL_EXPORTER_CONFIG_FILE": str(file)}).log.level
+
+
+@pytest.mark.parametrize(
+    ("arguments", "running"),
+    [
+        ([], ["cuda"]),
+        (["--no-collector.cuda"], []),
+        (["--collector.rare"], ["cuda", "rare"]),
+        (["--collector.disable-defaults"], []),
+        (["--collector.disable-defaults", "--collector.rare"], ["rare"]),
+        (["--collector.disable-defaults", "--collector.cuda"], ["cuda"]),
+        (["--no-collector.cuda", "--collector.cuda"], ["cuda"]),
+    ],
+)
+def test_collectors_switched(arguments: Sequence[str], running: list[str]) -> None:
+    """Collectors are switched one by one, or all off but those named; the last word counts."""
+    assert running == list(load(*arguments).collectors)
+
+
+@pytest.mark.parametrize(
+    ("text", "running"),
+    [
+        ("collector: {cuda: false}", []),
+        ("collector: {cuda: {enabled: false, wait: 3}, rare: true}", ["rare"]),
+        ("collector.rare: yes", ["cuda", "rare"]),
+        ("collector: {disable-defaults: true, rare: {enabled: true}}", ["rare"]),
+        ("", ["cuda"]),
+    ],
+)
+def test_collectors_switched_in_file(tmp_path: Path, text: str, running: list[str]) -> None:
+    """In the file a collector is a switch, or a mapping of its flags with `enabled`."""
+    (tmp_path / "c.yaml").write_text(text)
+
+    assert running == list(load(f"--config.file={tmp_path}/c.yaml").collectors)
+
+
+def test_lists() -> None:
+    """A list is given with commas, by repetition, or both."""
+    cuda = load("--collector.cuda.skip=x, y", "--collector.cuda.skip", "z").collectors["cuda"]
+
+    assert ("x", "y", "z") == cuda["skip"]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("2", 2.0), ("2s", 2.0), ("500ms", 0.5), ("1.5m", 90.0), ("1h", 3600.0)])
+def test_durations(text: str, seconds: float) -> None:
+    """A duration is a number of seconds, or one with its unit."""
+    assert seconds == options.Option("x", 1.0, "", "", duration=True).parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "1d", "-1", "1 s", "nan", "inf", "1e3", "٣s"])
+def test_no_durations(text: str) -> None:
+    """Anything else is no duration."""
+    with pytest.raises(ValueError):
+        options.Option("x", 1.0, "", "", duration=True).parse(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--collector.cudda"], "unknown flag '--collector.cudda'; did you mean --collector.cuda?"),
+        (["--no-colector.cuda"], "unknown flag '--no-colector.cuda'; did you mean --no-collector.cuda?"),
+        (["--log.levle=debug"], "unknown flag '--log.levle'; did you mean --log.level?"),
+        (["--zzz"], "unknown flag '--zzz'; see --help"),
+        (["strange"], "unknown argument 'strange'; see --help"),
+        (["--log.level"], "flag --log.level: expected one argument"),
+        (["--log.level=loud"], "flag --log.level: 'loud' is not one of debug, info, warn, error"),
+        (
+            ["--collector.cuda.live-allocations=many"],
+            "flag --collector.cuda.live-allocations: 'many' is not a whole number, 0 or more",
+        ),
+        (
+            ["--collector.cuda.live-allocations=-1"],
+            "flag --collector.cuda.live-allocations: '-1' is not a whole number, 0 or more",
+        ),
+        (["--collector.cuda.wait=nan"], "flag --collector.cuda.wait: 'nan' is not a number, 0 or more"),
+        (["--path.procfs=/nowhere"], "path.procfs: /nowhere is not a folder"),
+        (["--config.file=/nowhere.yaml"], "/nowhere.yaml cannot be read: No such file or directory"),
+    ],
+)
+def test_wrong_flag(arguments: Sequence[str], expected: str) -> None:
+    """A wrong flag is named, with the nearest known one or what its value should be."""
+    assert expected == error(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("LOG_LEVEL", "loud", "'loud' is not one of debug, info, warn, error"),
+        ("BPF_STATS", "maybe", "'maybe' is not true or false"),
+        ("COLLECTOR_CUDA_DEEP", "", "'' is not true or false"),
+    ],
+)
+def test_wrong_variable(name: str, value: str, expected: str) -> None:
+    """A wrong variable is named."""
+    assert f"variable ACCEL_EXPORTER_{name}: {expected}" == error(environ={f"ACCEL_EXPORTER_{name}": value})
+
+
+def test_variables_of_kubernetes() -> None:
+    """The variables that Kubernetes makes for a service named like us are not taken for settings."""
+    load(environ={"ACCEL_EXPORTER_PORT": "tcp://10.0.0.1:19445", "ACCEL_EXPORTER_SERVICE_HOST": "10.0.0.1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("log:\n  levl: info", "2: unknown key 'log.levl'; did you mean log.level?"),
+        ("colector: {}", "1: unknown key 'colector'; did you mean collector?"),
+        ("\n\nzzz: 1", "3: unknown key 'zzz'; see --help"),
+        (
+            "collector: {cuda: {enabeld: true}}",
+            "1: unknown key 'collector.cuda.enabeld'; did you mean collector.cuda.enabled?",
+        ),
+        ("log: debug", "1: log has to be a mapping of names to values"),
+        ("- log", "1: the file has to be a mapping of names to values"),
+        ("log: {level: [info]}", "1: log.level: ['info'] is not one of debug, info, warn, error"),
+        ("log: {level:}", "1: log.level: None is not one of debug, info, warn, error"),
+        ("collector: {cuda: 1}", "1: collector.cuda: 1 is not true or false"),
+        (
+            "collector:\n  cuda:\n    live-allocations: true",
+            "3: collector.cuda.live-allocations: True is not a whole number, 0 or more",
+        ),
+        ("collector: {cuda: {wait: .nan}}", "1: collector.cuda.wait: nan is not a number, 0 or more"),
+        ("collector: {cuda: {skip: [1]}}", "1: collector.cuda.skip: [1] is not a list of texts"),
+        ("collector: {cuda: {mode: 3}}", "1: collector.cuda.mode: 3 is not text"),
+        ("log: {level: info}\nlog.level: warn", "2: log.level is given twice; remove one"),
+        ("collector: {cuda: {enabled: yes}}\ncollector.cuda: no", "2: collector.cuda is given twice; remove one"),
+        ("a: [", "1: not valid YAML: expected the node content, but found '<stream end>'"),
+        ("log: &a {level: *a}", "1: not valid YAML: found unconstructable recursive node"),
+    ],
+)
+def test_wrong_file(tmp_path: Path, text: str, expected: str) -> None:
+    """A wrong key of the file is named with file, line and what would be right."""
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+
+    assert f"{file}:{expected}" == error(f"--config.file={file}")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\xff", " is not UTF-8 text (byte 0)"),
+        (b"a: " + b"[" * 20_000, " is nested too deep"),
+        (b"#" * 1_048_577, " is larger than 1048576 bytes; is it the configuration?"),
+    ],
+)
+def test_unreadable_file(tmp_path: Path, content: bytes, expected: str) -> None:
+    """A file that is no configuration at all is refused in one sentence."""
+    file = tmp_path / "c.yaml"
+    file.write_bytes(content)
+
+    assert f"{file}{expected}" == error(f"--config.file={file}")
+
+
+def test_entity_bomb(tmp_path: Path) -> None:
+    """A file that unfolds to a billion items is refused without unfolding it."""
+    levels = "".join(f"- &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
+    file = tmp_path / "c.yaml"
+    file.write_text("collector:\n  cuda:\n    skip:\n" + "    - &a0 [x]\n" + levels.replace("- ", "    - "))
+
+    assert "is not a list of texts" in error(f"--config.file={file}")
+
+
+@given(st.one_of(st.text(max_size=40), st.recursive(st.none() | st.text(max_size=5), st.lists, max_leaves=5).map(str)))
+def test_any_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    """Whatever stands in the file, it is read or refused with one line."""
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        options.from_file(file, settings.all_options(FOUND))
+    except SettingsError as refused:
+        assert "\n" not in str(refused)
+
+
+def test_help_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Help names every option once and says how to switch off and where else to set it."""
+    text = settings.make_parser(FOUND).format_help()
+
+    assert [] == [
+        option.name
+        for option in settings.all_options(FOUND)
+        if text.count(f"  --{option.name} ") + text.count(f"  --{option.name}\n") != 1
+    ]
