@@ -1,0 +1,266 @@
+"""Samples as a Prometheus page: text format 0.0.4 and OpenMetrics 1.0.0. Pure functions; the names derive from Metric.
+
+Own code rather than prometheus_client: see docs/decisions/0002-exposition.md for the measurement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import accumulate
+from operator import itemgetter
+
+from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
+
+_UNITS = {
+    "s": "seconds",
+    "By": "bytes",
+    "Cel": "celsius",
+    "W": "watts",
+    "J": "joules",
+    "Hz": "hertz",
+    "V": "volts",
+    "A": "amperes",
+    "%": "percent",
+}
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_:]+")
+_SPECIAL = re.compile('[\\\\"\n\ud800-\udfff]')
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+_MEDIA_TYPE = re.compile(r"([^;,\s]+)\s*((?:;[^,]*)?)(?:,|$)")
+
+
+class Format(Enum):
+    """The two formats served; the value is the Content-Type."""
+
+    TEXT = "text/plain; version=0.0.4; charset=utf-8"
+    OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A rendered page, and what had to be kept off it so that a parser takes the rest.
+
+    `duplicates` repeat a series (or reuse a family's name for another kind), `malformed` have values of no valid form.
+    """
+
+    text: bytes
+    duplicates: int = 0
+    malformed: int = 0
+
+
+def unit(metric: Metric) -> str:
+    """The unit as a Prometheus name's suffix, without underscore: seconds, bytes_per_second, ratio, or nothing."""
+    if metric.unit == "1":
+        return "ratio" if metric.kind is Kind.GAUGE else ""
+    base, _, per = re.sub(r"\{[^}]*\}", "", metric.unit).partition("/")
+    suffix = _UNITS.get(base, _NOT_IN_A_NAME.sub("_", base))
+    if per:
+        suffix += "_per_" + _UNITS.get(per, _NOT_IN_A_NAME.sub("_", per)).removesuffix("s")
+    return suffix.strip("_")
+
+
+def family(metric: Metric) -> str:
+    """The metric family's name: for a counter without `_total`, as OpenMetrics wants it."""
+    name = _NOT_IN_A_NAME.sub("_", metric.name.replace(".", "_"))
+    if metric.kind is Kind.COUNTER:
+        name = name.removesuffix("_total")
+    suffix = unit(metric)
+    if suffix and name != suffix and not name.endswith("_" + suffix):
+        name += "_" + suffix
+    return "_" + name if name[:1].isdigit() else name
+
+
+def name(metric: Metric) -> str:
+    """The name its samples have on the page, less `_bucket`, `_sum` and `_count` of a histogram."""
+    return family(metric) + "_total" if metric.kind is Kind.COUNTER else family(metric)
+
+
+def render(samples: Iterable[Sample], format: Format = Format.TEXT) -> Page:
+    """The page, families and series in order of their names. The first of two samples of one series is kept."""
+    by_metric: dict[int, list[Sample]] = {}
+    for sample in samples:
+        by_metric.setdefault(id(sample.metric), []).append(sample)
+    families: dict[str, tuple[Metric, list[Sample]]] = {}
+    duplicates = malformed = 0
+    for group in by_metric.values():
+        metric = group[0].metric
+        first, kept = families.setdefault(family(metric), (metric, []))
+        if first.kind is metric.kind:
+            kept += group
+        else:
+            duplicates += len(group)
+
+    writer = _Writer(format)
+    for family_name, (metric, group) in sorted(families.items()):
+        series: dict[str, str] = {}
+        for sample in group:
+            labels = writer.labels(sample.labels)
+            if labels in series:
+                duplicates += 1
+                continue
+            try:
+                series[labels] = writer.lines(family_name, metric.kind, labels, sample.value)
+            except (LookupError, TypeError, ValueError):
+                malformed += 1
+        if series:
+            writer.family(family_name, metric, series)
+    return Page(writer.page(), duplicates, malformed)
+
+
+class _Writer:
+    def __init__(self, format: Format) -> None:
+        self._openmetrics = format is Format.OPENMETRICS
+        self._values = _Escaped()
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
+        self._bounds: dict[tuple[float, ...], list[str]] = {}
+        self._page: list[str] = []
+
+    def labels(self, labels: Mapping[str, str]) -> str:
+        """The labels between the braces, in order of their names, without the empty ones.
+
+        Most of a page's time goes here, so the order is worked out once for each set of names.
+        """
+        names = tuple(labels)
+        shape = self._shapes.get(names)
+        if shape is None:
+            shape = self._shapes[names] = _Shape(names)
+        values = shape.values(labels)
+        if "" in values:
+            return self.labels({name: value for name, value in labels.items() if value})
+        return shape.text % tuple(map(self._values.__getitem__, values))
+
+    def lines(self, name: str, kind: Kind, labels: str, value: float | int | Distribution) -> str:
+        if kind is Kind.HISTOGRAM:
+            return self._histogram(name, labels, value)
+        if kind is Kind.COUNTER:
+            name += "_total"
+        return f"{name}{{{labels}}} {number(value)}\n" if labels else f"{name} {number(value)}\n"
+
+    def _histogram(self, name: str, labels: str, value: float | int | Distribution) -> str:
+        if not isinstance(value, Distribution):
+            raise TypeError(f"{name} is a histogram, its value is {value!r}")
+        head = f"{name}_bucket{{{labels}," if labels else f"{name}_bucket{{"
+        cumulated = list(accumulate(value.counts))
+        ends = [f" {count}" for count in cumulated]
+        if self._openmetrics:
+            for index, exemplar in value.exemplars.items():
+                ends[index] += self._exemplar(exemplar)
+        buckets = [f"{head}{le}{end}" for le, end in zip(self._les(value.bounds), ends, strict=True)]
+        tail = f"{{{labels}}}" if labels else ""
+        return "\n".join([*buckets, f"{name}_sum{tail} {number(value.sum)}", f"{name}_count{tail} {cumulated[-1]}\n"])
+
+    def _les(self, bounds: tuple[float, ...]) -> list[str]:
+        les = self._bounds.get(bounds)
+        if les is None:
+            les = [f'le="{number(float(bound))}"}}' for bound in (*bounds, float("inf"))]
+            self._bounds[bounds] = les
+        return les
+
+    def _exemplar(self, exemplar: Exemplar) -> str:
+        ids = self.labels({"trace_id": exemplar.trace_id, "span_id": exemplar.span_id})
+        return f" # {{{ids}}} {number(exemplar.value)} {exemplar.time:.3f}"
+
+    def family(self, name: str, metric: Metric, series: Mapping[str, str]) -> None:
+        suffix = unit(metric)
+        help = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
+        if self._openmetrics:
+            help = help.replace('"', '\\"')
+        elif metric.kind is Kind.COUNTER:
+            name += "_total"
+        self._page.append(f"# HELP {name} {help}\n# TYPE {name} {metric.kind.value}\n")
+        if self._openmetrics and suffix:
+            self._page.append(f"# UNIT {name} {suffix}\n")
+        self._page += [lines for _, lines in sorted(series.items())]
+
+    def page(self) -> bytes:
+        if self._openmetrics:
+            self._page.append("# EOF\n")
+        return "".join(self._page).encode("utf-8", "replace")
+
+
+class _Shape:
+    """A set of label names: how to fetch their values in order, and the text to put them in."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        ordered = sorted(names)
+        self.text = ",".join(f'{_NOT_IN_A_NAME.sub("_", name)}="%s"' for name in ordered)
+        self.values: Callable[[Mapping[str, str]], tuple[str, ...]]
+        if len(ordered) > 1:
+            self.values = itemgetter(*ordered)
+        else:
+            self.values = lambda labels: tuple(labels.values())
+
+
+class _Escaped(dict[str, str]):
+    """Label values by themselves, each escaped once a page however often it occurs."""
+
+    def __missing__(self, value: str) -> str:
+        escaped = self[value] = _SPECIAL.sub(_escape, value)
+        return escaped
+
+
+def _escape(special: re.Match[str]) -> str:
+    # A lone surrogate is a byte that was not UTF-8 (surrogateescape).
+    return _ESCAPES.get(special[0], "\ufffd")
+
+
+def number(value: object) -> str:
+    """A value as both formats write it: integers digit by digit at any size, else the shortest exact decimal.
+
+    Raises TypeError for what is no number.
+    """
+    if type(value) is int:
+        return str(value)
+    if isinstance(value, int):
+        return str(int(value))
+    if not isinstance(value, float):
+        raise TypeError(f"{value!r} is not a number")
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(float(value))
+
+
+def negotiate(accept: str) -> Format:
+    """The format for an Accept header: the better liked of the two, text when neither or only wildcards are named.
+
+    OpenMetrics is answered with version 1.0.0, and only to clients that accept this one: 2.0 reads other exemplars.
+    """
+    quality = {Format.TEXT: 0.0, Format.OPENMETRICS: 0.0}
+    for match in _MEDIA_TYPE.finditer(accept):
+        options = dict(_option(text) for text in match[2].split(";") if text.strip())
+        version = options.get("version", "")
+        media = match[1].lower()
+        if media == "application/openmetrics-text" and version in ("", "1.0.0"):
+            best = Format.OPENMETRICS
+        elif media in ("text/plain", "text/*", "*/*") and version in ("", "0.0.4"):
+            best = Format.TEXT
+        else:
+            continue
+        quality[best] = max(quality[best], _quality(options.get("q", "1")))
+    return Format.OPENMETRICS if quality[Format.OPENMETRICS] > quality[Format.TEXT] else Format.TEXT
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """True when an Accept-Encoding header allows gzip."""
+    quality: dict[str, float] = {}
+    for match in _MEDIA_TYPE.finditer(accept_encoding.lower()):
+        options = dict(_option(text) for text in match[2].split(";") if text.strip())
+        quality[match[1]] = _quality(options.get("q", "1"))
+    return quality.get("gzip", quality.get("*", 0.0)) > 0
+
+
+def _option(text: str) -> tuple[str, str]:
+    key, _, value = text.partition("=")
+    return key.strip().lower(), value.strip().strip('"')
+
+
+def _quality(text: str) -> float:
+    try:
+        quality = float(text)
+    except ValueError:
+        return 0.0
+    return quality if 0 <= quality <= 1 else 0.0
