@@ -30,7 +30,7 @@ standins: | .venv/.base
 	@$(MAKE) --no-print-directory -C tests/standins
 
 demo: setup standins ## the exporter and a synthetic training job, live in this terminal (ARGS="--seconds 30")
-	@$(VENV)/python deploy/demo/demo.py $(ARGS)
+	@$(VENV)/python -m deploy.demo $(ARGS)
 
 run: setup ## the exporter on this node (ARGS="--log.level=debug")
 	@$(VENV)/accel-exporter $(ARGS)

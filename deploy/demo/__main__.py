@@ -1,0 +1,216 @@
+"""The demo: a real exporter, a synthetic training job on stand-in CUDA libraries, and what /metrics says, live.
+
+Usage: python -m deploy.demo [--seconds N] [--interval N] [--listen ADDRESS:PORT]. Started by `make demo`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import IO, Self
+
+from deploy.demo.summary import Scrape, Summary, one_line, parse
+
+ROOT = Path(__file__).resolve().parents[2]
+STANDINS = ROOT / "tests" / "standins" / "build"
+LAUNCHES = "gpu_cuda_kernel_launch_calls_total"
+READY_WITHIN = 20.0
+COVERED_WITHIN = 20.0
+HIDE_CURSOR, SHOW_CURSOR, CLEAR_LINE, CURSOR_UP = "\x1b[?25l", "\x1b[?25h", "\x1b[2K", "\x1b[%dA"
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the text says why and what to do."""
+
+
+def main() -> int:
+    arguments = _arguments()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            _demo(arguments)
+        except DemoError as error:
+            print(f"demo: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make demo", description="accel-exporter and a synthetic training job, live.")
+    parser.add_argument("--seconds", type=float, default=None, help="end after this time (default: at Ctrl-C)")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two scrapes (default: 1)")
+    parser.add_argument("--listen", default="127.0.0.1:19445", help="where the exporter listens (default: %(default)s)")
+    return parser.parse_args()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    if os.geteuid() != 0:
+        raise DemoError("attaching probes needs root: run `sudo make demo`")
+    listen = _free(arguments.listen)
+    with tempfile.TemporaryFile("a+b") as log, Demo(listen, log) as demo:
+        print(f"accel-exporter starts on http://{listen}/ ...", flush=True)
+        demo.start("the exporter", [sys.executable, "-m", "exporter", f"--web.listen-address={listen}"])
+        demo.await_ready()
+        job = demo.start("the job", [str(STANDINS / "workload"), "--steady"], LD_LIBRARY_PATH=str(STANDINS))
+        demo.await_covered(job)
+        demo.show(job, arguments.seconds, arguments.interval)
+
+
+def _free(listen: str) -> str:
+    """The address asked for, or one with a free port where that one is in use."""
+    host, _, port = listen.rpartition(":")
+    for candidate in (int(port), 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, candidate))
+            except OSError as error:
+                reason = error.strerror
+                continue
+            return f"{host}:{probe.getsockname()[1]}"
+    raise DemoError(f"cannot listen on {host}: {reason}")
+
+
+class Demo:
+    """The exporter and the job as processes of their own, ended with this."""
+
+    def __init__(self, listen: str, log: IO[bytes]) -> None:
+        self._listen, self._log = listen, log
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # an impatient second Ctrl-C must not leave a process behind
+        for child in reversed(self._children.values()):
+            child.terminate()
+            try:
+                child.wait(10)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def start(self, what: str, command: list[str], **environment: str) -> int:
+        """Start a process and return its pid. In a session of its own: a Ctrl-C reaches the demo only, which ends it."""
+        try:
+            self._children[what] = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DemoError(f"cannot start {command[0]}: {error.strerror}; `make standins` builds it") from error
+        return self._children[what].pid
+
+    def scrape(self, path: str = "/metrics") -> Scrape:
+        """One scrape. Raises DemoError when a process has ended, OSError when the exporter does not answer well."""
+        for what, child in self._children.items():
+            if child.poll() is not None:
+                raise DemoError(f"{what} ended with status {child.returncode}; what was said:\n{self._tail()}")
+        began = time.monotonic()
+        with urllib.request.urlopen(f"http://{self._listen}{path}", timeout=5) as answer:
+            text = answer.read().decode()
+        ended = time.monotonic()
+        return Scrape(at=ended, seconds=ended - began, series=parse(text))
+
+    def await_ready(self) -> None:
+        for _ in _until(READY_WITHIN):
+            with contextlib.suppress(OSError):
+                self.scrape("/-/ready")
+                return
+        raise DemoError(f"the exporter was not ready within {READY_WITHIN:.0f} s; it said:\n{self._tail()}")
+
+    def await_covered(self, job: int) -> None:
+        """Until a launch of the job is counted. Raises DemoError when that cannot happen, or not in time."""
+        for _ in _until(COVERED_WITHIN):
+            with contextlib.suppress(OSError):
+                scrape = self.scrape()
+                if scrape.total(LAUNCHES, pid=str(job)):
+                    return
+                if scrape.total("accel_exporter_collector_success", collector="cuda") == 0:
+                    raise DemoError(
+                        "the exporter cannot attach CUDA probes on this machine; "
+                        f"`.venv/bin/accel-exporter doctor` tells what to do. It said:\n{self._tail()}"
+                    )
+        raise DemoError(f"no launch of the job was seen within {COVERED_WITHIN:.0f} s; it said:\n{self._tail()}")
+
+    def show(self, job: int, seconds: float | None, interval: float) -> None:
+        """Draw until the time is over or a KeyboardInterrupt comes."""
+        started, summary = time.monotonic(), Summary()
+        with Screen(sys.stdout) as screen:
+            while seconds is None or time.monotonic() - started < seconds:
+                try:
+                    facts = summary.update(self.scrape())
+                except OSError as error:
+                    raise DemoError(f"the exporter does not answer ({error}); it said:\n{self._tail()}") from error
+                elapsed = f"{time.monotonic() - started:.0f} s"
+                screen.show(f"http://{self._listen}/   synthetic job: pid {job}   {elapsed}   Ctrl-C ends it", facts)
+                time.sleep(interval)
+
+    def _tail(self, lines: int = 15) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 8192))
+        return "\n".join(self._log.read().decode(errors="replace").splitlines()[-lines:])
+
+
+def _until(seconds: float) -> Iterator[None]:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(0.1)
+
+
+class Screen:
+    """Draws in place on a terminal, and prints one line a scrape anywhere else."""
+
+    def __init__(self, out: IO[str]) -> None:
+        self._out, self._drawn = out, 0
+        self._terminal = out.isatty() and os.environ.get("TERM") != "dumb"
+
+    def __enter__(self) -> Self:
+        if self._terminal:
+            self._out.write(HIDE_CURSOR)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._terminal:
+            self._out.write(SHOW_CURSOR)
+            self._out.flush()
+
+    def show(self, title: str, facts: Mapping[str, str]) -> None:
+        if not self._terminal:
+            print(one_line(facts), file=self._out, flush=True)
+            return
+        columns = shutil.get_terminal_size().columns
+        lines = ["", f"  {title}", "", *(f"  {heading:<14} {text}" for heading, text in facts.items()), ""]
+        again = CURSOR_UP % self._drawn if self._drawn else ""
+        self._out.write(again + "".join(CLEAR_LINE + line[: columns - 1] + "\n" for line in lines))
+        self._out.flush()
+        self._drawn = len(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""What the demo shows, as pure functions of two scrapes of /metrics."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+_LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_BARS = "▁▂▃▄▅▆▇█"
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """One answer of /metrics: when it came, in seconds of a monotonic clock, how long it took, and every sample."""
+
+    at: float
+    seconds: float
+    series: Series
+
+    def rows(self, name: str, **wanted: str) -> Iterator[tuple[dict[str, str], float]]:
+        for (metric, labels), value in self.series.items():
+            if metric == name and wanted.items() <= dict(labels).items():
+                yield dict(labels), value
+
+    def total(self, name: str, **wanted: str) -> float | None:
+        """The sum over every series of that name; None when there is none."""
+        values = [value for _, value in self.rows(name, **wanted)]
+        return sum(values) if values else None
+
+    def by(self, label: str, name: str, **wanted: str) -> dict[str, float]:
+        """Sums by the values of one label."""
+        sums: dict[str, float] = defaultdict(float)
+        for labels, value in self.rows(name, **wanted):
+            sums[labels.get(label, "")] += value
+        return dict(sums)
+
+
+def parse(text: str) -> Series:
+    """Samples of a text exposition (format 0.0.4) by name and labels; label values stay escaped."""
+    series: Series = {}
+    for line in text.splitlines():
+        if match := _LINE.match(line):
+            name, labels, value = match.groups()
+            series[name, frozenset(_LABEL.findall(labels or ""))] = float(value)
+    return series
+
+
+def quantile(q: float, buckets: Mapping[float, float]) -> float | None:
+    """The q-quantile of cumulated counts by upper bound, interpolated as Prometheus does; None without observations."""
+    bounds = sorted(buckets)
+    if not bounds or buckets[bounds[-1]] <= 0:
+        return None
+    rank = q * buckets[bounds[-1]]
+    below, lower = 0.0, 0.0
+    for bound in bounds:
+        if buckets[bound] >= rank:
+            if bound == float("inf"):
+                return lower
+            here = buckets[bound] - below
+            return lower + (bound - lower) * (rank - below) / here if here else bound
+        below, lower = buckets[bound], bound
+    return lower
+
+
+@dataclass
+class Summary:
+    """Turns scrapes into lines for a person. Rates are between the last two scrapes."""
+
+    history: list[float] = field(default_factory=list)
+    last: Scrape | None = None
+
+    def update(self, now: Scrape) -> dict[str, str]:
+        """What stands beside each heading, in the order shown."""
+        before, self.last = self.last or now, now
+        rate = _rates(before, now)
+        launches = rate("gpu_cuda_kernel_launch_calls_total", api_layer="driver")
+        self.history = [*self.history[-31:], launches or 0.0]
+        return {
+            "launches/s": f"{_count(launches):<12} {_spark(self.history)}",
+            "runtime layer": f"{_count(rate('gpu_cuda_kernel_launch_calls_total', api_layer='runtime'))} launches/s",
+            "in use": _listed(now.by("memory", "gpu_cuda_memory_usage_bytes", api_layer="driver"), _bytes),
+            "copies/s": _copies(before, now),
+            "waits": _waits(before, now),
+            "errors": _listed(now.by("api", "gpu_cuda_api_errors_total"), _count),
+            "probes": _probes(now),
+            "exporter": _exporter(rate, now),
+        }
+
+
+def one_line(facts: Mapping[str, str]) -> str:
+    """The same for a log file or a pipe: one line a scrape."""
+    return " | ".join(f"{heading} {' '.join(text.strip(_BARS + ' ').split())}" for heading, text in facts.items())
+
+
+def _rates(before: Scrape, now: Scrape) -> Callable[..., float | None]:
+    def rate(name: str, **wanted: str) -> float | None:
+        elapsed, total = now.at - before.at, now.total(name, **wanted)
+        if total is None or elapsed <= 0:
+            return None
+        return max(0.0, total - (before.total(name, **wanted) or 0.0)) / elapsed
+
+    return rate
+
+
+def _copies(before: Scrape, now: Scrape) -> str:
+    elapsed, name = now.at - before.at, "gpu_cuda_memory_copies_bytes_total"
+    then = {key: value for key, value in before.series.items() if key[0] == name}
+    sums: dict[str, float] = defaultdict(float)
+    for key, value in now.series.items():
+        labels = dict(key[1])
+        if key[0] == name and labels.get("api_layer", "driver") == "driver" and elapsed > 0:
+            where = f"{labels.get('direction', '?')} {labels.get('host_memory', '')}".strip()
+            sums[where] += (value - then.get(key, 0.0)) / elapsed
+    return _listed({where: value for where, value in sums.items() if value > 0}, _bytes)
+
+
+def _waits(before: Scrape, now: Scrape) -> str:
+    name, shown = "gpu_cuda_sync_wait_seconds_bucket", []
+    for api in sorted({labels["api"] for labels, _ in now.rows(name) if "api" in labels}):
+        then = before.by("le", name, api=api) if before is not now else {}
+        buckets = {float(le): count - then.get(le, 0.0) for le, count in now.by("le", name, api=api).items()}
+        p50, p99 = quantile(0.5, buckets), quantile(0.99, buckets)
+        if p50 is not None and p99 is not None:
+            shown.append(f"{api} p50 {_seconds(p50)} p99 {_seconds(p99)}")
+    return " · ".join(shown) or "-"
+
+
+def _probes(now: Scrape) -> str:
+    attached = [labels for labels, value in now.rows("accel_exporter_probe_attached") if value]
+    places: dict[str, float] = defaultdict(float)
+    for labels in attached:
+        places[labels.get("placement", "?")] += 1
+    libraries = len({labels.get("library") for labels in attached})
+    return f"{len(attached)} attached in {libraries} libraries ({_listed(places, _count)})" if attached else "-"
+
+
+def _exporter(rate: Callable[..., float | None], now: Scrape) -> str:
+    parts = [f"scrape {_seconds(now.seconds)}", f"{len(now.series):,} series"]
+    if (resident := now.total("process_resident_memory_bytes")) is not None:
+        parts.append(f"{_bytes(resident)} resident")
+    if (busy := rate("process_cpu_seconds_total")) is not None:
+        parts.append(f"{busy:.1%} of a core")
+    if (overhead := rate("accel_exporter_overhead_seconds_total")) is not None:
+        parts.append(f"the probes take {overhead:.2%} of a core from the jobs")
+    return " · ".join(parts)
+
+
+def _listed(values: Mapping[str, float], show: Callable[[float], str]) -> str:
+    return " · ".join(f"{name} {show(value)}" for name, value in sorted(values.items())) or "-"
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _seconds(value: float) -> str:
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} µs"
+    return f"{value * 1e3:.1f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def _spark(values: list[float]) -> str:
+    top = max(values, default=0.0) or 1.0
+    return "".join(_BARS[round(value / top * (len(_BARS) - 1))] for value in values)
