@@ -36,11 +36,12 @@ _BACKWARD_NEAR_BRANCH = re.compile(rb"(?=[\x80-\x8f\xe8\xe9](...\xff))", re.DOTA
 
 _ONLY_READ = frozenset({"cmp", "endbr64", "nop", "test"})
 _WRITE_FIRST_OPERAND = frozenset(
-    "add and lea mov movabs movsx movsxd movzx neg not or sar shl shr sub xor".split(),
+    {"add", "and", "lea", "mov", "movabs", "movsx", "movsxd", "movzx", "neg", "not", "or", "sar", "shl", "shr", "sub"}
+    | {"xor"},
 )
 _HOLD_NO_ARGUMENT = frozenset(
-    "rax eax ax al rbx ebx bx bl rbp ebp bp bpl".split()
-    + [f"r{number}{width}" for number in range(10, 16) for width in ("", "d", "w", "b")],
+    {"rax", "eax", "ax", "al", "rbx", "ebx", "bx", "bl", "rbp", "ebp", "bp", "bpl"}
+    | {f"r{number}{width}" for number in range(10, 16) for width in ("", "d", "w", "b")},
 )
 
 _ARM64_SIMULATED = (  # mask, value
@@ -85,7 +86,7 @@ def place(elf: Elf, function: Function) -> Placement:
 
 def _cheaper(code: bytes) -> int:
     """How many bytes past the symbol the first emulated instruction is; 0 when there is none to be trusted."""
-    import capstone  # 9 MB and 60 ms that a node whose libraries begin with a push never spends
+    import capstone  # type: ignore[import-untyped]  # 9 MB and 60 ms: not spent where every function begins with a push
 
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     near = [(at, at + size, name, operands) for at, size, name, operands in decoder.disasm_lite(code[:_NEAR], 0)]
