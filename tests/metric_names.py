@@ -7,6 +7,7 @@ import pkgutil
 import re
 
 import exporter
+from exporter import discover
 from exporter.model import Kind, Metric
 from exporter.views import prometheus
 
@@ -25,7 +26,7 @@ def declared() -> set[str]:
 def metrics() -> list[Metric]:
     """Every Metric constant in the exporter's modules."""
     modules = [importlib.import_module(info.name) for info in pkgutil.walk_packages(exporter.__path__, "exporter.")]
-    return [value for module in modules for value in vars(module).values() if isinstance(value, Metric)]
+    return [metric for module in modules for metric in discover.metrics(module)]
 
 
 def used(expr: str) -> set[str]:

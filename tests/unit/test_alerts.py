@@ -1,0 +1,133 @@
+"""The alert rules: every one fires on its fault, is silent on health, resolves, and tells a person what to do."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.metric_names import SCRAPED, declared, used
+
+ROOT = Path(__file__).parents[2]
+RUNBOOKS = ROOT / "docs" / "runbooks"
+STEMS = sorted(path.stem for path in (ROOT / "alerts").glob("*.yaml") if not path.stem.endswith(".test"))
+
+needs_promtool = pytest.mark.skipif(
+    not shutil.which("promtool"), reason="promtool (Debian: prometheus) is not installed"
+)
+
+
+def rules(stem: str) -> list[dict[str, Any]]:
+    groups = yaml.safe_load((ROOT / "alerts" / f"{stem}.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def scenarios(stem: str) -> dict[str, dict[str, Any]]:
+    text = (ROOT / "alerts" / f"{stem}.test.yaml").read_text()
+    return {test["name"]: test for test in yaml.safe_load(text)["tests"]}
+
+
+def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+ALERTS = {rule["alert"]: rule for stem in STEMS for rule in rules(stem)}
+each_alert = pytest.mark.parametrize("alert", ALERTS)
+each_file = pytest.mark.parametrize("stem", STEMS)
+
+
+@needs_promtool
+@each_file
+def test_rules_behave(stem: str) -> None:
+    """Prometheus itself evaluates the scenarios of the file's tests as they expect."""
+    checked = promtool("test", "rules", ROOT / "alerts" / f"{stem}.test.yaml")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@each_file
+def test_every_rule_is_tested_before_during_and_after(stem: str) -> None:
+    """Each alert has a scenario of its name that is silent first, then fires, then is silent again."""
+    for rule in rules(stem):
+        checks = scenarios(stem)[rule["alert"]]["promql_expr_test"]
+        assert [False, True, False] == [bool(check["exp_samples"]) for check in checks], rule["alert"]
+        assert all(rule["alert"] in sample["labels"] for sample in checks[1]["exp_samples"])
+
+
+@each_file
+def test_health_is_not_mere_absence(stem: str) -> None:
+    """The healthy scenario holds every series that the rules look at, and no alert is even pending."""
+    healthy = scenarios(stem)["healthy"]
+    given = {series["series"].partition("{")[0] for series in healthy["input_series"]}
+    wanted = {metric for rule in rules(stem) for metric in used(rule["expr"])}
+    assert wanted == given
+    assert {("ALERTS", 0)} == {(check["expr"], len(check["exp_samples"])) for check in healthy["promql_expr_test"]}
+
+
+@needs_promtool
+@each_file
+def test_texts_render(stem: str, tmp_path: Path) -> None:
+    """Rendered with the labels and values of its scenario, no text has a hole or a template error."""
+    tests = [
+        {
+            **{key: scenario[key] for key in ("interval", "input_series")},
+            "alert_rule_test": [
+                {"alertname": name, "eval_time": scenario["promql_expr_test"][1]["eval_time"], "exp_alerts": []}
+            ],
+        }
+        for name, scenario in scenarios(stem).items()
+        if name != "healthy"
+    ]
+    shutil.copy(ROOT / "alerts" / f"{stem}.yaml", tmp_path)
+    path = tmp_path / "texts.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [f"{stem}.yaml"], "evaluation_interval": "1m", "tests": tests}))
+    got = promtool("test", "rules", path)
+    texts = re.findall(r'(?:summary|description)="((?:[^"\\]|\\.)*)"', got.stdout + got.stderr)
+    assert len(texts) >= 2 * len(rules(stem)), got.stdout + got.stderr
+    for text in texts:
+        assert not re.search(r"<error|<no value>|\{\{|\(\)|  |%!| [.,:;]", text), text
+
+
+@each_alert
+def test_says_how_bad_and_what_to_do(alert: str) -> None:
+    """Severity, a one-sentence summary and a longer description."""
+    rule = ALERTS[alert]
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    summary, description = rule["annotations"]["summary"], rule["annotations"]["description"]
+    assert summary.endswith(".") and len(summary) < 120
+    assert description.endswith(".") and len(description) > len(summary)
+
+
+@each_alert
+def test_does_not_flap(alert: str) -> None:
+    """A rule that compares a present value waits; one that looks back over a span of time need not."""
+    rule = ALERTS[alert]
+    looks_back = re.search(r"increase\(|changes\(|time\(\) - max .* < 600$", rule["expr"], re.DOTALL)
+    assert "for" in rule or looks_back
+
+
+@each_alert
+def test_has_a_runbook(alert: str) -> None:
+    """The runbook it links to exists and says what it means, what it does, how to look and what to do."""
+    path = ROOT / ALERTS[alert]["annotations"]["runbook_url"]
+    assert RUNBOOKS / f"{alert.lower()}.md" == path
+    title, *sections = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    expected = [alert, "Meaning", "Impact", "Diagnosis", "Mitigation"]
+    assert expected == [title, *sections]
+
+
+def test_no_runbook_is_orphaned() -> None:
+    """Each runbook belongs to an alert, and links between runbooks lead somewhere."""
+    assert {f"{alert.lower()}.md" for alert in ALERTS} == {path.name for path in RUNBOOKS.glob("*.md")}
+    links = {link for path in RUNBOOKS.glob("*.md") for link in re.findall(r"\]\(([^)]+)\)", path.read_text())}
+    assert set() == {link for link in links if not (RUNBOOKS / link).exists()}
+
+
+@each_alert
+def test_metrics_are_declared_by_the_exporter(alert: str) -> None:
+    """A rule names only series that the exporter's code declares or that Prometheus adds."""
+    assert set() == used(ALERTS[alert]["expr"]) - declared() - SCRAPED
