@@ -85,7 +85,7 @@ MEMORY_PANELS = [
     ),
     lines(
         "Allocation calls",
-        "Calls that allocate or free memory, by API function. Each cuMemFree of device memory waits for the GPU.",
+        "Calls that allocate or free memory, by API function. Each cuMemFree may wait for the GPU.",
         "ops",
         Query(total(CHURN, "api"), "{{api}}"),
     ),
