@@ -1,0 +1,77 @@
+"""Capabilities of this process: what observing needs, and giving the rest up for good.
+
+Which kernel check wants which capability was found by trying each set on Linux 6.18 (tests/bpf/test_privileges.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import struct
+from collections.abc import Collection
+from pathlib import Path
+
+CAPABILITIES = {
+    "CAP_DAC_READ_SEARCH": 2,
+    "CAP_NET_BIND_SERVICE": 10,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYSLOG": 34,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+    "CAP_CHECKPOINT_RESTORE": 40,
+}
+"""Those this exporter may use; numbers as in linux/capability.h."""
+
+OBSERVING = {
+    "CAP_BPF": "make maps and load programs",
+    "CAP_PERFMON": "load and attach tracing programs",
+    "CAP_SYS_PTRACE": "read the maps, links and environment of other users' processes",
+    "CAP_DAC_READ_SEARCH": "read other users' files: libraries, and /proc/PID/map_files",
+    "CAP_CHECKPOINT_RESTORE": "open mapped files through /proc/PID/map_files",
+}
+"""What probes need for as long as we run, for libraries are attached to when they are first mapped."""
+
+WITHOUT_MULTI_UPROBES = "CAP_SYS_ADMIN"
+"""Needed besides where uprobes are perf events (before Linux 6.6), and for bpf.stats."""
+
+_PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 38, 23, 24
+_VERSION_3 = 0x20080522
+
+
+def effective(status: Path = Path("/proc/self/status")) -> frozenset[str]:
+    """Which of CAPABILITIES a process has in effect; OSError when it is gone."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status.read_text(errors="replace"), re.MULTILINE)
+    mask = int(found[1], 16) if found else 0
+    return frozenset(name for name, number in CAPABILITIES.items() if mask >> number & 1)
+
+
+def drop(keep: Collection[str]) -> frozenset[str]:
+    """Gives up, for good and for every program started from here, all capabilities but those in `keep`.
+
+    Returns what is left. Capabilities belong to threads and new threads inherit them: call this before starting any
+    (RuntimeError otherwise). OSError when the kernel refuses.
+    """
+    if sum(1 for _ in Path("/proc/self/task").iterdir()) > 1:
+        raise RuntimeError("capabilities have to be dropped before the first thread starts")
+    libc = ctypes.CDLL(None, use_errno=True)
+    left = effective() & frozenset(keep)
+    mask = sum(1 << CAPABILITIES[name] for name in left)
+    number = 0
+    while libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) >= 0:
+        if not mask >> number & 1:
+            # Without CAP_SETPCAP this is refused; no_new_privs and the sets below bind us then.
+            libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+        number += 1
+    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs")
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    header, sets = struct.pack("Ii", _VERSION_3, 0), struct.pack("6I", low, low, 0, high, high, 0)
+    _check(libc.capset(header, sets), "drop capabilities")
+    return left
+
+
+def _check(result: int, doing: str) -> None:
+    if result:
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot {doing}: {os.strerror(code)}")
