@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* The registers a uprobe sees, as bpf_tracing.h names them: declared here, so either machine builds both objects.
+ * The layouts are kernel ABI (asm/ptrace.h of each architecture). */
+#pragma once
+#include <linux/types.h>
+
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8;
+	unsigned long rax, rcx, rdx, rsi, rdi, orig_rax, rip, cs, eflags, rsp, ss;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct user_pt_regs {
+	__u64 regs[31], sp, pc, pstate;
+};
+struct pt_regs {
+	struct user_pt_regs user_regs;
+};
+#else
+#error "no register layout for this architecture"
+#endif

@@ -1,0 +1,106 @@
+"""Records out of ring buffers: one poller for all of them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import select
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from exporter.bpf.maps import Map
+from exporter.bpf.native import EVENT, BpfError, check, library
+from exporter.model import Kind, Metric, Sample
+
+EVENTS_LOST = Metric(
+    "accel_exporter.events.lost",
+    "Records that never reached their reader: no room in the ring buffer or the reader failed.",
+    Kind.COUNTER,
+    labels=("stream",),
+)
+_AT_ONCE = 4096
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Stream:
+    map: Map
+    callback: Callable[[Any], object]
+    ring: int = 0
+    failed: int = 0
+    budget: int = 0
+    receive: Any = field(default=None)
+
+
+class Events:
+    """Reads ring buffers (EVENTS() of bpf/probe.h) and gives each record to its callback in the polling thread.
+
+    Close it before the objects whose maps it reads. A callback must not call back into its Events.
+    """
+
+    def __init__(self) -> None:
+        self._bpf = library()
+        self._poller = select.epoll()
+        self._streams: dict[int, _Stream] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, map: Map, callback: Callable[[Any], object]) -> None:
+        """From now on `callback` gets a copy of each record, as the type that EVENTS() names. BpfError."""
+        stream = _Stream(map, callback)
+        stream.receive = EVENT(lambda _, data, size: self._receive(stream, data, size))
+        stream.ring = self._bpf.ring_buffer__new(map.fd, stream.receive, None, None)
+        check(stream.ring, f"read ring buffer {map.name}")
+        with self._lock:
+            self._streams[map.fd] = stream
+        self._poller.register(map.fd, select.EPOLLIN)
+
+    def poll(self, timeout_ms: int) -> int:
+        """Waits for records and hands them over; how many. A flood ends a call after some thousand records a stream."""
+        try:
+            ready = self._poller.poll(timeout_ms / 1000)
+        except ValueError as error:  # closed by another thread
+            raise BpfError(errno.EBADF, "poll ring buffers: closed") from error
+        with self._lock:
+            return sum(self._drain(self._streams[fd]) for fd, _ in ready if fd in self._streams)
+
+    def collect(self) -> Iterator[Sample]:
+        """Records lost so far, by stream (the name of the ring buffer)."""
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            lost = stream.map.lost()
+            if lost is not None:
+                yield EVENTS_LOST.sample(lost + stream.failed, {"stream": stream.map.name})
+
+    def close(self) -> None:
+        """Stops reading; a poll in another thread ends within its timeout with BpfError."""
+        with self._lock:
+            for stream in self._streams.values():
+                self._bpf.ring_buffer__free(stream.ring)
+            self._streams.clear()
+            self._poller.close()
+
+    def _drain(self, stream: _Stream) -> int:
+        stream.budget = _AT_ONCE
+        self._bpf.ring_buffer__consume(stream.ring)
+        return _AT_ONCE - stream.budget
+
+    def _receive(self, stream: _Stream, data: int, size: int) -> int:
+        """libbpf's callback: nothing may be raised through it; a negative result ends this round."""
+        try:
+            stream.callback(stream.map.value.from_buffer_copy(ctypes.string_at(data, size)))
+        except Exception:
+            if not stream.failed:
+                _log.exception("a record of %s was lost: its reader failed (said once, counted)", stream.map.name)
+            stream.failed += 1
+        stream.budget -= 1
+        return 0 if stream.budget > 0 else -errno.EAGAIN

@@ -1,0 +1,60 @@
+"""Multi-uprobe links (Linux 6.6) by the bpf() system call: many points of a file in one link, gone at once when closed.
+
+libbpf has them since 1.3; Debian 12 and Ubuntu 22.04 ship older ones. The layouts are include/uapi/linux/bpf.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import platform
+import struct
+from collections.abc import Sequence
+
+ATTACH_TYPE = 48  # BPF_TRACE_UPROBE_MULTI
+_SYSCALL = {"x86_64": 321, "aarch64": 280}
+_PROG_LOAD, _LINK_CREATE = 5, 28
+_KPROBE, _RETURN = 2, 1  # BPF_PROG_TYPE_KPROBE, BPF_F_UPROBE_MULTI_RETURN
+
+
+def link(program: int, path: bytes, offsets: Sequence[int], cookies: Sequence[int], returns: bool) -> int:
+    """The descriptor of a new link from a program's descriptor to file offsets. OSError; then nothing is attached."""
+    count = len(offsets)
+    name = ctypes.create_string_buffer(path)
+    points, tags = (ctypes.c_uint64 * count)(*offsets), (ctypes.c_uint64 * count)(*cookies)
+    addresses = [ctypes.addressof(name), ctypes.addressof(points), 0, ctypes.addressof(tags)]
+    flags = _RETURN if returns else 0
+    return _bpf(_LINK_CREATE, struct.pack("=4I4Q4I", program, 0, ATTACH_TYPE, 0, *addresses, count, flags, 0, 0))
+
+
+@functools.cache
+def supported() -> bool:
+    """Whether this kernel has multi-uprobe links: asks for one on a directory, which only such a kernel objects to."""
+    exit_zero = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0), 16)
+    name = ctypes.create_string_buffer(b"GPL")
+    head = struct.pack("=2I2Q", _KPROBE, 2, ctypes.addressof(exit_zero), ctypes.addressof(name))
+    try:
+        program = _bpf(_PROG_LOAD, head + struct.pack("=2IQ2I16s2I", 0, 0, 0, 0, 0, b"", 0, ATTACH_TYPE))
+    except OSError:
+        return False
+    try:
+        os.close(link(program, b"/", [0], [0], returns=False))
+    except OSError as error:
+        return error.errno == errno.EBADF
+    finally:
+        os.close(program)
+    return False
+
+
+def _bpf(command: int, attributes: bytes) -> int:
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    size = len(attributes)
+    copy = ctypes.create_string_buffer(attributes, size)
+    result: int = call(ctypes.c_long(_SYSCALL[platform.machine()]), ctypes.c_long(command), copy, ctypes.c_long(size))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result

@@ -1,0 +1,70 @@
+"""What test folders share: the marker for tests that need BPF, and compilers for small libraries and objects."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf.libbpf import BpfError, run_time_statistics
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "needs_bpf: needs the right to load BPF programs; REQUIRE_BPF=1 forbids skipping"
+    )
+
+
+@pytest.fixture(scope="session")
+def bpf_refusal() -> str:
+    """Why BPF cannot be used here, empty if it can: found by asking the kernel for something only it can give."""
+    try:
+        run_time_statistics().close()
+    except BpfError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def _skip_without_bpf(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("needs_bpf"):
+        refusal = request.getfixturevalue("bpf_refusal")
+        if refusal and os.environ.get("REQUIRE_BPF") == "1":
+            pytest.fail(f"REQUIRE_BPF=1, but {refusal}")
+        if refusal:
+            pytest.skip(refusal)
+
+
+@pytest.fixture(scope="session")
+def compile_bpf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """Builds BPF source text into an object as bpf/Makefile does: compile_bpf(stem, source) -> path."""
+
+    def build(stem: str, source: str) -> Path:
+        folder = tmp_path_factory.mktemp(stem)
+        for shared in ("Makefile", *(path.name for path in (REPOSITORY / "bpf").glob("*.h"))):
+            (folder / shared).symlink_to(REPOSITORY / "bpf" / shared)
+        (folder / f"{stem}.bpf.c").write_text(source)
+        subprocess.run(["make", "-s", "-C", folder, "OUT=."], check=True)
+        return folder / os.uname().machine / f"{stem}.bpf.o"
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def compile_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """Builds C source text into a shared library: compile_library(file name, source) -> path."""
+
+    def build(name: str, source: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "source.c").write_text(source)
+        library = folder / name
+        command = ["gcc", "-shared", "-fPIC", "-O2", "-fcf-protection=none", "-o", library, folder / "source.c"]
+        subprocess.run(command, check=True)
+        return library
+
+    return build
