@@ -1,0 +1,53 @@
+"""What the exporter says of itself: its build and its process."""
+
+from __future__ import annotations
+
+import platform
+import resource
+
+import psutil
+
+from exporter import __version__
+from exporter.model import Kind, Metric, Sample
+
+BUILD_INFO = Metric(
+    "accel_exporter.build_info",
+    "Always 1; the labels say which build runs, on which Python and machine.",
+    Kind.GAUGE,
+    labels=("version", "revision", "python_version", "machine"),
+)
+# The process_* names are those of every Prometheus client library, with their meaning.
+CPU = Metric("process.cpu", "User and system CPU time of the exporter's process.", Kind.COUNTER, "s")
+RESIDENT = Metric("process.resident_memory", "Resident memory of the exporter's process.", Kind.GAUGE, "By")
+VIRTUAL = Metric("process.virtual_memory", "Virtual memory of the exporter's process.", Kind.GAUGE, "By")
+OPEN_FDS = Metric("process.open_fds", "File descriptors the exporter's process has open.", Kind.GAUGE)
+MAX_FDS = Metric("process.max_fds", "File descriptors the exporter's process may open.", Kind.GAUGE)
+THREADS = Metric("process.threads", "Threads of the exporter's process.", Kind.GAUGE)
+START_TIME = Metric("process.start_time", "Unix time at which the exporter's process started.", Kind.GAUGE, "s")
+
+
+def build(revision: str = "") -> list[Sample]:
+    """The build_info sample; an unknown revision is left out."""
+    labels = {
+        "version": __version__,
+        "revision": revision,
+        "python_version": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    return [BUILD_INFO.sample(1, labels)]
+
+
+def process() -> list[Sample]:
+    """The process_* samples of this process."""
+    me = psutil.Process()
+    with me.oneshot():
+        cpu, memory = me.cpu_times(), me.memory_info()
+        return [
+            CPU.sample(cpu.user + cpu.system),
+            RESIDENT.sample(memory.rss),
+            VIRTUAL.sample(memory.vms),
+            OPEN_FDS.sample(me.num_fds()),
+            MAX_FDS.sample(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+            THREADS.sample(me.num_threads()),
+            START_TIME.sample(me.create_time()),
+        ]
