@@ -15,6 +15,7 @@ FROM ${BASE} AS build
 ARG PIP_CERT
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
+ARG REVISION
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends clang libbpf-dev libc6-dev llvm make python3-venv \
  && rm -rf /var/lib/apt/lists/*
@@ -35,7 +36,7 @@ ENV PATH=/opt/accel-exporter/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECOD
 LABEL org.opencontainers.image.title="accel-exporter" \
       org.opencontainers.image.description="What accelerator jobs do and what their hardware says, as metrics and spans" \
       org.opencontainers.image.licenses="Apache-2.0 AND (Apache-2.0 OR GPL-2.0-only)" \
-      accel-exporter.capabilities="BPF PERFMON SYS_PTRACE SYS_ADMIN DAC_READ_SEARCH"
+      accel-exporter.capabilities="BPF PERFMON SYS_PTRACE DAC_READ_SEARCH CHECKPOINT_RESTORE"
 EXPOSE 19445
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["accel-exporter"]

@@ -110,7 +110,7 @@ class Demo:
                 child.wait()
 
     def start(self, what: str, command: list[str], **environment: str) -> int:
-        """Start a process and return its pid. In a session of its own: a Ctrl-C reaches the demo only, which ends it."""
+        """Start a process and return its pid. Its session is its own: a Ctrl-C reaches only the demo."""
         try:
             self._children[what] = subprocess.Popen(
                 command,

@@ -3,7 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-options=(--tag "${IMAGE:-accel-exporter:latest}" --file Dockerfile)
+options=(--tag "${IMAGE:-accel-exporter:latest}" --file Dockerfile
+    --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
 for setting in BASE PIP_INDEX_URL PIP_EXTRA_INDEX_URL; do
     [ -z "${!setting:-}" ] || options+=(--build-arg "$setting")
 done

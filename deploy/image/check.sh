@@ -36,7 +36,8 @@ container=$(buildah from scratch)
 buildah add --quiet "$container" "$base" / >/dev/null
 buildah commit --quiet --rm "$container" "$BASE" >/dev/null
 
-options=(--isolation chroot --network host --pull-never --build-arg "BASE=$BASE" --tag "$IMAGE" --file Dockerfile)
+options=(--isolation chroot --network host --pull-never --build-arg "BASE=$BASE" --tag "$IMAGE" --file Dockerfile
+    --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
 for setting in PIP_INDEX_URL PIP_EXTRA_INDEX_URL; do
     [ -z "${!setting:-}" ] || options+=(--build-arg "$setting")
 done
