@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -19,6 +19,7 @@ from exporter.bpf.native import BpfError, TestRunOptions, check, library
 __all__ = ["BpfError", "Events", "Link", "Map", "Object", "Program", "run_time_statistics"]
 
 _UPROBES = ("uprobe", "uretprobe")
+_BLOCK = 1 << 16
 _RUN_TIME = 0  # BPF_STATS_RUN_TIME
 
 
@@ -59,6 +60,18 @@ class Program:
         options = TestRunOptions(sz=size, ctx_in=ctypes.addressof(copy) if copy else None, ctx_size_in=len(context))
         check(library().bpf_prog_test_run_opts(self.fd, ctypes.byref(options)), f"run {self.name}")
         return ctypes.c_int32(options.retval).value
+
+    def iterate(self) -> Iterator[bytes]:
+        """Runs a SEC("iter/…") program over all it walks, and yields what it wrote, cut at no particular place."""
+        bpf = library()
+        link = check(bpf.bpf_program__attach(self.handle), f"attach {self.name} ({self.section})")
+        try:
+            descriptor = check(bpf.bpf_iter_create(bpf.bpf_link__fd(link)), f"run {self.name} ({self.section})")
+        finally:
+            bpf.bpf_link__destroy(link)
+        with open(descriptor, "rb", buffering=0) as written:
+            while block := written.read(_BLOCK):
+                yield block
 
     def stats(self) -> tuple[int, int]:
         """Nanoseconds spent in the program and runs counted, while run_time_statistics() or its sysctl was on."""
@@ -116,6 +129,15 @@ class Object:
         handle, self._handle = self._handle, 0
         if handle:
             self._bpf.bpf_object__close(handle)
+
+    def globals(self) -> dict[str, int]:
+        """The object's global integers that start at zero, by name, as they are now: what it counts apart from maps."""
+        data = bytes(self._data.get(0) or b"") if self._data else b""
+        return {
+            name: int.from_bytes(data[at.offset : at.offset + at.size], "little")
+            for name, at in self._globals.items()
+            if at.size <= 8
+        }
 
     def _load(self, constants: Mapping[str, int], entries: Mapping[str, int]) -> None:
         bpf, path = self._bpf, self._path
@@ -196,14 +218,7 @@ class Object:
     def _map(self, handle: int, name: str, key: CType, value: CType) -> Map:
         bpf = self._bpf
         fd, kind, entries = bpf.bpf_map__fd(handle), bpf.bpf_map__type(handle), bpf.bpf_map__max_entries(handle)
-        return Map(name, fd, kind, entries, key, value, lambda: self._lost(name))
-
-    def _lost(self, map: str) -> int | None:
-        at = self._globals.get(f"{map}_lost")
-        if at is None or self._data is None:
-            return None
-        data = bytes(self._data.get(0) or b"")
-        return int.from_bytes(data[at.offset : at.offset + at.size], "little")
+        return Map(name, fd, kind, entries, key, value, lambda: self.globals().get(f"{name}_lost"))
 
 
 def run_time_statistics() -> Link:

@@ -91,6 +91,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "bpf_program__set_expected_attach_type": (_I, _P, _I),
     "bpf_prog_test_run_opts": (_I, _I, ctypes.POINTER(_TestRun)),
     "bpf_enable_stats": (_I, _I),
+    "bpf_iter_create": (_I, _I),
+    "bpf_link__fd": (_I, _P),
     "bpf_link__destroy": (_I, _P),
     "bpf_map_get_next_key": (_I, _I, _P, _P),
     "bpf_map_lookup_elem": (_I, _I, _P, _P),
