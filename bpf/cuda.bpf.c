@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* CUDA calls at both layers, driver and runtime: one program for a way to hook a call, the cookie says which
+ * it is. */
+#include "cuda.h"
+#include "cuda_contexts.h"
+#include "cuda_copies.h"
+#include "cuda_memory.h"
+
+/* How far the stack pointer moves between a function's first instruction and its return. */
+#if defined(__TARGET_ARCH_x86)
+#define RETURN_POPS 8
+#else
+#define RETURN_POPS 0
+#endif
+
+static __always_inline struct cookie cookie_of(void *ctx)
+{
+	__u64 raw = bpf_get_attach_cookie(ctx);
+	struct cookie cookie;
+
+	__builtin_memcpy(&cookie, &raw, sizeof(cookie));
+	return cookie;
+}
+
+static __always_inline struct thread this_thread(enum layer layer)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+
+	return (struct thread){.tgid = id >> 32, .tid = id, .layer = layer};
+}
+
+static __always_inline void count_call(__u32 tgid, __u16 api)
+{
+	static const __u64 none;
+	struct call_key key = {.tgid = tgid, .api = api};
+	__u64 *count = lookup_or_init(calls, &key, &none);
+
+	if (count)
+		add(count, 1);
+}
+
+/* A call that will return: remembers it, unless a function of this layer that is itself counted made it.
+ * False then. A call that never returned (longjmp, a thread that was cancelled) is recognised by a stack that
+ * is shorter now. */
+static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, struct flight *call)
+{
+	struct flight *before;
+
+	call->cookie = cookie_of(ctx);
+	call->sp = PT_REGS_SP(ctx);
+	*thread = this_thread(call->cookie.layer);
+	before = bpf_map_lookup_elem(&in_flight, thread);
+	if (before && before->sp >= call->sp &&
+	    !(before->sp == call->sp && before->cookie.api == call->cookie.api))
+		return false;
+	if (!before || before->sp != call->sp) /* else a second probe on the same function */
+		count_call(thread->tgid, call->cookie.api);
+	call->start_ns = bpf_ktime_get_ns();
+	call->arguments[0] = PT_REGS_PARM1(ctx);
+	call->arguments[1] = PT_REGS_PARM2(ctx);
+	call->arguments[2] = PT_REGS_PARM3(ctx);
+	call->arguments[3] = PT_REGS_PARM4(ctx);
+	call->arguments[4] = PT_REGS_PARM5(ctx);
+	return true;
+}
+
+static __always_inline void remember(const struct thread *thread, const struct flight *call)
+{
+	if (bpf_map_update_elem(&in_flight, thread, call, BPF_ANY))
+		add(&in_flight_lost, 1);
+}
+
+static __always_inline void count_error(const struct thread *thread, __u16 api, __s32 code)
+{
+	static const __u64 none;
+	struct error_key key = {.tgid = thread->tgid, .api = api, .code = code};
+	__u64 *count = lookup_or_init(errors, &key, &none);
+
+	if (count)
+		add(count, 1);
+}
+
+static __always_inline void count_wait(const struct thread *thread, __u16 api, __u64 ns)
+{
+	static const struct wait none;
+	struct call_key key = {.tgid = thread->tgid, .api = api};
+	struct wait *wait = lookup_or_init(waits, &key, &none);
+	__u32 slot = log2_slot((ns + 999) / 1000, 0, WAIT_SLOTS);
+
+	if (!wait || slot >= WAIT_SLOTS)
+		return;
+	add(&wait->sum_ns, ns);
+	add(&wait->slots[slot], 1);
+}
+
+/* The effect of a call that succeeded. */
+static __always_inline void apply(const struct thread *thread, const struct flight *call, __u64 now,
+				  struct outcome *outcome)
+{
+	__u64 context;
+
+	switch (call->cookie.effect) {
+	case effect_allocate:
+	case effect_allocate_pitch:
+	case effect_allocate_extent:
+	case effect_register:
+	case effect_create:
+		allocate(thread, call, now, outcome);
+		break;
+	case effect_retain:
+		retain(thread, call);
+		break;
+	case effect_map:
+		map_handle(thread, call);
+		break;
+	case effect_unmap:
+		unmap(thread, call);
+		break;
+	case effect_copy:
+		copy_plain(thread->tgid, call, outcome);
+		break;
+	case effect_copy_2d:
+		copy_2d(thread->tgid, call, outcome);
+		break;
+	case effect_copy_3d:
+		copy_3d(thread->tgid, call, outcome);
+		break;
+	case effect_copy_batch:
+		copy_batch(thread->tgid, call, outcome);
+		break;
+	case effect_context_create:
+		change_context(thread, effect_context_push, read_u64(call->arguments[0]));
+		break;
+	case effect_context_destroy:
+		context = call->arguments[0];
+		sweep_live(thread->tgid, context);
+		if (current_context(thread) == context)
+			change_context(thread, effect_context_pop, 0);
+		break;
+	case effect_primary_retain:
+		retain_primary(thread, call);
+		break;
+	case effect_primary_release:
+	case effect_primary_reset:
+	case effect_device_reset:
+		context = call->cookie.effect == effect_device_reset ? current_context(thread)
+								     : ended_primary(thread, call);
+		if (context)
+			sweep_live(thread->tgid, context);
+		break;
+	default:
+		break;
+	}
+}
+
+static __always_inline bool worth_a_span(const struct flight *call, const struct outcome *outcome, __s32 code,
+					 __u64 ns)
+{
+	if (code)
+		return true;
+	switch (call->cookie.effect) {
+	case effect_wait:
+		return ns >= wait_span_ns;
+	case effect_copy:
+	case effect_copy_2d:
+	case effect_copy_3d:
+	case effect_copy_batch:
+		return outcome->bytes >= copy_span_bytes;
+	default:
+		return outcome->bytes >= allocation_span_bytes;
+	}
+}
+
+/* CPUs that meet at the turn of a second may both start it: a few spans more. */
+static __always_inline bool within_limit(__u64 now)
+{
+	static __u64 second, sent;
+
+	if (second != now / 1000000000) {
+		second = now / 1000000000;
+		sent = 0;
+	}
+	if (__sync_fetch_and_add(&sent, 1) < spans_per_second)
+		return true;
+	add(&spans_limited, 1);
+	return false;
+}
+
+static __always_inline void send_span(const struct thread *thread, const struct flight *call,
+				      const struct outcome *outcome, __s32 code, __u64 now)
+{
+	struct span *span;
+
+	if (!within_limit(now))
+		return;
+	span = reserve(spans);
+	if (!span)
+		return;
+	*span = (struct span){.start_ns = call->start_ns,
+			      .end_ns = now,
+			      .bytes = outcome->bytes,
+			      .address = outcome->address,
+			      .context = current_context(thread),
+			      .tgid = thread->tgid,
+			      .tid = thread->tid,
+			      .code = code,
+			      .api = call->cookie.api,
+			      .effect = call->cookie.effect,
+			      .memory = outcome->memory,
+			      .direction = outcome->direction,
+			      .host = outcome->host};
+	bpf_get_current_comm(span->comm, sizeof(span->comm));
+	bpf_ringbuf_submit(span, 0);
+}
+
+/* The hot path. */
+SEC("uprobe")
+int on_launch(struct pt_regs *ctx)
+{
+	static const struct launch none;
+	struct call_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .api = cookie_of(ctx).api};
+	struct launch *launch = lookup_or_init(launches, &key, &none);
+
+	if (launch) {
+		add(&launch->calls, 1);
+		launch->last_ns = bpf_ktime_get_ns();
+	}
+	return 0;
+}
+
+/* A call whose return is of no interest. */
+SEC("uprobe")
+int on_call(struct pt_regs *ctx)
+{
+	count_call(bpf_get_current_pid_tgid() >> 32, cookie_of(ctx).api);
+	return 0;
+}
+
+/* A change of the current context is taken to succeed: these calls are frequent, and a failed one is a broken
+ * job. */
+SEC("uprobe")
+int on_context(struct pt_regs *ctx)
+{
+	struct cookie cookie = cookie_of(ctx);
+	struct thread thread = this_thread(cookie.layer);
+
+	count_call(thread.tgid, cookie.api);
+	change_context(&thread, cookie.effect, PT_REGS_PARM1(ctx));
+	return 0;
+}
+
+SEC("uprobe")
+int on_enter(struct pt_regs *ctx)
+{
+	struct flight call = {};
+	struct thread thread;
+
+	if (begin(ctx, &thread, &call))
+		remember(&thread, &call);
+	return 0;
+}
+
+SEC("uprobe")
+int on_free(struct pt_regs *ctx)
+{
+	struct flight call = {};
+	struct thread thread;
+
+	if (begin(ctx, &thread, &call)) {
+		take(&thread, &call);
+		remember(&thread, &call);
+	}
+	return 0;
+}
+
+SEC("uretprobe")
+int on_return(struct pt_regs *ctx)
+{
+	struct cookie cookie = cookie_of(ctx);
+	struct thread thread = this_thread(cookie.layer);
+	struct flight *found = bpf_map_lookup_elem(&in_flight, &thread), call;
+	struct outcome outcome = {};
+	__s32 code = PT_REGS_RC(ctx);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!found || found->cookie.api != cookie.api || found->sp + RETURN_POPS != PT_REGS_SP(ctx))
+		return 0;
+	call = *found;
+	bpf_map_delete_elem(&in_flight, &thread);
+	if (cookie.effect == effect_free || cookie.effect == effect_release)
+		settle(&thread, &call, code, &outcome);
+	else if (!code)
+		apply(&thread, &call, now, &outcome);
+	if (cookie.effect == effect_wait)
+		count_wait(&thread, cookie.api, now - call.start_ns);
+	if (code)
+		count_error(&thread, cookie.api, code);
+	if (worth_a_span(&call, &outcome, code, now - call.start_ns))
+		send_span(&thread, &call, &outcome, code, now);
+	return 0;
+}
+
+static long drop_flight(void *map, const struct thread *at, const void *value, const __u32 *tgid)
+{
+	struct thread key = *at;
+
+	(void)map, (void)value;
+	if (key.tgid == *tgid)
+		bpf_map_delete_elem(&in_flight, &key);
+	return 0;
+}
+
+static long drop_context(void *map, const __u64 *at, const void *value, const __u32 *tgid)
+{
+	__u64 key = *at;
+
+	(void)map, (void)value;
+	if (key >> 32 == *tgid)
+		bpf_map_delete_elem(&contexts, &key);
+	return 0;
+}
+
+static long drop_primary(void *map, const struct device *at, const void *value, const __u32 *tgid)
+{
+	struct device key = *at;
+
+	(void)map, (void)value;
+	if (key.tgid == *tgid)
+		bpf_map_delete_elem(&primaries, &key);
+	return 0;
+}
+
+/* A process has ended: its pid may be another's next. The counts are for the exporter to delete. Never
+ * attached: the exporter runs it with the pid. (A "syscall" program may sleep, so it may not use the maps
+ * this one does.) */
+SEC("raw_tp")
+int forget(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 tgid = ctx->args[0];
+
+	sweep_live(tgid, 0);
+	bpf_for_each_map_elem(&in_flight, drop_flight, &tgid, 0);
+	bpf_for_each_map_elem(&contexts, drop_context, &tgid, 0);
+	bpf_for_each_map_elem(&primaries, drop_primary, &tgid, 0);
+	return 0;
+}

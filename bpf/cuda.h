@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What the CUDA programs share: what a cookie says of the hooked function, and what the maps hold.
+ * exporter/cuda/functions.py has the functions; exporter/collectors/cuda.py gives the maps their meaning. */
+#pragma once
+#include "probe.h"
+
+/* The names after the underscore are the values of the metrics' labels. */
+enum layer { layer_driver, layer_runtime } __attribute__((packed));
+enum memory {
+	memory_device,
+	memory_pool,
+	memory_vmm,
+	memory_managed,
+	memory_pinned_host
+} __attribute__((packed));
+enum direction {
+	direction_unknown,
+	direction_h2d,
+	direction_d2h,
+	direction_d2d,
+	direction_h2h
+} __attribute__((packed));
+enum host { host_none, host_unknown, host_pageable, host_pinned, host_managed } __attribute__((packed));
+
+/* What a call that succeeded has done. */
+enum effect {
+	effect_none,
+	effect_allocate,	/* *arg0 is the address, arg1 the size */
+	effect_allocate_pitch,	/* *arg0, *arg1 the pitch, arg3 the height */
+	effect_allocate_extent, /* *arg0 a cudaPitchedPtr, then a cudaExtent by value */
+	effect_register,	/* arg0, arg1 */
+	effect_create,		/* *arg0 a handle, arg1 the size, arg2 the properties */
+	effect_retain,		/* *arg0 a handle */
+	effect_map,		/* arg0 the address, arg1 the size, arg3 the handle */
+	effect_unmap,		/* arg0, arg1 */
+	effect_free,		/* arg0 */
+	effect_release,		/* arg0 a handle */
+	effect_copy,
+	effect_copy_2d,	   /* arg0 points to a CUDA_MEMCPY2D */
+	effect_copy_3d,	   /* arg0 points to a CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER */
+	effect_copy_batch, /* arg0, arg1, arg2 arrays of destinations, sources and sizes, arg3 their length */
+	effect_wait,
+	effect_context_create,	/* *arg0, becomes current */
+	effect_context_destroy, /* arg0 */
+	effect_context_set,	/* arg0 */
+	effect_context_push,	/* arg0 */
+	effect_context_pop,
+	effect_primary_retain,	/* *arg0, of device arg1 */
+	effect_primary_release, /* of device arg0 */
+	effect_primary_reset,	/* of device arg0 */
+	effect_device_reset,	/* the current context */
+} __attribute__((packed));
+
+#define NO_ARGUMENT 255
+
+/* Travels as the uprobe's 64-bit cookie. */
+struct cookie {
+	__u16 api; /* which function, counted from 1 */
+	enum layer layer;
+	enum effect effect;
+	enum memory memory;
+	enum direction direction; /* of a copy, if its name tells */
+	__u8 bytes_at;		  /* which argument has a copy's size */
+	__u8 host_at;		  /* which argument points to a copy's host side, or NO_ARGUMENT */
+};
+
+struct call_key {
+	__u32 tgid;
+	__u16 api;
+	__u16 zero;
+};
+
+struct launch {
+	__u64 calls;
+	__u64 last_ns;
+};
+MAP(launches, PERCPU_HASH, struct call_key, struct launch, 2048);
+MAP(calls, HASH, struct call_key, __u64, 16384);
+
+struct error_key {
+	__u32 tgid;
+	__u16 api;
+	__u16 zero;
+	__s32 code;
+};
+MAP(errors, HASH, struct error_key, __u64, 4096);
+
+/* Slot 0 holds waits up to 1 us, slot i up to 2^i us, the last one all above 67 s. */
+#define WAIT_SLOTS 28
+struct wait {
+	__u64 sum_ns;
+	__u64 slots[WAIT_SLOTS];
+};
+MAP(waits, HASH, struct call_key, struct wait, 4096);
+
+/* What a process holds: allocations by address, physical memory by handle, and where handles are mapped. */
+enum thing { thing_allocation, thing_handle, thing_mapping } __attribute__((packed));
+
+struct live_key {
+	__u32 tgid;
+	enum layer layer;
+	enum thing thing;
+	__u16 zero;
+	__u64 address;
+};
+
+struct live {
+	__u64 bytes;
+	__u64 owner; /* the context that takes an allocation with it, 0 if none or unknown; a mapping's handle
+		      */
+	__u64 since_ns; /* tells a reused handle from the one before; a mapping has its handle's */
+	__u32 holders;	/* of a handle: creation and retentions not yet released */
+	__u32 mappings; /* of a handle */
+	enum memory memory;
+	__u8 zero[7];
+};
+MAP(live, HASH, struct live_key, struct live, 65536);
+
+struct total_key {
+	__u32 tgid;
+	enum layer layer;
+	enum memory memory;
+	__u16 zero;
+};
+
+/* Bytes, but for the last. In use is allocated - freed - implicit - untracked. */
+struct total {
+	__u64 allocated;
+	__u64 freed;
+	__u64 implicit;	 /* freed by something else than a call that frees */
+	__u64 untracked; /* allocated while `live` was full: their frees will not be seen */
+	__u64 strangers; /* frees of what was not seen allocated */
+};
+MAP(totals, HASH, struct total_key, struct total, 8192);
+
+struct copy_key {
+	__u32 tgid;
+	enum direction direction;
+	enum host host;
+	__u16 zero;
+};
+MAP(copies, HASH, struct copy_key, __u64, 8192);
+__u64 copies_unread = 0; /* copies whose description could not be read */
+
+/* Processes whose calls were all seen: host memory not seen pinned is pageable there. Written by the
+ * exporter. */
+MAP(covered, HASH, __u32, __u8, 4096);
+
+struct thread {
+	__u32 tgid;
+	__u32 tid;
+	__u64 layer; /* a runtime call makes driver calls: one of each may be in flight */
+};
+
+#define ARGUMENTS 5 /* as many as anything here looks at */
+struct flight {
+	struct cookie cookie;
+	__u64 sp;
+	__u64 start_ns;
+	__u64 arguments[ARGUMENTS];
+	struct live taken; /* by a free: what it will free if it succeeds */
+};
+MAP(in_flight, HASH, struct thread, struct flight, 16384);
+
+struct span {
+	__u64 start_ns;
+	__u64 end_ns;
+	__u64 bytes;
+	__u64 address;
+	__u64 context;
+	__u32 tgid;
+	__u32 tid;
+	__s32 code;
+	__u16 api;
+	enum memory memory;
+	enum direction direction;
+	char comm[16]; /* the thread's */
+	enum host host;
+	enum effect effect;
+	__u8 zero[6];
+};
+EVENTS(spans, struct span, 256 * 1024);
+__u64 spans_limited = 0; /* not sent, to keep to spans_per_second */
+
+const volatile __u64 allocation_span_bytes = 1ull << 26;
+const volatile __u64 copy_span_bytes = 1ull << 26;
+const volatile __u64 wait_span_ns = 100000000;
+const volatile __u64 spans_per_second = 100;
+
+/* What a call turned out to have done; goes into its span. */
+struct outcome {
+	__u64 bytes;
+	__u64 address;
+	enum memory memory;
+	enum direction direction;
+	enum host host;
+	__u8 zero[5];
+};
+
+/* Where the caller put a structure that does not fit into registers: on the stack (above the return address),
+ * or in memory that the argument's register points to. */
+#if defined(__TARGET_ARCH_x86)
+#define BY_VALUE(call, argument) ((void *)((call)->sp + 8))
+#else
+#define BY_VALUE(call, argument) ((void *)(call)->arguments[argument])
+#endif
+
+static __always_inline __u64 read_u64(__u64 address)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)address);
+	return value;
+}

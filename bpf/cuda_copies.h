@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* How many bytes a copy moved, which way, and what kind of host memory was at its host side. */
+#pragma once
+#include "cuda_ranges.h"
+
+enum end { end_unknown, end_device, end_managed, end_host, end_pageable, end_pinned };
+
+/* CUmemorytype (cuda.h). */
+enum { type_host = 1, type_device, type_array, type_unified };
+
+/* CUDA_MEMCPY2D_v2 (cuda.h). */
+struct side_2d {
+	__u64 x, y;
+	__u32 type, zero;
+	__u64 host, device, array, pitch;
+};
+struct copy_2d {
+	struct side_2d source, target;
+	__u64 width, height;
+};
+
+/* CUDA_MEMCPY3D_v2 and CUDA_MEMCPY3D_PEER_v1 (cuda.h): the latter has contexts where the former has nothing.
+ */
+struct side_3d {
+	__u64 x, y, z, level;
+	__u32 type, zero;
+	__u64 host, device, array, context, pitch, height;
+};
+struct copy_3d {
+	struct side_3d source, target;
+	__u64 width, height, depth;
+};
+
+#define BATCH 128
+
+/* Which memory an address belongs to. One in no range seen is host memory only if `host`: it may be device
+ * memory that no allocation gave (another process's, a module's variable). */
+__noinline int end_of(__u32 tgid, __u64 address, bool host)
+{
+	enum memory *memory = range_of(tgid, address);
+
+	if (memory && *memory == memory_managed)
+		return end_managed;
+	if (memory && *memory == memory_pinned_host)
+		return end_pinned;
+	if (!host)
+		return memory ? end_device : end_unknown;
+	return !memory && bpf_map_lookup_elem(&covered, &tgid) ? end_pageable : end_host;
+}
+
+static __always_inline enum end end_of_type(__u32 tgid, __u32 type, __u64 host, __u64 device)
+{
+	if (type == type_device || type == type_array)
+		return end_device;
+	return end_of(tgid, type == type_host ? host : device, type == type_host);
+}
+
+static __always_inline enum direction direction_of(enum end source, enum end target)
+{
+	if (source < end_host && source != end_device)
+		return direction_unknown;
+	if (target < end_host && target != end_device)
+		return direction_unknown;
+	if (source == end_device)
+		return target == end_device ? direction_d2d : direction_d2h;
+	return target == end_device ? direction_h2d : direction_h2h;
+}
+
+static __always_inline enum host host_of(enum end end)
+{
+	switch (end) {
+	case end_device:
+		return host_none;
+	case end_managed:
+		return host_managed;
+	case end_pageable:
+		return host_pageable;
+	case end_pinned:
+		return host_pinned;
+	default:
+		return host_unknown;
+	}
+}
+
+/* Gives the direction, and the kind of host memory in the byte above. */
+__noinline int add_copy(__u32 tgid, __u64 bytes, __u32 source, __u32 target, __u32 direction)
+{
+	static const __u64 none;
+	enum host from = host_of(source), to = host_of(target);
+	struct copy_key key = {.tgid = tgid};
+	__u64 *copied;
+
+	key.direction = direction == direction_unknown ? direction_of(source, target) : direction;
+	/* Of two host sides the slower one decides, after one that is unknown. */
+	if (from == host_none || to == host_none)
+		key.host = from > to ? from : to;
+	else
+		key.host = from < to ? from : to;
+	copied = lookup_or_init(copies, &key, &none);
+	if (copied)
+		add(copied, bytes);
+	return key.direction | key.host << 8;
+}
+
+static __always_inline void count_copy(__u32 tgid, __u64 bytes, enum end source, enum end target,
+				       enum direction direction, struct outcome *outcome)
+{
+	int copy = add_copy(tgid, bytes, source, target, direction);
+
+	outcome->bytes += bytes;
+	outcome->direction = copy & 255;
+	outcome->host = copy >> 8 & 255;
+}
+
+static __always_inline __u64 argument(const struct flight *call, __u8 at)
+{
+	return call->arguments[at < ARGUMENTS ? at : 0];
+}
+
+static __always_inline void copy_plain(__u32 tgid, const struct flight *call, struct outcome *outcome)
+{
+	enum end source = end_device, target = end_device;
+	enum direction direction = call->cookie.direction;
+
+	if (direction == direction_unknown) {
+		target = end_of(tgid, call->arguments[0], false);
+		source = end_of(tgid, call->arguments[1], false);
+	} else if (direction == direction_h2d) {
+		source = end_of(tgid, argument(call, call->cookie.host_at), true);
+	} else if (direction == direction_d2h) {
+		target = end_of(tgid, argument(call, call->cookie.host_at), true);
+	}
+	count_copy(tgid, argument(call, call->cookie.bytes_at), source, target, direction, outcome);
+}
+
+static __noinline int copy_2d(__u32 tgid, const struct flight *call, struct outcome *outcome)
+{
+	struct copy_2d copy;
+
+	if (bpf_probe_read_user(&copy, sizeof(copy), (void *)call->arguments[0])) {
+		add(&copies_unread, 1);
+		return 0;
+	}
+	count_copy(tgid, copy.width * copy.height,
+		   end_of_type(tgid, copy.source.type, copy.source.host, copy.source.device),
+		   end_of_type(tgid, copy.target.type, copy.target.host, copy.target.device),
+		   direction_unknown, outcome);
+	return 0;
+}
+
+static __noinline int copy_3d(__u32 tgid, const struct flight *call, struct outcome *outcome)
+{
+	struct copy_3d copy;
+
+	if (bpf_probe_read_user(&copy, sizeof(copy), (void *)call->arguments[0])) {
+		add(&copies_unread, 1);
+		return 0;
+	}
+	count_copy(tgid, copy.width * copy.height * copy.depth,
+		   end_of_type(tgid, copy.source.type, copy.source.host, copy.source.device),
+		   end_of_type(tgid, copy.target.type, copy.target.host, copy.target.device),
+		   direction_unknown, outcome);
+	return 0;
+}
+
+static __noinline int copy_batch(__u32 tgid, const struct flight *call, struct outcome *outcome)
+{
+	__u64 count = call->arguments[3], bytes, target, source;
+
+	for (__u32 i = 0; i < BATCH; i++) {
+		if (i >= count)
+			return 0;
+		if (bpf_probe_read_user(&target, 8, (__u64 *)call->arguments[0] + i) ||
+		    bpf_probe_read_user(&source, 8, (__u64 *)call->arguments[1] + i) ||
+		    bpf_probe_read_user(&bytes, 8, (__u64 *)call->arguments[2] + i)) {
+			add(&copies_unread, count - i);
+			return 0;
+		}
+		count_copy(tgid, bytes, end_of(tgid, source, false), end_of(tgid, target, false),
+			   direction_unknown, outcome);
+	}
+	if (count > BATCH)
+		add(&copies_unread, count - BATCH);
+	return 0;
+}

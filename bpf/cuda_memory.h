@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What allocating, freeing and mapping calls do to `live` and `totals`.
+ *
+ * The library may hand an address out again before the call that freed it has returned. So a free takes its
+ * entry away when it is called and puts it back if it fails; an entry found where a new one belongs was freed
+ * unseen. */
+#pragma once
+#include "cuda_contexts.h"
+#include "cuda_ranges.h"
+
+/* What cudaMalloc3D fills in, and is given by value (driver_types.h). */
+struct pitched {
+	__u64 pointer, pitch, width, height;
+};
+struct extent {
+	__u64 width, height, depth;
+};
+
+#define LOCATION_AT 8 /* of CUmemAllocationProp.location.type (cuda.h) */
+#define LOCATION_HOST 2
+#define LOCATION_HOST_NUMA_CURRENT 4
+#define MAPPINGS_PER_UNMAP 256
+
+__u64 mappings_lost = 0; /* unmapped in one call with more others than we walk */
+
+static __always_inline struct total *total_of(__u32 tgid, enum layer layer, enum memory memory)
+{
+	static const struct total none;
+	struct total_key key = {.tgid = tgid, .layer = layer, .memory = memory};
+
+	return lookup_or_init(totals, &key, &none);
+}
+
+static __always_inline void count_free(const struct live_key *key, const struct live *live, bool implicit)
+{
+	struct total *total = total_of(key->tgid, key->layer, live->memory);
+
+	if (total)
+		add(implicit ? &total->implicit : &total->freed, live->bytes);
+}
+
+static __always_inline void hold(const struct live_key *key, const struct live *new)
+{
+	struct live *old = bpf_map_lookup_elem(&live, key);
+	struct total *total;
+
+	if (old) {
+		struct live gone = *old;
+
+		put_live(key, &gone, true);
+		count_free(key, &gone, !(key->thing == thing_handle && !gone.holders));
+	}
+	total = total_of(key->tgid, key->layer, new->memory);
+	if (!total)
+		return; /* a free of it later must find nothing */
+	add(&total->allocated, new->bytes);
+	if (bpf_map_update_elem(&live, key, new, BPF_ANY)) {
+		add(&live_lost, 1);
+		add(&total->untracked, new->bytes);
+		return;
+	}
+	put_live(key, new, false);
+}
+
+/* Where the size and address of a successful allocation stand. */
+static __always_inline void measure(const struct flight *call, struct outcome *outcome)
+{
+	const __u64 *arguments = call->arguments;
+
+	outcome->memory = call->cookie.memory;
+	outcome->address = call->cookie.effect == effect_register ? arguments[0] : read_u64(arguments[0]);
+	outcome->bytes = arguments[1];
+	if (call->cookie.effect == effect_allocate_pitch) {
+		outcome->bytes = read_u64(arguments[1]) * arguments[3];
+	} else if (call->cookie.effect == effect_allocate_extent) {
+		struct pitched made = {};
+		struct extent extent = {};
+
+		bpf_probe_read_user(&made, sizeof(made), (void *)arguments[0]);
+		bpf_probe_read_user(&extent, sizeof(extent), BY_VALUE(call, 1));
+		outcome->bytes = made.pitch * extent.height * extent.depth;
+	} else if (call->cookie.effect == effect_create) {
+		__u32 location = 0;
+
+		bpf_probe_read_user(&location, sizeof(location), (void *)(arguments[2] + LOCATION_AT));
+		if (location >= LOCATION_HOST && location <= LOCATION_HOST_NUMA_CURRENT)
+			outcome->memory = memory_pinned_host;
+	}
+}
+
+static __always_inline void allocate(const struct thread *thread, const struct flight *call, __u64 now,
+				     struct outcome *outcome)
+{
+	bool handle = call->cookie.effect == effect_create;
+	struct live_key key = {.tgid = thread->tgid, .layer = call->cookie.layer};
+	struct live new = {.since_ns = now, .holders = 1};
+
+	measure(call, outcome);
+	if (!outcome->address || !outcome->bytes)
+		return; /* cudaMalloc(&p, 0) succeeds and gives nothing */
+	key.thing = handle ? thing_handle : thing_allocation;
+	key.address = outcome->address;
+	new.bytes = outcome->bytes;
+	new.memory = outcome->memory;
+	/* Destroying a context does not free these two kinds (cuda.h, cuCtxDestroy). */
+	if (!handle && outcome->memory != memory_pool)
+		new.owner = current_context(thread);
+	hold(&key, &new);
+}
+
+/* A free is called: takes away what it would free. Of a handle that stays in use, one holder. */
+static __always_inline void take(const struct thread *thread, struct flight *call)
+{
+	bool handle = call->cookie.effect == effect_release;
+	struct live_key key = {.tgid = thread->tgid,
+			       .layer = call->cookie.layer,
+			       .thing = handle ? thing_handle : thing_allocation,
+			       .address = call->arguments[0]};
+	struct live *held = bpf_map_lookup_elem(&live, &key);
+
+	if (!held)
+		return;
+	if (handle && (__sync_fetch_and_sub(&held->holders, 1) != 1 || held->mappings)) {
+		call->taken.since_ns = held->since_ns;
+		return;
+	}
+	call->taken = *held;
+	if (bpf_map_delete_elem(&live, &key))
+		__builtin_memset(&call->taken, 0, sizeof(call->taken)); /* another thread was first */
+	else
+		put_live(&key, &call->taken, true);
+}
+
+/* The free has returned. */
+static __always_inline void settle(const struct thread *thread, const struct flight *call, bool failed,
+				   struct outcome *outcome)
+{
+	bool handle = call->cookie.effect == effect_release;
+	struct live_key key = {.tgid = thread->tgid,
+			       .layer = call->cookie.layer,
+			       .thing = handle ? thing_handle : thing_allocation,
+			       .address = call->arguments[0]};
+	const struct live *taken = &call->taken;
+
+	outcome->address = key.address;
+	outcome->bytes = taken->bytes;
+	outcome->memory = taken->bytes ? taken->memory : call->cookie.memory;
+	if (!failed && taken->bytes) {
+		count_free(&key, taken, false);
+	} else if (!failed && !taken->since_ns && key.address) {
+		struct total *total = total_of(key.tgid, key.layer, call->cookie.memory);
+
+		if (total)
+			add(&total->strangers, 1);
+	} else if (failed && taken->bytes) {
+		if (!bpf_map_update_elem(&live, &key, taken, BPF_NOEXIST))
+			put_live(&key, taken, false);
+	} else if (failed && taken->since_ns) {
+		struct live *held = bpf_map_lookup_elem(&live, &key);
+
+		if (held && held->since_ns == taken->since_ns)
+			__sync_fetch_and_add(&held->holders, 1);
+	}
+}
+
+static __always_inline void retain(const struct thread *thread, const struct flight *call)
+{
+	struct live_key key = {.tgid = thread->tgid, .layer = layer_driver, .thing = thing_handle};
+	struct live *held;
+
+	key.address = read_u64(call->arguments[0]);
+	held = bpf_map_lookup_elem(&live, &key);
+	if (held)
+		__sync_fetch_and_add(&held->holders, 1);
+}
+
+static __always_inline void map_handle(const struct thread *thread, const struct flight *call)
+{
+	struct live_key key = {.tgid = thread->tgid, .layer = layer_driver, .thing = thing_handle};
+	struct live mapping = {
+	    .bytes = call->arguments[1], .owner = call->arguments[3], .memory = memory_vmm};
+	struct live *held;
+
+	key.address = mapping.owner;
+	held = bpf_map_lookup_elem(&live, &key);
+	if (held) { /* else it was imported, or is older than the probes: still somewhere to look an address
+		       up */
+		__sync_fetch_and_add(&held->mappings, 1);
+		mapping.since_ns = held->since_ns;
+		mapping.memory = held->memory;
+	}
+	key.thing = thing_mapping;
+	key.address = call->arguments[0];
+	if (bpf_map_update_elem(&live, &key, &mapping, BPF_ANY))
+		add(&live_lost, 1);
+	else
+		put_live(&key, &mapping, false);
+}
+
+/* Ends the mapping at an address and gives its length, 0 if there is none. */
+__noinline __u64 unmap_one(__u32 tgid, __u64 address)
+{
+	struct live_key key = {
+	    .tgid = tgid, .layer = layer_driver, .thing = thing_mapping, .address = address};
+	struct live *found = bpf_map_lookup_elem(&live, &key), mapping;
+
+	if (!found)
+		return 0;
+	mapping = *found;
+	bpf_map_delete_elem(&live, &key);
+	put_live(&key, &mapping, true);
+	key.thing = thing_handle;
+	key.address = mapping.owner;
+	found = bpf_map_lookup_elem(&live, &key);
+	if (found && found->since_ns == mapping.since_ns && __sync_fetch_and_sub(&found->mappings, 1) == 1 &&
+	    !found->holders) {
+		struct live gone = *found;
+
+		if (!bpf_map_delete_elem(&live, &key))
+			count_free(&key, &gone, false);
+	}
+	return mapping.bytes;
+}
+
+/* One call may end several adjoining mappings, each of them whole (cuda.h, cuMemUnmap). */
+static __always_inline void unmap(const struct thread *thread, const struct flight *call)
+{
+	__u64 at = call->arguments[0], end = at + call->arguments[1], bytes;
+
+	for (__u32 i = 0; i < MAPPINGS_PER_UNMAP; i++) {
+		if (at >= end)
+			return;
+		bytes = unmap_one(thread->tgid, at);
+		if (!bytes)
+			return;
+		at += bytes;
+	}
+	if (at < end)
+		add(&mappings_lost, 1);
+}
+
+struct sweep {
+	__u32 tgid;
+	__u32 zero;
+	__u64 context; /* 0: everything of the process */
+};
+
+static long drop(void *map, const struct live_key *at, const struct live *held, const struct sweep *sweep)
+{
+	struct live_key key;
+	struct live gone;
+
+	(void)map;
+	if (at->tgid != sweep->tgid)
+		return 0;
+	if (sweep->context && (at->thing != thing_allocation || held->owner != sweep->context))
+		return 0;
+	key = *at;
+	gone = *held;
+	if (bpf_map_delete_elem(&live, &key))
+		return 0;
+	put_live(&key, &gone, true);
+	if (sweep->context)
+		count_free(&key, &gone, true);
+	return 0;
+}
+
+static __noinline int sweep_live(__u32 tgid, __u64 context)
+{
+	struct sweep sweep = {.tgid = tgid, .context = context};
+
+	return bpf_for_each_map_elem(&live, drop, &sweep, 0);
+}

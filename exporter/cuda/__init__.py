@@ -1,0 +1,1 @@
+"""What the CUDA probes hook, and what the numbers they see are called."""

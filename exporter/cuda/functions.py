@@ -1,0 +1,185 @@
+"""The CUDA functions that are hooked, declared once: how each is hooked, and what it does when it succeeds.
+
+Names, arguments and which variants exist are from cuda.h, cudaTypedefs.h and cuda_runtime_api.h of CUDA 12.9 and 13.5;
+tests/unit/cuda/test_functions.py compares. Programs and effects are those of bpf/cuda.bpf.c and bpf/cuda.h.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from exporter.bpf.btf import Btf
+
+NO_ARGUMENT = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One hooked symbol. `bytes_at` and `host_at` are argument positions of copies."""
+
+    name: str
+    program: str
+    effect: str = "none"
+    memory: str = "device"
+    direction: str = "unknown"
+    bytes_at: int = NO_ARGUMENT
+    host_at: int = NO_ARGUMENT
+    launches: str = ""
+    """What a call of it launches: "kernel", "graph" or nothing."""
+
+    @property
+    def layer(self) -> str:
+        return "runtime" if self.name.startswith("cuda") else "driver"
+
+    def cookie(self, types: Btf, api: int) -> int:
+        """The 64-bit number its probes carry: struct cookie of bpf/cuda.h."""
+        named = {
+            field: types.enum(field)[f"{field}_{getattr(self, field)}"]
+            for field in ("layer", "effect", "memory", "direction")
+        }
+        cookie = types.struct("cookie")(api=api, bytes_at=self.bytes_at, host_at=self.host_at, **named)
+        return int.from_bytes(bytes(cookie), sys.byteorder)
+
+    def attachments(self, *, returns: bool, all_errors: bool) -> Iterator[tuple[str, bool]]:
+        """The programs to attach to it, and whether at its return.
+
+        Without `returns` its calls are only counted: what it does depends on its result. With `all_errors` the calls
+        that are otherwise only counted have their errors counted too.
+        """
+        follows = self.program in ("on_enter", "on_free")
+        yield (self.program if returns or not follows else "on_call"), False
+        if returns and follows:
+            yield "on_return", True
+        elif returns and all_errors and self.program in ("on_launch", "on_call"):
+            yield "on_failure", True
+
+
+def _all(names: str, program: str, variant: str = "", **what: str | int) -> tuple[Function, ...]:
+    """Each name, and each with the suffix of its per-thread-stream variant."""
+    suffixes = ("", variant) if variant else ("",)
+    return tuple(Function(name + suffix, program, **what) for name in names.split() for suffix in suffixes)  # type: ignore[arg-type]
+
+
+def _copies(names: str, variant: str, direction: str = "unknown", bytes_at: int = 2, host_at: int = NO_ARGUMENT) -> tuple[Function, ...]:
+    return _all(names, "on_enter", variant, effect="copy", direction=direction, bytes_at=bytes_at, host_at=host_at)
+
+
+_DRIVER = (
+    *_all("cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel", "on_launch", "_ptsz", launches="kernel"),
+    *_all(
+        "cuLaunch cuLaunchGrid cuLaunchGridAsync cuLaunchCooperativeKernelMultiDevice", "on_launch", launches="kernel"
+    ),
+    *_all("cuGraphLaunch", "on_launch", "_ptsz", launches="graph"),
+    *_all("cuMemAlloc_v2", "on_enter", effect="allocate"),
+    *_all("cuMemAllocPitch_v2", "on_enter", effect="allocate_pitch"),
+    *_all("cuMemAllocManaged", "on_enter", effect="allocate", memory="managed"),
+    *_all("cuMemAllocAsync cuMemAllocFromPoolAsync", "on_enter", "_ptsz", effect="allocate", memory="pool"),
+    *_all("cuMemHostAlloc cuMemAllocHost_v2", "on_enter", effect="allocate", memory="pinned_host"),
+    *_all("cuMemHostRegister cuMemHostRegister_v2", "on_enter", effect="register", memory="pinned_host"),
+    *_all("cuMemFree_v2", "on_free", effect="free"),
+    *_all("cuMemFreeAsync", "on_free", "_ptsz", effect="free", memory="pool"),
+    *_all("cuMemFreeHost cuMemHostUnregister", "on_free", effect="free", memory="pinned_host"),
+    *_all("cuMemCreate", "on_enter", effect="create", memory="vmm"),
+    *_all("cuMemRetainAllocationHandle", "on_enter", effect="retain"),
+    *_all("cuMemMap", "on_enter", effect="map", memory="vmm"),
+    *_all("cuMemUnmap", "on_enter", effect="unmap", memory="vmm"),
+    *_all("cuMemRelease", "on_free", effect="release", memory="vmm"),
+    *_all("cuArrayCreate_v2 cuArray3DCreate_v2 cuMipmappedArrayCreate", "on_enter"),
+    *_all("cuArrayDestroy cuMipmappedArrayDestroy", "on_enter"),
+    *_copies("cuMemcpy", "_ptds"),
+    *_copies("cuMemcpyAsync cuMemcpyWithAttributesAsync", "_ptsz"),
+    *_copies("cuMemcpyHtoD_v2", "_ptds", "h2d", host_at=1),
+    *_copies("cuMemcpyHtoDAsync_v2", "_ptsz", "h2d", host_at=1),
+    *_copies("cuMemcpyDtoH_v2", "_ptds", "d2h", host_at=0),
+    *_copies("cuMemcpyDtoHAsync_v2", "_ptsz", "d2h", host_at=0),
+    *_copies("cuMemcpyDtoD_v2", "_ptds", "d2d"),
+    *_copies("cuMemcpyDtoDAsync_v2", "_ptsz", "d2d"),
+    *_copies("cuMemcpyHtoA_v2", "_ptds", "h2d", bytes_at=3, host_at=2),
+    *_copies("cuMemcpyHtoAAsync_v2", "_ptsz", "h2d", bytes_at=3, host_at=2),
+    *_copies("cuMemcpyAtoH_v2", "_ptds", "d2h", bytes_at=3, host_at=0),
+    *_copies("cuMemcpyAtoHAsync_v2", "_ptsz", "d2h", bytes_at=3, host_at=0),
+    *_copies("cuMemcpyDtoA_v2 cuMemcpyAtoD_v2", "_ptds", "d2d", bytes_at=3),
+    *_copies("cuMemcpyAtoA_v2", "_ptds", "d2d", bytes_at=4),
+    *_copies("cuMemcpyPeer", "_ptds", "d2d", bytes_at=4),
+    *_copies("cuMemcpyPeerAsync", "_ptsz", "d2d", bytes_at=4),
+    *_all("cuMemcpy2D_v2 cuMemcpy2DUnaligned_v2", "on_enter", "_ptds", effect="copy_2d"),
+    *_all("cuMemcpy2DAsync_v2", "on_enter", "_ptsz", effect="copy_2d"),
+    *_all("cuMemcpy3D_v2 cuMemcpy3DPeer", "on_enter", "_ptds", effect="copy_3d"),
+    *_all("cuMemcpy3DAsync_v2 cuMemcpy3DPeerAsync", "on_enter", "_ptsz", effect="copy_3d"),
+    *_all("cuMemcpyBatchAsync cuMemcpyBatchAsync_v2", "on_enter", "_ptsz", effect="copy_batch"),
+    *_all("cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_v2 cuMemcpy3DWithAttributesAsync", "on_enter", "_ptsz"),
+    *_all("cuStreamSynchronize", "on_enter", "_ptsz", effect="wait"),
+    *_all("cuEventSynchronize cuCtxSynchronize cuCtxSynchronize_v2", "on_enter", effect="wait"),
+    *_all("cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4", "on_enter", effect="context_create"),
+    *_all("cuCtxDestroy_v2", "on_enter", effect="context_destroy"),
+    *_all("cuCtxSetCurrent", "on_context", effect="context_set"),
+    *_all("cuCtxPushCurrent_v2", "on_context", effect="context_push"),
+    *_all("cuCtxPopCurrent_v2", "on_context", effect="context_pop"),
+    *_all("cuDevicePrimaryCtxRetain", "on_enter", effect="primary_retain"),
+    *_all("cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2", "on_enter", effect="primary_release"),
+    *_all("cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2", "on_enter", effect="primary_reset"),
+)
+
+_RUNTIME = (
+    *_all("cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel", "on_launch", "_ptsz", launches="kernel"),
+    *_all("cudaLaunchCooperativeKernelMultiDevice", "on_launch", launches="kernel"),
+    *_all("cudaGraphLaunch", "on_launch", "_ptsz", launches="graph"),
+    *_all("cudaMalloc", "on_enter", effect="allocate"),
+    *_all("cudaMallocPitch", "on_enter", effect="allocate_pitch"),
+    *_all("cudaMalloc3D", "on_enter", effect="allocate_extent"),
+    *_all("cudaMallocManaged", "on_enter", effect="allocate", memory="managed"),
+    *_all("cudaMallocAsync cudaMallocFromPoolAsync", "on_enter", "_ptsz", effect="allocate", memory="pool"),
+    *_all("cudaMallocHost cudaHostAlloc", "on_enter", effect="allocate", memory="pinned_host"),
+    *_all("cudaHostRegister", "on_enter", effect="register", memory="pinned_host"),
+    *_all("cudaFree", "on_free", effect="free"),
+    *_all("cudaFreeAsync", "on_free", "_ptsz", effect="free", memory="pool"),
+    *_all("cudaFreeHost cudaHostUnregister", "on_free", effect="free", memory="pinned_host"),
+    *_all("cudaMallocArray cudaMalloc3DArray cudaMallocMipmappedArray cudaFreeArray cudaFreeMipmappedArray", "on_enter"),
+    # Bytes of copies are counted in the driver, where each of these ends.
+    *_all(
+        "cudaMemcpy cudaMemcpyToSymbol cudaMemcpyFromSymbol cudaMemcpyToArray cudaMemcpyFromArray cudaMemcpyArrayToArray"
+        " cudaMemcpy2D cudaMemcpy2DToArray cudaMemcpy2DFromArray cudaMemcpy2DArrayToArray cudaMemcpy3D cudaMemcpy3DPeer",
+        "on_call",
+        "_ptds",
+    ),
+    *_all(
+        "cudaMemcpyAsync cudaMemcpyToSymbolAsync cudaMemcpyFromSymbolAsync cudaMemcpyToArrayAsync"
+        " cudaMemcpyFromArrayAsync cudaMemcpy2DAsync cudaMemcpy2DToArrayAsync cudaMemcpy2DFromArrayAsync"
+        " cudaMemcpy3DAsync cudaMemcpy3DPeerAsync cudaMemcpyBatchAsync cudaMemcpy3DBatchAsync"
+        " cudaMemcpyWithAttributesAsync cudaMemcpy3DWithAttributesAsync",
+        "on_call",
+        "_ptsz",
+    ),
+    *_all("cudaMemcpyPeer cudaMemcpyPeerAsync", "on_call"),
+    *_all("cudaStreamSynchronize", "on_enter", "_ptsz", effect="wait"),
+    *_all("cudaEventSynchronize cudaDeviceSynchronize cudaThreadSynchronize", "on_enter", effect="wait"),
+    *_all("cudaExecutionCtxSynchronize", "on_enter", effect="wait"),
+    *_all("cudaDeviceReset cudaThreadExit", "on_enter", effect="device_reset"),
+)
+
+FUNCTIONS: tuple[Function, ...] = (*_DRIVER, *_RUNTIME)
+"""A function's number in the kernel is its place here, counted from 1."""
+
+UNCOVERED = {
+    r"__cudaLaunchKernel(_ptsz)?": "only jumps to cudaLaunchKernel, which is hooked",
+    r"cuda\w*Graph(Add|Exec|Mem|Get|Set|Kernel|Host|Child|Event)\w*|cuGraph(Add|Exec|Mem|Batch)\w*":
+        "describes a graph's node; the work is done by the graph's launch, and not seen call by call",
+    r"cuda(GraphNode|DeviceGraph|DeviceSetGraph|DeviceGetGraph)\w*|cuDevice(Graph|SetGraph|GetGraph)\w*":
+        "memory of graphs is kept by the driver and moves with launches of graphs",
+    r"cuda\w*MemPool\w*|cuMemPool\w*|cuMem(Get|Set)(Default)?MemPool|cuda(DeviceGetDefault|Mem)\w*Pool\w*":
+        "manages a pool; what is taken from it is counted where it is taken",
+    r"cu(da)?Memset\w*": "fills memory: no copy",
+    r"cu(da)?Mem(Prefetch|Discard|Advise)\w*": "moves managed pages: no copy that an application asked for by size",
+    r"cu(da)?LaunchHostFunc(_v2)?(_ptsz)?": "runs a function on the host: no kernel",
+    r"cuMemImportFromShareableHandle|cu(da)?IpcOpenMemHandle(_v2)?": "memory that another process holds",
+    r"cuMem(AddressReserve|AddressFree|SetAccess|Export|Get|HostGet|Range|MapArray|BatchDecompress)\w*|cuMemMapArrayAsync\w*":
+        "neither takes nor gives back memory",
+    r"cu(MemAlloc|MemAllocPitch|MemAllocHost|MemFree|Memcpy\w*?|Array(3D)?Create)(?<!_v2)":
+        "the 32-bit interface from before CUDA 3.2, which nothing built since calls",
+    r"cuCtx(Create|Destroy|PushCurrent|PopCurrent|Attach|Detach)": "the interface from before CUDA 4.0",
+    r"cuGreenCtx\w*|cuCtxFromGreenCtx": "green contexts: memory allocated in one is taken for its parent's",
+    r"cuFabricCpyBatchAsync(_ptsz)?": "copies between nodes: its operations are opaque",
+}
+"""Symbols that sound like the hooked ones and are not, by pattern, with the reason."""
