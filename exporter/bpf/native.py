@@ -94,6 +94,8 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "bpf_iter_create": (_I, _I),
     "bpf_link__fd": (_I, _P),
     "bpf_link__destroy": (_I, _P),
+    "bpf_link_create": (_I, _I, _I, _I, _P),
+    "bpf_iter_create": (_I, _I),
     "bpf_map_get_next_key": (_I, _I, _P, _P),
     "bpf_map_lookup_elem": (_I, _I, _P, _P),
     "bpf_map_update_elem": (_I, _I, _P, _P, _U64),

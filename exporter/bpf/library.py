@@ -1,0 +1,68 @@
+"""A mapped file that holds wanted functions, opened so that it stays usable whatever happens to its name."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from exporter.bpf.elf import Elf, Function
+from exporter.bpf.mappings import File
+from exporter.bpf.mappings import Mapping as MappedFile
+
+_DELETED = " (deleted)"
+
+
+class Gone(Exception):
+    """The mapping is not there any more, or another file is mapped there by now."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library or program with at least one wanted function."""
+
+    identity: tuple[int, int]
+    """st_dev and st_ino of the real file, below any overlay."""
+    path: str
+    """As its first user sees it, in that process's mount namespace; cleaned of what is not UTF-8. Not for opening."""
+    open_path: str
+    """For opening and attaching; lasts as long as the library is attached to."""
+    machine: int
+    build_id: str
+    functions: Mapping[str, Function]
+    """Those any interest wants, by name."""
+
+
+def examine(proc: Path, mapping: MappedFile, wanted: Collection[str]) -> tuple[Library, int] | None:
+    """The library behind a mapping and the descriptor that keeps it; None if it holds no wanted function.
+
+    Raises Gone, OSError when it may not be read, and ElfError when it is malformed.
+    """
+    link = proc / str(mapping.pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
+    try:
+        shown = os.fsencode(link.readlink())
+        _check(link.stat(), mapping.file)
+        descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise Gone from error
+    try:
+        _check(os.fstat(descriptor), mapping.file)
+        with Elf(os.dup(descriptor)) as elf:
+            functions = elf.functions(wanted)
+            if functions:
+                path = shown.decode(errors="replace").removesuffix(_DELETED)
+                held = f"/proc/self/fd/{descriptor}"
+                return Library(mapping.file.identity, path, held, elf.machine, elf.build_id, functions), descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _check(found: os.stat_result, file: File) -> None:
+    """Device and number may be an overlay's; size and time are the real file's."""
+    if not stat.S_ISREG(found.st_mode) or (found.st_size, found.st_mtime_ns) != (file.size, file.modified):
+        raise Gone

@@ -1,0 +1,207 @@
+"""The executable file mappings of processes: by a BPF iterator that sees real inodes, else from /proc."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from exporter.bpf import object_path
+from exporter.bpf.libbpf import Object
+from exporter.bpf.native import BpfError, check, library
+
+_TRACE_ITER = 28  # enum bpf_attach_type
+_READ_BYTES = 1 << 18
+_ONE_BY_ONE = 64
+
+
+class File(NamedTuple):
+    """A file and its content, told apart from every other: also from one replaced in place or given an old number."""
+
+    inode: int
+    """Its address in the kernel (numbers repeat across btrfs subvolumes); 0 where it cannot be known."""
+    number: int
+    size: int
+    modified: int
+    """Nanoseconds since 1970."""
+    device: int
+    """As the kernel numbers it: major << 20 | minor."""
+    generation: int
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device as st_dev shows it, and inode number."""
+        return os.makedev(self.device >> 20, self.device & 0xFFFFF), self.number
+
+
+class Mapping(NamedTuple):
+    """One executable mapping of a regular file: struct mapping of bpf/mappings.bpf.c."""
+
+    image: int
+    """Changes when the process runs another program."""
+    started: int
+    """When the process started, CLOCK_MONOTONIC in nanoseconds."""
+    start: int
+    end: int
+    inode: int
+    number: int
+    size: int
+    modified: int
+    device: int
+    generation: int
+    pid: int
+    unused: int
+
+    @property
+    def file(self) -> File:
+        return File._make(self[4:10])
+
+
+class Lister(Protocol):
+    """Lists mappings. What vanishes meanwhile, or may not be read, is left out."""
+
+    name: str
+
+    def everything(self) -> list[Mapping]: ...
+
+    def of(self, pids: Collection[int]) -> list[Mapping]: ...
+
+    def close(self) -> None: ...
+
+
+class IteratorLister:
+    """By the BPF iterator: real inodes below overlays. Needs a kernel with BTF (BpfError elsewhere)."""
+
+    name = "iterator"
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._object = Object(path or object_path("mappings"))
+        try:
+            layout = self._object.types.struct("mapping")._fields_
+            if tuple(name for name, _ in layout) != Mapping._fields:
+                raise BpfError(errno.EINVAL, "bpf/mappings.bpf.o is of another version: build it with `make -C bpf`")
+            self._row = struct.Struct("=" + "".join("Q" if ctypes.sizeof(kind) == 8 else "I" for _, kind in layout))
+            self._link = self._create_link()
+        except BaseException:
+            self._object.close()
+            raise
+        self.one_process = True
+        """Whether this kernel can list a single process (Linux 6.1); else everything is listed each time."""
+
+    def everything(self) -> list[Mapping]:
+        """BpfError when the kernel fails to list."""
+        return self._rows(self._link)
+
+    def of(self, pids: Collection[int]) -> list[Mapping]:
+        if not self.one_process or len(pids) > _ONE_BY_ONE:
+            return [mapping for mapping in self.everything() if mapping.pid in pids]
+        found = []
+        for pid in pids:
+            try:
+                link = self._create_link(pid)
+            except BpfError as error:
+                if error.errno == errno.ESRCH:
+                    continue
+                self.one_process = False
+                return self.of(pids)
+            try:
+                found += [mapping for mapping in self._rows(link) if mapping.pid == pid]
+            finally:
+                os.close(link)
+        return found
+
+    def close(self) -> None:
+        os.close(self._link)
+        self._object.close()
+
+    def _create_link(self, pid: int = 0) -> int:
+        target = struct.pack("=III", 0, pid, 0)  # union bpf_iter_link_info: tid, pid, pid_fd
+        copy = ctypes.create_string_buffer(target, len(target))
+        options = struct.pack("=QIIQIIQ", 40, 0, 0, ctypes.addressof(copy), len(target), 0, 0)  # bpf_link_create_opts
+        program = self._object.programs["mappings"].fd
+        link = library().bpf_link_create(program, 0, _TRACE_ITER, options if pid else None)
+        return check(link, "list executable mappings by a BPF iterator")
+
+    def _rows(self, link: int) -> list[Mapping]:
+        reader = check(library().bpf_iter_create(link), "list executable mappings by a BPF iterator")
+        try:
+            parts = list(iter(lambda: os.read(reader, _READ_BYTES), b""))
+        except OSError as error:
+            raise BpfError(error.errno or errno.EIO, f"listing executable mappings failed: {error.strerror}") from error
+        finally:
+            os.close(reader)
+        return [Mapping._make(fields) for fields in self._row.iter_unpack(b"".join(parts))]
+
+
+class ProcLister:
+    """From /proc/PID/maps, for kernels without BTF.
+
+    An overlay hides its real inode; there a file is known by number, size and modification time, which all overlays of
+    one layer share.
+    """
+
+    name = "proc"
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._tick = 10**9 // os.sysconf("SC_CLK_TCK")
+        self.denied = 0
+
+    def everything(self) -> list[Mapping]:
+        return self.of([int(entry.name) for entry in self._proc.iterdir() if entry.name.isdigit()])
+
+    def of(self, pids: Iterable[int]) -> list[Mapping]:
+        found: list[Mapping] = []
+        for pid in pids:
+            try:
+                found += self._mappings(pid)
+            except PermissionError:
+                self.denied += 1
+            except (OSError, ValueError):
+                continue  # it ended
+        return found
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _mappings(self, pid: int) -> list[Mapping]:
+        folder = self._proc / str(pid)
+        lines = (folder / "maps").read_bytes().splitlines()
+        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+        started = int(fields[19]) * self._tick - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns())
+        image = hash((fields[23], fields[25], fields[44]))  # where code, stack and heap start: drawn anew by each exec
+        overlays = self._overlays(folder)
+        found = (self._mapping(folder, line, overlays) for line in lines)
+        return [Mapping(image, started, *mapping, pid, 0) for mapping in found if mapping]
+
+    def _mapping(self, folder: Path, line: bytes, overlays: frozenset[bytes]) -> tuple[int, ...] | None:
+        """Range and file of a line such as `7f0-7f1 r-xp 0000 fe:00 42 /a/name`; None if it is no executable file."""
+        place, allowed, _, device, number, *_ = line.split(None, 5)
+        if allowed[2:3] != b"x" or number == b"0":
+            return None
+        start, end = (int(part, 16) for part in place.split(b"-"))
+        try:
+            file = (folder / "map_files" / f"{start:x}-{end:x}").stat()
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(file.st_mode):
+            return None
+        major, minor = (int(part, 16) for part in device.split(b":"))
+        shown = 0 if device in overlays else major << 20 | minor
+        return start, end, 0, int(number), file.st_size, file.st_mtime_ns, shown, 0
+
+    def _overlays(self, folder: Path) -> frozenset[bytes]:
+        """Device numbers of overlay file systems the process sees, as its maps write them."""
+        found = set()
+        for line in (folder / "mountinfo").read_bytes().splitlines():
+            fields, _, kind = line.partition(b" - ")
+            if kind.startswith(b"overlay "):
+                major, minor = (int(part) for part in fields.split()[2].split(b":"))
+                found.add(b"%02x:%02x" % (major, minor))
+        return frozenset(found)

@@ -1,0 +1,182 @@
+"""What the kernel tells of every process as it happens: an executable file was mapped, a process was forked.
+
+These are the side records of perf events (perf_event_open(2), PERF_RECORD_MMAP2 and PERF_RECORD_FORK). Unlike function
+probes they exist wherever uprobes do, see exec, mmap and mprotect alike, and unlike system call tracepoints they cost
+other system calls nothing. Records wait in a ring per CPU, so a busy reader loses none until 64 KiB have gathered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import mmap
+import os
+import platform
+import select
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from exporter.bpf.native import failure
+
+RING_BYTES = 1 << 16
+ONLINE = Path("/sys/devices/system/cpu/online")
+
+_SYSCALL = {"x86_64": 298, "aarch64": 241}
+_ATTRIBUTES = struct.Struct("=IIQQQQQIIQQQQIiQQ")  # struct perf_event_attr up to PERF_ATTR_SIZE_VER5
+_SOFTWARE, _DUMMY, _SAMPLE_TIME = 1, 9, 1 << 2
+_MMAP, _TASK, _WATERMARK, _SAMPLE_ID_ALL, _MMAP2, _USE_CLOCKID = 1 << 8, 1 << 13, 1 << 14, 1 << 18, 1 << 23, 1 << 25
+_CLOSE_ON_EXEC = 1 << 3
+
+_HEAD, _TAIL = 128, 129  # of 64-bit words, in struct perf_event_mmap_page
+_HEADER = struct.Struct("=IHH")
+_LOST, _FORK, _MAPPED = 2, 7, 10
+_NO_FILE = bytes(24)
+
+log = logging.getLogger(__name__)
+
+
+class Mapped(NamedTuple):
+    """Part of a file became executable memory of a process."""
+
+    pid: int
+    address: int
+    file: bytes
+    """Device, inode number, generation and name as they were shown: the same file may come under several."""
+    time: int
+    """CLOCK_MONOTONIC, nanoseconds."""
+
+
+class Fork(NamedTuple):
+    """A process (not a thread) was started by another one."""
+
+    time: int
+    pid: int
+    parent: int
+
+
+@dataclass(slots=True)
+class Batch:
+    mapped: list[Mapped] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
+    lost: int = 0
+
+
+class Watch:
+    """The records of all CPUs. Every descriptor is in `poll`, an epoll that others may share."""
+
+    def __init__(self, poll: select.epoll, online: Path = ONLINE) -> None:
+        """BpfError when the kernel refuses; then nothing is left open."""
+        self._poll, self._online = poll, online
+        self._rings: dict[int, _Ring] = {}
+        try:
+            self.follow_cpus()
+        except BaseException:
+            self.close()
+            raise
+
+    def follow_cpus(self) -> None:
+        """Opens rings for CPUs that came online since; `drop` takes away those that went."""
+        known = {ring.cpu for ring in self._rings.values()}
+        for cpu in _cpus(self._online.read_text()):
+            if cpu not in known:
+                ring = _Ring(cpu)
+                self._rings[ring.descriptor] = ring
+                self._poll.register(ring.descriptor, select.EPOLLIN)
+
+    def drop(self, descriptor: int) -> bool:
+        """Forgets the ring of a CPU that went offline (its descriptor hung up); False if it is no ring."""
+        ring = self._rings.pop(descriptor, None)
+        if ring is not None:
+            self._poll.unregister(descriptor)
+            ring.close()
+        return ring is not None
+
+    def drain(self) -> Batch:
+        """Everything that happened since the last call, in order for each CPU."""
+        batch = Batch()
+        for ring in self._rings.values():
+            for record in ring.records():
+                _parse(record, batch)
+        return batch
+
+    def close(self) -> None:
+        for descriptor in list(self._rings):
+            self.drop(descriptor)
+
+
+class _Ring:
+    def __init__(self, cpu: int) -> None:
+        self.cpu = cpu
+        self.descriptor = _open(cpu)
+        try:
+            self._memory = mmap.mmap(self.descriptor, mmap.PAGESIZE + RING_BYTES)
+        except OSError as error:
+            os.close(self.descriptor)
+            raise failure(error.errno or errno.EINVAL, f"map the event ring of CPU {cpu}") from error
+        self._words = memoryview(self._memory)[: mmap.PAGESIZE].cast("Q")
+        self._data = memoryview(self._memory)[mmap.PAGESIZE :]
+
+    def records(self) -> Iterator[bytes]:
+        tail, head = self._words[_TAIL], self._words[_HEAD]
+        if head == tail:
+            return
+        os.getppid()  # between reading the head and the data: a system call orders reads on any CPU
+        first, size = tail % RING_BYTES, head - tail
+        data = bytes(self._data[first : first + size])
+        data += bytes(self._data[: size - len(data)])
+        self._words[_TAIL] = head
+        at = 0
+        while at + _HEADER.size <= size:
+            _, _, length = _HEADER.unpack_from(data, at)
+            if length < _HEADER.size:
+                return
+            yield data[at : at + length]
+            at += length
+
+    def close(self) -> None:
+        self._words.release()
+        self._data.release()
+        self._memory.close()
+        os.close(self.descriptor)
+
+
+def _parse(record: bytes, batch: Batch) -> None:
+    kind = int.from_bytes(record[:4], "little")
+    if kind == _MAPPED:
+        file = record[40:-8]  # from the device to the name; prot and flags among them do no harm
+        if file[:24] != _NO_FILE:
+            pid, _, address = struct.unpack_from("=IIQ", record, 8)
+            batch.mapped.append(Mapped(pid, address, file, int.from_bytes(record[-8:], "little")))
+    elif kind == _FORK:
+        pid, parent, _, _, time = struct.unpack_from("=IIIIQ", record, 8)
+        if pid != parent:
+            batch.forks.append(Fork(time, pid, parent))
+    elif kind == _LOST:
+        batch.lost += int.from_bytes(record[16:24], "little")
+
+
+def _open(cpu: int) -> int:
+    flags = _MMAP | _MMAP2 | _TASK | _WATERMARK | _SAMPLE_ID_ALL | _USE_CLOCKID
+    wake_at_once, monotonic = 1, 1
+    unused = (0,) * 6
+    attributes = _ATTRIBUTES.pack(
+        _SOFTWARE, _ATTRIBUTES.size, _DUMMY, 0, _SAMPLE_TIME, 0, flags, wake_at_once, *unused, monotonic, 0, 0
+    )
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    every_process, no_group = ctypes.c_long(-1), ctypes.c_long(-1)
+    number = ctypes.c_long(_SYSCALL[platform.machine()])
+    result: int = call(number, attributes, every_process, ctypes.c_long(cpu), no_group, ctypes.c_long(_CLOSE_ON_EXEC))
+    if result < 0:
+        raise failure(ctypes.get_errno(), f"watch the processes of CPU {cpu} (perf_event_open)")
+    return result
+
+
+def _cpus(text: str) -> list[int]:
+    """The numbers in a kernel list such as 0-3,8."""
+    ranges = [part.split("-") for part in text.strip().split(",") if part]
+    return [cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)]
