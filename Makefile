@@ -25,9 +25,9 @@ setup: .venv/.base objects ## packages, .venv and BPF objects, as far as they ar
 setup-dev: .venv/.dev objects standins
 
 objects: | .venv/.base ## compile the BPF programs for x86-64 and arm64
-	@$(MAKE) --no-print-directory -C bpf
+	@$(MAKE) -s -C bpf
 standins: | .venv/.base
-	@$(MAKE) --no-print-directory -C tests/standins
+	@$(MAKE) -s -C tests/standins
 
 demo: setup standins ## the exporter and a synthetic training job, live in this terminal (ARGS="--seconds 30")
 	@$(VENV)/python -m deploy.demo $(ARGS)

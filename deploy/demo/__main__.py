@@ -99,8 +99,9 @@ class Demo:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # an impatient second Ctrl-C must not leave a process behind
+        # An impatient second Ctrl-C must not leave a process behind.
+        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        handlers = [signal.signal(number, signal.SIG_IGN) for number in ends]
         for child in reversed(self._children.values()):
             child.terminate()
             try:
@@ -108,6 +109,8 @@ class Demo:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+        for number, handler in zip(ends, handlers, strict=True):
+            signal.signal(number, handler)
 
     def start(self, what: str, command: list[str], **environment: str) -> int:
         """Start a process and return its pid. Its session is its own: a Ctrl-C reaches only the demo."""

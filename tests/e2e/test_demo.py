@@ -1,0 +1,125 @@
+"""The demo as a person runs it: the real exporter and the real synthetic job, in a pipe and on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.demo import __main__ as demo
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "deploy.demo", "--interval=0.5"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every process a test starts carries a mark in its environment; none of them outlives the test."""
+    mark = str(uuid.uuid4())
+    monkeypatch.setenv("DEMO_TEST", mark)
+    yield
+    left = [process.cmdline() for process in psutil.process_iter() if _marked(process, mark)]
+    assert [] == left
+
+
+def _marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.pid != os.getpid() and process.environ().get("DEMO_TEST") == mark
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture(scope="module")
+def standins() -> None:
+    subprocess.run(["make", "-s", "-C", ROOT / "tests" / "standins"], check=True)
+
+
+@pytest.mark.needs_bpf
+def test_in_a_pipe_it_prints_a_line_a_scrape(standins: None) -> None:
+    """Launches of the synthetic job are counted, its memory is in use, and the demo ends by itself with status 0."""
+    done = subprocess.run([*COMMAND, "--seconds=4"], cwd=ROOT, capture_output=True, text=True, timeout=90)
+    assert (0, "") == (done.returncode, done.stderr)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("launches/s ")]
+    assert len(lines) >= 4
+    assert all(_number(r"launches/s ([\d,]+)", line) > 0 for line in lines[1:])
+    assert _number(r"in use .*?device ([\d.]+) ", lines[-1]) > 0
+    assert _number(r"probes (\d+) attached", lines[-1]) > 0
+    assert "\x1b" not in done.stdout
+
+
+def _number(pattern: str, line: str) -> float:
+    found = re.search(pattern, line)
+    assert found, f"{pattern!r} is not in {line!r}"
+    return float(found[1].replace(",", ""))
+
+
+@pytest.mark.needs_bpf
+def test_ctrl_c_on_a_terminal_ends_it_cleanly(standins: None) -> None:
+    """On a terminal it draws in place; Ctrl-C ends everything with status 0, without a traceback, cursor restored."""
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        COMMAND, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_controlling
+    ) as running:
+        os.close(slave)
+        screen = _read_until(master, lambda text: text.count("launches/s") >= 3, seconds=60)
+        os.write(master, b"\x03")
+        screen += _read_until(master, lambda text: False, seconds=20)
+        assert 0 == running.wait(timeout=20)
+    os.close(master)
+    assert demo.HIDE_CURSOR in screen and screen.rindex(demo.SHOW_CURSOR) > screen.rindex("launches/s")
+    assert "Traceback" not in screen
+
+
+def _controlling() -> None:
+    """Make standard input the terminal of the new session, so that a Ctrl-C typed there becomes a signal."""
+    os.close(os.open(os.ttyname(0), os.O_RDWR))
+
+
+def _read_until(terminal: int, enough: Callable[[str], bool], seconds: float) -> str:
+    text, deadline = "", time.monotonic() + seconds
+    while not enough(text) and time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                text += os.read(terminal, 65536).decode(errors="replace")
+            except OSError:  # the other end is closed: the demo has ended
+                break
+    return text
+
+
+def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not being root is one sentence and status 1, and nothing is started."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(sys, "argv", ["demo"])
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        assert 1 == demo.main()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert "demo: attaching probes needs root: run `sudo make demo`\n" == capsys.readouterr().err
+
+
+def test_a_job_that_cannot_start_is_one_sentence(tmp_path: Path) -> None:
+    """A stand-in that was not built is named together with the command that builds it."""
+    expected = pytest.raises(demo.DemoError, match="cannot start /nonexistent/workload: .*`make standins` builds it")
+    with (tmp_path / "log").open("a+b") as log, demo.Demo("127.0.0.1:1", log) as running, expected:
+        running.start("the job", ["/nonexistent/workload"])
+
+
+def test_a_process_that_ends_is_said_with_its_last_words(tmp_path: Path) -> None:
+    """When the exporter ends, the demo says so and shows what it had written."""
+    with (tmp_path / "log").open("a+b") as log, demo.Demo("127.0.0.1:1", log) as running:
+        running.start("the exporter", ["sh", "-c", "echo no such flag; exit 2"])
+        with pytest.raises(demo.DemoError, match="the exporter ended with status 2; what was said:\nno such flag"):
+            running.await_ready()

@@ -1,0 +1,97 @@
+"""What the demo makes of two scrapes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from deploy.demo.summary import Scrape, Summary, one_line, parse, quantile
+
+BEFORE = r"""# HELP gpu_cuda_kernel_launch_calls_total Kernel launches.
+# TYPE gpu_cuda_kernel_launch_calls_total counter
+gpu_cuda_kernel_launch_calls_total{api_layer="driver",pid="7",comm="a \"b\" {c}"} 1000
+gpu_cuda_memory_copies_bytes_total{api_layer="driver",direction="h2d",host_memory="pinned"} 1048576
+gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="0.001"} 10
+gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="0.002"} 10
+gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="+Inf"} 10
+process_cpu_seconds_total 1.5
+"""
+AFTER = r"""gpu_cuda_kernel_launch_calls_total{api_layer="driver",pid="7",comm="a \"b\" {c}"} 5600
+gpu_cuda_memory_usage_bytes{api_layer="driver",memory="device"} 3221225472
+gpu_cuda_memory_usage_bytes{api_layer="runtime",memory="device"} 1
+gpu_cuda_memory_copies_bytes_total{api_layer="driver",direction="h2d",host_memory="pinned"} 5242880
+gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="0.001"} 10
+gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="0.002"} 30
+gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="+Inf"} 30
+accel_exporter_probe_attached{probe="cuda",symbol="cuLaunchKernel",library="libcuda.so.1",placement="emulated"} 1
+accel_exporter_probe_attached{probe="cuda",symbol="cuMemFree_v2",library="libcuda.so.1",placement="symbol"} 0
+process_cpu_seconds_total 1.52
+process_resident_memory_bytes 41943040
+"""
+
+
+def facts_after(seconds: float) -> dict[str, str]:
+    summary = Summary()
+    summary.update(Scrape(at=100.0, seconds=0.004, series=parse(BEFORE)))
+    return summary.update(Scrape(at=100.0 + seconds, seconds=0.004, series=parse(AFTER)))
+
+
+def test_rates_are_between_the_two_scrapes() -> None:
+    """4,600 launches and 4 MiB of copies in two seconds are 2,300 launches and 2 MiB a second."""
+    facts = facts_after(2.0)
+    assert "2,300" == facts["launches/s"].split()[0]
+    assert "h2d pinned 2.0 MiB" == facts["copies/s"]
+
+
+def test_memory_is_the_driver_layers() -> None:
+    """Bytes in use are the driver's, by kind of memory; the runtime's are not added to them."""
+    assert "device 3.0 GiB" == facts_after(2.0)["in use"]
+
+
+def test_waits_are_those_of_the_last_interval() -> None:
+    """Quantiles come from what was observed since the scrape before, interpolated inside its bucket."""
+    assert "cuStreamSynchronize p50 1.5 ms p99 2.0 ms" == facts_after(2.0)["waits"]
+
+
+def test_only_attached_probes_count() -> None:
+    """A probe that is known and not attached is not shown as attached."""
+    assert "1 attached in 1 libraries (emulated 1)" == facts_after(2.0)["probes"]
+
+
+def test_what_the_exporter_costs() -> None:
+    """Resident memory and CPU share of the exporter are its own process metrics."""
+    shown = facts_after(2.0)["exporter"]
+    assert "scrape 4.0 ms · 11 series · 40.0 MiB resident · 1.0% of a core" == shown
+
+
+def test_what_is_not_there_is_a_dash() -> None:
+    """Without a series there is no number, in particular no zero."""
+    summary = Summary()
+    summary.update(Scrape(at=1.0, seconds=0.0, series={}))
+    facts = summary.update(Scrape(at=2.0, seconds=0.0, series={}))
+    assert ["-", "-", "-", "-"] == [
+        facts[name].split()[0] for name in ("launches/s", "in use", "waits", "probes")
+    ]
+
+
+def test_one_line_has_no_drawing() -> None:
+    """The line for a log has every heading and no bars."""
+    line = one_line(facts_after(2.0))
+    assert line.startswith("launches/s 2,300 | ")
+    assert "\n" not in line and "█" not in line
+
+
+@pytest.mark.parametrize(
+    ("q", "buckets", "expected"),
+    [
+        (0.5, {}, None),
+        (0.5, {1.0: 0.0, math.inf: 0.0}, None),
+        (0.5, {1.0: 10.0, math.inf: 10.0}, 0.5),
+        (0.99, {1.0: 10.0, math.inf: 20.0}, 1.0),
+        (0.75, {1.0: 10.0, 2.0: 20.0, math.inf: 20.0}, 1.5),
+    ],
+)
+def test_quantile(q: float, buckets: dict[float, float], expected: float | None) -> None:
+    """Quantiles are Prometheus's histogram_quantile; above the last bound they are that bound."""
+    assert expected == quantile(q, buckets)
