@@ -60,10 +60,8 @@ def _metric_row(metric: Metric) -> tuple[str, ...]:
 
 
 def _flag_row(option: Option) -> tuple[str, ...]:
-    default = ",".join(option.default) if isinstance(option.default, tuple) else str(option.default)
-    shown = default.lower() if isinstance(option.default, bool) else default
     choices = f" ({', '.join(option.choices)})" if option.choices else ""
-    return f"`--{option.name}`", f"`{shown}`" if shown else "", option.help + choices
+    return f"`--{option.name}`", f"`{option.shown}`" if option.shown else "", option.help + choices
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

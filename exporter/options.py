@@ -25,7 +25,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", re.ASCII)
 _SECONDS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class SettingsError(Exception):
+class SettingsError(ValueError):
     """A setting is wrong: which, where it was given, and what would be right."""
 
 
@@ -63,6 +63,18 @@ class Option:
             str: "text",
             tuple: "a list of texts",
         }[type(self.default)]
+
+    @property
+    def shown(self) -> str:
+        """The default as help and documentation show it; empty when it is off, empty or nothing."""
+        match self.default:
+            case bool():
+                return "enabled" if self.default else ""
+            case tuple():
+                return ",".join(self.default)
+            case float() if self.duration:
+                return f"{self.default:g}s"
+        return str(self.default)
 
     def parse(self, text: str) -> Value:
         """The value of a flag or variable. Raises ValueError."""
@@ -128,9 +140,7 @@ def parser(options: Iterable[Option], groups: Mapping[str, str], **words: Any) -
 
 
 def _help(option: Option) -> str:
-    default: object = ",".join(option.default) if isinstance(option.default, tuple) else option.default
-    shown = "enabled" if default is True else default
-    return (f"{option.help} (default: {shown})" if shown else option.help).replace("%", "%%")
+    return (f"{option.help} (default: {option.shown})" if option.shown else option.help).replace("%", "%%")
 
 
 def _metavar(option: Option) -> str:

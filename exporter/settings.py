@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from exporter import log, options
+from exporter import log, options, version
 from exporter.discover import Found
 from exporter.options import Option, Parser, SettingsError, Value
-
-__all__ = ["LogSettings", "Settings", "SettingsError", "all_options", "load", "make_parser"]
+from exporter.server import WebSettings
 
 Section = TypeVar("Section")
 
@@ -24,10 +23,42 @@ GROUPS = {
     "collectors": "Collectors",
 }
 
+_WEB = WebSettings()
+
 OPTIONS = (
     Option("config.file", "", "YAML file with any of these settings, nested at the dots", "general", metavar="FILE"),
     Option("bpf.stats", False, "let the kernel time every BPF program (about 25 ns a hit)", "general"),
     Option("privileges.keep", False, "keep all capabilities in place of dropping those no probe needs", "general"),
+    Option(
+        "web.listen-address",
+        _WEB.listen_address,
+        "host:port, [IPv6]:port or :port to serve on; may be repeated",
+        "web",
+        metavar="ADDRESS",
+    ),
+    Option("web.systemd-socket", _WEB.systemd_socket, "serve on the sockets that systemd's socket unit opened", "web"),
+    Option(
+        "web.config.file",
+        _WEB.config_file,
+        "TLS and basic auth, as Prometheus' exporter-toolkit has it",
+        "web",
+        metavar="FILE",
+    ),
+    Option("web.telemetry-path", _WEB.telemetry_path, "path of the metrics", "web", metavar="PATH"),
+    Option("web.max-requests", _WEB.max_requests, "requests answered at once, more get 503; 0: no limit", "web"),
+    Option(
+        "web.timeout-offset",
+        _WEB.timeout_offset,
+        "taken off the scraper's own timeout, for the way back",
+        "web",
+        duration=True,
+    ),
+    Option(
+        "web.disable-exporter-metrics",
+        _WEB.disable_exporter_metrics,
+        "leave out the process_* metrics of the exporter itself",
+        "web",
+    ),
     Option("log.level", "info", "least severity that is logged", "log", choices=tuple(log.LEVELS)),
     Option("log.format", "logfmt", "form of a log line", "log", choices=log.FORMATS),
     Option("path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR"),
@@ -47,6 +78,7 @@ class LogSettings:
 class Settings:
     """What the exporter runs with. `collectors` holds those switched on, each with its own settings by flag name."""
 
+    web: WebSettings
     log: LogSettings
     collectors: Mapping[str, Mapping[str, Any]]
     procfs: Path
@@ -68,7 +100,7 @@ def all_options(found: Iterable[Found]) -> tuple[Option, ...]:
 
 def make_parser(found: Iterable[Found]) -> Parser:
     """The command line of `accel-exporter`."""
-    return options.parser(
+    made = options.parser(
         all_options(found),
         GROUPS,
         prog="accel-exporter",
@@ -80,6 +112,12 @@ def make_parser(found: Iterable[Found]) -> Parser:
             "accel-exporter doctor tells what this node lets us observe."
         ),
     )
+    general = made.add_argument_group("Instead of running")
+    general.add_argument("-h", "--help", action="help", help="show this and exit")
+    general.add_argument("--version", action="version", version=str(version.build()), help="show the build and exit")
+    general.add_argument("--check", action="store_true", help="doctor: load and attach everything, then detach")
+    general.add_argument("--json", action="store_true", help="doctor: answer in JSON")
+    return made
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[Found]) -> Settings:
@@ -91,6 +129,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
         given = options.from_file(Path(file), declared) | given
     values = {option.name: option.default for option in declared} | given
     return Settings(
+        web=_web(values),
         log=_section(LogSettings, "log.", values),
         collectors={
             collector.name: {flag.name: values[f"collector.{collector.name}.{flag.name}"] for flag in collector.flags}
@@ -114,6 +153,13 @@ def _section(kind: type[Section], prefix: str, values: Mapping[str, Value]) -> S
     """A dataclass out of the options under a prefix: web.config.file is its field config_file."""
     named = {name.removeprefix(prefix).replace("-", "_").replace(".", "_"): name for name in values}
     return kind(**{item.name: values[named[item.name]] for item in fields(kind)})  # type: ignore[arg-type]
+
+
+def _web(values: Mapping[str, Value]) -> WebSettings:
+    web = _section(WebSettings, "web.", values)
+    if not web.telemetry_path.startswith("/"):
+        raise SettingsError(f"web.telemetry-path: {web.telemetry_path!r} does not begin with /")
+    return web
 
 
 def _folder(name: str, values: Mapping[str, Value]) -> Path:

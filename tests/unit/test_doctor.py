@@ -1,0 +1,205 @@
+"""What the doctor says of made-up nodes, and how it prints it."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from exporter import checks, doctor, settings
+from exporter.bpf import privileges
+from exporter.checks import Finding, Status
+from exporter.settings import Settings
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Settings:
+    """A node with nothing in /proc, /sys and /var/log."""
+    for folder in ("proc", "sys", "log"):
+        (tmp_path / folder).mkdir()
+    return replace(settings.load({}, {}, []), procfs=tmp_path / "proc", sysfs=tmp_path / "sys", logs=tmp_path / "log")
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def answer(name: str, node: Settings) -> Finding:
+    return Finding(name, *checks.QUESTIONS[name](node))
+
+
+def test_every_question_is_answered_here() -> None:
+    """On this machine, whatever it allows, every question has an answer that says something."""
+    findings = list(checks.examine(settings.load({}, {}, [])))
+
+    assert list(checks.QUESTIONS) == [finding.name for finding in findings]
+    assert [] == [finding for finding in findings if not finding.says or "cannot be examined" in finding.says]
+
+
+def test_what_fails_says_what_to_do(node: Settings) -> None:
+    """On a node that has nothing, each failure about the node comes with a remedy."""
+    failures = [answer(name, node) for name in ("uprobes", "tracepoints")]
+
+    assert [Status.FAIL, Status.FAIL] == [finding.status for finding in failures]
+    assert all(finding.do for finding in failures)
+
+
+def test_question_that_breaks(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that cannot be asked is one failure in one line; the others are answered."""
+
+    def broken(_: Settings) -> checks.Answer:
+        raise RuntimeError("oh")
+
+    monkeypatch.setattr(checks, "QUESTIONS", {"broken": broken, "rdma": checks.QUESTIONS["rdma"]})
+
+    first, second = checks.examine(node)
+
+    assert Finding("broken", Status.FAIL, "cannot be examined: RuntimeError: oh", "report this") == first
+    assert second.status is Status.INFO
+
+
+@pytest.mark.parametrize(
+    ("held", "status", "named"),
+    [
+        (set(privileges.OBSERVING), Status.OK, ()),
+        ({"CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"}, Status.OK, ()),
+        ({"CAP_SYS_ADMIN"}, Status.FAIL, ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")),
+        ({"CAP_BPF", "CAP_PERFMON"}, Status.FAIL, ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_CHECKPOINT_RESTORE")),
+    ],
+)
+def test_capabilities(
+    node: Settings, monkeypatch: pytest.MonkeyPatch, held: set[str], status: Status, named: tuple[str, ...]
+) -> None:
+    """Missing capabilities are named with what they are for; CAP_SYS_ADMIN stands for those split off from it."""
+    monkeypatch.setattr(privileges, "effective", lambda: frozenset(held))
+
+    finding = answer("capabilities", node)
+
+    assert status is finding.status
+    assert named == tuple(name for name in privileges.OBSERVING if name in finding.says)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("[none] integrity confidentiality\n", Status.OK),
+        ("none [integrity] confidentiality\n", Status.OK),
+        ("none integrity [confidentiality]\n", Status.FAIL),
+    ],
+)
+def test_lockdown(node: Settings, text: str, status: Status) -> None:
+    """Only confidentiality lockdown keeps tracing programs from reading."""
+    write(node.sysfs / "kernel/security/lockdown", text)
+
+    assert status is answer("lockdown", node).status
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", "535.104.05"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build", "570.86.15"),
+    ],
+)
+def test_nvidia(node: Settings, line: str, version: str) -> None:
+    """Both kernel modules tell the driver's version; GPUs are counted."""
+    write(node.procfs / "driver/nvidia/version", line)
+    (node.procfs / "driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
+
+    assert f"NVIDIA driver {version} with 1 GPU" == answer("nvidia", node).says
+
+
+def test_no_hardware(node: Settings) -> None:
+    """A node without GPU, RDMA or kubelet is no fault."""
+    statuses = {name: answer(name, node).status for name in ("nvidia", "rdma")}
+
+    assert {"nvidia": Status.INFO, "rdma": Status.INFO} == statuses
+
+
+def test_rdma(node: Settings) -> None:
+    """RDMA devices are named."""
+    (node.sysfs / "class/infiniband/mlx5_0").mkdir(parents=True)
+
+    assert "RDMA devices: mlx5_0" == answer("rdma", node).says
+
+
+def test_processes(node: Settings) -> None:
+    """Processes that map known libraries are counted, with a few of their pids."""
+    for pid in range(1, 8):
+        write(
+            node.procfs / str(pid) / "maps", "7f0000000000-7f0000001000 r-xp 00000000 00:1 1 /x/libcudart.so.12.4.99\n"
+        )
+    write(node.procfs / "9" / "maps", "7f0000000000-7f0000001000 r-xp 00000000 00:1 1 /x/libc.so.6\n")
+    write(node.procfs / "version", "not a process")
+
+    says = answer("processes", node).says
+
+    assert says.startswith("of 8 processes these use libraries we know by name: CUDA: 7 (pid ")
+    assert says.endswith(", …)")
+
+
+def test_pods_without_names(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Kubernetes without the kubelet's logs the doctor says how to get names; with them it is content."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert Status.WARN is answer("kubernetes", node).status
+
+    (node.logs / "pods").mkdir()
+
+    assert Status.OK is answer("kubernetes", node).status
+
+
+FINDINGS = [
+    Finding("one", Status.OK, "it works"),
+    Finding("two", Status.FAIL, "it does not:\n  because", "do this"),
+]
+
+
+def test_plain() -> None:
+    """Piped, each finding is one line and the last line counts them."""
+    out = io.StringIO()
+    doctor.write(FINDINGS, out, as_json=False)
+
+    assert [
+        "ok    one             it works",
+        "fail  two             it does not:   because -> do this",
+        "1 ok, 0 info, 0 warn, 1 fail",
+    ] == out.getvalue().splitlines()
+
+
+def test_json() -> None:
+    """For programs the same is one JSON object with the build."""
+    out = io.StringIO()
+    doctor.write(FINDINGS, out, as_json=True)
+
+    told = json.loads(out.getvalue())
+
+    assert {"name": "one", "status": "ok", "says": "it works", "do": ""} == told["findings"][0]
+    assert {"version", "revision", "date", "python", "platform"} == set(told["build"])
+
+
+@pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_terminal(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], coloured: bool) -> None:
+    """In a terminal lines are wrapped to its width and coloured, unless NO_COLOR is set."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(doctor.shutil, "get_terminal_size", lambda: SimpleNamespace(columns=70))
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    doctor.write([Finding("long", Status.WARN, "word " * 40, "do")], out, as_json=False)
+
+    lines = out.getvalue().splitlines()
+
+    assert coloured == ("\x1b[33m" in lines[0])
+    assert [] == [line for line in lines[1:] if len(line) > 70]
+    assert "→ do" in out.getvalue()
+
+
+def test_failed() -> None:
+    """The exit code depends on failures alone."""
+    assert [True, False] == [doctor.failed(FINDINGS), doctor.failed(FINDINGS[:1])]
