@@ -7,6 +7,7 @@ import itertools
 import os
 import platform
 import re
+import select
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +16,11 @@ from pathlib import Path
 from exporter.bpf import multi, object_path, privileges
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.native import library
+from exporter.bpf.safety import try_return_probes
+from exporter.bpf.watch import Watch
+from exporter.model import Unavailable
 from exporter.settings import Settings
+from exporter.web import listen
 
 HOST_PID_NAMESPACE = 0xEFFFFFFC
 """The inode of the first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
@@ -56,6 +61,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     for name, question in QUESTIONS.items():
         try:
             yield Finding(name, *question(settings))
+        except (Unavailable, BpfError) as error:
+            yield Finding(name, Status.FAIL, str(error).partition("\n")[0], getattr(error, "remedy", ""))
         except Exception as error:
             yield Finding(name, Status.FAIL, f"cannot be examined: {type(error).__name__}: {error}", "report this")
 
@@ -140,12 +147,34 @@ def _btf(settings: Settings) -> Answer:
     return Status.WARN, "no /sys/kernel/btf/vmlinux: probes on kernel functions are off, those on libraries work"
 
 
-def _tracefs(settings: Settings) -> Answer:
-    for folder in (settings.sysfs / "kernel/tracing", settings.sysfs / "kernel/debug/tracing"):
-        if _readable(folder / "events/sched/sched_process_exit/id"):
-            return Status.OK, f"tracepoints are readable in {folder}"
-    remedy = "mount -t tracefs tracefs /sys/kernel/tracing (in a container: mount the host's there, read-only)"
-    return Status.FAIL, "no tracepoint can be read: process starts and ends go unseen", remedy
+def _returns(_: Settings) -> Answer:
+    survival = try_return_probes()
+    if not survival.seccomp:
+        remedy = (
+            "update to Linux 6.14, 6.13.3 or 6.12.14; until then waits, errors and frees of allocations go uncounted"
+        )
+        return Status.WARN, "a return probe would kill processes under a seccomp filter here, so there are none", remedy
+    if not survival.shadow_stack:
+        says = "return probes are safe, but not with a shadow stack: libraries that such a process uses get none"
+        return Status.WARN, says, "update to Linux 6.11 or later"
+    return Status.OK, "return probes are safe, under seccomp filters and with shadow stacks too"
+
+
+def _watch(_: Settings) -> Answer:
+    with select.epoll() as poll:
+        Watch(poll).close()
+    return Status.OK, "the kernel tells of new mappings as they happen"
+
+
+def _addresses(settings: Settings) -> Answer:
+    if settings.web.systemd_socket:
+        return Status.INFO, "systemd opens the sockets"
+    try:
+        for bound in listen.bind(settings.web.listen_address):
+            bound.close()
+    except listen.ListenError as error:
+        return Status.WARN, f"{error}", "if it is this exporter that runs there, all is well"
+    return Status.OK, f"{', '.join(settings.web.listen_address)} is free to listen on"
 
 
 def _pid_namespace(settings: Settings) -> Answer:
@@ -242,9 +271,11 @@ QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
     "probes": _objects,
     "uprobes": _uprobes,
     "btf": _btf,
-    "tracepoints": _tracefs,
+    "return probes": _returns,
+    "new processes": _watch,
     "pid namespace": _pid_namespace,
     "mapped files": _map_files,
+    "addresses": _addresses,
     "memory": _memory,
     "processes": _processes,
     "nvidia": _nvidia,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from exporter import checks, doctor, settings
 from exporter.bpf import privileges
+from exporter.bpf.safety import Survival
 from exporter.checks import Finding, Status
 from exporter.settings import Settings
 
@@ -41,12 +43,37 @@ def test_every_question_is_answered_here() -> None:
     assert [] == [finding for finding in findings if not finding.says or "cannot be examined" in finding.says]
 
 
-def test_what_fails_says_what_to_do(node: Settings) -> None:
-    """On a node that has nothing, each failure about the node comes with a remedy."""
-    failures = [answer(name, node) for name in ("uprobes", "tracepoints")]
+def test_uprobes_missing(node: Settings) -> None:
+    """A kernel without uprobes is a failure, with what to do."""
+    finding = answer("uprobes", node)
 
-    assert [Status.FAIL, Status.FAIL] == [finding.status for finding in failures]
-    assert all(finding.do for finding in failures)
+    assert Status.FAIL is finding.status
+    assert "CONFIG_UPROBE_EVENTS" in finding.do
+
+
+@pytest.mark.parametrize(
+    ("survival", "status"),
+    [
+        (Survival(seccomp=True, shadow_stack=True), Status.OK),
+        (Survival(seccomp=True, shadow_stack=False), Status.WARN),
+        (Survival(seccomp=False, shadow_stack=True), Status.WARN),
+    ],
+)
+def test_return_probes(node: Settings, monkeypatch: pytest.MonkeyPatch, survival: Survival, status: Status) -> None:
+    """Return probes that would harm somebody are a warning."""
+    monkeypatch.setattr(checks, "try_return_probes", lambda: survival)
+
+    assert status is answer("return probes", node).status
+
+
+def test_address_in_use(node: Settings) -> None:
+    """An address that somebody listens on already is named."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        finding = answer("addresses", replace(node, web=replace(node.web, listen_address=(address,))))
+
+    assert Status.WARN is finding.status
+    assert address in finding.says
 
 
 def test_question_that_breaks(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
