@@ -55,8 +55,9 @@ test-e2e: setup-dev ## the whole program (root, BPF)
 bench: setup-dev ## the budgets, measured on this machine
 	@$(VENV)/python -m bench $(ARGS)
 
-docs: .venv/.dev ## write docs/metrics.md from the declarations in code
-	$(VENV)/python -m docs.metrics > docs/metrics.md
+docs: .venv/.dev ## write docs/metrics.md and docs/flags.md from the declarations in code
+	@mkdir -p build
+	@for page in metrics flags; do $(VENV)/python -m exporter.docs $$page >build/$$page.md && mv build/$$page.md docs/ || exit 1; done
 
 image: ## a container image, with docker, podman or buildah
 	@deploy/image/build.sh
