@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import platform
 import resource
 
 import psutil
 
-from exporter import __version__
 from exporter.model import Kind, Metric, Sample
+from exporter.version import Build
 
 BUILD_INFO = Metric(
     "accel_exporter.build_info",
-    "Always 1; the labels say which build runs, on which Python and machine.",
+    "Always 1; the labels say which build runs, on which Python and platform.",
     Kind.GAUGE,
-    labels=("version", "revision", "python_version", "machine"),
+    labels=("version", "revision", "python_version", "platform"),
 )
 # The process_* names are those of every Prometheus client library, with their meaning.
 CPU = Metric("process.cpu", "User and system CPU time of the exporter's process.", Kind.COUNTER, "s")
@@ -26,13 +25,13 @@ THREADS = Metric("process.threads", "Threads of the exporter's process.", Kind.G
 START_TIME = Metric("process.start_time", "Unix time at which the exporter's process started.", Kind.GAUGE, "s")
 
 
-def build(revision: str = "") -> list[Sample]:
+def build_info(build: Build) -> list[Sample]:
     """The build_info sample; an unknown revision is left out."""
     labels = {
-        "version": __version__,
-        "revision": revision,
-        "python_version": platform.python_version(),
-        "machine": platform.machine(),
+        "version": build.version,
+        "revision": "" if build.revision == "unknown" else build.revision,
+        "python_version": build.python,
+        "platform": build.platform,
     }
     return [BUILD_INFO.sample(1, labels)]
 

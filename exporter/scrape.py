@@ -71,7 +71,9 @@ class Run:
         self.collector = collector
         self.started = time.monotonic()
         self.seconds = 0.0
-        self.future: Future[list[Sample]] = Future()
+        self.samples: list[Sample] = []
+        self.error: BaseException | None = None
+        self.done: Future[None] = Future()
 
 
 class Scraper:
@@ -141,16 +143,15 @@ class Scraper:
         samples: list[Sample] = []
         for run in runs:
             name = run.collector.name
-            if not run.future.done():
+            if not run.done.done():
                 seconds = time.monotonic() - run.started
                 self._note(State(name, Health.LATE, seconds, f"still running after {seconds:.1f} s"))
                 continue
-            error = run.future.exception()
-            if error is None:
-                samples += run.future.result()
+            if run.error is None:
+                samples += run.samples
                 self._note(State(name, Health.OK, run.seconds))
             else:
-                self._note(_failure(name, error, run.seconds))
+                self._note(_failure(name, run.error, run.seconds))
         for state in self.states():
             if names is None or state.name in names:
                 samples += _about(state)
@@ -164,7 +165,7 @@ class Scraper:
     def gather(self, names: Collection[str] | None = None, timeout: float = 10.0) -> list[Sample]:
         """One scrape: what the collectors named (all, by default) give within `timeout` seconds."""
         runs = self.begin(names)
-        wait([run.future for run in runs], timeout)
+        wait([run.done for run in runs], timeout)
         return self.finish(runs, names)
 
     def close(self, timeout: float = 4.0) -> None:
@@ -186,7 +187,7 @@ class Scraper:
     def _close(self, collector: Collector, timeout: float) -> None:
         with self._lock:
             run = self._running.get(collector.name)
-        if run is not None and wait([run.future], timeout).not_done:
+        if run is not None and wait([run.done], timeout).not_done:
             return
         try:
             collector.close()
@@ -205,23 +206,19 @@ class Scraper:
                     thread.start()
                 except RuntimeError as error:  # the limit of threads is reached
                     del self._running[collector.name]
-                    run.future.set_exception(error)
+                    run.error = error
+                    run.done.set_result(None)
             return run
 
     def _collect(self, run: Run) -> None:
-        samples: list[Sample] = []
-        failure: BaseException | None = None
         try:
-            samples = list(run.collector.collect())
+            run.samples = list(run.collector.collect())
         except BaseException as error:
-            failure = error
+            run.error = error
         run.seconds = time.monotonic() - run.started
         with self._lock:
             del self._running[run.collector.name]
-        if failure is None:
-            run.future.set_result(samples)
-        else:
-            run.future.set_exception(failure)
+        run.done.set_result(None)
 
     def _note(self, state: State) -> None:
         """Remembers a state; logs it when it is another than was said last, being late or well again once a minute."""

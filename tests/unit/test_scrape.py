@@ -12,6 +12,7 @@ import pytest
 from exporter import itself
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.scrape import Health, Scraper
+from exporter.version import Build
 from exporter.views import prometheus
 
 VALUE = Metric("test.value", "A value.", Kind.GAUGE, labels=("of",))
@@ -47,11 +48,9 @@ def scraper(*collectors: Fake, disabled: tuple[str, ...] = ()) -> Scraper:
 def values(samples: Iterable[Sample]) -> dict[str, object]:
     """Samples by Prometheus name and label value; durations left out."""
     return {
-        " ".join(
-            [prometheus.name(sample.metric).removeprefix("accel_exporter_"), *sample.labels.values()]
-        ): sample.value
-        for sample in samples
-        if "duration" not in sample.metric.name and "dropped" not in sample.metric.name
+        " ".join([prometheus.name(it.metric).removeprefix("accel_exporter_"), *it.labels.values()]): it.value
+        for it in samples
+        if "duration" not in it.metric.name and "dropped" not in it.metric.name
     }
 
 
@@ -238,7 +237,9 @@ def test_failing_source_of_own_metrics_costs_itself_only() -> None:
     def broken() -> Iterable[Sample]:
         raise RuntimeError("gone")
 
-    subject = Scraper([Fake("a")], own=[broken, lambda: itself.build("abc123")])
+    subject = Scraper(
+        [Fake("a")], own=[broken, lambda: itself.build_info(Build("1", "abc123", "", "3.11", "linux/x86_64"))]
+    )
     subject.start()
 
     names = {prometheus.name(sample.metric): sample for sample in subject.gather()}

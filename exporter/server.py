@@ -1,0 +1,254 @@
+"""The HTTP surface: /metrics, the landing page, health and reload. Nothing is collected in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from exporter.model import Sample
+from exporter.options import SettingsError
+from exporter.scrape import Run, Scraper, State
+from exporter.views import prometheus
+from exporter.web import listen
+from exporter.web.config import WebConfigFile
+from exporter.web.guard import Guard, Handler
+from exporter.web.tls import FollowingContext
+
+HEALTHY_PATHS = ("/-/healthy", "/healthz", "/health")
+READY_PATHS = ("/-/ready", "/readyz")
+TAKEN_PATHS = (*HEALTHY_PATHS, *READY_PATHS, "/-/reload")
+DEFAULT_TIMEOUT = 10.0
+LONGEST_TIMEOUT = 120.0
+SEND_TIMEOUT = 30.0
+IDLE_TIMEOUT = 90.0
+"""Seconds that a connection may be silent, also in the middle of a request's head."""
+MOST_CONNECTIONS = 256
+
+Landing = Callable[[Sequence[Sample], Sequence[State]], str]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WebSettings:
+    """The --web.* flags, named like them."""
+
+    listen_address: tuple[str, ...] = (":19445",)
+    systemd_socket: bool = False
+    config_file: str = ""
+    telemetry_path: str = "/metrics"
+    max_requests: int = 40
+    timeout_offset: float = 0.5
+    disable_exporter_metrics: bool = False
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"/[A-Za-z0-9._~/-]*", self.telemetry_path) or self.telemetry_path in TAKEN_PATHS:
+            raise SettingsError(f"web.telemetry-path: {self.telemetry_path!r} is no path to serve on, such as /metrics")
+
+
+class Server:
+    """Serves what `scraper` gathers.
+
+    `landing` makes the page at /. `reload` is called in a thread; its ValueError is the answer to who asked for it.
+    """
+
+    def __init__(
+        self, settings: WebSettings, scraper: Scraper, landing: Landing, reload: Callable[[], None] | None = None
+    ) -> None:
+        self._settings, self._scraper, self._landing, self._reload = settings, scraper, landing, reload
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="web")
+        self._requests = 0
+        self._reloading = asyncio.Lock()
+        self._runner: web.AppRunner | None = None
+        self._servers: list[asyncio.Server] = []
+        self.urls: list[str] = []
+        """Where it serves, once started: http://localhost:19445/ and so on."""
+
+    async def start(self) -> None:
+        """Binds and serves. Raises ListenError and WebConfigError."""
+        file = WebConfigFile(Path(self._settings.config_file)) if self._settings.config_file else None
+        context = FollowingContext.of(file) if file and file.read().tls else None
+        app = self._application(Guard(file, (*HEALTHY_PATHS, *READY_PATHS), self._workers))
+        if self._settings.systemd_socket:
+            sockets = listen.inherited(os.environ)
+        else:
+            sockets = listen.bind(self._settings.listen_address)
+        quiet = logging.Logger("aiohttp", logging.CRITICAL + 1)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=quiet,  # it would log each malformed request with a traceback
+            keepalive_timeout=IDLE_TIMEOUT,
+            lingering_time=1.0,
+            shutdown_timeout=1.0,
+        )
+        await self._runner.setup()
+        self.urls = [listen.url(bound, "https" if context else "http") for bound in sockets]
+        for bound in sockets:
+            server = await asyncio.get_running_loop().create_server(
+                self._protocol,
+                sock=bound,
+                ssl=context,
+                ssl_handshake_timeout=10.0 if context else None,
+                ssl_shutdown_timeout=2.0 if context else None,
+            )
+            self._servers.append(server)
+        log.info("listening on %s", ", ".join(self.urls))
+
+    def _protocol(self) -> asyncio.Protocol:
+        assert self._runner is not None and self._runner.server is not None
+        if len(self._runner.server.connections) >= MOST_CONNECTIONS:
+            return _Refuse()
+        return self._runner.server()
+
+    async def stop(self) -> None:
+        """Stops listening, lets answers under way finish within a second, and closes everything."""
+        for server in self._servers:
+            server.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _application(self, guard: Guard) -> web.Application:
+        app = web.Application(middlewares=[guard.middleware, self._errors], client_max_size=64 * 1024)
+        app.on_response_prepare.append(guard.add_headers)
+        app.router.add_get(self._settings.telemetry_path, self._metrics)
+        if self._settings.telemetry_path != "/":
+            app.router.add_get("/", self._page)
+        for path in HEALTHY_PATHS:
+            app.router.add_get(path, self._healthy)
+        for path in READY_PATHS:
+            app.router.add_get(path, self._ready)
+        if self._reload is not None:
+            app.router.add_post("/-/reload", self._do_reload)
+            app.router.add_put("/-/reload", self._do_reload)
+        return app
+
+    @web.middleware
+    async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (web.HTTPException, asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            log.exception("a request for %.100r failed", request.path)
+            raise web.HTTPInternalServerError(text="internal error; see the log\n") from None
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        try:
+            names = self._scraper.select(request.query.getall("collect[]", []), request.query.getall("exclude[]", []))
+            timeout = self._timeout(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds"))
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from None
+        format = prometheus.negotiate(request.headers.get("Accept", ""))
+        zipped = prometheus.accepts_gzip(request.headers.get("Accept-Encoding", ""))
+
+        def render(samples: Sequence[Sample]) -> bytes:
+            page = prometheus.render(samples, format)
+            self._scraper.dropped.add("duplicate", page.duplicates)
+            self._scraper.dropped.add("malformed", page.malformed)
+            # level 1 is a quarter of the default's time for a page a third larger
+            return gzip.compress(page.text, 1) if zipped else page.text
+
+        headers = {"Content-Type": format.value, "Vary": "Accept, Accept-Encoding"}
+        if zipped:
+            headers["Content-Encoding"] = "gzip"
+        return await self._answer(request, names, timeout, render, headers)
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        def render(samples: Sequence[Sample]) -> bytes:
+            return self._landing(samples, self._scraper.states()).encode("utf-8", "replace")
+
+        return await self._answer(
+            request,
+            None,
+            DEFAULT_TIMEOUT / 2,
+            render,
+            {
+                "Content-Type": "text/html; charset=utf-8",
+                "Cache-Control": "no-store",
+                "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+            },
+        )
+
+    async def _answer(
+        self,
+        request: web.Request,
+        names: frozenset[str] | None,
+        timeout: float,
+        render: Callable[[Sequence[Sample]], bytes],
+        headers: dict[str, str],
+    ) -> web.StreamResponse:
+        """Gathers, renders and sends; the sending included in the limit of requests, as it holds a page in memory."""
+        if self._settings.max_requests and self._requests >= self._settings.max_requests:
+            raise web.HTTPServiceUnavailable(
+                text=f"at the limit of {self._settings.max_requests} requests at once (--web.max-requests); try later\n"
+            )
+        self._requests += 1
+        try:
+            runs = self._scraper.begin(names)
+            if runs:
+                await asyncio.wait([asyncio.wrap_future(run.done) for run in runs], timeout=timeout)
+
+            def work(runs: Sequence[Run] = runs) -> bytes:
+                return render(self._scraper.finish(runs, names))
+
+            body = await asyncio.get_running_loop().run_in_executor(self._workers, work)
+            response = web.Response(body=body, headers=headers)
+            async with asyncio.timeout(SEND_TIMEOUT):
+                await response.prepare(request)
+                await response.write_eof()
+            return response
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the client does not read") from None
+        finally:
+            self._requests -= 1
+
+    def _timeout(self, header: str | None) -> float:
+        """The seconds for collecting that the scraper's own limit leaves. Raises ValueError for what is no number."""
+        if header is None:
+            return DEFAULT_TIMEOUT - self._settings.timeout_offset
+        try:
+            seconds = float(header)
+        except ValueError:
+            seconds = 0.0
+        if not seconds > 0:
+            raise ValueError("X-Prometheus-Scrape-Timeout-Seconds has to be a number above 0")
+        seconds = min(seconds, LONGEST_TIMEOUT)
+        return seconds - self._settings.timeout_offset if seconds > self._settings.timeout_offset else seconds
+
+    async def _healthy(self, _request: web.Request) -> web.Response:
+        return web.Response(text="accel-exporter is healthy\n")
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        if not self._scraper.ready:
+            raise web.HTTPServiceUnavailable(text="accel-exporter is starting or stopping\n")
+        return web.Response(text="accel-exporter is ready\n")
+
+    async def _do_reload(self, _request: web.Request) -> web.Response:
+        assert self._reload is not None
+        if self._reloading.locked():
+            raise web.HTTPConflict(text="a reload is under way\n")
+        async with self._reloading:
+            try:
+                await asyncio.to_thread(self._reload)
+            except ValueError as error:
+                raise web.HTTPInternalServerError(text=f"not reloaded: {error}\n") from None
+        return web.Response(text="reloaded\n")
+
+
+class _Refuse(asyncio.Protocol):
+    """Closes a connection beyond the limit at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

@@ -1,0 +1,161 @@
+"""What every request passes first: the web configuration's rate limit, client names, headers and users."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import Executor
+
+import bcrypt
+from aiohttp import web
+
+from exporter.web import tls
+from exporter.web.config import RateLimit, WebConfig, WebConfigError, WebConfigFile
+
+CACHED_ANSWERS = 100
+MOST_WAITING = 16
+HEADERS = {
+    "Server": "accel-exporter",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "deny",
+    "Referrer-Policy": "no-referrer",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+log = logging.getLogger(__name__)
+
+
+class Guard:
+    """aiohttp middleware for a web configuration file, or for none.
+
+    The paths in `exempt` (health checks) need no user, certificate name or rate: kubelet probes carry no credentials.
+    """
+
+    def __init__(self, file: WebConfigFile | None, exempt: Collection[str], executor: Executor) -> None:
+        self._file = file
+        self._exempt = frozenset(exempt)
+        self._users = Users(executor)
+        self._limiter = Limiter(file.read().rate_limit if file else RateLimit())
+        self._config = WebConfig()
+        self._problem = ""
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._file is not None:
+            try:
+                self._config = self._file.read()
+                self._problem = ""
+            except WebConfigError as error:
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    log.error("requests are answered with 500 until this is right: %s", error)
+                raise web.HTTPInternalServerError(text="the web configuration file is wrong; see the log\n") from None
+            if request.path not in self._exempt:
+                await self._check(request, self._config)
+        return await handler(request)
+
+    async def _check(self, request: web.Request, config: WebConfig) -> None:
+        if not self._limiter.allows():
+            raise web.HTTPTooManyRequests(text="rate limit reached; try again later\n")
+        if config.tls and config.tls.client_allowed_sans:
+            tunnel = request.transport and request.transport.get_extra_info("ssl_object")
+            if not tunnel or not tls.allowed(tunnel.getpeercert(), config.tls.client_allowed_sans):
+                raise web.HTTPForbidden(text="the client certificate carries no allowed name\n")
+        if config.users and not await self._users.knows(request.headers.get("Authorization", ""), config.users):
+            raise web.HTTPUnauthorized(text="user and password are needed\n", headers={"WWW-Authenticate": "Basic"})
+
+    async def add_headers(self, _request: web.Request, response: web.StreamResponse) -> None:
+        """For aiohttp's on_response_prepare: ours, then those of the web configuration."""
+        response.headers.update(HEADERS)
+        response.headers.update(self._config.http.headers)
+
+
+class Limiter:
+    """A token bucket: one request an interval on average, `burst` at once."""
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._interval, self._burst = limit.seconds, limit.burst
+        self._tokens, self._at = float(limit.burst), time.monotonic()
+
+    def allows(self) -> bool:
+        """Takes a token; False when there is none."""
+        if not self._interval:
+            return True
+        now = time.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) / self._interval)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class Users:
+    """Checks basic authentication. bcrypt takes tens of milliseconds: one at a time, off the event loop, and cached."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._answers: OrderedDict[bytes, bool] = OrderedDict()
+        self._salt = secrets.token_bytes(16)
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    async def knows(self, authorization: str, users: Mapping[str, str]) -> bool:
+        """True for the user and password of an Authorization header. Raises HTTPTooManyRequests when swamped."""
+        user, password = _credentials(authorization)
+        if user is None:
+            return False
+        # An unknown user takes as long as a known one, so that time does not tell the names.
+        hashed = users.get(user) or _nobody(users)
+        key = hashlib.blake2b("\0".join((user, hashed, password)).encode("utf-8", "surrogateescape"), key=self._salt)
+        answer = self._answers.get(key.digest())
+        if answer is None:
+            answer = await self._compare(password, hashed) and user in users
+        self._answers[key.digest()] = answer
+        self._answers.move_to_end(key.digest())
+        while len(self._answers) > CACHED_ANSWERS:
+            self._answers.popitem(last=False)
+        return answer
+
+    async def _compare(self, password: str, hashed: str) -> bool:
+        if self._waiting >= MOST_WAITING:
+            raise web.HTTPTooManyRequests(text="too many logins at once; try again later\n")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                return await asyncio.get_running_loop().run_in_executor(self._executor, _matches, password, hashed)
+        finally:
+            self._waiting -= 1
+
+
+def _credentials(authorization: str) -> tuple[str | None, str]:
+    scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None, ""
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode("utf-8", "surrogateescape")
+    except (binascii.Error, ValueError):
+        return None, ""
+    user, colon, password = text.partition(":")
+    return (user, password) if colon else (None, "")
+
+
+def _nobody(users: Mapping[str, str]) -> str:
+    """A hash that no password has, as costly to compare as the costliest of the users'."""
+    cost = max(hashed.split("$")[2] for hashed in users.values())
+    return f"$2b${cost}${'.' * 53}"
+
+
+def _matches(password: str, hashed: str) -> bool:
+    # bcrypt reads 72 bytes of a password; Go's compares those, the Python package refuses longer ones
+    try:
+        return bcrypt.checkpw(password.encode("utf-8", "surrogateescape")[:72], hashed.encode())
+    except ValueError:
+        return False

@@ -1,0 +1,77 @@
+"""The sockets to serve on: from host:port addresses, or handed over by systemd."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, MutableMapping
+
+_FIRST_FD = 3  # SD_LISTEN_FDS_START, sd_listen_fds(3)
+
+
+class ListenError(Exception):
+    """The exporter cannot listen where it was told to; the message says what to change."""
+
+
+def bind(addresses: Iterable[str]) -> list[socket.socket]:
+    """Listening sockets for `host:port`, `[v6]:port` or `:port` (every address, IPv4 and IPv6). Raises ListenError."""
+    sockets: list[socket.socket] = []
+    try:
+        for address in addresses:
+            sockets.append(_bind(address))
+    except ListenError:
+        for made in sockets:
+            made.close()
+        raise
+    if not sockets:
+        raise ListenError("there is no address to listen on: give --web.listen-address")
+    return sockets
+
+
+def _bind(address: str) -> socket.socket:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise ListenError(f"{address!r} is no address to listen on: write host:port, [IPv6]:port or :port")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        if not host and socket.has_dualstack_ipv6():
+            return socket.create_server(("", int(port)), family=socket.AF_INET6, dualstack_ipv6=True)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, int(port)), family=family)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        # create_server repeats the address in its message
+        reason = reason.partition(" (while")[0]
+        raise ListenError(f"cannot listen on {address}: {reason}; choose another with --web.listen-address") from error
+
+
+def inherited(environ: MutableMapping[str, str]) -> list[socket.socket]:
+    """The sockets that systemd's socket unit opened for this process. Raises ListenError when there are none.
+
+    The variables are removed, as sd_listen_fds(3) has it, so that no child takes the sockets for its own.
+    """
+    count, pid = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if not count.isdecimal() or not 0 < int(count) <= 64 or pid != str(os.getpid()):
+        raise ListenError(
+            "--web.systemd-socket is set, but systemd passed no socket: start the .socket unit, or drop the flag"
+        )
+    sockets = []
+    for descriptor in range(_FIRST_FD, _FIRST_FD + int(count)):
+        try:
+            os.set_inheritable(descriptor, False)
+            sockets.append(socket.socket(fileno=descriptor))
+        except OSError as error:
+            raise ListenError(
+                f"systemd passed descriptor {descriptor}, which is no socket: {error.strerror}"
+            ) from error
+    return sockets
+
+
+def url(bound: socket.socket, scheme: str, path: str = "/") -> str:
+    """Where a person finds what listens on this socket."""
+    name = bound.getsockname()
+    if bound.family not in (socket.AF_INET, socket.AF_INET6):
+        return f"unix:{name}"
+    host = {"::": "localhost", "0.0.0.0": "localhost"}.get(name[0], name[0])
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{name[1]}{path}"
