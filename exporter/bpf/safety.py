@@ -1,0 +1,188 @@
+"""Whether return probes could harm the observed processes, found out on a program of our own.
+
+On x86-64 a return probe replaces the caller's return address. Since Linux 6.11 the replacement makes a system call
+(uretprobe, 335), which a seccomp filter that does not know it denies or punishes by death; 6.14 and its backports let
+it pass (commit cf6cb56ef244). Where there are shadow stacks, Linux 6.6 to 6.10 does not put the new address there too.
+Elsewhere the replacement is a breakpoint, which no filter sees.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from exporter.bpf import object_path
+from exporter.bpf.elf import X86_64
+from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.subject import BASE, CODE, MACHINES, Subject, assemble, program
+from exporter.bpf.uprobe import Point, attach
+from exporter.model import Unavailable
+
+FUNCTION_AT, STEPS_AT, FILTERS_AT = 0x40, 0x80, 0x200
+"""Where in the code the probed function is, the steps of each confinement, and the seccomp filters."""
+RETURN = 1
+"""Key of the count of returns (enum hit of bpf/calibrate.bpf.c)."""
+RETURNED, REFUSED = 42, 77
+"""Exit status: what the probed function returned, and that the confinement is not to be had here."""
+
+# Makes the system calls of the confinement that the number of arguments chooses, as long as they return 0, then calls
+# the function and exits with what it returned. Nothing but exit is called then, which even the strict mode allows.
+LISTING = """
+8b 1c 24  mov ebx, dword ptr [rsp]
+c1 e3 06  shl ebx, 6
+81 c3 c0 00 40 00  add ebx, 0x4000c0
+8b 03  mov eax, dword ptr [rbx]
+85 c0  test eax, eax
+74 19  je 0x2b
+8b 7b 04  mov edi, dword ptr [rbx + 4]
+8b 73 08  mov esi, dword ptr [rbx + 8]
+8b 53 0c  mov edx, dword ptr [rbx + 0xc]
+0f 05  syscall
+83 c3 10  add ebx, 0x10
+85 c0  test eax, eax
+74 e8  je 0xc
+bf 4d 00 00 00  mov edi, 0x4d
+eb 07  jmp 0x32
+e8 10 00 00 00  call 0x40
+89 c7  mov edi, eax
+b8 3c 00 00 00  mov eax, 0x3c
+0f 05  syscall
+"""
+FUNCTION = """
+55  push rbp
+b8 2a 00 00 00  mov eax, 0x2a
+5d  pop rbp
+c3  ret
+"""
+
+_EXIT, _PRCTL, _ARCH_PRCTL = 60, 157, 158
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
+_ARCH_SHSTK_ENABLE, _ARCH_SHSTK_SHSTK = 0x5001, 1
+_FILTER_SIZE = 16 + 4 * 8
+_ALLOW, _ERRNO_EPERM, _KILL_PROCESS = 0x7FFF0000, 0x00050001, 0x80000000
+
+
+class Confinement(IntEnum):
+    """What the trial is run under; the value is its number of arguments."""
+
+    NONE = 0
+    STRICT = 1
+    FILTER_DENIES = 2
+    FILTER_KILLS = 3
+    SHADOW_STACK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """Whether a thread survives return probes under a seccomp filter, and with a shadow stack."""
+
+    seccomp: bool
+    shadow_stack: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What a process runs under."""
+
+    seccomp: bool
+    shadow_stack: bool
+
+
+def try_return_probes() -> Survival:
+    """Runs a return-probed program under each confinement, in about 60 ms, most of them waiting for the kernel.
+
+    What is not proven to be survived counts as deadly. Raises Unavailable where return probes cannot be tried.
+    """
+    if MACHINES.get(os.uname().machine) != X86_64:
+        return Survival(seccomp=True, shadow_stack=True)
+    try:
+        with Object(object_path("calibrate")) as object, Subject(image()) as subject:
+            point = Point(CODE + FUNCTION_AT)
+            link = attach(object.programs["on_return"], subject.path, [point], returns=True)
+            try:
+                ends = {confinement: subject.run(confinement)[0] for confinement in Confinement}
+            finally:
+                link.close()
+            hits: int = object.maps["hits"].get(RETURN) or 0
+    except BpfError as error:
+        raise Unavailable(f"return probes cannot be tried: {error}") from error
+    return judge(ends, hits)
+
+
+def judge(ends: Mapping[Confinement, int], hits: int) -> Survival:
+    """What the exit statuses of the trial say, and the number of returns that the probe saw."""
+    if hits < sum(end == RETURNED for end in ends.values()):
+        raise Unavailable("return probes attach but do not fire on this kernel")
+    survived = {confinement for confinement, end in ends.items() if end == RETURNED}
+    filters = {Confinement.NONE, Confinement.STRICT, Confinement.FILTER_DENIES, Confinement.FILTER_KILLS}
+    none_here = ends[Confinement.SHADOW_STACK] == REFUSED
+    shadow_stack = Confinement.NONE in survived and (none_here or Confinement.SHADOW_STACK in survived)
+    return Survival(seccomp=filters <= survived, shadow_stack=shadow_stack)
+
+
+def protection(proc: Path, pid: int) -> Protection | None:
+    """What /proc/PID/status says a process runs under; None when it is gone."""
+    try:
+        lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    seccomp = fields.get("Seccomp", "0").strip() != "0"
+    return Protection(seccomp, "shstk" in fields.get("x86_Thread_features", "").split())
+
+
+def returns_allowed(survival: Survival, users: Collection[Protection]) -> tuple[bool, str]:
+    """Whether a library may get return probes, given the processes that use it; if not, why and what to do.
+
+    Filters are common and a process can start under one at any time, so where one makes return probes deadly no
+    library gets them. Shadow stacks have to be asked for by the user of a program, so they only count where they are:
+    ask again whenever a process begins to use the library, and detach when the answer has changed.
+    """
+    if not survival.seccomp:
+        filtered = sum(user.seccomp for user in users)
+        return False, (
+            "on this kernel a return probe kills processes that run under a seccomp filter "
+            f"({filtered} of the {len(users)} that use this library do): update to Linux 6.14, 6.13.3 or 6.12.14"
+        )
+    if not survival.shadow_stack and any(user.shadow_stack for user in users):
+        return False, (
+            "a process that uses this library has a shadow stack, and on this kernel a return probe would kill it: "
+            "update to Linux 6.11 or later"
+        )
+    return True, ""
+
+
+def image() -> bytes:
+    """The program of the trial, for x86-64."""
+    code = assemble(LISTING).ljust(FUNCTION_AT, b"\0") + assemble(FUNCTION)
+    steps = b"".join(_steps(confinement).ljust(64, b"\0") for confinement in Confinement)
+    code = code.ljust(STEPS_AT, b"\0") + steps
+    return program(X86_64, code.ljust(FILTERS_AT, b"\0") + _filter(0, _ERRNO_EPERM) + _filter(1, _KILL_PROCESS))
+
+
+def _steps(confinement: Confinement) -> bytes:
+    """System calls, each a number and three arguments; zeroes end them."""
+    quietly = [(_PRCTL, _PR_SET_DUMPABLE, 0, 0), (_PRCTL, _PR_SET_NO_NEW_PRIVS, 1, 0)]
+    calls = {
+        Confinement.NONE: [],
+        Confinement.STRICT: [(_PRCTL, _PR_SET_SECCOMP, 1, 0)],
+        Confinement.FILTER_DENIES: [*quietly, (_PRCTL, _PR_SET_SECCOMP, 2, _filter_address(0))],
+        Confinement.FILTER_KILLS: [*quietly, (_PRCTL, _PR_SET_SECCOMP, 2, _filter_address(1))],
+        Confinement.SHADOW_STACK: [(_ARCH_PRCTL, _ARCH_SHSTK_ENABLE, _ARCH_SHSTK_SHSTK, 0)],
+    }
+    return b"".join(struct.pack("<4I", *call) for call in calls[confinement])
+
+
+def _filter_address(index: int) -> int:
+    return BASE + CODE + FILTERS_AT + _FILTER_SIZE * index
+
+
+def _filter(index: int, otherwise: int) -> bytes:
+    """struct sock_fprog and its instructions: allow exit, else do `otherwise`."""
+    instructions = [(0x20, 0, 0, 0), (0x15, 0, 1, _EXIT), (0x06, 0, 0, _ALLOW), (0x06, 0, 0, otherwise)]
+    header = struct.pack("<HxxxxxxQ", len(instructions), _filter_address(index) + 16)
+    return header + b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
