@@ -51,7 +51,7 @@ if [ "$level" = dev ]; then
 fi
 
 install_missing() {
-    local sudo="" command="apt-get install --yes --no-install-recommends ${missing[*]}"
+    local sudo="" log command="apt-get install --yes --no-install-recommends ${missing[*]}"
     if ! command -v apt-get >/dev/null; then
         echo "setup: this is neither Debian nor Ubuntu; install what these Debian packages hold, then try again:" >&2
         echo "    ${missing[*]}" >&2
@@ -68,7 +68,13 @@ install_missing() {
     fi
     echo "setup: installing ${missing[*]}"
     $sudo apt-get update -qq || echo "setup: apt-get update failed; going on with the lists that are there" >&2
-    $sudo env DEBIAN_FRONTEND=noninteractive $command -qq
+    log=$(mktemp)
+    if ! $sudo env DEBIAN_FRONTEND=noninteractive $command -qq -o Dpkg::Use-Pty=0 >"$log" 2>&1; then
+        tail -20 "$log" >&2
+        echo "setup: this did not work; mend it and try again: $command" >&2
+        exit 1
+    fi
+    rm "$log"
     # Debian starts a server that is installed; the tests want promtool and a server of their own.
     if [[ " ${missing[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
         $sudo systemctl disable --now --quiet prometheus
