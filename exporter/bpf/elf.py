@@ -123,6 +123,11 @@ class Elf:
                     return found.hex()
         return ""
 
+    @property
+    def symbol_count(self) -> int:
+        """How many symbols the tables say they hold: what it would cost to read all names."""
+        return sum(s.size // _SYMBOL.size for s in self._sections() if s.kind in (_DYNSYM, _SYMTAB))
+
     def functions(self, wanted: Collection[str] | None) -> dict[str, Function]:
         """The defined functions among `wanted` (None: all) of .dynsym and .symtab, by name.
 

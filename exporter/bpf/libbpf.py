@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -19,7 +19,6 @@ from exporter.bpf.native import BpfError, TestRunOptions, check, library
 __all__ = ["BpfError", "Events", "Link", "Map", "Object", "Program", "run_time_statistics"]
 
 _UPROBES = ("uprobe", "uretprobe")
-_BLOCK = 1 << 16
 _RUN_TIME = 0  # BPF_STATS_RUN_TIME
 
 
@@ -60,18 +59,6 @@ class Program:
         options = TestRunOptions(sz=size, ctx_in=ctypes.addressof(copy) if copy else None, ctx_size_in=len(context))
         check(library().bpf_prog_test_run_opts(self.fd, ctypes.byref(options)), f"run {self.name}")
         return ctypes.c_int32(options.retval).value
-
-    def iterate(self) -> Iterator[bytes]:
-        """Runs a SEC("iter/…") program over all it walks, and yields what it wrote, cut at no particular place."""
-        bpf = library()
-        link = check(bpf.bpf_program__attach(self.handle), f"attach {self.name} ({self.section})")
-        try:
-            descriptor = check(bpf.bpf_iter_create(bpf.bpf_link__fd(link)), f"run {self.name} ({self.section})")
-        finally:
-            bpf.bpf_link__destroy(link)
-        with open(descriptor, "rb", buffering=0) as written:
-            while block := written.read(_BLOCK):
-                yield block
 
     def stats(self) -> tuple[int, int]:
         """Nanoseconds spent in the program and runs counted, while run_time_statistics() or its sysctl was on."""
@@ -126,6 +113,8 @@ class Object:
         """Frees maps and programs. Close links first; readers in other threads get BpfError from then on."""
         for map in (*self.maps.values(), *([self._data] if self._data else [])):
             map.close()
+        for program in self.programs.values():
+            program.fd = -1
         handle, self._handle = self._handle, 0
         if handle:
             self._bpf.bpf_object__close(handle)

@@ -1,0 +1,170 @@
+"""The hooks of one probe in one library: placed, attached in few links, and known symbol by symbol."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.bpf import uprobe
+from exporter.bpf.elf import Elf, Function
+from exporter.bpf.libbpf import Link, Program
+from exporter.bpf.library import Library
+from exporter.bpf.placement import Placement
+from exporter.bpf.uprobe import AttachError, Point
+
+Place = Callable[[Elf, Function], Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """What runs at a function: a program of the object, with the number it gets from bpf_get_attach_cookie."""
+
+    program: str
+    cookie: int = 0
+    returns: bool = False
+    """Runs when the function returns instead of when it is called."""
+    paired: bool = False
+    """An entry probe that only serves a return probe: attached while return probes may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How one symbol of one library is observed."""
+
+    symbol: str
+    library: str
+    placement: str
+    """emulated or stepped; empty if no place was found."""
+    attached: bool
+    """Whether every hook of the symbol is attached."""
+    reason: str
+    """Why not. If attached: empty, or that another symbol's hooks see its calls."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the symbols of one library are to be probed."""
+
+    found: Mapping[str, Placement]
+    problems: Mapping[str, str]
+    """Symbols without a place, and why."""
+    same: Mapping[str, str]
+    """Symbols that are another name of the code of one in `found`, which is probed once."""
+
+
+def find_places(library: Library, symbols: Sequence[str], place: Place) -> Places:
+    """Places every symbol that the library has; what cannot be read is a problem of its symbols, not an error."""
+    found: dict[str, Placement] = {}
+    problems: dict[str, str] = {}
+    same: dict[str, str] = {}
+    first: dict[int, str] = {}
+    present = [symbol for symbol in symbols if symbol in library.functions]
+    try:
+        with Elf.open(library.open_path) as elf:
+            for symbol in present:
+                function = library.functions[symbol]
+                named = first.setdefault(function.offset, symbol)
+                if named != symbol:
+                    same[symbol] = named
+                    continue
+                try:
+                    found[symbol] = place(elf, function)
+                except (OSError, ValueError) as error:
+                    problems[symbol] = f"no place for a probe: {error}"
+    except (OSError, ValueError) as error:
+        return Places({}, dict.fromkeys(present, f"cannot read the library: {error}"), {})
+    return Places(found, problems, same)
+
+
+class Hooked:
+    """One library's hooks: attached when made, those that need return probes by the first `review`.
+
+    What fails is a reason in `states`, never an error.
+    """
+
+    def __init__(
+        self, programs: Mapping[str, Program], library: Library, hooks: Mapping[str, Sequence[Hook]], places: Places
+    ) -> None:
+        self.library, self.places = library, places
+        self.returned = False
+        """Whether return probes were ever attached."""
+        self._programs, self._hooks = programs, hooks
+        self._lock = threading.Lock()
+        self._failed: dict[tuple[str, bool], str] = {}
+        self._return_links: list[Link] = []
+        self._refusal = "no return probes: no process uses the library yet"
+        self._closed = False
+        self._links = self._attach(with_returns=False)
+
+    def review(self, allowed: bool, reason: str) -> None:
+        """Attaches or detaches return probes, and entries paired with them, as is allowed now."""
+        with self._lock:
+            if self._closed:
+                return
+            if not allowed:
+                for link in reversed(self._return_links):  # entries first: none is left waiting for its return
+                    link.close()
+                self._return_links, self._refusal = [], f"no return probes: {reason}"
+            elif self._refusal:
+                self._refusal = ""
+                self._return_links = self._attach(with_returns=True)
+                self.returned = self.returned or bool(self._return_links)
+
+    @property
+    def refused(self) -> bool:
+        """Whether return probes are wanted and not allowed at present."""
+        return bool(self._refusal) and any(self._waits_for_returns(symbol) for symbol in self.places.found)
+
+    def states(self) -> Iterator[State]:
+        with self._lock:
+            library = self.library.path
+            for symbol, reason in self.places.problems.items():
+                yield State(symbol, library, "", False, reason)
+            reasons = {symbol: self._why_not(symbol) for symbol in self.places.found}
+            for symbol, reason in reasons.items():
+                yield State(symbol, library, self.places.found[symbol].kind, not reason, reason)
+            for symbol, probed in self.places.same.items():
+                kind = self.places.found[probed].kind if probed in reasons else ""
+                reason = reasons.get(probed) or self.places.problems.get(probed, "")
+                yield State(symbol, library, kind, not reason, reason or f"the same code as {probed}")
+
+    def close(self) -> None:
+        """Detaches everything; harmless when done before."""
+        with self._lock:
+            self._closed = True
+            uprobe.close_all([*self._return_links, *self._links])
+
+    def _why_not(self, symbol: str) -> str:
+        refusal = self._refusal if self._waits_for_returns(symbol) else ""
+        return self._failed.get((symbol, False)) or self._failed.get((symbol, True)) or refusal
+
+    def _waits_for_returns(self, symbol: str) -> bool:
+        return any(hook.returns or hook.paired for hook in self._hooks[symbol])
+
+    def _attach(self, with_returns: bool) -> list[Link]:
+        """The links of all hooks that depend on return probes, or of all that do not; return probes come first."""
+        groups: dict[tuple[bool, str], dict[Point, str]] = {}
+        for symbol, placement in self.places.found.items():
+            for hook in self._hooks[symbol]:
+                if (hook.returns or hook.paired) is with_returns:
+                    points = groups.setdefault((not hook.returns, hook.program), {})
+                    points[Point(placement.offset, hook.cookie)] = symbol
+        links = []
+        for (entry, program), symbols in sorted(groups.items()):
+            link, failed = self._attach_group(self._programs[program], symbols, not entry)
+            links += [link] if link else []
+            self._failed.update({(symbol, with_returns): reason for symbol, reason in failed.items()})
+        return links
+
+    def _attach_group(
+        self, program: Program, symbols: dict[Point, str], returns: bool
+    ) -> tuple[Link | None, dict[str, str]]:
+        """One program at many points. Those that the kernel refuses are left out, and given with the reason."""
+        failed: dict[str, str] = {}
+        while symbols:
+            try:
+                return uprobe.attach(program, self.library.open_path, [*symbols], returns), failed
+            except AttachError as error:
+                failed.update({symbols.pop(point): str(error) for point in error.failed})
+        return None, failed

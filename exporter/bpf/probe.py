@@ -1,0 +1,230 @@
+"""A probe: one loaded object and a table of which of its programs run at which function of which libraries.
+
+`Probes` is told by exporter.bpf.targets of every library that has one of its symbols and of every process that uses
+one; it attaches, keeps what is and is not observed, and tells the exporter's own metrics about it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from exporter.bpf.calibrate import Costs
+from exporter.bpf.elf import Elf
+from exporter.bpf.hooks import Hook, Hooked, Place, State, find_places
+from exporter.bpf.libbpf import Link, Object
+from exporter.bpf.library import Library
+from exporter.bpf.placement import place as cheapest_place
+from exporter.bpf.safety import Protection
+from exporter.model import Kind, Metric, Sample
+
+__all__ = ["Hook", "Listener", "Probes", "State"]
+
+ATTACHED = Metric(
+    "accel_exporter.probe.attached",
+    "1 if every probe of the symbol is attached in this library, else 0; the landing page says why not. "
+    "A hit costs little at placement=emulated, and a second trap at placement=stepped.",
+    Kind.GAUGE,
+    labels=("probe", "symbol", "library", "placement"),
+)
+HITS = Metric(
+    "accel_exporter.probe.hits",
+    "Calls of the symbol that the probe saw.",
+    Kind.COUNTER,
+    labels=("probe", "symbol"),
+)
+RUN = Metric(
+    "accel_exporter.probe.run",
+    "Time spent in the probe's BPF programs, as the kernel measured it; only while its BPF statistics are switched on.",
+    Kind.COUNTER,
+    unit="s",
+    labels=("probe",),
+)
+MISSING = Metric(
+    "accel_exporter.probe.symbols.missing",
+    "Symbols the probe wants that this library does not have; other versions of it do.",
+    Kind.GAUGE,
+    labels=("probe", "library"),
+)
+UNCOVERED = Metric(
+    "accel_exporter.probe.symbols.uncovered",
+    "Functions of this library that look as if they should be probed and are not: calls of them are not counted.",
+    Kind.GAUGE,
+    labels=("probe", "library"),
+)
+OVERHEAD = Metric(
+    "accel_exporter.overhead",
+    "Time the probes took from the observed threads: hits times the cost of a hit, as measured on this node at start. "
+    "Where libraries differ in placement, the dearest one is taken.",
+    Kind.COUNTER,
+    unit="s",
+    labels=("probe",),
+)
+MOST_SYMBOLS = 100_000
+"""A file with more is not searched for functions that should be in the table: it would take seconds."""
+
+
+class Listener(Protocol):
+    """Wants to know of the processes that use a probed library; called in the targets' thread, after the probes."""
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
+    def process_ended(self, pid: int) -> None: ...
+    def process_replaced(self, pid: int) -> None: ...
+
+
+def _one_family(_: str) -> str:
+    return ""
+
+
+@dataclass
+class _Probed:
+    hooked: Hooked
+    uncovered: tuple[str, ...]
+    users: dict[int, Protection] = field(default_factory=dict)
+
+
+class Probes:
+    """An Interest for Targets, made of one object and a table from symbol to hooks.
+
+    `hits` gives the calls seen by symbol, never falling. `protection` tells what a process runs under, and
+    `returns_allowed` whether return probes are safe for such users of one library, and why not (exporter.bpf.safety).
+    `coverable` is what names of functions look like that should be in the table. `family` names the API a symbol
+    belongs to: a library misses symbols only of families it has some of.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        object: Object,
+        table: Mapping[str, Sequence[Hook]],
+        *,
+        hits: Callable[[], Mapping[str, int]],
+        protection: Callable[[int], Protection | None],
+        returns_allowed: Callable[[Collection[Protection]], tuple[bool, str]],
+        costs: Costs | None = None,
+        coverable: re.Pattern[str] | None = None,
+        family: Callable[[str], str] = _one_family,
+        listener: Listener | None = None,
+        place: Place = cheapest_place,
+    ) -> None:
+        self.name, self.symbols = name, frozenset(table)
+        self._object, self._table, self._hits, self._costs = object, table, hits, costs
+        self._protection, self._returns_allowed = protection, returns_allowed
+        self._coverable, self._family, self._listener, self._place = coverable, family, listener, place
+        self._lock = threading.Lock()
+        self._probed: dict[int, _Probed] = {}  # by id() of the library, whose (dev, ino) may be used again
+        self._dearest: dict[str, float] = {}
+
+    def attach(self, library: Library) -> Link:
+        """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
+        hooked = Hooked(self._object.programs, library, self._table, find_places(library, [*self._table], self._place))
+        with self._lock:
+            self._probed[id(library)] = _Probed(hooked, self._find_uncovered(library))
+        self._remember_costs(hooked)
+        return Link(lambda: self._release(library))
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        probed = self._probed.get(id(library))
+        protection = self._protection(pid)
+        if probed and protection:
+            probed.users[pid] = protection
+            self._review(probed)
+        if self._listener:
+            self._listener.process_started(pid, library, from_first_call)
+
+    def process_ended(self, pid: int) -> None:
+        self._forget(pid)
+        if self._listener:
+            self._listener.process_ended(pid)
+
+    def process_replaced(self, pid: int) -> None:
+        self._forget(pid)
+        if self._listener:
+            self._listener.process_replaced(pid)
+
+    def states(self) -> list[State]:
+        """How each symbol of each library is observed, and why not; for people to read."""
+        return [state for probed in self._present() for state in probed.hooked.states()]
+
+    def uncovered(self) -> dict[str, tuple[str, ...]]:
+        """The names behind accel_exporter_probe_symbols_uncovered, by library."""
+        return {probed.hooked.library.path: probed.uncovered for probed in self._present()}
+
+    def collect(self) -> Iterator[Sample]:
+        """The exporter's own metrics about this probe."""
+        yield from self._collect_states()
+        yield from self._collect_symbols()
+        probe = {"probe": self.name}
+        hits = self._hits()
+        for symbol, calls in hits.items():
+            yield HITS.sample(calls, probe | {"symbol": symbol})
+        if self._costs:
+            yield OVERHEAD.sample(sum(self._dearest.get(symbol, 0.0) * calls for symbol, calls in hits.items()), probe)
+        measured = [program.stats() for program in self._object.programs.values()]
+        if any(runs for _, runs in measured):
+            yield RUN.sample(sum(nanoseconds for nanoseconds, _ in measured) / 1e9, probe)
+
+    def _collect_states(self) -> Iterator[Sample]:
+        """Files of one path, as two containers have them, are one series: the worse of them."""
+        attached: dict[tuple[str, str, str], bool] = {}
+        for state in self.states():
+            key = state.symbol, state.library, state.placement
+            attached[key] = attached.get(key, True) and state.attached
+        for (symbol, library, placement), value in attached.items():
+            labels = {"probe": self.name, "symbol": symbol, "library": library, "placement": placement}
+            yield ATTACHED.sample(int(value), labels)
+
+    def _collect_symbols(self) -> Iterator[Sample]:
+        missing: dict[str, int] = defaultdict(int)
+        uncovered: dict[str, int] = defaultdict(int)
+        for probed in self._present():
+            library = probed.hooked.library
+            missing[library.path] = max(missing[library.path], self._count_missing(library))
+            uncovered[library.path] = max(uncovered[library.path], len(probed.uncovered))
+        for path, count in missing.items():
+            yield MISSING.sample(count, {"probe": self.name, "library": path})
+        for path, count in uncovered.items() if self._coverable else ():
+            yield UNCOVERED.sample(count, {"probe": self.name, "library": path})
+
+    def _count_missing(self, library: Library) -> int:
+        families = {self._family(symbol) for symbol in self.symbols if symbol in library.functions}
+        return sum(self._family(symbol) in families for symbol in self.symbols if symbol not in library.functions)
+
+    def _find_uncovered(self, library: Library) -> tuple[str, ...]:
+        if not self._coverable:
+            return ()
+        try:
+            with Elf.open(library.open_path) as elf:
+                names = elf.functions(None) if elf.symbol_count <= MOST_SYMBOLS else {}
+        except (OSError, ValueError):
+            return ()  # find_places says what is wrong with the file
+        return tuple(sorted(name for name in names if name not in self.symbols and self._coverable.fullmatch(name)))
+
+    def _remember_costs(self, hooked: Hooked) -> None:
+        if costs := self._costs:
+            for symbol, placement in hooked.places.found.items():
+                known = (costs.of(placement.kind, returns) for returns in {False, hooked.returned})
+                self._dearest[symbol] = max(self._dearest.get(symbol, 0.0), *(cost or 0.0 for cost in known))
+
+    def _present(self) -> list[_Probed]:
+        with self._lock:
+            return [*self._probed.values()]
+
+    def _review(self, probed: _Probed) -> None:
+        probed.hooked.review(*self._returns_allowed(probed.users.values()))
+        self._remember_costs(probed.hooked)
+
+    def _forget(self, pid: int) -> None:
+        for probed in self._present():
+            if probed.users.pop(pid, None) and probed.users:
+                self._review(probed)
+
+    def _release(self, library: Library) -> None:
+        with self._lock:
+            probed = self._probed.pop(id(library), None)
+        if probed:
+            probed.hooked.close()
