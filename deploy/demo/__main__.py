@@ -153,7 +153,7 @@ class Demo:
                 scrape = self.scrape()
                 if scrape.total(LAUNCHES, pid=str(job)):
                     return
-                if scrape.total("accel_exporter_collector_success", collector="cuda") == 0:
+                if scrape.total("accel_exporter_collector_available", collector="cuda") == 0:
                     raise DemoError(
                         "the exporter cannot attach CUDA probes on this machine; "
                         f"`.venv/bin/accel-exporter doctor` tells what to do. It said:\n{self._tail()}"
