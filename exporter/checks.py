@@ -68,18 +68,12 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 
 def _capabilities(_: Settings) -> Answer:
-    missing = _missing_capabilities()
+    missing = privileges.missing()
     if not missing:
         return Status.OK, f"all capabilities that probes need are there (uid {os.geteuid()})"
     why = ", ".join(f"{name} (to {privileges.OBSERVING[name]})" for name in missing)
     remedy = "run as root, or grant them (systemd AmbientCapabilities=, --cap-add, securityContext)"
     return Status.FAIL, f"missing: {why}", remedy
-
-
-def _missing_capabilities() -> list[str]:
-    held = privileges.effective()
-    covered = ("CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE") if "CAP_SYS_ADMIN" in held else ()
-    return [name for name in privileges.OBSERVING if name not in held and name not in covered]
 
 
 def _libbpf(_: Settings) -> Answer:
@@ -123,7 +117,7 @@ def _uprobes(settings: Settings) -> Answer:
             "the kernel has no uprobes: no library can be probed",
             "use a kernel with CONFIG_UPROBE_EVENTS",
         )
-    if {"CAP_BPF", "CAP_PERFMON"} & set(_missing_capabilities()):
+    if {"CAP_BPF", "CAP_PERFMON"} & set(privileges.missing()):
         return Status.INFO, "uprobes; of what kind is not told without CAP_BPF and CAP_PERFMON"
     if multi.supported():
         return Status.OK, "uprobes, with multi-uprobe links: attaching and detaching take milliseconds"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
 import exporter.collectors
-from exporter.model import Collector, Metric, Unavailable
+from exporter.model import Collector, Metric
 from exporter.node import Flag, Node
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Found:
 def collectors(package: ModuleType = exporter.collectors) -> dict[str, Found]:
     """The collectors of a package by name, in alphabetical order.
 
-    One that cannot be imported is reported and then unavailable; the others are not concerned.
+    One that cannot be imported fails, for that reason, when it is to be created; the others are not concerned.
     """
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
     return {name: _load(f"{package.__name__}.{name}") for name in names}
@@ -51,21 +48,20 @@ def _load(path: str) -> Found:
     name = path.rpartition(".")[2]
     try:
         module = importlib.import_module(path)
+        return Found(
+            name,
+            (module.__doc__ or "").strip().partition("\n")[0],
+            getattr(module, "DEFAULT", True),
+            getattr(module, "FLAGS", ()),
+            metrics(module),
+            module.create,
+        )
     except Exception as error:
-        log.exception("collector cannot be imported", extra={"collector": name})
-        return Found(name, "cannot be imported", True, (), (), _unavailable(f"its module cannot be imported: {error}"))
-    return Found(
-        name,
-        (module.__doc__ or "").strip().partition("\n")[0],
-        getattr(module, "DEFAULT", True),
-        getattr(module, "FLAGS", ()),
-        metrics(module),
-        module.create,
-    )
+        return Found(name, "Cannot be imported.", True, (), (), _raise(error))
 
 
-def _unavailable(reason: str) -> Callable[[Node], Collector]:
+def _raise(error: Exception) -> Callable[[Node], Collector]:
     def create(_: Node) -> Collector:
-        raise Unavailable(reason, "reinstall accel-exporter, or switch this collector off")
+        raise error
 
     return create

@@ -6,45 +6,104 @@ import json
 import os
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TextIO
 
 from exporter import version
+from exporter.bpf.probe import ATTACHED
 from exporter.checks import Finding, Status
+from exporter.discover import Found
+from exporter.model import Labels
+from exporter.observer import Observer
+from exporter.scrape import Health, State
+from exporter.settings import Settings
+
+SEARCH_WITHIN = 30.0
+DETACH_WITHIN = 5.0
+NAME_WIDTH = 16
 
 _COLOURS = {Status.OK: "32", Status.INFO: "36", Status.WARN: "33", Status.FAIL: "31"}
+
+
+def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding], list[Labels]]:
+    """Starts everything that observes, as a run would, and ends it again: what came of it, and every probe's labels."""
+    observer = Observer(settings, found, spans=lambda span: None)
+    try:
+        observer.start()
+        searched = not observer.refusal and observer.targets.scanned.wait(SEARCH_WITHIN)
+        samples = observer.scraper.gather()
+        findings = [_collector(state) for state in observer.scraper.states()]
+    finally:
+        began = time.monotonic()
+        observer.close()
+        seconds = time.monotonic() - began
+    probes: list[Labels] = [{**sample.labels, "attached": str(sample.value)} for sample in samples if sample.metric is ATTACHED]
+    findings.append(_search(observer.refusal, searched, probes))
+    late = Status.OK if seconds <= DETACH_WITHIN else Status.FAIL
+    return [*findings, Finding("detaching", late, f"everything was detached in {seconds:.1f} s")], probes
+
+
+def _collector(state: State) -> Finding:
+    name = f"collector {state.name}"
+    if state.health is Health.OK:
+        return Finding(name, Status.OK, "started, and read once")
+    status = Status.WARN if state.health is Health.UNAVAILABLE else Status.FAIL
+    return Finding(name, status, f"{state.health.value}: {state.reason}", state.remedy)
+
+
+def _search(refusal: str, searched: bool, probes: Sequence[Labels]) -> Finding:
+    if refusal or not searched:
+        return Finding("attaching", Status.FAIL, refusal or f"the search took longer than {SEARCH_WITHIN:.0f} s")
+    missing = [probe["symbol"] for probe in probes if probe["attached"] == "0"]
+    if missing:
+        return Finding("attaching", Status.FAIL, f"not every function could be probed: {', '.join(missing[:10])}")
+    if not probes:
+        return Finding("attaching", Status.OK, "no process uses a library that has probes now; they wait for one")
+    libraries = {probe["library"] for probe in probes}
+    return Finding("attaching", Status.OK, f"{len(probes)} functions probed in {', '.join(sorted(libraries))}")
 
 
 def failed(findings: Iterable[Finding]) -> bool:
     return any(finding.status is Status.FAIL for finding in findings)
 
 
-def write(findings: Sequence[Finding], to: TextIO, as_json: bool) -> None:
+def write(findings: Sequence[Finding], probes: Sequence[Labels], to: TextIO, as_json: bool) -> None:
     """Prints findings for people, or as one JSON object. Piped, a finding is one line: status, name,
     sentence, remedy.
     """
     if as_json:
         shown = [asdict(finding) | {"status": finding.status.value} for finding in findings]
-        print(json.dumps({"build": asdict(version.build()), "findings": shown}, indent=2), file=to)
+        print(json.dumps({"build": asdict(version.build()), "findings": shown, "probes": probes}, indent=2), file=to)
         return
     pretty = to.isatty()
     for finding in findings:
         print(_for_terminal(finding) if pretty else _plain(finding), file=to)
+    if probes:
+        print(f"\n{_table(probes)}\n", file=to)
     counts = ", ".join(f"{sum(f.status is status for f in findings)} {status.value}" for status in Status)
     print(f"\n{counts}" if pretty else counts, file=to)
 
 
+def _table(probes: Sequence[Labels]) -> str:
+    rows = [tuple(probes[0]), *(tuple(probe.values()) for probe in probes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
 def _plain(finding: Finding) -> str:
-    line = f"{finding.status.value:4}  {finding.name:14}  {finding.says}"
+    line = f"{finding.status.value:4}  {finding.name:{NAME_WIDTH}}  {finding.says}"
     return " ".join(f"{line} -> {finding.do}".splitlines() if finding.do else line.splitlines())
 
 
 def _for_terminal(finding: Finding) -> str:
-    width = max(60, min(120, shutil.get_terminal_size().columns)) - 22
+    width = max(60, min(120, shutil.get_terminal_size().columns)) - NAME_WIDTH - 8
     lines = [line for part in finding.says.splitlines() for line in textwrap.wrap(part, width)]
     lines += textwrap.wrap(f"→ {finding.do}", width) if finding.do else []
     status = f"{finding.status.value:4}"
     if "NO_COLOR" not in os.environ:
         status = f"\x1b[{_COLOURS[finding.status]}m{status}\x1b[0m"
-    return f"{status}  {finding.name:14}  " + ("\n" + " " * 22).join(lines)
+    return f"{status}  {finding.name:{NAME_WIDTH}}  " + ("\n" + " " * (NAME_WIDTH + 8)).join(lines)

@@ -53,7 +53,7 @@ class Option:
     def expects(self) -> str:
         """What a value has to be, for people."""
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            return "one of " + ", ".join(filter(None, self.choices))
         if self.duration:
             return "a duration such as 15s or 500ms"
         return {
@@ -73,7 +73,7 @@ class Option:
             case tuple():
                 return ",".join(self.default)
             case float() if self.duration:
-                return f"{self.default:g}s"
+                return f"{self.default:g}s" if self.default else ""
         return str(self.default)
 
     def parse(self, text: str) -> Value:

@@ -111,8 +111,15 @@ class Scraper:
             except Exception as error:
                 self._note(_failure(name, error, None))
             else:
-                self._startable[name] = collector
+                self._startable = {**self._startable, name: collector}  # a scrape may be going through it
         self.ready = True
+
+    def replace(self, collectors: Sequence[Collector], disabled: Collection[str]) -> None:
+        """Starts these collectors in place of those before, which have been closed."""
+        self._collectors = {collector.name: collector for collector in collectors}
+        self._disabled = frozenset(disabled)
+        self._states = {name: State(name, Health.WAITING) for name in self._collectors}
+        self.start()
 
     def states(self) -> list[State]:
         """How every collector fared, in order of their names."""
@@ -222,6 +229,8 @@ class Scraper:
 
     def _note(self, state: State) -> None:
         """Remembers a state; logs it when it is another than was said last, being late or well again once a minute."""
+        if state.name not in self._collectors:
+            return  # replaced while it ran
         self._states[state.name] = state
         said, at = self._said.get(state.name, (Health.OK, -LOG_SECONDS))
         now = time.monotonic()

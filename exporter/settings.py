@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from exporter import log, options, version
 from exporter.discover import Found
 from exporter.options import Option, Parser, SettingsError, Value
+from exporter.otlp import PROTOCOLS, OtlpSettings
 from exporter.server import WebSettings
 
 Section = TypeVar("Section")
@@ -23,7 +24,7 @@ GROUPS = {
     "collectors": "Collectors",
 }
 
-_WEB = WebSettings()
+_WEB, _OTLP = WebSettings(), OtlpSettings()
 
 OPTIONS = (
     Option("config.file", "", "YAML file with any of these settings, nested at the dots", "general", metavar="FILE"),
@@ -59,6 +60,29 @@ OPTIONS = (
         "leave out the process_* metrics of the exporter itself",
         "web",
     ),
+    Option(
+        "otlp.endpoint",
+        _OTLP.endpoint,
+        "where to push metrics and spans, as http://host:4318; empty: OTEL_EXPORTER_OTLP_ENDPOINT, or no push",
+        "otlp",
+        metavar="URL",
+    ),
+    Option(
+        "otlp.protocol",
+        _OTLP.protocol,
+        "how to push; empty: OTEL_EXPORTER_OTLP_PROTOCOL, or http/protobuf",
+        "otlp",
+        choices=("", *PROTOCOLS),
+        metavar="|".join(PROTOCOLS),
+    ),
+    Option("otlp.headers", _OTLP.headers, "headers of a request", "otlp", metavar="NAME=VALUE"),
+    Option(
+        "otlp.metrics-interval",
+        _OTLP.metrics_interval,
+        "between two pushes of metrics; 0: OTEL_METRIC_EXPORT_INTERVAL, or 60s",
+        "otlp",
+        duration=True,
+    ),
     Option("log.level", "info", "least severity that is logged", "log", choices=tuple(log.LEVELS)),
     Option("log.format", "logfmt", "form of a log line", "log", choices=log.FORMATS),
     Option("path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR"),
@@ -79,6 +103,7 @@ class Settings:
     """What the exporter runs with. `collectors` holds those switched on, each with its own settings by flag name."""
 
     web: WebSettings
+    otlp: OtlpSettings
     log: LogSettings
     collectors: Mapping[str, Mapping[str, Any]]
     procfs: Path
@@ -130,6 +155,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
     values = {option.name: option.default for option in declared} | given
     return Settings(
         web=_web(values),
+        otlp=_section(OtlpSettings, "otlp.", values),
         log=_section(LogSettings, "log.", values),
         collectors={
             collector.name: {flag.name: values[f"collector.{collector.name}.{flag.name}"] for flag in collector.flags}

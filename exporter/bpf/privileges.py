@@ -47,6 +47,13 @@ def effective(status: Path = Path("/proc/self/status")) -> frozenset[str]:
     return frozenset(name for name, number in CAPABILITIES.items() if mask >> number & 1)
 
 
+def missing() -> list[str]:
+    """Which of OBSERVING this process lacks; CAP_SYS_ADMIN stands for those that were once part of it."""
+    held = effective()
+    covered = ("CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE") if "CAP_SYS_ADMIN" in held else ()
+    return [name for name in OBSERVING if name not in held and name not in covered]
+
+
 def drop(keep: Collection[str]) -> frozenset[str]:
     """Gives up, for good and for every program started from here, all capabilities but those in `keep`.
 

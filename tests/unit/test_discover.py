@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,7 +12,6 @@ from unittest.mock import Mock
 import pytest
 
 from exporter import discover
-from exporter.model import Unavailable
 from exporter.node import Flag
 
 GOOD = '''"""Counts sheep.
@@ -40,6 +38,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
     (folder / "good.py").write_text(GOOD)
     (folder / "broken.py").write_text("raise RuntimeError('no')\n")
     (folder / "costly.py").write_text('"""Costs."""\nDEFAULT = False\ncreate = print\n')
+    (folder / "empty.py").write_text('"""Creates nothing."""')
     (folder / "_shared.py").write_text("raise RuntimeError('not a collector')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield import_module("flock")
@@ -51,7 +50,7 @@ def test_found(package: ModuleType) -> None:
     """Each module of the folder is a collector, with the help, flags and metrics it declares."""
     found = discover.collectors(package)
 
-    assert ["broken", "costly", "good"] == list(found)
+    assert ["broken", "costly", "empty", "good"] == list(found)
     good = found["good"]
     assert ("Counts sheep.", True) == (good.help, good.default)
     assert (Flag("fence", 3, "height"),) == good.flags
@@ -60,14 +59,11 @@ def test_found(package: ModuleType) -> None:
     assert ("Costs.", False, ()) == (found["costly"].help, found["costly"].default, found["costly"].flags)
 
 
-def test_broken_module(package: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
-    """A module that cannot be imported costs only itself, and is reported once."""
-    with caplog.at_level(logging.ERROR):
-        broken = discover.collectors(package)["broken"]
-
-    assert ["collector cannot be imported"] == [line.message for line in caplog.records]
-    with pytest.raises(Unavailable, match="cannot be imported: no"):
-        broken.create(Mock())
+@pytest.mark.parametrize(("name", "error"), [("broken", RuntimeError), ("empty", AttributeError)])
+def test_broken_module(package: ModuleType, name: str, error: type[Exception]) -> None:
+    """A module that cannot be imported, or creates nothing, costs only itself: its collector fails for that reason."""
+    with pytest.raises(error):
+        discover.collectors(package)[name].create(Mock())
 
 
 def test_ours_declare() -> None:

@@ -189,11 +189,11 @@ FINDINGS = [
 def test_plain() -> None:
     """Piped, each finding is one line and the last line counts them."""
     out = io.StringIO()
-    doctor.write(FINDINGS, out, as_json=False)
+    doctor.write(FINDINGS, [], out, as_json=False)
 
     assert [
-        "ok    one             it works",
-        "fail  two             it does not:   because -> do this",
+        "ok    one               it works",
+        "fail  two               it does not:   because -> do this",
         "1 ok, 0 info, 0 warn, 1 fail",
     ] == out.getvalue().splitlines()
 
@@ -201,7 +201,7 @@ def test_plain() -> None:
 def test_json() -> None:
     """For programs the same is one JSON object with the build."""
     out = io.StringIO()
-    doctor.write(FINDINGS, out, as_json=True)
+    doctor.write(FINDINGS, [], out, as_json=True)
 
     told = json.loads(out.getvalue())
 
@@ -218,7 +218,7 @@ def test_terminal(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], colo
     monkeypatch.setattr(doctor.shutil, "get_terminal_size", lambda: SimpleNamespace(columns=70))
     out = io.StringIO()
     out.isatty = lambda: True  # type: ignore[method-assign]
-    doctor.write([Finding("long", Status.WARN, "word " * 40, "do")], out, as_json=False)
+    doctor.write([Finding("long", Status.WARN, "word " * 40, "do")], [], out, as_json=False)
 
     lines = out.getvalue().splitlines()
 

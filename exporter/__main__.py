@@ -1,0 +1,98 @@
+"""The command line: `accel-exporter` runs, `accel-exporter doctor` tells what can be observed here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from exporter import checks, discover, doctor, log, options, otlp, settings
+from exporter.app import App
+from exporter.bpf import libbpf, multi, privileges
+from exporter.bpf.native import BpfError
+from exporter.discover import Found
+from exporter.model import Labels
+from exporter.options import SettingsError
+from exporter.settings import Settings
+from exporter.systemd import Notifier
+
+EXIT_SETTINGS = 2
+logger = logging.getLogger("exporter")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; the exit code: 0 well, 1 failed, 2 wrong flags or settings."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = given.pop(0) if given[:1] == ["doctor"] else "run"
+    log.configure("info", "logfmt")
+    found = discover.collectors()
+    try:
+        flags = options.from_flags(settings.make_parser(found.values()), given, settings.all_options(found.values()))
+        if command == "run" and (flags["check"] or flags["json"]):
+            raise SettingsError("--check and --json are for `accel-exporter doctor`")
+        chosen = settings.load(flags, os.environ, list(found.values()))
+        log.configure(chosen.log.level, chosen.log.format)
+        return _doctor(chosen, found, flags) if command == "doctor" else _run(chosen, found, flags)
+    except SettingsError as error:
+        print(f"accel-exporter: {error}", file=sys.stderr)
+        return EXIT_SETTINGS
+
+
+def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
+    plan = otlp.plan(chosen.otlp, os.environ)
+    statistics = _statistics() if chosen.bpf_stats else None
+    if not chosen.privileges_keep:
+        _drop_capabilities(chosen)
+    missing = privileges.missing()
+    if missing:
+        logger.warning("probes will not work without %s; see accel-exporter doctor", ", ".join(missing))
+    app = App(chosen, plan, found, lambda: settings.load(flags, os.environ, list(found.values())), Notifier(os.environ))
+    try:
+        return asyncio.run(app.run())
+    finally:
+        if statistics:
+            statistics.close()
+
+
+def _doctor(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
+    log.configure("error", chosen.log.format)
+    findings = list(checks.examine(chosen))
+    probes: list[Labels] = []
+    if flags["check"]:
+        more, probes = doctor.check(chosen, found)
+        findings += more
+    doctor.write(findings, probes, sys.stdout, as_json=flags["json"])
+    return int(doctor.failed(findings))
+
+
+def _statistics() -> libbpf.Link | None:
+    try:
+        return libbpf.run_time_statistics()
+    except BpfError as error:
+        logger.warning("--bpf.stats has no effect: %s", error)
+        return None
+
+
+def _drop_capabilities(chosen: Settings) -> None:
+    """Before the first thread: capabilities belong to threads, and attaching goes on for as long as we run."""
+    keep = set(privileges.OBSERVING)
+    if not multi.supported():
+        keep.add(privileges.WITHOUT_MULTI_UPROBES)
+    if any(0 < _port(address) < 1024 for address in chosen.web.listen_address):
+        keep.add("CAP_NET_BIND_SERVICE")
+    try:
+        privileges.drop(keep)
+    except OSError as error:
+        logger.warning("%s; running with all of them", error)
+
+
+def _port(address: str) -> int:
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

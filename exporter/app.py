@@ -1,0 +1,149 @@
+"""The exporter as a service: serving and pushing what is observed, signals, reloading, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from exporter import itself, version
+from exporter.discover import Found
+from exporter.model import Kind, Metric, Sample, Span
+from exporter.observer import Observer
+from exporter.otlp import Plan
+from exporter.push import Push
+from exporter.server import Server
+from exporter.settings import Settings
+from exporter.systemd import Notifier
+from exporter.views import landing
+from exporter.web.config import WebConfigError
+from exporter.web.listen import ListenError
+
+RELOAD_SUCCESSFUL = Metric(
+    "accel_exporter.config.last_reload_successful",
+    "1 when the settings were valid when last read, 0 when they were not and those before them stayed in force.",
+    Kind.GAUGE,
+)
+RELOAD_TIME = Metric(
+    "accel_exporter.config.last_reload_success_timestamp",
+    "Unix time at which the settings in force were read.",
+    Kind.GAUGE,
+    "s",
+)
+STOP_WITHIN = 4.8
+"""Seconds from the signal to the end of the process, which takes with it whatever is still attached."""
+
+logger = logging.getLogger(__name__)
+
+
+class App:
+    """One run of the exporter. `reread` gives the settings anew and raises SettingsError; so may this, for OTLP."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        found: Mapping[str, Found],
+        reread: Callable[[], Settings],
+        notifier: Notifier,
+    ) -> None:
+        self._settings, self._reread, self._notifier = settings, reread, notifier
+        self._reloading = threading.Lock()
+        self._reloaded, self._reload_successful = time.time(), True
+        self._push = Push(plan, self._gather, time.time()) if plan else None
+        self._observer = Observer(settings, found, self._push.span if self._push else _no_span, (self._own,))
+        self._server = Server(settings.web, self._observer.scraper, landing.render, self.reload)
+
+    async def run(self) -> int:
+        """Serves until SIGTERM or SIGINT, and returns the exit code. SIGHUP reloads."""
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, stop)
+        try:
+            await self._server.start()
+        except (ListenError, WebConfigError) as error:
+            logger.error("%s", error)
+            return 1
+        alive = asyncio.ensure_future(self._stay_alive())
+        starting = loop.run_in_executor(None, self._start)
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            starting.result()
+            loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, self._reload_for_signal))
+            self._notifier.ready()
+            logger.info("ready")
+        await stopping
+        await starting
+        await asyncio.gather(self._server.stop(), loop.run_in_executor(None, self._close))
+        alive.cancel()
+        logger.info("everything is detached")
+        return 0
+
+    def reload(self) -> None:
+        """Reads the settings again and follows them. Raises SettingsError; the settings before then stay in force."""
+        with self._reloading:
+            self._notifier.reloading()
+            try:
+                self._observer.follow(self._reread())
+            except ValueError as error:
+                self._reload_successful = False
+                logger.error("settings were not reloaded, those before stay in force: %s", error)
+                raise
+            finally:
+                self._notifier.ready()
+            self._reloaded, self._reload_successful = time.time(), True
+
+    def _reload_for_signal(self) -> None:
+        try:
+            self.reload()
+        except ValueError:
+            return  # said already; there is nobody else to tell
+
+    def _start(self) -> None:
+        self._observer.start()
+        if self._push:
+            self._push.start()
+
+    def _close(self) -> None:
+        if self._push:
+            self._push.stop()
+        self._observer.close()
+
+    def _stop(self, stop: asyncio.Event) -> None:
+        if stop.is_set():
+            return
+        stop.set()
+        self._notifier.stopping()
+        threading.Thread(target=_end_at, args=(time.monotonic() + STOP_WITHIN,), daemon=True).start()
+
+    async def _stay_alive(self) -> None:
+        while self._notifier.interval:
+            self._notifier.alive()
+            await asyncio.sleep(self._notifier.interval)
+
+    def _gather(self) -> list[Sample]:
+        return self._observer.scraper.gather()
+
+    def _own(self) -> Iterable[Sample]:
+        yield from itself.build_info(version.build())
+        if not self._settings.web.disable_exporter_metrics:
+            yield from itself.process()
+        yield RELOAD_SUCCESSFUL.sample(int(self._reload_successful))
+        yield RELOAD_TIME.sample(self._reloaded)
+        if self._push:
+            yield from self._push.samples()
+
+
+def _end_at(deadline: float) -> None:
+    time.sleep(max(0.0, deadline - time.monotonic()))
+    logger.error("not everything was detached within %.1f s; the kernel detaches the rest", STOP_WITHIN)
+    os._exit(1)
+
+
+def _no_span(_: Span) -> None:
+    """Where spans go that nobody asked for."""

@@ -1,0 +1,105 @@
+"""All that observes and nothing that serves: processes, targets and the collectors of the settings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from exporter import log
+from exporter.bpf.targets import Targets
+from exporter.discover import Found
+from exporter.model import Collector, Sample, Span
+from exporter.node import Node
+from exporter.resolve.process import ProcessTable
+from exporter.scrape import Scraper
+from exporter.settings import Settings
+
+_FOLLOWED = ("log", "collectors")
+logger = logging.getLogger(__name__)
+
+
+class Observer:
+    """The collectors that are switched on, with what they share. `own` add to the exporter's own metrics."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        found: Mapping[str, Found],
+        spans: Callable[[Span], None],
+        own: Sequence[Callable[[], Iterable[Sample]]] = (),
+    ) -> None:
+        self._settings, self._found, self._spans = settings, found, spans
+        self._processes = ProcessTable(settings.procfs, settings.logs)
+        self.targets = Targets(settings.procfs)
+        self.refusal = ""
+        """Why no library is searched for; empty when they are."""
+        self.scraper = Scraper(self._make_all(), self._disabled(), (lambda: self.targets.collect(), *own))
+
+    def start(self) -> None:
+        """Starts the collectors, then the search for what they want. What cannot start is said; the rest runs."""
+        self.scraper.start()
+        self._search()
+
+    def follow(self, settings: Settings) -> None:
+        """Goes on with other settings. When those of a collector changed, all start anew: they share one search."""
+        before, self._settings = self._settings, settings
+        log.configure(settings.log.level, settings.log.format)
+        waiting = [key for key, value in vars(settings).items() if key not in _FOLLOWED and value != vars(before)[key]]
+        if waiting:
+            logger.warning("settings of %s have changed; they count after a restart", ", ".join(waiting))
+        if settings.collectors != before.collectors:
+            self.close()
+            self.targets = Targets(settings.procfs)
+            self.scraper.replace(self._make_all(), self._disabled())
+            self._search()
+        logger.info("settings reloaded; collectors: %s", ", ".join(settings.collectors) or "none")
+
+    def close(self) -> None:
+        """Detaches everything: the probes first, which use what the collectors have loaded."""
+        self.targets.close()
+        self.scraper.close()
+
+    def _search(self) -> None:
+        try:
+            self.targets.start()
+        except OSError as error:
+            self.refusal = str(error).partition("\n")[0]
+            logger.error("no library can be probed: %s; see accel-exporter doctor", self.refusal)
+
+    def _make_all(self) -> list[Collector]:
+        return [self._make(name, flags) for name, flags in self._settings.collectors.items()]
+
+    def _make(self, name: str, flags: Mapping[str, Any]) -> Collector:
+        settings = self._settings
+        node = Node(
+            settings=flags,
+            processes=self._processes,
+            targets=self.targets,
+            spans=self._spans,
+            proc=settings.procfs,
+            sys=settings.sysfs,
+        )
+        try:
+            return self._found[name].create(node)
+        except Exception as error:
+            return _Unmade(name, error)
+
+    def _disabled(self) -> frozenset[str]:
+        return frozenset(self._found.keys() - self._settings.collectors.keys())
+
+
+class _Unmade:
+    """Stands for a collector that could not be created; it fails to start for the same reason."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        self.name, self._error = name, error
+
+    def start(self) -> None:
+        raise self._error
+
+    def collect(self) -> Iterable[Sample]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing was made."""
