@@ -7,6 +7,7 @@ import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.mappings import File
@@ -33,6 +34,35 @@ class Library:
     build_id: str
     functions: Mapping[str, Function]
     """Those any interest wants, by name."""
+
+
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+class Interest(Protocol):
+    """Someone who wants certain functions observed. Called from one thread; what it raises is logged, no more."""
+
+    @property
+    def symbols(self) -> Collection[str]:
+        """The function names; a file with any of them is a library of interest. Read once, at start."""
+        ...
+
+    def attach(self, library: Library) -> Closeable:
+        """Starts observing a library, in whichever processes map it; called once for each real file."""
+        ...
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        """A process uses an attached library. `from_first_call`: it mapped it after attaching was complete."""
+        ...
+
+    def process_ended(self, pid: int) -> None:
+        """The last thread of a process that uses a library is gone."""
+        ...
+
+    def process_replaced(self, pid: int) -> None:
+        """Another program runs under this pid (exec): told anew by `process_started` if that uses a library too."""
+        ...
 
 
 def examine(proc: Path, mapping: MappedFile, wanted: Collection[str]) -> tuple[Library, int] | None:

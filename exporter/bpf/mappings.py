@@ -178,7 +178,7 @@ class ProcLister:
         image = hash((fields[23], fields[25], fields[44]))  # where code, stack and heap start: drawn anew by each exec
         overlays = self._overlays(folder)
         found = (self._mapping(folder, line, overlays) for line in lines)
-        return [Mapping(image, started, *mapping, pid, 0) for mapping in found if mapping]
+        return [Mapping._make((image, started, *mapping, pid, 0)) for mapping in found if mapping]
 
     def _mapping(self, folder: Path, line: bytes, overlays: frozenset[bytes]) -> tuple[int, ...] | None:
         """Range and file of a line such as `7f0-7f1 r-xp 0000 fe:00 42 /a/name`; None if it is no executable file."""

@@ -1,0 +1,95 @@
+"""What the search for libraries knows and counted, for people and as metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from exporter.bpf.events import EVENTS_LOST
+from exporter.model import Distribution, Kind, Metric, Sample
+
+LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+LIBRARIES = Metric(
+    "accel_exporter.libraries.attached",
+    "Different files of this name that probes are attached to.",
+    Kind.GAUGE,
+    labels=("library",),
+)
+PROCESSES = Metric(
+    "accel_exporter.library.processes",
+    "Running processes that have an attached library of this name mapped.",
+    Kind.GAUGE,
+    labels=("library",),
+)
+DISCOVERY = Metric(
+    "accel_exporter.discovery",
+    "From the moment a process mapped a library until it was known and the library attached to. Not observed for what "
+    "ran before the exporter or was found by looking at all processes.",
+    Kind.HISTOGRAM,
+    "s",
+)
+FOUND_LATE = Metric(
+    "accel_exporter.discovery.late",
+    "Processes of attached libraries that the regular look at all processes found, for their events were lost.",
+    Kind.COUNTER,
+)
+EXAMINED = Metric(
+    "accel_exporter.files.examined",
+    "Mapped executable files that were searched for wanted functions.",
+    Kind.COUNTER,
+)
+UNREADABLE = Metric(
+    "accel_exporter.files.unreadable",
+    "Mapped executable files that could not be read when they were to be searched.",
+    Kind.COUNTER,
+)
+REFUSED = Metric(
+    "accel_exporter.libraries.refused",
+    "Libraries left unobserved: limit, for too many are in use; error, for attaching failed. Each try counts.",
+    Kind.COUNTER,
+    labels=("reason",),
+)
+SOURCE = Metric(
+    "accel_exporter.discovery.source_info",
+    "Always 1; lister says how mappings are listed: iterator (BPF, real inodes) or proc (no BTF: overlays by guess).",
+    Kind.GAUGE,
+    labels=("lister",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One moment of the search. Counts are since the start."""
+
+    lister: str = ""
+    """How mappings are listed; empty before the start."""
+    libraries: tuple[tuple[str, int], ...] = ()
+    """Path and number of processes of each attached library."""
+    latencies: Distribution = Distribution(LATENCY_BOUNDS, (0,) * (len(LATENCY_BOUNDS) + 1), 0.0)
+    examined: int = 0
+    unreadable: int = 0
+    refused: int = 0
+    failed: int = 0
+    lost: int = 0
+    late: int = 0
+
+    def samples(self) -> Iterable[Sample]:
+        files: Counter[str] = Counter()
+        processes: Counter[str] = Counter()
+        for path, users in self.libraries:
+            files[PurePath(path).name] += 1
+            processes[PurePath(path).name] += users
+        yield from (LIBRARIES.sample(count, {"library": name}) for name, count in files.items())
+        yield from (PROCESSES.sample(count, {"library": name}) for name, count in processes.items())
+        yield DISCOVERY.sample(self.latencies)
+        yield FOUND_LATE.sample(self.late)
+        yield EXAMINED.sample(self.examined)
+        yield UNREADABLE.sample(self.unreadable)
+        yield REFUSED.sample(self.refused, {"reason": "limit"})
+        yield REFUSED.sample(self.failed, {"reason": "error"})
+        yield EVENTS_LOST.sample(self.lost, {"stream": "process"})
+        if self.lister:
+            yield SOURCE.sample(1, {"lister": self.lister})
