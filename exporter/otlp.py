@@ -1,0 +1,102 @@
+"""What is pushed over OTLP and where to: the --otlp.* flags and the standard OTEL_* variables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.options import SettingsError
+
+PROTOCOLS = ("http/protobuf", "grpc")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OtlpSettings:
+    """The --otlp.* flags, named like them. Empty or 0 leaves it to the OTEL_* variables."""
+
+    endpoint: str = ""
+    protocol: str = ""
+    headers: tuple[str, ...] = ()
+    metrics_interval: float = 0.0
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Where one signal goes. `endpoint` None leaves it to the variables, which the SDK's exporters read themselves."""
+
+    name: str
+    protocol: str
+    endpoint: str | None
+    headers: Mapping[str, str]
+    target: str
+    """The endpoint as a person would name it, for log lines."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to push. None of the signals where no endpoint is configured. Times in seconds."""
+
+    metrics: Signal | None
+    traces: Signal | None
+    interval: float = 60.0
+    delay: float = 5.0
+    queue_size: int = 2048
+    batch_size: int = 512
+
+    def __bool__(self) -> bool:
+        return bool(self.metrics or self.traces)
+
+
+def plan(settings: OtlpSettings, environ: Mapping[str, str]) -> Plan:
+    """What flags and OTEL_* variables ask for; a flag wins. Raises SettingsError."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return Plan(None, None)
+    queue_size = _number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048)
+    return Plan(
+        _signal("metrics", settings, environ),
+        _signal("traces", settings, environ),
+        interval=settings.metrics_interval or _number(environ, "OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1000,
+        delay=_number(environ, "OTEL_BSP_SCHEDULE_DELAY", 5000) / 1000,
+        queue_size=queue_size,
+        batch_size=min(queue_size, _number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)),
+    )
+
+
+def _signal(name: str, settings: OtlpSettings, environ: Mapping[str, str]) -> Signal | None:
+    prefix = f"OTEL_EXPORTER_OTLP_{name.upper()}_"
+    general, own = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""), environ.get(prefix + "ENDPOINT", "")
+    wanted = environ.get(f"OTEL_{name.upper()}_EXPORTER", "otlp").split(",")
+    if not (settings.endpoint or own or general) or "otlp" not in (item.strip() for item in wanted):
+        return None
+    protocol = settings.protocol or environ.get(prefix + "PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    protocol = protocol or PROTOCOLS[0]
+    if protocol not in PROTOCOLS:
+        raise SettingsError(f"OTLP protocol {protocol!r} is not spoken here; use one of {', '.join(PROTOCOLS)}")
+    endpoint = settings.endpoint or None
+    if endpoint and protocol != "grpc":
+        if not endpoint.startswith(("http://", "https://")):
+            raise SettingsError(f"otlp.endpoint: {endpoint!r} has to start with http:// or https://")
+        endpoint = f"{endpoint.rstrip('/')}/v1/{name}"
+    return Signal(name, protocol, endpoint, _headers(settings.headers), endpoint or own or general)
+
+
+def _headers(pairs: Sequence[str]) -> Mapping[str, str]:
+    headers: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise SettingsError("otlp.headers: each header has to be written as name=value")
+        headers[key.strip().lower()] = value.strip()
+    return headers
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdecimal() or not 0 < int(text) < 2**31:
+        log.warning("%s=%.40r is no whole number above 0; %d is used", name, text, default)
+        return default
+    return int(text)

@@ -1,0 +1,250 @@
+"""OTLP push: metrics on an interval, spans in batches, each from a thread of its own.
+
+A collector that refuses, hangs or disappears costs the spans that do not fit a bounded queue, counted, and nothing
+else. The OpenTelemetry packages are imported only when there is somewhere to push to: they take 16 MB of memory (HTTP)
+to 32 MB (gRPC).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import platform
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from exporter import __version__
+from exporter.counters import Tally
+from exporter.model import Kind, Metric, Sample, Span
+from exporter.options import SettingsError
+from exporter.otlp import Plan, Signal
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
+SPANS_DROPPED = Metric(
+    "accel_exporter.spans.dropped",
+    "Spans not delivered: the queue was full, the OTLP endpoint took none, they were malformed, or the exporter "
+    "stopped first.",
+    Kind.COUNTER,
+    "{span}",
+    labels=("reason",),
+)
+SPANS_EXPORTED = Metric("accel_exporter.spans.exported", "Spans the OTLP endpoint took.", Kind.COUNTER, "{span}")
+SPANS_QUEUED = Metric("accel_exporter.spans.queued", "Spans waiting for the next batch.", Kind.GAUGE, "{span}")
+EXPORTS = Metric(
+    "accel_exporter.otlp.exports", "OTLP requests made, failed ones included.", Kind.COUNTER, labels=("signal",)
+)
+EXPORTS_FAILED = Metric(
+    "accel_exporter.otlp.exports.failed",
+    "OTLP requests the endpoint did not take, after the retries that the timeout allows.",
+    Kind.COUNTER,
+    labels=("signal",),
+)
+
+log = logging.getLogger(__name__)
+
+
+class Push:
+    """Pushes what `gather` gives and the spans handed to `span`.
+
+    `started` is the wall time in seconds since when counters count. Raises SettingsError when no exporter can be made.
+    """
+
+    def __init__(self, plan: Plan, gather: Callable[[], Sequence[Sample]], started: float) -> None:
+        self._plan, self._gather, self._started = plan, gather, started
+        self._resource = _resource()
+        reasons = _Reasons()
+        logger = logging.getLogger("opentelemetry")
+        logger.handlers, logger.propagate = [reasons], False
+        self._links = {it.name: _Link(it, reasons) for it in (plan.metrics, plan.traces) if it}
+        self._dropped = Tally(SPANS_DROPPED, ("queue_full", "export_failed", "malformed", "stopped"))
+        self._exports = Tally(EXPORTS, self._links)
+        self._failed = Tally(EXPORTS_FAILED, self._links)
+        self._exported = 0
+        self._queue: deque[Span] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        loops = {"metrics": self._push_metrics, "traces": self._push_spans}
+        self._threads = [threading.Thread(target=loops[name], name=f"otlp-{name}", daemon=True) for name in self._links]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def span(self, span: Span) -> None:
+        """Takes a finished span; never blocks or raises. Spans beyond the queue's size are dropped and counted."""
+        if "traces" not in self._links:
+            return
+        with self._lock:
+            full = len(self._queue) >= self._plan.queue_size
+            if not full:
+                self._queue.append(span)
+            ready = len(self._queue) >= self._plan.batch_size
+        if full:
+            self._dropped.add("queue_full")
+        if ready:
+            self._wake.set()
+
+    def samples(self) -> list[Sample]:
+        """The self-metrics of pushing."""
+        samples = [*self._exports.samples(), *self._failed.samples()]
+        if "traces" in self._links:
+            samples += [SPANS_EXPORTED.sample(self._exported), SPANS_QUEUED.sample(len(self._queue))]
+            samples += self._dropped.samples()
+        return samples
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Sends what is left if the endpoint takes it, for at most `timeout` seconds; drops and counts the rest."""
+        deadline = time.monotonic() + timeout
+        self._stopping.set()
+        self._wake.set()
+        self._join(deadline - timeout / 4)
+        for link in self._links.values():
+            link.close()
+        self._join(deadline)
+        with self._lock:
+            left = len(self._queue)
+            self._queue.clear()
+        if left:
+            self._dropped.add("stopped", left)
+            log.warning("%d spans were not delivered before the exporter stopped", left)
+
+    def _join(self, deadline: float) -> None:
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _push_spans(self) -> None:
+        from exporter.views import otlp
+
+        stopping = False
+        while not stopping:
+            self._wake.wait(self._plan.delay)
+            self._wake.clear()
+            stopping = self._stopping.is_set()
+            while batch := self._take():
+                converted, malformed = otlp.spans(batch, self._resource)
+                self._dropped.add("malformed", malformed)
+                if self._send("traces", converted):
+                    self._exported += len(converted)
+                else:
+                    self._dropped.add("export_failed", len(converted))
+
+    def _take(self) -> list[Span]:
+        with self._lock:
+            return [self._queue.popleft() for _ in range(min(len(self._queue), self._plan.batch_size))]
+
+    def _push_metrics(self) -> None:
+        from exporter.views import otlp
+
+        due = time.monotonic() + self._plan.interval
+        stopping = False
+        while not stopping:
+            stopping = self._stopping.wait(max(0.0, due - time.monotonic()))
+            due = max(due + self._plan.interval, time.monotonic())
+            try:
+                samples = self._gather()
+                for request in otlp.metrics(samples, self._resource, self._started, time.time()):
+                    if not self._send("metrics", request):
+                        break
+            except Exception:
+                log.exception("metrics could not be gathered for OTLP")
+
+    def _send(self, signal: str, data: Any) -> bool:
+        self._exports.add(signal)
+        sent = self._links[signal].send(data)
+        if not sent:
+            self._failed.add(signal)
+        return sent
+
+
+class _Link:
+    """An SDK exporter, and one log line when it stops or starts working."""
+
+    def __init__(self, signal: Signal, reasons: _Reasons) -> None:
+        self._signal, self._reasons = signal, reasons
+        transport = "grpc" if signal.protocol == "grpc" else "http"
+        kind = {"metrics": "metric", "traces": "trace"}[signal.name]
+        package = f"opentelemetry.exporter.otlp.proto.{transport}"
+        try:
+            module = importlib.import_module(f"{package}.{kind}_exporter")
+        except ImportError as error:
+            extra = "otlp-grpc" if transport == "grpc" else "otlp"
+            raise SettingsError(
+                f"OTLP over {signal.protocol} needs packages that are not installed ({error}); "
+                f"pip install 'accel-exporter[{extra}]'"
+            ) from error
+        make = module.OTLPMetricExporter if signal.name == "metrics" else module.OTLPSpanExporter
+        try:
+            self._exporter = make(endpoint=signal.endpoint, headers=dict(signal.headers) or None)
+        except Exception as error:
+            raise SettingsError(f"OTLP {signal.name} to {signal.target} cannot be set up: {error}") from error
+        self._works = True
+
+    def send(self, data: Any) -> bool:
+        """True when the endpoint took it. Returns within the exporter's timeout, or soon after `close`."""
+        self._reasons.forget()
+        try:
+            sent = bool(self._exporter.export(data).name == "SUCCESS")
+            reason = self._reasons.reason()
+        except Exception as error:
+            sent, reason = False, f"{type(error).__name__}: {error}"
+        if sent is not self._works:
+            if sent:
+                log.info("OTLP %s to %s work again", self._signal.name, self._signal.target)
+            else:
+                log.warning(
+                    "OTLP %s to %s are dropped until it works: %s", self._signal.name, self._signal.target, reason
+                )
+        self._works = sent
+        return sent
+
+    def close(self) -> None:
+        self._exporter.shutdown()
+
+
+class _Reasons(logging.Handler):
+    """Takes what the SDK logs instead of printing it, an entry for each attempt, and keeps why an export failed.
+
+    Its exporters return no reason. The warning before a retry says more than the error after the last.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_thread = threading.local()
+
+    def forget(self) -> None:
+        """An export begins in this thread."""
+        self._of_thread.reason, self._of_thread.level = "no reason given", logging.CRITICAL
+
+    def reason(self) -> str:
+        """Why the last export of this thread failed."""
+        return str(self._of_thread.reason)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno <= getattr(self._of_thread, "level", 0):
+            self._of_thread.reason, self._of_thread.level = record.getMessage()[:300], record.levelno
+
+
+def _resource() -> Resource:
+    """The exporter as an OpenTelemetry resource; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME win."""
+    try:
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    except ImportError as error:
+        raise SettingsError(
+            f"OTLP needs packages that are not installed ({error}); pip install 'accel-exporter[otlp]'"
+        ) from error
+    host = platform.node()
+    ours: dict[str, str] = {
+        "service.name": "accel-exporter",
+        "service.version": __version__,
+        "service.instance.id": host,
+        "host.name": host,
+        "host.arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+    }
+    return Resource(ours).merge(OTELResourceDetector().detect())

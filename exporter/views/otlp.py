@@ -1,0 +1,184 @@
+"""Samples and spans as the OpenTelemetry SDK's data, which its exporters send. Pure functions.
+
+The SDK says not to build ReadableSpan by hand; it is the one way to give a span both its ids and both its times, and
+tests/unit/views/test_otlp.py pins what its encoder makes of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+from opentelemetry.sdk.metrics import Exemplar as OtlpExemplar
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.metrics.export import Metric as OtlpMetric
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from exporter import __version__
+from exporter.model import Distribution, Exemplar, Kind, Labels, Metric, Sample, Span
+
+ATTRIBUTES: Mapping[str, str] = {
+    "pid": "process.pid",
+    "comm": "process.executable.name",
+    "container_id": "container.id",
+    "pod": "k8s.pod.name",
+    "namespace": "k8s.namespace.name",
+    "container": "k8s.container.name",
+    "gpu_uuid": "hw.id",
+    "slurm_job_id": "slurm.job.id",
+}
+"""Our labels by the semantic conventions' attribute names; the others keep their own."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MOST_INT = 2**63 - 1
+_SCOPE = InstrumentationScope("accel-exporter", __version__)
+
+Attributes = dict[str, str | int | float | bool]
+
+
+def attributes(labels: Labels) -> Attributes:
+    """Labels as attributes: renamed, without the empty ones, valid UTF-8, the pid a number."""
+    made: Attributes = {}
+    for label, value in labels.items():
+        if value:
+            made[ATTRIBUTES.get(label, label)] = int(value) if label == "pid" and value.isdecimal() else _text(value)
+    return made
+
+
+def metrics(
+    samples: Iterable[Sample], resource: Resource, started: float, now: float, most: int = 2000
+) -> Iterator[MetricsData]:
+    """The samples as cumulative metrics, in requests of at most `most` points so that none holds much memory.
+
+    `started` and `now` are wall times in seconds: since when counters count that name no start, and of the reading.
+    """
+    request: list[OtlpMetric] = []
+    room = most
+    for metric, points in _points(samples, int(started * 1e9), int(now * 1e9)):
+        while points:
+            request.append(_metric(metric, points[:room]))
+            points, room = points[room:], room - len(points[:room])
+            if not room:
+                yield _request(resource, request)
+                request, room = [], most
+    if request:
+        yield _request(resource, request)
+
+
+def spans(finished: Iterable[Span], resource: Resource) -> tuple[list[ReadableSpan], int]:
+    """The spans in the SDK's form, and how many had to be left out because an id or a time is not one."""
+    made: list[ReadableSpan] = []
+    malformed = 0
+    for span in finished:
+        try:
+            made.append(_span(span, resource))
+        except (TypeError, ValueError):
+            malformed += 1
+    return made, malformed
+
+
+def _points(samples: Iterable[Sample], started: int, now: int) -> Iterator[tuple[Metric, list[Any]]]:
+    """The data points of each metric; of two of one series the first, as on /metrics."""
+    by_name: dict[str, tuple[Metric, list[Sample]]] = {}
+    for sample in samples:
+        first, group = by_name.setdefault(sample.metric.name, (sample.metric, []))
+        if sample.metric.kind is first.kind:
+            group.append(sample)
+    for metric, group in by_name.values():
+        points: dict[frozenset[tuple[str, object]], Any] = {}
+        for sample in group:
+            labels = attributes(sample.labels)
+            series = frozenset(labels.items())
+            if series in points:
+                continue
+            start = started if sample.start is None else int(sample.start * 1e9)
+            point = _point(metric, sample.value, labels, start, now)
+            if point is not None:
+                points[series] = point
+        yield metric, list(points.values())
+
+
+def _point(metric: Metric, value: object, labels: Attributes, start: int, now: int) -> Any:
+    if metric.kind is Kind.HISTOGRAM:
+        if not isinstance(value, Distribution) or len(value.counts) != len(value.bounds) + 1:
+            return None
+        unknown = cast(float, None)  # the encoder leaves out what is None; buckets do not tell the extremes
+        return HistogramDataPoint(
+            attributes=labels,
+            start_time_unix_nano=start,
+            time_unix_nano=now,
+            count=sum(value.counts),
+            sum=value.sum,
+            bucket_counts=value.counts,
+            explicit_bounds=value.bounds,
+            min=unknown,
+            max=unknown,
+            exemplars=[_exemplar(exemplar) for exemplar in value.exemplars.values()],
+        )
+    if not isinstance(value, int | float):
+        return None
+    if isinstance(value, int) and abs(value) > _MOST_INT:
+        value = float(value)
+    return NumberDataPoint(labels, 0 if metric.kind is Kind.GAUGE else start, now, value)
+
+
+def _exemplar(exemplar: Exemplar) -> OtlpExemplar:
+    return OtlpExemplar(
+        filtered_attributes={},
+        value=float(exemplar.value),
+        time_unix_nano=int(exemplar.time * 1e9),
+        span_id=int(exemplar.span_id, 16),
+        trace_id=int(exemplar.trace_id, 16),
+    )
+
+
+def _metric(metric: Metric, points: list[Any]) -> OtlpMetric:
+    data: Sum | Gauge | Histogram
+    if metric.kind is Kind.COUNTER:
+        data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
+    elif metric.kind is Kind.GAUGE:
+        data = Gauge(points)
+    else:
+        data = Histogram(points, AggregationTemporality.CUMULATIVE)
+    return OtlpMetric(metric.name, metric.help, metric.unit, data)
+
+
+def _request(resource: Resource, metrics: list[OtlpMetric]) -> MetricsData:
+    return MetricsData([ResourceMetrics(resource, [ScopeMetrics(_SCOPE, metrics, "")], "")])
+
+
+def _span(span: Span, resource: Resource) -> ReadableSpan:
+    trace_id, span_id = int(span.trace_id, 16), int(span.span_id, 16)
+    if not 0 < trace_id < 1 << 128 or not 0 < span_id < 1 << 64 or not 0 < span.start_ns <= span.end_ns < 1 << 63:
+        raise ValueError("ids and times have to be in range")
+    given = {key: _text(value) if isinstance(value, str) else value for key, value in span.attributes.items()}
+    return ReadableSpan(
+        _text(span.name),
+        context=SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)),
+        resource=resource,
+        attributes=attributes(span.process) | given,
+        kind=SpanKind.INTERNAL,
+        status=Status(StatusCode.ERROR, _text(span.error)) if span.error else Status(StatusCode.UNSET),
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        instrumentation_scope=_SCOPE,
+    )
+
+
+def _text(value: str) -> str:
+    """Protobuf takes valid UTF-8 only; a lone surrogate stands for a byte that was not."""
+    return value if value.isascii() else _SURROGATE.sub("\ufffd", value)

@@ -1,0 +1,183 @@
+"""An OTLP collector for tests: takes metrics and spans over HTTP or gRPC and keeps them decoded.
+
+Run as a program it prints what arrives, one line a request: python tests/standins/otlp_sink.py [http|grpc] [port].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.server
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+
+class Received:
+    """What came in: requests decoded, in order."""
+
+    def __init__(self) -> None:
+        self.metrics: list[ExportMetricsServiceRequest] = []
+        self.traces: list[ExportTraceServiceRequest] = []
+        self.headers: list[dict[str, str]] = []
+        self.status = 200
+        """What is answered: an HTTP status; for gRPC any but 200 is UNAVAILABLE."""
+        self.hang = threading.Event()
+        """While set, requests are not answered."""
+
+    def take(self, request: Any, headers: dict[str, str]) -> None:
+        self.headers.append({key.lower(): value for key, value in headers.items()})
+        (self.metrics if isinstance(request, ExportMetricsServiceRequest) else self.traces).append(request)
+
+    def obey(self) -> None:
+        while self.hang.is_set():
+            time.sleep(0.01)
+
+    def points(self) -> Iterator[tuple[Any, Any]]:
+        """Every (metric, data point) received."""
+        for request in self.metrics:
+            for resource in request.resource_metrics:
+                for scope in resource.scope_metrics:
+                    for metric in scope.metrics:
+                        for point in getattr(metric, metric.WhichOneof("data")).data_points:
+                            yield metric, point
+
+    def spans(self) -> Iterator[Any]:
+        """Every span received."""
+        for request in self.traces:
+            for resource in request.resource_spans:
+                for scope in resource.scope_spans:
+                    yield from scope.spans
+
+    def wait_for(self, condition: Callable[[Received], bool], seconds: float = 10.0) -> None:
+        """Raises AssertionError when the condition does not hold in time."""
+        deadline = time.monotonic() + seconds
+        while not condition(self):
+            assert time.monotonic() < deadline, f"not within {seconds} s: {len(self.metrics)=} {len(self.traces)=}"
+            time.sleep(0.01)
+
+
+class HttpSink(Received):
+    """OTLP over HTTP/protobuf on a port of 127.0.0.1."""
+
+    KINDS = {
+        "/v1/metrics": (ExportMetricsServiceRequest, ExportMetricsServiceResponse),
+        "/v1/traces": (ExportTraceServiceRequest, ExportTraceServiceResponse),
+    }
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__()
+        self._connections: list[socket.socket] = []
+        sink = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                sink._connections.append(self.connection)
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                sink.obey()
+                kinds = HttpSink.KINDS.get(self.path)
+                status = sink.status if kinds else 404
+                answer = b""
+                if kinds and status == 200:
+                    if self.headers.get("Content-Encoding") == "gzip":
+                        body = gzip.decompress(body)
+                    sink.take(kinds[0].FromString(body), dict(self.headers))
+                    answer = kinds[1]().SerializeToString()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_arguments: object) -> None:
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                pass  # a client that went away
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        self.port = self._server.server_port
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self.hang.clear()
+        self._server.shutdown()
+        self._server.server_close()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class GrpcSink(Received):
+    """OTLP over gRPC on a port of 127.0.0.1."""
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__()
+        import grpc
+        from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_grpc
+        from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as trace_grpc
+
+        sink = self
+
+        class Service(metrics_grpc.MetricsServiceServicer, trace_grpc.TraceServiceServicer):
+            def Export(self, request: Any, context: Any) -> Any:
+                sink.obey()
+                if sink.status != 200:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "told to refuse")
+                sink.take(request, dict(context.invocation_metadata()))
+                if isinstance(request, ExportMetricsServiceRequest):
+                    return ExportMetricsServiceResponse()
+                return ExportTraceServiceResponse()
+
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        metrics_grpc.add_MetricsServiceServicer_to_server(Service(), self._server)
+        trace_grpc.add_TraceServiceServicer_to_server(Service(), self._server)
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self._server.start()
+
+    def close(self) -> None:
+        self.hang.clear()
+        self._server.stop(0)
+
+
+def main() -> None:
+    kind, port = (sys.argv + ["http", "0"][len(sys.argv) - 1 :])[1:3]
+    sink = {"http": HttpSink, "grpc": GrpcSink}[kind](int(port))
+    print(f"OTLP over {kind} at {sink.endpoint}", flush=True)
+    seen = 0
+    while True:
+        time.sleep(0.5)
+        now = len(sink.metrics) + len(sink.traces)
+        if now != seen:
+            print(
+                f"{now} requests, {sum(1 for _ in sink.points())} points, {sum(1 for _ in sink.spans())} spans",
+                flush=True,
+            )
+        seen = now
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Pushing to OTLP collectors that take, refuse, hang and disappear; over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.model import Distribution, Kind, Metric, Sample, Span
+from exporter.options import SettingsError
+from exporter.otlp import OtlpSettings, Plan, plan
+from exporter.push import Push
+from exporter.views import prometheus
+
+spec = importlib.util.spec_from_file_location("otlp_sink", Path(__file__).parents[1] / "standins" / "otlp_sink.py")
+assert spec and spec.loader
+otlp_sink = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(otlp_sink)
+
+CALLS = Metric("test.calls", "Calls.", Kind.COUNTER, "{call}", labels=("n",))
+WAIT = Metric("test.wait", "Waits.", Kind.HISTOGRAM, "s")
+
+
+@pytest.fixture(params=["http/protobuf", "grpc"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def sink(protocol: str) -> Iterator[Any]:
+    made = otlp_sink.GrpcSink() if protocol == "grpc" else otlp_sink.HttpSink()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports give up after a second."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+
+
+def span(number: int) -> Span:
+    now = time.time_ns()
+    return Span("cuMemAlloc", f"{number + 1:032x}", f"{number + 1:016x}", now - 500, now, {"n": number}, {"pid": "7"})
+
+
+def samples() -> list[Sample]:
+    return [CALLS.sample(23, {"n": "1"}), WAIT.sample(Distribution((0.5,), (1, 2), 3.5))]
+
+
+def push(endpoint: str, protocol: str, **environ: str) -> Push:
+    words = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "100"} | environ
+    made = Push(plan(OtlpSettings(endpoint, protocol, ("x-tenant=me",)), words), samples, started=1000.0)
+    made.start()
+    return made
+
+
+def counts(subject: Push) -> dict[str, object]:
+    """Self-metrics by name and label value, the zeros left out."""
+    return {
+        " ".join([prometheus.name(it.metric).removeprefix("accel_exporter_"), *it.labels.values()]): it.value
+        for it in subject.samples()
+        if it.value
+    }
+
+
+def eventually(subject: Push, name: str, atleast: int, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while int(str(counts(subject).get(name, 0))) < atleast:
+        assert time.monotonic() < deadline, f"{name} is not {atleast} within {seconds} s: {counts(subject)}"
+        time.sleep(0.01)
+
+
+def test_everything_arrives(sink: Any, protocol: str) -> None:
+    """1,000 spans arrive once each with their attributes, metrics with their values, headers with every request."""
+    subject = push(sink.endpoint, protocol, OTEL_BSP_MAX_EXPORT_BATCH_SIZE="300")
+    for number in range(1000):
+        subject.span(span(number))
+    sink.wait_for(lambda it: len(list(it.spans())) >= 1000 and it.metrics)
+    subject.stop()
+
+    assert list(range(1000)) == sorted(item.attributes[-1].value.int_value for item in sink.spans())
+    assert 7 == next(sink.spans()).attributes[0].value.int_value
+    points = {metric.name: point for metric, point in sink.points()}
+    assert (23, 1000 * 10**9) == (points["test.calls"].as_int, points["test.calls"].start_time_unix_nano)
+    assert ([1, 2], 3.5) == (list(points["test.wait"].bucket_counts), points["test.wait"].sum)
+    assert {"me"} == {headers["x-tenant"] for headers in sink.headers}
+    got = counts(subject)
+    assert (1000, None) == (got["spans_exported_total"], got.get("spans_dropped_total queue_full"))
+    resource = {item.key: item.value.string_value for item in sink.metrics[0].resource_metrics[0].resource.attributes}
+    assert "accel-exporter" == resource["service.name"]
+    assert {"service.version", "service.instance.id", "host.name", "host.arch"} <= set(resource)
+
+
+def test_refusing_collector_costs_counted_spans(sink: Any, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    """While the collector refuses, spans are dropped and counted, said in one line each; later ones arrive."""
+    caplog.set_level(logging.INFO, "exporter")
+    sink.status = 503
+    subject = push(sink.endpoint, protocol)
+    subject.span(span(0))
+    eventually(subject, "spans_dropped_total export_failed", 1)
+    eventually(subject, "otlp_exports_failed_total metrics", 2)
+    sink.status = 200
+    subject.span(span(1))
+    eventually(subject, "spans_exported_total", 1)
+    sink.wait_for(lambda it: len(it.metrics) >= 1)
+    subject.stop()
+
+    assert [1] == [item.attributes[-1].value.int_value for item in sink.spans()]
+    lines = [record.getMessage() for record in caplog.records if record.name == "exporter.push"]
+    assert 2 == sum("are dropped until it works" in line for line in lines)
+    assert 2 == sum("work again" in line for line in lines)
+    assert 4 == len(lines)
+
+
+def test_hanging_collector_costs_a_bounded_queue(sink: Any, protocol: str) -> None:
+    """While the collector hangs, the queue stays at its size, taking a span stays quick, and stopping takes 2 s."""
+    sink.hang.set()
+    subject = push(sink.endpoint, protocol, OTEL_BSP_MAX_QUEUE_SIZE="100", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="10")
+    longest = 0.0
+    for number in range(5000):
+        started = time.perf_counter()
+        subject.span(span(number))
+        longest = max(longest, time.perf_counter() - started)
+    waiting = counts(subject)
+    started = time.monotonic()
+    subject.stop()
+    seconds = time.monotonic() - started
+
+    assert 0 < int(str(waiting["spans_queued"])) <= 100
+    assert int(str(waiting["spans_dropped_total queue_full"])) >= 4880
+    assert longest < 0.2
+    assert seconds < 2.5
+    dropped = sum(int(str(value)) for name, value in counts(subject).items() if name.startswith("spans_dropped_total"))
+    assert 4980 <= dropped <= 5000
+
+
+def test_disappeared_collector_is_found_again(protocol: str) -> None:
+    """A collector that goes and comes back on the same port gets spans again; in between they are counted."""
+    kind = otlp_sink.GrpcSink if protocol == "grpc" else otlp_sink.HttpSink
+    sink = kind()
+    subject = push(sink.endpoint, protocol)
+    subject.span(span(0))
+    sink.wait_for(lambda it: list(it.spans()))
+    sink.close()
+    subject.span(span(1))
+    eventually(subject, "spans_dropped_total export_failed", 1)
+    sink = kind(sink.port)
+    deadline = time.monotonic() + 15
+    while not list(sink.spans()):
+        assert time.monotonic() < deadline
+        subject.span(span(2))
+        time.sleep(0.1)
+    subject.stop()
+    sink.close()
+
+
+def test_stop_is_prompt_when_packets_vanish(protocol: str) -> None:
+    """A listener that never accepts, with a timeout of a minute, holds up the stop for no more than 2 s."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
+            subject = push(endpoint, protocol)
+        for number in range(100):
+            subject.span(span(number))
+        time.sleep(0.3)
+        started = time.monotonic()
+        subject.stop()
+
+        assert time.monotonic() - started < 2.5
+
+
+def test_stop_sends_what_is_queued(sink: Any, protocol: str) -> None:
+    """Spans that wait for their batch when the exporter stops still arrive."""
+    subject = push(sink.endpoint, protocol, OTEL_BSP_SCHEDULE_DELAY="60000", OTEL_METRIC_EXPORT_INTERVAL="60000")
+    for number in range(10):
+        subject.span(span(number))
+    subject.stop()
+
+    assert 10 == len(list(sink.spans()))
+    assert {"test.calls", "test.wait"} == {metric.name for metric, _ in sink.points()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ", "expected"),
+    [
+        (OtlpSettings(), {}, (None, None)),
+        (
+            OtlpSettings("http://c:4318/"),
+            {},
+            (("http/protobuf", "http://c:4318/v1/metrics"), ("http/protobuf", "http://c:4318/v1/traces")),
+        ),
+        (OtlpSettings("c:4317", "grpc"), {}, (("grpc", "c:4317"), ("grpc", "c:4317"))),
+        (
+            OtlpSettings(),
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+            (("grpc", None), ("grpc", None)),
+        ),
+        (OtlpSettings(), {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/x"}, (None, ("http/protobuf", None))),
+        (OtlpSettings("http://c"), {"OTEL_SDK_DISABLED": "True"}, (None, None)),
+        (
+            OtlpSettings("http://c"),
+            {"OTEL_METRICS_EXPORTER": "none"},
+            (None, ("http/protobuf", "http://c/v1/traces")),
+        ),
+        (
+            OtlpSettings("http://c"),
+            {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"},
+            (("http/protobuf", "http://c/v1/metrics"), ("grpc", "http://c")),
+        ),
+    ],
+)
+def test_plan_follows_flags_and_variables(
+    settings: OtlpSettings, environ: dict[str, str], expected: tuple[object, object]
+) -> None:
+    """Flags win over a signal's variables, those over the general ones; without an endpoint nothing is pushed."""
+    made = plan(settings, environ)
+
+    assert expected == tuple(it and (it.protocol, it.endpoint) for it in (made.metrics, made.traces))
+    assert bool(made) == (expected != (None, None))
+
+
+def test_plan_takes_the_batch_processors_variables(caplog: pytest.LogCaptureFixture) -> None:
+    """OTEL_BSP_* and OTEL_METRIC_EXPORT_INTERVAL are honoured, in milliseconds; nonsense is said and passed over."""
+    made = plan(
+        OtlpSettings("http://c"),
+        {
+            "OTEL_BSP_SCHEDULE_DELAY": "250",
+            "OTEL_BSP_MAX_QUEUE_SIZE": "100",
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "-1",
+            "OTEL_METRIC_EXPORT_INTERVAL": "1500",
+        },
+    )
+
+    assert (0.25, 100, 100, 1.5) == (made.delay, made.queue_size, made.batch_size, made.interval)
+    assert ["OTEL_BSP_MAX_EXPORT_BATCH_SIZE='-1' is no whole number above 0; 512 is used"] == caplog.messages
+    assert 5.0 == plan(OtlpSettings("http://c", metrics_interval=5.0), {"OTEL_METRIC_EXPORT_INTERVAL": "1"}).interval
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (OtlpSettings("http://c", "http/json"), "OTLP protocol 'http/json' is not spoken here"),
+        (OtlpSettings("c:4318"), "otlp.endpoint: 'c:4318' has to start with http:// or https://"),
+        (OtlpSettings("http://c", headers=("authorization",)), "each header has to be written as name=value"),
+    ],
+)
+def test_wrong_settings_are_one_clear_error(settings: OtlpSettings, message: str) -> None:
+    """A protocol, endpoint or header that cannot work is refused with what would be right."""
+    with pytest.raises(SettingsError, match=message):
+        plan(settings, {})
+
+
+def test_missing_packages_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the exporter's package the error names what to install."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.metric_exporter", None)
+
+    with pytest.raises(SettingsError, match=r"pip install 'accel-exporter\[otlp-grpc\]'"):
+        Push(plan(OtlpSettings("c:4317", "grpc"), {}), samples, 0.0)
+
+
+def test_nothing_configured_takes_spans_without_counting() -> None:
+    """With no traces endpoint spans go nowhere, and none is called dropped."""
+    subject = Push(Plan(None, None), samples, 0.0)
+    subject.start()
+    subject.span(span(1))
+    subject.stop()
+
+    assert {} == counts(subject)

@@ -1,0 +1,192 @@
+"""Samples and spans on the OTLP wire, as the SDK's own encoder writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+
+from exporter.model import Distribution, Exemplar, Kind, Metric, Sample, Span
+from exporter.views import otlp
+
+CALLS = Metric("gpu.cuda.api.calls", "Calls.", Kind.COUNTER, "{call}", labels=("api",), process=True)
+USAGE = Metric("gpu.cuda.memory.usage", "Bytes.", Kind.GAUGE, "By", process=True)
+WAIT = Metric("gpu.cuda.sync_wait", "Waits.", Kind.HISTOGRAM, "s", process=True)
+PROCESS = {
+    "pid": "4711",
+    "comm": "python3",
+    "container_id": "c0ffee",
+    "pod": "train-0",
+    "namespace": "ml",
+    "container": "main",
+    "slurm_job_id": "17",
+    "gpu": "0",
+    "gpu_uuid": "GPU-1",
+}
+RESOURCE = Resource({"service.name": "accel-exporter"})
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+def encoded(*samples: Sample, most: int = 2000) -> list[Any]:
+    """The metrics of every request, through the SDK's encoder."""
+    requests = otlp.metrics(samples, RESOURCE, 100.5, 200.25, most)
+    return [encode_metrics(request).resource_metrics[0].scope_metrics[0].metrics for request in requests]
+
+
+def attributes(message: Any) -> dict[str, object]:
+    return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in message.attributes}
+
+
+def test_counter_is_a_cumulative_monotonic_sum_with_its_start() -> None:
+    """A counter starts where its sample says, else with the exporter; its labels have the conventions' names."""
+    [[metric]] = encoded(Sample(CALLS, PROCESS | {"api": "cuLaunchKernel"}, 23, start=150.0), CALLS.sample(1))
+
+    first, second = metric.sum.data_points
+    assert ("gpu.cuda.api.calls", "Calls.", "{call}") == (metric.name, metric.description, metric.unit)
+    assert (True, 2) == (metric.sum.is_monotonic, metric.sum.aggregation_temporality)
+    assert (23, 150_000_000_000, 200_250_000_000) == (first.as_int, first.start_time_unix_nano, first.time_unix_nano)
+    assert 100_500_000_000 == second.start_time_unix_nano
+    assert {
+        "process.pid": 4711,
+        "process.executable.name": "python3",
+        "container.id": "c0ffee",
+        "k8s.pod.name": "train-0",
+        "k8s.namespace.name": "ml",
+        "k8s.container.name": "main",
+        "slurm.job.id": "17",
+        "gpu": "0",
+        "hw.id": "GPU-1",
+        "api": "cuLaunchKernel",
+    } == attributes(first)
+    assert {} == attributes(second)
+
+
+def test_gauge_has_no_start_and_keeps_its_type() -> None:
+    """A gauge's point is integer or double as its value is; what no int64 holds becomes a double."""
+    [[metric]] = encoded(*(USAGE.sample(value, {"pid": str(n)}) for n, value in enumerate((5, 0.5, 2**64 - 1))))
+
+    points = metric.gauge.data_points
+    assert [("as_int", 5), ("as_double", 0.5), ("as_double", 2.0**64)] == [
+        (point.WhichOneof("value"), getattr(point, point.WhichOneof("value"))) for point in points
+    ]
+    assert [0, 0, 0] == [point.start_time_unix_nano for point in points]
+
+
+def test_histogram_keeps_buckets_and_exemplars() -> None:
+    """Counts per bucket, bounds and sum arrive as they are, the exemplar with its ids, value and time."""
+    exemplar = Exemplar(0.25, 199.5, TRACE, SPAN)
+    [[metric]] = encoded(WAIT.sample(Distribution((0.1, 1.0), (1, 2, 4), 9.5, {1: exemplar}), {"pid": "1"}))
+
+    [point] = metric.histogram.data_points
+    assert 2 == metric.histogram.aggregation_temporality
+    assert ([1, 2, 4], [0.1, 1.0], 9.5, 7) == (
+        list(point.bucket_counts),
+        list(point.explicit_bounds),
+        point.sum,
+        point.count,
+    )
+    assert (False, False) == (point.HasField("min"), point.HasField("max"))
+    [sent] = point.exemplars
+    assert (0.25, 199_500_000_000, TRACE, SPAN) == (
+        sent.as_double,
+        sent.time_unix_nano,
+        sent.trace_id.hex(),
+        sent.span_id.hex(),
+    )
+
+
+def test_requests_are_bounded() -> None:
+    """Ten points in requests of at most four are three requests that hold each point once, in order."""
+    samples = [USAGE.sample(n, {"pid": str(n)}) for n in range(6)] + [
+        CALLS.sample(n, {"pid": str(n)}) for n in range(4)
+    ]
+
+    requests = encoded(*samples, most=4)
+
+    points = [[p.as_int for m in metrics for p in (m.gauge or m.sum).data_points] for metrics in requests]
+    points = [
+        [p.as_int for m in metrics for p in (m.gauge if m.HasField("gauge") else m.sum).data_points]
+        for metrics in requests
+    ]
+    assert [[0, 1, 2, 3], [4, 5, 0, 1], [2, 3]] == points
+
+
+def test_series_said_twice_is_sent_once() -> None:
+    """The first of two samples of one series is sent, as on /metrics; so is the first kind of a name."""
+    other = Metric(USAGE.name, "Other.", Kind.COUNTER, "By")
+
+    [[metric]] = encoded(USAGE.sample(1, {"pid": "1", "pod": ""}), USAGE.sample(2, {"pid": "1"}), other.sample(3))
+
+    assert [1] == [point.as_int for point in metric.gauge.data_points]
+
+
+def test_values_of_no_valid_form_are_left_out() -> None:
+    """A histogram without its last bucket and a text as value cost themselves only."""
+    [[metric]] = encoded(USAGE.sample("7", {"pid": "1"}), USAGE.sample(7), most=9)  # type: ignore[arg-type]
+    assert [7] == [point.as_int for point in metric.gauge.data_points]
+
+    assert [] == encoded(WAIT.sample(Distribution((0.1,), (1,), 0.1)))
+
+
+def test_hostile_text_becomes_valid_utf8() -> None:
+    """Bytes that were no UTF-8 reach the wire as U+FFFD, in metrics and spans."""
+    [[metric]] = encoded(USAGE.sample(1, {"comm": "a\udcffb\n"}))
+    assert {"process.executable.name": "a\ufffdb\n"} == attributes(metric.gauge.data_points[0])
+
+    made, malformed = otlp.spans([span(name="n\udc80", error="e\udc81", attributes={"k": "v\udc82"})], RESOURCE)
+    [sent] = encode_spans(made).resource_spans[0].scope_spans[0].spans
+    assert ("n\ufffd", "e\ufffd", 0) == (sent.name, sent.status.message, malformed)
+    assert "v\ufffd" == attributes(sent)["k"]
+
+
+def span(**changes: Any) -> Span:
+    words: dict[str, Any] = {
+        "name": "cuMemAlloc",
+        "trace_id": TRACE,
+        "span_id": SPAN,
+        "start_ns": 1_700_000_000_123_456_789,
+        "end_ns": 1_700_000_000_123_956_789,
+        "attributes": {"gpu.cuda.bytes": 1 << 40, "gpu.cuda.ratio": 0.5, "gpu.cuda.async": True},
+        "process": PROCESS,
+    }
+    return Span(**(words | changes))
+
+
+def test_span_keeps_ids_times_and_attributes() -> None:
+    """Ids, nanoseconds, attributes with their types and the process arrive unchanged; no error is status unset."""
+    made, malformed = otlp.spans([span()], RESOURCE)
+    [group] = encode_spans(made).resource_spans
+    [sent] = group.scope_spans[0].spans
+
+    assert 0 == malformed
+    assert {"service.name": "accel-exporter"} == attributes(group.resource)
+    assert (TRACE, SPAN, b"") == (sent.trace_id.hex(), sent.span_id.hex(), sent.parent_span_id)
+    assert (1_700_000_000_123_456_789, 500_000) == (
+        sent.start_time_unix_nano,
+        sent.end_time_unix_nano - sent.start_time_unix_nano,
+    )
+    assert otlp.attributes(PROCESS) | {
+        "gpu.cuda.bytes": 1 << 40,
+        "gpu.cuda.ratio": 0.5,
+        "gpu.cuda.async": True,
+    } == attributes(sent)
+    assert 0 == sent.status.code
+
+
+def test_error_sets_the_status() -> None:
+    """A span's error is status ERROR with its text."""
+    [made], _ = otlp.spans([span(error="CUDA_ERROR_OUT_OF_MEMORY")], RESOURCE)
+    [sent] = encode_spans([made]).resource_spans[0].scope_spans[0].spans
+
+    assert (2, "CUDA_ERROR_OUT_OF_MEMORY") == (sent.status.code, sent.status.message)
+
+
+def test_malformed_spans_are_counted_and_left_out() -> None:
+    """An id that is no id, or an end before the start, costs that span only."""
+    broken = [span(trace_id="xyz"), span(span_id=""), span(span_id="0" * 16), span(end_ns=1), span(trace_id="f" * 33)]
+
+    made, malformed = otlp.spans([*broken, span()], RESOURCE)
+
+    assert (1, 5) == (len(made), malformed)
