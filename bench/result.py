@@ -1,0 +1,20 @@
+"""What a measurement gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One number. `budget` is the most it may be, None where it is only reported; `note` says how it was measured."""
+
+    name: str
+    value: float
+    unit: str
+    budget: float | None = None
+    note: str = ""
+
+    @property
+    def within(self) -> bool:
+        return self.budget is None or self.value <= self.budget
