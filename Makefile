@@ -1,7 +1,8 @@
 # Every target is one that CI runs too. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo run check test test-unit test-bpf test-e2e bench docs image image-check objects standins clean
+.PHONY: help setup setup-dev objects standins demo run clean docs bench image image-check
+.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e
 
 PYTHON ?= python3
 export PYTHON
@@ -35,11 +36,16 @@ demo: setup standins ## the exporter and a synthetic training job, live in this 
 run: setup ## the exporter on this node (ARGS="--log.level=debug")
 	@$(VENV)/accel-exporter $(ARGS)
 
-check: .venv/.dev ## lint, types, formatting and rules
+check: check-lint check-format check-types check-bpf check-rules ## lint, types, formatting and rules (-k: all of them)
+check-lint: .venv/.dev
 	$(VENV)/ruff check
+check-format: .venv/.dev
 	$(VENV)/ruff format --check
+check-types: .venv/.dev
 	$(VENV)/mypy --strict exporter
-	$(if $(BPF_SOURCES),clang-format --dry-run -Werror $(BPF_SOURCES))
+check-bpf: .venv/.dev
+	$(if $(BPF_SOURCES),$(VENV)/clang-format --dry-run -Werror $(BPF_SOURCES))
+check-rules: .venv/.dev
 	$(if $(RULES),promtool check rules $(RULES))
 	$(if $(RULE_TESTS),promtool test rules $(RULE_TESTS))
 

@@ -42,7 +42,6 @@ else
     need python3-venv can_make_venv
 fi
 if [ "$level" = dev ]; then
-    need clang-format has clang-format
     need prometheus has promtool
     need bpftrace has bpftrace
     need iproute2 has ip
@@ -51,7 +50,7 @@ if [ "$level" = dev ]; then
 fi
 
 install_missing() {
-    local sudo="" log command="apt-get install --yes --no-install-recommends ${missing[*]}"
+    local sudo="" log command=(apt-get install --yes --no-install-recommends "${missing[@]}")
     if ! command -v apt-get >/dev/null; then
         echo "setup: this is neither Debian nor Ubuntu; install what these Debian packages hold, then try again:" >&2
         echo "    ${missing[*]}" >&2
@@ -62,16 +61,16 @@ install_missing() {
             sudo="sudo"
         else
             echo "setup: packages are missing and installing them needs root. Run this, then try again:" >&2
-            echo "    sudo apt-get update && sudo $command" >&2
+            echo "    sudo apt-get update && sudo ${command[*]}" >&2
             exit 1
         fi
     fi
     echo "setup: installing ${missing[*]}"
     $sudo apt-get update -qq || echo "setup: apt-get update failed; going on with the lists that are there" >&2
     log=$(mktemp)
-    if ! $sudo env DEBIAN_FRONTEND=noninteractive $command -qq -o Dpkg::Use-Pty=0 >"$log" 2>&1; then
+    if ! $sudo env DEBIAN_FRONTEND=noninteractive "${command[@]}" -qq -o Dpkg::Use-Pty=0 >"$log" 2>&1; then
         tail -20 "$log" >&2
-        echo "setup: this did not work; mend it and try again: $command" >&2
+        echo "setup: this did not work; mend it and try again: ${command[*]}" >&2
         exit 1
     fi
     rm "$log"

@@ -55,7 +55,7 @@ run() { buildah run --isolation chroot --network host "$container" -- "$@"; }
 run accel-exporter --version
 run accel-exporter doctor
 objects=$(find "$root/opt/accel-exporter" -name '*.bpf.o' | wc -l)
-sources=$(ls bpf/*.bpf.c | wc -l)
+sources=$(find bpf -name "*.bpf.c" | wc -l)
 if [ "$objects" -ne $((2 * sources)) ]; then
     echo "image: it holds $objects BPF objects; $sources sources for two architectures make $((2 * sources))" >&2
     exit 1
