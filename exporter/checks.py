@@ -143,6 +143,8 @@ def _btf(settings: Settings) -> Answer:
 
 def _returns(_: Settings) -> Answer:
     survival = try_return_probes()
+    if survival.doubt:
+        return Status.WARN, survival.doubt, "without return probes waits, errors and frees of allocations go uncounted"
     if not survival.seccomp:
         remedy = (
             "update to Linux 6.14, 6.13.3 or 6.12.14; until then waits, errors and frees of allocations go uncounted"

@@ -123,17 +123,11 @@ class Costs:
     return_emulated: float | None
     return_stepped: float | None
 
-    def of(self, kind: Kind, returns: bool, paired: bool = False) -> float | None:
-        """The cost in seconds of one hit at such a place.
-
-        A return probe that is `paired` with an entry probe at the same place costs the return only: the trap at entry
-        is the entry probe's.
-        """
-        entry = self.emulated if kind == "emulated" else self.stepped
-        if not returns:
-            return entry
-        alone = self.return_emulated if kind == "emulated" else self.return_stepped
-        return max(0.0, alone - entry) if alone is not None and paired else alone
+    def of(self, kind: Kind, returns: bool) -> float | None:
+        """The cost of one hit at such a place, in seconds."""
+        if returns:
+            return self.return_emulated if kind == "emulated" else self.return_stepped
+        return self.emulated if kind == "emulated" else self.stepped
 
     def samples(self) -> Iterator[Sample]:
         kinds: tuple[Kind, Kind] = ("emulated", "stepped")

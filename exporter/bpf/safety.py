@@ -78,10 +78,14 @@ class Confinement(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """Whether a thread survives return probes under a seccomp filter, and with a shadow stack."""
+    """Whether a thread survives return probes under a seccomp filter, and with a shadow stack.
+
+    `doubt` says why that could not be tried; what is not proven to be survived counts as deadly.
+    """
 
     seccomp: bool
     shadow_stack: bool
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,7 @@ class Protection:
 
 
 def try_return_probes() -> Survival:
-    """Runs a return-probed program under each confinement, in about 60 ms, most of them waiting for the kernel.
-
-    What is not proven to be survived counts as deadly. Raises Unavailable where return probes cannot be tried.
-    """
+    """Runs a return-probed program under each confinement, in about 60 ms, most of them waiting for the kernel."""
     if MACHINES.get(os.uname().machine) != X86_64:
         return Survival(seccomp=True, shadow_stack=True)
     try:
@@ -107,16 +108,15 @@ def try_return_probes() -> Survival:
                 ends = {confinement: subject.run(confinement)[0] for confinement in Confinement}
             finally:
                 link.close()
-            hits: int = object.maps["hits"].get(RETURN) or 0
-    except BpfError as error:
-        raise Unavailable(f"return probes cannot be tried: {error}") from error
-    return judge(ends, hits)
+            return judge(ends, object.maps["hits"].get(RETURN) or 0)
+    except (BpfError, Unavailable) as error:
+        return Survival(seccomp=False, shadow_stack=False, doubt=f"return probes could not be tried: {error}")
 
 
 def judge(ends: Mapping[Confinement, int], hits: int) -> Survival:
     """What the exit statuses of the trial say, and the number of returns that the probe saw."""
     if hits < sum(end == RETURNED for end in ends.values()):
-        raise Unavailable("return probes attach but do not fire on this kernel")
+        return Survival(seccomp=False, shadow_stack=False, doubt="return probes attach but do not fire on this kernel")
     survived = {confinement for confinement, end in ends.items() if end == RETURNED}
     filters = {Confinement.NONE, Confinement.STRICT, Confinement.FILTER_DENIES, Confinement.FILTER_KILLS}
     none_here = ends[Confinement.SHADOW_STACK] == REFUSED
@@ -142,6 +142,8 @@ def returns_allowed(survival: Survival, users: Collection[Protection]) -> tuple[
     library gets them. Shadow stacks have to be asked for by the user of a program, so they only count where they are:
     ask again whenever a process begins to use the library, and detach when the answer has changed.
     """
+    if survival.doubt:
+        return False, f"{survival.doubt}; they might kill the process"
     if not survival.seccomp:
         filtered = sum(user.seccomp for user in users)
         return False, (

@@ -79,3 +79,11 @@ def test_protection_of_real_processes() -> None:
         child.stdin.close()
     assert filtered is not None and ours is not None
     assert (True, "\nSeccomp:\t0\n" not in Path("/proc/self/status").read_text()) == (filtered.seccomp, ours.seccomp)
+
+
+def test_object_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be tried is not called safe, and why is said."""
+    monkeypatch.setattr("exporter.bpf.safety.object_path", lambda stem: object_path(f"no-{stem}"))
+    survival = try_return_probes()
+    assert (False, False) == (survival.seccomp, survival.shadow_stack)
+    assert "could not be tried: open " in survival.doubt
