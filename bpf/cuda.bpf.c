@@ -39,9 +39,9 @@ static __always_inline void count_call(__u32 tgid, __u16 api)
 		add(count, 1);
 }
 
-/* A call that will return: remembers it, unless a function of this layer that is itself counted made it.
- * False then. A call that never returned (longjmp, a thread that was cancelled) is recognised by a stack that
- * is shorter now. */
+/* A call that will return: true if it is to be remembered, false if a hooked function of its layer made it.
+ * A call that never returned (longjmp, a thread that was cancelled) is recognised by a stack that is shorter
+ * now. */
 static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, struct flight *call)
 {
 	struct flight *before;
@@ -50,11 +50,9 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 	call->sp = PT_REGS_SP(ctx);
 	*thread = this_thread(call->cookie.layer);
 	before = bpf_map_lookup_elem(&in_flight, thread);
-	if (before && before->sp >= call->sp &&
-	    !(before->sp == call->sp && before->cookie.api == call->cookie.api))
+	if (before &&
+	    (before->sp > call->sp || (before->sp == call->sp && before->cookie.api != call->cookie.api)))
 		return false;
-	if (!before || before->sp != call->sp) /* else a second probe on the same function */
-		count_call(thread->tgid, call->cookie.api);
 	call->start_ns = bpf_ktime_get_ns();
 	call->arguments[0] = PT_REGS_PARM1(ctx);
 	call->arguments[1] = PT_REGS_PARM2(ctx);
@@ -70,14 +68,16 @@ static __always_inline void remember(const struct thread *thread, const struct f
 		add(&in_flight_lost, 1);
 }
 
-static __always_inline void count_error(const struct thread *thread, __u16 api, __s32 code)
+static __always_inline void count_error(const struct thread *thread, __u16 api, __s32 code, __u64 now)
 {
-	static const __u64 none;
+	static const struct error none;
 	struct error_key key = {.tgid = thread->tgid, .api = api, .code = code};
-	__u64 *count = lookup_or_init(errors, &key, &none);
+	struct error *error = lookup_or_init(errors, &key, &none);
 
-	if (count)
-		add(count, 1);
+	if (!error)
+		return;
+	add(&error->calls, 1);
+	error->last_ns = now;
 }
 
 static __always_inline void count_wait(const struct thread *thread, __u16 api, __u64 ns)
@@ -193,7 +193,7 @@ static __always_inline void send_span(const struct thread *thread, const struct 
 
 	if (!within_limit(now))
 		return;
-	span = reserve(spans);
+	span = reserve(cuda_spans);
 	if (!span)
 		return;
 	*span = (struct span){.start_ns = call->start_ns,
@@ -205,7 +205,6 @@ static __always_inline void send_span(const struct thread *thread, const struct 
 			      .tid = thread->tid,
 			      .code = code,
 			      .api = call->cookie.api,
-			      .effect = call->cookie.effect,
 			      .memory = outcome->memory,
 			      .direction = outcome->direction,
 			      .host = outcome->host};
@@ -228,7 +227,6 @@ int on_launch(struct pt_regs *ctx)
 	return 0;
 }
 
-/* A call whose return is of no interest. */
 SEC("uprobe")
 int on_call(struct pt_regs *ctx)
 {
@@ -244,11 +242,11 @@ int on_context(struct pt_regs *ctx)
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread(cookie.layer);
 
-	count_call(thread.tgid, cookie.api);
 	change_context(&thread, cookie.effect, PT_REGS_PARM1(ctx));
 	return 0;
 }
 
+/* This and the next serve on_return; on_call counts the call. */
 SEC("uprobe")
 int on_enter(struct pt_regs *ctx)
 {
@@ -294,9 +292,26 @@ int on_return(struct pt_regs *ctx)
 	if (cookie.effect == effect_wait)
 		count_wait(&thread, cookie.api, now - call.start_ns);
 	if (code)
-		count_error(&thread, cookie.api, code);
+		count_error(&thread, cookie.api, code, now);
 	if (worth_a_span(&call, &outcome, code, now - call.start_ns))
 		send_span(&thread, &call, &outcome, code, now);
+	return 0;
+}
+
+/* Serves functions that have no on_enter: whether the call failed. */
+SEC("uretprobe")
+int on_failure(struct pt_regs *ctx)
+{
+	struct flight call = {.cookie = cookie_of(ctx)};
+	struct thread thread = this_thread(call.cookie.layer);
+	struct outcome outcome = {};
+	__s32 code = PT_REGS_RC(ctx);
+
+	if (!code)
+		return 0;
+	call.start_ns = bpf_ktime_get_ns();
+	count_error(&thread, call.cookie.api, code, call.start_ns);
+	send_span(&thread, &call, &outcome, code, call.start_ns);
 	return 0;
 }
 

@@ -83,7 +83,11 @@ struct error_key {
 	__u16 zero;
 	__s32 code;
 };
-MAP(errors, HASH, struct error_key, __u64, 4096);
+struct error {
+	__u64 calls;
+	__u64 last_ns;
+};
+MAP(errors, HASH, struct error_key, struct error, 4096);
 
 /* Slot 0 holds waits up to 1 us, slot i up to 2^i us, the last one all above 67 s. */
 #define WAIT_SLOTS 28
@@ -176,10 +180,9 @@ struct span {
 	enum direction direction;
 	char comm[16]; /* the thread's */
 	enum host host;
-	enum effect effect;
-	__u8 zero[6];
+	__u8 zero[7];
 };
-EVENTS(spans, struct span, 256 * 1024);
+EVENTS(cuda_spans, struct span, 256 * 1024);
 __u64 spans_limited = 0; /* not sent, to keep to spans_per_second */
 
 const volatile __u64 allocation_span_bytes = 1ull << 26;

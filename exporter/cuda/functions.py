@@ -6,13 +6,19 @@ tests/unit/cuda/test_functions.py compares. Programs and effects are those of bp
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exporter.bpf.btf import Btf
+from exporter.bpf.hooks import Hook
 
 NO_ARGUMENT = 255
+
+
+def layer(symbol: str) -> str:
+    """Which API a function belongs to, by its name: "driver" or "runtime"."""
+    return "runtime" if symbol.startswith("cuda") else "driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class Function:
 
     @property
     def layer(self) -> str:
-        return "runtime" if self.name.startswith("cuda") else "driver"
+        return layer(self.name)
 
     def cookie(self, types: Btf, api: int) -> int:
         """The 64-bit number its probes carry: struct cookie of bpf/cuda.h."""
@@ -42,27 +48,40 @@ class Function:
         cookie = types.struct("cookie")(api=api, bytes_at=self.bytes_at, host_at=self.host_at, **named)
         return int.from_bytes(bytes(cookie), sys.byteorder)
 
-    def attachments(self, *, returns: bool, all_errors: bool) -> Iterator[tuple[str, bool]]:
-        """The programs to attach to it, and whether at its return.
-
-        Without `returns` its calls are only counted: what it does depends on its result. With `all_errors` the calls
-        that are otherwise only counted have their errors counted too.
-        """
-        follows = self.program in ("on_enter", "on_free")
-        yield (self.program if returns or not follows else "on_call"), False
-        if returns and follows:
-            yield "on_return", True
-        elif returns and all_errors and self.program in ("on_launch", "on_call"):
-            yield "on_failure", True
+    def hooks(self, types: Btf, api: int, all_errors: bool) -> list[Hook]:
+        """What runs at it. `all_errors`: errors are counted also where the result is otherwise of no interest."""
+        cookie = self.cookie(types, api)
+        counting = Hook("on_launch" if self.launches else "on_call", cookie)
+        if self.program == "on_context":
+            return [counting, Hook("on_context", cookie)]
+        if self.program in ("on_enter", "on_free"):
+            return [counting, Hook(self.program, cookie, paired=True), Hook("on_return", cookie, returns=True)]
+        return [counting, Hook("on_failure", cookie, returns=True)] if all_errors else [counting]
 
 
-def _all(names: str, program: str, variant: str = "", **what: str | int) -> tuple[Function, ...]:
+def _all(
+    names: str,
+    program: str,
+    variant: str = "",
+    *,
+    effect: str = "none",
+    memory: str = "device",
+    direction: str = "unknown",
+    bytes_at: int = NO_ARGUMENT,
+    host_at: int = NO_ARGUMENT,
+    launches: str = "",
+) -> tuple[Function, ...]:
     """Each name, and each with the suffix of its per-thread-stream variant."""
-    suffixes = ("", variant) if variant else ("",)
-    return tuple(Function(name + suffix, program, **what) for name in names.split() for suffix in suffixes)  # type: ignore[arg-type]
+    return tuple(
+        Function(name + suffix, program, effect, memory, direction, bytes_at, host_at, launches)
+        for name in names.split()
+        for suffix in dict.fromkeys(("", variant))
+    )
 
 
-def _copies(names: str, variant: str, direction: str = "unknown", bytes_at: int = 2, host_at: int = NO_ARGUMENT) -> tuple[Function, ...]:
+def _copies(
+    names: str, variant: str, direction: str = "unknown", bytes_at: int = 2, host_at: int = NO_ARGUMENT
+) -> tuple[Function, ...]:
     return _all(names, "on_enter", variant, effect="copy", direction=direction, bytes_at=bytes_at, host_at=host_at)
 
 
@@ -136,11 +155,14 @@ _RUNTIME = (
     *_all("cudaFree", "on_free", effect="free"),
     *_all("cudaFreeAsync", "on_free", "_ptsz", effect="free", memory="pool"),
     *_all("cudaFreeHost cudaHostUnregister", "on_free", effect="free", memory="pinned_host"),
-    *_all("cudaMallocArray cudaMalloc3DArray cudaMallocMipmappedArray cudaFreeArray cudaFreeMipmappedArray", "on_enter"),
+    *_all(
+        "cudaMallocArray cudaMalloc3DArray cudaMallocMipmappedArray cudaFreeArray cudaFreeMipmappedArray", "on_enter"
+    ),
     # Bytes of copies are counted in the driver, where each of these ends.
     *_all(
-        "cudaMemcpy cudaMemcpyToSymbol cudaMemcpyFromSymbol cudaMemcpyToArray cudaMemcpyFromArray cudaMemcpyArrayToArray"
-        " cudaMemcpy2D cudaMemcpy2DToArray cudaMemcpy2DFromArray cudaMemcpy2DArrayToArray cudaMemcpy3D cudaMemcpy3DPeer",
+        "cudaMemcpy cudaMemcpyToSymbol cudaMemcpyFromSymbol cudaMemcpyToArray cudaMemcpyFromArray"
+        " cudaMemcpyArrayToArray cudaMemcpy2D cudaMemcpy2DToArray cudaMemcpy2DFromArray cudaMemcpy2DArrayToArray"
+        " cudaMemcpy3D cudaMemcpy3DPeer",
         "on_call",
         "_ptds",
     ),
@@ -164,22 +186,29 @@ FUNCTIONS: tuple[Function, ...] = (*_DRIVER, *_RUNTIME)
 
 UNCOVERED = {
     r"__cudaLaunchKernel(_ptsz)?": "only jumps to cudaLaunchKernel, which is hooked",
-    r"cuda\w*Graph(Add|Exec|Mem|Get|Set|Kernel|Host|Child|Event)\w*|cuGraph(Add|Exec|Mem|Batch)\w*":
-        "describes a graph's node; the work is done by the graph's launch, and not seen call by call",
-    r"cuda(GraphNode|DeviceGraph|DeviceSetGraph|DeviceGetGraph)\w*|cuDevice(Graph|SetGraph|GetGraph)\w*":
-        "memory of graphs is kept by the driver and moves with launches of graphs",
-    r"cuda\w*MemPool\w*|cuMemPool\w*|cuMem(Get|Set)(Default)?MemPool|cuda(DeviceGetDefault|Mem)\w*Pool\w*":
-        "manages a pool; what is taken from it is counted where it is taken",
+    r"cuda\w*Graph(Add|Exec|Mem|Get|Set|Kernel|Host|Child|Event|Node)\w*|cuGraph(Add|Exec|Mem|Batch)\w*": (
+        "describes a graph's node: the work is done by the graph's launch, and not seen call by call"
+    ),
+    r"cu(da)?Device(Graph|SetGraph|GetGraph)\w*": "memory of graphs is kept by the driver",
+    r"cu(da)?\w*MemPool\w*": "manages a pool: what is taken from it is counted where it is taken",
     r"cu(da)?Memset\w*": "fills memory: no copy",
     r"cu(da)?Mem(Prefetch|Discard|Advise)\w*": "moves managed pages: no copy that an application asked for by size",
     r"cu(da)?LaunchHostFunc(_v2)?(_ptsz)?": "runs a function on the host: no kernel",
     r"cuMemImportFromShareableHandle|cu(da)?IpcOpenMemHandle(_v2)?": "memory that another process holds",
-    r"cuMem(AddressReserve|AddressFree|SetAccess|Export|Get|HostGet|Range|MapArray|BatchDecompress)\w*|cuMemMapArrayAsync\w*":
-        "neither takes nor gives back memory",
-    r"cu(MemAlloc|MemAllocPitch|MemAllocHost|MemFree|Memcpy\w*?|Array(3D)?Create)(?<!_v2)":
-        "the 32-bit interface from before CUDA 3.2, which nothing built since calls",
+    r"cuMem(Address|SetAccess|Export|Get|HostGet|Range|MapArray|BatchDecompress)\w*": "neither takes nor gives memory",
+    r"cu(MemAlloc(Pitch|Host)?|MemFree|Array(3D)?Create|Memcpy([23]D|[HDA]to[HDA])(Unaligned)?(Async)?)": (
+        "the 32-bit interface from before CUDA 3.2, which nothing built since calls"
+    ),
     r"cuCtx(Create|Destroy|PushCurrent|PopCurrent|Attach|Detach)": "the interface from before CUDA 4.0",
     r"cuGreenCtx\w*|cuCtxFromGreenCtx": "green contexts: memory allocated in one is taken for its parent's",
     r"cuFabricCpyBatchAsync(_ptsz)?": "copies between nodes: its operations are opaque",
 }
 """Symbols that sound like the hooked ones and are not, by pattern, with the reason."""
+
+_SOUNDS_LIKE = (
+    r"_*cu(da)?\w*(Malloc|Alloc|Free(?!ze)|Launch|Memcpy|Cpy|Synchronize|Host(Un)?[Rr]egister)\w*"
+    r"|cuMem\w+|cuCtx(Create|Destroy|SetCurrent|Push|Pop)\w*|cuDevicePrimaryCtx(Retain|Release|Reset)\w*"
+    r"|cuda(DeviceReset|ThreadExit)\w*"
+)
+COVERABLE = re.compile(rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})")
+"""What a symbol looks like that belongs into FUNCTIONS: one that is not there is a gap, said by a metric."""

@@ -1,0 +1,192 @@
+"""What CUDA jobs do: launches, memory, copies, waits and errors by process, from probes on driver and runtime."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from exporter.bpf import object_path
+from exporter.bpf.calibrate import Costs, calibrate
+from exporter.bpf.events import Events
+from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.library import Library
+from exporter.bpf.probe import Probes
+from exporter.bpf.safety import Protection, protection, returns_allowed, try_return_probes
+from exporter.cuda import metrics
+from exporter.cuda.functions import COVERABLE, FUNCTIONS, layer
+from exporter.cuda.ledger import Ledger
+from exporter.cuda.names import Names
+from exporter.cuda.samples import function
+from exporter.cuda.spans import Exemplars, span
+from exporter.model import Metric, Sample, Unavailable
+from exporter.node import Flag, Node
+from exporter.push import SPANS_DROPPED
+from exporter.series import SeriesLimit
+
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+FLAGS = (
+    Flag(
+        "live-allocations",
+        65_536,
+        "Live allocations that can be tracked, of all processes (120 bytes of kernel memory each).",
+    ),
+    Flag("allocation-span-bytes", 1 << 26, "Allocations and frees from this size on become spans."),
+    Flag("copy-span-bytes", 1 << 26, "Copies from this size on become spans."),
+    Flag("wait-span-seconds", 0.1, "Waits for the GPU from this length on become spans."),
+    Flag("spans-per-second", 100, "Spans at most, errors included; what exceeds it is counted."),
+    Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
+    Flag(
+        "all-errors",
+        False,
+        "Count errors of launches and of the runtime's copies too, at about twice the cost of these calls.",
+    ),
+)
+MOST_EXEMPLARS = 8192
+
+log = logging.getLogger(__name__)
+
+
+def create(node: Node) -> Cuda:
+    return Cuda(node)
+
+
+class Cuda:
+    """The probes of bpf/cuda.bpf.c: one object and its Probes, which Targets attaches to libraries as it finds them."""
+
+    name = "cuda"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
+        self._returns = False
+        self._exemplars = Exemplars()
+        self._closing = threading.Event()
+
+    def start(self) -> None:
+        """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
+        try:
+            self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
+        except BpfError as error:
+            raise Unavailable(f"the CUDA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
+        self._survival = try_return_probes()
+        self._names = Names.of(self._object.types)
+        self._ledger = Ledger(self._object.maps, self._forget, self._node.processes, self._node.proc)
+        table = {
+            it.name: it.hooks(self._object.types, api, self._node.settings["all-errors"])
+            for api, it in enumerate(FUNCTIONS, 1)
+        }
+        self._probes = Probes(
+            self.name,
+            self._object,
+            table,
+            hits=self._hits,
+            protection=partial(protection, self._node.proc),
+            returns_allowed=self._returns_allowed,
+            costs=_costs(),
+            coverable=COVERABLE,
+            family=layer,
+            listener=self,
+        )
+        self._events = Events()
+        self._events.add(self._object.maps["cuda_spans"], self._receive)
+        self._reader = threading.Thread(target=self._read_events, name="cuda spans", daemon=True)
+        self._reader.start()
+        self._node.targets.want(self._probes)
+
+    def collect(self) -> Iterator[Sample]:
+        processes = self._ledger.processes()
+        yield from self._limit.apply(
+            sample
+            for process in processes
+            for sample in process.samples(
+                self._names, self._node.clock.wall_ns, partial(self._exemplars.of, process.pid)
+            )
+        )
+        yield from self._probes.collect()
+        yield from self._events.collect()
+        yield from self._losses()
+
+    def close(self) -> None:
+        """Unloads; Targets has detached before. Nothing else may be called afterwards."""
+        self._closing.set()
+        self._events.close()
+        self._reader.join(1)
+        self._object.close()
+
+    # What Targets tells through Probes (exporter.bpf.probe.Listener).
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        self._ledger.started(pid)
+        sees_memory = any(layer(name) == "driver" for name in library.functions) and self._returns
+        if from_first_call and sees_memory:
+            self._object.maps["covered"].set(pid, 1)
+
+    def process_ended(self, pid: int) -> None:
+        self._ledger.ended(pid)
+        self._exemplars.forget(pid)
+
+    def process_replaced(self, pid: int) -> None:
+        self.process_ended(pid)
+        self._node.processes.forget(pid)
+
+    def _forget(self, pid: int) -> None:
+        self._object.programs["forget"].run(struct.pack("=Q", pid))
+        self._object.maps["covered"].delete(pid)
+
+    def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
+        """Asked just before process_started. While there are no return probes, allocations are missed."""
+        self._returns, reason = returns_allowed(self._survival, users)
+        if not self._returns:
+            covered = self._object.maps["covered"]
+            for pid, _ in covered.items():
+                covered.delete(pid)
+        return self._returns, reason
+
+    def _hits(self) -> Mapping[str, int]:
+        return {function(api).name: calls for api, calls in self._ledger.hits().items()}
+
+    def _losses(self) -> Iterator[Sample]:
+        counted = self._object.globals()
+        for name in self._object.maps:
+            if f"{name}_lost" in counted and name != "cuda_spans":
+                yield metrics.MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"cuda_{name}"})
+        yield metrics.COPIES_UNREAD.sample(counted["copies_unread"])
+        yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "rate_limit"})
+
+    def _constants(self) -> dict[str, int]:
+        settings = self._node.settings
+        return {
+            "allocation_span_bytes": settings["allocation-span-bytes"],
+            "copy_span_bytes": settings["copy-span-bytes"],
+            "wait_span_ns": round(settings["wait-span-seconds"] * 1e9),
+            "spans_per_second": settings["spans-per-second"],
+        }
+
+    def _entries(self) -> dict[str, int]:
+        return {"live": self._node.settings["live-allocations"]}
+
+    def _read_events(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._events.poll(500)
+            except BpfError:
+                return  # closed
+
+    def _receive(self, record: Any) -> None:
+        called = function(record.api)
+        made = span(record, called, self._names, self._node.clock, self._node.processes.labels(record.tgid))
+        if called.effect == "wait":
+            self._exemplars.add(record.tgid, record.api, record.end_ns - record.start_ns, made)
+        self._node.spans(made)
+
+
+def _costs() -> Costs | None:
+    try:
+        return calibrate()
+    except Unavailable as error:
+        log.warning("the overhead of the probes is not known: %s", error)
+        return None

@@ -1,0 +1,122 @@
+"""What CUDA did in each process: the maps of bpf/cuda.bpf.c as plain numbers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+
+class Map(Protocol):
+    """The part of exporter.bpf.libbpf.Map that is used here."""
+
+    def items(self) -> Iterator[tuple[Any, Any]]: ...
+
+    def delete(self, key: Any) -> bool: ...
+
+
+class Launches(NamedTuple):
+    calls: int
+    last_ns: int
+    """Of the newest call, on the kernel's monotonic clock."""
+
+
+class Errors(NamedTuple):
+    calls: int
+    last_ns: int
+
+
+class Waits(NamedTuple):
+    sum_ns: int
+    slots: tuple[int, ...]
+
+
+class Memory(NamedTuple):
+    """Bytes, but for the last."""
+
+    allocated: int
+    freed: int
+    implicit: int
+    """Freed by something else than a call that frees: its context was destroyed, its process ended."""
+    untracked: int
+    """Allocated while the table of live allocations was full: their end is not seen before the process's."""
+    strangers: int
+    """Calls that freed what was not seen allocated."""
+
+    @property
+    def usage(self) -> int:
+        return max(0, self.allocated - self.freed - self.implicit - self.untracked)
+
+    def ended(self) -> Memory:
+        """After the process: the system took back what it had not freed."""
+        return self._replace(implicit=max(self.implicit, self.allocated - self.freed), untracked=0)
+
+
+@dataclass(slots=True)
+class Activity:
+    """One process. `api` is a function's number; `layer`, `memory`, `direction`, `host` are enums of bpf/cuda.h."""
+
+    launches: dict[int, Launches] = field(default_factory=dict)
+    calls: dict[int, int] = field(default_factory=dict)
+    errors: dict[tuple[int, int], Errors] = field(default_factory=dict)
+    """By api and code."""
+    waits: dict[int, Waits] = field(default_factory=dict)
+    memory: dict[tuple[int, int], Memory] = field(default_factory=dict)
+    """By layer and memory."""
+    copies: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Bytes by direction and host."""
+
+    def ended(self) -> None:
+        self.memory = {key: memory.ended() for key, memory in self.memory.items()}
+
+    def absorb(self, late: Activity) -> None:
+        """Adds what was counted after this was read."""
+        for api, more in late.launches.items():
+            before = self.launches.get(api, Launches(0, 0))
+            self.launches[api] = Launches(before.calls + more.calls, max(before.last_ns, more.last_ns))
+        for api, calls in late.calls.items():
+            self.calls[api] = self.calls.get(api, 0) + calls
+        for failure, errors in late.errors.items():
+            known = self.errors.get(failure, Errors(0, 0))
+            self.errors[failure] = Errors(known.calls + errors.calls, max(known.last_ns, errors.last_ns))
+        for api, waits in late.waits.items():
+            old = self.waits.get(api, Waits(0, (0,) * len(waits.slots)))
+            slots = tuple(a + b for a, b in zip(old.slots, waits.slots, strict=True))
+            self.waits[api] = Waits(old.sum_ns + waits.sum_ns, slots)
+        for kind, memory in late.memory.items():
+            held = self.memory.get(kind, Memory(0, 0, 0, 0, 0))
+            self.memory[kind] = Memory(*(a + b for a, b in zip(held, memory, strict=True)))
+        for way, copied in late.copies.items():
+            self.copies[way] = self.copies.get(way, 0) + copied
+
+
+def read(maps: Mapping[str, Map]) -> dict[int, Activity]:
+    """Everything the maps hold now, by pid."""
+    seen: dict[int, Activity] = defaultdict(Activity)
+    for key, value in maps["launches"].items():
+        seen[key.tgid].launches[key.api] = Launches(value.calls, value.last_ns)
+    for key, value in maps["calls"].items():
+        seen[key.tgid].calls[key.api] = value
+    for key, value in maps["errors"].items():
+        seen[key.tgid].errors[key.api, key.code] = Errors(value.calls, value.last_ns)
+    for key, value in maps["waits"].items():
+        seen[key.tgid].waits[key.api] = Waits(value.sum_ns, tuple(value.slots))
+    for key, value in maps["totals"].items():
+        memory = Memory(value.allocated, value.freed, value.implicit, value.untracked, value.strangers)
+        seen[key.tgid].memory[key.layer, key.memory] = memory
+    for key, value in maps["copies"].items():
+        seen[key.tgid].copies[key.direction, key.host] = value
+    return dict(seen)
+
+
+COUNTED = ("launches", "calls", "errors", "waits", "totals", "copies")
+"""The maps that `read` reads and `clear` clears; each has `tgid` in its key."""
+
+
+def clear(maps: Mapping[str, Map], pid: int) -> None:
+    """Deletes what the maps hold of one process."""
+    for name in COUNTED:
+        for key, _ in maps[name].items():
+            if key.tgid == pid:
+                maps[name].delete(key)

@@ -1,0 +1,122 @@
+"""The metrics of the CUDA probes."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+ALLOCATED = Metric(
+    "gpu.cuda.memory.allocations",
+    "Bytes of successful allocations, by kind of memory: device (cuMemAlloc), pool (cuMemAllocAsync), vmm "
+    "(cuMemCreate), managed, pinned_host (allocated or registered). What a framework reserves, not its tensors; memory "
+    "that graphs allocate, and the driver's own, is not seen.",
+    Kind.COUNTER,
+    "By",
+    labels=("api_layer", "memory"),
+    process=True,
+)
+FREED = Metric(
+    "gpu.cuda.memory.frees",
+    "Bytes given back of allocations that were seen. implicit=true: not by a call, but because their context was "
+    "destroyed or their process ended. Sum both for all.",
+    Kind.COUNTER,
+    "By",
+    labels=("api_layer", "memory", "implicit"),
+    process=True,
+)
+USED = Metric(
+    "gpu.cuda.memory.usage",
+    "Bytes allocated and not given back, as the probes saw it; allocations older than the probes are missing.",
+    Kind.GAUGE,
+    "By",
+    labels=("api_layer", "memory"),
+    process=True,
+)
+UNTRACKED = Metric(
+    "gpu.cuda.memory.untracked",
+    "Bytes of successful allocations for which the table of live allocations had no room: part of the allocations, but "
+    "not of usage or of frees. See --collector.cuda.live-allocations.",
+    Kind.COUNTER,
+    "By",
+    labels=("api_layer", "memory"),
+    process=True,
+)
+STRANGERS = Metric(
+    "gpu.cuda.memory.frees.unseen",
+    "Successful frees of memory whose allocation was not seen: it is older than the probes, another process's, or "
+    "untracked. `memory` is what the called function frees as a rule.",
+    Kind.COUNTER,
+    labels=("api_layer", "memory"),
+    process=True,
+)
+CALLS = Metric(
+    "gpu.cuda.api.calls",
+    "Calls by function, failed ones included. A runtime call makes driver calls: do not add the layers up.",
+    Kind.COUNTER,
+    labels=("api_layer", "api"),
+    process=True,
+)
+ERRORS = Metric(
+    "gpu.cuda.api.errors",
+    "Calls that returned an error, by its number (code) and its constant in CUDA's headers (error, where it has one). "
+    "Errors of launches, and of the runtime's copies, only with --collector.cuda.all-errors.",
+    Kind.COUNTER,
+    labels=("api_layer", "api", "code", "error"),
+    process=True,
+)
+LAST_ERROR = Metric(
+    "gpu.cuda.api.last_error.timestamp",
+    "Unix time of the newest call that returned this error.",
+    Kind.GAUGE,
+    "s",
+    labels=("api_layer", "api", "code", "error"),
+    process=True,
+)
+LAUNCHES = Metric(
+    "gpu.cuda.kernel.launch.calls",
+    "Calls that launch a kernel: what was asked for, not what the GPU has run. Kernels of graphs are not among them.",
+    Kind.COUNTER,
+    labels=("api_layer",),
+    process=True,
+)
+GRAPH_LAUNCHES = Metric(
+    "gpu.cuda.graph.launch.calls",
+    "Calls that launch a graph, however many kernels it has.",
+    Kind.COUNTER,
+    labels=("api_layer",),
+    process=True,
+)
+LAST_LAUNCH = Metric(
+    "gpu.cuda.last_launch.timestamp",
+    "Unix time of the newest call that launched a kernel or a graph.",
+    Kind.GAUGE,
+    "s",
+    process=True,
+)
+COPIED = Metric(
+    "gpu.cuda.memory.copies",
+    "Bytes of copies that the driver accepted; a copy may still be under way. host_memory is the host side's: pageable "
+    "is only said of processes seen from their first call on. Copies inside graphs and kernels are not seen.",
+    Kind.COUNTER,
+    "By",
+    labels=("direction", "host_memory"),
+    process=True,
+)
+WAITED = Metric(
+    "gpu.cuda.sync_wait",
+    "Time threads were blocked in calls that wait for the GPU. cuda* calls wait in cu* calls: do not add them up.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=("api",),
+    process=True,
+)
+COPIES_UNREAD = Metric(
+    "gpu.cuda.memory.copies.unread",
+    "Copies not counted in bytes because their description could not be read from the process, or was too long.",
+    Kind.COUNTER,
+)
+MAP_FULL = Metric(
+    "accel_exporter.map.full",
+    "Keys that a BPF map had no room for: what belongs to them is not counted.",
+    Kind.COUNTER,
+    labels=("map",),
+)

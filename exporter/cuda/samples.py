@@ -1,0 +1,90 @@
+"""From what CUDA did in a process to samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from exporter.bpf import slot_bounds
+from exporter.cuda import metrics
+from exporter.cuda.activity import Activity
+from exporter.cuda.codes import error_name
+from exporter.cuda.functions import FUNCTIONS, Function
+from exporter.cuda.names import Names
+from exporter.model import Distribution, Exemplar, Labels, Metric, Sample, Value
+
+MICROSECOND = 1e-6
+ExemplarsOf = Callable[[int], Mapping[int, Exemplar]]
+
+
+def function(api: int) -> Function:
+    """The function with this number in the kernel."""
+    return FUNCTIONS[api - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process to tell about. `since` is the wall time in seconds from which its counters count."""
+
+    pid: int
+    labels: Labels
+    activity: Activity
+    since: float
+
+    def samples(self, names: Names, wall_ns: Callable[[int], int], exemplars: ExemplarsOf) -> Iterator[Sample]:
+        """Its samples. `exemplars` gives those of a waiting function by bucket."""
+        yield from self._calls()
+        yield from self._launches(wall_ns)
+        yield from self._errors(wall_ns)
+        yield from self._memory(names)
+        for (direction, host), copied in self.activity.copies.items():
+            yield self._sample(
+                metrics.COPIED, copied, direction=names.direction[direction], host_memory=names.host[host]
+            )
+        for api, waits in self.activity.waits.items():
+            bounds = slot_bounds(len(waits.slots), 0, MICROSECOND)
+            waited = Distribution(bounds, waits.slots, waits.sum_ns / 1e9, exemplars(api))
+            yield self._sample(metrics.WAITED, waited, api=function(api).name)
+
+    def _sample(self, metric: Metric, value: Value, **own: str) -> Sample:
+        return Sample(metric, {**self.labels, **own}, value, self.since)
+
+    def _calls(self) -> Iterator[Sample]:
+        calls = self.activity.calls | {api: launches.calls for api, launches in self.activity.launches.items()}
+        for api, count in calls.items():
+            called = function(api)
+            yield self._sample(metrics.CALLS, count, api_layer=called.layer, api=called.name)
+
+    def _launches(self, wall_ns: Callable[[int], int]) -> Iterator[Sample]:
+        counts: dict[tuple[str, str], int] = {}
+        for api, launches in self.activity.launches.items():
+            key = function(api).launches, function(api).layer
+            counts[key] = counts.get(key, 0) + launches.calls
+        for (launched, layer), count in counts.items():
+            metric = metrics.LAUNCHES if launched == "kernel" else metrics.GRAPH_LAUNCHES
+            yield self._sample(metric, count, api_layer=layer)
+        last = max((launches.last_ns for launches in self.activity.launches.values()), default=0)
+        if last:
+            yield self._sample(metrics.LAST_LAUNCH, wall_ns(last) / 1e9)
+
+    def _errors(self, wall_ns: Callable[[int], int]) -> Iterator[Sample]:
+        for (api, code), errors in self.activity.errors.items():
+            called = function(api)
+            labels = {"api_layer": called.layer, "api": called.name, "code": str(code)}
+            labels["error"] = error_name(called.layer, code)
+            yield self._sample(metrics.ERRORS, errors.calls, **labels)
+            yield self._sample(metrics.LAST_ERROR, wall_ns(errors.last_ns) / 1e9, **labels)
+
+    def _memory(self, names: Names) -> Iterator[Sample]:
+        for (layer, kind), memory in self.activity.memory.items():
+            labels = {"api_layer": names.layer[layer], "memory": names.memory[kind]}
+            if memory.strangers:
+                yield self._sample(metrics.STRANGERS, memory.strangers, **labels)
+            if not memory.allocated:
+                continue
+            yield self._sample(metrics.ALLOCATED, memory.allocated, **labels)
+            yield self._sample(metrics.FREED, memory.freed, **labels)
+            yield self._sample(metrics.FREED, memory.implicit, **labels, implicit="true")
+            yield self._sample(metrics.USED, memory.usage, **labels)
+            if memory.untracked:
+                yield self._sample(metrics.UNTRACKED, memory.untracked, **labels)

@@ -1,0 +1,155 @@
+"""The CUDA collector on real processes with stand-in libraries, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from exporter.bpf.targets import Targets
+from exporter.collectors.cuda import FLAGS, Cuda
+from exporter.model import Sample, Span
+from exporter.node import Node
+from exporter.resolve.process import ProcessTable
+from exporter.views.prometheus import name
+
+STANDINS = Path(__file__).parents[1] / "standins"
+BUILD = STANDINS / "build"
+WITHIN = 10.0
+
+Labels = frozenset[tuple[str, str]]
+
+
+def build_standins() -> None:
+    subprocess.run(["make", "-s", "-C", STANDINS], check=True)
+
+
+class Observed:
+    """A running collector, and questions to it."""
+
+    def __init__(self, cuda: Cuda, targets: Targets, spans: list[Span]) -> None:
+        self.cuda, self.targets, self.spans = cuda, targets, spans
+
+    def samples(self) -> list[Sample]:
+        return list(self.cuda.collect())
+
+    def values(self, metric: str, pid: int | None = None, **labels: str) -> dict[Labels, Any]:
+        """The values of a metric by the labels of its own, of samples that have these labels."""
+        wanted = labels | ({} if pid is None else {"pid": str(pid)})
+        found = [it for it in self.samples() if name(it.metric) == metric and wanted.items() <= it.labels.items()]
+        own = [frozenset((key, value) for key, value in it.labels.items() if key in it.metric.labels) for it in found]
+        return dict(zip(own, (it.value for it in found), strict=True))
+
+    def value(self, metric: str, pid: int | None = None, **labels: str) -> Any:
+        """The one value of a metric with these labels; None if there is none."""
+        values = list(self.values(metric, pid, **labels).values())
+        assert len(values) <= 1, f"{metric} {labels}: {values}"
+        return values[0] if values else None
+
+    def covered(self, pid: int, symbol: str = "cuMemAlloc_v2") -> bool:
+        """Whether a process is known, and all probes of the function are attached."""
+        attached = self.values("accel_exporter_probe_attached", symbol=symbol)
+        return bool(attached) and all(attached.values()) and pid in self.cuda._ledger._told
+
+
+def eventually(condition: Callable[[], object], what: str, within: float = WITHIN) -> None:
+    """Waits for something that another thread or process does."""
+    until = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < until, f"not within {within} s: {what}"
+        time.sleep(0.01)
+
+
+@contextmanager
+def observe(**settings: Any) -> Iterator[Observed]:
+    """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
+    spans: list[Span] = []
+    targets = Targets()
+    defaults = {flag.name: flag.default for flag in FLAGS}
+    chosen = {key.replace("_", "-"): value for key, value in settings.items()}
+    assert chosen.keys() <= defaults.keys()
+    cuda = Cuda(Node(defaults | chosen, ProcessTable(), targets, spans.append))
+    cuda.start()
+    try:
+        targets.start()
+        try:
+            assert targets.scanned.wait(WITHIN)
+            yield Observed(cuda, targets, spans)
+        finally:
+            targets.close()
+    finally:
+        cuda.close()
+
+
+class Job:
+    """A process with the stand-ins; begun, it waits to be let go (--gate), and may wait again before it ends (--hold)."""
+
+    def __init__(self, *arguments: str, libraries: Path = BUILD) -> None:
+        self.process = subprocess.Popen(
+            [BUILD / "workload", *arguments],
+            env=os.environ | {"LD_LIBRARY_PATH": str(libraries)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self.process.pid
+
+    def go(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def report(self) -> Mapping[str, int]:
+        assert self.process.stdout
+        return json.loads(self.process.stdout.readline())
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream
+            stream.close()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class Script(Job):
+    """A Python process that calls a library through ctypes: `run` executes lines in it and gives what they set as `out`."""
+
+    DRIVER = """
+import ctypes, json, sys
+from ctypes import byref, c_size_t, c_uint64, c_void_p, c_int
+for line in sys.stdin:
+    out = None
+    exec(json.loads(line))
+    print(json.dumps(out), flush=True)
+"""
+
+    def __init__(self, library: str | Path = "libcuda.so.1", libraries: Path = BUILD) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.DRIVER],
+            env=os.environ | {"LD_LIBRARY_PATH": str(libraries)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self.process.pid
+        self.run(f"lib = ctypes.CDLL({str(library)!r})")
+
+    def run(self, lines: str) -> Any:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(lines) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, "the script ended"
+        return json.loads(answer)
