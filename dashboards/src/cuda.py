@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import FULL, THIRD, Query, board, choice, heat, lines, number, rate, red, rows, select, total
+from dashboards.parts import HALF, THIRD, Query, board, choice, heat, lines, number, rate, red, rows, select, total
 
 DRIVER = 'api_layer="driver"'
 WHO = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"', 'comm=~"$comm"')
@@ -25,11 +25,12 @@ GRAPHS = rate("gpu_cuda_graph_launch_calls_total", *WHO, DRIVER)
 COPIES = rate("gpu_cuda_memory_copies_bytes_total", *WHO)
 OVER_THE_BUS = rate("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"')
 PAGEABLE = rate("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"', 'host_memory="pageable"')
-WAITED = rate("gpu_cuda_sync_wait_seconds_sum", *WHO)
-WAITS = rate("gpu_cuda_sync_wait_seconds_bucket", *WHO)
-ERRORS = rate("gpu_cuda_api_errors_total", *WHO, DRIVER)
+DRIVER_CALL = 'api!~"cuda.*"'
+WAITED = rate("gpu_cuda_sync_wait_seconds_sum", *WHO, DRIVER_CALL)
+WAITS = rate("gpu_cuda_sync_wait_seconds_bucket", *WHO, DRIVER_CALL)
+ERRORS = rate("gpu_cuda_api_errors_total", *WHO)
 LAST_LAUNCH = f"time() - max by ({', '.join(PROCESS)}) ({select('gpu_cuda_last_launch_timestamp_seconds', *WHO)})"
-LAST_ERROR = select("gpu_cuda_api_last_error_timestamp_seconds", *WHO, DRIVER)
+LAST_ERROR = select("gpu_cuda_api_last_error_timestamp_seconds", *WHO)
 CHURN = rate("gpu_cuda_api_calls_total", *WHO, DRIVER, 'api=~"cuMem(Alloc|Free|Create|Release|Host|Managed).*"')
 
 OVERVIEW = [
@@ -43,7 +44,13 @@ OVERVIEW = [
     number("Kernel launches", "Kernels launched by calls, without graph replays.", "ops", Query(total(LAUNCHES))),
     number("Graph launches", "Graphs launched; one may hold many kernels.", "ops", Query(total(GRAPHS))),
     number("Copies", "Bytes given to copy calls, all directions.", "Bps", Query(total(COPIES))),
-    number("Errors", "Calls that returned an error.", "ops", Query(total(ERRORS)), alarm=0.001),
+    number(
+        "Errors",
+        "Calls that returned an error, in the layer that has more.",
+        "ops",
+        Query(f"max({total(ERRORS, 'api_layer')}) or vector(0)"),
+        alarm=0.001,
+    ),
     rows(
         "Processes",
         "Who uses what now. Waiting is the time its threads spent blocked in synchronising calls, over wall time; "
@@ -167,17 +174,38 @@ WAIT_PANELS = [
 ERROR_PANELS = [
     lines(
         "Errors by code",
-        "Calls that returned an error, by code of cuda.h, per second.",
+        "Calls that returned an error, per second, in both layers: the runtime passes on what the driver returned.",
         "ops",
-        Query(total(ERRORS, "code", "api"), "{{code}} {{api}}"),
+        Query(total(ERRORS, "api_layer", "api", "code", "error"), "{{error}} {{code}} {{api}}"),
     ),
     rows(
         "Last errors",
-        "When a process last got which error from which call.",
+        "How long ago a process last got which error from which call.",
         "s",
-        {**COLUMNS, "api": "Call", "code": "Code"},
-        Query(f"time() - max by ({', '.join((*PROCESS, 'api', 'code'))}) ({LAST_ERROR})", "Ago"),
-        width=FULL // 2,
+        {**COLUMNS, "api": "Call", "code": "Code", "error": "Error"},
+        Query(f"time() - max by ({', '.join((*PROCESS, 'api', 'code', 'error'))}) ({LAST_ERROR})", "Ago"),
+        width=HALF,
+    ),
+    lines(
+        "Allocations not remembered",
+        "Bytes for which the table of live allocations had no room: bytes in use are too low by these.",
+        "Bps",
+        Query(total(rate("gpu_cuda_memory_untracked_bytes_total", *WHO, DRIVER), *PROCESS), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Frees of unseen allocations",
+        "Memory that is older than the probes or another process's; bytes in use never held it.",
+        "ops",
+        Query(total(rate("gpu_cuda_memory_frees_unseen_total", *WHO, DRIVER), *PROCESS), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Copies not read",
+        "Copies whose description could not be read; their bytes are in no panel.",
+        "ops",
+        Query(total(rate("gpu_cuda_memory_copies_unread_total"), "instance"), "{{instance}}"),
+        width=THIRD,
     ),
 ]
 
@@ -203,6 +231,6 @@ def dashboard() -> Dashboard:
             "Work": WORK,
             "Copies": COPY_PANELS,
             "Waits": WAIT_PANELS,
-            "Errors": ERROR_PANELS,
+            "Errors and blind spots": ERROR_PANELS,
         },
     )

@@ -20,9 +20,12 @@ OVERVIEW = [
     ),
     number(
         "Collectors failing",
-        "Collectors whose last run failed or was late.",
+        "Collectors that could work on their node and whose last run failed or was late.",
         "short",
-        Query(f"count({select('accel_exporter_collector_success')} == 0) or vector(0)"),
+        Query(
+            f"count({select('accel_exporter_collector_success')} == 0 "
+            f"unless on (job, instance, collector) {select('accel_exporter_collector_available')} == 0) or vector(0)"
+        ),
         alarm=1,
     ),
     number(
@@ -108,6 +111,54 @@ PROBES = [
         Query(f"max by (probe, library) ({select('accel_exporter_probe_symbols_missing')})", "{{probe}} {{library}}"),
         width=THIRD,
     ),
+    lines(
+        "Functions not covered",
+        "Functions of the library that look as if the probe should count them, and are in none of its tables.",
+        "short",
+        Query(f"max by (probe, library) ({select('accel_exporter_probe_symbols_uncovered')})", "{{probe}} {{library}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Cost of one hit",
+        "Measured when the exporter started: the least time that a hit of a small probe takes from the probed thread.",
+        "s",
+        Query(
+            f"max by (instance, placement, returns) ({select('accel_exporter_probe_hit_cost_seconds')})",
+            "{{placement}} {{returns}} {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "Time until a library is probed",
+        "From the moment a process mapped a library until probes were in it; 99th percentile.",
+        "s",
+        Query(
+            f"histogram_quantile(0.99, {total(rate('accel_exporter_discovery_seconds_bucket'), 'le', 'instance')})",
+            "{{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "Processes of probed libraries",
+        "Running processes that have a probed library of this name mapped.",
+        "short",
+        Query(total(select("accel_exporter_library_processes"), "instance", "library"), "{{library}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Libraries left alone",
+        "Libraries in use that are not probed: too many (limit), or attaching failed (error). Each try counts.",
+        "cps",
+        Query(total(rate("accel_exporter_libraries_refused_total"), "instance", "reason"), "{{reason}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Processes found late",
+        "Found by the regular look at all processes, for their events were lost: their first calls are not counted.",
+        "cps",
+        Query(total(rate("accel_exporter_discovery_late_total"), "instance"), "{{instance}}"),
+        width=THIRD,
+    ),
     rows(
         "Probes not attached",
         "What is called by processes and not seen. The exporter's log and landing page say why.",
@@ -175,6 +226,31 @@ LOSSES = [
         "Spans that were made and not delivered, by reason.",
         "eps",
         Query(total(rate("accel_exporter_spans_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Keys without room in a map",
+        "Processes, functions or codes whose counts a full BPF map could not take.",
+        "cps",
+        Query(total(rate("accel_exporter_map_full_total"), "instance", "map"), "{{map}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "OTLP requests",
+        "Requests with metrics and with spans, and those the endpoint did not take after retries.",
+        "reqps",
+        Query(total(rate("accel_exporter_otlp_exports_total"), "instance", "signal"), "{{signal}} {{instance}}"),
+        Query(
+            total(rate("accel_exporter_otlp_exports_failed_total"), "instance", "signal"),
+            "{{signal}} failed {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "Samples kept off the page",
+        "Samples that repeat a series or have no valid form: a collector's defect.",
+        "cps",
+        Query(total(rate("accel_exporter_samples_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
         width=THIRD,
     ),
     lines(

@@ -14,7 +14,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from dashboards.build import HERE, render, stems
 from tests.metric_names import SCRAPED, declared, used
 
-UNITS = {"bool_yes_no", "bytes", "Bps", "cps", "eps", "ops", "percentunit", "s", "short"}
+UNITS = {"bool_yes_no", "bytes", "Bps", "cps", "eps", "ops", "percentunit", "reqps", "s", "short"}
 """Ids of Grafana's unit list that the dashboards use; any other is probably a slip."""
 
 COUNTER = re.compile(r"\w+_(total|bucket|count|sum)\b")
