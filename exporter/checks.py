@@ -146,9 +146,7 @@ def _returns(_: Settings) -> Answer:
     if survival.doubt:
         return Status.WARN, survival.doubt, "without return probes waits, errors and frees of allocations go uncounted"
     if not survival.seccomp:
-        remedy = (
-            "update to Linux 6.14, 6.13.3 or 6.12.14; until then waits, errors and frees of allocations go uncounted"
-        )
+        remedy = "update to Linux 6.14 or 6.12.14; until then waits, errors and frees of allocations go uncounted"
         return Status.WARN, "a return probe would kill processes under a seccomp filter here, so there are none", remedy
     if not survival.shadow_stack:
         says = "return probes are safe, but not with a shadow stack: libraries that such a process uses get none"

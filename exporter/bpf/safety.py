@@ -148,7 +148,7 @@ def returns_allowed(survival: Survival, users: Collection[Protection]) -> tuple[
         filtered = sum(user.seccomp for user in users)
         return False, (
             "on this kernel a return probe kills processes that run under a seccomp filter "
-            f"({filtered} of the {len(users)} that use this library do): update to Linux 6.14, 6.13.3 or 6.12.14"
+            f"({filtered} of the {len(users)} that use this library do): update to Linux 6.14 or 6.12.14"
         )
     if not survival.shadow_stack and any(user.shadow_stack for user in users):
         return False, (
