@@ -35,6 +35,7 @@ MAX_SYMBOLS = 1 << 23
 MAX_STRINGS = 1 << 28
 MAX_NAMES = 1 << 16
 _MAX_NOTES = 1 << 16
+_LONGEST_NAME = 1 << 12
 _CHUNK = 1 << 20
 
 
@@ -193,19 +194,28 @@ class Elf:
         strings = sections[table.link]
         if table.size > MAX_SYMBOLS * _SYMBOL.size or strings.size > MAX_STRINGS:
             raise ElfError("more symbols than a real library has")
-        names = self._all_names(strings) if wanted is None else self._find_names(strings, wanted)
-        if not names:
+        if wanted is None:
+            text = self._read(strings.offset, strings.size)
+            for index, symbol in self._entries(table, None):
+                end = text.find(b"\0", symbol[0], symbol[0] + _LONGEST_NAME)
+                if end > symbol[0]:
+                    yield index, text[symbol[0] : end].decode(errors="replace"), symbol
             return
-        offsets = frozenset(names)
+        names = self._find_names(strings, wanted)
+        for index, symbol in self._entries(table, frozenset(names)) if names else ():
+            yield index, names[symbol[0]], symbol
+
+    def _entries(self, table: _Section, names: frozenset[int] | None) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The symbols whose name is at one of these places of the string table (None: all), with their index."""
         per_chunk = _CHUNK // _SYMBOL.size
         for first in range(0, table.size // _SYMBOL.size, per_chunk):
             count = min(per_chunk, table.size // _SYMBOL.size - first)
             chunk = self._read(table.offset + first * _SYMBOL.size, count * _SYMBOL.size)
-            if offsets.isdisjoint(memoryview(chunk).cast("I")[:: _SYMBOL.size // 4].tolist()):
+            if names is not None and names.isdisjoint(memoryview(chunk).cast("I")[:: _SYMBOL.size // 4].tolist()):
                 continue
             for index, symbol in enumerate(_SYMBOL.iter_unpack(chunk), first):
-                if symbol[0] in offsets:
-                    yield index, names[symbol[0]], symbol
+                if names is None or symbol[0] in names:
+                    yield index, symbol
 
     def _find_names(self, strings: _Section, wanted: Collection[str]) -> dict[int, str]:
         """Where in the string table the wanted names are.
@@ -227,15 +237,6 @@ class Elf:
                     found.update((start + at, name.decode()) for at in _occurrences(chunk, name + b"\0"))
             if len(found) > MAX_NAMES:
                 raise ElfError("a name is repeated too often")
-        return found
-
-    def _all_names(self, strings: _Section) -> dict[int, str]:
-        table = self._read(strings.offset, strings.size)
-        at = 0
-        found = {}
-        for text in table.split(b"\0"):
-            found[at] = text.decode(errors="replace")
-            at += len(text) + 1
         return found
 
     def _function(self, name: str, symbol: tuple[int, ...]) -> Function | None:
