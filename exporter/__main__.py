@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be followed, it must not end us
     plan = otlp.plan(chosen.otlp, os.environ)
     statistics = _statistics() if chosen.bpf_stats else None
     if not chosen.privileges_keep:

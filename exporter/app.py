@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from exporter import itself, version
 from exporter.discover import Found
@@ -52,41 +53,45 @@ class App:
         notifier: Notifier,
     ) -> None:
         self._settings, self._reread, self._notifier = settings, reread, notifier
-        self._reloading = threading.Lock()
+        self._busy = threading.Lock()
+        """Held while starting, reloading and closing: a signal to reload may come at any time."""
         self._reloaded, self._reload_successful = time.time(), True
         self._push = Push(plan, self._gather, time.time()) if plan else None
         self._observer = Observer(settings, found, self._push.span if self._push else _no_span, (self._own,))
-        self._server = Server(settings.web, self._observer.scraper, landing.render, self.reload)
+        page = landing.Page(settings.web.telemetry_path)
+        self._server = Server(settings.web, self._observer.scraper, page.render, self.reload)
 
     async def run(self) -> int:
         """Serves until SIGTERM or SIGINT, and returns the exit code. SIGHUP reloads."""
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        loop, stop, hangup = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, stop)
+        self._busy.acquire()
+        loop.add_signal_handler(signal.SIGHUP, hangup.set)
         try:
             await self._server.start()
         except (ListenError, WebConfigError) as error:
             logger.error("%s", error)
             return 1
-        alive = asyncio.ensure_future(self._stay_alive())
+        background = (asyncio.ensure_future(self._stay_alive()), asyncio.ensure_future(self._reload_at(hangup)))
         starting = loop.run_in_executor(None, self._start)
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             starting.result()
-            loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, self._reload_for_signal))
             self._notifier.ready()
             logger.info("ready")
         await stopping
         await starting
         await asyncio.gather(self._server.stop(), loop.run_in_executor(None, self._close))
-        alive.cancel()
+        for task in background:
+            task.cancel()
         logger.info("everything is detached")
         return 0
 
     def reload(self) -> None:
         """Reads the settings again and follows them. Raises SettingsError; the settings before then stay in force."""
-        with self._reloading:
+        with self._busy:
             self._notifier.reloading()
             try:
                 self._observer.follow(self._reread())
@@ -98,21 +103,26 @@ class App:
                 self._notifier.ready()
             self._reloaded, self._reload_successful = time.time(), True
 
-    def _reload_for_signal(self) -> None:
-        try:
-            self.reload()
-        except ValueError:
-            return  # said already; there is nobody else to tell
+    async def _reload_at(self, hangup: asyncio.Event) -> None:
+        """Reloads at the signal; any number that come meanwhile are one more."""
+        while await hangup.wait():
+            hangup.clear()
+            with suppress(ValueError):  # it is logged, and there is nobody else to tell
+                await asyncio.to_thread(self.reload)
 
     def _start(self) -> None:
-        self._observer.start()
-        if self._push:
-            self._push.start()
+        try:
+            self._observer.start()
+            if self._push:
+                self._push.start()
+        finally:
+            self._busy.release()
 
     def _close(self) -> None:
-        if self._push:
-            self._push.stop()
-        self._observer.close()
+        with self._busy:
+            if self._push:
+                self._push.stop()
+            self._observer.close()
 
     def _stop(self, stop: asyncio.Event) -> None:
         if stop.is_set():

@@ -154,7 +154,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
         given = options.from_file(Path(file), declared) | given
     values = {option.name: option.default for option in declared} | given
     return Settings(
-        web=_web(values),
+        web=_section(WebSettings, "web.", values),
         otlp=_section(OtlpSettings, "otlp.", values),
         log=_section(LogSettings, "log.", values),
         collectors={
@@ -179,13 +179,6 @@ def _section(kind: type[Section], prefix: str, values: Mapping[str, Value]) -> S
     """A dataclass out of the options under a prefix: web.config.file is its field config_file."""
     named = {name.removeprefix(prefix).replace("-", "_").replace(".", "_"): name for name in values}
     return kind(**{item.name: values[named[item.name]] for item in fields(kind)})  # type: ignore[arg-type]
-
-
-def _web(values: Mapping[str, Value]) -> WebSettings:
-    web = _section(WebSettings, "web.", values)
-    if not web.telemetry_path.startswith("/"):
-        raise SettingsError(f"web.telemetry-path: {web.telemetry_path!r} does not begin with /")
-    return web
 
 
 def _folder(name: str, values: Mapping[str, Value]) -> Path:
