@@ -27,7 +27,7 @@ CAPABILITIES = {
 OBSERVING = {
     "CAP_BPF": "make maps and load programs",
     "CAP_PERFMON": "load and attach tracing programs",
-    "CAP_SYS_PTRACE": "read the maps, links and environment of other users' processes",
+    "CAP_SYS_PTRACE": "look into other users' processes",
     "CAP_DAC_READ_SEARCH": "read other users' files: libraries, and /proc/PID/map_files",
     "CAP_CHECKPOINT_RESTORE": "open mapped files through /proc/PID/map_files",
 }
