@@ -49,7 +49,8 @@ def compile_bpf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
         for shared in ("Makefile", *(path.name for path in (REPOSITORY / "bpf").glob("*.h"))):
             (folder / shared).symlink_to(REPOSITORY / "bpf" / shared)
         (folder / f"{stem}.bpf.c").write_text(source)
-        subprocess.run(["make", "-s", "-C", folder, "OUT=."], check=True)
+        made = subprocess.run(["make", "-s", "-C", folder, "OUT=."], capture_output=True, text=True)
+        assert not made.returncode, made.stderr
         return folder / os.uname().machine / f"{stem}.bpf.o"
 
     return build

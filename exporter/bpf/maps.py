@@ -6,6 +6,7 @@ import ctypes
 import errno
 import threading
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 from exporter.bpf.btf import CType
@@ -34,7 +35,6 @@ class Map:
         self._copies = library().libbpf_num_possible_cpus() if kind in _PER_CPU else 1
         size = ctypes.sizeof(value)
         self._row = -(-size // 8) * 8 * self._copies if kind in _PER_CPU else size  # each CPU's copy is padded to 8
-        self._combine = Combiner(value, self._copies) if kind in _PER_CPU else None
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Every key once, with its value, as of now. BpfError if the object is closed."""
@@ -72,6 +72,10 @@ class Map:
         with self._lock:
             self.fd = -1
 
+    @cached_property
+    def _combine(self) -> Combiner:
+        return Combiner(self.value, self._copies)
+
     def _as(self, ctype: CType, value: Any) -> Any:
         return value if isinstance(value, ctype) else ctype(value)
 
@@ -84,7 +88,7 @@ class Map:
         return self._value(raw, 0)
 
     def _value(self, raw: ctypes.Array[ctypes.c_char], at: int) -> Any:
-        if self._combine:
+        if self.kind in _PER_CPU:
             return _plain(self._combine(memoryview(raw).cast("B")[at : at + self._row]))
         return _plain(self.value.from_buffer_copy(raw, at))
 

@@ -207,8 +207,9 @@ class Probes:
     def _remember_costs(self, hooked: Hooked) -> None:
         if costs := self._costs:
             for symbol, placement in hooked.places.found.items():
-                known = (costs.of(placement.kind, returns) for returns in {False, hooked.returned})
-                self._dearest[symbol] = max(self._dearest.get(symbol, 0.0), *(cost or 0.0 for cost in known))
+                returns = hooked.returned and any(hook.returns for hook in self._table[symbol])
+                cost = costs.of(placement.kind, returns) or costs.of(placement.kind, returns=False) or 0.0
+                self._dearest[symbol] = max(self._dearest.get(symbol, 0.0), cost)
 
     def _present(self) -> list[_Probed]:
         with self._lock:

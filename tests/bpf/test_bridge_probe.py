@@ -1,0 +1,221 @@
+"""A probe on a stand-in library: what its table says is attached, and what is not is known with its reason."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import replace
+
+import pytest
+
+from exporter.bpf.calibrate import Costs
+from exporter.bpf.elf import Elf, ElfError
+from exporter.bpf.libbpf import Object
+from exporter.bpf.library import Library
+from exporter.bpf.placement import Placement
+from exporter.bpf.probe import Hook, Probes
+from exporter.bpf.safety import Protection
+
+pytestmark = pytest.mark.needs_bpf
+
+SOURCE = """
+#define CALL(name) int name(int n) { asm volatile("push %%rbp; pop %%rbp" ::: "memory"); return n; }
+CALL(gpuTake) CALL(gpuGive) CALL(gpuNew) CALL(otherCall)
+int gpuAlias(int n) __attribute__((weak, alias("gpuTake")));
+"""
+PROBE = """
+#include "probe.h"
+MAP(calls, HASH, __u64, __u64, 64);
+
+static int count(void *ctx, __u64 kind)
+{
+	__u64 key = bpf_get_attach_cookie(ctx) * 10 + kind, zero = 0, *seen = lookup_or_init(calls, &key, &zero);
+
+	if (seen)
+		add(seen, 1);
+	return 0;
+}
+
+SEC("uprobe") int on_call(void *ctx) { return count(ctx, 0); }
+SEC("uprobe") int on_enter(void *ctx) { return count(ctx, 1); }
+SEC("uretprobe") int on_return(void *ctx) { return count(ctx, 2); }
+"""
+PLAIN = Protection(seccomp=False, shadow_stack=False)
+SHADOWED = Protection(seccomp=False, shadow_stack=True)
+TABLE = {
+    "gpuTake": [Hook("on_call", 1), Hook("on_enter", 1, paired=True), Hook("on_return", 1, returns=True)],
+    "gpuAlias": [Hook("on_call", 4)],
+    "gpuGive": [Hook("on_call", 2)],
+    "gpuGone": [Hook("on_call", 3)],
+    "rocTake": [Hook("on_call", 5)],
+}
+FAR = 1 << 30
+EVERY_CALL = {10: 1, 11: 1, 12: 1, 20: 1}
+
+
+@pytest.fixture(scope="module")
+def library(compile_library) -> Library:
+    path = compile_library("libgpu.so", SOURCE)
+    with Elf.open(path) as elf:
+        functions = elf.functions(TABLE)
+        return Library((1, 2), str(path), str(path), elf.machine, elf.build_id, functions)
+
+
+@pytest.fixture(params=[True, False], ids=["multi", "perf"])
+def loaded(request, compile_bpf):
+    with Object(compile_bpf("gpu", PROBE), multi=request.param) as opened:
+        yield opened
+
+
+class Policy:
+    """Return probes are safe for all but processes with a shadow stack; `pids` have one."""
+
+    def __init__(self, *pids):
+        self.pids = pids
+
+    def protection(self, pid):
+        return SHADOWED if pid in self.pids else PLAIN
+
+    def allowed(self, users):
+        unsafe = any(user.shadow_stack for user in users)
+        return not unsafe, "a user has a shadow stack" if unsafe else ""
+
+
+def probes(loaded, policy=None, **settings) -> Probes:
+    policy = policy or Policy()
+    settings = {"hits": dict, "protection": policy.protection, "returns_allowed": policy.allowed} | settings
+    return Probes("gpu", loaded, TABLE, **settings)
+
+
+def calls_seen(loaded, library) -> dict[int, int]:
+    """What one call of each function adds."""
+    before = dict(loaded.maps["calls"].items())
+    functions = ctypes.CDLL(library.path)
+    for name in ("gpuTake", "gpuGive", "gpuNew", "otherCall"):
+        getattr(functions, name)(1)
+    return {key: calls - before.get(key, 0) for key, calls in loaded.maps["calls"].items() if calls != before.get(key)}
+
+
+def values(probe) -> dict[tuple[str, ...], float]:
+    """Samples by name and labels, the probe's own name and the library's path left out."""
+    samples = {}
+    for sample in probe.collect():
+        labels = [text for label, text in sample.labels.items() if label not in ("probe", "library")]
+        samples[(sample.metric.name.removeprefix("accel_exporter."), *labels)] = sample.value
+    return samples
+
+
+def test_hooks_run_where_the_table_says(loaded, library):
+    """Entry, paired entry and return hooks run once a call; names of one code are probed once; closing ends it."""
+    probe = probes(loaded)
+    link = probe.attach(library)
+    probe.process_started(7, library, True)
+
+    assert calls_seen(loaded, library) == EVERY_CALL
+    assert {
+        "gpuTake": (True, ""),
+        "gpuAlias": (True, "the same code as gpuTake"),
+        "gpuGive": (True, ""),
+    } == {state.symbol: (state.attached, state.reason) for state in probe.states()}
+
+    link.close()
+
+    assert {} == calls_seen(loaded, library)
+    assert [] == probe.states()
+
+
+def test_an_unsafe_process_ends_return_probes_until_it_is_gone(loaded, library):
+    """Return hooks and the entries paired with them go when one user must not have them, and come back after it."""
+    probe = probes(loaded, Policy(8))
+    link = probe.attach(library)
+    probe.process_started(7, library, True)
+    probe.process_started(8, library, True)
+
+    assert {10: 1, 20: 1} == calls_seen(loaded, library)
+    [take] = [state for state in probe.states() if state.symbol == "gpuTake"]
+    assert (False, "no return probes: a user has a shadow stack") == (take.attached, take.reason)
+
+    probe.process_ended(8)
+
+    assert calls_seen(loaded, library) == EVERY_CALL
+    link.close()
+
+
+def test_return_probes_wait_for_the_first_user(loaded, library):
+    """Nobody is put at risk before the policy has seen who uses the library."""
+    probe = probes(loaded)
+    link = probe.attach(library)
+
+    assert {10: 1, 20: 1} == calls_seen(loaded, library)
+    assert {"no return probes: no process uses the library yet"} == {
+        state.reason for state in probe.states() if not state.attached
+    }
+    link.close()
+
+
+def test_one_bad_symbol_costs_only_itself(loaded, library):
+    """A point that the kernel refuses, and a function without a place, are told; the others are attached."""
+
+    def odd_places(elf, function):
+        if function.name == "rocTake":
+            raise ElfError("nonsense")
+        return Placement(function.offset + (function.name == "gpuGive") * FAR, "emulated", moved=False)
+
+    elsewhere = replace(library.functions["gpuTake"], name="rocTake", offset=1)
+    odd = replace(library, functions={**library.functions, "rocTake": elsewhere})
+    probe = probes(loaded, place=odd_places)
+    link = probe.attach(odd)
+    probe.process_started(7, odd, True)
+    reasons = {state.symbol: state.reason for state in probe.states()}
+
+    assert {10: 1, 11: 1, 12: 1} == calls_seen(loaded, library)
+    assert "no place for a probe: nonsense" == reasons["rocTake"]
+    assert re.search(r"attach on_call to .* at offset 0x40.*: Invalid argument", reasons["gpuGive"])
+    assert "" == reasons["gpuTake"]
+    link.close()
+
+
+def test_an_unreadable_library_is_a_reason(loaded, library, tmp_path):
+    """A file that cannot be read any more leaves every symbol unattached, with the reason, and raises nothing."""
+    (tmp_path / "broken").write_bytes(b"\x7fELF")
+    probe = probes(loaded)
+    probe.attach(replace(library, open_path=str(tmp_path / "broken")))
+
+    assert {(False, "cannot read the library: too short for an ELF file")} == {
+        (state.attached, state.reason) for state in probe.states()
+    }
+
+
+def test_the_metrics_tell_what_is_seen_and_what_it_costs(loaded, library):
+    """Attached, missing in a family the library has, uncovered, hits, and hits times the dearer cost."""
+    costs = Costs(emulated=1e-6, stepped=2e-5, return_emulated=3e-6, return_stepped=4e-5)
+    probe = probes(
+        loaded,
+        hits=lambda: {"gpuTake": 1000, "gpuGive": 100},
+        costs=costs,
+        coverable=re.compile("gpu[A-Z].*"),
+        family=lambda symbol: symbol[:3],
+    )
+    link = probe.attach(library)
+    probe.process_started(7, library, True)
+    seen = values(probe)
+    link.close()
+
+    assert 1 == seen["probe.attached", "gpuTake", "emulated"]
+    assert 1 == seen["probe.symbols.missing",]  # gpuGone; rocTake is of another family
+    assert 1 == seen["probe.symbols.uncovered",]
+    assert 1000 == seen["probe.hits", "gpuTake"]
+    assert pytest.approx(1000 * 3e-6 + 100 * 1e-6) == seen["overhead",]
+
+
+def test_two_files_of_one_path_are_one_series(loaded, library):
+    """Two containers' copies of a library do not collide: the worse of both is shown."""
+    probe = probes(loaded)
+    links = [probe.attach(library), probe.attach(replace(library, identity=(1, 3)))]
+    probe.process_started(7, library, True)  # the other has no return probes yet
+    seen = [sample for sample in probe.collect() if sample.metric.name == "accel_exporter.probe.attached"]
+    for link in links:
+        link.close()
+
+    assert {"gpuTake": 0, "gpuAlias": 0, "gpuGive": 1} == {sample.labels["symbol"]: sample.value for sample in seen}
+    assert 3 == len(seen)
