@@ -39,7 +39,9 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
         began = time.monotonic()
         observer.close()
         seconds = time.monotonic() - began
-    probes: list[Labels] = [{**sample.labels, "attached": str(sample.value)} for sample in samples if sample.metric is ATTACHED]
+    probes: list[Labels] = [
+        {**sample.labels, "attached": str(sample.value)} for sample in samples if sample.metric is ATTACHED
+    ]
     findings.append(_search(observer.refusal, searched, probes))
     late = Status.OK if seconds <= DETACH_WITHIN else Status.FAIL
     return [*findings, Finding("detaching", late, f"everything was detached in {seconds:.1f} s")], probes
@@ -47,6 +49,8 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
 
 def _collector(state: State) -> Finding:
     name = f"collector {state.name}"
+    if state.health is Health.OK and state.problems:
+        return Finding(name, Status.WARN, "; ".join(state.problems))
     if state.health is Health.OK:
         return Finding(name, Status.OK, "started, and read once")
     status = Status.WARN if state.health is Health.UNAVAILABLE else Status.FAIL

@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -111,6 +113,18 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
         if exporter.process.poll() is None:
             exporter.process.kill()
             exporter.process.wait(20)
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """The stand-in libraries and the job where any user can run them."""
+    subprocess.run(["make", "-s", "-C", ROOT / "tests" / "standins"], check=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for file in ("libcuda.so.1", "libcudart.so.12", "workload"):
+            shutil.copy(ROOT / "tests" / "standins" / "build" / file, folder)
+        yield folder
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -254,6 +268,35 @@ def test_without_capabilities(run: Callable[..., Exporter]) -> None:
     assert "Traceback" not in exporter.log
     assert len([line for line in exporter.log.splitlines() if "level=info" not in line]) <= 3
     assert 0 == exporter.end()[0]
+
+
+@pytest.mark.needs_bpf
+@needs_root
+def test_hostile_name_of_another_user(run: Callable[..., Exporter], public_folder: Path) -> None:
+    """A job of another user that starts later, named with a newline, a quote and bytes that are no text, is covered
+    with the capabilities that are left, and its name breaks neither page nor log.
+    """
+    program = os.fsencode(public_folder) + b'/a"b\nc\xff} 1'
+    (public_folder / "workload").rename(os.fsdecode(program))
+    exporter = run().await_ready()
+    job = subprocess.Popen(
+        [program, "--steady"],
+        env=os.environ | {"LD_LIBRARY_PATH": str(public_folder), "SLURM_JOB_ID": "4242"},
+        stdout=subprocess.DEVNULL,
+        user=65534,
+        cwd="/",
+    )
+    try:
+        labels = rf'api_layer="driver",comm="a\"b\\nc\\xff}} 1",pid="{job.pid}",slurm_job_id="4242"'
+        series = f"gpu_cuda_kernel_launch_calls_total{{{labels}}}"
+        exporter.await_(lambda: bool(exporter.value(series)))
+        checked = subprocess.run(["promtool", "check", "metrics"], input=exporter.get("/metrics")[1], text=True)
+        assert 0 == checked.returncode
+        assert exporter.end()[1] < 5
+    finally:
+        job.kill()
+        job.wait(20)
+    assert [] == [line for line in exporter.log.splitlines() if not line.startswith("ts=")]
 
 
 def test_systemd_is_told(run: Callable[..., Exporter], tmp_path: Path) -> None:
