@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 
 from exporter.counters import Tally
 from exporter.model import Collector, Kind, Metric, Sample, Unavailable
@@ -41,6 +42,7 @@ DROPPED = Metric(
 )
 
 LOG_SECONDS = 60.0
+MOST_PROBLEMS = 100
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +57,18 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How it fared last. `seconds` is None until it has run, `reason` and `remedy` are empty when it is well."""
+    """How it fared last. `seconds` is None until it has run, `reason` and `remedy` are empty when it is well.
+
+    `problems` are sentences about parts of it that do not work while the rest does, from a collector with a method of
+    that name.
+    """
 
     name: str
     health: Health
     seconds: float | None = None
     reason: str = ""
     remedy: str = ""
+    problems: tuple[str, ...] = ()
 
 
 class Run:
@@ -123,7 +130,15 @@ class Scraper:
 
     def states(self) -> list[State]:
         """How every collector fared, in order of their names."""
-        return [self._states[name] for name in sorted(self._states)]
+        return [replace(self._states[name], problems=self._problems(name)) for name in sorted(self._states)]
+
+    def _problems(self, name: str) -> tuple[str, ...]:
+        collector = self._startable.get(name)
+        tell: Callable[[], Iterable[str]] = getattr(collector, "problems", tuple)
+        try:
+            return tuple(islice(tell(), MOST_PROBLEMS))
+        except Exception as error:
+            return (f"its problems are not known: {error}",)
 
     def select(self, collect: Sequence[str], exclude: Sequence[str]) -> frozenset[str] | None:
         """The collectors that collect[] or exclude[] leave, None for all of them.
@@ -159,7 +174,7 @@ class Scraper:
                 self._note(State(name, Health.OK, run.seconds))
             else:
                 self._note(_failure(name, run.error, run.seconds))
-        for state in self.states():
+        for state in list(self._states.values()):
             if names is None or state.name in names:
                 samples += _about(state)
         for source in self._own:

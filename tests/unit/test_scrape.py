@@ -264,3 +264,21 @@ def test_process_metrics_are_this_process() -> None:
     assert 1e6 < got["process_resident_memory_bytes"] < got["process_virtual_memory_bytes"]
     assert 0 < time.time() - got["process_start_time_seconds"] < 86_400
     assert 3 <= got["process_open_fds"] <= got["process_max_fds"]
+
+
+def test_problems_of_a_working_collector_are_its_state() -> None:
+    """What a collector tells of its problems stands in its state, cut to a number; a failing teller is told too."""
+
+    class Troubled(Fake):
+        def problems(self) -> Iterable[str]:
+            return (f"symbol {number} is not probed" for number in range(1000))
+
+    class Broken(Fake):
+        def problems(self) -> Iterable[str]:
+            raise RuntimeError("gone")
+
+    told = {state.name: state.problems for state in scraper(Troubled("a"), Broken("b"), Fake("c")).states()}
+
+    assert ("symbol 0 is not probed", 100) == (told["a"][0], len(told["a"]))
+    assert ("its problems are not known: gone",) == told["b"]
+    assert () == told["c"]
