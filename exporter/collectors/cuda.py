@@ -110,6 +110,15 @@ class Cuda:
         yield from self._events.collect()
         yield from self._losses()
 
+    def problems(self) -> Iterator[str]:
+        """What is not probed, and why; for the landing page."""
+        for state in self._probes.states():
+            if not state.attached:
+                yield f"{state.symbol} in {state.library}: {state.reason}"
+        for library, names in self._probes.uncovered().items():
+            for name in names:
+                yield f"{name} in {library}: a function that no probe covers"
+
     def close(self) -> None:
         """Unloads; Targets has detached before. Nothing else may be called afterwards."""
         self._closing.set()
