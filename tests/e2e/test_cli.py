@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from exporter.bpf import privileges
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "exporter"]
 WITHOUT_CAPABILITIES = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
@@ -127,6 +129,23 @@ def public_folder() -> Iterator[Path]:
         yield folder
 
 
+@contextlib.contextmanager
+def job(program: Path, user: int | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A steady synthetic CUDA job with the stand-ins beside it."""
+    process = subprocess.Popen(
+        [program, "--steady"],
+        env=os.environ | {"LD_LIBRARY_PATH": str(program.parent)} | variables,
+        stdout=subprocess.DEVNULL,
+        user=user,
+        cwd="/",
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(20)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_runs_and_ends(run: Callable[..., Exporter], number: signal.Signals) -> None:
     """It serves its metrics, and ends well within five seconds of a signal."""
@@ -225,6 +244,28 @@ def test_reload(run: Callable[..., Exporter], tmp_path: Path) -> None:
     assert 0 == exporter.end()[0]
 
 
+@pytest.mark.needs_bpf
+def test_collector_off_and_on(run: Callable[..., Exporter], tmp_path: Path, public_folder: Path) -> None:
+    """A reload detaches a collector that is switched off, and attaches one that is switched on to what runs already."""
+    file = tmp_path / "c.yaml"
+    file.write_text("collector: {cuda: true}\n")
+    exporter = run(f"--config.file={file}").await_ready()
+    with job(public_folder / "workload") as process:
+        series = f'gpu_cuda_kernel_launch_calls_total{{api_layer="driver",comm="workload",pid="{process.pid}"}}'
+        exporter.await_(lambda: bool(exporter.value(series)))
+
+        file.write_text("collector: {cuda: false}\n")
+        assert 200 == exporter.get("/-/reload", b" ")[0]
+        assert exporter.value(series) is None
+        assert "gpu_cuda" not in exporter.get("/metrics")[1]
+
+        file.write_text("collector: {cuda: {enabled: true}}\n")
+        assert 200 == exporter.get("/-/reload", b" ")[0]
+        exporter.await_(lambda: bool(exporter.value(series)))
+    assert 0 == exporter.end()[0]
+    assert "level=error" not in exporter.log
+
+
 def test_reload_over_http(run: Callable[..., Exporter], tmp_path: Path) -> None:
     """POST /-/reload does the same and answers with what was wrong."""
     file = tmp_path / "c.yaml"
@@ -258,6 +299,32 @@ def test_capabilities_are_kept(run: Callable[..., Exporter]) -> None:
     assert {own[1]} == run("--privileges.keep").await_ready().status("CapEff")
 
 
+@pytest.mark.needs_bpf
+@needs_root
+def test_unprivileged_user(run: Callable[..., Exporter]) -> None:
+    """A user that is not root needs no more than the five as ambient capabilities."""
+    capabilities = ",".join("+" + name.removeprefix("CAP_").lower() for name in privileges.OBSERVING)
+    only = f"-all,{capabilities}"
+    sets = [f"--inh-caps={only}", f"--bounding-set={only}", f"--ambient-caps={only}"]
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *sets]
+
+    exporter = run(prefix=tuple(user)).await_ready()
+
+    assert exporter.value('accel_exporter_collector_success{collector="cuda"}') == 1
+    assert "level=warn" not in exporter.log
+
+
+@pytest.mark.needs_bpf
+@needs_root
+def test_statistics(run: Callable[..., Exporter], public_folder: Path) -> None:
+    """With --bpf.stats the kernel times the programs, and the capability it takes is given up all the same."""
+    exporter = run("--bpf.stats").await_ready()
+    with job(public_folder / "workload"):
+        exporter.await_(lambda: bool(exporter.value('accel_exporter_probe_run_seconds_total{probe="cuda"}')))
+
+    assert exporter.status("CapEff") == {f"{sum(1 << number for number in (2, 19, 38, 39, 40)):016x}"}
+
+
 @needs_root
 def test_without_capabilities(run: Callable[..., Exporter]) -> None:
     """Without any capability it says so in one line, serves what it can, and no traceback is seen."""
@@ -279,23 +346,13 @@ def test_hostile_name_of_another_user(run: Callable[..., Exporter], public_folde
     program = os.fsencode(public_folder) + b'/a"b\nc\xff} 1'
     (public_folder / "workload").rename(os.fsdecode(program))
     exporter = run().await_ready()
-    job = subprocess.Popen(
-        [program, "--steady"],
-        env=os.environ | {"LD_LIBRARY_PATH": str(public_folder), "SLURM_JOB_ID": "4242"},
-        stdout=subprocess.DEVNULL,
-        user=65534,
-        cwd="/",
-    )
-    try:
-        labels = rf'api_layer="driver",comm="a\"b\\nc\\xff}} 1",pid="{job.pid}",slurm_job_id="4242"'
+    with job(Path(os.fsdecode(program)), user=65534, SLURM_JOB_ID="4242") as process:
+        labels = rf'api_layer="driver",comm="a\"b\\nc\\xff}} 1",pid="{process.pid}",slurm_job_id="4242"'
         series = f"gpu_cuda_kernel_launch_calls_total{{{labels}}}"
         exporter.await_(lambda: bool(exporter.value(series)))
         checked = subprocess.run(["promtool", "check", "metrics"], input=exporter.get("/metrics")[1], text=True)
         assert 0 == checked.returncode
         assert exporter.end()[1] < 5
-    finally:
-        job.kill()
-        job.wait(20)
     assert [] == [line for line in exporter.log.splitlines() if not line.startswith("ts=")]
 
 
