@@ -110,21 +110,26 @@ class Btf:
     def _text(self, offset: int) -> str:
         return self._names[offset : self._names.index(0, offset)].decode()
 
+    def _at(self, id: int) -> Type:
+        if id >= len(self._types):
+            raise ValueError(f"malformed BTF: there is no type {id}")
+        return self._types[id]
+
     def variables(self, section: str) -> dict[str, Variable]:
         """The variables of a data section such as .maps, by name; empty if there is no such section."""
         for found in self._types:
             if found.kind is Kind.DATASEC and found.name == section:
-                variables = [(self._types[id], offset, size) for id, offset, size in found.tail]
+                variables = [(self._at(id), offset, size) for id, offset, size in found.tail]
                 return {variable.name: Variable(variable.size, offset, size) for variable, offset, size in variables}
         return {}
 
     def members(self, id: int) -> dict[str, int]:
         """The type ids of a struct's members by name."""
-        return {self._text(name): type for name, type, _ in self._types[id].tail}
+        return {self._text(name): type for name, type, _ in self._at(id).tail}
 
     def pointee(self, id: int) -> int:
         """The id of the type a pointer points at: how __type() gives a type in a map's declaration."""
-        return self._types[id].size
+        return self._at(id).size
 
     def struct(self, name: str) -> CType:
         """The ctypes class of a struct by its C name; KeyError if the object has none."""
@@ -134,18 +139,22 @@ class Btf:
         raise KeyError(f"the object declares no struct {name}")
 
     def enum(self, name: str) -> dict[str, int]:
-        """The constants of an enum by their C names; KeyError if the object uses no such enum."""
+        """The constants of an enum by their C names; KeyError if the object uses no such enum.
+
+        Negative ones come out as unsigned numbers: clang tells the sign only since version 15.
+        """
         for found in self._types:
             if found.kind is Kind.ENUM and found.name == name:
-                signed = found.flag
-                values = ((self._text(text), value) for text, value in found.tail)
-                return {text: value - (value >> 31 << 32) if signed else value for text, value in values}
+                return {self._text(text): value for text, value in found.tail}
         raise KeyError(f"the object uses no enum {name}")
 
     def ctype(self, id: int) -> CType:
         """The ctypes class of a type by its id. Pointers become 64-bit numbers; TypeError for what has no mirror."""
         if id not in self._classes:
-            self._classes[id] = self._mirror(self._types[id])
+            try:
+                self._classes[id] = self._mirror(self._at(id))
+            except (LookupError, OverflowError, RecursionError) as error:
+                raise ValueError(f"malformed BTF: type {id} contradicts itself") from error
         return self._classes[id]
 
     def _mirror(self, found: Type) -> CType:
@@ -154,7 +163,7 @@ class Btf:
         if found.kind is Kind.PTR:
             return ctypes.c_uint64
         if found.kind is Kind.ENUM:
-            return _INTEGERS[found.size, found.flag]
+            return _INTEGERS[found.size, False]
         if found.kind is Kind.INT:
             encoding = found.tail[0][0] >> 24 & 0xF
             if found.name == "char":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -155,7 +154,6 @@ def test_the_verifier_has_the_last_word(compile_bpf):
 def test_without_the_right_the_capability_is_named(compiled):
     """An unprivileged user reads which capabilities are missing, and nothing of libbpf's own chatter."""
     script = """
-import os
 from pathlib import Path
 from exporter.bpf.libbpf import BpfError, Object
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -274,16 +272,46 @@ def test_closing_while_others_read_is_an_error_for_them(compiled):
     assert 3 == len(ended)
 
 
-def test_an_object_without_kernel_types_needs_no_kernel_btf(compiled):
-    """Where /sys/kernel/btf is empty, what only reads arguments still loads."""
-    script = f"""
-from pathlib import Path
-from exporter.bpf.libbpf import Object
-with Object(Path({str(compiled)!r})) as loaded:
-    print(*Path("/sys/kernel/btf").iterdir(), *loaded.programs)
-"""
-    hide = 'mount -t tmpfs none /sys/kernel/btf && exec "$0" -c "$1"'
-    command = ["unshare", "--mount", "sh", "-c", hide, sys.executable, script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ})
+def test_a_flood_does_not_hold_the_poller(loaded, library, point, monkeypatch):
+    """One call hands over a limited number of records a stream; the next calls go on where it stopped."""
+    monkeypatch.setattr("exporter.bpf.events._AT_ONCE", 10)
+    functions, received = ctypes.CDLL(str(library)), []
+    link = uprobe.attach(loaded.programs["on_take"], library, [point])
+    for n in range(CALLS):
+        functions.take(n)
+    link.close()
+    with Events() as events:
+        events.add(loaded.maps["records"], lambda record: received.append(record.n))
+        rounds = [events.poll(0) for _ in range(4)]
 
-    assert "on_take on_return\n" == done.stdout, done.stderr
+    assert [10, 10, 3, 0] == rounds
+    assert [*range(CALLS)] == received
+
+
+def test_polling_after_close_is_an_error(loaded):
+    """The polling thread learns that it is over."""
+    events = Events()
+    events.add(loaded.maps["records"], lambda record: None)
+    events.close()
+
+    with pytest.raises(BpfError, match="closed"):
+        events.poll(0)
+
+
+def test_150_points_are_left_within_seconds(compiled, compile_library):
+    """Entry and return probes on 150 functions of one library detach well within the five seconds of a shutdown."""
+    names = [f"take{i}" for i in range(150)]
+    many = compile_library("libmany.so", "".join(LIBRARY.replace("take", name) for name in names))
+    table = subprocess.run(["nm", many], check=True, capture_output=True, text=True).stdout
+    points = [Point(int(address, 16)) for address in re.findall(r"(\w+) T take", table)]
+    ctypes.CDLL(str(many))
+    with Object(compiled) as loaded:
+        links = [
+            uprobe.attach(loaded.programs["on_take"], many, points),
+            uprobe.attach(loaded.programs["on_return"], many, points, returns=True),
+        ]
+        before = time.monotonic()
+        uprobe.close_all(links)
+
+    assert 150 == len(points)
+    assert time.monotonic() - before < 5

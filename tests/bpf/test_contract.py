@@ -1,0 +1,110 @@
+"""The contract between C and Python: every compiled object loads here, and has whatever Python asks it for by name.
+
+Objects and Python files are found by being there: a new probe is covered without a line here.
+"""
+
+from __future__ import annotations
+
+import ast
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf.libbpf import Object
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {path.name.removesuffix(".bpf.c"): path for path in (ROOT / "bpf").glob("*.bpf.c")}
+MODULES = sorted((ROOT / "exporter").rglob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory) -> Path:
+    """All objects, built from the present sources."""
+    folder = tmp_path_factory.mktemp("objects")
+    made = subprocess.run(
+        ["make", "-s", "-C", ROOT / "bpf", f"OUT={folder}"], capture_output=True, text=True, timeout=300
+    )
+    assert not made.returncode, made.stderr
+    return folder
+
+
+def stem_of(path: Path, tree: ast.AST) -> str | None:
+    """Whose object a module uses: the one it opens by a name written out, else that of its file or folder."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="object_path"), args=[ast.Constant(value=str(stem))]) if stem in SOURCES:
+                return stem
+    return next((stem for stem in (path.stem, path.parent.name) if stem in SOURCES), None)
+
+
+def names_used(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """What a module asks for, as in maps["calls"], object.programs["on_call"], types.struct("call")."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(
+                value=ast.Attribute(attr=("maps" | "programs") as kind) | ast.Name(id=("maps" | "programs") as kind),
+                slice=ast.Constant(value=str(name)),
+            ):
+                yield kind, name
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Attribute(attr="types") | ast.Name(id="types"), attr=("struct" | "enum") as kind
+                ),
+                args=[ast.Constant(value=str(name))],
+            ):
+                yield kind, name
+
+
+def uses() -> list[tuple[str, str, str, str]]:
+    """Object, kind, name and file of everything that Python asks for."""
+    found = []
+    for path in MODULES:
+        tree = ast.parse(path.read_text())
+        if stem := stem_of(path, tree):
+            found += [(stem, kind, name, str(path.relative_to(ROOT))) for kind, name in names_used(tree)]
+    return sorted(set(found))
+
+
+@pytest.mark.needs_bpf
+@pytest.mark.parametrize("multi", [True, False], ids=["multi", "perf"])
+@pytest.mark.parametrize("stem", sorted(SOURCES))
+def test_every_object_loads_on_this_kernel(objects, stem, multi):
+    """The verifier accepts every program, for multi-uprobe links and for perf events."""
+    with Object(objects / platform.machine() / f"{stem}.bpf.o", multi=multi) as loaded:
+        assert loaded.programs
+        assert [program.fd for program in loaded.programs.values() if program.fd < 0] == []
+
+
+@pytest.mark.needs_bpf
+@pytest.mark.parametrize(("stem", "kind", "name", "module"), uses(), ids=lambda value: str(value).replace("/", "."))
+def test_what_python_names_is_declared_in_c(objects, stem, kind, name, module):
+    """Every map, program, struct and enum that a module names exists in its object."""
+    with Object(objects / platform.machine() / f"{stem}.bpf.o") as loaded:
+        if kind in ("struct", "enum"):
+            assert getattr(loaded.types, kind)(name)
+        else:
+            assert name in getattr(loaded, kind), f"{module} asks for it"
+
+
+def test_both_architectures_are_built(objects):
+    """Whatever there is for one machine is there for the other."""
+    x86, arm = ({path.name for path in (objects / machine).iterdir()} for machine in ("x86_64", "aarch64"))
+
+    assert {f"{stem}.bpf.o" for stem in SOURCES} == x86 == arm
+
+
+@pytest.mark.needs_bpf
+@pytest.mark.parametrize("stem", sorted(SOURCES))
+def test_only_programs_with_kernel_types_need_kernel_btf(objects, stem):
+    """Where /sys/kernel/btf is empty, an object loads unless it includes kernel.h."""
+    hide = 'mount -t tmpfs none /sys/kernel/btf && exec "$0" -c "$1" "$2"'
+    script = "import sys, pathlib, exporter.bpf.libbpf as bpf; bpf.Object(pathlib.Path(sys.argv[1]))"
+    path = objects / platform.machine() / f"{stem}.bpf.o"
+    command = ["unshare", "--mount", "sh", "-c", hide, sys.executable, script, path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+
+    assert ('#include "kernel.h"' in SOURCES[stem].read_text()) == bool(done.returncode), done.stderr

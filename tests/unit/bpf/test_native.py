@@ -1,0 +1,80 @@
+"""What BPF errors say, and histogram bounds; nothing here needs the right to use BPF."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf import native, object_path, slot_bounds
+
+
+def status(tmp_path: Path, capabilities: int) -> Path:
+    (tmp_path / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\n")
+    return tmp_path / "status"
+
+
+@pytest.mark.parametrize(
+    ("held", "missing"),
+    [
+        (0, ["CAP_BPF", "CAP_PERFMON"]),
+        (1 << 39, ["CAP_PERFMON"]),
+        (1 << 39 | 1 << 38, []),
+        (1 << 21, []),
+    ],
+)
+def test_missing_capabilities_have_names(tmp_path, held, missing):
+    """CAP_SYS_ADMIN stands for both."""
+    assert missing == native.missing_capabilities(status(tmp_path, held))
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.EMFILE, "raise the limit of open files"),
+        (524, "not supported by this kernel"),
+        (errno.ENOENT, "No such file or directory"),
+    ],
+)
+def test_an_error_says_what_to_do(code, advice):
+    """Attempt, reason and remedy are one sentence, and the number is kept."""
+    error = native.failure(code, "do something")
+
+    assert str(error).startswith("do something: ")
+    assert advice in str(error)
+    assert code == error.errno
+
+
+def test_permission_errors_name_the_capabilities(monkeypatch):
+    """EPERM is told apart: capabilities that are missing, or something above them."""
+    monkeypatch.setattr(native, "missing_capabilities", lambda: ["CAP_BPF"])
+
+    assert "load x: Operation not permitted: run as root or grant CAP_BPF" == str(native.failure(1, "load x"))
+
+    monkeypatch.setattr(native, "missing_capabilities", list)
+
+    assert "seccomp profile and kernel lockdown" in str(native.failure(1, "load x"))
+
+
+def test_bounds_are_powers_of_two_in_the_metrics_unit():
+    """As log2_slot of bpf/probe.h fills them: nanoseconds from 1.024 us on, as seconds, and an open last slot."""
+    assert pytest.approx((1.024e-6, 2.048e-6, 4.096e-6)) == slot_bounds(4, first=10, unit=1e-9)
+
+
+def test_objects_lie_in_the_package_by_machine(monkeypatch):
+    """Each machine has its own objects."""
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+
+    assert ("objects", "aarch64", "cuda.bpf.o") == object_path("cuda").parts[-3:]
+
+
+def test_without_libbpf_the_package_is_named(monkeypatch):
+    """A node without the library reads what to install."""
+
+    def absent(*_, **__):
+        raise OSError("libbpf.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(native.ctypes, "CDLL", absent)
+    with pytest.raises(native.BpfError, match="cannot open shared object file.*install libbpf 1.1 or newer"):
+        native.Library()
