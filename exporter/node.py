@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from exporter.model import Labels, Span
+from exporter.nvml.gpus import Gpus
 
 if TYPE_CHECKING:
     from exporter.bpf.targets import Targets
@@ -51,6 +52,7 @@ class Node:
     spans: Callable[[Span], None]
     """Takes a finished span; never blocks or raises. What cannot be kept is counted there."""
     clock: Clock = field(default_factory=Clock)
+    gpus: Gpus = field(default_factory=Gpus)
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
 

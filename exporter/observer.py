@@ -11,6 +11,7 @@ from exporter.bpf.targets import Targets
 from exporter.discover import Found
 from exporter.model import Collector, Sample, Span
 from exporter.node import Node
+from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
 from exporter.scrape import Scraper
 from exporter.settings import Settings
@@ -32,6 +33,7 @@ class Observer:
         self._settings, self._found, self._spans = settings, found, spans
         self._processes = ProcessTable(settings.procfs, settings.logs)
         self.targets = Targets(settings.procfs)
+        self.gpus = Gpus()
         self.refusal = ""
         """Why no library is searched for; empty when they are."""
         self.scraper = Scraper(self._make_all(), self._disabled(), (lambda: self.targets.collect(), *own))
@@ -77,6 +79,7 @@ class Observer:
             processes=self._processes,
             targets=self.targets,
             spans=self._spans,
+            gpus=self.gpus,
             proc=settings.procfs,
             sys=settings.sysfs,
         )
