@@ -54,8 +54,7 @@ static __always_inline void *lookup_or_init_(void *map, const void *key, const v
 }
 
 /* The value of a key in a MAP(), made from *zero if there was none; NULL (and counted) if the map is full. */
-#define lookup_or_init(map, key, zero)                                                                       \
-	((typeof(map.value))lookup_or_init_(&map, key, zero, &map##_lost))
+#define lookup_or_init(map, key, zero) ((typeof(map.value))lookup_or_init_(&map, key, zero, &map##_lost))
 
 static __always_inline void *reserve_(void *ring, __u64 size, __u64 *lost)
 {

@@ -154,6 +154,7 @@ def test_the_verifier_has_the_last_word(compile_bpf):
 def test_without_the_right_the_capability_is_named(compiled):
     """An unprivileged user reads which capabilities are missing, and nothing of libbpf's own chatter."""
     script = """
+import os
 from pathlib import Path
 from exporter.bpf.libbpf import BpfError, Object
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
