@@ -22,7 +22,8 @@ COUNTER = re.compile(r"\w+_(total|bucket|count|sum)\b")
 
 @pytest.fixture(params=stems())
 def board(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return json.loads((HERE / f"{request.param}.json").read_text())
+    board: dict[str, Any] = json.loads((HERE / f"{request.param}.json").read_text())
+    return board
 
 
 def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:

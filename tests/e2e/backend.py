@@ -1,0 +1,122 @@
+"""A real Prometheus (Debian's) that scrapes one exporter every second and evaluates the alert rules."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import yaml
+
+T = TypeVar("T")
+
+
+class QueryError(Exception):
+    """Prometheus refused an expression."""
+
+
+class Prometheus:
+    """Started in `folder`, ended with the context. Targets and rules cannot change while it runs."""
+
+    def __init__(self, folder: Path, target: str, rules: list[Path]) -> None:
+        config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(path) for path in rules],
+            "scrape_configs": [{"job_name": "accel-exporter", "static_configs": [{"targets": [target]}]}],
+        }
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        self._address, self._folder = f"127.0.0.1:{free_port()}", folder
+
+    def __enter__(self) -> Self:
+        with (self._folder / "prometheus.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    shutil.which("prometheus") or "prometheus",
+                    f"--config.file={self._folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={self._folder / 'data'}",
+                    f"--web.listen-address={self._address}",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            until(lambda: get(f"http://{self._address}/-/ready") is not None, 20, "Prometheus is ready")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end(self._process)
+
+    def query(self, expr: str, at: float | None = None) -> dict[frozenset[tuple[str, str]], float]:
+        """The values of an instant vector by labels. Raises QueryError."""
+        parameters = {"query": expr} | ({"time": f"{at:.3f}"} if at else {})
+        result = self._api("query?" + urllib.parse.urlencode(parameters))["result"]
+        return {frozenset(series["metric"].items()): float(series["value"][1]) for series in result}
+
+    def value(self, expr: str, at: float | None = None) -> float:
+        """The one value of an expression that has exactly one."""
+        (value,) = self.query(expr, at).values()
+        return value
+
+    def samples(self, expr: str, at: float, seconds: int) -> list[tuple[float, float]]:
+        """Time and value of every stored sample of exactly one series in the seconds before `at`."""
+        parameters = {"query": f"{expr}[{seconds}s]", "time": f"{at:.3f}"}
+        (series,) = self._api("query?" + urllib.parse.urlencode(parameters))["result"]
+        return [(float(when), float(value)) for when, value in series["values"]]
+
+    def rules(self) -> list[Mapping[str, Any]]:
+        """The alert rules with their state and health."""
+        return [rule for group in self._api("rules")["groups"] for rule in group["rules"]]
+
+    def _api(self, path: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"http://{self._address}/api/v1/{path}", timeout=10) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise QueryError(json.load(error)["error"]) from error
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(url: str) -> str | None:
+    """The body at a URL, None where nothing answers well."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return None
+
+
+def until(condition: Callable[[], T], seconds: float, what: str) -> T:
+    """The first true result of the condition, asked ten times a second. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if result := condition():
+            return result
+        time.sleep(0.1)
+    raise TimeoutError(f"not within {seconds:.0f} s: {what}")
+
+
+def end(process: subprocess.Popen[bytes], seconds: float = 10) -> int:
+    """SIGTERM, and SIGKILL when that does not help in time; the exit status."""
+    process.terminate()
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

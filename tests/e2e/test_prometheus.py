@@ -1,0 +1,290 @@
+"""Prometheus scrapes the real exporter for a minute at one second: rates are true, nothing freezes, every query works.
+
+One run of about 75 seconds is observed once; the tests look at what was seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from bisect import bisect_left
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.backend import Prometheus, QueryError, end, free_port, get, until
+
+ROOT = Path(__file__).parents[2]
+STANDINS = ROOT / "tests" / "standins" / "build"
+RULES = sorted(path for path in (ROOT / "alerts").glob("*.yaml") if not path.stem.endswith(".test"))
+WINDOW, RETENTION = 30, 6
+IMPATIENT = f"""
+from exporter.__main__ import main
+from exporter.cuda import ledger
+ledger.RETENTION = {RETENTION}.0
+raise SystemExit(main())
+"""
+"""The exporter, which keeps the series of an ended process for seconds in place of five minutes."""
+
+WITHOUT_DATA = {
+    ("cuda", "Allocations not remembered"),
+    ("cuda", "Frees of unseen allocations"),
+    ("exporter", "Probes not attached"),
+    *(("cuda", f"${label}") for label in ("namespace", "pod", "slurm_job_id")),
+}
+"""Faults that this run has none of, and names that its processes do not have."""
+
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed"),
+]
+
+
+@dataclass
+class Job:
+    """A paced job and what it said: wall time in seconds and launches, tick by tick."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def launches(self, at: float) -> float:
+        """Launches made at a wall time, between ticks as if they were even."""
+        ticks = [(int(when) / 1e9, int(count)) for when, count in self._ticks()]
+        index = bisect_left(ticks, (at, 0))
+        (t0, n0), (t1, n1) = ticks[index - 1], ticks[index]
+        return n0 + (n1 - n0) * (at - t0) / (t1 - t0)
+
+    def total(self) -> int:
+        """All launches made, once it has ended."""
+        return int(self._ticks()[-1][1])
+
+    def _ticks(self) -> list[list[str]]:
+        return [line.split() for line in self.log.read_text().splitlines() if line.count(" ") == 1]
+
+
+@dataclass
+class Seen:
+    """What the run showed. Rates are a pair: by Prometheus, and the job's own over the same window."""
+
+    rates: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By job, while both ran."""
+    restarted: tuple[float, float] = (0, -1)
+    """Of the lasting job, after the exporter's restart."""
+    total: tuple[float, int] = (0, -1)
+    """Launches of the ended job by Prometheus, and its own number."""
+    scrapes: list[float] = field(default_factory=list)
+    """Times of the samples that the rates were made of."""
+    panels: dict[tuple[str, str, str], int | str] = field(default_factory=dict)
+    """Number of series returned, or the refusal, by dashboard, panel title and letter."""
+    rules: list[Any] = field(default_factory=list)
+    kept: list[bool] = field(default_factory=list)
+    """Whether the ended job had series: just after its end, after the retention, after the exporter's restart."""
+    resets: float = 0
+    """Of the lasting job's counter."""
+    stored: set[frozenset[tuple[str, str]]] = field(default_factory=set)
+    served: set[frozenset[tuple[str, str]]] = field(default_factory=set)
+    """After the restart: series that Prometheus holds for current, and those on the exporter's page."""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory, bpf_refusal: str) -> Seen:
+    if bpf_refusal:
+        pytest.skip(bpf_refusal)
+    subprocess.run(["make", "-s", "-C", ROOT / "tests" / "standins"], check=True)
+    with ExitStack() as stack:
+        return Run(tmp_path_factory.mktemp("prometheus"), stack).watch()
+
+
+class Run:
+    """An exporter, a Prometheus and two jobs; one ends, then the exporter restarts beside the lasting one."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder, self._stack, self._seen = folder, stack, Seen()
+        self._listen = f"127.0.0.1:{free_port()}"
+
+    def watch(self) -> Seen:
+        exporter = self._start_exporter()
+        self._prometheus = self._stack.enter_context(Prometheus(self._folder, self._listen, RULES))
+        lasting = self._start_job("lasting", 500)
+        until(lambda: self._has_series(lasting), 20, "Prometheus has scraped the first job")
+        ending = self._start_job("ending", 2000)
+        time.sleep(WINDOW + 3)
+        self._look(lasting, ending)
+        self._end(ending)
+        self._restart(exporter, lasting, ending)
+        return self._seen
+
+    def _look(self, lasting: Job, ending: Job) -> None:
+        at = time.time() - 1
+        self._seen.rates = {"lasting": self._rates(lasting, at, WINDOW), "ending": self._rates(ending, at, WINDOW)}
+        self._seen.scrapes = [when for when, _ in self._prometheus.samples(self._of(ending), at, WINDOW)]
+        self._seen.panels = {key: self._ask(expr) for key, expr in panels().items()}
+        own = {str(job.process.pid) for job in (lasting, ending)}
+        self._seen.rules = [
+            {**rule, "alerts": [alert for alert in rule["alerts"] if alert["labels"].get("pid", "") in own | {""}]}
+            for rule in self._prometheus.rules()
+        ]
+
+    def _end(self, job: Job) -> None:
+        assert end(job.process) == 0
+        time.sleep(2.5)
+        self._seen.total = self._prometheus.value(self._of(job)), job.total()
+        self._seen.kept.append(self._has_series(job))
+        time.sleep(RETENTION)
+        self._seen.kept.append(self._has_series(job))
+
+    def _restart(self, exporter: subprocess.Popen[bytes], lasting: Job, ending: Job) -> None:
+        assert end(exporter) == 0
+        self._start_exporter()
+        began = time.time()
+        until(lambda: time.time() > began + 12, 20, "twelve seconds of scrapes")
+        at = time.time() - 1
+        self._seen.restarted = self._rates(lasting, at, 8)
+        self._seen.resets = self._prometheus.value(f"resets({self._of(lasting)}[30s])")
+        self._seen.kept.append(self._has_series(ending))
+        with suppress(TimeoutError):  # what is started meanwhile may be on one side only for a moment
+            until(self._compare, 6, "Prometheus holds what is served")
+
+    def _compare(self) -> bool:
+        self._seen.served = series(get(f"http://{self._listen}/metrics") or "")
+        time.sleep(1.5)
+        target = {("job", "accel-exporter"), ("instance", self._listen)}
+        current = self._prometheus.query('{job="accel-exporter", __name__!~"up|scrape_.*|ALERTS.*"}')
+        self._seen.stored = {frozenset(labels - target) for labels in current}
+        return self._seen.stored == self._seen.served
+
+    def _rates(self, job: Job, at: float, seconds: int) -> tuple[float, float]:
+        measured = self._prometheus.value(f"rate({self._of(job)}[{seconds}s])", at)
+        return measured, (job.launches(at) - job.launches(at - seconds)) / seconds
+
+    def _ask(self, expr: str) -> int | str:
+        try:
+            return len(self._prometheus.query(expr))
+        except QueryError as error:
+            return str(error)
+
+    def _has_series(self, job: Job) -> bool:
+        return bool(self._prometheus.query(f'{{job="accel-exporter", pid="{job.process.pid}"}}'))
+
+    def _of(self, job: Job) -> str:
+        return f'gpu_cuda_kernel_launch_calls_total{{api_layer="driver", pid="{job.process.pid}"}}'
+
+    def _start_exporter(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", IMPATIENT, f"--web.listen-address={self._listen}", "--bpf.stats"]
+        environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+        process = self._start("exporter", command, environment)
+        until(lambda: get(f"http://{self._listen}/-/ready"), 20, "the exporter is ready")
+        return process
+
+    def _start_job(self, name: str, per_second: int) -> Job:
+        command = [sys.executable, str(ROOT / "tests" / "e2e" / "paced_job.py"), str(per_second)]
+        process = self._start(name, command, {**os.environ, "LD_LIBRARY_PATH": str(STANDINS)})
+        return Job(process, self._folder / f"{name}.log")
+
+    def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        self._stack.callback(end, process)
+        return process
+
+
+def panels() -> dict[tuple[str, str, str], str]:
+    """Every expression of every dashboard by dashboard, panel title and letter; all choices made, as Grafana would."""
+    found = {}
+    for path in sorted((ROOT / "dashboards").glob("*.json")):
+        board = json.loads(path.read_text())
+        for panel in board["panels"]:
+            for target in panel.get("targets", []):
+                found[path.stem, panel["title"], target["refId"]] = choose(target["expr"])
+        for variable in board["templating"]["list"]:
+            if values := re.fullmatch(r"label_values\((\w+)(?:\{(.*)\})?, (\w+)\)", variable.get("query", "")):
+                metric, matchers, label = values.groups()
+                every = ", ".join(filter(None, (matchers, f'{label}!=""')))
+                found[path.stem, f"${variable['name']}", ""] = choose(f"{metric}{{{every}}}")
+    return found
+
+
+def choose(expr: str) -> str:
+    """The expression with "All" chosen in every variable and a usual resolution."""
+    expr = expr.replace("$__rate_interval", "15s")
+    expr = re.sub(r'"\$(job|instance)"', '".+"', expr)
+    return re.sub(r'"\$\w+"', '".*"', expr)
+
+
+def series(page: str) -> set[frozenset[tuple[str, str]]]:
+    """Name and labels of every series on a /metrics page."""
+    found = set()
+    for line in page.splitlines():
+        if line and not line.startswith("#"):
+            name, labels = re.match(r"(\w+)(?:\{(.*)\})? ", line).groups()  # type: ignore[union-attr]
+            pairs = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or "")
+            found.add(frozenset({("__name__", name), *pairs}))
+    return found
+
+
+def test_scraped_every_second(seen: Seen) -> None:
+    """The window holds a sample a second: no scrape was lost or slow."""
+    assert len(seen.scrapes) >= WINDOW - 1
+    assert max(after - before for before, after in zip(seen.scrapes, seen.scrapes[1:], strict=False)) < 2
+
+
+@pytest.mark.parametrize("job", ["lasting", "ending"])
+def test_rate_is_the_jobs_own(seen: Seen, job: str) -> None:
+    """rate() over half a minute is within 2 % of the pace that the job itself noted."""
+    measured, own = seen.rates[job]
+    assert own == pytest.approx(measured, rel=0.02)
+
+
+def test_total_is_exact(seen: Seen) -> None:
+    """The counter of a job that has ended is the number of launches it made: it was seen from its first call."""
+    measured, own = seen.total
+    assert own == measured
+
+
+def test_queries_are_valid(seen: Seen) -> None:
+    """Prometheus takes every expression of the dashboards."""
+    assert {} == {key: answer for key, answer in seen.panels.items() if isinstance(answer, str)}
+
+
+def test_panels_have_data(seen: Seen) -> None:
+    """Every panel and variable has something to show, but for faults that did not happen."""
+    assert WITHOUT_DATA == {key[:2] for key, answer in seen.panels.items() if answer == 0}
+
+
+def test_rules_are_evaluated(seen: Seen) -> None:
+    """Every alert rule is evaluated without an error."""
+    assert len(seen.rules) > len(RULES)
+    assert {"ok"} == {rule["health"] for rule in seen.rules}
+
+
+def test_only_the_real_fault_alerts(seen: Seen) -> None:
+    """Both jobs ran out of memory once, which was the first error of each; that alone fires."""
+    firing = [(rule["name"], alert) for rule in seen.rules for alert in rule["alerts"] if alert["state"] == "firing"]
+    assert ["CudaOutOfMemory"] * 2 == [name for name, _ in firing]
+
+
+def test_ended_jobs_leave(seen: Seen) -> None:
+    """The series of an ended job stay for the retention, then they are gone, also after the restart."""
+    expected = [True, False, False]
+    assert expected == seen.kept
+
+
+def test_nothing_is_frozen(seen: Seen) -> None:
+    """After the restart Prometheus holds no series for current that the exporter does not serve, and all of those."""
+    assert set() == seen.stored ^ seen.served
+
+
+def test_counters_begin_anew(seen: Seen) -> None:
+    """The counter of a job that the restart found running is reset once, and its rate is right again at once."""
+    measured, own = seen.restarted
+    assert int(seen.resets) == 1
+    assert own == pytest.approx(measured, rel=0.02)
