@@ -125,6 +125,7 @@ static __always_inline void take(const struct thread *thread, struct flight *cal
 		return;
 	}
 	call->taken = *held;
+	call->taken.holders = 1; /* if it has to be put back */
 	if (bpf_map_delete_elem(&live, &key))
 		__builtin_memset(&call->taken, 0, sizeof(call->taken)); /* another thread was first */
 	else

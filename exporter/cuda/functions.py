@@ -206,9 +206,9 @@ UNCOVERED = {
 """Symbols that sound like the hooked ones and are not, by pattern, with the reason."""
 
 _SOUNDS_LIKE = (
-    r"_*cu(da)?\w*(Malloc|Alloc|Free(?!ze)|Launch|Memcpy|Cpy|Synchronize|Host(Un)?[Rr]egister)\w*"
+    r"_*cu(da)?\w*(Malloc|Alloc(?!ation)|Free(?!ze)|Launch|Memcpy|Cpy|Synchronize|Host(Un)?[Rr]egister)\w*"
     r"|cuMem\w+|cuCtx(Create|Destroy|SetCurrent|Push|Pop)\w*|cuDevicePrimaryCtx(Retain|Release|Reset)\w*"
-    r"|cuda(DeviceReset|ThreadExit)\w*"
+    r"|cuda(DeviceReset|ThreadExit)\w*|cu(Mipmapped)?Array(3D)?(Create|Destroy)\w*"
 )
 COVERABLE = re.compile(rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})")
 """What a symbol looks like that belongs into FUNCTIONS: one that is not there is a gap, said by a metric."""

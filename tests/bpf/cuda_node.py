@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from exporter.bpf.targets import Targets
 from exporter.collectors.cuda import FLAGS, Cuda
@@ -22,6 +22,7 @@ from exporter.views.prometheus import name
 STANDINS = Path(__file__).parents[1] / "standins"
 BUILD = STANDINS / "build"
 WITHIN = 10.0
+MIB = 1 << 20
 
 Labels = frozenset[tuple[str, str]]
 
@@ -52,10 +53,16 @@ class Observed:
         assert len(values) <= 1, f"{metric} {labels}: {values}"
         return values[0] if values else None
 
-    def covered(self, pid: int, symbol: str = "cuMemAlloc_v2") -> bool:
-        """Whether a process is known, and all probes of the function are attached."""
-        attached = self.values("accel_exporter_probe_attached", symbol=symbol)
-        return bool(attached) and all(attached.values()) and pid in self.cuda._ledger._told
+    def attached(self, pid: int, symbols: Sequence[str]) -> bool:
+        """Whether a process is known, and all probes are attached, those of these functions among them."""
+        attached = self.values("accel_exporter_probe_attached")
+        found = {dict(labels)["symbol"] for labels in attached}
+        return found.issuperset(symbols) and all(attached.values()) and pid in self.cuda._ledger._told
+
+    def kernel(self, map: str, pid: int) -> list[Any]:
+        """What a map holds of a process."""
+        rows = self.cuda._object.maps[map].items()
+        return [value for key, value in rows if getattr(key, "tgid", key) == pid]
 
 
 def eventually(condition: Callable[[], object], what: str, within: float = WITHIN) -> None:
@@ -88,7 +95,9 @@ def observe(**settings: Any) -> Iterator[Observed]:
 
 
 class Job:
-    """A process with the stand-ins; begun, it waits to be let go (--gate), and may wait again before it ends (--hold)."""
+    """A process with the stand-ins that waits to be let go (--gate), and may wait again before it ends (--hold)."""
+
+    symbols: Sequence[str] = ("cuMemAlloc_v2", "cudaMalloc")
 
     def __init__(self, *arguments: str, libraries: Path = BUILD) -> None:
         self.process = subprocess.Popen(
@@ -123,12 +132,28 @@ class Job:
         self.end()
 
 
+J = TypeVar("J", bound=Job)
+
+
+def started(observed: Observed, job: J) -> J:
+    """The job, once it is attached to."""
+    eventually(lambda: observed.attached(job.pid, job.symbols), "attached")
+    return job
+
+
 class Script(Job):
-    """A Python process that calls a library through ctypes: `run` executes lines in it and gives what they set as `out`."""
+    """A Python process that calls a library through ctypes; `run` executes lines in it and gives their `out`."""
 
     DRIVER = """
-import ctypes, json, sys
-from ctypes import byref, c_size_t, c_uint64, c_void_p, c_int
+import ctypes, json, os, sys, threading, time
+from ctypes import byref, c_size_t, c_uint64, c_void_p
+def new(function, *arguments, check=0):  # what a call stores where its first argument points
+    made = c_uint64()
+    result = function(byref(made), *arguments)
+    assert result == check, result
+    return made
+def size(n):
+    return c_size_t(n)
 for line in sys.stdin:
     out = None
     exec(json.loads(line))
@@ -144,12 +169,18 @@ for line in sys.stdin:
             text=True,
         )
         self.pid = self.process.pid
+        self.symbols = ["cudaMalloc" if "cudart" in str(library) else "cuMemAlloc_v2"]
         self.run(f"lib = ctypes.CDLL({str(library)!r})")
 
-    def run(self, lines: str) -> Any:
-        assert self.process.stdin and self.process.stdout
+    def begin(self, lines: str) -> None:
+        """Like `run`, without waiting for the end."""
+        assert self.process.stdin
         self.process.stdin.write(json.dumps(lines) + "\n")
         self.process.stdin.flush()
+
+    def run(self, lines: str) -> Any:
+        self.begin(lines)
+        assert self.process.stdout
         answer = self.process.stdout.readline()
         assert answer, "the script ended"
         return json.loads(answer)

@@ -71,3 +71,5 @@ typedef struct {
 void standin_busy(CUstream stream, uint64_t ns);
 /* Not CUDA's: calls of this name on this thread return this code (NULL: none does). */
 void standin_fail(const char *name, CUresult code);
+/* Not CUDA's: the next allocation on this thread takes so long. */
+void standin_stall(uint64_t ns);

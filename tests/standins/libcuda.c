@@ -36,6 +36,7 @@ static __thread CUcontext stack[16];
 static __thread int depth;
 static __thread const char *failing;
 static __thread CUresult failure;
+static __thread uint64_t stall;
 
 static uint64_t now(void)
 {
@@ -48,6 +49,11 @@ void standin_busy(CUstream stream, uint64_t ns)
 {
 	(void)stream;
 	__atomic_store_n(&busy_until, now() + ns, __ATOMIC_SEQ_CST);
+}
+
+void standin_stall(uint64_t ns)
+{
+	stall = ns;
 }
 
 void standin_fail(const char *name, CUresult code)
@@ -133,6 +139,11 @@ static CUresult release(uint64_t address, CUresult unknown)
 
 static CUresult device_memory(CUdeviceptr *out, size_t bytes)
 {
+	struct timespec t = {stall / 1000000000, stall % 1000000000};
+
+	if (stall)
+		nanosleep(&t, NULL);
+	stall = 0;
 	if (!bytes)
 		return INVALID_VALUE;
 	*out = allocate(bytes, NULL);

@@ -1,0 +1,176 @@
+"""Calls and bytes are counted exactly, for each process, at both layers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bpf.cuda_node import BUILD, MIB, Job, Observed, Script, build_standins, eventually, observe, started
+
+pytestmark = pytest.mark.needs_bpf
+
+LAYERS = ("driver", "runtime")
+LAUNCHES = "gpu_cuda_kernel_launch_calls_total"
+ALLOCATED = "gpu_cuda_memory_allocations_bytes_total"
+FREED = "gpu_cuda_memory_frees_bytes_total"
+USED = "gpu_cuda_memory_usage_bytes"
+CALLS = "gpu_cuda_api_calls_total"
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    build_standins()
+    with observe() as observed:
+        yield observed
+
+
+def freed(observed: Observed, pid: int, layer: str) -> dict[str, int]:
+    """Bytes freed by calls ("") and implicitly ("true")."""
+    found = observed.values(FREED, pid, api_layer=layer, memory="device")
+    return {dict(labels).get("implicit", ""): value for labels, value in found.items()}
+
+
+@pytest.mark.parametrize("libraries", [BUILD, BUILD / "cet"], ids=["push", "endbr64"])
+def test_threads_launch_and_allocate(observed: Observed, libraries: Path) -> None:
+    """8 threads with 100,003 launches each, 23 allocations of distinct sizes and 19 frees are counted exactly."""
+    work = ["--threads", "8", "--launches", "100003", "--allocations", "23", "--frees", "19"]
+    with started(observed, Job("--gate", "--hold", *work, libraries=libraries)) as job:
+        job.go()
+        told = job.report()
+        assert 8 * 100_003 == told["launches"]
+        for layer in LAYERS:
+            assert told["launches"] == observed.value(LAUNCHES, job.pid, api_layer=layer)
+            assert told["allocated"] == observed.value(ALLOCATED, job.pid, api_layer=layer, memory="device")
+            assert {"": told["freed"], "true": 0} == freed(observed, job.pid, layer)
+            used = observed.value(USED, job.pid, api_layer=layer, memory="device")
+            assert told["allocated"] - told["freed"] == used
+        assert 23 == observed.value(CALLS, job.pid, api="cudaMalloc")
+        assert 23 == observed.value(CALLS, job.pid, api="cuMemAlloc_v2")
+        assert 19 == observed.value(CALLS, job.pid, api="cuMemFree_v2")
+
+
+def test_one_layer_is_not_taken_for_the_other(observed: Observed) -> None:
+    """A job that calls the driver directly has driver calls and no runtime calls."""
+    with started(observed, Job("--gate", "--hold", "--layer", "driver", "--launches", "23")) as job:
+        job.go()
+        job.report()
+        assert 23 == observed.value(LAUNCHES, job.pid, api_layer="driver")
+        assert {} == observed.values(CALLS, job.pid, api_layer="runtime")
+
+
+def test_four_processes_at_once(observed: Observed) -> None:
+    """Four processes that run side by side are counted each for itself."""
+    work = ["--threads", "2", "--allocations", "5", "--frees", "3"]
+    jobs = [Job("--gate", "--hold", "--launches", str(1009 + i), *work) for i in range(4)]
+    try:
+        for job in jobs:
+            started(observed, job)
+        for job in jobs:
+            job.go()
+        told = {job.pid: job.report() for job in jobs}
+        for pid, counts in told.items():
+            assert counts["launches"] == observed.value(LAUNCHES, pid, api_layer="driver")
+            assert counts["allocated"] == observed.value(ALLOCATED, pid, api_layer="driver")
+            assert {"": counts["freed"], "true": 0} == freed(observed, pid, "driver")
+    finally:
+        for job in jobs:
+            job.end()
+
+
+def test_a_forked_child_counts_for_itself(observed: Observed) -> None:
+    """Calls of a child that was forked without exec are its own."""
+    with started(observed, Script()) as script:
+        script.run("for _ in range(7): lib.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)")
+        child = script.run(
+            "out = os.fork()\n"
+            "if not out:\n"
+            "    for _ in range(5): lib.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)\n"
+            "    os._exit(0)\n"
+            "os.waitpid(out, 0)"
+        )
+        assert 7 == observed.value(LAUNCHES, script.pid, api_layer="driver")
+        assert 5 == observed.value(LAUNCHES, child, api_layer="driver")
+
+
+def test_another_program_in_the_same_process(observed: Observed) -> None:
+    """After exec a process counts from 0, and the memory of the program before is not in use any more."""
+    with started(observed, Script()) as script:
+        script.run("new(lib.cuMemAlloc_v2, size(1 << 20)); lib.cuLaunchKernel(*[None] * 11)")
+        assert MIB == observed.value(USED, script.pid, api_layer="driver", memory="device")
+        work = ["--gate", "--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
+        script.begin(f"os.execv({str(BUILD / 'workload')!r}, ['workload', *{work!r}])")
+        eventually(lambda: not observed.kernel("totals", script.pid), "the exec noticed")
+        assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")
+        started(observed, script)
+        script.go()
+        told = script.report()
+        assert 11 == observed.value(LAUNCHES, script.pid, api_layer="driver", comm="workload")
+        assert told["allocated"] == observed.value(USED, script.pid, api_layer="driver", comm="workload")
+
+
+def test_killed_in_the_middle_of_an_allocation(observed: Observed) -> None:
+    """A process killed inside cuMemAlloc leaves nothing: what it held counts as freed, what it asked for not at all."""
+    with started(observed, Script()) as script:
+        script.run("new(lib.cuMemAlloc_v2, size(3 << 20))")
+        script.begin("lib.standin_stall(c_uint64(60 * 10**9)); new(lib.cuMemAlloc_v2, size(5 << 20))")
+        eventually(lambda: observed.kernel("in_flight", script.pid), "the allocation begun")
+        os.kill(script.pid, signal.SIGKILL)
+        eventually(lambda: not observed.kernel("totals", script.pid), "the end noticed")
+        assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")
+        assert {"": 0, "true": 3 * MIB} == freed(observed, script.pid, "driver")
+        assert 3 * MIB == observed.value(ALLOCATED, script.pid, api_layer="driver")
+        for map in ("in_flight", "live", "contexts", "calls", "covered"):
+            assert [] == observed.kernel(map, script.pid)
+
+
+def test_the_end_of_a_process_frees_what_it_held(observed: Observed) -> None:
+    """Usage falls to 0 when a job ends without freeing, and its counters stay."""
+    with started(observed, Job("--gate", "--threads", "1", "--launches", "3", "--allocations", "7")) as job:
+        job.go()
+        told = job.report()
+        job.process.wait()
+        eventually(lambda: not observed.kernel("totals", job.pid), "the end noticed")
+        for layer in LAYERS:
+            assert 0 == observed.value(USED, job.pid, api_layer=layer, memory="device")
+            assert {"": 0, "true": told["allocated"]} == freed(observed, job.pid, layer)
+            assert 3 == observed.value(LAUNCHES, job.pid, api_layer=layer)
+
+
+def test_calls_that_only_jump_are_not_counted_twice(observed: Observed) -> None:
+    """`__cudaLaunchKernel` jumps to cudaLaunchKernel: one launch through it is one launch at each layer."""
+    with started(observed, Script("libcudart.so.12")) as script:
+        script.run(
+            "class Dim3(ctypes.Structure): _fields_ = [(n, ctypes.c_int) for n in 'xyz']\n"
+            "lib.__getattr__('__cudaLaunchKernel')(None, Dim3(1, 1, 1), Dim3(1, 1, 1), None, size(0), None)"
+        )
+        for layer in LAYERS:
+            assert 1 == observed.value(LAUNCHES, script.pid, api_layer=layer)
+
+
+def test_a_job_that_ran_before_and_one_after() -> None:
+    """Jobs that were started before the exporter, and after it, are both counted."""
+    build_standins()
+    with Job("--gate", "--hold", "--launches", "29") as before, observe() as observed:
+        started(observed, before)
+        with started(observed, Job("--gate", "--hold", "--launches", "31")) as after:
+            for job in (before, after):
+                job.go()
+                job.report()
+            assert 29 == observed.value(LAUNCHES, before.pid, api_layer="driver")
+            assert 31 == observed.value(LAUNCHES, after.pid, api_layer="driver")
+
+
+def test_the_second_process_from_its_first_call(observed: Observed) -> None:
+    """Once the libraries are known, a process that does not wait for the exporter is counted from its first call on."""
+    with started(observed, Job("--gate")):
+        job = Job("--launches", "1013", "--allocations", "1")
+        try:
+            assert 1013 == job.report()["launches"]
+            assert 1013 == observed.value(LAUNCHES, job.pid, api_layer="driver")
+            assert 1013 == observed.value(LAUNCHES, job.pid, api_layer="runtime")
+        finally:
+            job.end()

@@ -1,0 +1,271 @@
+"""Memory: every way to get and to give it back, what fails, and what takes it away without being asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, eventually, observe, started
+
+pytestmark = pytest.mark.needs_bpf
+
+ALLOCATED = "gpu_cuda_memory_allocations_bytes_total"
+FREED = "gpu_cuda_memory_frees_bytes_total"
+USED = "gpu_cuda_memory_usage_bytes"
+UNTRACKED = "gpu_cuda_memory_untracked_bytes_total"
+STRANGERS = "gpu_cuda_memory_frees_unseen_total"
+ERRORS = "gpu_cuda_api_errors_total"
+FULL = "accel_exporter_map_full_total"
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    build_standins()
+    with observe() as observed:
+        yield observed
+
+
+@pytest.fixture
+def driver(observed: Observed) -> Iterator[Script]:
+    with started(observed, Script()) as script:
+        yield script
+
+
+@pytest.fixture
+def runtime(observed: Observed) -> Iterator[Script]:
+    with started(observed, Script("libcudart.so.12")) as script:
+        yield script
+
+
+def used(observed: Observed, pid: int, layer: str = "driver") -> dict[str, int]:
+    """Bytes in use by kind of memory, those that are not 0."""
+    found = observed.values(USED, pid, api_layer=layer)
+    return {dict(labels)["memory"]: value for labels, value in found.items() if value}
+
+
+def implicit(observed: Observed, pid: int) -> dict[str, int]:
+    found = observed.values(FREED, pid, api_layer="driver", implicit="true")
+    return {dict(labels)["memory"]: value for labels, value in found.items() if value}
+
+
+@pytest.mark.parametrize(
+    ("allocate", "free", "memory", "size"),
+    [
+        ("new(lib.cuMemAlloc_v2, size(1000003))", "lib.cuMemFree_v2", "device", 1000003),
+        ("new(lib.cuMemAllocManaged, size(70001), 1)", "lib.cuMemFree_v2", "managed", 70001),
+        ("new(lib.cuMemAllocAsync, size(4099), None)", "lib.cuMemFreeAsync", "pool", 4099),
+        ("new(lib.cuMemAllocAsync_ptsz, size(4099), None)", "lib.cuMemFreeAsync_ptsz", "pool", 4099),
+        ("new(lib.cuMemAllocFromPoolAsync, size(5), None, None)", "lib.cuMemFree_v2", "pool", 5),
+        ("new(lib.cuMemHostAlloc, size(8191), 0)", "lib.cuMemFreeHost", "pinned_host", 8191),
+        ("new(lib.cuMemAllocHost_v2, size(8193))", "lib.cuMemFreeHost", "pinned_host", 8193),
+        ("new(lib.cuMemAllocPitch_v2, byref(c_uint64()), size(1000), size(7), 4)", "lib.cuMemFree_v2", "device", 7168),
+    ],
+)
+def test_allocations_of_the_driver(
+    observed: Observed, driver: Script, allocate: str, free: str, memory: str, size: int
+) -> None:
+    """Each allocating function gives its bytes to its kind of memory, with the pitch really used, until it is freed."""
+    driver.run(f"p = {allocate}")
+    assert {memory: size} == used(observed, driver.pid)
+    assert size == observed.value(ALLOCATED, driver.pid, api_layer="driver", memory=memory)
+    driver.run(f"out = {free}(p)")
+    assert {} == used(observed, driver.pid)
+    assert {} == implicit(observed, driver.pid)
+
+
+@pytest.mark.parametrize(
+    ("allocate", "free", "memory", "size"),
+    [
+        ("new(lib.cudaMalloc, size(1000003))", "lib.cudaFree", "device", 1000003),
+        ("new(lib.cudaMallocManaged, size(70001), 1)", "lib.cudaFree", "managed", 70001),
+        ("new(lib.cudaMallocAsync_ptsz, size(4099), None)", "lib.cudaFreeAsync", "pool", 4099),
+        ("new(lib.cudaMallocHost, size(8191))", "lib.cudaFreeHost", "pinned_host", 8191),
+        ("new(lib.cudaHostAlloc, size(8193), 0)", "lib.cudaFreeHost", "pinned_host", 8193),
+        ("new(lib.cudaMallocPitch, byref(c_uint64()), size(1000), size(7))", "lib.cudaFree", "device", 7168),
+    ],
+)
+def test_allocations_of_the_runtime(
+    observed: Observed, runtime: Script, allocate: str, free: str, memory: str, size: int
+) -> None:
+    """The runtime's allocations count at its layer, and once more at the driver's, which they become."""
+    runtime.run(f"p = {allocate}")
+    assert {memory: size} == used(observed, runtime.pid, "runtime") == used(observed, runtime.pid, "driver")
+    runtime.run(f"{free}(p)")
+    assert {} == used(observed, runtime.pid, "runtime") == used(observed, runtime.pid, "driver")
+
+
+def test_three_dimensional_allocations(observed: Observed, runtime: Script) -> None:
+    """cudaMalloc3D, whose extent is passed by value in memory, counts pitch x height x depth."""
+    runtime.run(
+        "class Extent(ctypes.Structure): _fields_ = [(n, c_size_t) for n in ('w', 'h', 'd')]\n"
+        "class Pitched(ctypes.Structure): _fields_ = [(n, c_size_t) for n in ('p', 'pitch', 'w', 'h')]\n"
+        "made = Pitched(); assert lib.cudaMalloc3D(byref(made), Extent(1000, 7, 3)) == 0"
+    )
+    assert {"device": 1024 * 7 * 3} == used(observed, runtime.pid, "runtime") == used(observed, runtime.pid, "driver")
+
+
+def test_registered_host_memory(observed: Observed, driver: Script) -> None:
+    """Host memory that is registered is pinned until it is unregistered."""
+    driver.run("buffer = ctypes.create_string_buffer(12345); lib.cuMemHostRegister_v2(buffer, size(12345), 0)")
+    assert {"pinned_host": 12345} == used(observed, driver.pid)
+    driver.run("lib.cuMemHostUnregister(buffer)")
+    assert {} == used(observed, driver.pid)
+
+
+def test_mapped_memory_lives_until_released_and_unmapped(observed: Observed, driver: Script) -> None:
+    """Physical memory (cuMemCreate) is freed by whichever comes last, its release or its last unmapping."""
+    driver.run(
+        "va = new(lib.cuMemAddressReserve, size(8 << 20), size(0), c_uint64(0), c_uint64(0)).value\n"
+        "prop = ctypes.create_string_buffer(64); prop[8] = 1\n"
+        "a = new(lib.cuMemCreate, size(2 << 20), prop, c_uint64(0))\n"
+        "b = new(lib.cuMemCreate, size(4 << 20), prop, c_uint64(0))\n"
+        "lib.cuMemMap(c_uint64(va), size(2 << 20), size(0), a, c_uint64(0))\n"
+        "lib.cuMemMap(c_uint64(va + (2 << 20)), size(4 << 20), size(0), b, c_uint64(0))\n"
+        "lib.cuMemRelease(a)"
+    )
+    assert {"vmm": 6 * MIB} == used(observed, driver.pid)
+    driver.run("lib.cuMemUnmap(c_uint64(va), size(6 << 20))")  # both mappings in one call
+    assert {"vmm": 4 * MIB} == used(observed, driver.pid)
+    driver.run("lib.cuMemRelease(b)")
+    assert {} == used(observed, driver.pid)
+    assert {} == implicit(observed, driver.pid)
+
+
+def test_retained_handles(observed: Observed, driver: Script) -> None:
+    """A retained handle has to be released once more."""
+    driver.run(
+        "prop = ctypes.create_string_buffer(64); prop[8] = 1\n"
+        "va = new(lib.cuMemAddressReserve, size(2 << 20), size(0), c_uint64(0), c_uint64(0)).value\n"
+        "a = new(lib.cuMemCreate, size(2 << 20), prop, c_uint64(0))\n"
+        "lib.cuMemMap(c_uint64(va), size(2 << 20), size(0), a, c_uint64(0))\n"
+        "again = new(lib.cuMemRetainAllocationHandle, c_uint64(va)); assert again.value == a.value\n"
+        "lib.cuMemUnmap(c_uint64(va), size(2 << 20)); lib.cuMemRelease(a)"
+    )
+    assert {"vmm": 2 * MIB} == used(observed, driver.pid)
+    driver.run("lib.cuMemRelease(again)")
+    assert {} == used(observed, driver.pid)
+
+
+def test_host_memory_by_handle(observed: Observed, driver: Script) -> None:
+    """cuMemCreate of memory on the host is pinned host memory, not the device's."""
+    driver.run(
+        "prop = ctypes.create_string_buffer(64); prop[8] = 3; new(lib.cuMemCreate, size(4096), prop, c_uint64(0))"
+    )
+    assert {"pinned_host": 4096} == used(observed, driver.pid)
+
+
+def test_destroying_a_context_frees_its_memory(observed: Observed, driver: Script) -> None:
+    """cuCtxDestroy frees what was allocated in that context, but not pools and handles, as cuda.h says."""
+    driver.run(
+        "first = new(lib.cuCtxCreate_v2, 0, 0); new(lib.cuMemAlloc_v2, size(1 << 20))\n"
+        "second = new(lib.cuCtxCreate_v2, 0, 0); new(lib.cuMemAlloc_v2, size(2 << 20))\n"
+        "new(lib.cuMemHostAlloc, size(4 << 20), 0); new(lib.cuMemAllocAsync, size(8 << 20), None)\n"
+        "lib.cuCtxPopCurrent_v2(byref(c_uint64())); new(lib.cuMemAllocManaged, size(16 << 20), 1)\n"
+        "lib.cuCtxDestroy_v2(second)"
+    )
+    assert {"device": MIB, "pool": 8 * MIB, "managed": 16 * MIB} == used(observed, driver.pid)
+    assert {"device": 2 * MIB, "pinned_host": 4 * MIB} == implicit(observed, driver.pid)
+    driver.run("lib.cuCtxDestroy_v2(first)")
+    assert {"pool": 8 * MIB} == used(observed, driver.pid)
+
+
+def test_contexts_are_current_to_threads(observed: Observed, driver: Script) -> None:
+    """A context set in one thread is not that of another one."""
+    driver.run(
+        "made = []\n"
+        "def work(n):\n"
+        "    made.append(new(lib.cuCtxCreate_v2, 0, 0)); new(lib.cuMemAlloc_v2, size(n << 20))\n"
+        "for n in (1, 2):\n"
+        "    thread = threading.Thread(target=work, args=(n,)); thread.start(); thread.join()\n"
+        "lib.cuCtxSetCurrent(made[0]); new(lib.cuMemAlloc_v2, size(4 << 20)); lib.cuCtxDestroy_v2(made[0])"
+    )
+    assert {"device": 2 * MIB} == used(observed, driver.pid)
+
+
+def test_resetting_a_device(observed: Observed, runtime: Script) -> None:
+    """cudaDeviceReset frees the memory of the primary context at both layers."""
+    runtime.run("new(lib.cudaMalloc, size(1 << 20)); new(lib.cudaMallocHost, size(2 << 20)); lib.cudaDeviceReset()")
+    assert {} == used(observed, runtime.pid, "driver") == used(observed, runtime.pid, "runtime")
+    assert {"device": MIB, "pinned_host": 2 * MIB} == implicit(observed, runtime.pid)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["from its first call", "too late"])
+def test_the_last_release_of_a_primary_context(observed: Observed, driver: Script, seen: bool) -> None:
+    """It ends the context only in a process seen from its first call on: else others may hold it still."""
+    if seen:
+        observed.cuda._object.maps["covered"].set(driver.pid, 1)
+    else:
+        observed.cuda._object.maps["covered"].delete(driver.pid)
+    driver.run(
+        "one = new(lib.cuDevicePrimaryCtxRetain, 0); new(lib.cuDevicePrimaryCtxRetain, 0)\n"
+        "lib.cuCtxSetCurrent(one); new(lib.cuMemAlloc_v2, size(1 << 20)); lib.cuDevicePrimaryCtxRelease_v2(0)"
+    )
+    assert {"device": MIB} == used(observed, driver.pid)
+    driver.run("lib.cuDevicePrimaryCtxRelease_v2(0)")
+    assert ({} if seen else {"device": MIB}) == used(observed, driver.pid)
+
+
+def test_failures_change_no_bytes(observed: Observed, driver: Script) -> None:
+    """A failed allocation or free changes no bytes and counts by its code."""
+    driver.run(
+        "p = new(lib.cuMemAlloc_v2, size(1 << 20)); new(lib.cuMemAlloc_v2, size(1 << 40), check=2)\n"
+        "lib.standin_fail(b'cuMemFree_v2', 700); assert lib.cuMemFree_v2(p) == 700; lib.standin_fail(None, 0)\n"
+        "prop = ctypes.create_string_buffer(64); prop[8] = 1\n"
+        "h = new(lib.cuMemCreate, size(2 << 20), prop, c_uint64(0))\n"
+        "lib.standin_fail(b'cuMemRelease', 999); lib.cuMemRelease(h); lib.standin_fail(None, 0)"
+    )
+    assert {"device": MIB, "vmm": 2 * MIB} == used(observed, driver.pid)
+    errors = observed.values(ERRORS, driver.pid, api_layer="driver")
+    told = {(dict(labels)["api"], dict(labels)["code"], dict(labels)["error"]): n for labels, n in errors.items()}
+    assert {
+        ("cuMemAlloc_v2", "2", "CUDA_ERROR_OUT_OF_MEMORY"): 1,
+        ("cuMemFree_v2", "700", "CUDA_ERROR_ILLEGAL_ADDRESS"): 1,
+        ("cuMemRelease", "999", "CUDA_ERROR_UNKNOWN"): 1,
+    } == told
+    driver.run("lib.cuMemFree_v2(p); lib.cuMemRelease(h)")
+    assert {} == used(observed, driver.pid)
+
+
+def test_addresses_are_used_again_by_other_threads(observed: Observed, driver: Script) -> None:
+    """Threads that allocate and free the same few addresses as fast as they can leave usage at 0."""
+    driver.run(
+        "def work():\n"
+        "    for n in range(2000):\n"
+        "        p = new(lib.cuMemAlloc_v2, size(512)); assert lib.cuMemFree_v2(p) == 0\n"
+        "threads = [threading.Thread(target=work) for _ in range(4)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()"
+    )
+    assert 8000 * 512 == observed.value(ALLOCATED, driver.pid, api_layer="driver", memory="device")
+    assert {} == used(observed, driver.pid)
+    assert {} == implicit(observed, driver.pid)
+
+
+def test_frees_of_memory_older_than_the_probes() -> None:
+    """Freeing what was allocated before the exporter came is no negative usage, but is said."""
+    build_standins()
+    with Script() as script:
+        script.run("p = new(lib.cuMemAlloc_v2, size(1 << 20))")
+        with observe() as observed:
+            started(observed, script)
+            script.run("lib.cuMemFree_v2(p); lib.cuMemFree_v2(c_uint64(0))")
+            assert {} == used(observed, script.pid)
+            assert 1 == observed.value(STRANGERS, script.pid, api_layer="driver", memory="device")
+
+
+def test_a_full_table_of_live_allocations() -> None:
+    """What finds no room is counted as allocated and untracked, not as used, and the table being full is said."""
+    build_standins()
+    with observe(live_allocations=16) as observed, started(observed, Script()) as script:
+        script.run("held = [new(lib.cuMemAlloc_v2, size((n + 1) << 10)) for n in range(23)]")
+        assert 276 << 10 == observed.value(ALLOCATED, script.pid, api_layer="driver")
+        assert 136 << 10 == observed.value(USED, script.pid, api_layer="driver")
+        assert 140 << 10 == observed.value(UNTRACKED, script.pid, api_layer="driver")
+        assert 7 == observed.value(FULL, map="cuda_live")
+        script.run("[lib.cuMemFree_v2(p) for p in held]")
+        assert 0 == observed.value(USED, script.pid, api_layer="driver")
+        assert 7 == observed.value(STRANGERS, script.pid, api_layer="driver")
+        script.end()
+        eventually(lambda: not observed.kernel("totals", script.pid), "the end noticed")
+        assert 140 << 10 == observed.value(FREED, script.pid, api_layer="driver", implicit="true")

@@ -1,0 +1,157 @@
+"""Waits, their histogram, and single calls as spans."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from exporter.model import Distribution, Span
+from tests.bpf.cuda_node import MIB, Job, Observed, Script, build_standins, eventually, observe, started
+
+pytestmark = pytest.mark.needs_bpf
+
+WAITED = "gpu_cuda_sync_wait_seconds"
+DROPPED = "accel_exporter_spans_dropped_total"
+MILLISECOND = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    build_standins()
+    with observe(wait_span_seconds=0.02, allocation_span_bytes=MIB, copy_span_bytes=MIB) as observed:
+        yield observed
+
+
+@pytest.fixture
+def script(observed: Observed) -> Iterator[Script]:
+    with started(observed, Script()) as script:
+        yield script
+
+
+def spans(observed: Observed, pid: int, count: int) -> list[Span]:
+    """The spans of a process, once there are so many."""
+
+    def found() -> list[Span]:
+        return [span for span in observed.spans if span.process["pid"] == str(pid)]
+
+    eventually(lambda: len(found()) >= count, f"{count} spans")
+    time.sleep(0.1)  # more than that would have come by now
+    assert count == len(found())
+    return found()
+
+
+@pytest.mark.parametrize("call", ["cuStreamSynchronize(None)", "cuStreamSynchronize_ptsz(None)", "cuCtxSynchronize()"])
+def test_the_histogram_of_waits(observed: Observed, script: Script, call: str) -> None:
+    """Waits of known length are in the right buckets, and their sum is the time the caller measured."""
+    took = script.run(
+        "out = 0\n"
+        "for ms in (3, 3, 12, 50):\n"
+        "    begin = time.monotonic(); lib.standin_busy(None, c_uint64(ms * 1000000))\n"
+        f"    lib.{call}; out += time.monotonic() - begin"
+    )
+    waited = observed.value(WAITED, script.pid, api=call.partition("(")[0])
+    assert isinstance(waited, Distribution)
+    assert 4 == sum(waited.counts)
+    lengths = {round(bound, 6): count for bound, count in zip(waited.bounds, waited.counts, strict=False) if count}
+    assert {0.004096: 2, 0.016384: 1, 0.065536: 1} == lengths
+    assert took == pytest.approx(waited.sum, abs=0.002)
+    assert (1e-6, 67.108864) == (waited.bounds[0], round(waited.bounds[-1], 6))
+
+
+def test_a_wait_that_fails_is_a_wait(observed: Observed, script: Script) -> None:
+    """A synchronising call that returns an error counts both as a wait and as an error."""
+    script.run("lib.standin_fail(b'cuEventSynchronize', 719); lib.cuEventSynchronize(None)")
+    assert 1 == sum(observed.value(WAITED, script.pid, api="cuEventSynchronize").counts)
+    errors = observed.values("gpu_cuda_api_errors_total", script.pid)
+    labels = {"api_layer": "driver", "api": "cuEventSynchronize", "code": "719", "error": "CUDA_ERROR_LAUNCH_FAILED"}
+    assert {frozenset(labels.items()): 1} == errors
+    newest = observed.value("gpu_cuda_api_last_error_timestamp_seconds", script.pid, code="719")
+    assert time.time() == pytest.approx(newest, abs=5)
+
+
+def test_spans_have_the_right_times_and_attributes(observed: Observed, script: Script) -> None:
+    """A long wait, a big allocation, a big copy and an error are spans, with the caller's times within 1 ms."""
+    told = script.run(
+        "import threading\n"
+        "out = []\n"
+        "def timed(call):\n"
+        "    begin = time.time_ns(); call(); out.append((begin, time.time_ns()))\n"
+        "lib.standin_busy(None, c_uint64(30 * 1000000)); timed(lambda: lib.cuStreamSynchronize(None))\n"
+        "timed(lambda: globals().update(p=new(lib.cuMemAlloc_v2, size(1 << 20))))\n"
+        "h = new(lib.cuMemHostAlloc, size((1 << 20) - 1), 0)\n"
+        "timed(lambda: lib.cuMemcpyDtoH_v2(h, p, size(1 << 21)))\n"
+        "timed(lambda: new(lib.cuMemAlloc_v2, size(1 << 40), check=2))\n"
+        "out.append(threading.get_native_id())"
+    )
+    thread = told.pop()
+    found = spans(observed, script.pid, 4)
+    assert ["cuStreamSynchronize", "cuMemAlloc_v2", "cuMemcpyDtoH_v2", "cuMemAlloc_v2"] == [it.name for it in found]
+    for span, (begin, end) in zip(found, told, strict=True):
+        assert begin == pytest.approx(span.start_ns, abs=MILLISECOND)
+        assert end == pytest.approx(span.end_ns, abs=MILLISECOND)
+        assert begin <= span.start_ns + 20_000 and span.end_ns <= end + 20_000
+        assert thread == span.attributes["thread.id"]
+        assert "driver" == span.attributes["gpu.cuda.api_layer"]
+        assert span.name == span.attributes["gpu.cuda.api"]
+    wait, allocation, copy, failure = (span.attributes for span in found)
+    assert "gpu.cuda.memory.bytes" not in wait
+    assert (MIB, "device") == (allocation["gpu.cuda.memory.bytes"], allocation["gpu.cuda.memory.type"])
+    assert str(allocation["gpu.cuda.memory.address"]).startswith("0x")
+    assert (2 * MIB, "d2h", "pinned") == tuple(
+        copy[f"gpu.cuda.memory.copy.{key}"] for key in ("bytes", "direction", "host_memory")
+    )
+    assert (2, "CUDA_ERROR_OUT_OF_MEMORY") == (failure["gpu.cuda.error.code"], failure["error.type"])
+    assert ["", "", "", "CUDA_ERROR_OUT_OF_MEMORY"] == [span.error for span in found]
+    assert 4 == len({span.trace_id for span in found} & {span.trace_id for span in found if len(span.trace_id) == 32})
+    assert all(16 == len(span.span_id) and int(span.span_id, 16) for span in found)
+
+
+def test_waits_carry_exemplars(observed: Observed, script: Script) -> None:
+    """The bucket of a wait that became a span carries that span's ids."""
+    script.run("lib.standin_busy(None, c_uint64(30 * 1000000)); lib.cuStreamSynchronize(None)")
+    [span] = spans(observed, script.pid, 1)
+    waited = observed.value(WAITED, script.pid, api="cuStreamSynchronize")
+    [(bucket, exemplar)] = waited.exemplars.items()
+    assert 1 == waited.counts[bucket]
+    assert (span.trace_id, span.span_id) == (exemplar.trace_id, exemplar.span_id)
+    assert (span.end_ns - span.start_ns) / 1e9 == pytest.approx(exemplar.value, abs=1e-3)
+    assert waited.bounds[bucket - 1] < exemplar.value <= waited.bounds[bucket]
+
+
+def test_spans_are_limited() -> None:
+    """More than so many spans a second are not sent, and counted."""
+    build_standins()
+    with observe(spans_per_second=10) as observed, started(observed, Script()) as script:
+        script.run("for _ in range(500): lib.cuMemAlloc_v2(byref(c_uint64()), size(0))")
+        eventually(lambda: observed.spans, "a span")
+        time.sleep(0.1)
+        sent, dropped = len(observed.spans), observed.value(DROPPED, reason="rate_limit")
+        assert 500 == sent + dropped
+        assert 10 <= sent <= 20  # 500 calls may fall into two seconds
+        assert 500 == observed.value("gpu_cuda_api_errors_total", script.pid, api="cuMemAlloc_v2")
+
+
+def test_errors_of_launches_if_asked_for() -> None:
+    """With --collector.cuda.all-errors failed launches and runtime copies count by code; without, only as calls."""
+    build_standins()
+    lines = (
+        "lib.standin_fail(b'cuLaunchKernel', 400); lib.cuLaunchKernel(*[None] * 11); lib.standin_fail(None, 0)\n"
+        "lib.cuLaunchKernel(*[None] * 11)"
+    )
+    for all_errors in (True, False):
+        with observe(all_errors=all_errors) as observed, started(observed, Script()) as script:
+            script.run(lines)
+            errors = observed.values("gpu_cuda_api_errors_total", script.pid)
+            assert ([1] if all_errors else []) == list(errors.values())
+            assert 2 == observed.value("gpu_cuda_kernel_launch_calls_total", script.pid, api_layer="driver")
+
+
+def test_waits_at_both_layers(observed: Observed) -> None:
+    """A runtime wait counts under its own name, and under the driver's that it becomes."""
+    with started(observed, Job("--gate", "--hold", "--waits", "3", "--wait-ms", "5")) as job:
+        job.go()
+        job.report()
+        waited = {dict(labels)["api"]: sum(it.counts) for labels, it in observed.values(WAITED, job.pid).items()}
+        assert {"cudaStreamSynchronize": 3, "cuStreamSynchronize": 3} == waited
