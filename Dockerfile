@@ -4,9 +4,9 @@
 # It needs, at run time (docker run / podman run; the same in Kubernetes' words):
 #   --pid host                       the processes it observes, hostPID: true
 #   --cgroupns host                  which container a process belongs to
-#   -v /sys/kernel/tracing:/sys/kernel/tracing:ro   where tracepoints have their ids
-#   --user 0                         /proc/PID/map_files is opened by capability, but files of other users by uid 0
-#   --cap-drop ALL and the capabilities in the label below; it drops what it no longer needs after attaching
+#   --cap-drop ALL and --cap-add of those in the label below (uid 0 stays: engines give capabilities to no other user);
+#                                    before Linux 6.6 CAP_SYS_ADMIN besides
+#   --security-opt seccomp=unconfined   only where the engine's own profile allows bpf() by CAP_SYS_ADMIN alone
 # No --privileged, no --network host, no engine socket.
 ARG BASE=docker.io/library/debian:bookworm-slim
 

@@ -69,14 +69,16 @@ def quantile(q: float, buckets: Mapping[float, float]) -> float | None:
 
 @dataclass
 class Summary:
-    """Turns scrapes into lines for a person. Rates are between the last two scrapes."""
+    """Turns scrapes into lines for a person. Rates are between the last two scrapes, costs since the first one."""
 
     history: list[float] = field(default_factory=list)
+    first: Scrape | None = None
     last: Scrape | None = None
 
     def update(self, now: Scrape) -> dict[str, str]:
         """What stands beside each heading, in the order shown."""
         before, self.last = self.last or now, now
+        self.first = self.first or now
         rate = _rates(before, now)
         launches = rate("gpu_cuda_kernel_launch_calls_total", api_layer="driver")
         self.history = [*self.history[-31:], launches or 0.0]
@@ -88,7 +90,8 @@ class Summary:
             "waits": _waits(before, now),
             "errors": _listed(now.by("api", "gpu_cuda_api_errors_total"), _count),
             "probes": _probes(now),
-            "exporter": _exporter(rate, now),
+            "exporter": _exporter(_rates(self.first, now), now),
+            "the jobs pay": _overhead(_rates(self.first, now)),
         }
 
 
@@ -121,7 +124,8 @@ def _copies(before: Scrape, now: Scrape) -> str:
 
 def _waits(before: Scrape, now: Scrape) -> str:
     name, shown = "gpu_cuda_sync_wait_seconds_bucket", []
-    for api in sorted({labels["api"] for labels, _ in now.rows(name) if "api" in labels}):
+    # The runtime's calls wait inside the driver's: one of the two is enough.
+    for api in sorted({labels["api"] for labels, _ in now.rows(name) if not labels["api"].startswith("cuda")}):
         then = before.by("le", name, api=api) if before is not now else {}
         buckets = {float(le): count - then.get(le, 0.0) for le, count in now.by("le", name, api=api).items()}
         p50, p99 = quantile(0.5, buckets), quantile(0.99, buckets)
@@ -145,9 +149,12 @@ def _exporter(rate: Callable[..., float | None], now: Scrape) -> str:
         parts.append(f"{_bytes(resident)} resident")
     if (busy := rate("process_cpu_seconds_total")) is not None:
         parts.append(f"{busy:.1%} of a core")
-    if (overhead := rate("accel_exporter_overhead_seconds_total")) is not None:
-        parts.append(f"the probes take {overhead:.2%} of a core from the jobs")
     return " · ".join(parts)
+
+
+def _overhead(rate: Callable[..., float | None]) -> str:
+    share = rate("accel_exporter_overhead_seconds_total")
+    return "-" if share is None else f"{share:.2%} of a core for being probed (hits times the cost measured at start)"
 
 
 def _listed(values: Mapping[str, float], show: Callable[[float], str]) -> str:
