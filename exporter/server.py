@@ -104,10 +104,8 @@ class Server:
         log.info("listening on %s", ", ".join(self.urls))
 
     def _protocol(self) -> asyncio.Protocol:
-        assert self._runner is not None and self._runner.server is not None
-        if len(self._runner.server.connections) >= MOST_CONNECTIONS:
-            return _Refuse()
-        return self._runner.server()
+        running = self._runner and self._runner.server  # none for a connection accepted while stopping
+        return running() if running and len(running.connections) < MOST_CONNECTIONS else _Refuse()
 
     async def stop(self) -> None:
         """Stops listening, lets answers under way finish within a second, and closes everything."""
@@ -248,7 +246,7 @@ class Server:
 
 
 class _Refuse(asyncio.Protocol):
-    """Closes a connection beyond the limit at once."""
+    """Closes a connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import socket
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +16,7 @@ from exporter.options import SettingsError
 from exporter.otlp import OtlpSettings, Plan, plan
 from exporter.push import Push
 from exporter.views import prometheus
-
-spec = importlib.util.spec_from_file_location("otlp_sink", Path(__file__).parents[1] / "standins" / "otlp_sink.py")
-assert spec and spec.loader
-otlp_sink = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(otlp_sink)
+from tests.standins import otlp_sink
 
 CALLS = Metric("test.calls", "Calls.", Kind.COUNTER, "{call}", labels=("n",))
 WAIT = Metric("test.wait", "Waits.", Kind.HISTOGRAM, "s")
