@@ -75,6 +75,8 @@ class Cuda:
         self._survival = try_return_probes()
         self._names = Names.of(self._object.types)
         self._ledger = Ledger(self._object.maps, self._forget, self._node.processes, self._node.proc)
+        costs = _costs()
+        self._hit_costs = tuple(costs.samples()) if costs else ()
         table = {
             it.name: it.hooks(self._object.types, api, self._node.settings["all-errors"])
             for api, it in enumerate(FUNCTIONS, 1)
@@ -86,7 +88,7 @@ class Cuda:
             hits=self._hits,
             protection=partial(protection, self._node.proc),
             returns_allowed=self._returns_allowed,
-            costs=_costs(),
+            costs=costs,
             coverable=COVERABLE,
             family=layer,
             listener=self,
@@ -107,6 +109,7 @@ class Cuda:
             )
         )
         yield from self._probes.collect()
+        yield from self._hit_costs
         yield from self._events.collect()
         yield from self._losses()
 
