@@ -44,7 +44,7 @@ struct inode___now {
 
 /* One executable mapping. inode to generation tell the file and its content apart from every other one. */
 struct mapping {
-	__u64 image; /* the address space: a new one after exec */
+	__u64 image;   /* the address space: a new one after exec */
 	__u64 started; /* when the process started, CLOCK_MONOTONIC */
 	__u64 start;
 	__u64 end;
@@ -52,7 +52,7 @@ struct mapping {
 	__u64 number;
 	__u64 size;
 	__u64 modified; /* nanoseconds since 1970 */
-	__u32 device; /* as the kernel numbers it: major << 20 | minor */
+	__u32 device;	/* as the kernel numbers it: major << 20 | minor */
 	__u32 generation;
 	__u32 pid;
 	__u32 unused;

@@ -19,6 +19,7 @@ from exporter.bpf.native import BpfError, check, library
 _TRACE_ITER = 28  # enum bpf_attach_type
 _READ_BYTES = 1 << 18
 _ONE_BY_ONE = 64
+_TRIES = 3
 
 
 class File(NamedTuple):
@@ -163,7 +164,7 @@ class ProcLister:
                 found += self._mappings(pid)
             except PermissionError:
                 self.denied += 1
-            except (OSError, ValueError):
+            except (OSError, ValueError, IndexError):
                 continue  # it ended
         return found
 
@@ -172,13 +173,20 @@ class ProcLister:
 
     def _mappings(self, pid: int) -> list[Mapping]:
         folder = self._proc / str(pid)
-        lines = (folder / "maps").read_bytes().splitlines()
-        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
-        started = int(fields[19]) * self._tick - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns())
-        image = hash((fields[23], fields[25], fields[44]))  # where code, stack and heap start: drawn anew by each exec
-        overlays = self._overlays(folder)
-        found = (self._mapping(folder, line, overlays) for line in lines)
-        return [Mapping._make((image, started, *mapping, pid, 0)) for mapping in found if mapping]
+        for _ in range(_TRIES):
+            image, started = self._image(folder)
+            overlays = self._overlays(folder)
+            lines = (folder / "maps").read_bytes().splitlines()
+            found = [self._mapping(folder, line, overlays) for line in lines]
+            if self._image(folder)[0] == image:
+                return [Mapping._make((image, started, *mapping, pid, 0)) for mapping in found if mapping]
+        return []
+
+    def _image(self, folder: Path) -> tuple[int, int]:
+        """What exec draws anew (where code, stack and heap start), and when the process started."""
+        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()  # proc(5): these begin at field 3
+        suspended = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        return hash((fields[23], fields[25], fields[44])), int(fields[19]) * self._tick - suspended
 
     def _mapping(self, folder: Path, line: bytes, overlays: frozenset[bytes]) -> tuple[int, ...] | None:
         """Range and file of a line such as `7f0-7f1 r-xp 0000 fe:00 42 /a/name`; None if it is no executable file."""

@@ -35,7 +35,8 @@ MAX_DULL = 1 << 13
 _FORK_DELAY, _KNOWN_DELAY, _GONE_DELAY = 0.1, 0.2, 0.1
 _LONGEST_BACKOFF = 0.5
 _SHORTEST_RESYNC = 1.0
-_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
+_PAUSE, _LONGEST_PAUSE = 0.05, 0.25
+_COSTLY = 0.02
 _ATTEMPTS = 3
 _JOIN_SECONDS = 4.0
 
@@ -102,8 +103,8 @@ class Targets:
         """Detaches from everything. Interests are not told that processes ended, for they did not."""
         if self._thread is None or self._closing.is_set():
             return
-        self._closing.set()
         os.eventfd_write(self._wake, 1)
+        self._closing.set()
         self._thread.join(_JOIN_SECONDS)
         if self._thread.is_alive():
             log.error("the search for libraries hangs in a read; leaving without it")
@@ -119,15 +120,15 @@ class Targets:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                started = time.monotonic()
+                started = time.thread_time()
                 try:
                     self._step(self._wait())
-                except (BpfError, OSError):
+                except Exception:
                     log.exception("looking for libraries failed; everything is looked at again soon")
                     self._resync_soon()
                 self._publish()
-                busy = time.monotonic() - started
-                self._closing.wait(min(max(busy, _PAUSE), _LONGEST_PAUSE))
+                busy = time.thread_time() - started
+                self._closing.wait(min(max(busy, _PAUSE), _LONGEST_PAUSE))  # others need this CPU too
         finally:
             self._close_all()
 
@@ -190,11 +191,12 @@ class Targets:
             return
         for pid in due:
             del self._hints[pid]
+        began = time.thread_time()
         mappings = _by_process(self._lister.of(due))
-        cost = time.monotonic() - started
+        cost = time.thread_time() - began
         for pid, hint in due.items():
             self._look_at(pid, mappings.get(pid, []), hint)
-            if cost > _PAUSE:  # one that maps endlessly, or very much, gets a tenth of our time
+            if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
                 self._rest_until[pid] = time.monotonic() + min(10 * cost, _LONGEST_BACKOFF)
 
     def _look_at(self, pid: int, mappings: list[Mapping], hint: _Hint) -> None:

@@ -1,0 +1,591 @@
+"""Processes and libraries, found for real: namespaces, overlays, links, deletion, replacement, fork, exec, death."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf import mappings, targets
+from exporter.bpf.libbpf import BpfError, Link, Object
+from exporter.bpf.library import Library
+from exporter.bpf.targets import Targets
+from exporter.bpf.uprobe import Point, attach
+from exporter.bpf.watch import Batch
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(60)]
+
+LIBRARY = 'int target_call(int a) { __asm__ volatile("" : "+r"(a)); return a + %d; }'
+COUNTER = """
+#include "probe.h"
+MAP(hits, HASH, __u32, __u64, 1024);
+SEC("uprobe")
+int count(struct pt_regs *context)
+{
+	__u32 pid = bpf_get_current_pid_tgid() >> 32;
+	__u64 zero = 0, *n = lookup_or_init(hits, &pid, &zero);
+
+	(void)context;
+	if (n)
+		add(n, 1);
+	return 0;
+}
+"""
+SOON = 1.0
+"""What the project promises for a new process; seconds."""
+
+
+class Counter:
+    """An interest that counts calls with a uprobe and remembers what it is told."""
+
+    symbols = frozenset({"target_call"})
+
+    def __init__(self, object: Object) -> None:
+        self._object = object
+        self._told = threading.Condition()
+        self.news: list[tuple[object, ...]] = []
+        self.attached: list[Library] = []
+        self.closed = 0
+        self.times: dict[int, float] = {}
+
+    def attach(self, library: Library) -> Link:
+        link = attach(
+            self._object.programs["count"], library.open_path, [Point(library.functions["target_call"].offset)]
+        )
+        self.attached.append(library)
+
+        def close() -> None:
+            link.close()
+            self.closed += 1
+
+        return Link(close)
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        self.times.setdefault(pid, time.monotonic())
+        self._say("started", pid, from_first_call)
+
+    def process_ended(self, pid: int) -> None:
+        self._say("ended", pid)
+
+    def process_replaced(self, pid: int) -> None:
+        self._say("replaced", pid)
+
+    def _say(self, *news: object) -> None:
+        with self._told:
+            self.news.append(news)
+            self._told.notify_all()
+
+    def hears(self, *news: object, within: float = SOON) -> bool:
+        """Whether this is said in time."""
+        with self._told:
+            return self._told.wait_for(lambda: news in self.news, within)
+
+    def hits(self, pid: int) -> int:
+        count: int = self._object.maps["hits"].get(pid) or 0
+        return count
+
+
+def eventually(condition: Callable[[], bool], within: float = 2.0) -> bool:
+    """Whether a condition comes true in time."""
+    deadline = time.monotonic() + within
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+class Job:
+    """A process that does as told."""
+
+    def __init__(self, *command: str | Path) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.pid = self._process.pid
+        self.read()
+
+    def read(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline().strip()
+
+    def do(self, command: str) -> str:
+        assert self._process.stdin
+        self._process.stdin.write(command + "\n")
+        return self.read()
+
+    def open(self, path: Path) -> Job:
+        assert "opened" == self.do(f"open {path}")
+        return self
+
+    def end(self, sign: int = signal.SIGKILL) -> None:
+        self._process.send_signal(sign)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+@pytest.fixture(scope="session")
+def build_library(compile_library: Callable[[str, str], Path]) -> Callable[[int], Path]:
+    return lambda variant: compile_library("libtarget.so", LIBRARY % variant)
+
+
+@pytest.fixture
+def library(build_library: Callable[[int], Path], tmp_path: Path) -> Path:
+    return Path(shutil.copy(build_library(1), tmp_path / "libtarget.so"))
+
+
+def build_job(folder: Path, *flags: str) -> Path:
+    built = folder / "job"
+    source = Path(__file__).parent / "targets_job.c"
+    subprocess.run(["gcc", "-O2", *flags, "-o", built, source, "-ldl", "-lpthread"], check=True)
+    return built
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_job(tmp_path_factory.mktemp("job"))
+
+
+@pytest.fixture
+def start_job(program: Path) -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
+
+    def start(*prefix: str | Path) -> Job:
+        jobs.append(Job(*prefix, program))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
+
+
+@pytest.fixture(scope="session")
+def counter_object(compile_bpf: Callable[[str, str], Path]) -> Path:
+    return compile_bpf("hits", COUNTER)
+
+
+@pytest.fixture
+def counter(counter_object: Path) -> Iterator[Counter]:
+    with Object(counter_object) as object:
+        yield Counter(object)
+
+
+@pytest.fixture
+def start_targets(counter: Counter) -> Iterator[Callable[..., Targets]]:
+    started: list[Targets] = []
+
+    def start(**settings: float) -> Targets:
+        targets = Targets(**settings)  # type: ignore[arg-type]
+        targets.want(counter)
+        targets.start()
+        started.append(targets)
+        assert targets.scanned.wait(5)
+        return targets
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.fixture(params=["iterator", "all at once", "proc"])
+def any_lister(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every way to list mappings: as here, as on Linux before 6.1, as without BTF."""
+    if request.param == "all at once":
+        monkeypatch.setattr(mappings, "_ONE_BY_ONE", -1)
+    elif request.param == "proc":
+
+        def refuse() -> None:
+            raise BpfError(0, "this kernel has no BTF")
+
+        monkeypatch.setattr(targets, "IteratorLister", refuse)
+    name: str = request.param
+    return name
+
+
+@pytest.mark.usefixtures("any_lister")
+def test_before_and_after(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """A process that ran before the start is counted from then on; a later one from its first call; 23 are 23."""
+    before = start_job().open(library)
+    start_targets()
+    assert ("started", before.pid, False) in counter.news
+    after = start_job().open(library)
+    for job in (before, after):
+        job.do("call 23")
+    assert (23, 23) == (counter.hits(before.pid), counter.hits(after.pid))
+    assert counter.hears("started", after.pid, True)
+    assert [str(library)] == [attached.path for attached in counter.attached]
+
+
+@pytest.mark.usefixtures("any_lister")
+def test_late_dlopen_is_covered_within_a_second(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """A library nobody used before is attached to soon after the first process maps it."""
+    start_targets()
+    job = start_job()
+    time.sleep(0.3)
+    job.open(library)
+    assert counter.hears("started", job.pid, False)
+    job.do("call 23")
+    assert 23 == counter.hits(job.pid)
+
+
+def test_latency(
+    build_library: Callable[[int], Path],
+    tmp_path: Path,
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+) -> None:
+    """Twenty times: from dlopen of a new library until it is attached to, always under a second."""
+    start_targets()
+    seconds = []
+    for i in range(20):
+        library = Path(shutil.copy(build_library(1), tmp_path / f"lib{i}.so"))
+        job = start_job()
+        started = time.monotonic()
+        job.open(library)
+        assert counter.hears("started", job.pid, False)
+        seconds.append(counter.times[job.pid] - started)
+    print(f"\ncovered after {statistics.median(seconds) * 1e3:.1f} ms (median), {max(seconds) * 1e3:.1f} ms (most)")
+    assert max(seconds) < SOON
+
+
+def test_another_mount_and_network_namespace(
+    library: Path, program: Path, tmp_path: Path, start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """A library that only the process's own mount namespace shows is found and counted."""
+    start_targets()
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    script = 'mount -t tmpfs none "$1" && cp "$2" "$1/libtarget.so" && exec "$3"'
+    job = Job("unshare", "-m", "-n", "sh", "-c", script, "sh", hidden, library, program)
+    try:
+        job.open(hidden / "libtarget.so")
+        assert not (hidden / "libtarget.so").exists()
+        assert counter.hears("started", job.pid, False)
+        job.do("call 23")
+        assert 23 == counter.hits(job.pid)
+        assert [str(hidden / "libtarget.so")] == [attached.path for attached in counter.attached]
+    finally:
+        job.end()
+
+
+@pytest.fixture
+def overlays(library: Path, tmp_path: Path) -> Iterator[list[Path]]:
+    """The same library through two overlay mounts of one lower folder, as two containers of one image see it."""
+    lower = tmp_path / "lower"
+    lower.mkdir()
+    shutil.copy(library, lower / "libtarget.so")
+    merged = []
+    for name in ("a", "b"):
+        upper, work, here = (tmp_path / f"{name}-{part}" for part in ("upper", "work", "merged"))
+        for folder in (upper, work, here):
+            folder.mkdir()
+        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+        subprocess.run(["mount", "-t", "overlay", "none", "-o", options, here], check=True)
+        merged.append(here)
+    yield [here / "libtarget.so" for here in merged]
+    for here in merged:
+        subprocess.run(["umount", "-l", here], check=True)
+
+
+@pytest.mark.usefixtures("any_lister")
+def test_overlays_of_one_layer_are_one_library(
+    overlays: list[Path], start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """Two overlay paths of one lower file are attached to once, and every call through either counts once."""
+    start_targets()
+    first, second = start_job().open(overlays[0]), start_job()
+    assert counter.hears("started", first.pid, False)
+    second.open(overlays[1])
+    for job in (first, second):
+        job.do("call 23")
+    assert counter.hears("started", second.pid, True)
+    assert (23, 23) == (counter.hits(first.pid), counter.hits(second.pid))
+    assert 1 == len(counter.attached)
+
+
+def test_identity_is_the_real_file_below_an_overlay(
+    overlays: list[Path], start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """Device and inode number are those of the lower file, not the overlay's."""
+    start_targets()
+    job = start_job().open(overlays[0])
+    assert counter.hears("started", job.pid, False)
+    lower = (overlays[0].parents[1] / "lower" / "libtarget.so").stat()
+    assert [(lower.st_dev, lower.st_ino)] == [attached.identity for attached in counter.attached]
+
+
+def test_hard_links_are_one_library(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """Two names of one inode are attached to once."""
+    link = library.with_name("other.so")
+    link.hardlink_to(library)
+    start_targets()
+    jobs = [start_job().open(library), start_job().open(link)]
+    for job in jobs:
+        assert counter.hears("started", job.pid, False) or counter.hears("started", job.pid, True)
+        job.do("call 23")
+    assert [23, 23] == [counter.hits(job.pid) for job in jobs]
+    assert 1 == len(counter.attached)
+
+
+def test_deleted_while_mapped(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """A library whose name is gone is found in the process that has it, under the name it had."""
+    job = start_job().open(library)
+    library.unlink()
+    start_targets()
+    job.do("call 23")
+    assert 23 == counter.hits(job.pid)
+    assert [str(library)] == [attached.path for attached in counter.attached]
+
+
+def test_replaced_by_another_file(
+    library: Path,
+    build_library: Callable[[int], Path],
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+) -> None:
+    """An upgrade by rename is a second library: old processes count on the old file, new ones on the new."""
+    start_targets()
+    old = start_job().open(library)
+    assert counter.hears("started", old.pid, False)
+    shutil.copy(build_library(2), library.with_name("new.so")).replace(library)
+    new = start_job().open(library)
+    assert counter.hears("started", new.pid, False)
+    for job in (old, new):
+        job.do("call 23")
+    assert (23, 23) == (counter.hits(old.pid), counter.hits(new.pid))
+    assert 2 == len(counter.attached)
+
+
+def test_overwritten_in_place(
+    library: Path,
+    compile_library: Callable[[str, str], Path],
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+) -> None:
+    """New content in the same inode is searched anew: its function lies elsewhere, and is counted there."""
+    start_targets()
+    old = start_job().open(library)
+    assert counter.hears("started", old.pid, False)
+    old.end()
+    other = compile_library("moved.so", "int before(int a) { return a ^ 5; }\n" + LIBRARY % 3)
+    inode = library.stat().st_ino
+    library.write_bytes(other.read_bytes())
+    assert inode == library.stat().st_ino
+    new = start_job().open(library)
+    assert counter.hears("started", new.pid, False)
+    new.do("call 23")
+    assert 23 == counter.hits(new.pid)
+    offsets = [attached.functions["target_call"].offset for attached in counter.attached]
+    assert 2 == len(set(offsets))
+    assert 1 == counter.closed
+
+
+def test_a_function_in_the_program_itself(
+    tmp_path: Path, start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """A static function of an unstripped executable counts as a library's does."""
+    start_targets()
+    job = Job(build_job(tmp_path, "-DBUILT_IN"))
+    try:
+        assert counter.hears("started", job.pid, False)
+        job.do("call 23")
+        assert 23 == counter.hits(job.pid)
+    finally:
+        job.end()
+
+
+def test_release_after_the_last_user(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """Once nobody uses it the library is let go, after the grace period and not before; used again, attached again."""
+    targets = start_targets(grace=0.5)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    job = start_job().open(library)
+    assert counter.hears("started", job.pid, False)
+    assert ((str(library), 1),) == targets.status.libraries
+    job.end()
+    assert counter.hears("ended", job.pid)
+    assert 0 == counter.closed
+    assert eventually(lambda: counter.closed == 1)
+    assert eventually(lambda: targets.status.libraries == ())
+    assert descriptors == len(list(Path("/proc/self/fd").iterdir()))
+    again = start_job().open(library)
+    assert counter.hears("started", again.pid, False)
+    assert 2 == len(counter.attached)
+
+
+@pytest.mark.usefixtures("any_lister")
+def test_exec(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """A process that runs another program is told of as replaced, and as started when that uses the library too."""
+    start_targets()
+    job = start_job().open(library)
+    assert counter.hears("started", job.pid, False)
+    assert "ready" == job.do("exec")
+    assert counter.hears("replaced", job.pid)
+    job.open(library)
+    assert counter.hears("started", job.pid, True)
+    job.end()
+    assert counter.hears("ended", job.pid)
+    kinds = [kind for kind, pid, *_ in counter.news if pid == job.pid]
+    assert ["started", "replaced", "started", "ended"] == kinds
+
+
+@pytest.mark.usefixtures("any_lister")
+def test_fork(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """A forked child uses what its parent had mapped, from its first call, until it ends itself."""
+    start_targets()
+    job = start_job().open(library)
+    assert counter.hears("started", job.pid, False)
+    child = int(job.do("fork 23"))
+    assert counter.hears("started", child, True)
+    assert 23 == counter.hits(child)
+    os.kill(child, signal.SIGKILL)
+    assert counter.hears("ended", child)
+    assert ("ended", job.pid) not in counter.news
+
+
+def test_a_process_ends_with_its_last_thread(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """A leader that exits before its threads is no end."""
+    start_targets()
+    job = start_job().open(library)
+    assert counter.hears("started", job.pid, False)
+    assert "left" == job.do("leave")
+    assert not counter.hears("ended", job.pid, within=0.4)
+    job.end()
+    assert counter.hears("ended", job.pid)
+
+
+def test_short_processes_are_told_of_once(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """Processes that end at once are counted in full, and none is left behind as running."""
+    targets = start_targets()
+    keeper = start_job().open(library)
+    assert counter.hears("started", keeper.pid, False)
+    pids = []
+    for _ in range(20):
+        job = start_job().open(library)
+        job.do("call 23")
+        job.end()
+        pids.append(job.pid)
+    assert [23] * 20 == [counter.hits(pid) for pid in pids]
+    time.sleep(0.5)
+    for pid in pids:
+        assert [news for news in counter.news if news[1] == pid] in ([("started", pid, True), ("ended", pid)], [])
+    assert ((str(library), 1),) == targets.status.libraries
+
+
+def test_lost_records_are_made_good(
+    library: Path,
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without any record but the news that some were lost, a look at everything finds the process, and says so."""
+    running = start_targets()
+    job = start_job()
+    monkeypatch.setattr(targets.Watch, "drain", lambda self: Batch(lost=3))
+    job.open(library)
+    start_job()  # wakes the watcher
+    assert counter.hears("started", job.pid, False, within=3)
+    assert eventually(lambda: running.status.late == 1)
+    assert running.status.lost >= 3
+
+
+def test_hostile_names(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """Bytes that are no UTF-8, quotes and a false mark of deletion in a name do no harm."""
+    name = os.fsencode(library.parent) + b'/lib\xff"\t (deleted)'
+    os.rename(library, name)  # noqa: PTH104
+    job = start_job()
+    start_targets()
+    job._process.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    job.open(Path(os.fsdecode(name)))
+    assert counter.hears("started", job.pid, False)
+    job.do("call 23")
+    assert 23 == counter.hits(job.pid)
+    assert 'lib\ufffd"\t' == Path(counter.attached[0].path).name
+
+
+class Failing(Counter):
+    """An interest that cannot attach, and fails on everything else too."""
+
+    def attach(self, library: Library) -> Link:
+        raise BpfError(22, "no such instruction")
+
+
+def test_one_failing_interest_costs_only_itself(
+    library: Path,
+    start_job: Callable[..., Job],
+    counter: Counter,
+    counter_object: Path,
+) -> None:
+    """Where one interest cannot attach another one does; the failure is counted, and tried again."""
+    with Object(counter_object) as object:
+        failing, both, alone = Failing(object), Targets(), Targets(resync=0.3)
+        both.want(failing)
+        both.want(counter)
+        both.start()
+        alone.want(failing)
+        alone.start()
+        job = start_job().open(library)
+        assert counter.hears("started", job.pid, False)
+        job.do("call 23")
+        time.sleep(1)
+        assert 23 == counter.hits(job.pid)
+        assert (1, []) == (both.status.failed, failing.news)
+        assert alone.status.failed >= 2
+        both.close()
+        alone.close()
+
+
+def test_closing_is_quick_and_leaves_nothing_open(
+    library: Path, start_job: Callable[..., Job], counter: Counter
+) -> None:
+    """Closing takes less than a second, with libraries attached, and gives every descriptor back."""
+    start_job().open(library)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        targets = Targets()
+        targets.want(counter)
+        targets.start()
+        assert targets.scanned.wait(5)
+        started = time.monotonic()
+        targets.close()
+        assert time.monotonic() - started < SOON
+    assert 3 == counter.closed
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_interests_come_before_the_start(counter: Counter, start_targets: Callable[..., Targets]) -> None:
+    """Registering an interest after the start is a mistake, said at once."""
+    running = start_targets()
+    with pytest.raises(RuntimeError, match="before targets are started"):
+        running.want(counter)
