@@ -1,0 +1,312 @@
+"""The parts of the search for libraries, on files and records made by hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf import attachments, library, watch
+from exporter.bpf.attachments import Attachments
+from exporter.bpf.library import Gone, Library
+from exporter.bpf.mappings import File, Mapping, ProcLister
+from exporter.bpf.status import LIBRARIES, PROCESSES, Status
+from exporter.bpf.watch import Batch, Fork, Mapped
+
+PID = 4711
+START, END = 0x7F0000001000, 0x7F0000003000
+STAT = b"4711 (a) b) c) S 1 " + b" ".join(b"%d" % n for n in range(5, 53))
+
+
+@pytest.fixture(scope="module")
+def built(compile_library: Callable[[str, str], Path]) -> Path:
+    return compile_library("libwanted.so", "int wanted(int a) { return a + 1; }")
+
+
+@pytest.fixture(scope="module")
+def other(compile_library: Callable[[str, str], Path]) -> Path:
+    return compile_library("libother.so", "int first(int a) { return a; }\nint wanted(int a) { return a ^ 1; }")
+
+
+class Proc:
+    """A /proc of one process, whose mapped files are symbolic links as there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.folder = root, root / str(PID)
+        (self.folder / "map_files").mkdir(parents=True)
+        (self.folder / "stat").write_bytes(STAT)
+        (self.folder / "mountinfo").write_bytes(
+            b"22 1 0:39 / /merged rw - overlay none rw\n23 1 8:1 / / rw - ext4 x rw\n"
+        )
+        (self.folder / "maps").write_bytes(b"")
+
+    def map(self, target: Path, start: int = START, end: int = END) -> Mapping:
+        """Maps a file, and gives the mapping as the iterator would."""
+        link = self.folder / "map_files" / f"{start:x}-{end:x}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        found = target.stat()
+        device = os.major(found.st_dev) << 20 | os.minor(found.st_dev)
+        file = File(1, found.st_ino, found.st_size, found.st_mtime_ns, device, 0)
+        return Mapping(1, 1, start, end, *file, PID, 0)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    return Proc(tmp_path / "proc")
+
+
+class Recorder:
+    """An interest that keeps what it attached to."""
+
+    symbols = frozenset({"wanted"})
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.attached: list[Library] = []
+        self.closed = 0
+        self._error = error
+
+    def attach(self, library: Library) -> Recorder:
+        if self._error:
+            raise self._error
+        self.attached.append(library)
+        return self
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
+
+    def process_ended(self, pid: int) -> None: ...
+
+    def process_replaced(self, pid: int) -> None: ...
+
+
+def test_examining_finds_wanted_functions_and_keeps_the_file(proc: Proc, built: Path, tmp_path: Path) -> None:
+    """A library tells its file and functions, and can be opened after its name is gone."""
+    path = Path(shutil.copy(built, tmp_path / "lib.so"))
+    found = library.examine(proc.root, proc.map(path), {"wanted", "unknown"})
+    assert found
+    examined, descriptor = found
+    identity = (path.stat().st_dev, path.stat().st_ino)
+    path.unlink()
+    assert (identity, str(path), {"wanted"}) == (examined.identity, examined.path, set(examined.functions))
+    assert built.read_bytes() == Path(examined.open_path).read_bytes()
+    os.close(descriptor)
+
+
+def test_examining_refuses_another_file_in_the_same_place(proc: Proc, built: Path, other: Path) -> None:
+    """Where a mapping vanished, or shows another file by now, nothing is said of its file."""
+    mapping = proc.map(built)
+    proc.map(other)
+    with pytest.raises(Gone):
+        library.examine(proc.root, mapping, {"wanted"})
+    with pytest.raises(Gone):
+        library.examine(proc.root, mapping._replace(end=END + 1), {"wanted"})
+
+
+def test_an_attachment_is_made_once(proc: Proc, built: Path) -> None:
+    """However often a file is mapped, it is examined and attached to once."""
+    interest = Recorder()
+    kept = Attachments([interest], proc.root, grace=0)
+    first = kept.of(proc.map(built))
+    second = kept.of(proc.map(built, 0x1000, 0x2000))
+    assert first is second
+    assert (1, 1) == (kept.examined, len(interest.attached))
+    kept.close()
+    assert 1 == interest.closed
+
+
+def test_dull_files_are_examined_once(proc: Proc) -> None:
+    """A file without wanted functions, or no ELF file at all, is remembered as dull."""
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    mapping = proc.map(Path(__file__))
+    assert [None, None] == [kept.of(mapping), kept.of(mapping)]
+    assert (1, True) == (kept.examined, kept.is_dull(mapping.file))
+
+
+def test_a_touched_library_stays_attached(proc: Proc, built: Path, tmp_path: Path) -> None:
+    """A new time stamp on the same code is no new library."""
+    interest = Recorder()
+    kept = Attachments([interest], proc.root, grace=0)
+    path = Path(shutil.copy(built, tmp_path / "lib.so"))
+    before = kept.of(proc.map(path))
+    os.utime(path, ns=(5, 5))
+    assert before is kept.of(proc.map(path))
+    assert (1, 0) == (len(interest.attached), interest.closed)
+    kept.close()
+
+
+def test_an_overwritten_library_is_attached_to_anew(proc: Proc, built: Path, other: Path, tmp_path: Path) -> None:
+    """New code in the same file ends the old attachment before the new one is made."""
+    interest = Recorder()
+    kept = Attachments([interest], proc.root, grace=0)
+    path = Path(shutil.copy(built, tmp_path / "lib.so"))
+    kept.of(proc.map(path))
+    path.write_bytes(other.read_bytes())
+    os.utime(path, ns=(5, 5))
+    assert kept.of(proc.map(path))
+    assert (2, 1) == (len(interest.attached), interest.closed)
+    path.write_bytes(b"no library any more")
+    assert kept.of(proc.map(path)) is None
+    assert (2, 2, 0) == (len(interest.attached), interest.closed, len(kept))
+
+
+def test_what_cannot_be_read_is_counted_and_tried_again(proc: Proc, built: Path) -> None:
+    """An unreadable file is not dull: it is tried again when asked to."""
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    mapping = proc.map(built)
+    link = proc.folder / "map_files" / f"{START:x}-{END:x}"
+    link.unlink()
+    link.symlink_to(link)  # a loop: the one error that root gets, too
+    assert kept.of(mapping) is None
+    assert (1, False) == (kept.unreadable, kept.is_dull(mapping.file))
+    proc.map(built)
+    kept.retry()
+    assert kept.of(mapping)
+    kept.close()
+
+
+def test_failing_to_attach_is_counted_and_tried_again(proc: Proc, built: Path) -> None:
+    """When every interest fails nothing is kept open, and another try is made when asked to."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    kept = Attachments([Recorder(OSError(22, "refused"))], proc.root, grace=0)
+    mapping = proc.map(built)
+    for _ in range(2):
+        assert kept.of(mapping) is None
+        kept.retry()
+    assert (2, 2) == (kept.examined, kept.failed)
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_libraries_are_limited(proc: Proc, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit libraries are refused and counted."""
+    monkeypatch.setattr(attachments, "MAX_LIBRARIES", 2)
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    found = [kept.of(proc.map(Path(shutil.copy(built, tmp_path / f"{i}.so")))) for i in range(4)]
+    assert [True, True, False, False] == [attached is not None for attached in found]
+    assert (2, 2) == (len(kept), kept.refused)
+    kept.close()
+
+
+def test_release_waits_for_the_grace_period(proc: Proc, built: Path) -> None:
+    """A library without users is kept for the grace period; one with users for ever."""
+    interest = Recorder()
+    kept = Attachments([interest], proc.root, grace=100)
+    attached = kept.of(proc.map(built))
+    assert attached
+    assert 99 < kept.release_idle() <= 100
+    attached.users.add(PID)
+    attached.idle_since -= 200
+    assert float("inf") == kept.release_idle()
+    attached.users.clear()
+    kept.release_idle()
+    assert (1, 0) == (interest.closed, len(kept))
+
+
+def test_proc_lists_executable_files(proc: Proc, built: Path) -> None:
+    """Of /proc/PID/maps the executable file mappings are listed, whatever the names in it hold."""
+    proc.map(built)
+    number = built.stat().st_ino
+    lines = [
+        b"7f0000001000-7f0000003000 r-xp 00001000 08:01 %d /a name\\012 r-xp with (deleted)" % number,
+        b"7f0000003000-7f0000004000 r--p 00003000 08:01 %d /a name" % number,
+        b"7f0000005000-7f0000006000 r-xp 00000000 00:00 0 [vdso]",
+        b"7f0000007000-7f0000008000 r-xp 00000000 08:01 99 /gone meanwhile",
+    ]
+    (proc.folder / "maps").write_bytes(b"\n".join(lines) + b"\n")
+    [mapping] = ProcLister(proc.root).everything()
+    found = built.stat()
+    assert (PID, START, END) == (mapping.pid, mapping.start, mapping.end)
+    assert File(0, number, found.st_size, found.st_mtime_ns, 8 << 20 | 1, 0) == mapping.file
+
+
+def test_proc_takes_overlays_of_one_layer_for_one_file(proc: Proc, built: Path) -> None:
+    """On an overlay the device says nothing, so it is left out of what tells files apart."""
+    proc.map(built)
+    (proc.folder / "maps").write_bytes(b"7f0000001000-7f0000003000 r-xp 00001000 00:27 5 /merged/lib.so\n")
+    [mapping] = ProcLister(proc.root).of([PID])
+    assert (0, 5) == (mapping.device, mapping.number)
+
+
+def test_proc_knows_another_program_by_its_addresses(proc: Proc, built: Path) -> None:
+    """The image changes when code, stack and heap start elsewhere, and only then."""
+    proc.map(built)
+    (proc.folder / "maps").write_bytes(b"7f0000001000-7f0000003000 r-xp 00001000 08:01 5 /lib.so\n")
+    lister = ProcLister(proc.root)
+    images = [lister.of([PID])[0].image]
+    (proc.folder / "stat").write_bytes(STAT.replace(b" S 1 ", b" R 1 "))
+    images.append(lister.of([PID])[0].image)
+    (proc.folder / "stat").write_bytes(STAT.replace(b" 26 ", b" 626 "))
+    images.append(lister.of([PID])[0].image)
+    assert images[0] == images[1] != images[2]
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"1-2 r-xp\n", b"z-y r-xp 0 0:0 7 /a\n", b"\xff\n\0\n"])
+def test_proc_skips_what_makes_no_sense(proc: Proc, content: bytes) -> None:
+    """A process that is gone, or whose files are cut short, is left out."""
+    (proc.folder / "maps").write_bytes(content)
+    assert [] == ProcLister(proc.root).of([PID, PID + 1])
+    (proc.folder / "stat").write_bytes(content)
+    assert [] == ProcLister(proc.root).of([PID])
+
+
+def record(kind: int, body: bytes) -> bytes:
+    return struct.pack("=IHH", kind, 0, 8 + len(body)) + body
+
+
+def mapped_record(major: int, number: int, name: bytes) -> bytes:
+    file = struct.pack("=IIQQII", major, 1, number, 7, 5, 2) + name
+    return record(10, struct.pack("=IIQQQ", PID, PID, START, END - START, 0) + file + struct.pack("=Q", 99))
+
+
+def test_records_of_mapped_files_tell_process_place_and_time() -> None:
+    """A record of a file is kept with all that names the file; one of anonymous memory is not."""
+    batch = Batch()
+    watch._parse(mapped_record(8, 5, b"/lib.so\0"), batch)
+    watch._parse(mapped_record(0, 0, b"//anon\0\0")[:40] + bytes(24) + mapped_record(0, 0, b"//anon\0\0")[64:], batch)
+    [mapped] = batch.mapped
+    assert Mapped(PID, START, mapped.file, 99) == mapped
+    assert b"/lib.so" in mapped.file
+
+
+def test_records_of_forks_are_processes_not_threads() -> None:
+    """A new thread has its parent's pid and is no fork."""
+    batch = Batch()
+    watch._parse(record(7, struct.pack("=IIIIQQ", 12, 11, 12, 11, 55, 55)), batch)
+    watch._parse(record(7, struct.pack("=IIIIQQ", 11, 11, 13, 11, 56, 56)), batch)
+    assert [Fork(55, 12, 11)] == batch.forks
+
+
+def test_records_of_loss_are_added_up() -> None:
+    """The kernel says how many records it had no room for."""
+    batch = Batch()
+    for count in (3, 4):
+        watch._parse(record(2, struct.pack("=QQQ", 1, count, 0)), batch)
+    assert 7 == batch.lost
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("0\n", [0]), ("0-3,8\n", [0, 1, 2, 3, 8]), ("\n", [])])
+def test_lists_of_cpus(text: str, cpus: list[int]) -> None:
+    """The kernel's lists of numbers and ranges are read."""
+    assert cpus == watch._cpus(text)
+
+
+def test_libraries_of_one_name_are_one_series() -> None:
+    """Files of one name add up, so that no two samples are the same series."""
+    status = Status("iterator", libraries=(("/a/libx.so", 2), ("/b/libx.so", 3), ("/b/liby.so", 0)))
+    found = {
+        (sample.metric.name, sample.labels["library"]): sample.value
+        for sample in status.samples()
+        if sample.metric in (LIBRARIES, PROCESSES)
+    }
+    assert {
+        (LIBRARIES.name, "libx.so"): 2,
+        (LIBRARIES.name, "liby.so"): 1,
+        (PROCESSES.name, "libx.so"): 5,
+        (PROCESSES.name, "liby.so"): 0,
+    } == found
