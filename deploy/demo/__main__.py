@@ -166,7 +166,7 @@ class Demo:
 
     def show(self, job: int, seconds: float | None, interval: float) -> None:
         """Draw until the time is over or a KeyboardInterrupt comes."""
-        started, summary = time.monotonic(), Summary()
+        started, summary = time.monotonic(), Summary(str(job))
         with Screen(sys.stdout) as screen:
             while seconds is None or time.monotonic() - started < seconds:
                 try:

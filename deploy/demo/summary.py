@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 _LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+LAUNCHES = "gpu_cuda_kernel_launch_calls_total"
+USAGE = "gpu_cuda_memory_usage_bytes"
+COPIED = "gpu_cuda_memory_copies_bytes_total"
+WAITS = "gpu_cuda_sync_wait_seconds_bucket"
+ERRORS = "gpu_cuda_api_errors_total"
 _BARS = "▁▂▃▄▅▆▇█"
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -69,8 +74,12 @@ def quantile(q: float, buckets: Mapping[float, float]) -> float | None:
 
 @dataclass
 class Summary:
-    """Turns scrapes into lines for a person. Rates are between the last two scrapes, costs since the first one."""
+    """Turns scrapes into lines about one process for a person.
 
+    Rates are between the last two scrapes, costs since the first one.
+    """
+
+    pid: str
     history: list[float] = field(default_factory=list)
     first: Scrape | None = None
     last: Scrape | None = None
@@ -80,15 +89,16 @@ class Summary:
         before, self.last = self.last or now, now
         self.first = self.first or now
         rate = _rates(before, now)
-        launches = rate("gpu_cuda_kernel_launch_calls_total", api_layer="driver")
-        self.history = [*self.history[-31:], launches or 0.0]
+        launches = rate(LAUNCHES, pid=self.pid, api_layer="driver")
+        if launches is not None:
+            self.history = [*self.history[-31:], launches]
         return {
             "launches/s": f"{_count(launches):<12} {_spark(self.history)}",
-            "runtime layer": f"{_count(rate('gpu_cuda_kernel_launch_calls_total', api_layer='runtime'))} launches/s",
-            "in use": _listed(now.by("memory", "gpu_cuda_memory_usage_bytes", api_layer="driver"), _bytes),
-            "copies/s": _copies(before, now),
-            "waits": _waits(before, now),
-            "errors": _listed(now.by("api", "gpu_cuda_api_errors_total"), _count),
+            "runtime layer": f"{_count(rate(LAUNCHES, pid=self.pid, api_layer='runtime'))} launches/s",
+            "in use": _listed(now.by("memory", USAGE, pid=self.pid, api_layer="driver"), _bytes),
+            "copies/s": _copies(before, now, self.pid),
+            "waits": _waits(before, now, self.pid),
+            "errors": _listed(now.by("api", ERRORS, pid=self.pid), _count),
             "probes": _probes(now),
             "exporter": _exporter(_rates(self.first, now), now),
             "the jobs pay": _overhead(_rates(self.first, now)),
@@ -110,24 +120,28 @@ def _rates(before: Scrape, now: Scrape) -> Callable[..., float | None]:
     return rate
 
 
-def _copies(before: Scrape, now: Scrape) -> str:
-    elapsed, name = now.at - before.at, "gpu_cuda_memory_copies_bytes_total"
-    then = {key: value for key, value in before.series.items() if key[0] == name}
+def _copies(before: Scrape, now: Scrape, pid: str) -> str:
+    elapsed = now.at - before.at
+    then = _by_route(before.rows(COPIED, pid=pid))
+    moved = {route: value - then.get(route, 0.0) for route, value in _by_route(now.rows(COPIED, pid=pid)).items()}
+    return _listed({route: value / elapsed for route, value in moved.items() if value > 0 and elapsed > 0}, _bytes)
+
+
+def _by_route(rows: Iterable[tuple[Mapping[str, str], float]]) -> dict[str, float]:
     sums: dict[str, float] = defaultdict(float)
-    for key, value in now.series.items():
-        labels = dict(key[1])
-        if key[0] == name and labels.get("api_layer", "driver") == "driver" and elapsed > 0:
-            where = f"{labels.get('direction', '?')} {labels.get('host_memory', '')}".strip()
-            sums[where] += (value - then.get(key, 0.0)) / elapsed
-    return _listed({where: value for where, value in sums.items() if value > 0}, _bytes)
+    for labels, value in rows:
+        sums[" ".join(labels[name] for name in ("direction", "host_memory") if name in labels)] += value
+    return sums
 
 
-def _waits(before: Scrape, now: Scrape) -> str:
-    name, shown = "gpu_cuda_sync_wait_seconds_bucket", []
+def _waits(before: Scrape, now: Scrape, pid: str) -> str:
+    shown = []
     # The runtime's calls wait inside the driver's: one of the two is enough.
-    for api in sorted({labels["api"] for labels, _ in now.rows(name) if not labels["api"].startswith("cuda")}):
-        then = before.by("le", name, api=api) if before is not now else {}
-        buckets = {float(le): count - then.get(le, 0.0) for le, count in now.by("le", name, api=api).items()}
+    for api in sorted(
+        {labels["api"] for labels, _ in now.rows(WAITS, pid=pid) if not labels["api"].startswith("cuda")}
+    ):
+        then = before.by("le", WAITS, pid=pid, api=api) if before is not now else {}
+        buckets = {float(le): count - then.get(le, 0.0) for le, count in now.by("le", WAITS, pid=pid, api=api).items()}
         p50, p99 = quantile(0.5, buckets), quantile(0.99, buckets)
         if p50 is not None and p99 is not None:
             shown.append(f"{api} p50 {_seconds(p50)} p99 {_seconds(p99)}")

@@ -11,19 +11,20 @@ from deploy.demo.summary import Scrape, Summary, one_line, parse, quantile
 BEFORE = r"""# HELP gpu_cuda_kernel_launch_calls_total Kernel launches.
 # TYPE gpu_cuda_kernel_launch_calls_total counter
 gpu_cuda_kernel_launch_calls_total{api_layer="driver",pid="7",comm="a \"b\" {c}"} 1000
-gpu_cuda_memory_copies_bytes_total{api_layer="driver",direction="h2d",host_memory="pinned"} 1048576
-gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="0.001"} 10
-gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="0.002"} 10
-gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="+Inf"} 10
+gpu_cuda_memory_copies_bytes_total{pid="7",direction="h2d",host_memory="pinned"} 1048576
+gpu_cuda_sync_wait_seconds_bucket{pid="7",api="cuStreamSynchronize",le="0.001"} 10
+gpu_cuda_sync_wait_seconds_bucket{pid="7",api="cuStreamSynchronize",le="0.002"} 10
+gpu_cuda_sync_wait_seconds_bucket{pid="7",api="cuStreamSynchronize",le="+Inf"} 10
 process_cpu_seconds_total 1.5
 """
 AFTER = r"""gpu_cuda_kernel_launch_calls_total{api_layer="driver",pid="7",comm="a \"b\" {c}"} 5600
-gpu_cuda_memory_usage_bytes{api_layer="driver",memory="device"} 3221225472
-gpu_cuda_memory_usage_bytes{api_layer="runtime",memory="device"} 1
-gpu_cuda_memory_copies_bytes_total{api_layer="driver",direction="h2d",host_memory="pinned"} 5242880
-gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="0.001"} 10
-gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="0.002"} 30
-gpu_cuda_sync_wait_seconds_bucket{api="cuStreamSynchronize",le="+Inf"} 30
+gpu_cuda_memory_usage_bytes{pid="7",api_layer="driver",memory="device"} 3221225472
+gpu_cuda_memory_usage_bytes{pid="7",api_layer="runtime",memory="device"} 1
+gpu_cuda_memory_usage_bytes{pid="8",api_layer="driver",memory="device"} 1
+gpu_cuda_memory_copies_bytes_total{pid="7",direction="h2d",host_memory="pinned"} 5242880
+gpu_cuda_sync_wait_seconds_bucket{pid="7",api="cuStreamSynchronize",le="0.001"} 10
+gpu_cuda_sync_wait_seconds_bucket{pid="7",api="cuStreamSynchronize",le="0.002"} 30
+gpu_cuda_sync_wait_seconds_bucket{pid="7",api="cuStreamSynchronize",le="+Inf"} 30
 accel_exporter_probe_attached{probe="cuda",symbol="cuLaunchKernel",library="libcuda.so.1",placement="emulated"} 1
 accel_exporter_probe_attached{probe="cuda",symbol="cuMemFree_v2",library="libcuda.so.1",placement="symbol"} 0
 process_cpu_seconds_total 1.52
@@ -32,7 +33,7 @@ process_resident_memory_bytes 41943040
 
 
 def facts_after(seconds: float) -> dict[str, str]:
-    summary = Summary()
+    summary = Summary("7")
     summary.update(Scrape(at=100.0, seconds=0.004, series=parse(BEFORE)))
     return summary.update(Scrape(at=100.0 + seconds, seconds=0.004, series=parse(AFTER)))
 
@@ -45,7 +46,7 @@ def test_rates_are_between_the_two_scrapes() -> None:
 
 
 def test_memory_is_the_driver_layers() -> None:
-    """Bytes in use are the driver's, by kind of memory; the runtime's are not added to them."""
+    """Bytes in use are the driver's, by kind of memory; neither the runtime's nor another process's are added."""
     assert "device 3.0 GiB" == facts_after(2.0)["in use"]
 
 
@@ -62,17 +63,15 @@ def test_only_attached_probes_count() -> None:
 def test_what_the_exporter_costs() -> None:
     """Resident memory and CPU share of the exporter are its own process metrics."""
     shown = facts_after(2.0)["exporter"]
-    assert "scrape 4.0 ms · 11 series · 40.0 MiB resident · 1.0% of a core" == shown
+    assert "scrape 4.0 ms · 12 series · 40.0 MiB resident · 1.0% of a core" == shown
 
 
 def test_what_is_not_there_is_a_dash() -> None:
     """Without a series there is no number, in particular no zero."""
-    summary = Summary()
+    summary = Summary("7")
     summary.update(Scrape(at=1.0, seconds=0.0, series={}))
     facts = summary.update(Scrape(at=2.0, seconds=0.0, series={}))
-    assert ["-", "-", "-", "-"] == [
-        facts[name].split()[0] for name in ("launches/s", "in use", "waits", "probes")
-    ]
+    assert ["-", "-", "-", "-"] == [facts[name].split()[0] for name in ("launches/s", "in use", "waits", "probes")]
 
 
 def test_one_line_has_no_drawing() -> None:
