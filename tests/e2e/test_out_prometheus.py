@@ -1,0 +1,189 @@
+"""Debian's Prometheus scrapes a served exporter with fake collectors, and says what it has stored."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
+from tests.standins.served import Fake, Served
+
+pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed")
+
+SECONDS = 20
+PER_SECOND = 5000
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+HOSTILE = 'a"b\\c\nd{e}=,#\t\r\0\x1b\u2028\udcffé'
+
+LAUNCHES = Metric("test.launches", "Launches.", Kind.COUNTER, "{call}", process=True)
+WAIT = Metric("test.wait", "Waits.", Kind.HISTOGRAM, "s")
+USAGE = Metric("test.usage", "Bytes.", Kind.GAUGE, "By", labels=("n",))
+
+
+class Load:
+    """A workload that launches at an exact rate, and fills series up to ten thousand."""
+
+    def __init__(self) -> None:
+        self._started = time.time()
+
+    def collect(self) -> Iterable[Sample]:
+        seconds = time.time() - self._started
+        yield LAUNCHES.sample(int(seconds * PER_SECOND), {"pid": "7", "comm": HOSTILE})
+        exemplar = Exemplar(0.0625, time.time(), TRACE, SPAN)
+        yield WAIT.sample(Distribution((0.001, 1.0), (1, int(seconds), 2), 2.5, {1: exemplar}))
+        for number in range(10_000):
+            yield USAGE.sample(2**53 + number, {"n": str(number)})
+
+
+class Prometheus:
+    """A Prometheus with two jobs: text over HTTP for one, HTTPS with a user for the other."""
+
+    def __init__(self, folder: Path, config: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        (folder / "prometheus.yml").write_text(config)
+        self._url = f"http://127.0.0.1:{port}"
+        self.log = folder / "prometheus.log"
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    "prometheus",
+                    f"--config.file={folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={folder / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{port}",
+                    "--enable-feature=exemplar-storage",
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait(self) -> None:
+        """Returns when it is ready."""
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                urllib.request.urlopen(f"{self._url}/-/ready", timeout=1).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline, self.log.read_text()
+                time.sleep(0.1)
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """The data of an API answer."""
+        with urllib.request.urlopen(
+            f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=10
+        ) as it:
+            return json.load(it)["data"]
+
+    def value(self, query: str) -> float:
+        """The one value of an instant query."""
+        [result] = self.ask("query", query=query)["result"]
+        return float(result["value"][1])
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus after 20 seconds of scraping once a second."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    openssl = "req -x509 -days 2 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout server.key"
+    subject = "-out server.crt -subj /CN=x -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run(["openssl", *openssl.split(), *subject.split()], check=True, cwd=folder, capture_output=True)
+    (folder / "web.yml").write_text(
+        "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
+        f"basic_auth_users:\n  prometheus: {bcrypt.hashpw(b'pass', bcrypt.gensalt(10)).decode()}\n"
+    )
+    load = Load()
+    with (
+        Served([Fake("load", load.collect)]) as plain,
+        Served([Fake("load", load.collect)], config_file=str(folder / "web.yml")) as secure,
+    ):
+        prometheus = Prometheus(
+            folder,
+            f"""
+global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+scrape_configs:
+- job_name: plain
+  static_configs: [{{targets: ["127.0.0.1:{plain.port}"]}}]
+- job_name: secure
+  scheme: https
+  basic_auth: {{username: prometheus, password: pass}}
+  tls_config: {{ca_file: {folder / "server.crt"}}}
+  params: {{"collect[]": [load]}}
+  static_configs: [{{targets: ["127.0.0.1:{secure.port}"]}}]
+""",
+        )
+        try:
+            prometheus.wait()
+            time.sleep(SECONDS)
+            yield prometheus
+        finally:
+            prometheus.stop()
+
+
+@pytest.mark.parametrize("job", ["plain", "secure"])
+def test_every_scrape_succeeded(scraped: Prometheus, job: str) -> None:
+    """No scrape failed or was late, and all 10,000 series came every time."""
+    assert 1 == scraped.value(f"min_over_time(up{{job='{job}'}}[1m])")
+    assert scraped.value(f"count_over_time(up{{job='{job}'}}[1m])") >= SECONDS - 4
+    assert scraped.value(f"min_over_time(scrape_samples_scraped{{job='{job}'}}[1m])") >= 10_000
+    assert 1 == scraped.value(f"accel_exporter_collector_success{{job='{job}', collector='load'}}")
+    assert b"level=warn" not in scraped.log.read_bytes().partition(b"Server is ready")[2]
+
+
+@pytest.mark.parametrize("job", ["plain", "secure"])
+def test_rate_is_the_workloads(scraped: Prometheus, job: str) -> None:
+    """rate() over the scrapes is within 2 % of the rate the workload runs at."""
+    rate = scraped.value(f"rate(test_launches_total{{job='{job}'}}[15s])")
+
+    assert abs(rate / PER_SECOND - 1) < 0.02
+
+
+def test_hostile_label_is_stored_as_it_is(scraped: Prometheus) -> None:
+    """A process name with quotes, newlines, controls and an invalid byte is one label value of one series."""
+    [result] = scraped.ask("query", query="test_launches_total{job='plain'}")["result"]
+
+    assert HOSTILE.replace("\udcff", "\ufffd") == result["metric"]["comm"]
+
+
+def test_exemplars_are_stored(scraped: Prometheus) -> None:
+    """Prometheus asks for OpenMetrics and keeps the trace ids of the wait histogram."""
+    end = time.time()
+    found = scraped.ask(
+        "query_exemplars", query="test_wait_seconds_bucket{job='plain'}", start=str(end - 60), end=str(end)
+    )
+
+    assert {"trace_id": TRACE, "span_id": SPAN} == found[0]["exemplars"][0]["labels"]
+
+
+def test_types_and_help_are_known(scraped: Prometheus) -> None:
+    """The metadata of each family arrives with its type, help and unit."""
+    metadata = scraped.ask("metadata")
+
+    known = {name: (entries[0]["type"], entries[0]["help"]) for name, entries in metadata.items()}
+    assert ("counter", "Launches.") in (known.get("test_launches"), known.get("test_launches_total"))
+    assert ("histogram", "Waits.") == known["test_wait_seconds"]
+    assert ("gauge", "Bytes.") == known["test_usage_bytes"]
+
+
+def test_scrape_of_ten_thousand_series_is_quick(scraped: Prometheus, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prometheus' own measure of a scrape of 10,000 series, printed; far from its timeout."""
+    seconds = scraped.value("quantile_over_time(0.5, scrape_duration_seconds{job='plain'}[1m])")
+    with capsys.disabled():
+        print(f" [median scrape of 10,000 series, as Prometheus saw it: {seconds * 1000:.0f} ms]", end="")
+
+    assert seconds < 0.5

@@ -1,0 +1,179 @@
+"""Users, rate limits and headers of the web configuration, at the server."""
+
+from __future__ import annotations
+
+import base64
+import statistics
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from exporter.model import Kind, Metric, Sample
+from exporter.web import guard
+from exporter.web.config import RateLimit, WebConfigError
+from exporter.web.guard import Limiter
+from tests.standins.served import Fake, Served
+
+VALUE = Metric("test.value", "A value.", Kind.GAUGE)
+
+
+def collect() -> Iterable[Sample]:
+    return [VALUE.sample(1)]
+
+
+def hashed(password: str, cost: int = 4) -> str:
+    return bcrypt.hashpw(password.encode()[:72], bcrypt.gensalt(cost)).decode()
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.fixture
+def web_config(tmp_path: Path) -> Path:
+    path = tmp_path / "web.yml"
+    path.write_text(f"basic_auth_users:\n  alice: {hashed('wonder:land')}\n  bob: {hashed('b' * 80)}\n")
+    return path
+
+
+def test_users_are_asked_for(web_config: Path) -> None:
+    """Only the right user and password see metrics and page; the challenge is in the refusal."""
+    with Served([Fake("a", collect)], config_file=str(web_config)) as served:
+        refused = served.get()
+        assert (401, "Basic") == (refused.status, refused.headers["www-authenticate"])
+        assert 200 == served.get(Authorization=basic("alice", "wonder:land")).status
+        assert 200 == served.get("/", Authorization=basic("bob", "b" * 80)).status
+        for wrong in (
+            basic("alice", "wonder"),
+            basic("mallory", "wonder:land"),
+            basic("", ""),
+            "Basic !!!",
+            "Basic " + base64.b64encode(b"alice").decode(),
+            "Basic " + base64.b64encode(b"alice:\xff\x00").decode(),
+            "Bearer x",
+            "Basic",
+        ):
+            assert 401 == served.get(Authorization=wrong).status, wrong
+
+
+def test_health_needs_no_user(web_config: Path) -> None:
+    """Health and readiness are answered to kubelets, which have no password; reloading is not."""
+    with Served([Fake("a", collect)], config_file=str(web_config), reload=lambda: None) as served:
+        assert [200] * 3 == [served.get(path).status for path in ("/-/healthy", "/-/ready", "/healthz")]
+        assert 401 == served.get("/-/reload", "POST").status
+
+
+def test_users_change_without_restart(web_config: Path) -> None:
+    """A user removed from the file is refused at the next request, also when the answer was cached."""
+    with Served([Fake("a", collect)], config_file=str(web_config)) as served:
+        assert 200 == served.get(Authorization=basic("alice", "wonder:land")).status
+        web_config.write_text(f"basic_auth_users:\n  carol: {hashed('c')}\n")
+        assert 401 == served.get(Authorization=basic("alice", "wonder:land")).status
+        assert 200 == served.get(Authorization=basic("carol", "c")).status
+
+
+def test_broken_file_serves_nobody_until_it_is_right(web_config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that became wrong is 500 for every path, said once in the log, and over when it is right again."""
+    right = web_config.read_text()
+    with Served([Fake("a", collect)], config_file=str(web_config)) as served:
+        web_config.write_text("basic_auth_users: [")
+        assert {500} == {served.get(Authorization=basic("alice", "wonder:land")).status for _ in range(3)}
+        web_config.write_text(right)
+        assert 200 == served.get(Authorization=basic("alice", "wonder:land")).status
+
+    assert 1 == sum("until this is right" in line for line in caplog.messages)
+
+
+def test_wrong_file_keeps_the_server_from_starting(tmp_path: Path) -> None:
+    """A web configuration that is wrong or missing at the start is an error, not an open door."""
+    with pytest.raises(WebConfigError, match="cannot be read"), Served([], config_file=str(tmp_path / "none.yml")):
+        pass
+
+
+def test_password_is_hashed_once(web_config: Path) -> None:
+    """Of 50 requests with one password at cost 12 only the first pays for bcrypt."""
+    web_config.write_text(f"basic_auth_users:\n  alice: {hashed('x', 12)}\n")
+    with Served([Fake("a", collect)], config_file=str(web_config)) as served:
+        seconds = []
+        for _ in range(50):
+            started = time.perf_counter()
+            assert 200 == served.get(Authorization=basic("alice", "x")).status
+            seconds.append(time.perf_counter() - started)
+
+    assert statistics.median(seconds[1:]) < seconds[0] / 3
+
+
+def test_unknown_user_takes_as_long_as_a_known_one(web_config: Path) -> None:
+    """The time of a refusal does not tell whether the name exists."""
+    web_config.write_text(f"basic_auth_users:\n  alice: {hashed('x', 11)}\n")
+
+    def refusal(user: str, number: int) -> float:
+        started = time.perf_counter()
+        assert 401 == served.get(Authorization=basic(user, f"no-{number}")).status
+        return time.perf_counter() - started
+
+    with Served([Fake("a", collect)], config_file=str(web_config)) as served:
+        pairs = [(refusal("alice", n), refusal("nobody", n)) for n in range(7)]
+    known, unknown = (statistics.median(times) for times in zip(*pairs, strict=True))
+
+    assert 0.6 < unknown / known < 1.6
+
+
+def test_wrong_passwords_do_not_stop_the_others(web_config: Path) -> None:
+    """While many guess passwords, health and a cached user are answered, and the guessers are held off."""
+    web_config.write_text(f"basic_auth_users:\n  alice: {hashed('x', 10)}\n")
+    with Served([Fake("a", collect)], config_file=str(web_config)) as served:
+        assert 200 == served.get(Authorization=basic("alice", "x")).status
+        answers: list[int] = []
+
+        def guess(number: int) -> None:
+            answers.append(served.get(Authorization=basic("alice", str(number)), timeout=30).status)
+
+        guessers = [threading.Thread(target=guess, args=(n,)) for n in range(guard.MOST_WAITING + 10)]
+        for thread in guessers:
+            thread.start()
+        time.sleep(0.2)
+        started = time.perf_counter()
+        assert 200 == served.get("/-/healthy").status
+        assert 200 == served.get(Authorization=basic("alice", "x")).status
+        seconds = time.perf_counter() - started
+        for thread in guessers:
+            thread.join()
+
+    assert seconds < 1
+    assert {401, 429} == set(answers)
+
+
+def test_rate_limit_answers_429(tmp_path: Path) -> None:
+    """Beyond the burst requests get 429 until the interval has passed; health is exempt."""
+    path = tmp_path / "web.yml"
+    path.write_text("rate_limit:\n  interval: 1h\n  burst: 3\n")
+    with Served([Fake("a", collect)], config_file=str(path)) as served:
+        assert [200, 200, 200, 429, 429] == [served.get().status for _ in range(5)]
+        assert 200 == served.get("/-/healthy").status
+
+
+def test_limiter_refills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One token comes back each interval, never more than the burst."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    limiter = Limiter(RateLimit("100ms", 2))
+    assert [True, True, False] == [limiter.allows() for _ in range(3)]
+    clock[0] = 0.11
+    assert [True, False] == [limiter.allows() for _ in range(2)]
+    clock[0] = 100
+    assert [True, True, False] == [limiter.allows() for _ in range(3)]
+
+
+def test_configured_headers_are_sent(tmp_path: Path) -> None:
+    """Headers of the file are on every answer and win over ours."""
+    path = tmp_path / "web.yml"
+    path.write_text("http_server_config:\n  headers:\n    X-Frame-Options: sameorigin\n    X-XSS-Protection: '1'\n")
+    with Served([Fake("a", collect)], config_file=str(path)) as served:
+        for where in ("/metrics", "/nowhere"):
+            headers = served.get(where).headers
+            assert ("sameorigin", "1") == (headers["x-frame-options"], headers["x-xss-protection"])
