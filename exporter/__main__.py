@@ -12,7 +12,7 @@ from typing import Any
 
 from exporter import checks, discover, doctor, log, options, otlp, settings
 from exporter.app import App
-from exporter.bpf import libbpf, multi, privileges
+from exporter.bpf import libbpf, memory, multi, privileges
 from exporter.bpf.native import BpfError
 from exporter.discover import Found
 from exporter.model import Labels
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
+    memory.share_one_arena()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be followed, it must not end us
     plan = otlp.plan(chosen.otlp, os.environ)
     statistics = _statistics() if chosen.bpf_stats else None
