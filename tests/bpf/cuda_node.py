@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,11 +53,11 @@ class Observed:
         assert len(values) <= 1, f"{metric} {labels}: {values}"
         return values[0] if values else None
 
-    def attached(self, pid: int, symbols: Sequence[str]) -> bool:
-        """Whether a process is known, and all probes are attached, those of these functions among them."""
+    def attached(self, pid: int, libraries: Collection[str]) -> bool:
+        """Whether a process is known, and all probes are attached, those in these libraries among them."""
         attached = self.values("accel_exporter_probe_attached")
-        found = {dict(labels)["symbol"] for labels in attached}
-        return found.issuperset(symbols) and all(attached.values()) and pid in self.cuda._ledger._told
+        found = {dict(labels)["library"] for labels in attached}
+        return found.issuperset(libraries) and all(attached.values()) and pid in self.cuda._ledger._told
 
     def kernel(self, map: str, pid: int) -> list[Any]:
         """What a map holds of a process."""
@@ -97,8 +97,6 @@ def observe(**settings: Any) -> Iterator[Observed]:
 class Job:
     """A process with the stand-ins that waits to be let go (--gate), and may wait again before it ends (--hold)."""
 
-    symbols: Sequence[str] = ("cuMemAlloc_v2", "cudaMalloc")
-
     def __init__(self, *arguments: str, libraries: Path = BUILD) -> None:
         self.process = subprocess.Popen(
             [BUILD / "workload", *arguments],
@@ -108,6 +106,7 @@ class Job:
             text=True,
         )
         self.pid = self.process.pid
+        self.libraries = {str(libraries / name) for name in ("libcuda.so.1", "libcudart.so.12")}
 
     def go(self) -> None:
         assert self.process.stdin
@@ -137,7 +136,7 @@ J = TypeVar("J", bound=Job)
 
 def started(observed: Observed, job: J) -> J:
     """The job, once it is attached to."""
-    eventually(lambda: observed.attached(job.pid, job.symbols), "attached")
+    eventually(lambda: observed.attached(job.pid, job.libraries), "attached")
     return job
 
 
@@ -169,7 +168,7 @@ for line in sys.stdin:
             text=True,
         )
         self.pid = self.process.pid
-        self.symbols = ["cudaMalloc" if "cudart" in str(library) else "cuMemAlloc_v2"]
+        self.libraries = {str(libraries / library)}
         self.run(f"lib = ctypes.CDLL({str(library)!r})")
 
     def begin(self, lines: str) -> None:

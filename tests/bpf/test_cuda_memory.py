@@ -258,14 +258,16 @@ def test_a_full_table_of_live_allocations() -> None:
     """What finds no room is counted as allocated and untracked, not as used, and the table being full is said."""
     build_standins()
     with observe(live_allocations=16) as observed, started(observed, Script()) as script:
-        script.run("held = [new(lib.cuMemAlloc_v2, size((n + 1) << 10)) for n in range(23)]")
-        assert 276 << 10 == observed.value(ALLOCATED, script.pid, api_layer="driver")
-        assert 136 << 10 == observed.value(USED, script.pid, api_layer="driver")
-        assert 140 << 10 == observed.value(UNTRACKED, script.pid, api_layer="driver")
-        assert 7 == observed.value(FULL, map="cuda_live")
+        script.run("held = [new(lib.cuMemAlloc_v2, size(1 << 10)) for n in range(23)]")
+        assert 23 << 10 == observed.value(ALLOCATED, script.pid, api_layer="driver")
+        used = observed.value(USED, script.pid, api_layer="driver")
+        untracked = observed.value(UNTRACKED, script.pid, api_layer="driver")
+        assert used <= 16 << 10  # less if there are other jobs on this machine
+        assert 23 << 10 == used + untracked
+        assert observed.value(FULL, map="cuda_live") >= 7
         script.run("[lib.cuMemFree_v2(p) for p in held]")
         assert 0 == observed.value(USED, script.pid, api_layer="driver")
-        assert 7 == observed.value(STRANGERS, script.pid, api_layer="driver")
+        assert untracked >> 10 == observed.value(STRANGERS, script.pid, api_layer="driver")
         script.end()
         eventually(lambda: not observed.kernel("totals", script.pid), "the end noticed")
-        assert 140 << 10 == observed.value(FREED, script.pid, api_layer="driver", implicit="true")
+        assert untracked == observed.value(FREED, script.pid, api_layer="driver", implicit="true")
