@@ -33,7 +33,7 @@ DISCOVERY = Metric(
 )
 FOUND_LATE = Metric(
     "accel_exporter.discovery.late",
-    "Processes of attached libraries that the regular look at all processes found, for their events were lost.",
+    "Processes of attached libraries that a look at all processes found before any event told of them.",
     Kind.COUNTER,
 )
 EXAMINED = Metric(
@@ -57,6 +57,14 @@ SOURCE = Metric(
     "Always 1; lister says how mappings are listed: iterator (BPF, real inodes) or proc (no BTF: overlays by guess).",
     Kind.GAUGE,
     labels=("lister",),
+)
+
+SOURCE_AGE = Metric(
+    "accel_exporter.source.age",
+    "Time since the source was last read in full; for processes, since all of them were last looked at.",
+    Kind.GAUGE,
+    "s",
+    labels=("source",),
 )
 
 

@@ -7,32 +7,36 @@ looked at (mappings.py). A lost hint is therefore no lost process: everything is
 from __future__ import annotations
 
 import bisect
+import errno
 import logging
 import os
+import resource
 import select
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.bpf.attachments import Attachments
+from exporter.bpf.hints import Hint, Hints
 from exporter.bpf.library import Closeable, Gone, Interest, Library
 from exporter.bpf.mappings import IteratorLister, Lister, Mapping, ProcLister
 from exporter.bpf.native import BpfError
-from exporter.bpf.status import LATENCY_BOUNDS, Status
+from exporter.bpf.status import LATENCY_BOUNDS, SOURCE_AGE, Status
 from exporter.bpf.users import Users
 from exporter.bpf.watch import Batch, Watch
 from exporter.model import Distribution, Sample
 
 __all__ = ["Closeable", "Interest", "Library", "Status", "Targets"]
 
-MAX_HINTS = 1 << 14
-MAX_PLACES = 1 << 12
+HOST_PID_NAMESPACE = 0xEFFFFFFC
+"""Its inode number on every machine (PROC_PID_INIT_INO of the kernel)."""
 MAX_DULL = 1 << 13
 
-_FORK_DELAY, _KNOWN_DELAY, _GONE_DELAY = 0.1, 0.2, 0.1
+_FORK_DELAY = 0.1
+"""Seconds until a forked process is looked at: most run another program by then."""
+_KNOWN_DELAY, _GONE_DELAY = 0.2, 0.1
 _LONGEST_BACKOFF = 0.5
 _SHORTEST_RESYNC = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
@@ -41,16 +45,6 @@ _ATTEMPTS = 3
 _JOIN_SECONDS = 4.0
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Hint:
-    """A process to look at. Whatever it newly mapped was mapped at `since_ns` or later."""
-
-    since_ns: int
-    due: float
-    places: list[tuple[int, bytes]] = field(default_factory=list)
-    attempts: int = 0
 
 
 class Targets:
@@ -62,8 +56,7 @@ class Targets:
     def __init__(self, proc: Path = Path("/proc"), *, grace: float = 10.0, resync: float = 60.0) -> None:
         self._proc, self._grace, self._resync = proc, grace, resync
         self._interests: list[Interest] = []
-        self._hints: dict[int, _Hint] = {}
-        self._rest_until: dict[int, float] = {}
+        self._hints = Hints()
         self._dull: set[bytes] = set()
         self._latencies = [0] * (len(LATENCY_BOUNDS) + 1)
         self._latency_sum = 0.0
@@ -83,7 +76,16 @@ class Targets:
         self._interests.append(interest)
 
     def start(self) -> None:
-        """Watches from now on, and looks at all processes in the background. BpfError where the kernel refuses."""
+        """Watches from now on, and looks at all processes in the background; does nothing if nobody wants anything.
+
+        BpfError where the kernel refuses, or where pids of other processes would mean others here.
+        """
+        if not self._interests:
+            self.scanned.set()
+            return
+        if Path("/proc/self/ns/pid").stat().st_ino != HOST_PID_NAMESPACE:
+            raise BpfError(errno.ENOTSUP, "not in the host's PID namespace: use hostPID: true or --pid=host")
+        _allow_descriptors()
         self._poll = select.epoll()
         self._wake = os.eventfd(0)
         self._poll.register(self._wake, select.EPOLLIN)
@@ -96,6 +98,7 @@ class Targets:
         self._lister = _choose_lister(self._proc)
         self._users = Users(self._poll)
         self._attachments = Attachments(self._interests, self._proc, self._grace)
+        self._last_resync = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
         self._thread.start()
 
@@ -115,7 +118,9 @@ class Targets:
 
     def collect(self) -> Iterable[Sample]:
         """Samples about the search itself."""
-        return self._status.samples()
+        yield from self._status.samples()
+        if self._thread is not None:
+            yield SOURCE_AGE.sample(time.monotonic() - self._last_resync, {"source": "processes"})
 
     def _run(self) -> None:
         try:
@@ -134,8 +139,7 @@ class Targets:
 
     def _wait(self) -> list[int]:
         """Sleeps until something happens or is due; returns the processes that ended."""
-        due = [hint.due for hint in self._hints.values()]
-        until = min([self._next_resync, *due]) - time.monotonic()
+        until = min(self._next_resync, self._hints.next_due()) - time.monotonic()
         ended = []
         for descriptor, event in self._poll.poll(max(0.0, min(until, self._attachments.release_idle()))):
             pid = self._users.pid_of(descriptor)
@@ -158,48 +162,33 @@ class Targets:
             self._look()
 
     def _note(self, batch: Batch) -> None:
-        now = time.monotonic()
         for mapped in batch.mapped:
             if mapped.file not in self._dull:
-                self._hint(mapped.pid, mapped.time, now, (mapped.address, mapped.file))
+                self._hint(mapped.pid, mapped.time, 0.0, (mapped.address, mapped.file))
             elif mapped.pid in self._users:  # perhaps it runs another program now
-                self._hint(mapped.pid, mapped.time, now + _KNOWN_DELAY)
+                self._hint(mapped.pid, mapped.time, _KNOWN_DELAY)
         for fork in sorted(batch.forks):
-            if (
-                fork.parent in self._users or fork.parent in self._hints
-            ):  # most run another program at once: wait for it
-                self._hint(fork.pid, fork.time, now + _FORK_DELAY)
+            if fork.parent in self._users or fork.parent in self._hints:
+                self._hint(fork.pid, fork.time, _FORK_DELAY)
 
-    def _hint(self, pid: int, since_ns: int, due: float, place: tuple[int, bytes] | None = None) -> None:
-        hint = self._hints.get(pid)
-        if hint is None:
-            if len(self._hints) >= MAX_HINTS:
-                self._lose(1)
-                return
-            hint = self._hints[pid] = _Hint(since_ns, due)
-        hint.since_ns = min(hint.since_ns, since_ns)
-        hint.due = max(min(hint.due, due), self._rest_until.get(pid, 0.0))
-        if place and len(hint.places) < MAX_PLACES:
-            hint.places.append(place)
+    def _hint(self, pid: int, since_ns: int, delay: float, place: tuple[int, bytes] | None = None) -> None:
+        if not self._hints.add(pid, since_ns, delay, place):
+            self._lose(1)
 
     def _look(self) -> None:
         """Looks at the processes whose hints are due."""
-        started = time.monotonic()
-        self._rest_until = {pid: until for pid, until in self._rest_until.items() if until > started}
-        due = {pid: hint for pid, hint in self._hints.items() if hint.due <= started}
+        due = self._hints.take_due()
         if not due:
             return
-        for pid in due:
-            del self._hints[pid]
         began = time.thread_time()
         mappings = _by_process(self._lister.of(due))
         cost = time.thread_time() - began
         for pid, hint in due.items():
             self._look_at(pid, mappings.get(pid, []), hint)
             if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
-                self._rest_until[pid] = time.monotonic() + min(10 * cost, _LONGEST_BACKOFF)
+                self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
 
-    def _look_at(self, pid: int, mappings: list[Mapping], hint: _Hint) -> None:
+    def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
         gone = False
         since_ns = 0 if self._unsure else hint.since_ns
         for mapping in mappings:
@@ -209,8 +198,7 @@ class Targets:
             except Gone:
                 gone = True
         if gone and hint.attempts < _ATTEMPTS:
-            self._hint(pid, hint.since_ns, time.monotonic() + _GONE_DELAY)
-            self._hints[pid].attempts = hint.attempts + 1
+            self._hints.add(pid, hint.since_ns, _GONE_DELAY, attempts=hint.attempts + 1)
         self._remember_dull(mappings, hint.places)
 
     def _take(self, mapping: Mapping, since_ns: int) -> bool:
@@ -233,7 +221,7 @@ class Targets:
 
     def _look_at_all(self) -> None:
         """Looks at every process: at start, when records were lost, and from time to time."""
-        hints, self._hints = self._hints, {}
+        hints = self._hints.take_all()
         attached = len(self._attachments)
         self._watch.follow_cpus()
         self._attachments.retry()
@@ -244,7 +232,7 @@ class Targets:
             try:
                 self._late += self._take(mapping, since_ns) and not hint and self.scanned.is_set()
             except Gone:
-                self._hint(mapping.pid, since_ns, time.monotonic() + _GONE_DELAY)
+                self._hint(mapping.pid, since_ns, _GONE_DELAY)
         running = {mapping.pid for mapping in mappings}
         for pid in self._users.without_pidfd():
             if pid not in running:
@@ -293,13 +281,17 @@ class Targets:
         os.close(self._wake)
 
 
+def _allow_descriptors() -> None:
+    """Two are needed for each CPU, one for each process that uses a library: more than the customary 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _choose_lister(proc: Path) -> Lister:
     try:
         return IteratorLister()
     except BpfError as error:
-        log.info(
-            "listing mappings from /proc: one file under several overlay mounts may be taken for several: %s", error
-        )
+        log.info("mappings are listed from /proc, where overlays hide which files are the same: %s", error)
         return ProcLister(proc)
 
 

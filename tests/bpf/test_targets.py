@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import select
 import shutil
 import signal
 import statistics
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.bpf import mappings, targets
+from exporter.bpf import mappings, targets, watch
 from exporter.bpf.libbpf import BpfError, Link, Object
 from exporter.bpf.library import Library
 from exporter.bpf.targets import Targets
@@ -417,7 +419,7 @@ def test_release_after_the_last_user(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:
     """Once nobody uses it the library is let go, after the grace period and not before; used again, attached again."""
-    targets = start_targets(grace=0.5)
+    targets = start_targets(grace=1.0)
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     job = start_job().open(library)
     assert counter.hears("started", job.pid, False)
@@ -425,7 +427,7 @@ def test_release_after_the_last_user(
     job.end()
     assert counter.hears("ended", job.pid)
     assert 0 == counter.closed
-    assert eventually(lambda: counter.closed == 1)
+    assert eventually(lambda: counter.closed == 1, within=3)
     assert eventually(lambda: targets.status.libraries == ())
     assert descriptors == len(list(Path("/proc/self/fd").iterdir()))
     again = start_job().open(library)
@@ -532,6 +534,88 @@ def test_hostile_names(
     job.do("call 23")
     assert 23 == counter.hits(job.pid)
     assert 'lib\ufffd"\t' == Path(counter.attached[0].path).name
+
+
+def test_a_slow_attachment_loses_nothing(
+    build_library: Callable[[int], Path],
+    tmp_path: Path,
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is mapped while attaching to something else takes its time is found right after."""
+    attach, slow = counter.attach, threading.Event()
+
+    def attach_slowly(library: Library) -> Link:
+        slow.set()
+        time.sleep(0.5)
+        return attach(library)
+
+    running = start_targets()
+    monkeypatch.setattr(counter, "attach", attach_slowly)
+    first = start_job().open(Path(shutil.copy(build_library(1), tmp_path / "first.so")))
+    assert slow.wait(SOON)
+    monkeypatch.setattr(counter, "attach", attach)
+    others = [start_job().open(Path(shutil.copy(build_library(2), tmp_path / f"{i}.so"))) for i in range(5)]
+    for job in (first, *others):
+        assert counter.hears("started", job.pid, False, within=2)
+    assert (0, 0) == (running.status.lost, running.status.late)
+
+
+def test_rings_are_read_around_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many more forks than a ring holds none is missed and none is reported twice, unless the kernel lost some."""
+    size = 8 * mmap.PAGESIZE
+    monkeypatch.setattr(watch, "RING_BYTES", size)
+    children, seen, lost = [], [], 0
+    with contextlib.closing(select.epoll()) as poll, contextlib.closing(watch.Watch(poll)) as watching:
+        for _ in range(3 * size // 112):  # a fork and an exit are 112 bytes
+            children.append(_fork())
+            os.waitpid(children[-1], 0)
+            batch = watching.drain()
+            seen += [fork.pid for fork in batch.forks if fork.parent == os.getpid()]
+            lost += batch.lost
+    assert children == seen or 0 < len(children) - len(seen) <= lost
+
+
+def test_rings_that_overflow_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What did not fit is counted by the kernel and reported with the next record."""
+    monkeypatch.setattr(watch, "RING_BYTES", mmap.PAGESIZE)
+    with contextlib.closing(select.epoll()) as poll, contextlib.closing(watch.Watch(poll)) as watching:
+        for _ in range(200):
+            os.waitpid(_fork(), 0)
+        watching.drain()
+        for _ in range(10):
+            os.waitpid(_fork(), 0)
+        assert watching.drain().lost > 0
+
+
+def _fork() -> int:
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    return pid
+
+
+@pytest.mark.usefixtures("counter")
+def test_nothing_is_watched_for_nobody() -> None:
+    """Without interests no thread is started and no descriptor opened."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    targets = Targets()
+    targets.start()
+    assert targets.scanned.is_set()
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
+    targets.close()
+
+
+def test_another_pid_namespace_is_refused(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container's own PID namespace the start fails and says what to do."""
+    monkeypatch.setattr(targets, "HOST_PID_NAMESPACE", 1)
+    inside = Targets()
+    inside.want(counter)
+    with pytest.raises(BpfError, match="hostPID"):
+        inside.start()
+    inside.close()
 
 
 class Failing(Counter):

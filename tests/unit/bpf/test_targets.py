@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf import attachments, library, watch
+from exporter.bpf import hints as hints_module
 from exporter.bpf.attachments import Attachments
+from exporter.bpf.hints import Hints
 from exporter.bpf.library import Gone, Library
 from exporter.bpf.mappings import File, Mapping, ProcLister
 from exporter.bpf.status import LIBRARIES, PROCESSES, Status
@@ -310,3 +312,36 @@ def test_libraries_of_one_name_are_one_series() -> None:
         (PROCESSES.name, "libx.so"): 5,
         (PROCESSES.name, "liby.so"): 0,
     } == found
+
+
+def test_hints_on_one_process_join() -> None:
+    """Two hints are one look: at the earlier time, since the earlier moment, with all places."""
+    hints = Hints()
+    assert hints.add(PID, 20, delay=100, place=(1, b"a"))
+    assert hints.next_due() > 0
+    assert {} == hints.take_due()
+    assert hints.add(PID, 30, place=(2, b"b"))
+    [(pid, hint)] = hints.take_due().items()
+    assert (PID, 20, [(1, b"a"), (2, b"b")]) == (pid, hint.since_ns, hint.places)
+    assert PID not in hints
+
+
+def test_a_resting_process_waits() -> None:
+    """Who was told to rest is not due before, whatever it maps meanwhile."""
+    hints = Hints()
+    hints.rest(PID, 100)
+    hints.add(PID, 1)
+    hints.add(PID + 1, 1)
+    assert [PID + 1] == list(hints.take_due())
+    assert [PID] == list(hints.take_all())
+
+
+def test_hints_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for so many processes and so many places of each; a process without room is said."""
+    monkeypatch.setattr(hints_module, "MAX_HINTS", 2)
+    monkeypatch.setattr(hints_module, "MAX_PLACES", 3)
+    hints = Hints()
+    assert [True, True, False] == [hints.add(pid, 1) for pid in (1, 2, 3)]
+    for place in range(5):
+        assert hints.add(1, 1, place=(place, b""))
+    assert 3 == len(hints.take_all()[1].places)

@@ -1,0 +1,69 @@
+"""Which processes to look at, and when: soon after they map a file, but not without end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+MAX_HINTS = 1 << 14
+MAX_PLACES = 1 << 12
+
+
+@dataclass(slots=True)
+class Hint:
+    """A process to look at once `due` (time.monotonic). What it newly mapped was mapped at `since_ns` or later."""
+
+    since_ns: int
+    due: float
+    places: list[tuple[int, bytes]] = field(default_factory=list)
+    """Addresses at which files were mapped, and the files as the kernel's records name them."""
+    attempts: int = 0
+
+
+class Hints:
+    """At most one hint for each process: news of the same process joins it."""
+
+    def __init__(self) -> None:
+        self._hints: dict[int, Hint] = {}
+        self._rest_until: dict[int, float] = {}
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._hints
+
+    def add(
+        self, pid: int, since_ns: int, delay: float = 0.0, place: tuple[int, bytes] | None = None, attempts: int = 0
+    ) -> bool:
+        """Asks for a look at a process in `delay` seconds, or when it is due already. False if there is no room."""
+        due = time.monotonic() + delay
+        hint = self._hints.get(pid)
+        if hint is None:
+            if len(self._hints) >= MAX_HINTS:
+                return False
+            hint = self._hints[pid] = Hint(since_ns, due)
+        hint.since_ns = min(hint.since_ns, since_ns)
+        hint.due = max(min(hint.due, due), self._rest_until.get(pid, 0.0))
+        hint.attempts = max(hint.attempts, attempts)
+        if place and len(hint.places) < MAX_PLACES:
+            hint.places.append(place)
+        return True
+
+    def rest(self, pid: int, seconds: float) -> None:
+        """Lets a process wait at least this long for its next look."""
+        self._rest_until[pid] = time.monotonic() + seconds
+
+    def next_due(self) -> float:
+        return min((hint.due for hint in self._hints.values()), default=float("inf"))
+
+    def take_due(self) -> dict[int, Hint]:
+        """Removes and returns what is due."""
+        now = time.monotonic()
+        self._rest_until = {pid: until for pid, until in self._rest_until.items() if until > now}
+        due = {pid: hint for pid, hint in self._hints.items() if hint.due <= now}
+        for pid in due:
+            del self._hints[pid]
+        return due
+
+    def take_all(self) -> dict[int, Hint]:
+        """Removes and returns everything."""
+        everything, self._hints = self._hints, {}
+        return everything
