@@ -61,14 +61,14 @@ __noinline int put_range(__u32 tgid, __u64 at, __u64 bytes, __u32 memory, bool r
 	return 0;
 }
 
-/* The driver only: every allocation is made there. Allocations start at multiples of 256 bytes (CUDA C++
- * Programming Guide, device memory accesses), so rounding their end up to one saves prefixes; registered
- * memory is exact. */
+/* The driver only: every allocation is made there. Pools are left out, for they are made to be allocated from often.
+ * Allocations start at multiples of 256 bytes (CUDA C++ Programming Guide, device memory accesses), so rounding their
+ * end up to one saves prefixes; registered memory is exact. */
 static __always_inline void put_live(const struct live_key *key, const struct live *live, bool remove)
 {
 	__u64 bytes = live->memory == memory_pinned_host ? live->bytes : (live->bytes + 255) & ~255ull;
 
-	if (key->layer == layer_driver && key->thing != thing_handle)
+	if (key->layer == layer_driver && key->thing != thing_handle && live->memory != memory_pool)
 		put_range(key->tgid, key->address, bytes, live->memory, remove);
 }
 

@@ -45,8 +45,6 @@ FLAGS = (
         "Count errors of launches and of the runtime's copies too, at about twice the cost of these calls.",
     ),
 )
-MOST_EXEMPLARS = 8192
-
 log = logging.getLogger(__name__)
 
 
@@ -68,15 +66,16 @@ class Cuda:
 
     def start(self) -> None:
         """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
+        if problem := _problem(self._node.settings):
+            raise Unavailable(problem)
+        self._survival, costs = try_return_probes(), _costs()
+        self._hit_costs = tuple(costs.samples()) if costs else ()
         try:
             self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
         except BpfError as error:
             raise Unavailable(f"the CUDA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
-        self._survival = try_return_probes()
         self._names = Names.of(self._object.types)
         self._ledger = Ledger(self._object.maps, self._forget, self._node.processes, self._node.proc)
-        costs = _costs()
-        self._hit_costs = tuple(costs.samples()) if costs else ()
         table = {
             it.name: it.hooks(self._object.types, api, self._node.settings["all-errors"])
             for api, it in enumerate(FUNCTIONS, 1)
@@ -194,6 +193,21 @@ class Cuda:
         if called.effect == "wait":
             self._exemplars.add(record.tgid, record.api, record.end_ns - record.start_ns, made)
         self._node.spans(made)
+
+
+def _problem(settings: Mapping[str, Any]) -> str:
+    """What is wrong with the settings, empty if nothing is."""
+    for name, least, most in (
+        ("live-allocations", 1, 1 << 24),
+        ("allocation-span-bytes", 0, 1 << 62),
+        ("copy-span-bytes", 0, 1 << 62),
+        ("wait-span-seconds", 0, 1 << 30),
+        ("spans-per-second", 0, 1 << 30),
+        ("series-limit", 1, 1 << 24),
+    ):
+        if not least <= settings[name] <= most:
+            return f"--collector.cuda.{name} is {settings[name]}: it has to be from {least} to {most}"
+    return ""
 
 
 def _costs() -> Costs | None:

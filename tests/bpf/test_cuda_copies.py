@@ -16,6 +16,7 @@ UNREAD = "gpu_cuda_memory_copies_unread_total"
 MEMORY = """
 device = new(lib.cuMemAlloc_v2, size(1 << 20)).value
 pinned = new(lib.cuMemHostAlloc, size(1 << 20), 0).value
+pool = new(lib.cuMemAllocAsync, size(1 << 20), None).value
 managed = new(lib.cuMemAllocManaged, size(1 << 20), 1).value
 buffer = ctypes.create_string_buffer(1 << 16)
 plain = ctypes.addressof(buffer)
@@ -80,6 +81,7 @@ def copied(observed: Observed, pid: int) -> dict[tuple[str, str], int]:
         ("cuMemcpy", "device, device, 77", ("d2d", "")),
         ("cuMemcpy", "pinned, registered, 77", ("h2h", "pinned")),
         ("cuMemcpy", "device, managed, 77", ("unknown", "managed")),
+        ("cuMemcpy", "device, pool, 77", ("unknown", "unknown")),  # where pools' memory lies is not kept
         ("cuMemcpy", "device, plain, 77", ("unknown", "unknown")),  # may be device memory of another process
     ],
 )
