@@ -1,0 +1,77 @@
+"""What the CUDA programs themselves cost, as the kernel measures it: a launch, a call with its return, a copy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench.result import Result
+from exporter.bpf import object_path
+from exporter.bpf.elf import Elf
+from exporter.bpf.libbpf import Object, Program, run_time_statistics
+from exporter.bpf.placement import place
+from exporter.bpf.uprobe import Point, attach, close_all
+from exporter.cuda.functions import FUNCTIONS
+
+STANDINS = Path(__file__).parents[1] / "tests" / "standins"
+LAUNCHES, CALLS = 100_000, 4000
+LAUNCH_BUDGET_NS = 150
+
+
+def run() -> list[Result]:
+    """Runs a workload on stand-in libraries of its own; needs root, BPF and gcc. Takes two seconds."""
+    subprocess.run(["make", "-s", "-C", STANDINS], check=True)
+    with tempfile.TemporaryDirectory() as folder, Object(object_path("cuda")) as object:
+        shutil.copytree(STANDINS / "build", folder, dirs_exist_ok=True)
+        links = [
+            attach(object.programs[program], path, points, returns)
+            for path in (Path(folder, "libcuda.so.1"), Path(folder, "libcudart.so.12"))
+            for (program, returns), points in _points(object, path).items()
+        ]
+        try:
+            statistics = run_time_statistics()
+            _work(folder, 2, "--launches", str(LAUNCHES))
+            _work(folder, 1, "--allocations", str(CALLS), "--frees", str(CALLS), "--copies", str(CALLS))
+            statistics.close()
+        finally:
+            close_all(links)
+        return [_result(object.programs[name], what, budget) for name, (what, budget) in PROGRAMS.items()]
+
+
+PROGRAMS: dict[str, tuple[str, float | None]] = {
+    "on_launch": ("program run at a launch", LAUNCH_BUDGET_NS),
+    "on_call": ("program run at any other call", None),
+    "on_enter": ("program run before an allocation, copy or wait", None),
+    "on_free": ("program run before a free", None),
+    "on_return": ("program run at the return of these", None),
+}
+
+
+def _points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
+    wanted: dict[tuple[str, bool], list[Point]] = {}
+    with Elf.open(path) as elf:
+        found = elf.functions([function.name for function in FUNCTIONS])
+        for api, function in enumerate(FUNCTIONS, 1):
+            if function.name in found:
+                offset = place(elf, found[function.name]).offset
+                for hook in function.hooks(object.types, api, all_errors=False):
+                    wanted.setdefault((hook.program, hook.returns), []).append(Point(offset, hook.cookie))
+    return wanted
+
+
+def _work(folder: str, threads: int, *arguments: str) -> None:
+    command = [Path(folder, "workload"), "--threads", str(threads), *arguments]
+    environment = os.environ | {"LD_LIBRARY_PATH": folder}
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=60, check=True)
+
+
+def _result(program: Program, what: str, budget: float | None) -> Result:
+    nanoseconds, runs = program.stats()
+    if not runs:
+        raise RuntimeError(f"{program.name} did not run")
+    return Result(
+        what, nanoseconds / runs, "ns", budget, f"mean of {runs} runs of {program.name}, by the kernel's clock"
+    )
