@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.libbpf import BpfError, run_time_statistics
+from exporter.bpf.multi import supported as multi_uprobes_supported
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -38,6 +39,14 @@ def _skip_without_bpf(request: pytest.FixtureRequest) -> None:
             pytest.fail(f"REQUIRE_BPF=1, but {refusal}")
         if refusal:
             pytest.skip(refusal)
+
+
+@pytest.fixture(params=[True, False], ids=["multi", "perf"])
+def multi(request: pytest.FixtureRequest) -> bool:
+    """Whether uprobes are attached by multi-uprobe links or, as on older kernels, by a perf event each: both."""
+    if request.param and not multi_uprobes_supported():
+        pytest.skip("this kernel has no multi-uprobe links (Linux 6.6)")
+    return bool(request.param)
 
 
 @pytest.fixture(scope="session")

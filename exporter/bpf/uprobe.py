@@ -13,7 +13,7 @@ from exporter.bpf import multi
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.native import BpfError, UprobeOptions, check, failure, library
 
-_CLOSERS = 32
+_CLOSERS = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,9 +115,9 @@ def compiled(compile_bpf) -> Path:
     return compile_bpf("bridge", PROBE)
 
 
-@pytest.fixture(params=[True, False], ids=["multi", "perf"])
-def loaded(request, compiled):
-    with Object(compiled, multi=request.param) as opened:
+@pytest.fixture
+def loaded(compiled, multi):
+    with Object(compiled, multi=multi) as opened:
         yield opened
 
 

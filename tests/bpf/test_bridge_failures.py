@@ -71,9 +71,9 @@ def point(library) -> Point:
     return Point(int(re.search(r"(\w+) T take", table)[1], 16))
 
 
-@pytest.fixture(params=[True, False], ids=["multi", "perf"])
-def loaded(request, compiled):
-    with Object(compiled, multi=request.param) as opened:
+@pytest.fixture
+def loaded(compiled, multi):
+    with Object(compiled, multi=multi) as opened:
         yield opened
 
 
@@ -88,7 +88,6 @@ def descriptors() -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("multi", [True, False], ids=["multi", "perf"])
 def test_twenty_rounds_leave_nothing_open(compiled, library, point, multi):
     """Load, attach, read and close as often as you like: every descriptor is given back, also after failures."""
 

@@ -61,9 +61,9 @@ def library(compile_library) -> Library:
         return Library((1, 2), str(path), str(path), elf.machine, elf.build_id, functions)
 
 
-@pytest.fixture(params=[True, False], ids=["multi", "perf"])
-def loaded(request, compile_bpf):
-    with Object(compile_bpf("gpu", PROBE), multi=request.param) as opened:
+@pytest.fixture
+def loaded(compile_bpf, multi):
+    with Object(compile_bpf("gpu", PROBE), multi=multi) as opened:
         yield opened
 
 

@@ -70,7 +70,6 @@ def uses() -> list[tuple[str, str, str, str]]:
 
 
 @pytest.mark.needs_bpf
-@pytest.mark.parametrize("multi", [True, False], ids=["multi", "perf"])
 @pytest.mark.parametrize("stem", sorted(SOURCES))
 def test_every_object_loads_on_this_kernel(objects, stem, multi):
     """The verifier accepts every program, for multi-uprobe links and for perf events."""
