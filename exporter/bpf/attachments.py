@@ -74,14 +74,14 @@ class Attachments:
         self._doubtful.clear()
 
     def release_idle(self) -> float:
-        """Detaches from libraries without users for long enough. Returns the seconds until the next one is due."""
+        """Detaches from libraries without users for long enough. Returns when the next is due, on time.monotonic."""
         now, next_due = time.monotonic(), float("inf")
         for attached in [attached for attached in self._by_inode.values() if not attached.users]:
-            left = attached.idle_since + self._grace - now
-            if left <= 0:
+            due = attached.idle_since + self._grace
+            if due <= now:
                 self._detach(attached)
             else:
-                next_due = min(next_due, left)
+                next_due = min(next_due, due)
         return next_due
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ class Targets:
         self._latency_sum = 0.0
         self._lost = self._late = 0
         self._unsure = False
-        self._last_resync = self._next_resync = 0.0
+        self._last_resync = self._next_resync = self._next_release = 0.0
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._status = Status()
@@ -139,9 +139,9 @@ class Targets:
 
     def _wait(self) -> list[int]:
         """Sleeps until something happens or is due; returns the processes that ended."""
-        until = min(self._next_resync, self._hints.next_due()) - time.monotonic()
+        until = min(self._next_resync, self._next_release, self._hints.next_due()) - time.monotonic()
         ended = []
-        for descriptor, event in self._poll.poll(max(0.0, min(until, self._attachments.release_idle()))):
+        for descriptor, event in self._poll.poll(max(0.0, until)):
             pid = self._users.pid_of(descriptor)
             if pid is not None:
                 ended.append(pid)
@@ -160,6 +160,7 @@ class Targets:
             self._look_at_all()
         else:
             self._look()
+        self._next_release = self._attachments.release_idle()
 
     def _note(self, batch: Batch) -> None:
         for mapped in batch.mapped:

@@ -6,10 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
+/* TARGET is the function to call, from a library or built in. */
+#define NAME_(name) #name
+#define NAME(name) NAME_(name)
+
 static int (*call)(int);
 
 #ifdef BUILT_IN
-__attribute__((noinline)) static int target_call(int a)
+__attribute__((noinline)) static int TARGET(int a)
 {
 	__asm__ volatile("" : "+r"(a));
 	return a + 1;
@@ -26,7 +30,7 @@ static void run(char *command, char *argument, char **arguments)
 {
 	if (!strcmp(command, "open")) {
 		void *library = dlopen(argument, RTLD_NOW);
-		call = library ? (int (*)(int))dlsym(library, "target_call") : NULL;
+		call = library ? (int (*)(int))dlsym(library, NAME(TARGET)) : NULL;
 		printf("%s\n", call ? "opened" : dlerror());
 	} else if (!strcmp(command, "call")) {
 		for (int i = atoi(argument); i; i--)
@@ -57,7 +61,7 @@ int main(int count, char **arguments)
 	static char line[4096];
 	(void)count;
 #ifdef BUILT_IN
-	call = target_call;
+	call = TARGET;
 #endif
 	puts("ready");
 	fflush(stdout);

@@ -26,7 +26,9 @@ from exporter.bpf.watch import Batch
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(60)]
 
-LIBRARY = 'int target_call(int a) { __asm__ volatile("" : "+r"(a)); return a + %d; }'
+SYMBOL = f"target_call_{os.getpid()}"
+"""Another run of these tests on this machine must not be mistaken for ours."""
+LIBRARY = f'int {SYMBOL}(int a) {{ __asm__ volatile("" : "+r"(a)); return a + %d; }}'
 COUNTER = """
 #include "probe.h"
 MAP(hits, HASH, __u32, __u64, 1024);
@@ -49,7 +51,7 @@ SOON = 1.0
 class Counter:
     """An interest that counts calls with a uprobe and remembers what it is told."""
 
-    symbols = frozenset({"target_call"})
+    symbols = frozenset({SYMBOL})
 
     def __init__(self, object: Object) -> None:
         self._object = object
@@ -59,10 +61,11 @@ class Counter:
         self.closed = 0
         self.times: dict[int, float] = {}
 
+    def __repr__(self) -> str:
+        return f"<told {self.news}>"
+
     def attach(self, library: Library) -> Link:
-        link = attach(
-            self._object.programs["count"], library.open_path, [Point(library.functions["target_call"].offset)]
-        )
+        link = attach(self._object.programs["count"], library.open_path, [Point(library.functions[SYMBOL].offset)])
         self.attached.append(library)
 
         def close() -> None:
@@ -147,7 +150,7 @@ def library(build_library: Callable[[int], Path], tmp_path: Path) -> Path:
 def build_job(folder: Path, *flags: str) -> Path:
     built = folder / "job"
     source = Path(__file__).parent / "targets_job.c"
-    subprocess.run(["gcc", "-O2", *flags, "-o", built, source, "-ldl", "-lpthread"], check=True)
+    subprocess.run(["gcc", "-O2", f"-DTARGET={SYMBOL}", *flags, "-o", built, source, "-ldl", "-lpthread"], check=True)
     return built
 
 
@@ -396,7 +399,7 @@ def test_overwritten_in_place(
     assert counter.hears("started", new.pid, False)
     new.do("call 23")
     assert 23 == counter.hits(new.pid)
-    offsets = [attached.functions["target_call"].offset for attached in counter.attached]
+    offsets = [attached.functions[SYMBOL].offset for attached in counter.attached]
     assert 2 == len(set(offsets))
     assert 1 == counter.closed
 
