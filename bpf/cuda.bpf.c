@@ -219,9 +219,13 @@ int on_launch(struct pt_regs *ctx)
 	static const struct launch none;
 	struct call_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .api = cookie_of(ctx).api};
 	struct launch *launch = lookup_or_init(launches, &key, &none);
+	__u64 tick = bpf_jiffies64();
 
-	if (launch) {
-		add(&launch->calls, 1);
+	if (!launch)
+		return 0;
+	add(&launch->calls, 1);
+	if (launch->last_tick != tick) {
+		launch->last_tick = tick;
 		launch->last_ns = bpf_ktime_get_ns();
 	}
 	return 0;

@@ -70,9 +70,11 @@ struct call_key {
 	__u16 zero;
 };
 
+/* last_ns is right to a tick of the kernel's clock (10 ms at most): reading the time would be a third of a hit. */
 struct launch {
 	__u64 calls;
 	__u64 last_ns;
+	__u64 last_tick;
 };
 MAP(launches, PERCPU_HASH, struct call_key, struct launch, 2048);
 MAP(calls, HASH, struct call_key, __u64, 16384);

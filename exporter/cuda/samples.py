@@ -14,6 +14,7 @@ from exporter.cuda.names import Names
 from exporter.model import Distribution, Exemplar, Labels, Metric, Sample, Value
 
 MICROSECOND = 1e-6
+MOST = (1 << 63) - 1
 ExemplarsOf = Callable[[int], Mapping[int, Exemplar]]
 
 
@@ -47,6 +48,8 @@ class Process:
             yield self._sample(metrics.WAITED, waited, api=function(api).name)
 
     def _sample(self, metric: Metric, value: Value, **own: str) -> Sample:
+        if isinstance(value, int):  # what a library of their own makes up has to fit the 64 bits of OTLP
+            value = min(value, MOST)
         return Sample(metric, {**self.labels, **own}, value, self.since)
 
     def _calls(self) -> Iterator[Sample]:

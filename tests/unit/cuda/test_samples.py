@@ -1,0 +1,184 @@
+"""From counts to samples, and from a record to a span."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from exporter.cuda import metrics
+from exporter.cuda.activity import Activity, Errors, Launches, Memory, Waits
+from exporter.cuda.functions import FUNCTIONS
+from exporter.cuda.samples import Process, function
+from exporter.cuda.spans import Exemplars, span
+from exporter.model import Distribution, Exemplar, Metric, Span, Value
+from exporter.node import Clock
+from tests.unit.cuda.fakes import NAMES
+
+API = {function.name: number for number, function in enumerate(FUNCTIONS, 1)}
+LABELS = {"pid": "7", "comm": "python3"}
+HOUR_NS = 3_600_000_000_000
+
+
+def told(
+    activity: Activity, exemplars: dict[int, Exemplar] | None = None
+) -> dict[tuple[Metric, tuple[str, ...]], Value]:
+    """Values by metric and the values of its own labels, in their order."""
+    found = {}
+    for sample in Process(7, LABELS, activity, 12.5).samples(NAMES, lambda ns: ns + HOUR_NS, lambda _: exemplars or {}):
+        assert LABELS.items() <= sample.labels.items()
+        assert sample.labels.keys() - LABELS.keys() <= set(sample.metric.labels)
+        assert 12.5 == sample.start
+        found[sample.metric, tuple(sample.labels.get(name, "") for name in sample.metric.labels)] = sample.value
+    return found
+
+
+def test_nothing_done_is_nothing_told() -> None:
+    """No series is made up for what did not happen."""
+    assert {} == told(Activity())
+
+
+def test_launches() -> None:
+    """Kernel and graph launches are added up over their variants, each layer for itself; the newest has its time."""
+    activity = Activity(
+        launches={
+            API["cuLaunchKernel"]: Launches(10, 1_000_000_000),
+            API["cuLaunchKernelEx_ptsz"]: Launches(5, 3_000_000_000),
+            API["cuGraphLaunch"]: Launches(2, 2_000_000_000),
+            API["cudaLaunchKernel"]: Launches(4, 0),
+        }
+    )
+    found = told(activity)
+    assert {
+        (metrics.LAUNCHES, ("driver",)): 15,
+        (metrics.LAUNCHES, ("runtime",)): 4,
+        (metrics.GRAPH_LAUNCHES, ("driver",)): 2,
+        (metrics.LAST_LAUNCH, ()): 3603.0,
+    } == {key: value for key, value in found.items() if key[0] is not metrics.CALLS}
+    assert 5 == found[metrics.CALLS, ("driver", "cuLaunchKernelEx_ptsz")]
+    assert 4 == len([key for key in found if key[0] is metrics.CALLS])
+
+
+def test_errors() -> None:
+    """Errors are told by number and name, with the time of the newest; a number without a name stays a number."""
+    activity = Activity(
+        errors={(API["cudaMalloc"], 2): Errors(3, 0), (API["cuMemFree_v2"], 4242): Errors(1, 5 * 10**9)}
+    )
+    assert {
+        (metrics.ERRORS, ("runtime", "cudaMalloc", "2", "cudaErrorMemoryAllocation")): 3,
+        (metrics.LAST_ERROR, ("runtime", "cudaMalloc", "2", "cudaErrorMemoryAllocation")): 3600.0,
+        (metrics.ERRORS, ("driver", "cuMemFree_v2", "4242", "")): 1,
+        (metrics.LAST_ERROR, ("driver", "cuMemFree_v2", "4242", "")): 3605.0,
+    } == told(activity)
+
+
+def test_memory() -> None:
+    """Usage is what was allocated less what was freed in either way and what was not tracked."""
+    activity = Activity(memory={(0, 0): Memory(1000, 300, 200, 100, 2), (1, 4): Memory(0, 0, 0, 0, 3)})
+    assert {
+        (metrics.ALLOCATED, ("driver", "device")): 1000,
+        (metrics.FREED, ("driver", "device", "")): 300,
+        (metrics.FREED, ("driver", "device", "true")): 200,
+        (metrics.USED, ("driver", "device")): 400,
+        (metrics.UNTRACKED, ("driver", "device")): 100,
+        (metrics.STRANGERS, ("driver", "device")): 2,
+        (metrics.STRANGERS, ("runtime", "pinned_host")): 3,
+    } == told(activity)
+
+
+def test_absurd_numbers_fit_the_wire() -> None:
+    """A process that loads a library of its own can make any number up; 64 signed bits are never exceeded."""
+    activity = Activity(copies={(1, 1): (1 << 64) - 1})
+    assert {(metrics.COPIED, ("h2d", "unknown")): (1 << 63) - 1} == told(activity)
+
+
+def test_copies() -> None:
+    """Bytes are told by direction and host memory; between devices there is no host memory."""
+    activity = Activity(copies={(1, 3): 10, (3, 0): 20, (0, 1): 30})
+    assert {
+        (metrics.COPIED, ("h2d", "pinned")): 10,
+        (metrics.COPIED, ("d2d", "")): 20,
+        (metrics.COPIED, ("unknown", "unknown")): 30,
+    } == told(activity)
+
+
+def test_waits() -> None:
+    """A histogram in seconds from slots that double from a microsecond on, with its exemplars."""
+    exemplar = Exemplar(2e-6, 1.0, "t", "s")
+    activity = Activity(waits={API["cuStreamSynchronize"]: Waits(5_500, (3, 1, 0, 1))})
+    value = told(activity, {1: exemplar})[metrics.WAITED, ("cuStreamSynchronize",)]
+    assert Distribution((1e-6, 2e-6, 4e-6), (3, 1, 0, 1), 5.5e-6, {1: exemplar}) == value
+
+
+@pytest.mark.parametrize(
+    ("wait_ns", "bucket"),
+    [
+        (0, 0),
+        (1, 0),
+        (1000, 0),
+        (1001, 1),
+        (2000, 1),
+        (2001, 2),
+        (67_108_864_000, 26),
+        (67_108_864_001, 27),
+        (1 << 60, 27),
+    ],
+)
+def test_an_exemplar_is_in_the_bucket_of_its_value(wait_ns: int, bucket: int) -> None:
+    """Buckets are those of the kernel's histogram, bounds included."""
+    exemplars = Exemplars()
+    exemplars.add(7, 1, wait_ns, Span("x", "t", "s", 0, 5_000_000_000, {}, LABELS))
+    assert {bucket: Exemplar(wait_ns / 1e9, 5.0, "t", "s")} == exemplars.of(7, 1)
+
+
+def test_exemplars_are_bounded() -> None:
+    """Those of the functions that waited last are kept, and none of a process that ended."""
+    exemplars = Exemplars(most=2)
+    for pid in (1, 2, 3):
+        exemplars.add(pid, 1, 1, Span("x", "t", "s", 0, 0, {}, LABELS))
+    exemplars.forget(3)
+    assert [0, 1, 0] == [len(exemplars.of(pid, 1)) for pid in (1, 2, 3)]
+
+
+def record(api: str, **fields: int | bytes) -> SimpleNamespace:
+    blank = {"start_ns": 1000, "end_ns": 3000, "bytes": 0, "address": 0, "context": 0, "tgid": 7, "tid": 8, "code": 0}
+    blank |= {"memory": 0, "direction": 0, "host": 0, "api": API[api]}
+    return SimpleNamespace(**blank | {"comm": b"worker\0\0"} | fields)
+
+
+class FixedClock(Clock):
+    def wall_ns(self, monotonic_ns: int) -> int:
+        return monotonic_ns + HOUR_NS
+
+
+def made(it: SimpleNamespace) -> Span:
+    return span(it, function(it.api), NAMES, FixedClock(), LABELS)
+
+
+def test_a_span_of_a_copy() -> None:
+    """It has the bytes, the direction and the host's memory; times are wall time, ids are random."""
+    it = record("cuMemcpyHtoD_v2", bytes=5, direction=1, host=3, context=0xABC)
+    first, second = made(it), made(it)
+    assert {
+        "gpu.cuda.api": "cuMemcpyHtoD_v2",
+        "gpu.cuda.api_layer": "driver",
+        "thread.id": 8,
+        "thread.name": "worker",
+        "gpu.cuda.context": "0xabc",
+        "gpu.cuda.memory.copy.bytes": 5,
+        "gpu.cuda.memory.copy.direction": "h2d",
+        "gpu.cuda.memory.copy.host_memory": "pinned",
+    } == first.attributes
+    assert (1000 + HOUR_NS, 3000 + HOUR_NS) == (first.start_ns, first.end_ns)
+    assert ("cuMemcpyHtoD_v2", LABELS, "") == (first.name, first.process, first.error)
+    assert (32, 16) == (len(first.trace_id), len(first.span_id))
+    assert first.trace_id != second.trace_id and first.span_id != second.span_id
+
+
+def test_a_span_of_a_failed_allocation() -> None:
+    """It has the code and its name, and says that it failed; a thread's name may be anything."""
+    failed = made(record("cudaMalloc", code=2, comm=b"\xff\n"))
+    assert "cudaErrorMemoryAllocation" == failed.error == failed.attributes["error.type"]
+    assert 2 == failed.attributes["gpu.cuda.error.code"]
+    assert "\\xff\n" == failed.attributes["thread.name"]
+    assert "4242" == made(record("cudaMalloc", code=4242)).error
