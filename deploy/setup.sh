@@ -43,14 +43,14 @@ else
 fi
 if [ "$level" = dev ]; then
     need prometheus has promtool
+    need prometheus-node-exporter has prometheus-node-exporter
     need bpftrace has bpftrace
-    need iproute2 has ip
     need openssl has openssl
     need ibverbs-providers test -d /etc/libibverbs.d
 fi
 
 install_missing() {
-    local sudo="" log command=(apt-get install --yes --no-install-recommends "${missing[@]}")
+    local sudo="" log server command=(apt-get install --yes --no-install-recommends "${missing[@]}")
     if ! command -v apt-get >/dev/null; then
         echo "setup: this is neither Debian nor Ubuntu; install what these Debian packages hold, then try again:" >&2
         echo "    ${missing[*]}" >&2
@@ -74,10 +74,12 @@ install_missing() {
         exit 1
     fi
     rm "$log"
-    # Debian starts a server that is installed; the tests want promtool and a server of their own.
-    if [[ " ${missing[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
-        $sudo systemctl disable --now --quiet prometheus
-    fi
+    # Debian starts a server that is installed; tests and measurements start their own.
+    for server in prometheus prometheus-node-exporter; do
+        if [[ " ${missing[*]} " == *" $server "* ]] && [ -d /run/systemd/system ]; then
+            $sudo systemctl disable --now --quiet "$server"
+        fi
+    done
 }
 [ ${#missing[@]} -eq 0 ] || install_missing
 [ "$level" != image ] || exit 0
@@ -90,5 +92,5 @@ fi
 .venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 extras=""
 [ "$level" != dev ] || extras="[dev,otlp,otlp-grpc]"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".$extras"
+.venv/bin/python -m pip install -qq --disable-pip-version-check --editable ".$extras"
 touch .venv/.base ".venv/.$level"

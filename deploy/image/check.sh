@@ -45,7 +45,12 @@ done
 if [ -n "${PIP_CERT:-}" ]; then
     options+=(--build-arg PIP_CERT=/run/pip-certificates.crt --volume "$PIP_CERT:/run/pip-certificates.crt:ro")
 fi
-buildah bud "${options[@]}" .
+echo "image: building"
+if ! buildah bud "${options[@]}" . >"$work/log" 2>&1; then
+    tail -40 "$work/log" >&2
+    echo "image: the build failed; the last of what it said is above" >&2
+    exit 1
+fi
 
 echo "image: running the exporter from it"
 # Its default profile of system calls knows bpf() only by CAP_SYS_ADMIN.
