@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import logging
 import os
 import re
@@ -153,8 +152,7 @@ class Server:
             page = prometheus.render(samples, format)
             self._scraper.dropped.add("duplicate", page.duplicates)
             self._scraper.dropped.add("malformed", page.malformed)
-            # level 1 is a quarter of the default's time for a page a third larger
-            return gzip.compress(page.text, 1) if zipped else page.text
+            return page.compressed() if zipped else page.text
 
         headers = {"Content-Type": format.value, "Vary": "Accept, Accept-Encoding"}
         if zipped:
