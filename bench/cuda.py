@@ -63,7 +63,7 @@ def _points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
 
 
 def _work(folder: str, threads: int, *arguments: str) -> None:
-    command = [Path(folder, "workload"), "--threads", str(threads), *arguments]
+    command = [f"{folder}/workload", "--threads", str(threads), *arguments]
     environment = os.environ | {"LD_LIBRARY_PATH": folder}
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=60, check=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from exporter.bpf import slot_bounds
 from exporter.cuda import metrics
@@ -16,6 +17,11 @@ from exporter.model import Distribution, Exemplar, Labels, Metric, Sample, Value
 MICROSECOND = 1e-6
 MOST = (1 << 63) - 1
 ExemplarsOf = Callable[[int], Mapping[int, Exemplar]]
+
+
+@cache
+def _bounds(slots: int) -> tuple[float, ...]:
+    return slot_bounds(slots, 0, MICROSECOND)
 
 
 def function(api: int) -> Function:
@@ -43,7 +49,7 @@ class Process:
                 metrics.COPIED, copied, direction=names.direction[direction], host_memory=names.host[host]
             )
         for api, waits in self.activity.waits.items():
-            bounds = slot_bounds(len(waits.slots), 0, MICROSECOND)
+            bounds = _bounds(len(waits.slots))
             waited = Distribution(bounds, waits.slots, waits.sum_ns / 1e9, exemplars(api))
             yield self._sample(metrics.WAITED, waited, api=function(api).name)
 
