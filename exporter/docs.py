@@ -56,7 +56,8 @@ def flags() -> str:
 
 def _metric_row(metric: Metric) -> tuple[str, ...]:
     labels = ["*process*"] * metric.process + [f"`{label}`" for label in metric.labels]
-    return f"`{prometheus.name(metric)}`", f"`{metric.name}`", metric.kind.value, ", ".join(labels), metric.help
+    opentelemetry = "" if metric.literal else f"`{metric.name}`"
+    return f"`{prometheus.name(metric)}`", opentelemetry, metric.kind.value, ", ".join(labels), metric.help
 
 
 def _flag_row(option: Option) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ class Metric:
     """A metric by its OpenTelemetry name and UCUM unit; the Prometheus name derives from these (views/prometheus.py).
 
     `labels` names every label a sample of it may carry besides the process labels, which `process` switches on.
+    `literal` marks another exporter's metric: `name` is its Prometheus name to the letter, and OTLP goes without it.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Metric:
     unit: str = ""
     labels: tuple[str, ...] = ()
     process: bool = False
+    literal: bool = False
 
     def sample(self, value: Value, labels: Labels | None = None) -> Sample:
         return Sample(self, labels or {}, value)

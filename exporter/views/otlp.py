@@ -96,9 +96,11 @@ def spans(finished: Iterable[Span], resource: Resource) -> tuple[list[ReadableSp
 
 
 def _groups(samples: Iterable[Sample]) -> Iterable[tuple[Metric, list[Sample]]]:
-    """The samples of each name, less those that reuse it for another kind."""
+    """The samples of each name, less those that reuse it for another kind and those in another exporter's names."""
     by_name: dict[str, tuple[Metric, list[Sample]]] = {}
     for sample in samples:
+        if sample.metric.literal:
+            continue
         first, group = by_name.setdefault(sample.metric.name, (sample.metric, []))
         if sample.metric.kind is first.kind:
             group.append(sample)

@@ -76,6 +76,8 @@ def unit(metric: Metric) -> str:
 
 def family(metric: Metric) -> str:
     """The metric family's name: for a counter without `_total`, as OpenMetrics wants it."""
+    if metric.literal:
+        return metric.name
     name = _NOT_IN_A_NAME.sub("_", metric.name.replace(".", "_"))
     if metric.kind is Kind.COUNTER:
         name = name.removesuffix("_total")
@@ -87,7 +89,11 @@ def family(metric: Metric) -> str:
 
 def name(metric: Metric) -> str:
     """The name its samples have on the page, less `_bucket`, `_sum` and `_count` of a histogram."""
-    return family(metric) + "_total" if metric.kind is Kind.COUNTER else family(metric)
+    return family(metric) + _suffix(metric)
+
+
+def _suffix(metric: Metric) -> str:
+    return "_total" if metric.kind is Kind.COUNTER and not metric.literal else ""
 
 
 def render(samples: Iterable[Sample], format: Format = Format.TEXT) -> Page:
@@ -143,8 +149,6 @@ class _Writer:
     def _lines(self, name: str, kind: Kind, labels: str, value: Value) -> str:
         if kind is Kind.HISTOGRAM:
             return self._histogram(name, labels, value)
-        if kind is Kind.COUNTER:
-            name += "_total"
         return f"{name}{{{labels}}} {number(value)}\n" if labels else f"{name} {number(value)}\n"
 
     def _histogram(self, name: str, labels: str, value: Value) -> str:
@@ -176,6 +180,7 @@ class _Writer:
         malformed = 0
         lines: list[str] = []
         header = self._header(name, metric)
+        name += _suffix(metric)
         for labels in sorted(series):
             try:
                 line = self._lines(name, metric.kind, labels, series[labels])
@@ -192,13 +197,15 @@ class _Writer:
         return malformed
 
     def _header(self, name: str, metric: Metric) -> str:
-        suffix = unit(metric)
+        suffix, kind = unit(metric), metric.kind.value
         help = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
         if self._openmetrics:
             help = help.replace('"', '\\"')
-        elif metric.kind is Kind.COUNTER:
-            name += "_total"
-        header = f"# HELP {name} {help}\n# TYPE {name} {metric.kind.value}\n"
+            if metric.literal and metric.kind is Kind.COUNTER:
+                kind = "unknown"  # a counter's name would have to end in _total
+        else:
+            name += _suffix(metric)
+        header = f"# HELP {name} {help}\n# TYPE {name} {kind}\n"
         return f"{header}# UNIT {name} {suffix}\n" if self._openmetrics and suffix else header
 
     def _flush(self, lines: Iterable[str]) -> None:

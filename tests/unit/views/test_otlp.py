@@ -122,6 +122,14 @@ def test_series_said_twice_is_sent_once() -> None:
     assert [1] == [point.as_int for point in metric.gauge.data_points]
 
 
+def test_other_exporters_names_are_left_out() -> None:
+    """What is there for compatibility in another exporter's names on /metrics has no OpenTelemetry name to send."""
+    foreign = Metric("DCGM_FI_DEV_GPU_TEMP", "Temperature.", Kind.GAUGE, literal=True)
+
+    assert [] == encoded(foreign.sample(40))
+    assert [[USAGE.name]] == [[it.name for it in sent] for sent in encoded(foreign.sample(40), USAGE.sample(1))]
+
+
 def test_values_of_no_valid_form_are_left_out() -> None:
     """A histogram without its last bucket and a text as value cost themselves only."""
     [[metric]] = encoded(USAGE.sample("7", {"pid": "1"}), USAGE.sample(7), most=9)  # type: ignore[arg-type]

@@ -142,6 +142,29 @@ def test_numbers_keep_every_digit(value: float, text: str) -> None:
     assert text == number(value)
 
 
+LITERAL = """\
+# HELP DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION Energy (in mJ).
+# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION %s
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID="GPU-1",modelName="H100"} 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("format", "golden"),
+    [(Format.TEXT, LITERAL % "counter"), (Format.OPENMETRICS, LITERAL % "unknown" + "# EOF\n")],
+)
+def test_literal_name_is_left_as_it_is(format: Format, golden: str) -> None:
+    """Another exporter's counter keeps its name; in OpenMetrics, where it is none by its name, its type is unknown."""
+    energy = Metric("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Energy (in mJ).", Kind.COUNTER, literal=True)
+
+    text = render([energy.sample(7, {"UUID": "GPU-1", "modelName": "H100"})], format).text.decode()
+
+    assert golden == text
+    assert energy.name == name(energy)
+    parse = openmetrics_parser.text_string_to_metric_families if "# EOF" in golden else text_string_to_metric_families
+    assert [7] == [sample.value for found in parse(text) for sample in found.samples]
+
+
 @pytest.mark.parametrize("format", list(Format))
 def test_series_said_twice_is_kept_once(format: Format) -> None:
     """Of samples of one series, the label order aside, the first reaches the page and the others are counted."""
