@@ -63,6 +63,11 @@ class Identity:
     vgpu: str = ""
     """Virtualisation mode: none, passthrough, vgpu (this is a guest), host_vgpu, host_vsga; empty when not told."""
 
+    @property
+    def key(self) -> str:
+        """The UUID; #INDEX for a GPU that does not tell even that."""
+        return self.uuid or f"#{self.index}"
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -93,7 +98,7 @@ class Readings:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event that NVML told at wall time `time` (seconds). `kind` as in xid, ecc_double_bit; `data`: the Xid's number."""
+    """An event that NVML told at wall time `time` (seconds), by `kind` as in xid or ecc_double_bit; `data`: the Xid."""
 
     uuid: str
     time: float
@@ -107,7 +112,7 @@ class Event:
 class Gpu:
     """A GPU with the newest readings of each set; a set that is too old or failed is not there.
 
-    `state` is ok, lost (it fell off the bus), reset_required, failed (another error) or stalled (a call did not return).
+    `state`: ok, lost (it is gone), reset_required, failed (nothing can be read), stalled (a call never returns).
     """
 
     identity: Identity
@@ -162,9 +167,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A set of one GPU was read; `state` is that of Gpu. A GPU that is not ok has no readings."""
+    """A set of one GPU was read; `state` is that of Gpu, `gpu` its Identity.key. One that is not ok has no readings."""
 
-    uuid: str
+    gpu: str
     set: str
     state: str
     readings: Readings | None
@@ -172,10 +177,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The child lives. `doing` is the GPU it turns to next, empty when it waits; `calls` counts its NVML calls."""
+    """The child lives. `doing` is the index of the GPU it turns to next, if any; `calls` counts its NVML calls."""
 
     at: float
-    doing: str
+    doing: int | None
     calls: int
 
 
