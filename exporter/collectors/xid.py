@@ -1,0 +1,128 @@
+"""Faults that NVIDIA's driver tells: Xids, SXids and GPUs lost from the bus, from the kernel log and NVML's events."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from exporter import push
+from exporter.bpf import events
+from exporter.counters import Tally
+from exporter.kmsg.reader import Reader
+from exporter.kmsg.records import Record
+from exporter.model import Metric, Sample, Unavailable
+from exporter.node import Flag, Node
+from exporter.nvml.snapshot import Event
+from exporter.xid import metrics
+from exporter.xid.catalog import IGNORE
+from exporter.xid.decode import WORDS, Decoder, xid
+from exporter.xid.directory import Directory
+from exporter.xid.faults import Fault
+from exporter.xid.ledger import Ledger
+from exporter.xid.sources import Sources
+from exporter.xid.spans import Spans, Telling, title
+
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+FLAGS = (
+    Flag("kmsg", "/dev/kmsg", "The kernel log; a FIFO or a file with lines of the same form serves for tests."),
+    Flag(
+        "from-processes",
+        False,
+        "Believe lines that a process wrote into the kernel log too: echo NVRM: Xid ... > /dev/kmsg tests an alert.",
+    ),
+)
+_DROPPED = "xid_rate_limit"
+
+log = logging.getLogger(__name__)
+
+
+def create(node: Node) -> Xid:
+    return Xid(node)
+
+
+class Xid:
+    """Reads both sources while the node runs; a scrape shows what they have told so far."""
+
+    name = "xid"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._path = Path(node.settings["kmsg"])
+        self._directory = Directory(node.gpus.snapshot)
+        self._ledger = Ledger(self._directory.labels)
+        self._sources = Sources()
+        self._decoder = Decoder()
+        self._dropped = Tally(push.SPANS_DROPPED, (_DROPPED,))
+        self._spans = Spans(node.processes, node.spans, lambda: self._dropped.add(_DROPPED))
+        self._reader = Reader(self._path, WORDS, self._read)
+        self._boot = _boot_id(node.proc)
+        self._refusal = ""
+
+    def start(self) -> None:
+        """Starts reading. Unavailable when the kernel log cannot be read and there is no NVML either."""
+        try:
+            self._reader.start()
+        except Unavailable as error:
+            if self._node.gpus.snapshot().state == "absent":
+                raise
+            self._refusal = f"{error.reason}; {error.remedy}"
+        self._spans.start()
+        self._node.gpus.listen(self._event)
+
+    def collect(self) -> Iterator[Sample]:
+        self._directory.refresh()
+        for fault, told in self._sources.due(time.time()):
+            self._count(fault, told, "nvml", "", f"{fault.device} {fault.code} {told}")
+        yield from self._ledger.samples()
+        yield from self._dropped.samples()
+        yield events.EVENTS_LOST.sample(self._reader.lost, {"stream": "kmsg"})
+        yield events.EVENTS_LOST.sample(self._sources.dropped, {"stream": "nvml_xids"})
+        yield metrics.SOURCE.sample(int(not any(self.problems())), {"source": "kmsg"})
+        yield metrics.SOURCE.sample(int(self._node.gpus.snapshot().state == "running"), {"source": "nvml"})
+
+    def problems(self) -> Iterator[str]:
+        """Why the kernel log is not read, if it is not; for the landing page."""
+        if problem := self._refusal or self._reader.failure:
+            yield problem
+
+    def close(self) -> None:
+        self._node.gpus.unlisten(self._event)
+        if not self._refusal:
+            self._reader.close()
+        self._spans.close()
+
+    def _read(self, record: Record) -> None:
+        """A record of the kernel log, in the reader's thread."""
+        if record.facility and not self._node.settings["from-processes"]:
+            return
+        if owner := self._decoder.owner(record):
+            self._directory.learn(*owner)
+        elif fault := self._decoder.fault(record):
+            # A record's own time drifts from wall time over months; one that comes now came now.
+            told = self._node.clock.wall_ns(record.time_ns) / 1e9 if record.replayed else time.time()
+            self._sources.logged(fault, told)
+            self._count(fault, told, "kmsg", record.text, f"{self._boot} {record.sequence}", record.replayed)
+
+    def _event(self, event: Event) -> None:
+        """An event of NVML, in a thread of its collector."""
+        if event.kind != "xid":
+            return
+        self._directory.refresh()
+        self._sources.event(xid(self._directory.bus(event.uuid), event.data), event.time)
+
+    def _count(self, fault: Fault, told: float, source: str, said: str, origin: str, replayed: bool = False) -> None:
+        gpu = self._directory.labels(fault.device)
+        if self._ledger.add(fault, told, replayed):
+            level = logging.INFO if fault.action == IGNORE else logging.WARNING
+            where = gpu.get("gpu_uuid") or fault.device or "a device that is not named"
+            log.log(level, "%s, on %s; to do: %s", title(fault), where, fault.action or "see docs/xid.md")
+        self._spans.add(Telling(fault, gpu, round(told * 1e9), source, said, origin, replayed))
+
+
+def _boot_id(proc: Path) -> str:
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,90 @@
+"""The metrics of Xids and their kin."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+_GPU = ("gpu", "gpu_uuid", "pci_bus_id")
+_XID = (*_GPU, "xid", "action", "category", "unit", "overflow")
+_SXID = ("pci_bus_id", "nvswitch", "sxid", "severity", "category", "overflow")
+_BUS = (*_GPU, "category", "overflow")
+
+XIDS = Metric(
+    "gpu.xid.errors",
+    "Xids since the exporter started: lines of the kernel log, and NVML's events that the log does not have. `action` "
+    "is what NVIDIA says to do at once, `category` the kind of fault, `unit` the part of NVLink 5 (Xids 144 to 150). 0 "
+    "where all of them are older. See docs/xid.md.",
+    Kind.COUNTER,
+    labels=_XID,
+)
+XID_BURSTS = Metric(
+    "gpu.xid.bursts",
+    "Groups of the same Xid on the same GPU with 3 minutes of silence between them, since the exporter started.",
+    Kind.COUNTER,
+    labels=_XID,
+)
+XIDS_REPLAYED = Metric(
+    "gpu.xid.replayed",
+    "Xids that the kernel log already held when the exporter started, back to its oldest record: not in the counters.",
+    Kind.GAUGE,
+    labels=_XID,
+)
+XID_LAST = Metric(
+    "gpu.xid.last_timestamp",
+    "Unix time of the newest Xid, also of one from before the exporter started.",
+    Kind.GAUGE,
+    "s",
+    labels=_XID,
+)
+RECOVERY = Metric(
+    "gpu.xid.recovery_action",
+    "What the driver last asked for by Xid 154, in the kernel log as far as it reaches back: 0 nothing, 1 GPU reset, 2 "
+    "reboot, 3 an end of peer access, 4 GPU reset once the jobs have ended.",
+    Kind.GAUGE,
+    labels=_GPU,
+)
+SXIDS = Metric(
+    "gpu.sxid.errors",
+    "Errors of NVSwitches (SXids) since the exporter started, as fatal or nonfatal as the driver says.",
+    Kind.COUNTER,
+    labels=_SXID,
+)
+SXIDS_REPLAYED = Metric(
+    "gpu.sxid.replayed",
+    "SXids that the kernel log already held when the exporter started: not in the counter.",
+    Kind.GAUGE,
+    labels=_SXID,
+)
+SXID_LAST = Metric(
+    "gpu.sxid.last_timestamp",
+    "Unix time of the newest SXid, also of one from before the exporter started.",
+    Kind.GAUGE,
+    "s",
+    labels=_SXID,
+)
+LOSSES = Metric(
+    "gpu.bus.losses",
+    "Lines in which the driver says that a GPU has fallen off the bus, since the exporter started; Xid 79, which may "
+    "come with them or not, is not among them.",
+    Kind.COUNTER,
+    labels=_BUS,
+)
+LOSSES_REPLAYED = Metric(
+    "gpu.bus.losses.replayed",
+    "Such lines that the kernel log already held when the exporter started: not in the counter.",
+    Kind.GAUGE,
+    labels=_BUS,
+)
+LOSS_LAST = Metric(
+    "gpu.bus.loss.last_timestamp",
+    "Unix time at which the driver last said that a GPU has fallen off the bus, also before the exporter started.",
+    Kind.GAUGE,
+    "s",
+    labels=_BUS,
+)
+SOURCE = Metric(
+    "accel_exporter.xid.source",
+    "1 while Xids are read from there: kmsg (the kernel log; SXids and lost GPUs are only there) or nvml (its events).",
+    Kind.GAUGE,
+    labels=("source",),
+)
