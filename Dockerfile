@@ -18,7 +18,7 @@ ARG PIP_EXTRA_INDEX_URL
 ARG REVISION
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends clang libbpf-dev libc6-dev llvm make python3-venv \
- && rm -rf /var/lib/apt/lists/*
+ && apt-get clean && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY LICENSE MANIFEST.in README.md pyproject.toml setup.py ./
 COPY bpf bpf
@@ -30,13 +30,13 @@ RUN python3 -m venv /opt/accel-exporter \
 FROM ${BASE}
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends libbpf1 python3 \
- && rm -rf /var/lib/apt/lists/*
+ && apt-get clean && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/accel-exporter /opt/accel-exporter
 ENV PATH=/opt/accel-exporter/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 LABEL org.opencontainers.image.title="accel-exporter" \
       org.opencontainers.image.description="What accelerator jobs do and what their hardware says, as metrics and spans" \
       org.opencontainers.image.licenses="Apache-2.0 AND (Apache-2.0 OR GPL-2.0-only)" \
-      accel-exporter.capabilities="BPF PERFMON SYS_PTRACE DAC_READ_SEARCH CHECKPOINT_RESTORE"
+      accel-exporter.capabilities="BPF PERFMON SYS_PTRACE DAC_READ_SEARCH CHECKPOINT_RESTORE SYSLOG"
 EXPOSE 19445
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["accel-exporter"]

@@ -56,7 +56,8 @@ echo "image: running the exporter from it"
 # Its default profile of system calls knows bpf() only by CAP_SYS_ADMIN.
 container=$(buildah from --pull-never --security-opt seccomp=unconfined "$IMAGE")
 root=$(buildah mount "$container")
-du -sh --apparent-size "$root" | cut -f1 | sed 's/^/image: size /'
+own=$(du -sm "$root/opt/accel-exporter" | cut -f1) whole=$(du -sm "$root" | cut -f1)
+echo "image: $whole MB, of which the exporter and its Python packages are $own MB, and the base $(($(stat -c %s "$base") >> 20)) MB"
 # With the capabilities that the image's label names and no others; buildah's chroot adds its own, setpriv drops those.
 label='{{index .OCIv1.Config.Labels "accel-exporter.capabilities"}}'
 granted=() bounds=-all
@@ -82,8 +83,9 @@ if [ "$objects" -ne $((2 * sources)) ]; then
     echo "image: it holds $objects BPF objects; $sources sources for two architectures make $((2 * sources))" >&2
     exit 1
 fi
-if run sh -c 'command -v clang || command -v pip'; then
-    echo "image: build tools were left in it" >&2
+tools=$(find "$root/usr/bin" "$root/opt/accel-exporter/bin" -name 'clang*' -o -name 'llvm*' -o -name 'pip*')
+if [ -n "$tools" ]; then
+    echo "image: build tools were left in it: $tools" >&2
     exit 1
 fi
 echo "image: ok, $objects BPF objects, no build tools"
