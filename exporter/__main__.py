@@ -81,7 +81,7 @@ def _statistics() -> libbpf.Link | None:
 
 def _drop_capabilities(chosen: Settings) -> None:
     """Before the first thread: capabilities belong to threads, and attaching goes on for as long as we run."""
-    keep = set(privileges.OBSERVING)
+    keep = {*privileges.OBSERVING, privileges.READING_THE_LOG}
     if not multi.supported():
         keep.add(privileges.WITHOUT_MULTI_UPROBES)
     if any(0 < _port(address) < 1024 for address in chosen.web.listen_address):

@@ -18,6 +18,7 @@ from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.native import library
 from exporter.bpf.safety import try_return_probes
 from exporter.bpf.watch import Watch
+from exporter.kmsg.reader import open_log
 from exporter.model import Unavailable
 from exporter.settings import Settings
 from exporter.web import listen
@@ -228,6 +229,17 @@ def _nvidia(settings: Settings) -> Answer:
     return Status.INFO, "no NVIDIA driver here: calls of CUDA libraries are still seen, GPU metrics are not to be had"
 
 
+def _kernel_log(settings: Settings) -> Answer:
+    if "xid" not in settings.collectors:
+        return Status.INFO, "the kernel log is not read: the collector xid is off"
+    path = Path(settings.collectors["xid"]["kmsg"])
+    try:
+        os.close(open_log(path))
+    except Unavailable as error:
+        return Status.WARN, f"{error}: faults of GPUs are only seen as far as NVML tells them", error.remedy
+    return Status.OK, f"{path} can be read: faults of GPUs and NVSwitches are seen"
+
+
 def _rdma(settings: Settings) -> Answer:
     devices = sorted(path.name for path in (settings.sysfs / "class/infiniband").glob("*"))
     if devices:
@@ -273,6 +285,7 @@ QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
     "memory": _memory,
     "processes": _processes,
     "nvidia": _nvidia,
+    "kernel log": _kernel_log,
     "rdma": _rdma,
     "cgroups": _cgroups,
     "kubernetes": _kubernetes,

@@ -1,4 +1,4 @@
-"""Prints docs/metrics.md or docs/flags.md from what the code declares: `python -m exporter.docs metrics|flags`."""
+"""Prints a page of docs/ from what the code declares: `python -m exporter.docs metrics|flags|xid`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,26 @@ from exporter.model import PROCESS_LABELS, Metric
 from exporter.options import Option
 from exporter.settings import GROUPS, all_options
 from exporter.views import prometheus
+from exporter.xid import catalog, nvlink
 
 _NOTICE = "<!-- Written by `make docs` from the declarations in exporter/; do not edit. -->"
+_XID_HEAD = """
+An Xid is a number by which NVIDIA's driver tells of a fault, in the kernel log and to NVML; an SXid is an NVSwitch's.
+Both are read: the log's line decides, NVML's event counts where the log has none within 5 s. Lines that a process wrote
+into the log are not believed, unless `--collector.xid.from-processes` is given, with which an alert can be tried out:
+
+    echo 'NVRM: Xid (PCI:0000:3b:00): 79, pid=0, name=test, a test' > /dev/kmsg
+
+At its start the exporter reads the log from its oldest record on. What it finds there is older than its counters: it is
+in `gpu_xid_replayed` and in `gpu_xid_last_timestamp_seconds`, with its own time, and not in `gpu_xid_errors_total`. An
+alert on the time since the last Xid therefore goes on over a restart, and an old Xid starts none. That time is taken
+from the kernel's own clock, which may drift from wall time by seconds a day.
+
+Of Xids 144 to 150 most need no action; `action` is decoded from the unit, the status and the reason in the line. What
+NVML alone tells has no line: its action is `WORKFLOW_NVLINK5_ERR`. Xid 154 has the action that it asks for.
+
+A code that is not listed here has the action `CONTACT_SUPPORT` and the category `unknown`.
+"""
 
 
 def metrics() -> str:
@@ -54,6 +72,28 @@ def flags() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def xid() -> str:
+    """Every Xid with its action and category, what those mean, and the units of NVLink 5."""
+    codes = [
+        (str(code), it.text, f"`{it.action}`" if it.action else "", f"`{it.category}`")
+        for code, it in sorted(catalog.XIDS.items())
+    ]
+    parts = [
+        _NOTICE,
+        "# Xids",
+        _XID_HEAD.strip(),
+        "## Actions",
+        _table(("action", "what to do at once"), [(f"`{name}`", text) for name, text in catalog.ACTIONS.items()]),
+        "## Categories",
+        _table(("category", "what is at fault"), [(f"`{name}`", text) for name, text in catalog.CATEGORIES.items()]),
+        "## Codes",
+        _table(("Xid", "what happened", "action", "category"), codes),
+        "## Units of Xids 144 to 150",
+        ", ".join(f"`{unit}`" for unit in nvlink.UNITS) + ".",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def _metric_row(metric: Metric) -> tuple[str, ...]:
     labels = ["*process*"] * metric.process + [f"`{label}`" for label in metric.labels]
     opentelemetry = "" if metric.literal else f"`{metric.name}`"
@@ -77,4 +117,4 @@ def _modules() -> Iterable[ModuleType]:
 
 
 if __name__ == "__main__":
-    print({"metrics": metrics, "flags": flags}[sys.argv[1]](), end="")
+    print({"metrics": metrics, "flags": flags, "xid": xid}[sys.argv[1]](), end="")

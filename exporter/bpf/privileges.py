@@ -33,6 +33,9 @@ OBSERVING = {
 }
 """What probes need for as long as we run, for libraries are attached to when they are first mapped."""
 
+READING_THE_LOG = "CAP_SYSLOG"
+"""Opens /dev/kmsg where kernel.dmesg_restrict is 1, which most distributions set; when collectors start anew, again."""
+
 WITHOUT_MULTI_UPROBES = "CAP_SYS_ADMIN"
 """Needed besides where uprobes are perf events (before Linux 6.6), and for bpf.stats."""
 

@@ -37,9 +37,8 @@ def open_log(path: Path) -> int:
     except FileNotFoundError:
         raise Unavailable(f"there is no {path}", "give the container the host's /dev/kmsg") from None
     except PermissionError as error:
-        restricted = "kernel.dmesg_restrict is 1; " if _restricted() else ""
-        reason = f"{path} may not be read: {restricted}{error.strerror}"
-        raise Unavailable(reason, "grant CAP_SYSLOG, or set kernel.dmesg_restrict to 0") from None
+        why = "kernel.dmesg_restrict is 1" if _restricted() else error.strerror
+        raise Unavailable(f"{path} may not be read ({why})", "grant CAP_SYSLOG, or set kernel.dmesg_restrict to 0") from None
     except OSError as error:
         raise Unavailable(f"{path} cannot be opened: {error.strerror}") from None
 

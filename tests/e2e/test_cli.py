@@ -282,9 +282,9 @@ def test_reload_over_http(run: Callable[..., Exporter], tmp_path: Path) -> None:
 
 @needs_root
 def test_capabilities_are_dropped(run: Callable[..., Exporter]) -> None:
-    """While running, every thread has the five capabilities that probes need and no way to more."""
+    """While running, every thread has the six capabilities that observing needs and no way to more."""
     exporter = run().await_ready()
-    needed = sum(1 << number for number in (2, 19, 38, 39, 40))
+    needed = sum(1 << number for number in (2, 19, 34, 38, 39, 40))
 
     assert {f"{needed:016x}"} == exporter.status("CapEff") == exporter.status("CapPrm")
     assert {"1"} == exporter.status("NoNewPrivs")
@@ -302,8 +302,9 @@ def test_capabilities_are_kept(run: Callable[..., Exporter]) -> None:
 @pytest.mark.needs_bpf
 @needs_root
 def test_unprivileged_user(run: Callable[..., Exporter]) -> None:
-    """A user that is not root needs no more than the five as ambient capabilities."""
-    capabilities = ",".join("+" + name.removeprefix("CAP_").lower() for name in privileges.OBSERVING)
+    """A user that is not root needs no more than the six as ambient capabilities."""
+    kept = (*privileges.OBSERVING, privileges.READING_THE_LOG)
+    capabilities = ",".join("+" + name.removeprefix("CAP_").lower() for name in kept)
     only = f"-all,{capabilities}"
     sets = [f"--inh-caps={only}", f"--bounding-set={only}", f"--ambient-caps={only}"]
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *sets]
@@ -311,6 +312,7 @@ def test_unprivileged_user(run: Callable[..., Exporter]) -> None:
     exporter = run(prefix=tuple(user)).await_ready()
 
     assert exporter.value('accel_exporter_collector_success{collector="cuda"}') == 1
+    assert exporter.value('accel_exporter_xid_source{source="kmsg"}') == 1
     assert "level=warn" not in exporter.log
 
 
@@ -322,7 +324,7 @@ def test_statistics(run: Callable[..., Exporter], public_folder: Path) -> None:
     with job(public_folder / "workload"):
         exporter.await_(lambda: bool(exporter.value('accel_exporter_probe_run_seconds_total{probe="cuda"}')))
 
-    assert exporter.status("CapEff") == {f"{sum(1 << number for number in (2, 19, 38, 39, 40)):016x}"}
+    assert exporter.status("CapEff") == {f"{sum(1 << number for number in (2, 19, 34, 38, 39, 40)):016x}"}
 
 
 @needs_root
