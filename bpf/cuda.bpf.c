@@ -120,10 +120,8 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 		copy_plain(thread->tgid, call, outcome);
 		break;
 	case effect_copy_2d:
-		copy_2d(thread->tgid, call, outcome);
-		break;
 	case effect_copy_3d:
-		copy_3d(thread->tgid, call, outcome);
+		copy_described(thread->tgid, call, outcome);
 		break;
 	case effect_copy_batch:
 		copy_batch(thread->tgid, call, outcome);
@@ -280,25 +278,24 @@ int on_return(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread(cookie.layer);
-	struct flight *found = bpf_map_lookup_elem(&in_flight, &thread), call;
+	struct flight *call = bpf_map_lookup_elem(&in_flight, &thread);
 	struct outcome outcome = {};
 	__s32 code = PT_REGS_RC(ctx);
 	__u64 now = bpf_ktime_get_ns();
 
-	if (!found || found->cookie.api != cookie.api || found->sp + RETURN_POPS != PT_REGS_SP(ctx))
+	if (!call || call->cookie.api != cookie.api || call->sp + RETURN_POPS != PT_REGS_SP(ctx))
 		return 0;
-	call = *found;
-	bpf_map_delete_elem(&in_flight, &thread);
 	if (cookie.effect == effect_free || cookie.effect == effect_release)
-		settle(&thread, &call, code, &outcome);
+		settle(&thread, call, code, &outcome);
 	else if (!code)
-		apply(&thread, &call, now, &outcome);
+		apply(&thread, call, now, &outcome);
 	if (cookie.effect == effect_wait)
-		count_wait(&thread, cookie.api, now - call.start_ns);
+		count_wait(&thread, cookie.api, now - call->start_ns);
 	if (code)
 		count_error(&thread, cookie.api, code, now);
-	if (worth_a_span(&call, &outcome, code, now - call.start_ns))
-		send_span(&thread, &call, &outcome, code, now);
+	if (worth_a_span(call, &outcome, code, now - call->start_ns))
+		send_span(&thread, call, &outcome, code, now);
+	bpf_map_delete_elem(&in_flight, &thread);
 	return 0;
 }
 

@@ -2,6 +2,7 @@
 /* What the CUDA programs share: what a cookie says of the hooked function, and what the maps hold.
  * exporter/cuda/functions.py has the functions; exporter/collectors/cuda.py gives the maps their meaning. */
 #pragma once
+#include <stddef.h>
 #include "probe.h"
 
 /* The names after the underscore are the values of the metrics' labels. */

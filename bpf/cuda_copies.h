@@ -8,27 +8,32 @@ enum end { end_unknown, end_device, end_managed, end_host, end_pageable, end_pin
 /* CUmemorytype (cuda.h). */
 enum { type_host = 1, type_device, type_array, type_unified };
 
-/* CUDA_MEMCPY2D_v2 (cuda.h). */
-struct side_2d {
-	__u64 x, y;
+/* One side of a copy that is described in memory: a CUmemorytype, and the address that it says to use. */
+struct side {
 	__u32 type, zero;
-	__u64 host, device, array, pitch;
-};
-struct copy_2d {
-	struct side_2d source, target;
-	__u64 width, height;
+	__u64 host, device;
 };
 
-/* CUDA_MEMCPY3D_v2 and CUDA_MEMCPY3D_PEER_v1 (cuda.h): the latter has contexts where the former has nothing.
- */
-struct side_3d {
-	__u64 x, y, z, level;
-	__u32 type, zero;
-	__u64 host, device, array, context, pitch, height;
+/* CUDA_MEMCPY2D_v2 (cuda.h). */
+struct copy_2d {
+	__u64 source_x, source_y;
+	struct side source;
+	__u64 source_array, source_pitch;
+	__u64 target_x, target_y;
+	struct side target;
+	__u64 target_array, target_pitch;
+	__u64 extent[2];
 };
+
+/* CUDA_MEMCPY3D_v2 and CUDA_MEMCPY3D_PEER_v1 (cuda.h): the latter has contexts where the former has nothing. */
 struct copy_3d {
-	struct side_3d source, target;
-	__u64 width, height, depth;
+	__u64 source_x, source_y, source_z, source_level;
+	struct side source;
+	__u64 source_array, source_context, source_pitch, source_height;
+	__u64 target_x, target_y, target_z, target_level;
+	struct side target;
+	__u64 target_array, target_context, target_pitch, target_height;
+	__u64 extent[3];
 };
 
 #define BATCH 128
@@ -48,11 +53,11 @@ __noinline int end_of(__u32 tgid, __u64 address, bool host)
 	return !memory && bpf_map_lookup_elem(&covered, &tgid) ? end_pageable : end_host;
 }
 
-static __always_inline enum end end_of_type(__u32 tgid, __u32 type, __u64 host, __u64 device)
+static __always_inline enum end end_of_side(__u32 tgid, const struct side *side)
 {
-	if (type == type_device || type == type_array)
+	if (side->type == type_device || side->type == type_array)
 		return end_device;
-	return end_of(tgid, type == type_host ? host : device, type == type_host);
+	return end_of(tgid, side->type == type_host ? side->host : side->device, side->type == type_host);
 }
 
 static __always_inline enum direction direction_of(enum end source, enum end target)
@@ -133,34 +138,24 @@ static __always_inline void copy_plain(__u32 tgid, const struct flight *call, st
 	count_copy(tgid, argument(call, call->cookie.bytes_at), source, target, direction, outcome);
 }
 
-static __noinline int copy_2d(__u32 tgid, const struct flight *call, struct outcome *outcome)
+/* A copy described at arg0. Only what is needed is read: the verifier allows 512 bytes of stack in all. */
+static __always_inline void copy_described(__u32 tgid, const struct flight *call, struct outcome *outcome)
 {
-	struct copy_2d copy;
+	bool flat = call->cookie.effect == effect_copy_2d;
+	__u64 at = call->arguments[0], extent[3] = {0, 0, 1};
+	struct side source, target;
 
-	if (bpf_probe_read_user(&copy, sizeof(copy), (void *)call->arguments[0])) {
+#define AT(member)                                                                                           \
+	((void *)(at + (flat ? offsetof(struct copy_2d, member) : offsetof(struct copy_3d, member))))
+	if (bpf_probe_read_user(&source, sizeof(source), AT(source)) ||
+	    bpf_probe_read_user(&target, sizeof(target), AT(target)) ||
+	    bpf_probe_read_user(extent, flat ? 2 * sizeof(*extent) : 3 * sizeof(*extent), AT(extent))) {
 		add(&copies_unread, 1);
-		return 0;
+		return;
 	}
-	count_copy(tgid, copy.width * copy.height,
-		   end_of_type(tgid, copy.source.type, copy.source.host, copy.source.device),
-		   end_of_type(tgid, copy.target.type, copy.target.host, copy.target.device),
-		   direction_unknown, outcome);
-	return 0;
-}
-
-static __noinline int copy_3d(__u32 tgid, const struct flight *call, struct outcome *outcome)
-{
-	struct copy_3d copy;
-
-	if (bpf_probe_read_user(&copy, sizeof(copy), (void *)call->arguments[0])) {
-		add(&copies_unread, 1);
-		return 0;
-	}
-	count_copy(tgid, copy.width * copy.height * copy.depth,
-		   end_of_type(tgid, copy.source.type, copy.source.host, copy.source.device),
-		   end_of_type(tgid, copy.target.type, copy.target.host, copy.target.device),
-		   direction_unknown, outcome);
-	return 0;
+#undef AT
+	count_copy(tgid, extent[0] * extent[1] * extent[2], end_of_side(tgid, &source),
+		   end_of_side(tgid, &target), direction_unknown, outcome);
 }
 
 static __noinline int copy_batch(__u32 tgid, const struct flight *call, struct outcome *outcome)
