@@ -7,6 +7,7 @@
 #   --cap-drop ALL and --cap-add of those in the label below (uid 0 stays: engines give capabilities to no other user);
 #                                    before Linux 6.6 CAP_SYS_ADMIN besides
 #   --security-opt seccomp=unconfined   only where the engine's own profile allows bpf() by CAP_SYS_ADMIN alone
+#   --device /dev/kmsg               Xids of a driver, from the kernel log
 # No --privileged, no --network host, no engine socket.
 ARG BASE=docker.io/library/debian:bookworm-slim
 
