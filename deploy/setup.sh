@@ -27,6 +27,12 @@ find_python() {
     done
     return 1
 }
+require_python() {
+    find_python >/dev/null && return
+    echo "setup: Python 3.11 or newer is needed and this is $(python3 --version 2>&1). Debian 12, Ubuntu 24.04 and newer" >&2
+    echo "    have it, and libbpf.so.1; on an older release run the container image (make image)." >&2
+    exit 1
+}
 can_make_venv() { "$(find_python)" -c 'import ensurepip, venv'; }
 
 if [ "$level" = image ]; then
@@ -81,14 +87,14 @@ install_missing() {
         fi
     done
 }
+if [ "$level" != image ] && has python3 >/dev/null; then
+    require_python # before anything is installed for nothing
+fi
 [ ${#missing[@]} -eq 0 ] || install_missing
 [ "$level" != image ] || exit 0
 
-if ! python=$(find_python); then
-    echo "setup: Python 3.11 or newer is needed and $(python3 --version 2>&1) is what is here. Debian 12, Ubuntu 24.04" >&2
-    echo "    and newer have it; on an older release install one beside it and run: make PYTHON=python3.11 ..." >&2
-    exit 1
-fi
+require_python
+python=$(find_python)
 .venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 extras=""
 [ "$level" != dev ] || extras="[dev,otlp,otlp-grpc]"
