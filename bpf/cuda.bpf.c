@@ -1,97 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* CUDA calls at both layers, driver and runtime: one program for a way to hook a call, the cookie says which
  * it is. */
-#include "cuda.h"
+#include "cuda_calls.h"
 #include "cuda_contexts.h"
 #include "cuda_copies.h"
 #include "cuda_memory.h"
-
-/* How far the stack pointer moves between a function's first instruction and its return. */
-#if defined(__TARGET_ARCH_x86)
-#define RETURN_POPS 8
-#else
-#define RETURN_POPS 0
-#endif
-
-static __always_inline struct cookie cookie_of(void *ctx)
-{
-	__u64 raw = bpf_get_attach_cookie(ctx);
-	struct cookie cookie;
-
-	__builtin_memcpy(&cookie, &raw, sizeof(cookie));
-	return cookie;
-}
-
-static __always_inline struct thread this_thread(enum layer layer)
-{
-	__u64 id = bpf_get_current_pid_tgid();
-
-	return (struct thread){.tgid = id >> 32, .tid = id, .layer = layer};
-}
-
-static __always_inline void count_call(__u32 tgid, __u16 api)
-{
-	static const __u64 none;
-	struct call_key key = {.tgid = tgid, .api = api};
-	__u64 *count = lookup_or_init(calls, &key, &none);
-
-	if (count)
-		add(count, 1);
-}
-
-/* A call that will return: true if it is to be remembered, false if a hooked function of its layer made it.
- * A call that never returned (longjmp, a thread that was cancelled) is recognised by a stack that is shorter
- * now. */
-static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, struct flight *call)
-{
-	struct flight *before;
-
-	call->cookie = cookie_of(ctx);
-	call->sp = PT_REGS_SP(ctx);
-	*thread = this_thread(call->cookie.layer);
-	before = bpf_map_lookup_elem(&in_flight, thread);
-	if (before &&
-	    (before->sp > call->sp || (before->sp == call->sp && before->cookie.api != call->cookie.api)))
-		return false;
-	call->start_ns = bpf_ktime_get_ns();
-	call->arguments[0] = PT_REGS_PARM1(ctx);
-	call->arguments[1] = PT_REGS_PARM2(ctx);
-	call->arguments[2] = PT_REGS_PARM3(ctx);
-	call->arguments[3] = PT_REGS_PARM4(ctx);
-	call->arguments[4] = PT_REGS_PARM5(ctx);
-	return true;
-}
-
-static __always_inline void remember(const struct thread *thread, const struct flight *call)
-{
-	if (bpf_map_update_elem(&in_flight, thread, call, BPF_ANY))
-		add(&in_flight_lost, 1);
-}
-
-static __always_inline void count_error(const struct thread *thread, __u16 api, __s32 code, __u64 now)
-{
-	static const struct error none;
-	struct error_key key = {.tgid = thread->tgid, .api = api, .code = code};
-	struct error *error = lookup_or_init(errors, &key, &none);
-
-	if (!error)
-		return;
-	add(&error->calls, 1);
-	error->last_ns = now;
-}
-
-static __always_inline void count_wait(const struct thread *thread, __u16 api, __u64 ns)
-{
-	static const struct wait none;
-	struct call_key key = {.tgid = thread->tgid, .api = api};
-	struct wait *wait = lookup_or_init(waits, &key, &none);
-	__u32 slot = log2_slot((ns + 999) / 1000, 0, WAIT_SLOTS);
-
-	if (!wait || slot >= WAIT_SLOTS)
-		return;
-	add(&wait->sum_ns, ns);
-	add(&wait->slots[slot], 1);
-}
+#include "cuda_spans.h"
 
 /* The effect of a call that succeeded. */
 static __always_inline void apply(const struct thread *thread, const struct flight *call, __u64 now,
@@ -106,6 +20,13 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 	case effect_register:
 	case effect_create:
 		allocate(thread, call, now, outcome);
+		break;
+	case effect_free:
+	case effect_release:
+		outcome->address = call->arguments[0];
+		outcome->bytes = call->taken.bytes;
+		outcome->memory = call->taken.memory;
+		settle(thread, call);
 		break;
 	case effect_retain:
 		retain(thread, call);
@@ -151,65 +72,6 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 	}
 }
 
-static __always_inline bool worth_a_span(const struct flight *call, const struct outcome *outcome, __s32 code,
-					 __u64 ns)
-{
-	if (code)
-		return true;
-	switch (call->cookie.effect) {
-	case effect_wait:
-		return ns >= wait_span_ns;
-	case effect_copy:
-	case effect_copy_2d:
-	case effect_copy_3d:
-	case effect_copy_batch:
-		return outcome->bytes >= copy_span_bytes;
-	default:
-		return outcome->bytes >= allocation_span_bytes;
-	}
-}
-
-/* CPUs that meet at the turn of a second may both start it: a few spans more. */
-static __always_inline bool within_limit(__u64 now)
-{
-	static __u64 second, sent;
-
-	if (second != now / 1000000000) {
-		second = now / 1000000000;
-		sent = 0;
-	}
-	if (__sync_fetch_and_add(&sent, 1) < spans_per_second)
-		return true;
-	add(&spans_limited, 1);
-	return false;
-}
-
-static __always_inline void send_span(const struct thread *thread, const struct flight *call,
-				      const struct outcome *outcome, __s32 code, __u64 now)
-{
-	struct span *span;
-
-	if (!within_limit(now))
-		return;
-	span = reserve(cuda_spans);
-	if (!span)
-		return;
-	*span = (struct span){.start_ns = call->start_ns,
-			      .end_ns = now,
-			      .bytes = outcome->bytes,
-			      .address = outcome->address,
-			      .context = current_context(thread),
-			      .tgid = thread->tgid,
-			      .tid = thread->tid,
-			      .code = code,
-			      .api = call->cookie.api,
-			      .memory = outcome->memory,
-			      .direction = outcome->direction,
-			      .host = outcome->host};
-	bpf_get_current_comm(span->comm, sizeof(span->comm));
-	bpf_ringbuf_submit(span, 0);
-}
-
 /* The hot path. */
 SEC("uprobe")
 int on_launch(struct pt_regs *ctx)
@@ -236,8 +98,7 @@ int on_call(struct pt_regs *ctx)
 	return 0;
 }
 
-/* A change of the current context is taken to succeed: these calls are frequent, and a failed one is a broken
- * job. */
+/* A change of the current context is taken to succeed: these calls are frequent, and one that fails is a bug. */
 SEC("uprobe")
 int on_context(struct pt_regs *ctx)
 {
@@ -266,10 +127,11 @@ int on_free(struct pt_regs *ctx)
 	struct flight call = {};
 	struct thread thread;
 
-	if (begin(ctx, &thread, &call)) {
-		take(&thread, &call);
-		remember(&thread, &call);
-	}
+	if (!begin(ctx, &thread, &call))
+		return 0;
+	take(&thread, &call);
+	if (!remember(&thread, &call))
+		put_back(&thread, &call);
 	return 0;
 }
 
@@ -285,10 +147,10 @@ int on_return(struct pt_regs *ctx)
 
 	if (!call || call->cookie.api != cookie.api || call->sp + RETURN_POPS != PT_REGS_SP(ctx))
 		return 0;
-	if (cookie.effect == effect_free || cookie.effect == effect_release)
-		settle(&thread, call, code, &outcome);
-	else if (!code)
+	if (!code)
 		apply(&thread, call, now, &outcome);
+	else if (cookie.effect == effect_free || cookie.effect == effect_release)
+		put_back(&thread, call);
 	if (cookie.effect == effect_wait)
 		count_wait(&thread, cookie.api, now - call->start_ns);
 	if (code)

@@ -149,8 +149,7 @@ struct copy_key {
 MAP(copies, HASH, struct copy_key, __u64, 8192);
 __u64 copies_unread = 0; /* copies whose description could not be read */
 
-/* Processes whose calls were all seen: host memory not seen pinned is pageable there. Written by the
- * exporter. */
+/* Processes whose calls were all seen, as the exporter says: host memory not seen pinned is pageable there. */
 MAP(covered, HASH, __u32, __u8, 4096);
 
 struct thread {

@@ -2,8 +2,7 @@
 /* What allocating, freeing and mapping calls do to `live` and `totals`.
  *
  * The library may hand an address out again before the call that freed it has returned. So a free takes its
- * entry away when it is called and puts it back if it fails; an entry found where a new one belongs was freed
- * unseen. */
+ * entry away when it is called and puts it back if it fails; one found where a new one belongs was freed unseen. */
 #pragma once
 #include "cuda_contexts.h"
 #include "cuda_ranges.h"
@@ -51,15 +50,18 @@ static __always_inline void hold(const struct live_key *key, const struct live *
 		count_free(key, &gone, !(key->thing == thing_handle && !gone.holders));
 	}
 	total = total_of(key->tgid, key->layer, new->memory);
-	if (!total)
-		return; /* a free of it later must find nothing */
-	add(&total->allocated, new->bytes);
-	if (bpf_map_update_elem(&live, key, new, BPF_ANY)) {
-		add(&live_lost, 1);
-		add(&total->untracked, new->bytes);
+	if (!total) { /* a free of it later must find nothing */
+		bpf_map_delete_elem(&live, key);
 		return;
 	}
-	put_live(key, new, false);
+	add(&total->allocated, new->bytes);
+	if (key->address && !bpf_map_update_elem(&live, key, new, BPF_ANY)) {
+		put_live(key, new, false);
+		return;
+	}
+	add(&total->untracked, new->bytes); /* no room, or its address could not be read */
+	if (key->address)
+		add(&live_lost, 1);
 }
 
 /* Where the size and address of a successful allocation stand. */
@@ -96,7 +98,7 @@ static __always_inline void allocate(const struct thread *thread, const struct f
 	struct live new = {.since_ns = now, .holders = 1};
 
 	measure(call, outcome);
-	if (!outcome->address || !outcome->bytes)
+	if (!outcome->bytes)
 		return; /* cudaMalloc(&p, 0) succeeds and gives nothing */
 	key.thing = handle ? thing_handle : thing_allocation;
 	key.address = outcome->address;
@@ -108,19 +110,24 @@ static __always_inline void allocate(const struct thread *thread, const struct f
 	hold(&key, &new);
 }
 
+static __always_inline struct live_key freed_key(const struct thread *thread, const struct flight *call)
+{
+	return (struct live_key){.tgid = thread->tgid,
+				 .layer = call->cookie.layer,
+				 .thing =
+				     call->cookie.effect == effect_release ? thing_handle : thing_allocation,
+				 .address = call->arguments[0]};
+}
+
 /* A free is called: takes away what it would free. Of a handle that stays in use, one holder. */
 static __always_inline void take(const struct thread *thread, struct flight *call)
 {
-	bool handle = call->cookie.effect == effect_release;
-	struct live_key key = {.tgid = thread->tgid,
-			       .layer = call->cookie.layer,
-			       .thing = handle ? thing_handle : thing_allocation,
-			       .address = call->arguments[0]};
+	struct live_key key = freed_key(thread, call);
 	struct live *held = bpf_map_lookup_elem(&live, &key);
 
 	if (!held)
 		return;
-	if (handle && (__sync_fetch_and_sub(&held->holders, 1) != 1 || held->mappings)) {
+	if (key.thing == thing_handle && (__sync_fetch_and_sub(&held->holders, 1) != 1 || held->mappings)) {
 		call->taken.since_ns = held->since_ns;
 		return;
 	}
@@ -132,35 +139,35 @@ static __always_inline void take(const struct thread *thread, struct flight *cal
 		put_live(&key, &call->taken, true);
 }
 
-/* The free has returned. */
-static __always_inline void settle(const struct thread *thread, const struct flight *call, bool failed,
-				   struct outcome *outcome)
+/* The free failed: undoes what take() did. */
+static __always_inline void put_back(const struct thread *thread, const struct flight *call)
 {
-	bool handle = call->cookie.effect == effect_release;
-	struct live_key key = {.tgid = thread->tgid,
-			       .layer = call->cookie.layer,
-			       .thing = handle ? thing_handle : thing_allocation,
-			       .address = call->arguments[0]};
+	struct live_key key = freed_key(thread, call);
 	const struct live *taken = &call->taken;
+	struct live *held;
 
-	outcome->address = key.address;
-	outcome->bytes = taken->bytes;
-	outcome->memory = taken->bytes ? taken->memory : call->cookie.memory;
-	if (!failed && taken->bytes) {
-		count_free(&key, taken, false);
-	} else if (!failed && !taken->since_ns && key.address) {
-		struct total *total = total_of(key.tgid, key.layer, call->cookie.memory);
-
-		if (total)
-			add(&total->strangers, 1);
-	} else if (failed && taken->bytes) {
+	if (taken->bytes) {
 		if (!bpf_map_update_elem(&live, &key, taken, BPF_NOEXIST))
 			put_live(&key, taken, false);
-	} else if (failed && taken->since_ns) {
-		struct live *held = bpf_map_lookup_elem(&live, &key);
+		return;
+	}
+	held = taken->since_ns ? bpf_map_lookup_elem(&live, &key) : NULL;
+	if (held && held->since_ns == taken->since_ns)
+		__sync_fetch_and_add(&held->holders, 1);
+}
 
-		if (held && held->since_ns == taken->since_ns)
-			__sync_fetch_and_add(&held->holders, 1);
+/* The free succeeded. */
+static __always_inline void settle(const struct thread *thread, const struct flight *call)
+{
+	struct live_key key = freed_key(thread, call);
+	struct total *total;
+
+	if (call->taken.bytes) {
+		count_free(&key, &call->taken, false);
+	} else if (!call->taken.since_ns && key.address) {
+		total = total_of(key.tgid, key.layer, call->cookie.memory);
+		if (total)
+			add(&total->strangers, 1);
 	}
 }
 
@@ -184,18 +191,19 @@ static __always_inline void map_handle(const struct thread *thread, const struct
 
 	key.address = mapping.owner;
 	held = bpf_map_lookup_elem(&live, &key);
-	if (held) { /* else it was imported, or is older than the probes: still somewhere to look an address
-		       up */
-		__sync_fetch_and_add(&held->mappings, 1);
+	if (held) { /* else it was imported, or is older than the probes: addresses are looked up there all the same */
 		mapping.since_ns = held->since_ns;
 		mapping.memory = held->memory;
 	}
 	key.thing = thing_mapping;
 	key.address = call->arguments[0];
-	if (bpf_map_update_elem(&live, &key, &mapping, BPF_ANY))
+	if (bpf_map_update_elem(&live, &key, &mapping, BPF_ANY)) {
 		add(&live_lost, 1);
-	else
-		put_live(&key, &mapping, false);
+		return;
+	}
+	put_live(&key, &mapping, false);
+	if (held)
+		__sync_fetch_and_add(&held->mappings, 1);
 }
 
 /* Ends the mapping at an address and gives its length, 0 if there is none. */

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Calls: which one a probe was hit by, its counters, and the record of it between its beginning and its end. */
+#pragma once
+#include "cuda.h"
+
+/* How far the stack pointer moves between a function's first instruction and its return. */
+#if defined(__TARGET_ARCH_x86)
+#define RETURN_POPS 8
+#else
+#define RETURN_POPS 0
+#endif
+
+static __always_inline struct cookie cookie_of(void *ctx)
+{
+	__u64 raw = bpf_get_attach_cookie(ctx);
+	struct cookie cookie;
+
+	__builtin_memcpy(&cookie, &raw, sizeof(cookie));
+	return cookie;
+}
+
+static __always_inline struct thread this_thread(enum layer layer)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+
+	return (struct thread){.tgid = id >> 32, .tid = id, .layer = layer};
+}
+
+static __always_inline void count_call(__u32 tgid, __u16 api)
+{
+	static const __u64 none;
+	struct call_key key = {.tgid = tgid, .api = api};
+	__u64 *count = lookup_or_init(calls, &key, &none);
+
+	if (count)
+		add(count, 1);
+}
+
+/* A call that will return: true if it is to be remembered, false if a hooked function of its layer made it.
+ * One that never returned (longjmp, a cancelled thread) is recognised by a stack that is shorter now; should two
+ * probes be on one function, the second finds what the first took. */
+static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, struct flight *call)
+{
+	struct flight *before;
+
+	call->cookie = cookie_of(ctx);
+	call->sp = PT_REGS_SP(ctx);
+	*thread = this_thread(call->cookie.layer);
+	before = bpf_map_lookup_elem(&in_flight, thread);
+	if (before &&
+	    (before->sp > call->sp || (before->sp == call->sp && before->cookie.api != call->cookie.api)))
+		return false;
+	if (before && before->sp == call->sp)
+		call->taken = before->taken;
+	call->start_ns = bpf_ktime_get_ns();
+	call->arguments[0] = PT_REGS_PARM1(ctx);
+	call->arguments[1] = PT_REGS_PARM2(ctx);
+	call->arguments[2] = PT_REGS_PARM3(ctx);
+	call->arguments[3] = PT_REGS_PARM4(ctx);
+	call->arguments[4] = PT_REGS_PARM5(ctx);
+	return true;
+}
+
+static __always_inline bool remember(const struct thread *thread, const struct flight *call)
+{
+	if (!bpf_map_update_elem(&in_flight, thread, call, BPF_ANY))
+		return true;
+	add(&in_flight_lost, 1);
+	return false;
+}
+
+static __always_inline void count_error(const struct thread *thread, __u16 api, __s32 code, __u64 now)
+{
+	static const struct error none;
+	struct error_key key = {.tgid = thread->tgid, .api = api, .code = code};
+	struct error *error = lookup_or_init(errors, &key, &none);
+
+	if (!error)
+		return;
+	add(&error->calls, 1);
+	error->last_ns = now;
+}
+
+static __always_inline void count_wait(const struct thread *thread, __u16 api, __u64 ns)
+{
+	static const struct wait none;
+	struct call_key key = {.tgid = thread->tgid, .api = api};
+	struct wait *wait = lookup_or_init(waits, &key, &none);
+	__u32 slot = log2_slot((ns + 999) / 1000, 0, WAIT_SLOTS);
+
+	if (!wait || slot >= WAIT_SLOTS)
+		return;
+	add(&wait->sum_ns, ns);
+	add(&wait->slots[slot], 1);
+}

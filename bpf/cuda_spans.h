@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Single calls that are worth telling about, at a bounded rate. */
+#pragma once
+#include "cuda_contexts.h"
+
+static __always_inline bool worth_a_span(const struct flight *call, const struct outcome *outcome, __s32 code,
+					 __u64 ns)
+{
+	if (code)
+		return true;
+	switch (call->cookie.effect) {
+	case effect_wait:
+		return ns >= wait_span_ns;
+	case effect_copy:
+	case effect_copy_2d:
+	case effect_copy_3d:
+	case effect_copy_batch:
+		return outcome->bytes >= copy_span_bytes;
+	default:
+		return outcome->bytes && outcome->bytes >= allocation_span_bytes;
+	}
+}
+
+/* CPUs that meet at the turn of a second may both start it: a few spans more. */
+static __always_inline bool within_limit(__u64 now)
+{
+	static __u64 second, sent;
+
+	if (second != now / 1000000000) {
+		second = now / 1000000000;
+		sent = 0;
+	}
+	if (__sync_fetch_and_add(&sent, 1) < spans_per_second)
+		return true;
+	add(&spans_limited, 1);
+	return false;
+}
+
+static __always_inline void send_span(const struct thread *thread, const struct flight *call,
+				      const struct outcome *outcome, __s32 code, __u64 now)
+{
+	struct span *span;
+
+	if (!within_limit(now))
+		return;
+	span = reserve(cuda_spans);
+	if (!span)
+		return;
+	*span = (struct span){.start_ns = call->start_ns,
+			      .end_ns = now,
+			      .bytes = outcome->bytes,
+			      .address = outcome->address,
+			      .context = current_context(thread),
+			      .tgid = thread->tgid,
+			      .tid = thread->tid,
+			      .code = code,
+			      .api = call->cookie.api,
+			      .memory = outcome->memory,
+			      .direction = outcome->direction,
+			      .host = outcome->host};
+	bpf_get_current_comm(span->comm, sizeof(span->comm));
+	bpf_ringbuf_submit(span, 0);
+}
