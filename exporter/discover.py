@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import exporter.collectors
 from exporter.model import Collector, Metric
 from exporter.node import Flag, Node
+from exporter.options import Option, Value
 
 
 @dataclass(frozen=True)
 class Found:
-    """A collector module: `name` is its file's stem, `help` the first line of its docstring."""
+    """A collector module: `name` is its file's stem, `help` the first line of its docstring.
+
+    One that people know by other names declares `options` in place of flags; `configure` makes its settings of their
+    values, None where they do not switch it on, and raises SettingsError.
+    """
 
     name: str
     help: str
@@ -23,6 +29,13 @@ class Found:
     flags: tuple[Flag, ...]
     metrics: tuple[Metric, ...]
     create: Callable[[Node], Collector]
+    options: tuple[Option, ...] = ()
+    configure: Callable[[Mapping[str, Value]], Mapping[str, Any] | None] = dict
+
+    @property
+    def switch(self) -> str:
+        """The flag that switches it on."""
+        return f"--{self.options[0].name}" if self.options else f"--collector.{self.name}"
 
 
 def collectors(package: ModuleType = exporter.collectors) -> dict[str, Found]:
@@ -55,6 +68,8 @@ def _load(path: str) -> Found:
             getattr(module, "FLAGS", ()),
             metrics(module),
             module.create,
+            getattr(module, "OPTIONS", ()),
+            getattr(module, "configure", dict),
         )
     except Exception as error:
         return Found(name, "Cannot be imported.", True, (), (), _raise(error))

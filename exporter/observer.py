@@ -88,8 +88,8 @@ class Observer:
         except Exception as error:
             return _Unmade(name, error)
 
-    def _disabled(self) -> frozenset[str]:
-        return frozenset(self._found.keys() - self._settings.collectors.keys())
+    def _disabled(self) -> dict[str, str]:
+        return {name: it.switch for name, it in self._found.items() if name not in self._settings.collectors}
 
 
 class _Unmade:

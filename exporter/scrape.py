@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -86,7 +86,7 @@ class Run:
 class Scraper:
     """The collectors of this node.
 
-    `disabled` names those switched off, for a clear answer when one is asked for. `own` are sources of samples about
+    `disabled` are those switched off and the flag of each, for a clear answer when one is asked for. `own` are sources of samples about
     the exporter itself: quick, and part of every scrape.
 
     A collector runs in a daemon thread, at most one at a time each: a stuck one holds one thread, is late in every
@@ -96,13 +96,13 @@ class Scraper:
     def __init__(
         self,
         collectors: Sequence[Collector],
-        disabled: Collection[str] = (),
+        disabled: Mapping[str, str] | None = None,
         own: Sequence[Callable[[], Iterable[Sample]]] = (),
     ) -> None:
         self.dropped = Tally(DROPPED, ("duplicate", "malformed"))
         self.ready = False
         self._collectors = {collector.name: collector for collector in collectors}
-        self._disabled = frozenset(disabled)
+        self._disabled = disabled or {}
         self._own = (self.dropped.samples, *own)
         self._startable: dict[str, Collector] = {}
         self._running: dict[str, Run] = {}
@@ -121,10 +121,10 @@ class Scraper:
                 self._startable = {**self._startable, name: collector}  # a scrape may be going through it
         self.ready = True
 
-    def replace(self, collectors: Sequence[Collector], disabled: Collection[str]) -> None:
+    def replace(self, collectors: Sequence[Collector], disabled: Mapping[str, str]) -> None:
         """Starts these collectors in place of those before, which have been closed."""
         self._collectors = {collector.name: collector for collector in collectors}
-        self._disabled = frozenset(disabled)
+        self._disabled = disabled
         self._states = {name: State(name, Health.WAITING) for name in self._collectors}
         self.start()
 
@@ -149,7 +149,7 @@ class Scraper:
             raise ValueError("collect[] and exclude[] cannot be combined: give one of them")
         for name in (*collect, *exclude):
             if name in self._disabled:
-                raise ValueError(f"collector {name!r} is disabled: start the exporter with --collector.{name}")
+                raise ValueError(f"collector {name!r} is disabled: start the exporter with {self._disabled[name]}")
             if name not in self._collectors:
                 raise ValueError(f"there is no collector {name!r}: there are {', '.join(sorted(self._collectors))}")
         if collect:

@@ -22,6 +22,7 @@ GROUPS = {
     "log": "Logging",
     "path": "Where this node's files are",
     "collectors": "Collectors",
+    "dcgm": "In place of dcgm-exporter, and beside DCGM",
 }
 
 _WEB, _OTLP = WebSettings(), OtlpSettings()
@@ -114,9 +115,12 @@ class Settings:
 
 
 def all_options(found: Iterable[Found]) -> tuple[Option, ...]:
-    """The exporter's options and the collectors': --collector.NAME and --collector.NAME.FLAG."""
+    """The exporter's options and the collectors': --collector.NAME and --collector.NAME.FLAG, or their own names."""
     own: list[Option] = []
     for collector in found:
+        own += collector.options
+        if collector.options:
+            continue
         name = f"collector.{collector.name}"
         own.append(Option(name, collector.default, _switch_help(collector), "collectors"))
         own += [Option(f"{name}.{flag.name}", flag.default, flag.help, "collectors") for flag in collector.flags]
@@ -157,17 +161,29 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
         web=_section(WebSettings, "web.", values),
         otlp=_section(OtlpSettings, "otlp.", values),
         log=_section(LogSettings, "log.", values),
-        collectors={
-            collector.name: {flag.name: values[f"collector.{collector.name}.{flag.name}"] for flag in collector.flags}
-            for collector in found
-            if _enabled(collector, given)
-        },
+        collectors=_collectors(found, values, given),
         procfs=_folder("path.procfs", values),
         sysfs=_folder("path.sysfs", values),
         logs=Path(str(values["path.logs"])),
         bpf_stats=bool(values["bpf.stats"]),
         privileges_keep=bool(values["privileges.keep"]),
     )
+
+
+def _collectors(
+    found: Iterable[Found], values: Mapping[str, Value], given: Mapping[str, Value]
+) -> dict[str, Mapping[str, Any]]:
+    """The settings of those that are switched on."""
+    enabled: dict[str, Mapping[str, Any]] = {}
+    for collector in found:
+        if collector.options:
+            own = collector.configure({option.name: values[option.name] for option in collector.options})
+            if own is not None:
+                enabled[collector.name] = own
+        elif _enabled(collector, given):
+            prefix = f"collector.{collector.name}."
+            enabled[collector.name] = {flag.name: values[prefix + flag.name] for flag in collector.flags}
+    return enabled
 
 
 def _enabled(collector: Found, given: Mapping[str, Value]) -> bool:

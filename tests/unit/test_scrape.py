@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
@@ -39,7 +39,7 @@ class Fake:
         self.closed = True
 
 
-def scraper(*collectors: Fake, disabled: tuple[str, ...] = ()) -> Scraper:
+def scraper(*collectors: Fake, disabled: Mapping[str, str] | None = None) -> Scraper:
     made = Scraper(collectors, disabled)
     made.start()
     return made
@@ -198,7 +198,7 @@ def test_selection(collect: list[str], exclude: list[str], expected: set[str] | 
 )
 def test_selection_refuses(collect: list[str], exclude: list[str], message: str) -> None:
     """Both parameters, an unknown and a disabled collector are errors that say why."""
-    subject = scraper(Fake("a"), Fake("b"), disabled=("off",))
+    subject = scraper(Fake("a"), Fake("b"), disabled={"off": "--collector.off"})
 
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
         subject.select(collect, exclude)

@@ -13,7 +13,7 @@ from exporter import options, settings
 from exporter.discover import Found
 from exporter.model import Collector
 from exporter.node import Flag, Node
-from exporter.options import SettingsError
+from exporter.options import Option, SettingsError
 
 
 def create(_: Node) -> Collector:
@@ -34,8 +34,18 @@ CUDA = Found(
     (),
     create,
 )
+FOREIGN = Found(
+    "foreign",
+    "Names of others.",
+    True,
+    (),
+    (),
+    create,
+    (Option("old.names", False, "use them", "collectors"), Option("old.names.file", "", "which", "collectors")),
+    lambda values: {"file": values["old.names.file"]} if values["old.names"] else None,
+)
 RARE = Found("rare", "Something costly.", False, (), (), create)
-FOUND = (CUDA, RARE)
+FOUND = (CUDA, FOREIGN, RARE)
 
 
 def load(*arguments: str, environ: Mapping[str, str] | None = None) -> settings.Settings:
@@ -53,6 +63,16 @@ def test_defaults() -> None:
     """Nothing has to be said: the collectors on by default run with their own defaults."""
     expected = {"live-allocations": 1000, "skip": ("a", "b"), "wait": 0.5, "deep": False, "mode": "fast"}
     assert {"cuda": expected} == load().collectors
+
+
+def test_options_in_place_of_flags(tmp_path: Path) -> None:
+    """A collector with options of its own is on when it says so of their values, and has no --collector.NAME."""
+    file = tmp_path / "c.yaml"
+    file.write_text("old: {names: {enabled: true, file: a.csv}}\n")
+
+    assert "foreign" not in load("--old.names.file=a.csv").collectors
+    assert {"file": "a.csv"} == load(f"--config.file={file}").collectors["foreign"]
+    assert "unknown flag '--collector.foreign'" in error("--collector.foreign")
 
 
 def test_flag_over_variable_over_file(tmp_path: Path) -> None:
