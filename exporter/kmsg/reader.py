@@ -38,7 +38,9 @@ def open_log(path: Path) -> int:
         raise Unavailable(f"there is no {path}", "give the container the host's /dev/kmsg") from None
     except PermissionError as error:
         why = "kernel.dmesg_restrict is 1" if _restricted() else error.strerror
-        raise Unavailable(f"{path} may not be read ({why})", "grant CAP_SYSLOG, or set kernel.dmesg_restrict to 0") from None
+        raise Unavailable(
+            f"{path} may not be read ({why})", "grant CAP_SYSLOG, or set kernel.dmesg_restrict to 0"
+        ) from None
     except OSError as error:
         raise Unavailable(f"{path} cannot be opened: {error.strerror}") from None
 
@@ -56,16 +58,17 @@ class Reader:
         """Records overwritten before they were read, too long, malformed or failed on by `receive`."""
         self.failure = ""
         """Why the log is no longer read; empty while it is."""
+        self.caught_up = threading.Event()
+        """Set when what is older than the start has been read, or takes too long: records are live from then on."""
         self._last = b""
         self._partial = b""
         self._skipping = self._overrun = self._complained = self._ending = False
-        self._replay_until = 0.0
 
     def start(self) -> None:
         """Opens the log and starts the thread. Raises Unavailable when the log cannot be opened."""
         self._log = open_log(self._path)
         self._closing = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._replay_until = time.monotonic() + _REPLAY_SECONDS
+        self._started = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="kmsg", daemon=True)
         self._thread.start()
 
@@ -95,7 +98,7 @@ class Reader:
                 data = os.read(self._log, LONGEST)
             except OSError as error:
                 if error.errno == errno.EAGAIN:
-                    self._replay_until = 0.0
+                    self.caught_up.set()
                     news.poll()
                     closing.poll(_GATHER_MS)  # one wait for many records when they come fast
                 elif error.errno == errno.EPIPE:
@@ -108,7 +111,7 @@ class Reader:
             if data:
                 self._take(data)
             else:  # the end of a file
-                self._replay_until = 0.0
+                self.caught_up.set()
                 closing.poll(_LOOK_AGAIN_MS)
 
     def _take(self, data: bytes) -> None:
@@ -130,8 +133,10 @@ class Reader:
             self._partial, self._skipping = b"", True
 
     def _tell(self, line: bytes) -> None:
+        if not self.caught_up.is_set() and time.monotonic() - self._started > _REPLAY_SECONDS:
+            self.caught_up.set()
         try:
-            self._receive(parse(line, time.monotonic() < self._replay_until))
+            self._receive(parse(line, not self.caught_up.is_set()))
         except Exception:
             if not self._complained:
                 log.exception("a record of %s was lost (said once, counted)", self._path)
