@@ -86,8 +86,8 @@ class Run:
 class Scraper:
     """The collectors of this node.
 
-    `disabled` are those switched off and the flag of each, for a clear answer when one is asked for. `own` are sources of samples about
-    the exporter itself: quick, and part of every scrape.
+    `disabled` are those switched off and the flag of each, for a clear answer when one is asked for. `own` are sources
+    of samples about the exporter itself: quick, and part of every scrape.
 
     A collector runs in a daemon thread, at most one at a time each: a stuck one holds one thread, is late in every
     scrape until it returns, is not called again meanwhile, and does not keep the process from ending.
