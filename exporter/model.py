@@ -115,7 +115,7 @@ class Unavailable(Exception):
 
 
 class Collector(Protocol):
-    """A source of samples. `start` may raise Unavailable; `collect` may raise anything and costs only its own samples."""
+    """A source of samples. `start` may raise Unavailable; what `collect` raises costs only its own samples."""
 
     name: str
 

@@ -28,7 +28,7 @@ class Processes(Protocol):
 
 
 class Clock:
-    """Maps the kernel's monotonic nanoseconds (bpf_ktime_get_ns) to wall time; the offset is refreshed as clocks are set."""
+    """Maps the kernel's monotonic nanoseconds (bpf_ktime_get_ns) to wall time, also after the clock was set."""
 
     REFRESH_NS = 10_000_000_000
 
@@ -46,7 +46,7 @@ class Clock:
 @dataclass(frozen=True)
 class Node:
     settings: Mapping[str, Any]
-    """The collector's own settings by flag name without prefix: `--collector.cuda.live-allocations` is "live-allocations"."""
+    """The collector's own settings, by flag name: "live-allocations" is --collector.cuda.live-allocations."""
     processes: Processes
     targets: Targets
     spans: Callable[[Span], None]
