@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from exporter.nvml.calls import STATES, WHOLE, Nvml, NvmlError, Target, Wanted, field_id
+from exporter.nvml.calls import Nvml, NvmlError, Target, Wanted, field_id
+from exporter.nvml.codes import STATES, WHOLE
 from exporter.nvml.fields import ALL_LINKS, FIELDS, LINK_FIELDS, TOTALS
 from exporter.nvml.snapshot import FAST, SLOW, Driver, Identity, Mig
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from exporter.nvml.calls import TIMEOUT, WHOLE, Nvml, NvmlError, address
+from exporter.nvml.calls import Nvml, NvmlError, address
+from exporter.nvml.codes import TIMEOUT, WHOLE
 from exporter.nvml.devices import Device, instance
 from exporter.nvml.snapshot import Event
 

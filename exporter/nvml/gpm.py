@@ -12,7 +12,8 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from exporter.nvml.calls import INVALID_ARGUMENT, NEVER, STATES, WHOLE, Nvml, NvmlError, Target
+from exporter.nvml.calls import Nvml, NvmlError, Target
+from exporter.nvml.codes import INVALID_ARGUMENT, NEVER, STATES, WHOLE
 from exporter.nvml.fields import GPM, GPM_COUNTERS
 from exporter.nvml.snapshot import Values
 

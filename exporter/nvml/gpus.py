@@ -14,7 +14,7 @@ class Gpus:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._source: Callable[[], Snapshot] | None = None
-        self._release: Callable[[float], None] | None = None
+        self._release: Callable[[float], bool] | None = None
         self._listeners: list[Callable[[Event], None]] = []
 
     def snapshot(self) -> Snapshot:
@@ -31,16 +31,19 @@ class Gpus:
         with self._lock:
             self._listeners.remove(listener)
 
-    def release(self, seconds: float) -> None:
-        """Gives every NVML handle back for so long, so that a GPU can be reset. Raises LookupError without NVML."""
+    def release(self, seconds: float) -> bool:
+        """Gives every NVML handle back for so long, so that a GPU can be reset; False when NVML does not answer.
+
+        It waits for that, a few seconds at most. Raises LookupError without NVML.
+        """
         release = self._release
         if release is None:
             raise LookupError("no GPU is held: the NVML collector is off or found no NVML")
-        release(seconds)
+        return release(seconds)
 
     # For the NVML collector.
 
-    def serve(self, source: Callable[[], Snapshot], release: Callable[[float], None]) -> None:
+    def serve(self, source: Callable[[], Snapshot], release: Callable[[float], bool]) -> None:
         self._source, self._release = source, release
 
     def withdraw(self) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from exporter.nvml.calls import NEVER, NOT_FOUND, STATES, WHOLE, Nvml, NvmlError, Target
+from exporter.nvml.calls import Nvml, NvmlError, Target
+from exporter.nvml.codes import NEVER, NOT_FOUND, STATES, WHOLE
 from exporter.nvml.devices import Device, instance
 from exporter.nvml.snapshot import Process
 

@@ -154,6 +154,18 @@ class Snapshot:
     """The newest ones, oldest first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the child is told at its start.
+
+    `intervals`: seconds by set. `skip`: indices of GPUs not to touch. `parent`: the pid with which to end.
+    """
+
+    intervals: Mapping[str, float]
+    skip: tuple[int, ...]
+    parent: int
+
+
 # Messages of the child, one a line.
 
 

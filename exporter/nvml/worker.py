@@ -12,12 +12,11 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 
 from exporter.nvml import devices
-from exporter.nvml.calls import STATES, WHOLE, Nvml, NvmlError, die_with_parent
+from exporter.nvml.calls import Nvml, NvmlError, die_with_parent
+from exporter.nvml.codes import STATES, WHOLE
 from exporter.nvml.devices import Device
 from exporter.nvml.events import Events
 from exporter.nvml.fields import CALLS, MEMORY, PCIE_THROUGHPUT, link_calls
@@ -31,6 +30,7 @@ from exporter.nvml.snapshot import (
     Beat,
     Failed,
     Message,
+    Options,
     Read,
     Readings,
     Released,
@@ -41,15 +41,6 @@ from exporter.nvml.snapshot import (
 
 LONGEST_WAIT = 1.0
 """Seconds after which commands and signals are looked at, at the latest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """`intervals`: seconds by set. `skip`: indices of GPUs not to touch. `parent`: the pid with which to end."""
-
-    intervals: Mapping[str, float]
-    skip: tuple[int, ...]
-    parent: int
 
 
 class Stop(Exception):
@@ -234,11 +225,6 @@ class Worker:
 _READERS = {FAST: Worker._fast, PROCESSES: Worker._processes, SLOW: Worker._slow}
 
 
-def start(options: Options) -> list[str]:
-    """The arguments after the interpreter that run this with such options."""
-    return ["-S", "-m", __name__, json.dumps(asdict(options))]
-
-
 def main(argument: str) -> None:
     options = Options(**json.loads(argument))
     die_with_parent(options.parent)
@@ -258,6 +244,9 @@ def main(argument: str) -> None:
         os.write(output, encode(Failed(error.code, str(error))))
     except (Stop, BrokenPipeError):
         pass
+    except Exception as error:  # the parent says it: nobody reads what this process writes elsewhere
+        os.write(output, encode(Failed(0, f"{type(error).__name__}: {error}")))
+        raise
 
 
 if __name__ == "__main__":

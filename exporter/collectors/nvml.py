@@ -1,0 +1,97 @@
+"""What NVIDIA GPUs say of themselves by NVML: use, memory, power, clocks, links, errors and their processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from exporter.bpf.targets import HOST_PID_NAMESPACE
+from exporter.model import Labels, Metric, Sample, Unavailable
+from exporter.node import Flag, Node
+from exporter.nvml import metrics
+from exporter.nvml.peaks import Peaks
+from exporter.nvml.samples import samples
+from exporter.nvml.snapshot import FAST, PROCESSES, SLOW
+from exporter.nvml.supervisor import Supervisor
+from exporter.options import SettingsError
+
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+FLAGS = (
+    Flag("fast-interval", 10.0, "Seconds between readings of use, memory, clocks, power, temperature and links."),
+    Flag("processes-interval", 15.0, "Seconds between readings of the processes on each GPU, which cost the most."),
+    Flag("slow-interval", 60.0, "Seconds between readings of errors, limits and modes."),
+    Flag("peaks", "", "YAML file of peak operations per second by model, over those built in (see docs/gpu.md)."),
+)
+SHORTEST_INTERVAL = 0.2
+
+
+def create(node: Node) -> Nvml:
+    """Raises SettingsError and peaks.PeaksError."""
+    return Nvml(node)
+
+
+class Nvml:
+    """A Supervisor of the child that reads, which a scrape never waits for."""
+
+    name = "nvml"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._peaks = Peaks(Path(node.settings["peaks"]) if node.settings["peaks"] else None)
+        intervals = {set: _interval(node, f"{set}-interval") for set in (FAST, PROCESSES, SLOW)}
+        self._supervisor = Supervisor(intervals, node.gpus.tell)
+        self._labels: Callable[[int], Labels] = node.processes.labels if _shows_host(node.proc) else _pid_only
+
+    def start(self) -> None:
+        """Starts the child; what it reads comes later."""
+        self._supervisor.start()
+        self._node.gpus.serve(self._supervisor.snapshot, self._supervisor.release)
+
+    def collect(self) -> Iterator[Sample]:
+        """What was read last. Raises Unavailable while there is no NVML, which is looked for again."""
+        snapshot = self._supervisor.snapshot()
+        if snapshot.state == "absent":
+            raise Unavailable(
+                f"NVML cannot be used: {snapshot.reason}",
+                "nothing is to be done without NVIDIA GPUs; where they are, install the driver: it is looked for again",
+            )
+        yield from samples(snapshot, self._labels)
+        for gpu in snapshot.gpus:
+            yield from self._peaks.samples(gpu)
+        yield from self._supervisor.samples()
+
+    def problems(self) -> Iterator[str]:
+        """For the landing page."""
+        snapshot = self._supervisor.snapshot()
+        if snapshot.state in ("stalled", "restarting", "released"):
+            yield f"NVML is {snapshot.state}: {snapshot.reason}"
+        for gpu in snapshot.gpus:
+            if gpu.state != "ok":
+                yield f"GPU {gpu.index} {gpu.uuid} is {gpu.state.replace('_', ' ')}"
+
+    def close(self) -> None:
+        """Gives the GPUs back and ends the child."""
+        self._node.gpus.withdraw()
+        self._supervisor.close()
+
+
+def _interval(node: Node, name: str) -> float:
+    seconds = float(node.settings[name])
+    if seconds < SHORTEST_INTERVAL:
+        raise SettingsError(f"collector.nvml.{name}: {seconds} is too often, {SHORTEST_INTERVAL} s is the least")
+    return seconds
+
+
+def _pid_only(pid: int) -> Labels:
+    return {"pid": str(pid)}
+
+
+def _shows_host(proc: Path) -> bool:
+    """Whether /proc shows the host's pids, which are those NVML tells; a container's would be other processes'."""
+    for namespace in (Path("/proc/self/ns/pid") if proc == Path("/proc") else None, proc / "1/ns/pid"):
+        try:
+            if namespace is not None and namespace.stat().st_ino == HOST_PID_NAMESPACE:
+                return True
+        except OSError:
+            continue
+    return False

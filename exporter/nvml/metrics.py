@@ -1,0 +1,249 @@
+"""The metrics of GPUs as NVML tells them. Names of the semantic conventions where they have one (hw.*)."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+GPU = ("gpu", "gpu_uuid")
+HARDWARE = ("hw_type", *GPU)
+
+
+def _gauge(name: str, help: str, unit: str = "", *labels: str) -> Metric:
+    return Metric(name, help, Kind.GAUGE, unit, labels=(*GPU, *labels))
+
+
+def _counter(name: str, help: str, unit: str = "", *labels: str) -> Metric:
+    return Metric(name, help, Kind.COUNTER, unit, labels=(*GPU, *labels))
+
+
+INFO = _gauge(
+    "hw.gpu.info",
+    "Always 1; what identifies the GPU, its driver and its firmware. device is the N of /dev/nvidiaN.",
+    "",
+    *("name", "pci_bus_id", "serial", "device", "brand", "compute_capability", "board_part_number"),
+    *("vbios", "inforom_image", "driver_version", "nvml_version", "cuda_version", "mig", "virtualization"),
+)
+STATUS = Metric(
+    "hw.status",
+    "1 for the state the GPU is in, else 0. ok: it answers and wants nothing. degraded: it answers and asks for an "
+    "action (gpu_recovery_action). failed: it needs a reset, or nothing can be read. lost: it fell off the bus or is "
+    "gone. stalled: a call about it did not return, so it is left alone.",
+    Kind.GAUGE,
+    labels=(*HARDWARE, "state"),
+)
+UTILIZATION = _gauge(
+    "hw.gpu.utilization",
+    "Share of the last sample period in which the engine was in use: general is one kernel or more running, however "
+    "small (see gpu_sm_active_ratio for how much of the GPU was).",
+    "1",
+    "task",
+)
+MEMORY_BUSY = _gauge(
+    "gpu.memory.busy",
+    "Share of the last sample period in which device memory was read or written at all: not bandwidth.",
+    "1",
+)
+MEMORY_USED = _gauge("hw.gpu.memory.usage", "Device memory allocated, without what is reserved.", "By")
+MEMORY_LIMIT = _gauge("hw.gpu.memory.limit", "Device memory there is, reserved memory included.", "By")
+MEMORY_SHARE = _gauge("hw.gpu.memory.utilization", "Device memory allocated as a share of what there is.", "1")
+MEMORY_FREE = _gauge("gpu.memory.free", "Device memory not allocated.", "By")
+MEMORY_RESERVED = _gauge("gpu.memory.reserved", "Device memory the driver and firmware keep for themselves.", "By")
+BAR1_USED = _gauge("gpu.bar1.usage", "BAR1 address space in use, through which the host and peers map memory.", "By")
+BAR1_LIMIT = _gauge("gpu.bar1.limit", "BAR1 address space there is.", "By")
+TEMPERATURE = Metric("hw.temperature", "Temperature of a sensor.", Kind.GAUGE, "Cel", labels=(*HARDWARE, "sensor"))
+TEMPERATURE_LIMIT = Metric(
+    "hw.temperature.limit",
+    "Temperature at which the GPU slows down or shuts down, or that it should not exceed; newer GPUs tell margins.",
+    Kind.GAUGE,
+    "Cel",
+    labels=(*HARDWARE, "limit"),
+)
+MARGIN = _gauge("gpu.temperature.margin", "Degrees left until the GPU's thermal limit; negative beyond it.", "Cel")
+MARGIN_LIMIT = _gauge(
+    "gpu.temperature.margin.limit",
+    "Margin (gpu_temperature_margin_celsius) at which the limit is reached.",
+    "Cel",
+    "limit",
+)
+POWER = Metric(
+    "hw.power",
+    "Power the board draws: the mean of a second on most GPUs since Ampere, else a momentary value.",
+    Kind.GAUGE,
+    "W",
+    labels=HARDWARE,
+)
+POWER_DRAW = _gauge("gpu.power.draw", "Power the board draws, as a mean of one second or momentary.", "W", "kind")
+POWER_LIMIT = _gauge(
+    "gpu.power.limit", "Limits of the board's power: the one enforced, and those it may be set to.", "W", "limit"
+)
+ENERGY = Metric("hw.energy", "Energy used since the driver was loaded.", Kind.COUNTER, "J", labels=HARDWARE)
+CLOCK = _gauge("gpu.clock", "Clock frequency now.", "Hz", "clock")
+CLOCK_MAX = _gauge("gpu.clock.max", "Highest clock frequency.", "Hz", "clock")
+SLOWED = _counter(
+    "gpu.clock.slowed",
+    "Time in which clocks were held down, by reason; reasons overlap: do not add them up.",
+    "s",
+    "reason",
+)
+CLOCK_EVENT = _gauge("gpu.clock.event", "1 while the reason decides about clocks, else 0.", "", "reason")
+PERFORMANCE_STATE = _gauge("gpu.performance_state", "Performance state: 0 is the highest, 15 the lowest.")
+FAN = Metric(
+    "hw.fan.speed_ratio", "Intended speed of the fan as a share of the highest.", Kind.GAUGE, "1", labels=HARDWARE
+)
+PERSISTENCE = _gauge("gpu.persistence_mode", "1 when the driver stays loaded without users, else 0.")
+COMPUTE_MODE = _gauge("gpu.compute_mode", "Who may compute: 0 all, 2 nobody, 3 one process.")
+
+PCIE_GENERATION = _gauge("gpu.pcie.generation", "PCIe generation of the link now; it falls when the GPU idles.")
+PCIE_GENERATION_MAX = _gauge("gpu.pcie.generation.max", "Highest PCIe generation of GPU and slot.")
+PCIE_WIDTH = _gauge("gpu.pcie.width", "PCIe lanes of the link now.")
+PCIE_WIDTH_MAX = _gauge("gpu.pcie.width.max", "Most PCIe lanes of GPU and slot.")
+PCIE_IO = _counter("hw.gpu.io", "Bytes over PCIe since the driver was loaded, seen from the GPU.", "By", "direction")
+PCIE_RATE = _gauge(
+    "gpu.pcie.throughput",
+    "Bytes per second over PCIe, seen from the GPU: mean since the sample before, or of 20 ms on GPUs before Hopper.",
+    "By/s",
+    "direction",
+)
+PCIE_REPLAYS = _counter("gpu.pcie.replays", "PCIe packets sent again.")
+PCIE_ERRORS = _counter("gpu.pcie.errors", "PCIe errors and recoveries, by kind, as the GPU counts them.", "", "error")
+
+NVLINK_IO = _counter("gpu.nvlink.io", "Bytes of data over all NVLinks, seen from the GPU.", "By", "direction")
+NVLINK_RATE = _gauge(
+    "gpu.nvlink.throughput", "Bytes per second over all NVLinks: mean since the sample before.", "By/s", "direction"
+)
+NVLINK_ERRORS = _counter(
+    "gpu.nvlink.errors", "Errors and recoveries of all NVLinks (NVLink 4 and older), by kind.", "", "error"
+)
+LINK_IO = _counter("gpu.nvlink.link.io", "Bytes over one NVLink, seen from the GPU.", "By", "link", "direction")
+LINK_ERRORS = _counter("gpu.nvlink.link.errors", "Errors and recoveries of one NVLink, by kind.", "", "link", "error")
+LINK_UP = _gauge("gpu.nvlink.link.up", "1 when the NVLink is active, else 0.", "", "link")
+LINK_SPEED = _gauge("gpu.nvlink.link.speed", "Speed of one NVLink in one direction.", "By/s", "link")
+
+ERRORS = Metric(
+    "hw.errors",
+    "ECC errors of the whole GPU. volatile: since the driver was loaded; aggregate: in the GPU's life.",
+    Kind.COUNTER,
+    "{error}",
+    labels=(*HARDWARE, "error_type", "lifetime"),
+)
+ECC = _counter("gpu.ecc.errors", "ECC errors by where they were.", "", "error_type", "lifetime", "location")
+SRAM_UNITS = _counter(
+    "gpu.ecc.sram.errors", "Uncorrected errors of on-chip memory in the GPU's life, by unit.", "", "unit"
+)
+SRAM_THRESHOLD = _gauge(
+    "gpu.ecc.sram.threshold_exceeded", "1 when uncorrected errors of on-chip memory exceed NVIDIA's limit."
+)
+ECC_ENABLED = _gauge("gpu.ecc.enabled", "1 while ECC is on, else 0.")
+RETIRED = _counter("gpu.memory.retired_pages", "Pages of memory given up (before Ampere), by cause.", "", "cause")
+RETIRED_PENDING = _gauge("gpu.memory.retired_pages.pending", "1 while pages wait for a reboot to be given up.")
+REMAPPED = _counter(
+    "gpu.memory.remapped_rows", "Rows of memory replaced by spare ones, by the errors they had.", "", "error_type"
+)
+REMAP_PENDING = _gauge("gpu.memory.row_remap.pending", "1 while rows wait for a reset to be replaced.")
+REMAP_FAILURE = _gauge(
+    "gpu.memory.row_remap.failure", "1 when a row could not be replaced: the GPU is to be exchanged."
+)
+ROW_BANKS = _gauge(
+    "gpu.memory.row_remap.banks", "Banks of memory by how many of their spare rows are left.", "", "spare_rows"
+)
+RECOVERY = _gauge(
+    "gpu.recovery_action",
+    "What the driver asks for: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain peers, 4 drain and reset, 5 recover "
+    "IMEX, 6 bus reset, 7 system reboot.",
+)
+FABRIC_STATE = _gauge("gpu.fabric.state", "Registration with the fabric: 1 not started, 2 in progress, 3 completed.")
+FABRIC_STATUS = _gauge("gpu.fabric.status", "How the registration ended, as an NVML return code: 0 is success.")
+FABRIC_HEALTH = _gauge("gpu.fabric.condition", "1 while the condition of the fabric holds, else 0.", "", "condition")
+
+GRAPHICS_ACTIVE = _gauge(
+    "gpu.graphics.active", "Share of time in which any graphics or compute work was resident.", "1"
+)
+SM_ACTIVE = _gauge("gpu.sm.active", "Share of time in which an SM had a warp resident, mean of all SMs.", "1")
+SM_OCCUPANCY = _gauge(
+    "gpu.sm.occupancy", "Resident warps as a share of those an SM has room for, mean of all SMs.", "1"
+)
+TENSOR_ACTIVE = _gauge(
+    "gpu.tensor.active", "Share of time in which tensor cores were in use: activity, not model FLOPs utilisation.", "1"
+)
+TENSOR_KIND_ACTIVE = _gauge("gpu.tensor.pipe.active", "The same by kind of operation.", "1", "pipe")
+DRAM_ACTIVE = _gauge("gpu.dram.active", "Device memory bandwidth in use as a share of the peak.", "1")
+INTEGER_ACTIVE = _gauge("gpu.integer.active", "Share of time in which integer pipes were in use.", "1")
+FP64_ACTIVE = _gauge("gpu.fp64.active", "Share of time in which FP64 pipes were in use, tensor cores aside.", "1")
+FP32_ACTIVE = _gauge("gpu.fp32.active", "Share of time in which FP32 pipes were in use, tensor cores aside.", "1")
+FP16_ACTIVE = _gauge("gpu.fp16.active", "Share of time in which FP16 pipes were in use, tensor cores aside.", "1")
+SM_CYCLES = _counter("gpu.sm.cycles", "Cycles of SMs that have passed; only newer drivers count them.")
+PIPE_CYCLES = _counter(
+    "gpu.pipe.active_cycles",
+    "Cycles in which a pipe was in use; sm: in which a warp was resident. Divide the rate by gpu_sm_cycles_total's.",
+    "",
+    "pipe",
+)
+
+MIG_LABELS = ("mig_uuid", "profile", "gpu_instance", "compute_instance")
+MIG_INFO = _gauge("gpu.mig.info", "Always 1; a MIG device of the GPU.", "", *MIG_LABELS)
+MIG_MEMORY_USED = _gauge("gpu.mig.memory.usage", "Memory of the MIG device allocated.", "By", *MIG_LABELS)
+MIG_MEMORY_LIMIT = _gauge("gpu.mig.memory.limit", "Memory the MIG device has.", "By", *MIG_LABELS)
+MIG_ACTIVE = _gauge(
+    "gpu.mig.active",
+    "The gpu_*_active_ratio of the same name and the SM occupancy, for the GPU instance of the MIG device.",
+    "1",
+    *MIG_LABELS,
+    "part",
+)
+VGPU_LICENSED = _gauge("gpu.vgpu.licensed", "1 when the vGPU this machine was given is licensed, else 0.")
+VGPUS = _gauge("gpu.vgpu.instances", "vGPUs that machines on this host use of the GPU.")
+
+PROCESS_MEMORY = Metric(
+    "gpu.process.memory.usage",
+    "Device memory of a process by NVML: its context, modules and what it allocated. kind: compute, graphics or mps.",
+    Kind.GAUGE,
+    "By",
+    labels=("kind", "gpu_instance", "compute_instance"),
+    process=True,
+)
+PROCESS_UTILIZATION = Metric(
+    "gpu.process.utilization",
+    "Share of time in which an engine worked for the process, by NVML's newest sample; not on MIG.",
+    Kind.GAUGE,
+    "1",
+    labels=("engine",),
+    process=True,
+)
+
+PEAK_FLOPS = Metric(
+    "gpu.peak.dense.flops",
+    "Operations per second of the model's data sheet, without sparsity; see docs/gpu.md for sources and an override.",
+    Kind.GAUGE,
+    labels=(*GPU, "precision"),
+)
+PEAK_BANDWIDTH = _gauge(
+    "gpu.peak.memory_bandwidth",
+    "Peak of device memory: bus width times the highest memory clock, twice a cycle.",
+    "By/s",
+)
+
+SOURCE_STALLED = Metric(
+    "accel_exporter.source.stalled",
+    "1 while the source does not answer, or part of it is left alone because it did not; its last values are dropped.",
+    Kind.GAUGE,
+    labels=("source",),
+)
+RELEASED = Metric(
+    "accel_exporter.nvml.released",
+    "1 while every GPU handle is given back on request (POST /-/release-gpus), else 0.",
+    Kind.GAUGE,
+)
+CALLS = Metric("accel_exporter.nvml.calls", "NVML calls made.", Kind.COUNTER)
+RESTARTS = Metric(
+    "accel_exporter.nvml.restarts",
+    "NVML child processes that ended or were given up, and were replaced, by reason.",
+    Kind.COUNTER,
+    labels=("reason",),
+)
+CHILDREN = Metric(
+    "accel_exporter.nvml.children",
+    "NVML child processes: the one in use, and those that hang in the driver and cannot be killed.",
+    Kind.GAUGE,
+    labels=("state",),
+)
+RESIDENT = Metric("accel_exporter.nvml.resident_memory", "Resident memory of the NVML child process.", Kind.GAUGE, "By")

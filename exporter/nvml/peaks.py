@@ -1,0 +1,73 @@
+"""Peak operations per second by GPU model, from a table; an unknown model has none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from exporter.model import Sample
+from exporter.nvml import metrics
+from exporter.nvml.snapshot import Gpu
+
+OWN = Path(__file__).with_name("peaks.yaml")
+_MOST_BYTES = 1 << 20
+
+
+class PeaksError(ValueError):
+    """The table is wrong: where, and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    name: re.Pattern[str]
+    flops: Mapping[str, float]
+
+
+class Peaks:
+    """Tables in order of precedence. Raises PeaksError when a file cannot be read or says something else."""
+
+    def __init__(self, override: Path | None = None) -> None:
+        self._models = [model for path in (override, OWN) if path is not None for model in _read(path)]
+
+    def samples(self, gpu: Gpu) -> Iterator[Sample]:
+        """The peaks of a GPU that can be read: its model's, and its memory's by bus width and clock."""
+        labels = {"gpu": str(gpu.index), "gpu_uuid": gpu.uuid}
+        if gpu.state != "ok":
+            return
+        for precision, flops in self.flops(gpu.identity.name).items():
+            yield metrics.PEAK_FLOPS.sample(flops, {**labels, "precision": precision})
+        bits, clock = gpu.value("memory_bus_bits"), gpu.value("clock_memory_max_mhz")
+        if bits and clock:
+            yield metrics.PEAK_BANDWIDTH.sample(int(bits * clock) * 1_000_000 * 2 // 8, labels)
+
+    def flops(self, name: str) -> Mapping[str, float]:
+        """By precision, of the first model whose pattern matches the whole name NVML gives."""
+        return next((model.flops for model in self._models if model.name.fullmatch(name)), {})
+
+
+def _read(path: Path) -> Iterator[_Model]:
+    try:
+        with path.open("rb") as file:
+            content = yaml.safe_load(file.read(_MOST_BYTES))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise PeaksError(f"{path} cannot be read as a table of peaks: {error}") from error
+    if not isinstance(content, dict):
+        raise PeaksError(f"{path} is no table of peaks: at its top it needs patterns of model names")
+    for name, peaks in content.items():
+        yield _model(path, name, peaks)
+
+
+def _model(path: Path, name: Any, peaks: Any) -> _Model:
+    try:
+        pattern = re.compile(name)
+        flops = {str(precision): float(tera) * 1e12 for precision, tera in peaks.items()}
+        if not flops or min(flops.values()) <= 0:
+            raise ValueError
+    except (AttributeError, TypeError, ValueError, re.error) as error:
+        raise PeaksError(f"{path}: {name!r} needs teraflops by precision, such as bf16: 989") from error
+    return _Model(pattern, flops)

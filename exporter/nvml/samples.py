@@ -1,0 +1,118 @@
+"""A snapshot of the GPUs as samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from exporter.model import Labels, Metric, Sample
+from exporter.nvml import metrics
+from exporter.nvml.rows import CLOCK_EVENTS, FABRIC_CONDITIONS, GPU_ROWS, INSTEAD, LINK_ROWS, MIG_ROWS, Row
+from exporter.nvml.snapshot import FAST, Driver, Gpu, Mig, Process, Snapshot, Values
+
+STATES = ("ok", "degraded", "failed", "lost", "stalled")
+_HEALTH = {"reset_required": "failed"}
+_FABRIC_REGISTERED = 3
+
+
+def samples(snapshot: Snapshot, process_labels: Callable[[int], Labels]) -> Iterator[Sample]:
+    """Every series of the GPUs; `process_labels` says who a pid is."""
+    for gpu in snapshot.gpus:
+        labels = {"gpu": str(gpu.index), "gpu_uuid": gpu.uuid}
+        yield from _status(gpu, labels)
+        if gpu.state == "ok" and snapshot.driver is not None:
+            yield metrics.INFO.sample(1, {**labels, **_info(gpu, snapshot.driver)})
+        for readings in gpu.sets.values():
+            yield from _rows(GPU_ROWS, readings.values, labels)
+        yield from _derived(gpu, labels)
+        for link in range(gpu.identity.links):
+            yield from _link(gpu.link_values(link), {**labels, "link": str(link)})
+        for mig in gpu.identity.migs if gpu.state == "ok" else ():
+            yield from _mig(mig, gpu.mig_values(mig.uuid), labels)
+        for process in gpu.processes:
+            yield from _process(process, {**process_labels(process.pid), **labels})
+
+
+def _rows(rows: Mapping[str, Row], values: Values, labels: Labels) -> Iterator[Sample]:
+    for key, value in values.items():
+        row = rows.get(key)
+        if row is not None:
+            yield Sample(row.metric, {**_own(row.metric, labels), **row.labels}, row.value(value))
+
+
+def _own(metric: Metric, labels: Labels) -> Labels:
+    return {"hw_type": "gpu", **labels} if metric.labels[0] == "hw_type" else labels
+
+
+def _status(gpu: Gpu, labels: Labels) -> Iterator[Sample]:
+    """Nothing while it is not known: before the first readings, and while NVML as a whole does not answer."""
+    if gpu.state == "ok" and FAST not in gpu.sets:
+        return
+    state = _HEALTH.get(gpu.state, gpu.state)
+    if state == "ok" and gpu.value("recovery_action"):
+        state = "degraded"
+    for known in STATES:
+        yield metrics.STATUS.sample(int(known == state), {"hw_type": "gpu", **labels, "state": known})
+
+
+def _info(gpu: Gpu, driver: Driver) -> Labels:
+    identity = gpu.identity
+    return {
+        "name": identity.name,
+        "pci_bus_id": identity.pci_bus_id,
+        "serial": identity.serial,
+        "device": "" if identity.minor is None else str(identity.minor),
+        "brand": identity.brand,
+        "compute_capability": identity.compute_capability,
+        "board_part_number": identity.board_part_number,
+        "vbios": identity.vbios,
+        "inforom_image": identity.inforom.get("image", ""),
+        "driver_version": driver.version,
+        "nvml_version": driver.nvml,
+        "cuda_version": f"{driver.cuda // 1000}.{driver.cuda % 1000 // 10}" if driver.cuda else "",
+        "mig": "enabled" if identity.mig_enabled else "disabled",
+        "virtualization": identity.vgpu,
+    }
+
+
+def _derived(gpu: Gpu, labels: Labels) -> Iterator[Sample]:
+    used, total = gpu.value("memory_used_bytes"), gpu.value("memory_bytes")
+    if used is not None and total:
+        yield metrics.MEMORY_SHARE.sample(used / total, labels)
+    reasons = gpu.value("clocks_event_reasons")
+    if reasons is not None:
+        for reason, bit in CLOCK_EVENTS.items():
+            yield metrics.CLOCK_EVENT.sample(int(bool(int(reasons) & bit)), {**labels, "reason": reason})
+    status, health = gpu.value("fabric_status"), gpu.value("fabric_health")
+    if gpu.value("fabric_state") == _FABRIC_REGISTERED and status is not None:
+        yield metrics.FABRIC_STATUS.sample(status, labels)
+    for condition, shift in FABRIC_CONDITIONS.items():
+        told = int(health or 0) >> shift & 3
+        if told in (1, 2):
+            yield metrics.FABRIC_HEALTH.sample(int(told == 1), {**labels, "condition": condition})
+
+
+def _link(values: Values, labels: Labels) -> Iterator[Sample]:
+    left = {key: value for key, value in values.items() if INSTEAD.get(key) not in values}
+    yield from _rows(LINK_ROWS, left, labels)
+
+
+def _mig(mig: Mig, values: Values, labels: Labels) -> Iterator[Sample]:
+    of_mig = {
+        **labels,
+        "mig_uuid": mig.uuid,
+        "profile": mig.profile,
+        "gpu_instance": str(mig.gpu_instance),
+        "compute_instance": str(mig.compute_instance),
+    }
+    yield metrics.MIG_INFO.sample(1, of_mig)
+    yield from _rows(MIG_ROWS, values, of_mig)
+
+
+def _process(process: Process, labels: Labels) -> Iterator[Sample]:
+    if process.memory is not None:
+        of_memory = {**labels, "kind": process.kind}
+        if process.gpu_instance is not None:
+            of_memory |= {"gpu_instance": str(process.gpu_instance), "compute_instance": str(process.compute_instance)}
+        yield metrics.PROCESS_MEMORY.sample(process.memory, of_memory)
+    for engine, percent in process.utilization.items():
+        yield metrics.PROCESS_UTILIZATION.sample(percent / 100, {**labels, "engine": engine})
