@@ -17,14 +17,17 @@ WORDS = re.compile(b"NVRM:|SXid")
 """Every line that `Decoder` knows has one of these."""
 
 _BUS = r"(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
-_XID = re.compile(rf"NVRM: Xid \({_BUS}[^)]{{0,32}}\)[^:]{{0,32}}: (?P<code>\d{{1,5}})\b(?:, )?(?P<said>.*)", re.DOTALL)
+_XID = re.compile(
+    rf"NVRM: Xid \({_BUS}[^)]{{0,32}}\)[^:]{{0,32}}: (?P<code>\d{{1,5}})\b(?:, )?(?P<said>.*)", re.DOTALL | re.ASCII
+)
 _SXID = re.compile(
     rf"nvidia-nvswitch(?P<switch>\d{{1,3}}): SXid \({_BUS}\): (?P<code>\d{{1,5}}), (?P<severity>Fatal|Non-fatal)\b"
-    r"(?:, Link (?P<link>\d{1,3})\b)?"
+    r"(?:, Link (?P<link>\d{1,3})\b)?",
+    re.ASCII,
 )
 _OWNER = re.compile(r"NVRM: GPU at PCI:" + _BUS.replace("(?:PCI:)?", "") + r": (?P<uuid>GPU-[0-9a-f-]{36})\s*$")
 _NAMED = re.compile(rf"NVRM: (?:GPU (?:at )?|The NVIDIA GPU ){_BUS}")
-_PROCESS = re.compile(r"pid='?(?P<pid>\d{1,10})\b'?(?:, name=(?P<name>.{1,15}?)(?:,|$))?", re.DOTALL)
+_PROCESS = re.compile(r"pid='?(?P<pid>\d{1,10})\b'?(?:, name=(?P<name>.{1,15}?)(?:,|$))?", re.DOTALL | re.ASCII)
 _RECOVERY = re.compile(r"changed from 0x[0-9a-f]{1,8} \(.{0,40}?\) to 0x(?P<to>[0-9a-f]{1,8})\b", re.IGNORECASE)
 _LOST = "fallen off the bus"
 _SAME_MESSAGE_NS = 1_000_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from exporter.model import Labels
 from exporter.nvml.snapshot import Snapshot
@@ -22,10 +23,8 @@ class Directory:
     def refresh(self) -> None:
         """Looks at what NVML says now."""
         for gpu in self._snapshot().gpus:
-            try:
+            with suppress(ValueError):  # a GPU of which NVML tells nothing but its index
                 self._gpus[bus_id(gpu.identity.pci_bus_id)] = (str(gpu.index), gpu.uuid)
-            except ValueError:
-                continue
 
     def learn(self, bus: str, uuid: str) -> None:
         """The driver says that this GPU is there."""
@@ -35,7 +34,8 @@ class Directory:
 
     def bus(self, uuid: str) -> str:
         """Where a GPU is; its UUID itself when that is not known."""
-        return next((bus for bus, (_, known) in self._gpus.items() if known == uuid), uuid)
+        gpus = list(self._gpus.items())  # another thread may add one
+        return next((bus for bus, (_, known) in gpus if known and known == uuid), uuid)
 
     def labels(self, device: str) -> Labels:
         """gpu, gpu_uuid and pci_bus_id of a device as Fault has it, those that are known."""

@@ -17,7 +17,7 @@ CODES = range(144, 151)
 _LINE = re.compile(
     r"(?P<unit>[A-Z][A-Z0-9_/ a-z]{0,40}?) (?P<severity>Fatal|Non-?fatal|Link Fatal) (?P<contained>XC[01]) "
     r"(?P<injected>i[01]) Link (?P<link>-?\d{1,3}) \(0x(?P<info>[0-9a-f]{1,8}) 0x(?P<status>[0-9a-f]{1,8})",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _GRAVITY = (IGNORE, AWAIT_VERDICT, NVLINK5, RESET_GPU)
 """Of several bits in a status, the gravest decides; NVLINK5 stands for one that the table lacks."""

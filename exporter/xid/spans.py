@@ -100,7 +100,7 @@ def span(telling: Telling, processes: Processes) -> Span:
         attributes["gpu.xid.recovery"] = fault.recovery
     attributes |= {**fault.details, "gpu.fault.text": fault.text, "gpu.fault.source": telling.source}
     if telling.message:
-        attributes["log.record.original"] = printable(telling.message[:_MESSAGE].encode("utf-8", "surrogateescape"))
+        attributes["log.record.original"] = printable(telling.message[:_MESSAGE].encode())
     if telling.replayed:
         attributes["gpu.fault.replayed"] = True
     gpu = dict(telling.gpu)
