@@ -1,0 +1,1 @@
+"""dcgm-exporter's names for what NVML says, and what DCGM itself says where it runs."""

@@ -1,0 +1,27 @@
+"""Fields that DCGM 4.6 renamed: old name and new name, from DCGM's own aliases (renamed.txt)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import resources
+
+
+class Aliases:
+    """Which names mean one field. A field that kept its name is its own alias."""
+
+    def __init__(self) -> None:
+        lines = (resources.files("exporter.dcgm") / "renamed.txt").read_text("ascii").splitlines()
+        self._new = dict(line.split() for line in lines)
+        self._old = {new: old for old, new in self._new.items()}
+
+    def old(self, name: str) -> str:
+        """The name up to DCGM 4.5."""
+        return self._old.get(name, name)
+
+    def new(self, name: str) -> str:
+        """The name since DCGM 4.6."""
+        return self._new.get(name, name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Every name of a renamed field, both of each."""
+        return iter((*self._new, *self._old))

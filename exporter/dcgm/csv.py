@@ -1,0 +1,98 @@
+"""Which fields are shown, under which names and types: dcgm-exporter's own choice, or that of a file in its format."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from exporter.dcgm.aliases import Aliases
+from exporter.dcgm.field import Field
+from exporter.dcgm.fields import FIELDS, UNREAD
+from exporter.model import Kind
+from exporter.options import SettingsError
+
+MOST_BYTES = 1 << 20
+_KINDS = {"gauge": Kind.GAUGE, "counter": Kind.COUNTER, "label": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One field to show. `name` is as the file has it; `field` None is one that only DCGM itself fills."""
+
+    name: str
+    kind: Kind | None
+    help: str
+    field: Field | None
+    line: int = 0
+
+    def names(self, which: str, aliases: Aliases) -> tuple[str, ...]:
+        """The names to show it by: `which` is old (the row's own name), new (since DCGM 4.6) or both."""
+        new = aliases.new(self.name)
+        return {"old": (self.name,), "new": (new,), "both": tuple(dict.fromkeys((self.name, new)))}[which]
+
+
+def default() -> tuple[Row, ...]:
+    """The rows that dcgm-exporter shows unless it is given a file."""
+    return tuple(Row(field.name, field.kind, field.help, field) for field in FIELDS if field.default)
+
+
+def read(path: Path) -> tuple[Row, ...]:
+    """The rows of a file in dcgm-exporter's format: field, type, help; `#` begins a comment line.
+
+    Raises SettingsError naming the line for what is not of that form, an unknown field or type, a field given twice.
+    """
+    aliases = Aliases()
+    known = {field.name: field for field in FIELDS}
+    rows: dict[str, Row] = {}
+    for number, cells in _lines(path):
+        where = f"{path}:{number}"
+        if len(cells) != 3:
+            raise SettingsError(
+                f'{where}: {len(cells)} values in place of three: field, type, help; a help with commas needs "quotes"'
+            )
+        name, kind, help = cells
+        if kind not in _KINDS:
+            raise SettingsError(f"{where}: {kind!r} is no type of a row; use gauge, counter or label")
+        old = aliases.old(name)
+        field = known.get(old)
+        if field is None and old not in UNREAD and old not in set(aliases):
+            raise SettingsError(f"{where}: unknown field {name!r}{_nearest(name, (*known, *UNREAD, *aliases))}")
+        if field is not None and field.kind is None and kind != "label":
+            raise SettingsError(f"{where}: {name} is a text; its type has to be label")
+        if old in rows:
+            raise SettingsError(f"{where}: {name} is in line {rows[old].line} already; remove one")
+        rows[old] = Row(name, _KINDS[kind], help, field, number)
+    return tuple(rows.values())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Number and trimmed values of every line that is neither empty nor a comment."""
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            try:
+                [cells] = csv.reader([line], skipinitialspace=True, strict=True)
+            except csv.Error as error:
+                raise SettingsError(f"{path}:{number}: not valid CSV: {error}") from None
+            yield number, [cell.strip() for cell in cells]
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"compat.dcgm.csv: {path} cannot be read: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise SettingsError(f"compat.dcgm.csv: {path} is larger than {MOST_BYTES} bytes; is it the right file?")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"compat.dcgm.csv: {path} is not UTF-8 text (byte {error.start})") from None
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {near[0]}?" if near else "; docs/dcgm-fields.md lists what there is"
