@@ -59,7 +59,9 @@ class App:
         self._push = Push(plan, self._gather, time.time()) if plan else None
         self._observer = Observer(settings, found, self._push.span if self._push else _no_span, (self._own,))
         page = landing.Page(settings.web.telemetry_path)
-        self._server = Server(settings.web, self._observer.scraper, page.render, self.reload)
+        self._server = Server(
+            settings.web, self._observer.scraper, page.render, self.reload, self._observer.gpus.release
+        )
 
     async def run(self) -> int:
         """Serves until SIGTERM or SIGINT, and returns the exit code. SIGHUP reloads."""

@@ -24,9 +24,10 @@ from exporter.web.tls import FollowingContext
 
 HEALTHY_PATHS = ("/-/healthy", "/healthz", "/health")
 READY_PATHS = ("/-/ready", "/readyz")
-TAKEN_PATHS = (*HEALTHY_PATHS, *READY_PATHS, "/-/reload")
+TAKEN_PATHS = (*HEALTHY_PATHS, *READY_PATHS, "/-/reload", "/-/release-gpus")
 DEFAULT_TIMEOUT = 10.0
 LONGEST_TIMEOUT = 120.0
+RELEASE_SECONDS, LONGEST_RELEASE = 300.0, 86_400.0
 SEND_TIMEOUT = 30.0
 IDLE_TIMEOUT = 90.0
 """Seconds that a connection may be silent, also in the middle of a request's head."""
@@ -57,12 +58,19 @@ class Server:
     """Serves what `scraper` gathers.
 
     `landing` makes the page at /. `reload` is called in a thread; its ValueError is the answer to who asked for it.
+    So is `release` with a time in seconds: it gives the GPUs back, False when that is not done, LookupError without.
     """
 
     def __init__(
-        self, settings: WebSettings, scraper: Scraper, landing: Landing, reload: Callable[[], None] | None = None
+        self,
+        settings: WebSettings,
+        scraper: Scraper,
+        landing: Landing,
+        reload: Callable[[], None] | None = None,
+        release: Callable[[float], bool] | None = None,
     ) -> None:
-        self._settings, self._scraper, self._landing, self._reload = settings, scraper, landing, reload
+        self._settings, self._scraper, self._landing = settings, scraper, landing
+        self._reload, self._release = reload, release
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="web")
         self._requests = 0
         self._reloading = asyncio.Lock()
@@ -127,6 +135,8 @@ class Server:
         if self._reload is not None:
             app.router.add_post("/-/reload", self._do_reload)
             app.router.add_put("/-/reload", self._do_reload)
+        if self._release is not None:
+            app.router.add_post("/-/release-gpus", self._do_release)
         return app
 
     @web.middleware
@@ -241,6 +251,23 @@ class Server:
             except ValueError as error:
                 raise web.HTTPInternalServerError(text=f"not reloaded: {error}\n") from None
         return web.Response(text="reloaded\n")
+
+    async def _do_release(self, request: web.Request) -> web.Response:
+        assert self._release is not None
+        given = request.query.get("seconds", "")
+        try:
+            seconds = float(given) if given else RELEASE_SECONDS
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds <= LONGEST_RELEASE:
+            raise web.HTTPBadRequest(text=f"seconds has to be a number above 0, at most {LONGEST_RELEASE:.0f}\n")
+        try:
+            done = await asyncio.to_thread(self._release, seconds)
+        except LookupError as error:
+            raise web.HTTPNotFound(text=f"{error.args[0]}\n") from None
+        if not done:
+            raise web.HTTPGatewayTimeout(text="NVML does not answer: its handles may still be held\n")
+        return web.Response(text=f"no GPU is held for {seconds:g} s\n")
 
 
 class _Refuse(asyncio.Protocol):
