@@ -65,12 +65,24 @@ def enumerate_gpus(nvml: Nvml, turn: Callable[[int], None], skip: Collection[int
 
 
 def take(nvml: Nvml, index: int, uuid: str = "") -> Device:
-    """The GPU of that UUID, or index, with a new handle and a new memory of what works. Raises NvmlError."""
+    """The GPU of that UUID, or index, with a new handle and a new memory of what works.
+
+    One that is lost after it told its UUID has no more than that. Raises NvmlError.
+    """
     if uuid:
         handle = nvml.call("nvmlDeviceGetHandleByUUID", uuid.encode())
     else:
         handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
     uuid = nvml.call("nvmlDeviceGetUUID", handle)
+    try:
+        return _identified(nvml, handle, index, uuid)
+    except NvmlError as error:
+        if error.code in WHOLE:
+            raise
+        return Device(handle, identity=Identity(uuid, index, "", ""), state=STATES.get(error.code, "failed"))
+
+
+def _identified(nvml: Nvml, handle: Any, index: int, uuid: str) -> Device:
     migs, links = mig_devices(nvml, handle), _links(nvml, handle)
     identity = Identity(
         uuid=uuid,

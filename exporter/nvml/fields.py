@@ -47,6 +47,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
                 "texture": "TEX",
                 "cbu": "CBU",
             }.items()
+            if (bits, place) != ("SBE", "CBU")
         },
         "retired_pages_single_bit": "DEV_RETIRED_SBE",
         "retired_pages_double_bit": "DEV_RETIRED_DBE",

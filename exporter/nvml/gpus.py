@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from exporter.nvml.snapshot import Event, Snapshot
+from exporter.nvml.snapshot import Event, Gpu, Readings, Snapshot
+
+More = Callable[[], Mapping[str, Readings]]
 
 
 class Gpus:
@@ -16,11 +19,27 @@ class Gpus:
         self._source: Callable[[], Snapshot] | None = None
         self._release: Callable[[float], bool] | None = None
         self._listeners: list[Callable[[Event], None]] = []
+        self._more: dict[str, More] = {}
 
     def snapshot(self) -> Snapshot:
         """What is known now, without a call to NVML: what is too old is left out."""
         source = self._source
-        return source() if source else Snapshot("absent", "the NVML collector is off")
+        snapshot = source() if source else Snapshot("absent", "the NVML collector is off")
+        for name, more in self._more.copy().items():
+            read = more()
+            gpus = (_with(gpu, name, read[gpu.uuid]) if gpu.uuid in read else gpu for gpu in snapshot.gpus)
+            snapshot = replace(snapshot, gpus=tuple(gpus))
+        return snapshot
+
+    def supplement(self, name: str, more: More | None) -> None:
+        """Has readings from elsewhere, by UUID, be in snapshots as a set of that name; None has them no longer.
+
+        They add to what NVML says: of a reading that both have NVML's counts, and of a GPU that is lost there is none.
+        """
+        if more is None:
+            self._more.pop(name, None)
+        else:
+            self._more[name] = more
 
     def listen(self, listener: Callable[[Event], None]) -> None:
         """Has `listener` called, in a thread of the collector's, for each event from now on; it must not block."""
@@ -54,3 +73,10 @@ class Gpus:
             listeners = list(self._listeners)
         for listener in listeners:
             listener(event)
+
+
+def _with(gpu: Gpu, name: str, read: Readings) -> Gpu:
+    if gpu.state != "ok":
+        return gpu
+    values = {key: value for key, value in read.values.items() if gpu.value(key) is None}
+    return replace(gpu, sets={**gpu.sets, name: replace(read, values=values)})

@@ -106,7 +106,7 @@ class Worker:
             self._events.register(self._devices)
 
     def _renew(self, place: int) -> bool:
-        """Takes a GPU anew when it failed, or its MIG devices are others now; True when it did."""
+        """Takes a GPU anew when it failed, or its MIG devices are others now; True when there is news to tell."""
         device = self._devices[place]
         self._turn(device.identity.index)
         try:
@@ -115,12 +115,16 @@ class Worker:
                 same = (migs is not None, tuple(it.identity for it in migs or ()))
                 if same == (device.identity.mig_enabled, device.identity.migs):
                     return False
-            self._devices[place] = devices.take(self._nvml, device.identity.index, device.identity.uuid)
+            taken = devices.take(self._nvml, device.identity.index, device.identity.uuid)
         except NvmlError as error:
             if error.code in WHOLE:
                 raise
             return False
-        return True
+        if taken.state == "ok":
+            self._devices[place] = taken
+            return True
+        before, device.state = device.state, taken.state
+        return before != device.state
 
     def _read_what_is_due(self) -> None:
         began = time.monotonic()

@@ -755,13 +755,13 @@ static int processes(const struct device *device, const char *kind, unsigned *ro
 {
 	unsigned found = 0;
 	for (int i = 0; i < MOST_PROCESSES; i++) {
-		char key[32], its[16], bytes[32];
+		char key[32], its[32], bytes[32];
 		unsigned pid;
 		snprintf(key, sizeof key, "process.%d", i);
 		const char *line = text(device, key);
 		if (!line)
 			break;
-		if (sscanf(line, "%u %15s %31s", &pid, its, bytes) != 3 || !strstr(its, kind))
+		if (sscanf(line, "%u %31s %31s", &pid, its, bytes) != 3 || !strstr(its, kind))
 			continue;
 		uint64_t memory = 0;
 		double real;

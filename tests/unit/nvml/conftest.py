@@ -1,0 +1,12 @@
+"""The stand-in libraries are built once for these tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.standins import nvml
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _libraries() -> None:
+    nvml.build()
