@@ -27,6 +27,24 @@ class Processes(Protocol):
         ...
 
 
+class Allocations(Protocol):
+    """Whom a GPU is given to."""
+
+    def of(self, uuid: str) -> Labels:
+        """The pod, namespace and container of a GPU or MIG device by its UUID, as far as known and as far as it is one.
+
+        `hpc_job` may be among them. Answers at once.
+        """
+        ...
+
+
+class NoAllocations:
+    """Knows nothing."""
+
+    def of(self, _: str) -> Labels:
+        return {}
+
+
 class Clock:
     """Maps the kernel's monotonic nanoseconds (bpf_ktime_get_ns) to wall time, also after the clock was set."""
 
@@ -53,6 +71,7 @@ class Node:
     """Takes a finished span; never blocks or raises. What cannot be kept is counted there."""
     clock: Clock = field(default_factory=Clock)
     gpus: Gpus = field(default_factory=Gpus)
+    allocations: Allocations = field(default_factory=NoAllocations)
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from exporter.bpf.targets import HOST_PID_NAMESPACE
-from exporter.model import Labels, Metric, Sample, Unavailable
+from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Flag, Node
 from exporter.nvml import metrics
 from exporter.nvml.peaks import Peaks
+from exporter.nvml.pids import labels_of
 from exporter.nvml.samples import samples
 from exporter.nvml.snapshot import FAST, PROCESSES, SLOW
 from exporter.nvml.supervisor import Supervisor
@@ -40,7 +40,7 @@ class Nvml:
         self._peaks = Peaks(Path(node.settings["peaks"]) if node.settings["peaks"] else None)
         intervals = {set: _interval(node, f"{set}-interval") for set in (FAST, PROCESSES, SLOW)}
         self._supervisor = Supervisor(intervals, node.gpus.tell)
-        self._labels: Callable[[int], Labels] = node.processes.labels if _shows_host(node.proc) else _pid_only
+        self._labels = labels_of(node.processes, node.proc)
 
     def start(self) -> None:
         """Starts the child; what it reads comes later."""
@@ -55,6 +55,7 @@ class Nvml:
                 f"NVML cannot be used: {snapshot.reason}",
                 "nothing is to be done without NVIDIA GPUs; where they are, install the driver: it is looked for again",
             )
+        snapshot = self._node.gpus.snapshot()
         yield from samples(snapshot, self._labels)
         for gpu in snapshot.gpus:
             yield from self._peaks.samples(gpu)
@@ -80,18 +81,3 @@ def _interval(node: Node, name: str) -> float:
     if seconds < SHORTEST_INTERVAL:
         raise SettingsError(f"collector.nvml.{name}: {seconds} is too often, {SHORTEST_INTERVAL} s is the least")
     return seconds
-
-
-def _pid_only(pid: int) -> Labels:
-    return {"pid": str(pid)}
-
-
-def _shows_host(proc: Path) -> bool:
-    """Whether /proc shows the host's pids, which are those NVML tells; a container's would be other processes'."""
-    for namespace in (Path("/proc/self/ns/pid") if proc == Path("/proc") else None, proc / "1/ns/pid"):
-        try:
-            if namespace is not None and namespace.stat().st_ino == HOST_PID_NAMESPACE:
-                return True
-        except OSError:
-            continue
-    return False

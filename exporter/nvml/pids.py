@@ -1,0 +1,32 @@
+"""Who the pids are that NVML tells: those of the host's pid namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exporter.bpf.targets import HOST_PID_NAMESPACE
+from exporter.model import Labels
+
+if TYPE_CHECKING:
+    from exporter.node import Processes
+
+
+def labels_of(processes: Processes, proc: Path) -> Callable[[int], Labels]:
+    """What tells the labels of a pid. Only its pid where `proc` shows a container's: there it is another process."""
+    return processes.labels if _shows_host(proc) else _pid_only
+
+
+def _pid_only(pid: int) -> Labels:
+    return {"pid": str(pid)}
+
+
+def _shows_host(proc: Path) -> bool:
+    for namespace in (Path("/proc/self/ns/pid") if proc == Path("/proc") else None, proc / "1/ns/pid"):
+        try:
+            if namespace is not None and namespace.stat().st_ino == HOST_PID_NAMESPACE:
+                return True
+        except OSError:
+            continue
+    return False
