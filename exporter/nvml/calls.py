@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
-import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +17,6 @@ import pynvml  # type: ignore[import-untyped]
 from exporter.nvml.codes import INVALID_ARGUMENT, NEVER, NO_FUNCTION, NOT_FOUND, STATES, WHOLE
 from exporter.nvml.fields import Call
 from exporter.nvml.snapshot import Values
-
-_PR_SET_PDEATHSIG = 1
 
 
 class NvmlError(Exception):
@@ -134,13 +130,6 @@ class Nvml:
 def address(handle: Any) -> int:
     """What tells handles apart that were made by different calls."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
-def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when the thread that started it ends. Ends at once if that was before."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit(0)
 
 
 def field_id(name: str) -> int | None:

@@ -14,8 +14,9 @@ import sys
 import time
 from contextlib import suppress
 
+from exporter.child import die_with_parent, private_output
 from exporter.nvml import devices
-from exporter.nvml.calls import Nvml, NvmlError, die_with_parent
+from exporter.nvml.calls import Nvml, NvmlError
 from exporter.nvml.codes import STATES, WHOLE
 from exporter.nvml.devices import Device
 from exporter.nvml.events import Events
@@ -232,9 +233,7 @@ _READERS = {FAST: Worker._fast, PROCESSES: Worker._processes, SLOW: Worker._slow
 def main(argument: str) -> None:
     options = Options(**json.loads(argument))
     die_with_parent(options.parent)
-    output = os.dup(1)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)  # what the library prints is none of the parent's business
+    output = private_output()
     worker = Worker(options, output, 0)
 
     def stop(_: int, __: object) -> None:

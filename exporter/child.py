@@ -1,0 +1,100 @@
+"""A child process as its parent holds it: started, read from, told to end, and given up when it does not.
+
+What may block for ever in the kernel or crash is called in one of these, never in the exporter itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import exporter
+
+MOST_BYTES = 4 << 20
+"""The longest line; 72 links of a GPU are 40 KB."""
+KILL_SECONDS = 1.0
+"""A killed process that is still there after that waits in the kernel: it cannot be waited for."""
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildProcess:
+    """Runs `python -m MODULE ARGUMENT`, which finds this package and what is in `places`, and no other packages.
+
+    The thread that makes this must outlive it: the kernel kills the child when it ends (die_with_parent).
+    """
+
+    def __init__(self, module: str, argument: str, places: Iterable[Path]) -> None:
+        found = [Path(exporter.__file__).parents[1], *places]
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-S", "-m", module, argument],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, found))},
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
+        os.set_blocking(self._input.fileno(), False)
+        self._rest = b""
+        self.pid = self._process.pid
+
+    def lines(self, seconds: float) -> list[bytes] | None:
+        """What it said within that time, line by line; None once it has ended. Raises ValueError for endless lines."""
+        readable, _, _ = select.select([self._output], [], [], seconds)
+        if not readable:
+            return []
+        received = os.read(self._output.fileno(), 1 << 16)
+        if not received:
+            return None
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        if len(self._rest) > MOST_BYTES:
+            raise ValueError(f"a line of more than {MOST_BYTES} bytes")
+        return lines
+
+    def command(self, text: str) -> None:
+        """Tells it something, in vain if it does not listen. Any thread may."""
+        with suppress(OSError, ValueError):
+            os.write(self._input.fileno(), text.encode() + b"\n")
+
+    def hang_up(self) -> None:
+        """Closes its input: it gives its handles back and ends, if it still can."""
+        with suppress(OSError):
+            self._input.close()
+
+    def ended(self) -> int | None:
+        """Its exit status, negative for a signal; None while it is there."""
+        return self._process.poll()
+
+    def kill(self) -> bool:
+        """Kills it and waits a moment; False when it is still there, which is for whom it is abandoned."""
+        self._process.kill()
+        until = time.monotonic() + KILL_SECONDS
+        while self._process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        self.hang_up()
+        self._output.close()
+        return self._process.poll() is not None
+
+
+def die_with_parent(parent: int) -> None:
+    """Of the child: has the kernel kill it when the thread that started it ends. Ends at once if that was before."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit(0)
+
+
+def private_output() -> int:
+    """Of the child: a descriptor of its own for what it tells; what libraries print goes nowhere from now on."""
+    output = os.dup(1)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    return output
