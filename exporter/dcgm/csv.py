@@ -36,7 +36,17 @@ class Row:
 
 def default() -> tuple[Row, ...]:
     """The rows that dcgm-exporter shows unless it is given a file."""
-    return tuple(Row(field.name, field.kind, field.help, field) for field in FIELDS if field.default)
+    return tuple(row for row in every() if row.field and row.field.default)
+
+
+def every() -> tuple[Row, ...]:
+    """All rows that can be filled, under the names up to DCGM 4.5."""
+    return tuple(Row(field.name, field.kind, field.help, field) for field in FIELDS)
+
+
+def why_unread(name: str) -> str:
+    """Why a known field is not filled from NVML."""
+    return UNREAD.get(Aliases().old(name), "only DCGM itself tells it; --dcgm.url passes on what a dcgm-exporter says")
 
 
 def read(path: Path) -> tuple[Row, ...]:

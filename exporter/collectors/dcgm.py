@@ -1,0 +1,185 @@
+"""In place of dcgm-exporter: its series by its own names, from NVML; and what DCGM says where it runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from exporter.bpf.status import SOURCE_AGE
+from exporter.dcgm import csv
+from exporter.dcgm.derived import Derived
+from exporter.dcgm.endpoint import Endpoint, Passed, check
+from exporter.dcgm.engine import EMBEDDED
+from exporter.dcgm.owners import Owners
+from exporter.dcgm.profiling import Profiling
+from exporter.dcgm.series import HOSTNAME_LABELS, Series, Target, metric
+from exporter.model import Kind, Metric, Sample, Unavailable
+from exporter.node import Node
+from exporter.nvml.pids import labels_of
+from exporter.nvml.snapshot import Values
+from exporter.options import Option, SettingsError, Value
+
+OPTIONS = (
+    Option("compat.dcgm", False, "also dcgm-exporter's series, in its names, units and labels, from NVML", "dcgm"),
+    Option(
+        "compat.dcgm.csv",
+        "",
+        "which fields, in dcgm-exporter's own format; empty: its default ones",
+        "dcgm",
+        metavar="FILE",
+    ),
+    Option(
+        "compat.dcgm.names",
+        "old",
+        "names of the fields: old as up to DCGM 4.5 (and as the file has them), new as since 4.6, or both",
+        "dcgm",
+        choices=("old", "new", "both"),
+    ),
+    Option(
+        "compat.hostname-label",
+        "Hostname",
+        "label of this node's name: Hostname as dcgm-exporter up to 4.8.2, hostname as after it",
+        "dcgm",
+        choices=tuple(HOSTNAME_LABELS),
+    ),
+    Option("dcgm.url", "", "a dcgm-exporter whose series are passed on, with pod and gpu_uuid", "dcgm", metavar="URL"),
+    Option(
+        "dcgm.bindings",
+        "",
+        "folder of NVIDIA's Python bindings (pydcgm.py): DCGM is asked for what NVML lacks before Hopper",
+        "dcgm",
+        metavar="DIR",
+    ),
+    Option(
+        "dcgm.host-engine",
+        "localhost",
+        f"host or host:port of the nv-hostengine that the bindings ask; {EMBEDDED}: one in a child of ours",
+        "dcgm",
+        metavar="HOST",
+    ),
+    Option("dcgm.interval", 15.0, "between two readings of either", "dcgm", duration=True),
+)
+FILLED = tuple(metric(row, row.name) for row in csv.every() if row.kind is not None)
+"""With the default help; what a file says of a field may differ."""
+SUCCESS = Metric(
+    "accel_exporter.dcgm.success",
+    "1 when DCGM, or the dcgm-exporter beside us, answered when it was last asked, else 0.",
+    Kind.GAUGE,
+    labels=("source",),
+)
+REFUSED = Metric(
+    "accel_exporter.dcgm.lines.refused",
+    "Lines of the last page of the dcgm-exporter beside us that are no gauge or counter, or too many.",
+    Kind.GAUGE,
+)
+LOOK_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
+    """The collector's settings with the rows to show; None when nothing of it is switched on. Raises SettingsError."""
+    if values["compat.dcgm.csv"] and not values["compat.dcgm"]:
+        raise SettingsError("compat.dcgm.csv has no effect without compat.dcgm; give both")
+    if not (values["compat.dcgm"] or values["dcgm.url"] or values["dcgm.bindings"]):
+        return None
+    if float(str(values["dcgm.interval"])) < 1:
+        raise SettingsError("dcgm.interval: 1s is the least")
+    if values["dcgm.url"]:
+        check(str(values["dcgm.url"]))
+    bindings = Path(str(values["dcgm.bindings"]))
+    if values["dcgm.bindings"] and not (bindings / "pydcgm.py").is_file():
+        raise SettingsError(
+            f"dcgm.bindings: there is no pydcgm.py in {bindings}; "
+            "DCGM 4 has it in /usr/share/datacenter-gpu-manager-4/bindings/python3"
+        )
+    file = str(values["compat.dcgm.csv"])
+    return {**values, "rows": csv.read(Path(file)) if file else csv.default()}
+
+
+def create(node: Node) -> Dcgm:
+    return Dcgm(node)
+
+
+class Dcgm:
+    """Shows what the NVML collector has read, in other names, and what up to two more sources say in the background."""
+
+    name = "dcgm"
+
+    def __init__(self, node: Node) -> None:
+        settings = node.settings
+        self._gpus = node.gpus
+        self._owner = Owners(node.allocations, labels_of(node.processes, node.proc))
+        self._derived = Derived()
+        self._rows: tuple[csv.Row, ...] = settings["rows"] if settings["compat.dcgm"] else ()
+        hostname = os.environ.get("NODE_NAME") or socket.gethostname()
+        self._series = Series(self._rows, settings["compat.dcgm.names"], settings["compat.hostname-label"], hostname)
+        interval = settings["dcgm.interval"]
+        self._endpoint = Endpoint(settings["dcgm.url"], interval) if settings["dcgm.url"] else None
+        self._passed = Passed()
+        bindings = settings["dcgm.bindings"]
+        self._profiling = Profiling(Path(bindings), settings["dcgm.host-engine"], interval) if bindings else None
+        self._closing = threading.Event()
+        self._looker = threading.Thread(target=self._look, name="dcgm window", daemon=True)
+
+    def start(self) -> None:
+        """Starts the other sources; says which of the fields asked for nobody fills."""
+        for row in self._rows:
+            if row.field is None and self._endpoint is None:
+                log.warning("%s (line %d) is not filled: %s", row.name, row.line, csv.why_unread(row.name))
+        self._gpus.listen(self._derived.event)
+        if self._endpoint is not None:
+            self._endpoint.start()
+        if self._profiling is not None:
+            self._gpus.supplement(self.name, self._profiling.readings)
+            self._profiling.start()
+        if any(row.field and row.field.key.startswith("clock_events") for row in self._rows):
+            self._looker.start()
+
+    def collect(self) -> Iterator[Sample]:
+        """What is known. Raises Unavailable when that is nothing because there is no NVML."""
+        snapshot = self._gpus.snapshot()
+        if snapshot.state == "absent" and self._endpoint is None and self._profiling is None:
+            raise Unavailable(f"there is no NVML to fill the fields: {snapshot.reason}", "see the collector nvml")
+        self._derived.look(snapshot)
+        page = self._endpoint.page() if self._endpoint is not None else None
+        if page is not None:
+            yield from self._passed.samples(page, snapshot, self._owner)
+            yield REFUSED.sample(page.refused)
+        given = self._passed.given(page) if page is not None else frozenset()
+        yield from self._series.samples(snapshot, self._derived.readings, self._asked, self._owner, given)
+        for source, other in (("endpoint", self._endpoint), ("bindings", self._profiling)):
+            if other is not None:
+                yield SUCCESS.sample(int(not other.failure), {"source": source})
+                age = other.age()
+                if age is not None:
+                    yield SOURCE_AGE.sample(age, {"source": f"dcgm_{source}"})
+
+    def problems(self) -> Iterator[str]:
+        """For the landing page."""
+        if self._endpoint is not None and self._endpoint.failure:
+            yield f"dcgm-exporter cannot be read: {self._endpoint.failure}"
+        if self._profiling is not None and self._profiling.failure:
+            yield f"DCGM cannot be asked: {self._profiling.failure}"
+
+    def close(self) -> None:
+        self._closing.set()
+        self._gpus.unlisten(self._derived.event)
+        if self._endpoint is not None:
+            self._endpoint.close()
+        if self._profiling is not None:
+            self._gpus.supplement(self.name, None)
+            self._profiling.close()
+
+    def _asked(self, target: Target) -> Values:
+        """DCGM is asked about whole GPUs, which tells nothing of an instance."""
+        return self._profiling.values(target.gpu.uuid) if self._profiling is not None and not target.migs else {}
+
+    def _look(self) -> None:
+        while not self._closing.wait(LOOK_SECONDS):
+            self._derived.look(self._gpus.snapshot())
