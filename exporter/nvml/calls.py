@@ -1,7 +1,7 @@
 """Every NVML call goes through here: counted, structures passed by reference, failures told apart. Of the child only.
 
 nvidia-ml-py passes some structures to C as they are given: by value they would be read, and written, as an address.
-Those calls get a reference here (fields.Call.structure); it makes the reference itself in all others we use.
+Those calls get a reference here (questions.Call.structure); it makes the reference itself in all others we use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pynvml  # type: ignore[import-untyped]
 
 from exporter.nvml.codes import INVALID_ARGUMENT, NEVER, NO_FUNCTION, NOT_FOUND, STATES, WHOLE
-from exporter.nvml.fields import Call
+from exporter.nvml.questions import Call
 from exporter.nvml.snapshot import Values
 
 

@@ -34,13 +34,17 @@ def _row(metric: Metric, times: int = 1, over: int = 1, **labels: str) -> Row:
     return Row(metric, times, over, labels)
 
 
+def _ecc(error_type: str, lifetime: str, location: str) -> Row:
+    if location == "total":
+        return _row(metrics.ERRORS, error_type=error_type, lifetime=lifetime)
+    return _row(metrics.ECC, error_type=error_type, lifetime=lifetime, location=location)
+
+
 _CLOCKS = ("graphics", "sm", "memory", "video")
 _TENSOR_KINDS = ("dfma", "hmma", "dmma", "imma")
 _DIRECTIONS = {"rx": "receive", "tx": "transmit"}
 _DIRECTIONS = {"rx": "receive", "tx": "transmit"}
 _LIFETIMES = ("volatile", "aggregate")
-_LOCATIONS = ("l1", "l2", "dram", "register", "texture", "cbu")
-_ERROR_TYPES = ("corrected", "uncorrected")
 _MARGINS = ("shutdown", "slowdown", "memory_max", "gpu_max")
 
 GPU_ROWS: Mapping[str, Row] = {
@@ -104,15 +108,7 @@ GPU_ROWS: Mapping[str, Row] = {
         if key.startswith("nvlink_")
     },
     **{
-        f"ecc_{error}_{lifetime}_total": _row(metrics.ERRORS, error_type=error, lifetime=lifetime)
-        for error in _ERROR_TYPES
-        for lifetime in _LIFETIMES
-    },
-    **{
-        f"ecc_{error}_{lifetime}_{location}": _row(metrics.ECC, error_type=error, lifetime=lifetime, location=location)
-        for error in _ERROR_TYPES
-        for lifetime in _LIFETIMES
-        for location in _LOCATIONS
+        key: _ecc(*key.split("_")[1:]) for key in FIELDS[SLOW] if key.startswith(("ecc_corrected_", "ecc_uncorrected_"))
     },
     **{
         f"sram_{key}_{lifetime}": _row(metrics.ECC, error_type=error, lifetime=lifetime, location="sram")

@@ -20,9 +20,9 @@ from exporter.nvml.calls import Nvml, NvmlError
 from exporter.nvml.codes import STATES, WHOLE
 from exporter.nvml.devices import Device
 from exporter.nvml.events import Events
-from exporter.nvml.fields import CALLS, MEMORY, PCIE_THROUGHPUT, link_calls
 from exporter.nvml.gpm import Gpm
 from exporter.nvml.processes import processes
+from exporter.nvml.questions import CALLS, MEMORY, PCIE_THROUGHPUT, link_calls
 from exporter.nvml.snapshot import (
     FAST,
     PROCESSES,

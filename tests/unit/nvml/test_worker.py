@@ -13,7 +13,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from exporter.nvml.fields import CALLS, FIELDS, GPM, GPM_COUNTERS, TOTALS
+from exporter.nvml.fields import FIELDS, GPM, GPM_COUNTERS, TOTALS
+from exporter.nvml.questions import CALLS
 from exporter.nvml.snapshot import (
     FAST,
     PROCESSES,

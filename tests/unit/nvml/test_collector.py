@@ -1,0 +1,113 @@
+"""The collector: its settings, what it says without NVML, and whose pids it believes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.collectors import nvml
+from exporter.model import Labels, Unavailable
+from exporter.node import Node
+from exporter.options import SettingsError
+from tests.standins.nvml import Scenario
+
+DEFAULTS = {flag.name: flag.default for flag in nvml.FLAGS}
+QUICK = DEFAULTS | {"fast-interval": 0.25, "processes-interval": 0.25, "slow-interval": 0.5}
+
+
+class Names:
+    def labels(self, pid: int) -> Labels:
+        return {"pid": str(pid), "comm": "train"}
+
+    def forget(self, pid: int) -> None: ...
+
+
+def node(settings: Mapping[str, Any] = QUICK, proc: Path = Path("/proc")) -> Node:
+    return Node(settings, Names(), None, lambda _: None, proc=proc)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["fast-interval", "processes-interval", "slow-interval"])
+def test_too_often(name: str) -> None:
+    """An interval that is too short is refused by its name."""
+    with pytest.raises(SettingsError, match=f"collector.nvml.{name}: 0.1 is too often"):
+        nvml.create(node(DEFAULTS | {name: 0.1}))
+
+
+def test_without_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library a scrape says so at once; the landing page has no problem to tell."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    collector = nvml.create(node())
+    collector.start()
+    try:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                list(collector.collect())
+            except Unavailable as error:
+                reason = error.reason
+                break
+            time.sleep(0.05)
+    finally:
+        collector.close()
+
+    assert reason.startswith("NVML cannot be used: nvmlInit")
+    assert [] == list(collector.problems())
+
+
+def test_process_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML tells the host's pids: where /proc is a container's, a pid is all that is said of a process."""
+    for name, value in Scenario(tmp_path, **{"gpu0.process.0": "4242 compute 4096"}).environment().items():
+        monkeypatch.setenv(name, value)
+
+    assert [{"pid": "4242"}] == _processes(node(proc=tmp_path))
+    assert [{"pid": "4242", "comm": "train"}] == _processes(_host())
+
+
+def _host() -> Node:
+    if Path("/proc/self/ns/pid").stat().st_ino != 0xEFFFFFFC:
+        pytest.skip("this is not the host's pid namespace")
+    return node()
+
+
+def _processes(of: Node) -> list[dict[str, str]]:
+    collector = nvml.create(of)
+    collector.start()
+    try:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            found = [it for it in collector.collect() if it.metric.name == "gpu.process.memory.usage"]
+            if found:
+                break
+            time.sleep(0.05)
+    finally:
+        collector.close()
+    own = ("gpu", "gpu_uuid", "kind")
+    return [{name: value for name, value in it.labels.items() if name not in own} for it in found]
+
+
+def test_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other collectors see the GPUs while this one runs, and none before and after."""
+    for name, value in Scenario(tmp_path, gpus=2).environment().items():
+        monkeypatch.setenv(name, value)
+    shared = dataclasses.replace(node())
+    before = shared.gpus.snapshot()
+    with pytest.raises(LookupError, match="no GPU is held"):
+        shared.gpus.release(1.0)
+    collector = nvml.create(shared)
+    collector.start()
+    try:
+        deadline = time.monotonic() + 10
+        while len(shared.gpus.snapshot().gpus) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        during = shared.gpus.snapshot()
+    finally:
+        collector.close()
+
+    assert ("absent", 0) == (before.state, len(before.gpus))
+    assert ("running", 2) == (during.state, len(during.gpus))
+    assert "absent" == shared.gpus.snapshot().state

@@ -1,0 +1,313 @@
+"""The parent's side: hangs, crashes and refusals of the child, real ones on the stand-in and made-up ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from exporter.nvml.child import Child
+from exporter.nvml.snapshot import Driver, Event, Identity, Message, Options, Snapshot, Started, encode
+from exporter.nvml.supervisor import Supervisor
+from exporter.views import prometheus
+from tests.standins.nvml import INTERVALS, UUID, Scenario
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    made = Scenario(tmp_path, gpus=3)
+    for name, value in made.environment().items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@contextmanager
+def running(
+    spawn: Callable[[Options], Child] = Child, tell: Callable[[Event], None] = lambda _: None
+) -> Iterator[Supervisor]:
+    supervisor = Supervisor(INTERVALS, tell, spawn)
+    supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.close()
+
+
+def until(happened: Callable[[], bool], seconds: float = 15.0) -> float:
+    """The seconds it took; fails when it does not happen."""
+    began = time.monotonic()
+    while not happened():
+        if time.monotonic() - began > seconds:
+            pytest.fail(f"it did not happen within {seconds} s")
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def values(supervisor: Supervisor) -> dict[str, float]:
+    """Its own metrics by series."""
+    page = prometheus.render(supervisor.samples()).text.decode()
+    lines = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
+    return {series: float(value) for series, _, value in lines}
+
+
+def states(snapshot: Snapshot) -> list[str]:
+    return [gpu.state if gpu.sets or gpu.state != "ok" else "unread" for gpu in snapshot.gpus]
+
+
+def all_ok(supervisor: Supervisor) -> bool:
+    snapshot = supervisor.snapshot()
+    return snapshot.state == "running" and states(snapshot) == ["ok", "ok", "ok"]
+
+
+def stalled(supervisor: Supervisor) -> bool:
+    return values(supervisor)['accel_exporter_source_stalled{source="nvml"}'] == 1
+
+
+def test_reads(scenario: Scenario) -> None:
+    """What the child reads is there, with the age of each set."""
+    with running() as supervisor:
+        until(lambda: all_ok(supervisor) and len(supervisor.snapshot().gpus[2].sets) == 3)
+        own = values(supervisor)
+
+    ages = [own[f'accel_exporter_source_age_seconds{{source="nvml_{set}"}}'] for set in INTERVALS]
+    assert all(0 < age < 3 * interval for age, interval in zip(ages, INTERVALS.values(), strict=True))
+    assert (0, 1, 0) == (
+        own['accel_exporter_source_stalled{source="nvml"}'],
+        own['accel_exporter_nvml_children{state="in_use"}'],
+        own["accel_exporter_nvml_released"],
+    )
+    assert own["accel_exporter_nvml_calls_total"] > 100
+    assert 5e6 < own["accel_exporter_nvml_resident_memory_bytes"] < 25e6
+
+
+def test_hang(scenario: Scenario) -> None:
+    """A call that hangs is a stall within three intervals; the child is replaced, and the GPU it hung on left alone."""
+    with running() as supervisor:
+        until(lambda: all_ok(supervisor))
+        scenario.set({"hang": "nvmlDeviceGetPowerUsage@1"})
+        noticed = until(lambda: stalled(supervisor))
+        until(lambda: states(supervisor.snapshot()) == ["ok", "stalled", "ok"])
+        restarts = values(supervisor)['accel_exporter_nvml_restarts_total{reason="stalled"}']
+
+        assert stalled(supervisor)
+
+    assert noticed < 3 * INTERVALS["fast"] + INTERVALS["fast"]  # a hang begins up to one interval after it was made
+    assert 1 == restarts
+
+
+def test_hang_at_the_start(scenario: Scenario) -> None:
+    """A library that hangs in its initialisation is a stall, without a GPU."""
+    scenario.set({"hang": "nvmlInitWithFlags"})
+    with running() as supervisor:
+        until(lambda: stalled(supervisor))
+
+        assert ("stalled", ()) == (supervisor.snapshot().state, supervisor.snapshot().gpus)
+
+
+def test_crash(scenario: Scenario) -> None:
+    """A library that crashes costs a moment: the child is started again."""
+    with running() as supervisor:
+        until(lambda: all_ok(supervisor))
+        scenario.set({"crash": "nvmlDeviceGetFieldValues"})
+        until(lambda: supervisor.snapshot().state == "restarting")
+        reason = supervisor.snapshot().reason
+        scenario.set({"crash": None})
+        until(lambda: all_ok(supervisor))
+        restarts = values(supervisor)['accel_exporter_nvml_restarts_total{reason="crashed"}']
+
+    assert "the child crashed: Segmentation fault" == reason
+    assert restarts >= 1
+
+
+def test_driver_replaced(scenario: Scenario) -> None:
+    """After the driver was replaced (18) only a new process can use it: there is one, and it reads."""
+    with running() as supervisor:
+        until(lambda: all_ok(supervisor))
+        scenario.set({"error.nvmlDeviceGetFieldValues": 18})
+        until(lambda: supervisor.snapshot().state == "restarting")
+        scenario.set({"error.nvmlDeviceGetFieldValues": None, "driver": "590.10"})
+        until(lambda: all_ok(supervisor))
+        driver = supervisor.snapshot().driver
+        own = values(supervisor)
+
+    assert driver is not None and "590.10" == driver.version
+    assert 1 == own['accel_exporter_nvml_restarts_total{reason="driver_replaced"}']
+
+
+def test_driver_comes_later(scenario: Scenario) -> None:
+    """Without a driver there is no NVML, which is no fault; it is looked for again."""
+    scenario.set({"init": 9})
+    with running() as supervisor:
+        until(lambda: supervisor.snapshot().state == "absent")
+        scenario.set({"init": None})
+        until(lambda: all_ok(supervisor))
+
+        assert not any(value for series, value in values(supervisor).items() if "restarts" in series)
+
+
+def test_gpu_lost(scenario: Scenario) -> None:
+    """A GPU that is lost is told with its UUID, its readings vanish, also after the child was replaced."""
+    with running() as supervisor:
+        until(lambda: all_ok(supervisor))
+        scenario.set({"gpu2.lost": 1})
+        until(lambda: states(supervisor.snapshot()) == ["ok", "ok", "lost"])
+        scenario.set({"crash": "nvmlDeviceGetName"})
+        scenario.set({"gpu0.mig": 1})  # which has GPU 0 taken anew, so the crash happens
+        until(lambda: supervisor.snapshot().state == "restarting")
+        scenario.set({"crash": None})
+        until(lambda: supervisor.snapshot().state == "running")
+
+        assert ["ok", "ok", "lost"] == [gpu.state for gpu in supervisor.snapshot().gpus]
+        assert UUID.format(2) == supervisor.snapshot().gpus[2].uuid
+
+
+def test_release(scenario: Scenario) -> None:
+    """Handles are given back when asked for, which is told, and taken again afterwards."""
+    with running() as supervisor:
+        until(lambda: all_ok(supervisor))
+
+        assert supervisor.release(1.0)
+        assert 1 == scenario.calls()["nvmlShutdown"]
+        assert 1 == values(supervisor)["accel_exporter_nvml_released"]
+        assert not any(gpu.sets for gpu in supervisor.snapshot().gpus)
+        until(lambda: all_ok(supervisor))
+
+
+def test_release_of_a_child_that_hangs(scenario: Scenario) -> None:
+    """When the child hangs, whoever asked for the release is told that nothing is sure; no new one takes handles."""
+    with running() as supervisor:
+        until(lambda: all_ok(supervisor))
+        scenario.set({"hang": "nvmlDeviceGetPowerUsage"})
+        until(lambda: stalled(supervisor))
+
+        assert not supervisor.release(30.0)
+        scenario.set({"hang": None})
+        time.sleep(1.5)
+        assert 1 == scenario.calls()["nvmlInitWithFlags"]
+
+
+def test_events(scenario: Scenario) -> None:
+    """Events are told as they come, and kept."""
+    heard: list[Event] = []
+    with running(tell=heard.append) as supervisor:
+        until(lambda: all_ok(supervisor))
+        scenario.set({"event.1": "1 8 79"})
+        until(lambda: bool(heard))
+
+        assert tuple(heard) == supervisor.snapshot().events
+    assert (UUID.format(1), "xid", 79) == (heard[0].uuid, heard[0].kind, heard[0].data)
+
+
+def test_close_while_it_hangs(scenario: Scenario) -> None:
+    """A hanging child does not keep the exporter from ending within its time, and does not outlive it."""
+    with running() as supervisor:
+        until(lambda: all_ok(supervisor))
+        pid = _child(supervisor)
+        scenario.set({"hang": "nvmlDeviceGetPowerUsage"})
+        until(lambda: stalled(supervisor))
+        began = time.monotonic()
+        supervisor.close()
+
+    assert time.monotonic() - began < 4.0
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def _child(supervisor: Supervisor) -> int:
+    child = supervisor._child
+    assert child is not None
+    return child.pid
+
+
+class Immortal:
+    """A child that says a few things, then nothing any more, and cannot be killed while `immortal` is set."""
+
+    started: list[Immortal] = []
+
+    def __init__(self, _: Options) -> None:
+        self.pid = os.getpid()
+        self.dead = threading.Event()
+        self._first: list[Message] = [Started(Driver("1", "1", 1), (Identity("GPU-0", 0, "", ""),))]
+        self.commands: list[str] = []
+        Immortal.started.append(self)
+
+    def lines(self, seconds: float) -> list[bytes] | None:
+        time.sleep(min(seconds, 0.02))
+        said, self._first = self._first, []
+        return [encode(message)[:-1] for message in said]
+
+    def command(self, text: str) -> None:
+        self.commands.append(text)
+
+    def hang_up(self) -> None:
+        pass
+
+    def ended(self) -> int | None:
+        return -9 if self.dead.is_set() else None
+
+    def kill(self) -> bool:
+        return self.dead.is_set()
+
+
+def test_one_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that cannot be killed is given up and replaced once, and no more than once until it is gone."""
+    Immortal.started = []
+    with running(spawn=Immortal) as supervisor:  # type: ignore[arg-type]
+        until(lambda: len(Immortal.started) == 2)
+        until(lambda: values(supervisor)['accel_exporter_nvml_children{state="abandoned"}'] == 2)
+        time.sleep(2.5)
+        many = len(Immortal.started)
+        Immortal.started[0].dead.set()
+        until(lambda: len(Immortal.started) == 3)
+        abandoned = values(supervisor)['accel_exporter_nvml_children{state="abandoned"}']
+
+    assert 2 == many
+    assert 1 == abandoned
+
+
+def test_nonsense() -> None:
+    """A child that talks nonsense is replaced."""
+
+    class Mad(Immortal):
+        def lines(self, seconds: float) -> list[bytes] | None:
+            return [b"{}"]
+
+        def kill(self) -> bool:
+            return True
+
+    with running(spawn=Mad) as supervisor:  # type: ignore[arg-type]
+        until(lambda: supervisor.snapshot().state == "restarting")
+
+        assert supervisor.snapshot().reason.startswith("it talks nonsense")
+        assert 1 == values(supervisor)['accel_exporter_nvml_restarts_total{reason="failed"}']
+
+
+def test_pauses_grow(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause before a new child doubles while children fail."""
+    began: list[float] = []
+
+    def spawn(options: Options) -> Child:
+        began.append(time.monotonic())
+        return Child(options)
+
+    scenario.set({"init": 999})
+    with running(spawn=spawn):
+        until(lambda: len(began) == 4, 20)
+
+    first, second, third = (later - earlier for earlier, later in zip(began, began[1:], strict=False))
+    assert 1.0 <= first < 2.0 <= second < 4.0 <= third < 6.0
+
+
+def test_terminated_child(scenario: Scenario) -> None:
+    """A child that someone ends is started again, and counted as ended."""
+    with running() as supervisor:
+        until(lambda: all_ok(supervisor))
+        os.kill(_child(supervisor), signal.SIGTERM)
+        until(lambda: values(supervisor)['accel_exporter_nvml_restarts_total{reason="ended"}'] == 1)
+        until(lambda: all_ok(supervisor))
