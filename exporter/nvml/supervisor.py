@@ -151,10 +151,10 @@ class Supervisor:
                 return
             if time.monotonic() - began > SETTLED_SECONDS:
                 pause = SHORTEST_PAUSE
-            if not end.absent:
+            if not end.absent:  # which the collector says
                 self._ends.add(end.reason)
-            if end.reason != said:
-                log.log(logging.INFO if end.absent else logging.WARNING, "NVML: %s", end.text)
+                if end.reason != said:
+                    log.warning("the NVML child is replaced: %s", end.text)
             said = end.reason
             self._closing.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE)

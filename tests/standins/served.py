@@ -49,6 +49,7 @@ class Served:
         collectors: Sequence[Fake],
         landing: Landing | None = None,
         reload: Callable[[], None] | None = None,
+        release: Callable[[float], bool] | None = None,
         start: bool = True,
         **settings: Any,
     ) -> None:
@@ -59,11 +60,17 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.server = self._do(self._make(WebSettings(**words), landing or Page().render, reload))
+        self.server = self._do(self._make(WebSettings(**words), landing or Page().render, reload, release))
         self.context: ssl.SSLContext | None = None
 
-    async def _make(self, settings: WebSettings, landing: Landing, reload: Callable[[], None] | None) -> Server:
-        return Server(settings, self.scraper, landing, reload)
+    async def _make(
+        self,
+        settings: WebSettings,
+        landing: Landing,
+        reload: Callable[[], None] | None,
+        release: Callable[[float], bool] | None,
+    ) -> Server:
+        return Server(settings, self.scraper, landing, reload, release)
 
     async def _settle(self) -> None:
         """Until the connections that stopping closed are gone."""

@@ -1,0 +1,216 @@
+"""The real process with GPUs of the stand-in library: all of them, one that is lost, calls that never return."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_cli import Exporter
+from tests.standins import nvml
+from tests.standins.nvml import UUID, Scenario
+
+QUICK = tuple(
+    f"--collector.nvml.{set}-interval={seconds}" for set, seconds in (("fast", 1), ("processes", 1), ("slow", 2))
+)
+NVML_ALONE = ("--no-collector.cuda", "--no-collector.xid", *QUICK)
+STALLED = 'accel_exporter_source_stalled{source="nvml"}'
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _libraries() -> None:
+    nvml.build()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[Scenario], Exporter]]:
+    started: list[Exporter] = []
+
+    def start(scenario: Scenario) -> Exporter:
+        started.append(Exporter(tmp_path, *NVML_ALONE, **scenario.environment()).await_ready())
+        return started[-1]
+
+    yield start
+    for exporter in started:
+        if exporter.process.poll() is None:
+            exporter.process.kill()
+            exporter.process.wait(20)
+
+
+def series(exporter: Exporter, name: str) -> dict[str, float]:
+    """A family's values by labels."""
+    found = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", exporter.get("/metrics")[1], re.MULTILINE)
+    return {labels: float(value) for labels, value in found}
+
+
+def status(exporter: Exporter) -> list[str]:
+    """The state of each GPU, in order."""
+    true = [labels for labels, value in series(exporter, "hw_status").items() if value == 1]
+    states = {int(re.findall(r'gpu="(\d+)"', it)[0]): re.findall(r'state="(\w+)"', it)[0] for it in true}
+    return [states[index] for index in sorted(states)]
+
+
+def timed(exporter: Exporter) -> float:
+    """The seconds that a scrape takes."""
+    began = time.monotonic()
+    assert 200 == exporter.get("/metrics")[0]
+    return time.monotonic() - began
+
+
+def pids(exporter: Exporter) -> list[int]:
+    """Its child processes."""
+    task = Path(f"/proc/{exporter.process.pid}/task")
+    return [int(pid) for it in task.iterdir() for pid in (it / "children").read_text().split()]
+
+
+def test_eight_gpus(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """Eight GPUs with 18 links each and a process are all there; both processes stay within their memory."""
+    exporter = start(Scenario(tmp_path, **{"gpus": 8, "gpu5.process.0": f"{os.getpid()} compute 1073741824 50 20"}))
+    exporter.await_(lambda: len(series(exporter, "gpu_sm_active_ratio")) == 8)
+    exporter.await_(lambda: len(series(exporter, "gpu_process_memory_usage_bytes")) == 1)
+
+    assert ["ok"] * 8 == status(exporter)
+    assert 8 * 18 * 2 == len(series(exporter, "gpu_nvlink_link_io_bytes_total"))
+    [(labels, value)] = series(exporter, "gpu_process_memory_usage_bytes").items()
+    assert 2**30 == value
+    assert f'gpu="5",gpu_uuid="{UUID.format(5)}"' in labels and f'pid="{os.getpid()}"' in labels
+    child = exporter.value("accel_exporter_nvml_resident_memory_bytes")
+    own = exporter.value("process_resident_memory_bytes")
+    assert child is not None and own is not None
+    assert child < 25e6
+    assert child + own < 96e6
+
+
+def test_eight_gpus_of_seven(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """Eight GPUs of seven MIG devices each: every device has its memory and activity."""
+    exporter = start(Scenario(tmp_path, **{"gpus": 8, "gpu.mig": 7}))
+    exporter.await_(lambda: len(series(exporter, "gpu_mig_active_ratio")) == 8 * 7 * 9)
+
+    assert 8 * 7 == len(series(exporter, "gpu_mig_info")) == len(series(exporter, "gpu_mig_memory_usage_bytes"))
+    assert {10468982784.0} == set(series(exporter, "gpu_mig_memory_limit_bytes").values())
+
+
+def test_one_of_eight_is_lost(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """The series of a GPU that is lost vanish, its status says so, the other seven are read on."""
+    scenario = Scenario(tmp_path, gpus=8)
+    exporter = start(scenario)
+    exporter.await_(lambda: status(exporter) == ["ok"] * 8)
+    scenario.set({"gpu3.lost": 1})
+    exporter.await_(lambda: status(exporter)[3] == "lost")
+    page = exporter.get("/metrics")[1]
+
+    assert ["ok"] * 3 + ["lost"] + ["ok"] * 4 == status(exporter)
+    assert {"hw_status"} == {line.partition("{")[0] for line in page.splitlines() if UUID.format(3) in line}
+    assert 7 == len(series(exporter, "hw_power_watts"))
+
+
+def test_a_call_that_never_returns(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """It is a metric within three intervals, no scrape waits for it, and the other GPUs are read again soon."""
+    scenario = Scenario(tmp_path, gpus=8)
+    exporter = start(scenario)
+    exporter.await_(lambda: status(exporter) == ["ok"] * 8)
+    before = sorted(timed(exporter) for _ in range(5))[2]
+    scenario.set({"hang": "nvmlDeviceGetFieldValues@2"})
+    began = time.monotonic()
+    slowest = 0.0
+    while exporter.value(STALLED) != 1:
+        slowest = max(slowest, timed(exporter))
+        assert time.monotonic() - began < 10, exporter.log
+        time.sleep(0.1)
+    noticed = time.monotonic() - began
+    exporter.await_(lambda: status(exporter) == ["ok"] * 2 + ["stalled"] + ["ok"] * 5)
+
+    assert noticed < 3 + 1  # it begins with the next reading, up to one interval later
+    assert slowest < max(0.5, 10 * before)
+    assert 1 == exporter.value('accel_exporter_nvml_restarts_total{reason="stalled"}')
+    assert 1 == exporter.value(STALLED)
+    assert 1 == len(pids(exporter))
+
+
+def test_the_driver_is_replaced(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """After a driver upgrade (18) a new child reads with the new one."""
+    scenario = Scenario(tmp_path)
+    exporter = start(scenario)
+    exporter.await_(lambda: status(exporter) == ["ok"])
+    scenario.set({"error.nvmlDeviceGetFieldValues": 18})
+    exporter.await_(lambda: exporter.value('accel_exporter_nvml_restarts_total{reason="driver_replaced"}') == 1)
+    scenario.set({"error.nvmlDeviceGetFieldValues": None, "driver": "590.48"})
+    exporter.await_(lambda: 'driver_version="590.48"' in "".join(series(exporter, "hw_gpu_info")))
+
+    assert ["ok"] == status(exporter)
+
+
+def test_release(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """POST /-/release-gpus gives every handle back, says so, and a time later they are taken again."""
+    scenario = Scenario(tmp_path)
+    exporter = start(scenario)
+    exporter.await_(lambda: status(exporter) == ["ok"])
+
+    assert (200, "no GPU is held for 2 s\n") == exporter.get("/-/release-gpus?seconds=2", b"x")
+    assert 1 == scenario.calls()["nvmlShutdown"]
+    assert 1 == exporter.value("accel_exporter_nvml_released")
+    assert {} == series(exporter, "hw_power_watts")
+    exporter.await_(lambda: status(exporter) == ["ok"])
+    assert 0 == exporter.value("accel_exporter_nvml_released")
+
+
+@pytest.mark.parametrize("seconds", ["x", "0", "-1", "1e9", "nan"])
+def test_release_for_nonsense(tmp_path: Path, start: Callable[[Scenario], Exporter], seconds: str) -> None:
+    """A time that is none is refused, and nothing is given back."""
+    scenario = Scenario(tmp_path)
+    exporter = start(scenario)
+    answer, text = exporter.get(f"/-/release-gpus?seconds={seconds}", b"x")
+
+    assert (400, True) == (answer, text.startswith("seconds has to be a number above 0"))
+    assert "nvmlShutdown" not in scenario.calls()
+
+
+@pytest.mark.parametrize("hang", [None, "nvmlDeviceGetPowerUsage"])
+def test_end(tmp_path: Path, start: Callable[[Scenario], Exporter], hang: str | None) -> None:
+    """On SIGTERM the handles are given back within five seconds; a child that hangs does not outlive us."""
+    scenario = Scenario(tmp_path)
+    exporter = start(scenario)
+    exporter.await_(lambda: status(exporter) == ["ok"])
+    children = pids(exporter)
+    if hang:
+        scenario.set({"hang": hang})
+        exporter.await_(lambda: exporter.value(STALLED) == 1)
+    code, seconds = exporter.end()
+
+    assert (0, True) == (code, seconds < 5)
+    assert (0 if hang else 1) == scenario.calls().get("nvmlShutdown", 0)
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def test_killed(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """When the exporter is killed, its child does not stay."""
+    exporter = start(Scenario(tmp_path))
+    [child] = pids(exporter)
+    exporter.end(signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_no_nvml(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """Without the library one line is logged, one metric says so, and the rest works."""
+    scenario = Scenario(tmp_path)
+    nowhere = tmp_path / "nowhere"
+    nowhere.mkdir()
+    exporter = Exporter(tmp_path, *NVML_ALONE, LD_LIBRARY_PATH=str(nowhere)).await_ready()
+    try:
+        exporter.await_(lambda: exporter.value('accel_exporter_collector_available{collector="nvml"}') == 0)
+
+        lines = [line for line in exporter.log.splitlines() if "NVML" in line]
+        assert 1 == len(lines) and "collector nvml is unavailable: NVML cannot be used" in lines[0], exporter.log
+        assert 0 == exporter.value('accel_exporter_collector_success{collector="nvml"}')
+        assert {} == scenario.calls()
+    finally:
+        exporter.end()
