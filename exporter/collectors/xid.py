@@ -56,14 +56,14 @@ class Xid:
         self._decoder = Decoder()
         self._dropped = Tally(push.SPANS_DROPPED, (_DROPPED,))
         self._spans = Spans(node.processes, node.spans, lambda: self._dropped.add(_DROPPED))
-        self._reader = Reader(self._path, WORDS, self._read)
+        self.reader = Reader(self._path, WORDS, self._read)
         self._boot = _boot_id(node.proc)
         self._refusal = ""
 
     def start(self) -> None:
         """Starts reading. Unavailable when the kernel log cannot be read and there is no NVML either."""
         try:
-            self._reader.start()
+            self.reader.start()
         except Unavailable as error:
             if self._node.gpus.snapshot().state == "absent":
                 raise
@@ -77,20 +77,20 @@ class Xid:
             self._count(fault, told, "nvml", "", f"{fault.device} {fault.code} {told}")
         yield from self._ledger.samples()
         yield from self._dropped.samples()
-        yield events.EVENTS_LOST.sample(self._reader.lost, {"stream": "kmsg"})
+        yield events.EVENTS_LOST.sample(self.reader.lost, {"stream": "kmsg"})
         yield events.EVENTS_LOST.sample(self._sources.dropped, {"stream": "nvml_xids"})
         yield metrics.SOURCE.sample(int(not any(self.problems())), {"source": "kmsg"})
         yield metrics.SOURCE.sample(int(self._node.gpus.snapshot().state == "running"), {"source": "nvml"})
 
     def problems(self) -> Iterator[str]:
         """Why the kernel log is not read, if it is not; for the landing page."""
-        if problem := self._refusal or self._reader.failure:
+        if problem := self._refusal or self.reader.failure:
             yield problem
 
     def close(self) -> None:
         self._node.gpus.unlisten(self._event)
         if not self._refusal:
-            self._reader.close()
+            self.reader.close()
         self._spans.close()
 
     def _read(self, record: Record) -> None:

@@ -170,7 +170,9 @@ def test_other_forms(line: str) -> None:
 
 
 @given(
-    st.from_regex(r"\A[A-Z][A-Z_]{0,7} (Fatal|Nonfatal) XC0 i0 Link [0-9]{2} \(0x[0-9a-f]{8} 0x[0-9a-f]{8}", fullmatch=True)
+    st.from_regex(
+        r"\A[A-Z][A-Z_]{0,7} (Fatal|Nonfatal) XC0 i0 Link [0-9]{2} \(0x[0-9a-f]{8} 0x[0-9a-f]{8}", fullmatch=True
+    )
 )
 def test_any_numbers(line: str) -> None:
     """Whatever the numbers, the answer is in the words that docs/xid.md explains."""

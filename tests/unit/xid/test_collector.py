@@ -1,0 +1,224 @@
+"""The collector from end to end on a FIFO and made-up events of NVML."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.collectors import xid as module
+from exporter.collectors.xid import FLAGS, METRICS, Xid, create
+from exporter.model import Sample, Span, Unavailable
+from exporter.node import Node
+from exporter.nvml.gpus import Gpus
+from exporter.nvml.snapshot import Event, Gpu, Identity, Snapshot
+from exporter.views.prometheus import name
+from exporter.xid import sources
+from tests.unit.cuda.fakes import FakeProcesses
+
+UUID = "GPU-f1648d72-c7c8-9814-2832-7a062b009188"
+BUS = "00000000:3B:00.0"
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=python3, GPU has fallen off the bus."
+IN_79 = {"xid": "79", "action": "RESTART_BM", "category": "faulty_gpu"}
+
+
+class Bench:
+    """A collector on a node of its own, what it told, and the kernel log that it reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "kmsg"
+        os.mkfifo(self.path)
+        self.gpus, self.spans, self._sequence = Gpus(), list[Span](), 0
+        self.collector: Xid | None = None
+
+    def start(self, **settings: object) -> Xid:
+        chosen = {flag.name: flag.default for flag in FLAGS} | {"kmsg": str(self.path)}
+        chosen |= {key.replace("_", "-"): value for key, value in settings.items()}  # type: ignore[dict-item]
+        node = Node(chosen, FakeProcesses(), None, self.spans.append, gpus=self.gpus)  # type: ignore[arg-type]
+        self.collector = create(node)
+        self.collector.start()
+        return self.collector
+
+    def ready(self) -> Xid:
+        collector = self.start()
+        assert collector.reader.caught_up.wait(20)
+        return collector
+
+    def say(self, text: str, priority: int = 3, seconds: float = 1.0) -> None:
+        self._sequence += 1
+        with self.path.open("wb") as log:
+            log.write(f"{priority},{self._sequence},{round(seconds * 1e6)},-;{text}\n".encode())
+
+    def nvml(self, *gpus: Gpu, state: str = "running") -> None:
+        self.gpus.serve(lambda: Snapshot(state, gpus=gpus), lambda seconds: True)
+
+    def samples(self, series: str) -> list[Sample]:
+        assert self.collector is not None
+        return [sample for sample in self.collector.collect() if name(sample.metric) == series]
+
+    def value(self, series: str, **labels: str) -> object:
+        found = [it.value for it in self.samples(series) if labels.items() <= it.labels.items()]
+        return found[0] if len(found) == 1 else found or None
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    if made.collector is not None:
+        made.collector.close()
+
+
+def await_(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def gpu(uuid: str = UUID, index: int = 3, bus: str = BUS) -> Gpu:
+    return Gpu(Identity(uuid, index, "NVIDIA H100", bus))
+
+
+def test_fixed_names() -> None:
+    """The names that rules and dashboards rely on."""
+    declared = {name(metric): set(metric.labels) for metric in METRICS}
+    for series in ("gpu_xid_errors_total", "gpu_xid_last_timestamp_seconds"):
+        assert {"gpu", "gpu_uuid", "xid", "action", "category"} <= declared[series]
+
+
+def test_line(bench: Bench) -> None:
+    """A line of the log is a count and a time of its GPU, and a span with its process."""
+    bench.nvml(gpu())
+    bench.ready()
+    before = time.time()
+    bench.say(XID)
+    await_(lambda: bench.value("gpu_xid_errors_total") == 1)
+
+    [sample] = bench.samples("gpu_xid_errors_total")
+    assert {"gpu": "3", "gpu_uuid": UUID, "pci_bus_id": BUS, **IN_79} == sample.labels
+    last = bench.value("gpu_xid_last_timestamp_seconds")
+    assert isinstance(last, float) and before <= last <= time.time()
+    await_(lambda: bool(bench.spans))
+    assert {"pid": "7", "comm": "job-7", "gpu": "3", "gpu_uuid": UUID} == bench.spans[0].process
+
+
+def test_replay(bench: Bench) -> None:
+    """What the log held at the start has its own time, counts nowhere, and its span is marked."""
+    writer = os.open(bench.path, os.O_RDWR)
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    bench.say(XID, seconds=max(0.0, now - 100))
+    bench.ready()
+    await_(lambda: bench.value("gpu_xid_replayed") == 1)
+    os.close(writer)
+
+    assert 0 == bench.value("gpu_xid_errors_total") == bench.value("gpu_xid_bursts_total")
+    last = bench.value("gpu_xid_last_timestamp_seconds")
+    assert isinstance(last, float) and abs(time.time() - min(100.0, now) - last) < 5
+    await_(lambda: bool(bench.spans))
+    assert bench.spans[0].attributes["gpu.fault.replayed"] is True
+
+
+def test_both_sources(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What log and NVML both tell counts once; what NVML alone tells counts too, of its GPU."""
+    monkeypatch.setattr(sources, "SAME_WITHIN", 0.5)
+    bench.nvml(gpu(), gpu("GPU-2", 4, "00000000:5E:00.0"))
+    bench.ready()
+    bench.gpus.tell(Event(UUID, time.time(), "xid", 79))
+    bench.say(XID)
+    bench.gpus.tell(Event("GPU-2", time.time(), "xid", 48))
+    bench.gpus.tell(Event("GPU-2", time.time(), "ecc_double_bit", 0))
+    await_(lambda: bench.value("gpu_xid_errors_total", xid="48") == 1)
+
+    assert [("3", "79", 1), ("4", "48", 1)] == sorted(
+        (it.labels["gpu"], it.labels["xid"], it.value) for it in bench.samples("gpu_xid_errors_total")
+    )
+    await_(lambda: len(bench.spans) == 2)
+    assert {"kmsg", "nvml"} == {str(it.attributes["gpu.fault.source"]) for it in bench.spans}
+
+
+def test_the_driver_names_the_gpu(bench: Bench) -> None:
+    """Without NVML the UUID is the one that the driver gave in the line before."""
+    bench.ready()
+    bench.say(f"NVRM: GPU at PCI:0000:3b:00: {UUID}")
+    bench.say(XID)
+    await_(lambda: bench.value("gpu_xid_errors_total") == 1)
+
+    assert [{"gpu_uuid": UUID, "pci_bus_id": BUS, **IN_79}] == [
+        it.labels for it in bench.samples("gpu_xid_errors_total")
+    ]
+
+
+@pytest.mark.parametrize(("believed", "counted"), [(False, None), (True, 1)])
+def test_lines_of_processes(bench: Bench, believed: bool, counted: int | None) -> None:
+    """What a process wrote into the log is believed only on request."""
+    collector = bench.start(from_processes=believed)
+    assert collector.reader.caught_up.wait(20)
+    bench.say(XID, priority=11)
+    bench.say("NVRM: Xid (PCI:0000:3b:00): 13, x")
+    await_(lambda: bench.value("gpu_xid_errors_total", xid="13") == 1)
+
+    assert counted == bench.value("gpu_xid_errors_total", xid="79")
+
+
+def test_log_says_the_burst(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """The exporter's own log has one line for a burst, with what to do."""
+    caplog.set_level("INFO", module.__name__)
+    bench.ready()
+    for _ in range(5):
+        bench.say(XID)
+    await_(lambda: bench.value("gpu_xid_errors_total") == 5)
+
+    expected = f"Xid 79: the GPU does not answer on the PCIe bus any more, on {BUS}; to do: RESTART_BM"
+    assert [expected] == caplog.messages
+
+
+def test_neither_source(tmp_path: Path) -> None:
+    """Without log and without NVML there is nothing to read, and that is said with a remedy."""
+    bench = Bench(tmp_path)
+    with pytest.raises(Unavailable) as raised:
+        bench.start(kmsg=str(tmp_path / "nowhere"))
+    assert (f"there is no {tmp_path}/nowhere", True) == (raised.value.reason, bool(raised.value.remedy))
+
+
+def test_nvml_alone(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the log NVML's events count; that the log is not read is a metric and a sentence."""
+    monkeypatch.setattr(sources, "SAME_WITHIN", 0.1)
+    bench.nvml(gpu())
+    collector = bench.start(kmsg=str(tmp_path / "nowhere"))
+    bench.gpus.tell(Event(UUID, time.time(), "xid", 79))
+    await_(lambda: bench.value("gpu_xid_errors_total") == 1)
+
+    assert (0, 1) == tuple(bench.value("accel_exporter_xid_source", source=it) for it in ("kmsg", "nvml"))
+    [problem] = collector.problems()
+    assert problem.startswith(f"there is no {tmp_path}/nowhere; ")
+
+
+def test_log_alone(bench: Bench) -> None:
+    """Without NVML the log is read; that there is no NVML is a metric."""
+    collector = bench.ready()
+
+    assert (1, 0) == tuple(bench.value("accel_exporter_xid_source", source=it) for it in ("kmsg", "nvml"))
+    assert [] == list(collector.problems())
+
+
+def test_losses_are_told(bench: Bench) -> None:
+    """A line that is no record is counted as lost."""
+    bench.ready()
+    bench.say("NVRM: " + "x" * 100_000)
+    await_(lambda: bench.value("accel_exporter_events_lost_total", stream="kmsg") == 1)
+
+
+def test_close(bench: Bench) -> None:
+    """Closed, it listens to nobody and leaves no thread."""
+    collector = bench.ready()
+    bench.collector = None
+    collector.close()
+
+    bench.gpus.tell(Event(UUID, time.time() - 60, "xid", 79))
+    assert [] == [sample for sample in collector.collect() if sample.metric.name.startswith("gpu.")]
+    assert set() == {thread.name for thread in threading.enumerate()} & {"kmsg", "xid spans"}
