@@ -78,6 +78,7 @@ REFUSED = Metric(
     Kind.GAUGE,
 )
 LOOK_SECONDS = 5.0
+"""Between two looks for new readings, of which rates are made and reasons for lowered clocks are counted."""
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class Dcgm:
         bindings = settings["dcgm.bindings"]
         self._profiling = Profiling(Path(bindings), settings["dcgm.host-engine"], interval) if bindings else None
         self._closing = threading.Event()
-        self._looker = threading.Thread(target=self._look, name="dcgm window", daemon=True)
+        self._looker = threading.Thread(target=self._look, name="dcgm looker", daemon=True)
 
     def start(self) -> None:
         """Starts the other sources; says which of the fields asked for nobody fills."""
@@ -138,7 +139,7 @@ class Dcgm:
         if self._profiling is not None:
             self._gpus.supplement(self.name, self._profiling.readings)
             self._profiling.start()
-        if any(row.field and row.field.key.startswith("clock_events") for row in self._rows):
+        if self._rows:
             self._looker.start()
 
     def collect(self) -> Iterator[Sample]:

@@ -43,7 +43,7 @@ def metric(row: Row, name: str) -> Metric:
     split = (row.field.split,) if row.field and row.field.split else ()
     window = (WINDOW_LABEL,) if row.field and row.field.key in _WINDOWED else ()
     assert row.kind is not None
-    labels = (*GPU_LABELS, *split, *window, "Hostname", *OWNER_LABELS)
+    labels = (*GPU_LABELS, *split, *window, "Hostname", "hostname", *OWNER_LABELS)
     return Metric(name, row.help, row.kind, labels=labels, literal=True)
 
 

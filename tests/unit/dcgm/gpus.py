@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import Mock
 
 from exporter.model import Labels
-from exporter.node import Node, NoAllocations
+from exporter.node import NoAllocations, Node
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import FAST, PROCESSES, SLOW, Driver, Gpu, Identity, Mig, Process, Readings, Snapshot
 
@@ -48,7 +48,7 @@ SLOW_VALUES: dict[str, int | float] = {
 def gpu(
     index: int = 0,
     at: float = 100.0,
-    fast: Mapping[str, int | float] | None = None,
+    fast: Mapping[str, int | float | None] | None = None,
     migs: tuple[Mig, ...] = (),
     own: Mapping[str, Mapping[str, int | float]] | None = None,
     processes: tuple[Process, ...] = (),

@@ -1,0 +1,234 @@
+"""A dcgm-exporter beside us: read in the background, bounded, and passed on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from exporter.dcgm import endpoint
+from exporter.dcgm.endpoint import Endpoint, Page, Passed, check
+from exporter.dcgm.exposition import read
+from exporter.dcgm.series import Target
+from exporter.model import Kind, Labels
+from exporter.options import SettingsError
+from tests.unit.dcgm.gpus import gpu, mig, snapshot
+
+PAGE = """\
+# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).
+# TYPE DCGM_FI_DEV_GPU_TEMP gauge
+DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-0",Hostname="h"} 41
+DCGM_FI_DEV_GPU_TEMP{gpu="1",UUID="GPU-1",Hostname="h",pod="theirs",GPU_I_ID="2"} 42
+# HELP DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES Bytes.
+# TYPE DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES counter
+DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES{nvlink="3",gpu="0",gpu_uuid="GPU-0"} 7
+# TYPE DCGM_FI_DEV_CPU_UTIL_TOTAL gauge
+DCGM_FI_DEV_CPU_UTIL_TOTAL{cpu="0"} 0.5
+DCGM_UNTYPED 1
+"""
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def served(answer: Answer) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+def give(body: bytes, status: int = 200, **headers: str) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def until(condition: Callable[[], object], seconds: float = 5) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def reading(url: str, interval: float = 0.1) -> Iterator[Endpoint]:
+    subject = Endpoint(url, interval)
+    subject.start()
+    try:
+        yield subject
+    finally:
+        subject.close()
+
+
+def test_read() -> None:
+    """The page is read at once and then each interval; its age says when."""
+    with served(give(PAGE.encode())) as url, reading(url) as subject:
+        until(subject.page)
+        first = subject.page()
+        until(lambda: subject.page() != first)
+
+        assert first is not None
+        assert (4, 1) == (len(first.series), first.refused)
+        assert ("", True) == (subject.failure, (subject.age() or 9) < 1)
+
+
+def test_before_the_first_page() -> None:
+    """Until a page has been read there is none, and no age."""
+    subject = Endpoint("http://localhost:1/", 1)
+
+    assert (None, None, "it has not been read yet") == (subject.page(), subject.age(), subject.failure)
+
+
+def test_stale() -> None:
+    """Once the exporter is gone its last page counts for three intervals, then no more."""
+    with served(give(PAGE.encode())) as url:
+        subject = Endpoint(url, 0.2)
+        subject.start()
+        until(subject.page)
+    until(lambda: subject.failure)
+    assert subject.page() is not None
+    until(lambda: subject.page() is None)
+    subject.close()
+
+    assert "refused" in subject.failure
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (give(b"no", 503), "503"),
+        (give(b"", 302, Location="http://127.0.0.1:1/"), "302"),
+        (give(b"\xff"), "utf-8"),
+        (give(b"#" * 2000), "more than 1000 bytes"),
+    ],
+)
+def test_no_page(answer: Answer, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error, a redirect, a page that is no text or too long: none is taken, and the reason is told."""
+    monkeypatch.setattr(endpoint, "MOST_BYTES", 1000)
+    with served(answer) as url, reading(url) as subject:
+        until(lambda: subject.failure and "not been read" not in subject.failure)
+
+        assert None is subject.page()
+        assert said in subject.failure
+
+
+def test_trickle() -> None:
+    """A page that comes byte by byte is given up in time, however steadily it comes."""
+    stop = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while not stop.wait(0.02):
+            handler.wfile.write(b"#")
+
+    with served(answer) as url, reading(url, 0.3) as subject:
+        until(lambda: "not whole" in subject.failure)
+        stop.set()
+
+
+def test_hangs() -> None:
+    """An exporter that accepts and never answers is a failure, and closing does not wait for it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        subject = Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}/", 0.3)
+        subject.start()
+        until(lambda: "timed out" in subject.failure)
+        began = time.monotonic()
+        subject.close()
+
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("url", ["localhost:9400", "ftp://host/", "http://", "http://user:secret@host/", "/metrics"])
+def test_urls(url: str) -> None:
+    """What is no URL that can be read is said before anything starts; a password in it too."""
+    with pytest.raises(SettingsError, match="^dcgm.url: "):
+        check(url)
+    assert "http://localhost:9400/metrics" == check("http://localhost:9400/metrics")
+
+
+def owner(target: Target) -> Labels:
+    return {"pod": f"pod-{target.gpu.index}{target.instance}", "comm": "x"}
+
+
+def test_passed_on() -> None:
+    """Each series keeps name, type, help and labels; it gets gpu_uuid, and an owner where it names none itself."""
+    page = Page(0.0, *_read(PAGE))
+
+    found = list(Passed().samples(page, snapshot(gpu(0), gpu(1, migs=(mig(2),))), owner))
+
+    assert [
+        (
+            "DCGM_FI_DEV_GPU_TEMP",
+            {"gpu": "0", "UUID": "GPU-0", "Hostname": "h", "gpu_uuid": "GPU-0", "pod": "pod-0"},
+            41,
+        ),
+        (
+            "DCGM_FI_DEV_GPU_TEMP",
+            {"gpu": "1", "UUID": "GPU-1", "Hostname": "h", "gpu_uuid": "GPU-1", "pod": "theirs", "GPU_I_ID": "2"},
+            42,
+        ),
+        (
+            "DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES",
+            {"nvlink": "3", "gpu": "0", "gpu_uuid": "GPU-0", "pod": "pod-0"},
+            7,
+        ),
+        ("DCGM_FI_DEV_CPU_UTIL_TOTAL", {"cpu": "0", "gpu_uuid": ""}, 0.5),
+    ] == [(it.metric.name, it.labels, it.value) for it in found]
+    assert (Kind.GAUGE, "GPU temperature (in C).", True) == (
+        found[0].metric.kind,
+        found[0].metric.help,
+        found[0].metric.literal,
+    )
+    assert found[0].metric is found[1].metric
+
+
+def test_metrics_are_kept() -> None:
+    """The same metric is the same object from page to page, and one that is gone is forgotten."""
+    passed, told = Passed(), snapshot(gpu(0))
+    first = list(passed.samples(Page(0.0, *_read(PAGE)), told, owner))
+    second = list(passed.samples(Page(0.0, *_read(PAGE)), told, owner))
+    list(passed.samples(Page(0.0, (), 0), told, owner))
+    third = list(passed.samples(Page(0.0, *_read(PAGE)), told, owner))
+
+    assert first[0].metric is second[0].metric
+    assert second[0].metric is not third[0].metric
+
+
+def test_given() -> None:
+    """What the page shows is known by the field's old name, GPU and instance."""
+    renamed = PAGE.replace("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_TEMP_CELSIUS")
+
+    assert {
+        ("DCGM_FI_DEV_GPU_TEMP", "GPU-0", ""),
+        ("DCGM_FI_DEV_GPU_TEMP", "GPU-1", "2"),
+        ("DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES", "GPU-0", ""),
+    } == Passed().given(Page(0.0, *_read(renamed)))
+
+
+def _read(text: str) -> tuple[tuple[endpoint.Read, ...], int]:
+    series, refused = read(text)
+    return tuple(series), refused

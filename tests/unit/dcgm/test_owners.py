@@ -1,0 +1,72 @@
+"""Who uses a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from exporter.dcgm.owners import Owners
+from exporter.dcgm.series import Target
+from exporter.model import Labels
+from exporter.node import NoAllocations
+from exporter.nvml.snapshot import Process
+from tests.unit.dcgm.gpus import gpu, mig
+
+JOBS: Mapping[int, Labels] = {
+    1: {"pid": "1", "slurm_job_id": "42", "comm": "python"},
+    2: {"pid": "2", "slurm_job_id": "42", "comm": "nccl"},
+    3: {"pid": "3", "slurm_job_id": "43"},
+    4: {"pid": "4", "pod": "train-0", "namespace": "ml", "container": "main"},
+    5: {"pid": "5", "comm": "Xorg"},
+}
+
+
+class Allocated:
+    def __init__(self, known: Mapping[str, Labels]) -> None:
+        self._known = known
+
+    def of(self, uuid: str) -> Labels:
+        return self._known.get(uuid, {})
+
+
+def labels(pid: int) -> Labels:
+    return JOBS[pid]
+
+
+@pytest.mark.parametrize(
+    ("pids", "expected"),
+    [
+        ((), {}),
+        ((1, 2), {"hpc_job": "42"}),
+        ((1, 3), {}),
+        ((1, 5), {"hpc_job": "42"}),
+        ((4,), {"pod": "train-0", "namespace": "ml", "container": "main"}),
+        ((5,), {}),
+    ],
+)
+def test_by_processes(pids: tuple[int, ...], expected: Labels) -> None:
+    """The one job whose processes are on the GPU is its owner; two jobs are none, a process of no job does not count."""
+    target = Target(gpu(processes=tuple(Process(pid, "compute", 0) for pid in pids)))
+
+    assert expected == Owners(NoAllocations(), labels)(target)
+
+
+def test_allocation_first() -> None:
+    """Whom the node says the GPU is given to counts, whatever runs on it."""
+    target = Target(gpu(processes=(Process(1, "compute", 0),)))
+
+    assert {"pod": "a"} == Owners(Allocated({"GPU-0": {"pod": "a"}}), labels)(target)
+
+
+def test_instances() -> None:
+    """A GPU instance has its own processes and its own allocation; two pods in one instance are no owner."""
+    migs = (mig(1), mig(2, 0), mig(2, 1))
+    processes = (Process(1, "compute", 0, gpu_instance=1), Process(3, "compute", 0, gpu_instance=2))
+    divided = gpu(migs=migs, processes=processes)
+    first, second = Target(divided, migs[:1]), Target(divided, migs[1:])
+
+    assert [{"hpc_job": "42"}, {"hpc_job": "43"}] == [Owners(NoAllocations(), labels)(it) for it in (first, second)]
+    pods: dict[str, Labels] = {"MIG-1-0": {"pod": "a"}, "MIG-2-0": {"pod": "b"}, "MIG-2-1": {"pod": "c"}}
+    assert {"pod": "a"} == Owners(Allocated(pods), labels)(first)
+    assert {"hpc_job": "43"} == Owners(Allocated(pods), labels)(second)
