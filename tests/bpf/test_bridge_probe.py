@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -61,9 +62,14 @@ def library(compile_library) -> Library:
         return Library((1, 2), str(path), str(path), elf.machine, elf.build_id, functions)
 
 
+@pytest.fixture(scope="module")
+def compiled(compile_bpf) -> Path:
+    return compile_bpf("gpu", PROBE)
+
+
 @pytest.fixture
-def loaded(compile_bpf, multi):
-    with Object(compile_bpf("gpu", PROBE), multi=multi) as opened:
+def loaded(compiled, multi):
+    with Object(compiled, multi=multi) as opened:
         yield opened
 
 
