@@ -46,7 +46,7 @@ def labels(pid: int) -> Labels:
     ],
 )
 def test_by_processes(pids: tuple[int, ...], expected: Labels) -> None:
-    """The one job whose processes are on the GPU is its owner; two jobs are none, a process of no job does not count."""
+    """The one job whose processes are on the GPU is its owner; two jobs are none, a process of no job counts not."""
     target = Target(gpu(processes=tuple(Process(pid, "compute", 0) for pid in pids)))
 
     assert expected == Owners(NoAllocations(), labels)(target)

@@ -1,0 +1,218 @@
+"""DCGM asked by NVIDIA's bindings, on a stand-in of them: what is read, and what a DCGM that hangs or crashes costs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.dcgm import profiling
+from exporter.dcgm.engine import EMBEDDED, Told, decode, encode
+from exporter.dcgm.fields import FIELDS
+from exporter.dcgm.profiling import Profiling
+from exporter.nvml.snapshot import Readings
+
+BINDINGS = Path(__file__).parents[2] / "standins" / "dcgm"
+GPUS = [
+    {"uuid": "GPU-0", "values": {"1001": 0.57, "1004": 0.25, "1005": None, "1009": 1048576, "155": 300.0}},
+    {"uuid": "GPU-1", "values": {"1004": 0.75}},
+]
+
+
+class Scenario:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.set()
+
+    def set(self, **words: Any) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps({"gpus": GPUS, **words}))
+        new.rename(self._file)
+
+    def calls(self, name: str) -> list[list[Any]]:
+        """The arguments of every call of that name."""
+        log = Path(f"{self._file}.calls")
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [arguments for call, *arguments in map(json.loads, lines) if call == name]
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
+    monkeypatch.setenv("DCGM_STANDIN", str(tmp_path / "scenario.json"))
+    return Scenario(tmp_path / "scenario.json")
+
+
+@pytest.fixture
+def subject(scenario: Scenario) -> Iterator[Profiling]:
+    made = Profiling(BINDINGS, "localhost", 0.2)
+    yield made
+    made.close()
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_values(subject: Profiling) -> None:
+    """The profiling fields of each GPU are known by name, to the last digit; blanks and other fields are not."""
+    subject.start()
+    until(lambda: subject.values("GPU-1"))
+
+    assert {
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.57,
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.25,
+        "DCGM_FI_PROF_PCIE_TX_BYTES": 1048576,
+    } == subject.values("GPU-0")
+    assert ({}, "", True) == (subject.values("GPU-7"), subject.failure, (subject.age() or 9) < 2)
+
+
+def test_as_nvml_would_say_it(subject: Profiling) -> None:
+    """For snapshots the same is in NVML's keys and units: percent, and MiB per second."""
+    subject.start()
+    until(subject.readings)
+
+    readings = subject.readings()
+    assert {"tensor_active_percent": 75.0} == readings["GPU-1"].values
+    assert 1.0 == readings["GPU-0"].values["pcie_tx_mib_per_s"]
+    assert isinstance(readings["GPU-0"], Readings)
+
+
+def test_what_is_asked(subject: Profiling, scenario: Scenario) -> None:
+    """The host engine is asked to watch the profiling fields at our interval; the watch is taken back at the end."""
+    subject.start()
+    until(lambda: len(scenario.calls("GetLatest")) > 1)
+    subject.close()
+
+    assert [["localhost", 1]] == scenario.calls("DcgmHandle")
+    [[fields]] = scenario.calls("DcgmFieldGroup")
+    assert {field.id for field in FIELDS if field.id} == set(fields)
+    [[interval, keep, _]] = scenario.calls("WatchFields")
+    assert (200_000, True) == (interval, keep >= 0.2)
+    assert [[]] == scenario.calls("UnwatchFields") == scenario.calls("Delete") == scenario.calls("Shutdown")
+
+
+def test_embedded(scenario: Scenario) -> None:
+    """Without a host engine one runs in the child: the bindings get no address."""
+    subject = Profiling(BINDINGS, EMBEDDED, 0.2)
+    subject.start()
+    until(lambda: scenario.calls("DcgmHandle"))
+    subject.close()
+
+    assert [[None, 1]] == scenario.calls("DcgmHandle")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"raise": "DcgmHandle"}, "DCGMError: Host engine connection invalid/disconnected"),
+        ({"raise": "GetLatest"}, "DCGMError: Host engine connection invalid/disconnected"),
+        ({"crash": "DcgmHandle"}, "its process crashed or was killed"),
+    ],
+)
+def test_fails(subject: Profiling, scenario: Scenario, words: dict[str, str], said: str) -> None:
+    """An exception or a crash in the bindings is told; after a pause another child tries, and all is well again."""
+    scenario.set(**words)
+    subject.start()
+    until(lambda: subject.failure == said)
+    assert {} == subject.values("GPU-0")
+
+    scenario.set()
+    until(lambda: not subject.failure)
+    assert subject.values("GPU-0")
+
+
+def test_hangs(subject: Profiling, scenario: Scenario) -> None:
+    """Once a call does not return, values count for three intervals; the child is given up and replaced."""
+    subject.start()
+    until(lambda: subject.values("GPU-0"))
+    scenario.set(hang="GetLatest")
+    until(lambda: not subject.values("GPU-0"), 3)
+    until(lambda: "has not answered" in subject.failure)
+
+    scenario.set()
+    until(lambda: subject.values("GPU-0"))
+
+
+def test_closing_does_not_wait_for_dcgm(subject: Profiling, scenario: Scenario) -> None:
+    """A child that hangs in DCGM does not keep the exporter from ending."""
+    scenario.set(hang="DcgmHandle")
+    subject.start()
+    until(lambda: scenario.calls("DcgmHandle"))
+    began = time.monotonic()
+    subject.close()
+
+    assert time.monotonic() - began < 4
+
+
+def test_no_bindings(tmp_path: Path, scenario: Scenario) -> None:
+    """A folder without the bindings is said by the module that is missing."""
+    subject = Profiling(tmp_path, "localhost", 0.2)
+    subject.start()
+    until(lambda: "pydcgm" in subject.failure)
+    subject.close()
+
+    assert "ModuleNotFoundError: No module named 'pydcgm'" == subject.failure
+
+
+def test_one_child_at_a_time(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children that cannot be killed are not piled up: while two are still there, no third is started."""
+    monkeypatch.setattr(profiling, "SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr(profiling, "START_SECONDS", 0.05)
+    started: list[Stuck] = []
+
+    class Stuck:
+        def __init__(self) -> None:
+            started.append(self)
+
+        def lines(self, _: float) -> list[bytes]:
+            time.sleep(0.01)
+            return []
+
+        def hang_up(self) -> None:
+            pass
+
+        def kill(self) -> bool:
+            return False
+
+        def ended(self) -> None:
+            return None
+
+    subject = Profiling(BINDINGS, "localhost", 0.01, spawn=lambda *_: Stuck())  # type: ignore[arg-type,return-value]
+    subject.start()
+    until(lambda: len(started) == 2)
+    time.sleep(0.3)
+    subject.close()
+
+    assert 2 == len(started)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"x",
+        b'{"at": 1, "values": [], "problem": ""}',
+        b'{"at": 1, "values": {"a": {"b": "c"}}}',
+        b"1",
+    ],
+)
+def test_no_reading(line: bytes) -> None:
+    """A line that is no reading is refused, whatever it is."""
+    with pytest.raises(ValueError):
+        decode(line)
+
+
+def test_told() -> None:
+    """What is told crosses the pipe unchanged."""
+    told = Told(1.5, {"GPU-0": {"DCGM_FI_PROF_DRAM_ACTIVE": 0.1}}, "")
+
+    assert told == decode(encode(told))
