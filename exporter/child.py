@@ -43,13 +43,14 @@ class ChildProcess:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input, self._output = self._process.stdin, self._process.stdout
         os.set_blocking(self._input.fileno(), False)
+        self._poll = select.poll()  # select() takes no descriptor above 1023, and probes have many
+        self._poll.register(self._output, select.POLLIN)
         self._rest = b""
         self.pid = self._process.pid
 
     def lines(self, seconds: float) -> list[bytes] | None:
         """What it said within that time, line by line; None once it has ended. Raises ValueError for endless lines."""
-        readable, _, _ = select.select([self._output], [], [], seconds)
-        if not readable:
+        if not self._poll.poll(seconds * 1000):
             return []
         received = os.read(self._output.fileno(), 1 << 16)
         if not received:

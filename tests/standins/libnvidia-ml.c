@@ -873,7 +873,7 @@ _Static_assert(sizeof(struct event) == 32, "nvmlEventData_t");
 int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned timeout_ms)
 {
 	ENTER(NULL);
-	for (double until = seconds() + timeout_ms * 1e-3;; usleep(20000)) {
+	for (double until = seconds() + timeout_ms * 1e-3;; usleep(100000)) {
 		read_scenario(getenv("ACCEL_NVML_SCENARIO"), DEFAULTS);
 		while (set->told < newest_event()) {
 			const char *line = text_of("event.%ld", ++set->told);

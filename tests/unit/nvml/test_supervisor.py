@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -84,6 +85,22 @@ def test_reads(scenario: Scenario) -> None:
     )
     assert own["accel_exporter_nvml_calls_total"] > 100
     assert 5e6 < own["accel_exporter_nvml_resident_memory_bytes"] < 25e6
+
+
+def test_many_descriptors(scenario: Scenario) -> None:
+    """A process that has thousands of descriptors, as probes do, reads its child as well."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip(f"only {hard} descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    many = [os.dup(0) for _ in range(1100)]
+    try:
+        with running() as supervisor:
+            until(lambda: all_ok(supervisor))
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_hang(scenario: Scenario) -> None:
