@@ -35,13 +35,13 @@ PILLS = {
 
 @dataclass(slots=True)
 class Process:
-    """What one process was seen doing."""
+    """What one process was seen doing; None is what nothing is known of."""
 
     labels: Mapping[str, str]
     gpus: set[str] = field(default_factory=set)
-    bytes: float = 0
-    launches: float = 0
-    last_launch: float = 0
+    bytes: float | None = None
+    launches: float | None = None
+    last_launch: float | None = None
     waits: int = 0
     waited: float = 0
     errors: float = 0
@@ -61,7 +61,8 @@ class Page:
         for sample in samples:
             by_name[sample.metric.name].append(sample)
         processes = _processes(by_name)
-        rates, since = self._rates({pid: process.launches for pid, process in processes.items()})
+        launches = {pid: it.launches for pid, it in processes.items() if it.launches is not None}
+        rates, since = self._rates(launches)
         losses = [*_losses(by_name)]
         return "".join(
             (
@@ -121,13 +122,13 @@ def _processes(by_name: Mapping[str, Sequence[Sample]]) -> dict[str, Process]:
                 yield process, sample
 
     for process, sample in of("gpu.cuda.memory.usage"):
-        process.bytes += _number(sample)
+        process.bytes = (process.bytes or 0) + _number(sample)
     for process, sample in of("gpu.cuda.kernel.launch.calls"):
-        process.launches += _number(sample)
+        process.launches = (process.launches or 0) + _number(sample)
     for process, sample in of("gpu.cuda.api.errors"):
         process.errors += _number(sample)
     for process, sample in of("gpu.cuda.last_launch.timestamp"):
-        process.last_launch = max(process.last_launch, _number(sample))
+        process.last_launch = max(process.last_launch or 0, _number(sample))
     for process, sample in of("gpu.cuda.sync_wait"):
         # a cuda* call waits in a cu* call
         if isinstance(sample.value, Distribution) and not sample.labels.get("api", "").startswith("cuda"):
@@ -144,12 +145,12 @@ def _cards(
     losses: int,
 ) -> str:
     seen = any(state.name == "cuda" and state.health is Health.OK for state in states)
-    launches = f"{count(sum(rates.values()))}/s" if rates else count(sum(it.launches for it in processes.values()))
+    launches = f"{count(sum(rates.values()))}/s" if rates else count(sum(it.launches or 0 for it in processes.values()))
     attached = by_name.get("accel_exporter.probe.attached", ())
     well = sum(state.health is Health.OK for state in states)
     cards = {
-        "processes using CUDA": str(len(processes)) if seen else "–",
-        "allocated, as probes saw it": size(sum(it.bytes for it in processes.values())) if seen else "–",
+        "processes seen using CUDA": str(len(processes)) if seen else "–",
+        "allocated, as probes saw it": size(sum(it.bytes or 0 for it in processes.values())) if seen else "–",
         "kernel launches": launches if seen else "–",
         "collectors at work": f"{well} of {len(states)}",
         "probes attached": f"{int(sum(map(_number, attached)))} of {len(attached)}",
@@ -160,16 +161,16 @@ def _cards(
 
 def _process_table(processes: Mapping[str, Process], rates: Mapping[str, float], since: float) -> str:
     rows = []
-    ranked = sorted(processes.items(), key=lambda item: (-item[1].bytes, -item[1].launches, item[0]))
+    ranked = sorted(processes.items(), key=lambda item: (-(item[1].bytes or 0), -(item[1].launches or 0), item[0]))
     for pid, it in ranked[:MOST_ROWS]:
         rows.append(
             cell(pid, "n")
             + cell(it.labels.get("comm", ""), "m")
             + cell(_where(it.labels))
             + cell(", ".join(sorted(filter(None, it.gpus))))
-            + cell(size(it.bytes), "n")
+            + cell("–" if it.bytes is None else size(it.bytes), "n")
             + cell(count(rates[pid]) if pid in rates else "–", "n")
-            + cell(count(it.launches), "n")
+            + cell("–" if it.launches is None else count(it.launches), "n")
             + cell(_ago(it.last_launch) if it.last_launch else "–", "n")
             + cell(f"{duration(it.waited)} in {count(it.waits)}" if it.waits else "–", "n")
             + cell(count(it.errors), "n")
@@ -223,7 +224,9 @@ def _library_table(by_name: Mapping[str, Sequence[Sample]], states: Sequence[Sta
     heads = ("library", "probe", "#attached", "#one trap", "#two traps", "#not in this version", "#not covered")
     problems = [f"<li>{escape(cut(problem, 300))}</li>" for state in states for problem in state.problems]
     why = f"<h3>Not attached, and why</h3><ul>{''.join(problems[:MOST_ROWS])}</ul>" if problems else ""
-    return section("Probed libraries", heads, rows, "No process has mapped a library that there are probes for.", why)
+    return section(
+        "Probed libraries", heads, rows, "No running process has a library mapped that there are probes for.", why
+    )
 
 
 def _losses(by_name: Mapping[str, Sequence[Sample]]) -> Iterable[tuple[str, str, float]]:

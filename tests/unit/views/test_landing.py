@@ -83,6 +83,13 @@ def test_runtime_layer_counts_where_the_driver_was_not_seen() -> None:
     assert "2.0 KiB" == row(Page().render(samples, [CUDA]), "7")[4]
 
 
+def test_what_is_not_known_of_a_process_is_no_zero() -> None:
+    """A process of which only a wait was seen has a dash for bytes, launches and the last launch."""
+    samples = [WAIT.sample(Distribution((1.0,), (3, 1), 5.0), {"pid": "7", "api": "cuCtxSynchronize"})]
+
+    assert ["–", "–", "–", "–", "5 s in 4"] == row(Page().render(samples, [CUDA]), "7")[4:9]
+
+
 @pytest.mark.parametrize(
     ("labels", "where"),
     [
