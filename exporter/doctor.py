@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TextIO
 
 from exporter import version
+from exporter.bpf import object_path
 from exporter.bpf.probe import ATTACHED
 from exporter.checks import Finding, Status
 from exporter.discover import Found
@@ -34,7 +35,7 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
         observer.start()
         searched = not observer.refusal and observer.targets.scanned.wait(SEARCH_WITHIN)
         samples = observer.scraper.gather()
-        findings = [_collector(state) for state in observer.scraper.states()]
+        states = observer.scraper.states()
     finally:
         began = time.monotonic()
         observer.close()
@@ -42,7 +43,7 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
     probes: list[Labels] = [
         {**sample.labels, "attached": str(sample.value)} for sample in samples if sample.metric is ATTACHED
     ]
-    findings.append(_search(observer.refusal, searched, probes))
+    findings = [*map(_collector, states), _search(observer.refusal, searched, states, probes)]
     late = Status.OK if seconds <= DETACH_WITHIN else Status.FAIL
     return [*findings, Finding("detaching", late, f"everything was detached in {seconds:.1f} s")], probes
 
@@ -57,7 +58,10 @@ def _collector(state: State) -> Finding:
     return Finding(name, status, f"{state.health.value}: {state.reason}", state.remedy)
 
 
-def _search(refusal: str, searched: bool, probes: Sequence[Labels]) -> Finding:
+def _search(refusal: str, searched: bool, states: Sequence[State], probes: Sequence[Labels]) -> Finding:
+    probing = [state for state in states if object_path(state.name).is_file()]
+    if probing and all(state.health in (Health.UNAVAILABLE, Health.FAILED) for state in probing):
+        return Finding("attaching", Status.FAIL, "nothing was searched for: no collector with probes could start")
     if refusal or not searched:
         return Finding("attaching", Status.FAIL, refusal or f"the search took longer than {SEARCH_WITHIN:.0f} s")
     missing = [probe["symbol"] for probe in probes if probe["attached"] == "0"]
