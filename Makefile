@@ -61,9 +61,9 @@ test-e2e: setup-dev ## the whole program (root, BPF)
 bench: setup-dev ## the budgets, measured on this machine
 	@$(VENV)/python -m bench $(ARGS)
 
-docs: .venv/.dev ## write metrics.md, flags.md and xid.md in docs/ from the declarations in code
+docs: .venv/.dev ## write the pages of docs/ that the declarations in code give
 	@mkdir -p build
-	@for page in metrics flags xid; do $(VENV)/python -m exporter.docs $$page >build/$$page.md && mv build/$$page.md docs/ || exit 1; done
+	@for page in metrics flags xid dcgm-fields; do $(VENV)/python -m exporter.docs $$page >build/$$page.md && mv build/$$page.md docs/ || exit 1; done
 
 image: ## a container image, with docker, podman or buildah
 	@deploy/image/build.sh

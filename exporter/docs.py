@@ -1,21 +1,36 @@
-"""Prints a page of docs/ from what the code declares: `python -m exporter.docs metrics|flags|xid`."""
+"""Prints a page of docs/ from what the code declares: `python -m exporter.docs metrics|flags|xid|dcgm-fields`."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 
 import exporter
 from exporter import discover
+from exporter.dcgm import field, fields
+from exporter.dcgm.aliases import Aliases
+from exporter.dcgm.field import Number
 from exporter.model import PROCESS_LABELS, Metric
 from exporter.options import Option
 from exporter.settings import GROUPS, all_options
 from exporter.views import prometheus
 from exporter.xid import catalog, nvlink
 
+_CONVERSIONS: Mapping[Callable[[Number], Number], str] = {
+    field.mib: "/ 2^20, rounded down",
+    field.from_mib: "× 2^20",
+    field.thousandth: "/ 1000",
+    field.hundredth: "/ 100",
+}
+_DCGM_HEAD = """
+With `--compat.dcgm` the exporter shows these in dcgm-exporter's names, types, units and labels: those marked "by
+default" or, with `--compat.dcgm.csv=FILE`, those of a file in its own format. A row of type `label` is a label on all
+the others. "Made of" names the reading of NVML and what is done to it; what NVML does not tell of a GPU has no series.
+[coming-from-dcgm-exporter.md](coming-from-dcgm-exporter.md) tells the rest.
+"""
 _NOTICE = "<!-- Written by `make docs` from the declarations in exporter/; do not edit. -->"
 _XID_HEAD = """
 An Xid is a number by which NVIDIA's driver tells of a fault, in the kernel log and to NVML; an SXid is an NVSwitch's.
@@ -94,10 +109,36 @@ def xid() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def dcgm_fields() -> str:
+    """Every field of dcgm-exporter: what is shown of it and what that is made of."""
+    aliases = Aliases()
+    rows = [
+        (
+            f"`{it.name}`" + (f"<br>`{aliases.new(it.name)}`" if aliases.new(it.name) != it.name else ""),
+            it.kind.value if it.kind else "label",
+            "yes" if it.default else "",
+            f"`{it.key}`" + (f" {_CONVERSIONS[it.convert]}" if it.convert else ""),
+            f"{it.help} {it.note}".strip(),
+        )
+        for it in fields.FIELDS
+    ]
+    parts = [
+        _NOTICE,
+        "# Fields of dcgm-exporter",
+        _DCGM_HEAD.strip(),
+        _table(("field, and its name since DCGM 4.6", "type", "by default", "made of", "meaning"), rows),
+        "## What only DCGM itself tells",
+        "These, and every other field of DCGM, come through `--dcgm.url` where a dcgm-exporter runs.",
+        _table(("field", "why"), [(f"`{name}`", why) for name, why in fields.UNREAD.items()]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def _metric_row(metric: Metric) -> tuple[str, ...]:
+    if metric.literal:
+        return f"`{metric.name}`", "", metric.kind.value, "*dcgm-exporter's*", metric.help
     labels = ["*process*"] * metric.process + [f"`{label}`" for label in metric.labels]
-    opentelemetry = "" if metric.literal else f"`{metric.name}`"
-    return f"`{prometheus.name(metric)}`", opentelemetry, metric.kind.value, ", ".join(labels), metric.help
+    return f"`{prometheus.name(metric)}`", f"`{metric.name}`", metric.kind.value, ", ".join(labels), metric.help
 
 
 def _flag_row(option: Option) -> tuple[str, ...]:
@@ -116,5 +157,8 @@ def _modules() -> Iterable[ModuleType]:
             yield importlib.import_module(module.name)
 
 
+PAGES = {"metrics": metrics, "flags": flags, "xid": xid, "dcgm-fields": dcgm_fields}
+
+
 if __name__ == "__main__":
-    print({"metrics": metrics, "flags": flags, "xid": xid}[sys.argv[1]](), end="")
+    print(PAGES[sys.argv[1]](), end="")

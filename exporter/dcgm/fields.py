@@ -47,6 +47,15 @@ FIELDS: tuple[Field, ...] = (
         default=True,
     ),
     counter("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "PCIe replays.", "pcie_replays", default=True),
+    *(
+        gauge(
+            f"DCGM_FI_DEV_PCIE_{name}_THROUGHPUT",
+            f"PCIe traffic {what}, over 20 ms (in KB per second).",
+            f"pcie_{name.lower()}_kb_per_s",
+            note="Before Hopper. Old files call it a counter, which it never was. Newer GPUs have DCGM_FI_PROF_PCIE_*.",
+        )
+        for name, what in (("TX", "sent"), ("RX", "received"))
+    ),
     counter("DCGM_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS", "Correctable PCIe errors.", "pcie_correctable_errors"),
     gauge(
         "DCGM_FI_DEV_GPU_UTIL",
@@ -266,7 +275,5 @@ FIELDS: tuple[Field, ...] = (
 UNREAD = {
     "DCGM_EXP_GPU_HEALTH_STATUS": "It tells what DCGM's own health watches found.",
     "DCGM_EXP_P2P_STATUS": "Not read from NVML.",
-    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": "NVML blocks 20 ms for it; DCGM_FI_PROF_PCIE_TX_BYTES says more.",
-    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": "NVML blocks 20 ms for it; DCGM_FI_PROF_PCIE_RX_BYTES says more.",
 }
 """Rows of dcgm-exporter's files, old ones included, that only DCGM fills, and why."""

@@ -79,7 +79,7 @@ def test_which_names() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS"],
+    ["DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_EXP_P2P_STATUS", "DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS"],
 )
 def test_known_but_unread(file: Path, name: str) -> None:
     """A field that DCGM has and NVML has not is no mistake: its row is there, and why nobody fills it can be said."""
