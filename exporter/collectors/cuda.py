@@ -99,18 +99,19 @@ class Cuda:
         self._node.targets.want(self._probes)
 
     def collect(self) -> Iterator[Sample]:
-        processes = self._ledger.processes()
-        yield from self._limit.apply(
-            sample
-            for process in processes
-            for sample in process.samples(
-                self._names, self._node.clock.wall_ns, partial(self._exemplars.of, process.pid)
-            )
-        )
+        yield from self._limit.apply(self._of_processes())
         yield from self._probes.collect()
         yield from self._hit_costs
         yield from self._events.collect()
         yield from self._losses()
+
+    def _of_processes(self) -> Iterator[Sample]:
+        covered = {pid for pid, _ in self._object.maps["covered"].items()}
+        for process in self._ledger.processes():
+            exemplars = partial(self._exemplars.of, process.pid)
+            yield from process.samples(self._names, self._node.clock.wall_ns, exemplars)
+            if not process.ended:
+                yield metrics.SEEN_FROM_START.sample(int(process.pid in covered), process.labels)
 
     def problems(self) -> Iterator[str]:
         """What is not probed, and why; for the landing page."""

@@ -98,7 +98,7 @@ class Ledger:
         if before:  # a thread that was still in a call when we were told
             before.process.activity.absorb(activity)
             activity, since = before.process.activity, before.process.since
-        self._ended[pid] = _Ended(Process(pid, labels, activity, since), self._now() + RETENTION)
+        self._ended[pid] = _Ended(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)
         while len(self._ended) > MOST_ENDED:
             del self._ended[next(iter(self._ended))]
 

@@ -109,6 +109,13 @@ WAITED = Metric(
     labels=("api",),
     process=True,
 )
+SEEN_FROM_START = Metric(
+    "gpu.cuda.seen_from_start",
+    "1 for a process whose every call was seen; 0 for one that was under way already, or without return probes: memory "
+    "it took before is in no other metric.",
+    Kind.GAUGE,
+    process=True,
+)
 COPIES_UNREAD = Metric(
     "gpu.cuda.memory.copies.unread",
     "Copies not counted in bytes because their description could not be read from the process, or was too long.",

@@ -37,6 +37,7 @@ class Process:
     labels: Labels
     activity: Activity
     since: float
+    ended: bool = False
 
     def samples(self, names: Names, wall_ns: Callable[[int], int], exemplars: ExemplarsOf) -> Iterator[Sample]:
         """Its samples. `exemplars` gives those of a waiting function by bucket."""

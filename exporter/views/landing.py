@@ -40,6 +40,8 @@ class Process:
     labels: Mapping[str, str]
     gpus: set[str] = field(default_factory=set)
     bytes: float | None = None
+    whole: bool = True
+    """Whether all of its allocations were seen; else `bytes` is the least it holds."""
     launches: float | None = None
     last_launch: float | None = None
     waits: int = 0
@@ -123,6 +125,8 @@ def _processes(by_name: Mapping[str, Sequence[Sample]]) -> dict[str, Process]:
 
     for process, sample in of("gpu.cuda.memory.usage"):
         process.bytes = (process.bytes or 0) + _number(sample)
+    for process, sample in of("gpu.cuda.seen_from_start"):
+        process.whole = bool(_number(sample))
     for process, sample in of("gpu.cuda.kernel.launch.calls"):
         process.launches = (process.launches or 0) + _number(sample)
     for process, sample in of("gpu.cuda.api.errors"):
@@ -168,7 +172,7 @@ def _process_table(processes: Mapping[str, Process], rates: Mapping[str, float],
             + cell(it.labels.get("comm", ""), "m")
             + cell(_where(it.labels))
             + cell(", ".join(sorted(filter(None, it.gpus))))
-            + cell("–" if it.bytes is None else size(it.bytes), "n")
+            + cell("–" if it.bytes is None else ("" if it.whole else "≥ ") + size(it.bytes), "n")
             + cell(count(rates[pid]) if pid in rates else "–", "n")
             + cell("–" if it.launches is None else count(it.launches), "n")
             + cell(_ago(it.last_launch) if it.last_launch else "–", "n")

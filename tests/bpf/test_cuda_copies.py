@@ -91,6 +91,16 @@ def test_linear_copies(observed: Observed, script: Script, call: str, arguments:
     assert {told: 77} == copied(observed, script.pid)
 
 
+def test_a_process_says_whether_all_was_seen(observed: Observed, script: Script) -> None:
+    """A process whose first call was seen says 1, one of which calls may have been missed 0."""
+    seen = "gpu_cuda_seen_from_start"
+    assert 1 == observed.value(seen, script.pid)
+
+    observed.cuda._object.maps["covered"].delete(script.pid)
+
+    assert 0 == observed.value(seen, script.pid)
+
+
 def test_pageable_is_said_only_if_all_was_seen(observed: Observed, late: Script) -> None:
     """In a process that may have pinned memory unseen, memory that was not seen pinned is unknown."""
     late.run("call('cuMemcpyHtoD_v2', device, plain, 77); call('cuMemcpyHtoD_v2', device, pinned, 7)")

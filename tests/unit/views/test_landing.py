@@ -90,6 +90,15 @@ def test_what_is_not_known_of_a_process_is_no_zero() -> None:
     assert ["–", "–", "–", "–", "5 s in 4"] == row(Page().render(samples, [CUDA]), "7")[4:9]
 
 
+def test_bytes_are_the_least_where_allocations_may_have_been_missed() -> None:
+    """A process that was under way when it was first seen holds at least what the probes saw."""
+    seen = Metric("gpu.cuda.seen_from_start", "", Kind.GAUGE, process=True)
+    samples = [*process("4711"), seen.sample(0, {"pid": "4711"}), *process("12"), seen.sample(1, {"pid": "12"})]
+    page = Page().render(samples, [CUDA])
+
+    assert ("≥ 4.0 GiB", "4.0 GiB") == (row(page, "4711")[4], row(page, "12")[4])
+
+
 @pytest.mark.parametrize(
     ("labels", "where"),
     [
