@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,6 +10,8 @@ from dataclasses import replace
 from exporter.nvml.snapshot import Event, Gpu, Readings, Snapshot
 
 More = Callable[[], Mapping[str, Readings]]
+
+log = logging.getLogger(__name__)
 
 
 class Gpus:
@@ -72,7 +75,10 @@ class Gpus:
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:
-            listener(event)
+            try:
+                listener(event)
+            except Exception:
+                log.exception("an event of GPU %s was not taken", event.uuid)
 
 
 def _with(gpu: Gpu, name: str, read: Readings) -> Gpu:

@@ -91,6 +91,8 @@ class Supervisor:
         self._failed: Failed | None = None
         self._calls = self._calls_of_others = 0
         self._hold_until = 0.0
+        self._changing = threading.Lock()
+        """Held while a child is started, so that none starts once the GPUs are to be given back."""
         self._released, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
 
@@ -126,10 +128,12 @@ class Supervisor:
 
     def release(self, seconds: float) -> bool:
         """Has every handle given back for so long; False when that has not happened within RELEASE_SECONDS."""
-        self._hold_until = time.monotonic() + seconds
-        self._released.clear()
-        child = self._child
+        with self._changing:
+            self._hold_until = time.monotonic() + seconds
+            self._released.clear()
+            child = self._child
         if child is None:
+            self._known.released(seconds)
             return True
         child.command(f"release {seconds}")
         return self._released.wait(RELEASE_SECONDS)
@@ -145,10 +149,13 @@ class Supervisor:
     def _run(self) -> None:
         pause, said = SHORTEST_PAUSE, ""
         while not self._closing.is_set():
+            if not self._may_start():
+                self._closing.wait(1.0)
+                continue
             began = time.monotonic()
             end = self._live()
-            if end is None:
-                return
+            if end is None or self._closing.is_set():
+                continue
             if time.monotonic() - began > SETTLED_SECONDS:
                 pause = SHORTEST_PAUSE
             if not end.absent:  # which the collector says
@@ -158,8 +165,6 @@ class Supervisor:
             said = end.reason
             self._closing.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
-            while not self._closing.is_set() and not self._may_start():
-                self._closing.wait(1.0)
 
     def _may_start(self) -> bool:
         return self._still_there() <= MOST_ABANDONED and time.monotonic() >= self._hold_until
@@ -169,16 +174,22 @@ class Supervisor:
         return len(self._abandoned)
 
     def _live(self) -> _End | None:
-        """One child, from its start to its end; None when it ends because we do."""
+        """One child, from its start to its end; None when none may start."""
         self._heard, self._doing, self._failed, self._starting = time.monotonic(), None, None, True
-        self._child = child = self._spawn(Options(self._intervals, self._shunned.indices(), os.getpid()))
+        with self._changing:
+            if time.monotonic() < self._hold_until:
+                return None
+            try:
+                child = self._child = self._spawn(Options(self._intervals, self._shunned.indices(), os.getpid()))
+            except OSError as error:
+                return _End("failed", f"no child can be started: {error}")
         self._calls_of_others, self._calls = self._calls_of_others + self._calls, 0
         try:
             end = self._follow(child)
             self._known.ended(end.text, end.absent)
         finally:
             self._child = None
-        return None if self._closing.is_set() else end
+        return end
 
     def _follow(self, child: Child) -> _End:
         fast, close_at = self._intervals[FAST], 0.0

@@ -13,6 +13,8 @@ import pytest
 from exporter.collectors import nvml
 from exporter.model import Labels, Unavailable
 from exporter.node import Node
+from exporter.nvml.gpus import Gpus
+from exporter.nvml.snapshot import Event
 from exporter.options import SettingsError
 from tests.standins.nvml import Scenario
 
@@ -111,3 +113,18 @@ def test_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("absent", 0) == (before.state, len(before.gpus))
     assert ("running", 2) == (during.state, len(during.gpus))
     assert "absent" == shared.gpus.snapshot().state
+
+
+def test_a_listener_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """A listener that fails keeps no event from the others."""
+    heard: list[Event] = []
+    gpus = Gpus()
+    gpus.listen(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
+    gpus.listen(heard.append)
+    event = Event("GPU-a", 1.0, "xid", 79)
+    gpus.tell(event)
+    gpus.unlisten(heard.append)
+    gpus.tell(event)
+
+    assert [event] == heard
+    assert "an event of GPU GPU-a was not taken" in caplog.text

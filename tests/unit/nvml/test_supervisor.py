@@ -321,6 +321,36 @@ def test_pauses_grow(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> Non
     assert 1.0 <= first < 2.0 <= second < 4.0 <= third < 6.0
 
 
+def test_no_process_can_be_started(scenario: Scenario) -> None:
+    """When the system starts no process, it is tried again."""
+    refused = iter([OSError(11, "Resource temporarily unavailable")])
+
+    def spawn(options: Options) -> Child:
+        for error in refused:
+            raise error
+        return Child(options)
+
+    with running(spawn=spawn) as supervisor:
+        until(lambda: all_ok(supervisor))
+
+        assert 1 == values(supervisor)['accel_exporter_nvml_restarts_total{reason="failed"}']
+
+
+def test_release_while_there_is_no_child(scenario: Scenario) -> None:
+    """When no child runs, none starts for the time that the GPUs are to be given back."""
+    scenario.set({"init": 999})
+    with running() as supervisor:
+        until(lambda: supervisor.snapshot().state == "restarting")
+        scenario.set({"init": None})
+
+        assert supervisor.release(2.0)
+        assert 1 == values(supervisor)["accel_exporter_nvml_released"]
+        before = scenario.calls()["nvmlInitWithFlags"]
+        time.sleep(1.5)
+        assert before == scenario.calls()["nvmlInitWithFlags"]
+        until(lambda: all_ok(supervisor))
+
+
 def test_terminated_child(scenario: Scenario) -> None:
     """A child that someone ends is started again, and counted as ended."""
     with running() as supervisor:
