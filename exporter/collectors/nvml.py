@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from exporter.model import Metric, Sample, Unavailable
@@ -14,12 +15,14 @@ from exporter.nvml.samples import samples
 from exporter.nvml.snapshot import FAST, PROCESSES, SLOW
 from exporter.nvml.supervisor import Supervisor
 from exporter.options import SettingsError
+from exporter.series import SeriesLimit
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
     Flag("fast-interval", 10.0, "Seconds between readings of use, memory, clocks, power, temperature and links."),
     Flag("processes-interval", 15.0, "Seconds between readings of the processes on each GPU, which cost the most."),
     Flag("slow-interval", 60.0, "Seconds between readings of errors, limits and modes."),
+    Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
     Flag("peaks", "", "YAML file of peak operations per second by model, over those built in (see docs/gpu.md)."),
 )
 SHORTEST_INTERVAL = 0.2
@@ -40,6 +43,7 @@ class Nvml:
         self._peaks = Peaks(Path(node.settings["peaks"]) if node.settings["peaks"] else None)
         intervals = {set: _interval(node, f"{set}-interval") for set in (FAST, PROCESSES, SLOW)}
         self._supervisor = Supervisor(intervals, node.gpus.tell)
+        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
         self._labels = labels_of(node.processes, node.proc)
 
     def start(self) -> None:
@@ -56,9 +60,8 @@ class Nvml:
                 "nothing is to be done without NVIDIA GPUs; where they are, install the driver: it is looked for again",
             )
         snapshot = self._node.gpus.snapshot()
-        yield from samples(snapshot, self._labels)
-        for gpu in snapshot.gpus:
-            yield from self._peaks.samples(gpu)
+        peaks = (peak for gpu in snapshot.gpus for peak in self._peaks.samples(gpu))
+        yield from self._limit.apply(chain(samples(snapshot, self._labels), peaks))
         yield from self._supervisor.samples()
 
     def problems(self) -> Iterator[str]:

@@ -40,6 +40,8 @@ ATTRIBUTES: Mapping[str, str] = {
     "container": "k8s.container.name",
     "gpu_uuid": "hw.id",
     "slurm_job_id": "slurm.job.id",
+    "hw_type": "hw.type",
+    "error_type": "error.type",
 }
 """Our labels by the semantic conventions' attribute names; the others keep their own."""
 

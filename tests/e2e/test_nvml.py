@@ -187,6 +187,16 @@ def test_end(tmp_path: Path, start: Callable[[Scenario], Exporter], hang: str | 
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
+def test_the_child_holds_nothing(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """The child has its pipes and nowhere to write else: no socket, map or program of the exporter's."""
+    [child] = pids(start(Scenario(tmp_path)))
+    held = {int(fd.name): str(fd.readlink()) for fd in Path(f"/proc/{child}/fd").iterdir()}
+
+    assert "/dev/null" == held[1] == held[2]
+    assert {"pipe:", "/dev/null"} == {target.partition("[")[0] for target in held.values()}
+    assert len(held) <= 5
+
+
 def test_killed(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
     """When the exporter is killed, its child does not stay."""
     exporter = start(Scenario(tmp_path))

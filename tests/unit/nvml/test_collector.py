@@ -16,6 +16,7 @@ from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Event
 from exporter.options import SettingsError
+from exporter.series import FOLDED
 from tests.standins.nvml import Scenario
 
 DEFAULTS = {flag.name: flag.default for flag in nvml.FLAGS}
@@ -90,6 +91,29 @@ def _processes(of: Node) -> list[dict[str, str]]:
         collector.close()
     own = ("gpu", "gpu_uuid", "kind")
     return [{name: value for name, value in it.labels.items() if name not in own} for it in found]
+
+
+def test_series_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many processes there are, no more series than allowed are shown; the others are folded, and counted."""
+    lines = {f"gpu0.process.{place}": f"{100 + place} compute 4096" for place in range(300)}
+    for name, value in Scenario(tmp_path, **lines).environment().items():
+        monkeypatch.setenv(name, value)
+    collector = nvml.create(node(QUICK | {"series-limit": 400}))
+    collector.start()
+    try:
+        deadline = time.monotonic() + 10
+        folded = 0.0
+        while not folded and time.monotonic() < deadline:
+            found = [it for it in collector.collect() if it.metric.name.startswith(("hw.", "gpu."))]
+            folded = sum(
+                value for it in collector.collect() if it.metric is FOLDED and isinstance(value := it.value, int)
+            )
+            time.sleep(0.05)
+    finally:
+        collector.close()
+
+    assert folded > 0
+    assert 400 == len([it for it in found if "overflow" not in it.labels])
 
 
 def test_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
