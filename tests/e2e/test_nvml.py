@@ -189,7 +189,9 @@ def test_end(tmp_path: Path, start: Callable[[Scenario], Exporter], hang: str | 
 
 def test_the_child_holds_nothing(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
     """The child has its pipes and nowhere to write else: no socket, map or program of the exporter's."""
-    [child] = pids(start(Scenario(tmp_path)))
+    exporter = start(Scenario(tmp_path))
+    exporter.await_(lambda: status(exporter) == ["ok"])
+    [child] = pids(exporter)
     held = {int(fd.name): str(fd.readlink()) for fd in Path(f"/proc/{child}/fd").iterdir()}
 
     assert "/dev/null" == held[1] == held[2]
