@@ -1,0 +1,103 @@
+"""The real exporter, a job whose calls are known, and what an OTLP collector gets of both."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bpf.cuda_node import Script, build_standins
+from tests.e2e.test_cli import Exporter
+from tests.standins.otlp_sink import HttpSink
+
+pytestmark = pytest.mark.needs_bpf
+
+ROUNDS = 5
+MILLISECOND = 1_000_000
+CALLS = """
+out = []
+def timed(call):
+    begin = time.time_ns(); call(); out.append((begin, time.time_ns()))
+lib.standin_busy(None, c_uint64(30 * 1000000)); timed(lambda: lib.cuStreamSynchronize(None))
+timed(lambda: globals().update(p=new(lib.cuMemAlloc_v2, size(3 << 20))))
+h = new(lib.cuMemHostAlloc, size((1 << 20) - 1), 0)
+timed(lambda: lib.cuMemcpyDtoH_v2(h, p, size(2 << 20)))
+timed(lambda: new(lib.cuMemAlloc_v2, size(1 << 40), check=2))
+"""
+EXPECTED = [
+    ("cuStreamSynchronize", {}),
+    ("cuMemAlloc_v2", {"gpu.cuda.memory.bytes": 3 << 20, "gpu.cuda.memory.type": "device"}),
+    ("cuMemcpyDtoH_v2", {"gpu.cuda.memory.copy.bytes": 2 << 20, "gpu.cuda.memory.copy.direction": "d2h"}),
+    ("cuMemAlloc_v2", {"gpu.cuda.error.code": 2, "error.type": "CUDA_ERROR_OUT_OF_MEMORY"}),
+]
+FLAGS = (
+    "--collector.cuda.wait-span-seconds=0.02",
+    "--collector.cuda.allocation-span-bytes=1048576",
+    "--collector.cuda.copy-span-bytes=1048576",
+)
+
+
+@pytest.fixture
+def sink() -> Iterator[HttpSink]:
+    sink = HttpSink()
+    yield sink
+    sink.close()
+
+
+@pytest.fixture
+def exporter(tmp_path: Path, sink: HttpSink) -> Iterator[Exporter]:
+    build_standins()
+    schedule = {"OTEL_BSP_SCHEDULE_DELAY": "200", "OTEL_METRIC_EXPORT_INTERVAL": "500"}
+    running = Exporter(tmp_path, *FLAGS, OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint, **schedule)
+    try:
+        yield running.await_ready()
+    finally:
+        running.process.kill()
+        running.process.wait(20)
+
+
+def attributes(point: Any) -> dict[str, Any]:
+    return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in point.attributes}
+
+
+def test_every_span_of_a_known_job_arrives(exporter: Exporter, sink: HttpSink) -> None:
+    """Each call above a threshold, and the failed one, is one span with its times, process and attributes."""
+    with Script() as job:
+        attached = f'accel_exporter_probe_attached{{library="{next(iter(job.libraries))}"'
+        exporter.await_(lambda: attached in exporter.get("/metrics")[1])
+        told = [call for _ in range(ROUNDS) for call in job.run(CALLS)]
+        sink.wait_for(lambda it: sum(1 for _ in it.spans()) >= len(told))
+        spans = sorted((it for it in sink.spans()), key=lambda it: it.start_time_unix_nano)
+
+        assert [name for name, _ in EXPECTED] * ROUNDS == [span.name for span in spans]
+        off: list[list[int]] = [[], [], [], []]
+        for i, (span, (begin, end)) in enumerate(zip(spans, told, strict=True)):
+            assert {**EXPECTED[i % 4][1], "process.pid": str(job.pid)}.items() <= {
+                key: str(value) if key == "process.pid" else value for key, value in attributes(span).items()
+            }.items()
+            assert begin - MILLISECOND <= span.start_time_unix_nano <= span.end_time_unix_nano <= end + MILLISECOND
+            off[i % 4].append(max(abs(span.start_time_unix_nano - begin), abs(end - span.end_time_unix_nano)))
+        # This machine may be busy between the caller's clock and the call: the nearest of the rounds counts.
+        assert [True] * 4 == [min(call) <= MILLISECOND for call in off]
+
+
+def test_metrics_of_a_known_job_are_the_pages(exporter: Exporter, sink: HttpSink) -> None:
+    """What the collector gets of a job at rest is what /metrics shows of it."""
+    with Script() as job:
+        attached = f'accel_exporter_probe_attached{{library="{next(iter(job.libraries))}"'
+        exporter.await_(lambda: attached in exporter.get("/metrics")[1])
+        job.run("for _ in range(23): lib.cuLaunchKernel()")
+        series = f'gpu_cuda_kernel_launch_calls_total{{api_layer="driver",comm="{Path(sys.executable).name[:15]}",pid="{job.pid}"}}'
+        exporter.await_(lambda: exporter.value(series) == 23)
+        sink.metrics.clear()
+        sink.wait_for(lambda it: bool(it.metrics))
+
+        [sent] = {
+            point.as_int or point.as_double
+            for metric, point in sink.points()
+            if metric.name == "gpu.cuda.kernel.launch.calls" and str(attributes(point)["process.pid"]) == str(job.pid)
+        }
+        assert 23 == sent
