@@ -90,7 +90,8 @@ def test_metrics_of_a_known_job_are_the_pages(exporter: Exporter, sink: HttpSink
         attached = f'accel_exporter_probe_attached{{library="{next(iter(job.libraries))}"'
         exporter.await_(lambda: attached in exporter.get("/metrics")[1])
         job.run("for _ in range(23): lib.cuLaunchKernel()")
-        series = f'gpu_cuda_kernel_launch_calls_total{{api_layer="driver",comm="{Path(sys.executable).name[:15]}",pid="{job.pid}"}}'
+        comm = Path(sys.executable).name[:15]
+        series = f'gpu_cuda_kernel_launch_calls_total{{api_layer="driver",comm="{comm}",pid="{job.pid}"}}'
         exporter.await_(lambda: exporter.value(series) == 23)
         sink.metrics.clear()
         sink.wait_for(lambda it: bool(it.metrics))
