@@ -22,7 +22,8 @@ from exporter.child import die_with_parent, private_output
 from exporter.dcgm.fields import FIELDS
 
 EMBEDDED = "embedded"
-FIELD_GROUP = "accel_exporter_{pid}"
+GROUP = "accel_exporter_{pid}"
+"""Of GPUs, and of fields; DCGM wants a name."""
 KEEP_INTERVALS = 3
 """DCGM remembers a value for so many of them."""
 
@@ -73,20 +74,33 @@ def _number(value: object) -> int | float:
     raise TypeError(value)
 
 
+class NoProfiling(Exception):
+    """DCGM has profiling fields for none of the GPUs."""
+
+
 class Engine:
-    """A connection to DCGM that watches the fields on every GPU. Any of the bindings' exceptions may leave this."""
+    """A connection to DCGM that watches those of the fields that every GPU with profiling has.
+
+    Raises NoProfiling, and whatever the bindings raise.
+    """
 
     def __init__(self, asked: Asked) -> None:
         pydcgm, structs = importlib.import_module("pydcgm"), importlib.import_module("dcgm_structs")
-        self._fields = asked.fields
+        self._agent = importlib.import_module("dcgm_agent")
         self._handle = pydcgm.DcgmHandle(
             ipAddress=None if asked.host_engine == EMBEDDED else asked.host_engine,
             opMode=structs.DCGM_OPERATION_MODE_AUTO,
         )
         self._system = self._handle.GetSystem()
-        self._group = self._system.GetDefaultGroup()
-        name = FIELD_GROUP.format(pid=os.getpid())
-        self._field_group = pydcgm.DcgmFieldGroup(self._handle, name, list(asked.fields))
+        supported = {gpu: self._supported(gpu) for gpu in self._system.discovery.GetAllSupportedGpuIds()}
+        gpus = [gpu for gpu, fields in supported.items() if fields]
+        fields = set(asked.fields).intersection(*(supported[gpu] for gpu in gpus))
+        if not gpus or not fields:
+            raise NoProfiling("DCGM has no profiling for the GPUs here; its log says why")
+        name = GROUP.format(pid=os.getpid())
+        self._uuids = {gpu: self._uuid(gpu) for gpu in gpus}
+        self._group = self._system.GetGroupWithGpuIds(name, gpus)
+        self._field_group = pydcgm.DcgmFieldGroup(self._handle, name, sorted(fields))
         keep = KEEP_INTERVALS * asked.interval
         self._group.samples.WatchFields(self._field_group, round(asked.interval * 1e6), keep, 0)
         self._system.UpdateAllFields(1)
@@ -94,7 +108,16 @@ class Engine:
     def values(self) -> dict[str, dict[str, int | float]]:
         """The newest values that are not blank, by UUID and the field's name."""
         latest = self._group.samples.GetLatest(self._field_group).values
-        return {self._uuid(gpu): dict(self._known(fields)) for gpu, fields in latest.items()}
+        return {self._uuids[gpu]: dict(self._known(fields)) for gpu, fields in latest.items() if gpu in self._uuids}
+
+    def _supported(self, gpu: int) -> set[int]:
+        """The profiling fields of a GPU: DCGM refuses to watch any if one is among them that the GPU lacks."""
+        try:
+            told = self._agent.dcgmProfGetSupportedMetricGroups(self._handle.handle, gpu)
+        except Exception:  # of the bindings' own: it has none
+            return set()
+        groups = [told.metricGroups[i] for i in range(told.numMetricGroups)]
+        return {group.fieldIds[i] for group in groups for i in range(group.numFieldIds)}
 
     def _uuid(self, gpu: int) -> str:
         uuid = self._system.discovery.GetGpuAttributes(gpu).identifiers.uuid

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from exporter.model import Kind, Labels
 
-MOST_SERIES = 50_000
+MOST_SERIES = 10_000
 _LONGEST_LINE = 16_384
 _META = re.compile(r"# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) ?(.*)")
 _SAMPLE = re.compile(

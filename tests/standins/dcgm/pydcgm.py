@@ -1,8 +1,9 @@
 """NVIDIA's Python bindings for DCGM without DCGM: the calls that the exporter makes, answered from a JSON file.
 
 DCGM_STANDIN names the file: {"gpus": [{"uuid": "GPU-0", "values": {"1004": 0.2, "1005": null}}]}, null being a blank.
-"hang", "crash" and "raise" name a call that never returns, kills the process or raises. Calls are written to the file
-of that name with ".calls" added. Names and signatures are those of the bindings that DCGM 4.5 comes with.
+A GPU may have "fields", those that it has profiling for, which are all unless said. "hang", "crash" and "raise" name
+a call that never returns, kills the process or raises. Calls are written to the file of that name with ".calls"
+added. Names and signatures are those of the bindings that DCGM 4.5 comes with.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class DcgmHandle:
         unixSocketPath: str | None = None,
         timeoutMs: int = 0,
     ) -> None:
+        self.handle = 1
         _scenario("DcgmHandle", ipAddress, opMode)
 
     def GetSystem(self) -> DcgmSystem:
@@ -57,14 +59,17 @@ class DcgmSystem:
     def __init__(self) -> None:
         self.discovery = DcgmSystemDiscovery()
 
-    def GetDefaultGroup(self) -> DcgmGroup:
-        return DcgmGroup()
+    def GetGroupWithGpuIds(self, groupName: str, gpuIds: list[int]) -> DcgmGroup:
+        return DcgmGroup(_gpus("GetGroupWithGpuIds", gpuIds))
 
     def UpdateAllFields(self, waitForUpdate: int) -> None:
         _scenario("UpdateAllFields", waitForUpdate)
 
 
 class DcgmSystemDiscovery:
+    def GetAllSupportedGpuIds(self) -> list[int]:
+        return list(range(len(_scenario("GetAllSupportedGpuIds")["gpus"])))
+
     def GetGpuAttributes(self, gpuId: int) -> Any:
         uuid = _scenario("GetGpuAttributes", gpuId)["gpus"][gpuId]["uuid"]
         return SimpleNamespace(identifiers=SimpleNamespace(uuid=uuid))
@@ -80,11 +85,14 @@ class DcgmFieldGroup:
 
 
 class DcgmGroup:
-    def __init__(self) -> None:
-        self.samples = DcgmGroupSamples()
+    def __init__(self, gpuIds: list[int]) -> None:
+        self.samples = DcgmGroupSamples(gpuIds)
 
 
 class DcgmGroupSamples:
+    def __init__(self, gpuIds: list[int]) -> None:
+        self._gpuIds = gpuIds
+
     def WatchFields(self, fieldGroup: DcgmFieldGroup, updateFreq: int, maxKeepAge: float, maxKeepSamples: int) -> None:
         _scenario("WatchFields", updateFreq, maxKeepAge, maxKeepSamples)
 
@@ -97,8 +105,14 @@ class DcgmGroupSamples:
             values={
                 index: {int(number): _series(value) for number, value in gpu["values"].items()}
                 for index, gpu in enumerate(gpus)
+                if index in self._gpuIds
             }
         )
+
+
+def _gpus(call: str, gpuIds: list[int]) -> list[int]:
+    _scenario(call, gpuIds)
+    return gpuIds
 
 
 def _series(value: float | None) -> list[Any]:

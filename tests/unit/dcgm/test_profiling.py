@@ -98,6 +98,25 @@ def test_what_is_asked(subject: Profiling, scenario: Scenario) -> None:
     assert [[]] == scenario.calls("UnwatchFields") == scenario.calls("Delete") == scenario.calls("Shutdown")
 
 
+def test_gpus_that_lack_fields(subject: Profiling, scenario: Scenario) -> None:
+    """Only what every GPU with profiling has is watched, and a GPU without is left out: else DCGM refuses all."""
+    scenario.set(
+        gpus=[{**GPUS[0], "fields": [1001, 1004]}, {**GPUS[1], "fields": [1004, 1005]}, {**GPUS[1], "fields": []}]
+    )
+    subject.start()
+    until(lambda: scenario.calls("WatchFields"))
+
+    assert [[[1004]]] == scenario.calls("DcgmFieldGroup")
+    assert [[[0, 1]]] == scenario.calls("GetGroupWithGpuIds")
+
+
+def test_no_profiling(subject: Profiling, scenario: Scenario) -> None:
+    """Where no GPU has any it is said so."""
+    scenario.set(gpus=[{**GPUS[0], "fields": []}])
+    subject.start()
+    until(lambda: "NoProfiling: DCGM has no profiling for the GPUs here; its log says why" == subject.failure)
+
+
 def test_embedded(scenario: Scenario) -> None:
     """Without a host engine one runs in the child: the bindings get no address."""
     subject = Profiling(BINDINGS, EMBEDDED, 0.2)
