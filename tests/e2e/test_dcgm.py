@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
@@ -266,6 +268,25 @@ def test_beside_a_dcgm_exporter(subject: Exporter, tmp_path: Path) -> None:
             assert 'accel_exporter_dcgm_success{source="endpoint"} 0' in (second.page() or "")
     finally:
         end(served.process)
+
+
+def test_dcgm_beside_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU without GPM what DCGM says is in its own names and in ours; killing the child costs a moment of it."""
+    scenario = tmp_path / "dcgm.json"
+    scenario.write_text(json.dumps({"gpus": [{"uuid": nvml.UUID.format(0), "values": {"1004": 0.25}}]}))
+    monkeypatch.setenv("DCGM_STANDIN", str(scenario))
+    flags = ("--compat.dcgm", f"--dcgm.bindings={ROOT / 'tests' / 'standins' / 'dcgm'}", "--dcgm.interval=1s")
+    with exporter(tmp_path, *flags, gpus=1, **{"gpu.gpm": 0}) as subject:
+        until(lambda: _values(subject, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE") == ["0.25"], 20, "DCGM's value is shown")
+        assert ["0.25"] == _values(subject, "gpu_tensor_active_ratio")
+        [child] = [
+            it for it in psutil.Process(subject.process.pid).children() if "exporter.dcgm.engine" in it.cmdline()
+        ]
+        child.kill()
+        until(lambda: 'accel_exporter_dcgm_success{source="bindings"} 0' in (subject.page() or ""), 10, "it is noticed")
+        until(
+            lambda: 'accel_exporter_dcgm_success{source="bindings"} 1' in (subject.page() or ""), 20, "it is replaced"
+        )
 
 
 def _values(subject: Exporter, name: str) -> list[str]:
