@@ -22,6 +22,7 @@ EVENTS_LOST = Metric(
     labels=("stream",),
 )
 _AT_ONCE = 4096
+_WAIT_MS = 500
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +47,7 @@ class Events:
         self._poller = select.epoll()
         self._streams: dict[int, _Stream] = {}
         self._lock = threading.Lock()
+        self._reader: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +64,11 @@ class Events:
         with self._lock:
             self._streams[map.fd] = stream
         self._poller.register(map.fd, select.EPOLLIN)
+
+    def start(self, name: str) -> None:
+        """Polls in a thread of this name until it is closed."""
+        self._reader = threading.Thread(target=self._run, name=name, daemon=True)
+        self._reader.start()
 
     def poll(self, timeout_ms: int) -> int:
         """Waits for records and hands them over; how many. A flood ends a call after some thousand records a stream."""
@@ -88,6 +95,15 @@ class Events:
                 self._bpf.ring_buffer__free(stream.ring)
             self._streams.clear()
             self._poller.close()
+        if self._reader:
+            self._reader.join(2 * _WAIT_MS / 1000)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.poll(_WAIT_MS)
+            except BpfError:
+                return  # closed
 
     def _drain(self, stream: _Stream) -> int:
         stream.budget = _AT_ONCE

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import struct
-import threading
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from exporter.bpf import object_path
-from exporter.bpf.calibrate import Costs, calibrate
 from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.library import Library
 from exporter.bpf.probe import Probes
-from exporter.bpf.safety import Protection, protection, returns_allowed, try_return_probes
+from exporter.bpf.safety import Protection, protection
 from exporter.cuda import metrics
 from exporter.cuda.functions import COVERABLE, FUNCTIONS, layer
 from exporter.cuda.ledger import Ledger
@@ -45,7 +42,6 @@ FLAGS = (
         "Count errors of launches and of the runtime's copies too, at about twice the cost of these calls.",
     ),
 )
-log = logging.getLogger(__name__)
 
 
 def create(node: Node) -> Cuda:
@@ -62,14 +58,11 @@ class Cuda:
         self._limit = SeriesLimit(self.name, node.settings["series-limit"])
         self._returns = False
         self._exemplars = Exemplars()
-        self._closing = threading.Event()
 
     def start(self) -> None:
         """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
         if problem := _problem(self._node.settings):
             raise Unavailable(problem)
-        self._survival, costs = try_return_probes(), _costs()
-        self._hit_costs = tuple(costs.samples()) if costs else ()
         try:
             self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
         except BpfError as error:
@@ -87,21 +80,19 @@ class Cuda:
             hits=self._hits,
             protection=partial(protection, self._node.proc),
             returns_allowed=self._returns_allowed,
-            costs=costs,
+            costs=self._node.trial.costs,
             coverable=COVERABLE,
             family=layer,
             listener=self,
         )
         self._events = Events()
         self._events.add(self._object.maps["cuda_spans"], self._receive)
-        self._reader = threading.Thread(target=self._read_events, name="cuda spans", daemon=True)
-        self._reader.start()
+        self._events.start("cuda spans")
         self._node.targets.want(self._probes)
 
     def collect(self) -> Iterator[Sample]:
         yield from self._limit.apply(self._of_processes())
         yield from self._probes.collect()
-        yield from self._hit_costs
         yield from self._events.collect()
         yield from self._losses()
 
@@ -124,9 +115,7 @@ class Cuda:
 
     def close(self) -> None:
         """Unloads; Targets has detached before. Nothing else may be called afterwards."""
-        self._closing.set()
         self._events.close()
-        self._reader.join(1)
         self._object.close()
 
     # What Targets tells through Probes (exporter.bpf.probe.Listener).
@@ -151,7 +140,7 @@ class Cuda:
 
     def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
         """Asked just before process_started. While there are no return probes, allocations are missed."""
-        self._returns, reason = returns_allowed(self._survival, users)
+        self._returns, reason = self._node.trial.returns_allowed(users)
         if not self._returns:
             covered = self._object.maps["covered"]
             for pid, _ in covered.items():
@@ -181,13 +170,6 @@ class Cuda:
     def _entries(self) -> dict[str, int]:
         return {"live": self._node.settings["live-allocations"]}
 
-    def _read_events(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self._events.poll(500)
-            except BpfError:
-                return  # closed
-
     def _receive(self, record: Any) -> None:
         called = function(record.api)
         made = span(record, called, self._names, self._node.clock, self._node.processes.labels(record.tgid))
@@ -209,11 +191,3 @@ def _problem(settings: Mapping[str, Any]) -> str:
         if not least <= settings[name] <= most:
             return f"--collector.cuda.{name} is {settings[name]}: it has to be from {least} to {most}"
     return ""
-
-
-def _costs() -> Costs | None:
-    try:
-        return calibrate()
-    except Unavailable as error:
-        log.warning("the overhead of the probes is not known: %s", error)
-        return None

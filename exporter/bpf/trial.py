@@ -1,0 +1,40 @@
+"""What is tried on this kernel before anything is probed: the cost of a hit, and whether return probes are survived."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from functools import cached_property
+
+from exporter.bpf.calibrate import Costs, calibrate
+from exporter.bpf.safety import Protection, Survival, returns_allowed, try_return_probes
+from exporter.model import Sample, Unavailable
+
+_log = logging.getLogger(__name__)
+
+
+class Trial:
+    """One for a node. Each part is tried when it is first asked for, in about 60 ms; the answer stays."""
+
+    @cached_property
+    def survival(self) -> Survival:
+        return try_return_probes()
+
+    @cached_property
+    def costs(self) -> Costs | None:
+        """None, logged once, where it cannot be measured."""
+        try:
+            return calibrate()
+        except Unavailable as error:
+            _log.warning("the overhead of the probes is not known: %s", error)
+            return None
+
+    def returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
+        """Whether a library that these use may get return probes; if not, why and what to do."""
+        return returns_allowed(self.survival, users)
+
+    def collect(self) -> Iterator[Sample]:
+        """The cost of a hit; nothing while no probe has asked for it."""
+        costs: Costs | None = vars(self).get("costs")
+        if costs:
+            yield from costs.samples()
