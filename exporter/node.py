@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from exporter.bpf.trial import Trial
 from exporter.model import Labels, Span
 from exporter.nvml.gpus import Gpus
+from exporter.resolve.allocations import Allocations
 
 if TYPE_CHECKING:
     from exporter.bpf.targets import Targets
@@ -25,24 +27,6 @@ class Processes(Protocol):
     def forget(self, pid: int) -> None:
         """The pid ended or runs another program now: read it anew when asked again."""
         ...
-
-
-class Allocations(Protocol):
-    """Whom a GPU is given to."""
-
-    def of(self, uuid: str) -> Labels:
-        """The pod, namespace and container of a GPU or MIG device by its UUID, as far as known and as far as it is one.
-
-        `hpc_job` may be among them. Answers at once.
-        """
-        ...
-
-
-class NoAllocations:
-    """Knows nothing."""
-
-    def of(self, _: str) -> Labels:
-        return {}
 
 
 class Clock:
@@ -70,8 +54,9 @@ class Node:
     spans: Callable[[Span], None]
     """Takes a finished span; never blocks or raises. What cannot be kept is counted there."""
     clock: Clock = field(default_factory=Clock)
+    trial: Trial = field(default_factory=Trial)
     gpus: Gpus = field(default_factory=Gpus)
-    allocations: Allocations = field(default_factory=NoAllocations)
+    allocations: Allocations = field(default_factory=Allocations)
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
 

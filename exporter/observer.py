@@ -8,10 +8,12 @@ from typing import Any
 
 from exporter import log
 from exporter.bpf.targets import Targets
+from exporter.bpf.trial import Trial
 from exporter.discover import Found
 from exporter.model import Collector, Sample, Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
+from exporter.resolve.allocations import Allocations
 from exporter.resolve.process import ProcessTable
 from exporter.scrape import Scraper
 from exporter.settings import Settings
@@ -33,10 +35,13 @@ class Observer:
         self._settings, self._found, self._spans = settings, found, spans
         self._processes = ProcessTable(settings.procfs, settings.logs)
         self.targets = Targets(settings.procfs)
+        self._trial = Trial()
         self.gpus = Gpus()
+        self._allocations = Allocations()
         self.refusal = ""
         """Why no library is searched for; empty when they are."""
-        self.scraper = Scraper(self._make_all(), self._disabled(), (lambda: self.targets.collect(), *own))
+        shared = (lambda: self.targets.collect(), self._trial.collect)
+        self.scraper = Scraper(self._make_all(), self._disabled(), (*shared, *own))
 
     def start(self) -> None:
         """Starts the collectors, then the search for what they want. What cannot start is said; the rest runs."""
@@ -79,7 +84,9 @@ class Observer:
             processes=self._processes,
             targets=self.targets,
             spans=self._spans,
+            trial=self._trial,
             gpus=self.gpus,
+            allocations=self._allocations,
             proc=settings.procfs,
             sys=settings.sysfs,
         )

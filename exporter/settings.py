@@ -22,6 +22,7 @@ GROUPS = {
     "log": "Logging",
     "path": "Where this node's files are",
     "collectors": "Collectors",
+    "allocation": "Whom GPUs are given to",
     "dcgm": "In place of dcgm-exporter, and beside DCGM",
 }
 
@@ -177,7 +178,10 @@ def _collectors(
     enabled: dict[str, Mapping[str, Any]] = {}
     for collector in found:
         if collector.options:
-            own = collector.configure({option.name: values[option.name] for option in collector.options})
+            chosen = {option.name: values[option.name] for option in collector.options}
+            if f"collector.{collector.name}" in chosen:
+                chosen[f"collector.{collector.name}"] = _enabled(collector, given)
+            own = collector.configure(chosen)
             if own is not None:
                 enabled[collector.name] = own
         elif _enabled(collector, given):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from exporter.dcgm.series import Target
 from exporter.model import Labels
-from exporter.node import Allocations
+from exporter.resolve.allocations import Allocations
 
 _FROM_PROCESS = {"pod": "pod", "namespace": "namespace", "container": "container", "slurm_job_id": "hpc_job"}
 """Labels of a process, by the name dcgm-exporter has for them."""

@@ -1,13 +1,62 @@
-"""The Slurm job of a process whose cgroup does not name it (plugins without cgroups, SLUIDs in place of job ids)."""
+"""The Slurm job of a process whose cgroup does not name it, and the jobs that a prolog wrote down for each GPU."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 _JOB = re.compile(rb"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?=\0|$)")
+_GPU_FILE = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?", re.ASCII)
+_MOST_FILES = 4096
+_MOST_JOBS = 64
+_MOST_BYTES = 8192
+_LONGEST_JOB = 128
 
 
 def job_id(environ: bytes) -> str:
     """SLURM_JOB_ID of a /proc/PID/environ block; empty when there is none or it is no number."""
     found = _JOB.search(environ)
     return found[1].decode("ascii") if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A job on a GPU by its index, or on a GPU instance of it."""
+
+    gpu: int
+    instance: int | None
+    job: str
+
+
+def mapped(folder: Path) -> list[Mapped]:
+    """The jobs in dcgm-exporter's mapping folder: a file `<gpu>` or `<gpu>.<gpu instance>` has one job a line.
+
+    Raises OSError when the folder, or a file of that name, cannot be read.
+    """
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in itertools.islice(entries, _MOST_FILES)]
+    found: list[Mapped] = []
+    for name in sorted(names):
+        if parts := _GPU_FILE.fullmatch(name):
+            instance = None if parts[2] is None else int(parts[2])
+            found += (Mapped(int(parts[1]), instance, job) for job in _jobs(folder / name))
+    return found
+
+
+def _jobs(path: Path) -> Iterator[str]:
+    """The lines of a file that can be jobs; nothing of what is no file, or has gone since the folder was read."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        text = os.read(file, _MOST_BYTES) if stat.S_ISREG(os.fstat(file).st_mode) else b""
+    finally:
+        os.close(file)
+    jobs = (line.strip() for line in text.decode("utf-8", "replace").splitlines())
+    yield from itertools.islice((job for job in jobs if 0 < len(job) <= _LONGEST_JOB and job.isprintable()), _MOST_JOBS)

@@ -8,9 +8,10 @@ from typing import Any
 from unittest.mock import Mock
 
 from exporter.model import Labels
-from exporter.node import NoAllocations, Node
+from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import FAST, PROCESSES, SLOW, Driver, Gpu, Identity, Mig, Process, Readings, Snapshot
+from exporter.resolve.allocations import Allocations
 
 FAST_VALUES: dict[str, int | float] = {
     "clock_sm_mhz": 1755,
@@ -104,6 +105,6 @@ class Told:
             targets=Mock(),
             spans=Mock(),
             gpus=self.gpus,
-            allocations=words.pop("allocations", NoAllocations()),
+            allocations=words.pop("allocations", Allocations()),
             proc=Path("/proc"),
         )

@@ -9,8 +9,8 @@ import pytest
 from exporter.dcgm.owners import Owners
 from exporter.dcgm.series import Target
 from exporter.model import Labels
-from exporter.node import NoAllocations
 from exporter.nvml.snapshot import Process
+from exporter.resolve.allocations import Allocations
 from tests.unit.dcgm.gpus import gpu, mig
 
 JOBS: Mapping[int, Labels] = {
@@ -49,7 +49,7 @@ def test_by_processes(pids: tuple[int, ...], expected: Labels) -> None:
     """The one job whose processes are on the GPU is its owner; two jobs are none, a process of no job counts not."""
     target = Target(gpu(processes=tuple(Process(pid, "compute", 0) for pid in pids)))
 
-    assert expected == Owners(NoAllocations(), labels)(target)
+    assert expected == Owners(Allocations(), labels)(target)
 
 
 def test_allocation_first() -> None:
@@ -66,7 +66,7 @@ def test_instances() -> None:
     divided = gpu(migs=migs, processes=processes)
     first, second = Target(divided, migs[:1]), Target(divided, migs[1:])
 
-    assert [{"hpc_job": "42"}, {"hpc_job": "43"}] == [Owners(NoAllocations(), labels)(it) for it in (first, second)]
+    assert [{"hpc_job": "42"}, {"hpc_job": "43"}] == [Owners(Allocations(), labels)(it) for it in (first, second)]
     pods: dict[str, Labels] = {"MIG-1-0": {"pod": "a"}, "MIG-2-0": {"pod": "b"}, "MIG-2-1": {"pod": "c"}}
     assert {"pod": "a"} == Owners(Allocated(pods), labels)(first)
     assert {"hpc_job": "43"} == Owners(Allocated(pods), labels)(second)

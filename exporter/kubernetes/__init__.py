@@ -1,0 +1,1 @@
+"""What the kubelet of this node tells."""

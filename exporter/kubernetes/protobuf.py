@@ -1,0 +1,73 @@
+"""Reads Protocol Buffers' wire format field by field: enough for a few messages, without their compiler or runtime.
+
+https://protobuf.dev/programming-guides/encoding/ describes it. Nothing is copied and nothing is read beyond the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+MOST_TEXT = 512
+
+
+def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """The fields of a message in their order: number, and an int of a varint, else its bytes.
+
+    Raises ValueError when the message is malformed or cut off.
+    """
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        if not 0 < number < 1 << 29:
+            raise ValueError(f"field number {number}")
+        if kind == _VARINT:
+            value, at = _varint(message, at)
+            yield number, value
+            continue
+        length = {_FIXED64: 8, _FIXED32: 4}.get(kind, 0)
+        if kind == _BYTES:
+            length, at = _varint(message, at)
+        elif not length:
+            raise ValueError(f"wire type {kind}")
+        if length > len(message) - at:
+            raise ValueError("a field is cut off")
+        yield number, message[at : at + length]
+        at += length
+
+
+def messages(message: memoryview, number: int) -> Iterator[memoryview]:
+    """Every field of that number as bytes: of a repeated message, each. Raises ValueError."""
+    for found, value in fields(message):
+        if found == number:
+            if isinstance(value, int):
+                raise ValueError(f"field {number} is a number")
+            yield value
+
+
+def texts(message: memoryview, number: int) -> Iterator[str]:
+    """Every field of that number as text. Raises ValueError when it is too long, not UTF-8 or does not print."""
+    for value in messages(message, number):
+        text = bytes(value[: MOST_TEXT + 1]).decode("utf-8")
+        if len(value) > MOST_TEXT or not text.isprintable():
+            raise ValueError(f"field {number} is no name: {text[:80]!r}")
+        yield text
+
+
+def text(message: memoryview, number: int) -> str:
+    """The field of that number as text, the last one if there are several; empty when there is none."""
+    return "".join([*texts(message, number)][-1:])
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for place in range(_LONGEST_VARINT):
+        if at + place >= len(message):
+            raise ValueError("a number is cut off")
+        byte = message[at + place]
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, at + place + 1
+    raise ValueError("a number is too long")
