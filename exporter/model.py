@@ -101,6 +101,14 @@ class Span:
     """Process labels (PROCESS_LABELS) of the observed process."""
     error: str = ""
     """Empty for success, else a short description: sets the span's status."""
+    parent_id: str = ""
+    """The span id of the parent in the same trace; empty for a root."""
+    links: tuple[tuple[str, str], ...] = ()
+    """Spans of other traces that belong to it: trace id and span id of each."""
+    slow: bool = False
+    """Worth keeping, like a failed one, when its trace is not sampled."""
+    resource: Labels = field(default_factory=dict)
+    """OpenTelemetry resource attributes of the observed process, besides its labels; whoever passes it on sets them."""
 
 
 class Unavailable(Exception):

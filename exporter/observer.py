@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from exporter import log
@@ -74,6 +75,13 @@ class Observer:
             self.refusal = str(error).partition("\n")[0]
             logger.error("no library can be probed: %s; see accel-exporter doctor", self.refusal)
 
+    def _finished(self, span: Span) -> None:
+        """A collector's span, on its way out with the resource of the process that it is of."""
+        pid = span.process.get("pid", "")
+        if pid.isdecimal():
+            span = replace(span, resource=self._processes.identity(int(pid)).resource)
+        self._spans(span)
+
     def _make_all(self) -> list[Collector]:
         return [self._make(name, flags) for name, flags in self._settings.collectors.items()]
 
@@ -83,7 +91,7 @@ class Observer:
             settings=flags,
             processes=self._processes,
             targets=self.targets,
-            spans=self._spans,
+            spans=self._finished,
             trial=self._trial,
             gpus=self.gpus,
             allocations=self._allocations,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.options import SettingsError
+from exporter.sampling import Sampler, sampler
 
 PROTOCOLS = ("http/protobuf", "grpc")
 log = logging.getLogger(__name__)
@@ -20,6 +21,7 @@ class OtlpSettings:
     protocol: str = ""
     headers: tuple[str, ...] = ()
     metrics_interval: float = 0.0
+    spans_per_second: int = 1000
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Plan:
     delay: float = 5.0
     queue_size: int = 2048
     batch_size: int = 512
+    spans_per_second: int = 1000
+    sampler: Sampler = Sampler()
 
     def __bool__(self) -> bool:
         return bool(self.metrics or self.traces)
@@ -61,6 +65,8 @@ def plan(settings: OtlpSettings, environ: Mapping[str, str]) -> Plan:
         delay=_number(environ, "OTEL_BSP_SCHEDULE_DELAY", 5000) / 1000,
         queue_size=queue_size,
         batch_size=min(queue_size, _number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)),
+        spans_per_second=settings.spans_per_second,
+        sampler=sampler(environ),
     )
 
 

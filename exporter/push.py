@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from exporter import __version__
@@ -21,19 +22,23 @@ from exporter.counters import Tally
 from exporter.model import Kind, Metric, Sample, Span
 from exporter.options import SettingsError
 from exporter.otlp import Plan, Signal
+from exporter.sampling import Budget, Verdict
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
 SPANS_DROPPED = Metric(
     "accel_exporter.spans.dropped",
-    "Spans not delivered: the queue was full, the OTLP endpoint took none, they were malformed, or the exporter "
-    "stopped first.",
+    "Spans not delivered: over the budget of spans a second, the queue was full, the OTLP endpoint took none, they "
+    "were malformed, or the exporter stopped first.",
     Kind.COUNTER,
     "{span}",
     labels=("reason",),
 )
 SPANS_EXPORTED = Metric("accel_exporter.spans.exported", "Spans the OTLP endpoint took.", Kind.COUNTER, "{span}")
+SPANS_UNSAMPLED = Metric(
+    "accel_exporter.spans.unsampled", "Spans that OTEL_TRACES_SAMPLER left out.", Kind.COUNTER, "{span}"
+)
 SPANS_QUEUED = Metric("accel_exporter.spans.queued", "Spans waiting for the next batch.", Kind.GAUGE, "{span}")
 EXPORTS = Metric(
     "accel_exporter.otlp.exports", "OTLP requests made, failed ones included.", Kind.COUNTER, labels=("signal",)
@@ -44,6 +49,8 @@ EXPORTS_FAILED = Metric(
     Kind.COUNTER,
     labels=("signal",),
 )
+PARTIAL = "accel_exporter.trace.partial"
+"""True on a span that was kept though its trace is not sampled: the spans of other hosts are likely missing."""
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +68,11 @@ class Push:
         logger = logging.getLogger("opentelemetry")
         logger.handlers, logger.propagate = [reasons], False
         self._links = {it.name: _Link(it, reasons) for it in (plan.metrics, plan.traces) if it}
-        self._dropped = Tally(SPANS_DROPPED, ("queue_full", "export_failed", "malformed", "stopped"))
+        self._dropped = Tally(SPANS_DROPPED, ("budget", "queue_full", "export_failed", "malformed", "stopped"))
         self._exports = Tally(EXPORTS, self._links)
         self._failed = Tally(EXPORTS_FAILED, self._links)
-        self._exported = 0
+        self._exported = self._unsampled = 0
+        self._budget = Budget(plan.spans_per_second)
         self._queue: deque[Span] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -77,16 +85,23 @@ class Push:
             thread.start()
 
     def span(self, span: Span) -> None:
-        """Takes a finished span; never blocks or raises. Spans beyond the queue's size are dropped and counted."""
+        """Takes a finished span; never blocks or raises. What the budget or the queue has no room for is counted."""
         if "traces" not in self._links:
             return
+        verdict = self._plan.sampler.judge(span)
+        if verdict is Verdict.PARTIAL:
+            span = replace(span, attributes={**span.attributes, PARTIAL: True})
         with self._lock:
+            if verdict is Verdict.OUT:
+                self._unsampled += 1
+                return
             full = len(self._queue) >= self._plan.queue_size
-            if not full:
+            within = not full and self._budget.take()
+            if within:
                 self._queue.append(span)
             ready = len(self._queue) >= self._plan.batch_size
-        if full:
-            self._dropped.add("queue_full")
+        if not within:
+            self._dropped.add("queue_full" if full else "budget")
         if ready:
             self._wake.set()
 
@@ -94,7 +109,8 @@ class Push:
         """The self-metrics of pushing."""
         samples = [*self._exports.samples(), *self._failed.samples()]
         if "traces" in self._links:
-            samples += [SPANS_EXPORTED.sample(self._exported), SPANS_QUEUED.sample(len(self._queue))]
+            samples += [SPANS_EXPORTED.sample(self._exported), SPANS_UNSAMPLED.sample(self._unsampled)]
+            samples.append(SPANS_QUEUED.sample(len(self._queue)))
             samples += self._dropped.samples()
         return samples
 
@@ -122,13 +138,14 @@ class Push:
     def _push_spans(self) -> None:
         from exporter.views import otlp
 
+        resources = otlp.Resources(self._resource)
         stopping = False
         while not stopping:
             self._wake.wait(self._plan.delay)
             self._wake.clear()
             stopping = self._stopping.is_set()
             while batch := self._take():
-                converted, malformed = otlp.spans(batch, self._resource)
+                converted, malformed = otlp.spans(batch, resources)
                 self._dropped.add("malformed", malformed)
                 if self._send("traces", converted):
                     self._exported += len(converted)

@@ -85,6 +85,12 @@ OPTIONS = (
         "otlp",
         duration=True,
     ),
+    Option(
+        "otlp.spans-per-second",
+        _OTLP.spans_per_second,
+        "spans at most, of all collectors; what exceeds it is dropped and counted; 0: no limit",
+        "otlp",
+    ),
     Option("log.level", "info", "least severity that is logged", "log", choices=tuple(log.LEVELS)),
     Option("log.format", "logfmt", "form of a log line", "log", choices=log.FORMATS),
     Option("path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR"),

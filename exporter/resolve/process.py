@@ -7,11 +7,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from exporter.model import Labels
-from exporter.resolve import cgroup, slurm
+from exporter.resolve import cgroup, service, slurm
 from exporter.resolve.podlogs import Names, PodLogs
 
 _CGROUP_BYTES = 65_536
@@ -23,11 +23,15 @@ _STAT = re.compile(rb"\) (?:\S+ ){19}([0-9]+) ", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process as labels; `start_time` in clock ticks after boot (None: it had ended), `pod_uid` as in its cgroup."""
+    """A process as labels; `start_time` in clock ticks after boot (None: it had ended), `pod_uid` as in its cgroup.
+
+    `resource` are its OpenTelemetry resource attributes that are not labels.
+    """
 
     labels: Labels
     start_time: int | None
     pod_uid: str = ""
+    resource: Labels = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,8 @@ class ProcessTable:
         group = cgroup.parse(_read(folder / "cgroup", _CGROUP_BYTES).decode("utf-8", "replace"))
         in_kubernetes = group.container_id or group.pod_uid
         names = self._names.names(group.container_id, group.pod_uid) if in_kubernetes else Names()
-        job = group.slurm_job_id or slurm.job_id(_read(folder / "environ", _ENVIRON_BYTES))
+        environ = _read(folder / "environ", _ENVIRON_BYTES)
+        job = group.slurm_job_id or slurm.job_id(environ)
         labels = {
             "pid": str(pid),
             "comm": printable(comm.removesuffix(b"\n")),
@@ -111,7 +116,8 @@ class ProcessTable:
             "container": names.container,
             "slurm_job_id": job,
         }
-        return Identity({name: value for name, value in labels.items() if value}, started, group.pod_uid)
+        known = {name: value for name, value in labels.items() if value}
+        return Identity(known, started, group.pod_uid, service.resource(known, environ))
 
 
 def start_time(proc: Path, pid: int) -> int | None:

@@ -26,7 +26,7 @@ from opentelemetry.sdk.metrics.export import Metric as OtlpMetric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from exporter import __version__
 from exporter.model import Distribution, Exemplar, Kind, Labels, Metric, Sample, Span
@@ -85,13 +85,50 @@ def metrics(
         yield _request(resource, request)
 
 
-def spans(finished: Iterable[Span], resource: Resource) -> tuple[list[ReadableSpan], int]:
+class Resources:
+    """The resource of each observed process: the node's, `host`, and over it what is known of the process."""
+
+    MOST = 1024
+
+    def __init__(self, host: Resource) -> None:
+        self._host = {key: value for key, value in host.attributes.items() if not key.startswith("service.")}
+        self._fallback = _Hashed(dict(host.attributes))
+        self._known: dict[tuple[Any, ...], Resource] = {}
+
+    def of(self, span: Span) -> Resource:
+        """The same object for the same process, as long as there are not too many."""
+        if not span.process:
+            return self._fallback
+        key = (*span.process.items(), None, *span.resource.items())
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            said = {name: _text(value) for name, value in span.resource.items()}
+            found = self._known[key] = _Hashed({**said, **self._host, **attributes(span.process)})
+        return found
+
+
+class _Hashed(Resource):
+    """The SDK's encoder groups spans by resource and asks for the hash of each, which serialises it to JSON."""
+
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        super().__init__(attributes)
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    __eq__ = Resource.__eq__
+
+
+def spans(finished: Iterable[Span], resources: Resources) -> tuple[list[ReadableSpan], int]:
     """The spans in the SDK's form, and how many had to be left out because an id or a time is not one."""
     made: list[ReadableSpan] = []
     malformed = 0
     for span in finished:
         try:
-            made.append(_span(span, resource))
+            made.append(_span(span, resources.of(span)))
         except (TypeError, ValueError):
             malformed += 1
     return made, malformed
@@ -171,13 +208,15 @@ def _request(resource: Resource, metrics: list[OtlpMetric]) -> MetricsData:
 
 
 def _span(span: Span, resource: Resource) -> ReadableSpan:
-    trace_id, span_id = int(span.trace_id, 16), int(span.span_id, 16)
-    if not 0 < trace_id < 1 << 128 or not 0 < span_id < 1 << 64 or not 0 < span.start_ns <= span.end_ns < 1 << 63:
-        raise ValueError("ids and times have to be in range")
+    context = _context(span.trace_id, span.span_id)
+    if not 0 < span.start_ns <= span.end_ns < 1 << 63:
+        raise ValueError("times have to be in range")
     given = {key: _text(value) if isinstance(value, str) else value for key, value in span.attributes.items()}
     return ReadableSpan(
         _text(span.name),
-        context=SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)),
+        context=context,
+        parent=_context(span.trace_id, span.parent_id) if span.parent_id else None,
+        links=[Link(_context(trace_id, span_id)) for trace_id, span_id in span.links],
         resource=resource,
         attributes=attributes(span.process) | given,
         kind=SpanKind.INTERNAL,
@@ -186,6 +225,14 @@ def _span(span: Span, resource: Resource) -> ReadableSpan:
         end_time=span.end_ns,
         instrumentation_scope=_SCOPE,
     )
+
+
+def _context(trace_id: str, span_id: str) -> SpanContext:
+    """Raises ValueError when an id is not one."""
+    trace, span = int(trace_id, 16), int(span_id, 16)
+    if not 0 < trace < 1 << 128 or not 0 < span < 1 << 64:
+        raise ValueError("ids have to be in range")
+    return SpanContext(trace, span, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
 def _text(value: str) -> str:

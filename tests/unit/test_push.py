@@ -6,7 +6,9 @@ import logging
 import socket
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from exporter.model import Distribution, Kind, Metric, Sample, Span
 from exporter.options import SettingsError
 from exporter.otlp import OtlpSettings, Plan, plan
-from exporter.push import Push
+from exporter.push import PARTIAL, Push
 from exporter.views import prometheus
 from tests.standins import otlp_sink
 
@@ -134,6 +136,55 @@ def test_hanging_collector_costs_a_bounded_queue(sink: Any, protocol: str) -> No
     assert seconds < 2.5
     dropped = sum(int(str(value)) for name, value in counts(subject).items() if name.startswith("spans_dropped_total"))
     assert 4980 <= dropped <= 5000
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf"])
+def test_burst_into_a_black_hole(sink: Any, protocol: str) -> None:
+    """10,000 spans within a second while the collector hangs: no more than the queue is kept, all else is counted."""
+    sink.hang.set()
+    subject = push(sink.endpoint, protocol)
+    tracemalloc.start()
+    for number in range(10_000):
+        subject.span(span(number))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    waiting = counts(subject)
+    subject.stop()
+
+    assert kept < 8_000_000
+    assert int(str(waiting["spans_queued"])) <= 2048
+    lost = sum(int(str(waiting.get(f"spans_dropped_total {reason}", 0))) for reason in ("budget", "queue_full"))
+    assert lost >= 10_000 - 2048 - 512
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf"])
+def test_budget_is_kept(sink: Any, protocol: str) -> None:
+    """What exceeds the spans of a second is dropped with its reason; the rest arrives."""
+    settings = OtlpSettings(sink.endpoint, protocol, spans_per_second=100)
+    subject = Push(plan(settings, {"OTEL_BSP_SCHEDULE_DELAY": "50"}), samples, started=1000.0)
+    subject.start()
+    for number in range(300):
+        subject.span(span(number))
+    dropped = int(str(counts(subject)["spans_dropped_total budget"]))
+    sink.wait_for(lambda it: len(list(it.spans())) == 300 - dropped)
+    subject.stop()
+
+    assert 150 <= dropped <= 200
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf"])
+def test_sampling_keeps_whole_traces_and_marks_parts(sink: Any, protocol: str) -> None:
+    """Of traces that are not sampled only failed spans arrive, marked; the others are counted."""
+    subject = push(sink.endpoint, protocol, OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.5")
+    sampled, left_out = span(1), replace(span(2), trace_id="f" * 32)
+    for it in (sampled, left_out, replace(left_out, error="ncclSystemError")):
+        subject.span(it)
+    sink.wait_for(lambda it: len(list(it.spans())) == 2)
+    subject.stop()
+
+    partial = [{it.key for it in sent.attributes} & {PARTIAL} for sent in sink.spans()]
+    assert [set(), {PARTIAL}] == partial
+    assert 1 == counts(subject)["spans_unsampled_total"]
 
 
 def test_disappeared_collector_is_found_again(protocol: str) -> None:

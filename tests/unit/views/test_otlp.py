@@ -25,7 +25,7 @@ PROCESS = {
     "gpu": "0",
     "gpu_uuid": "GPU-1",
 }
-RESOURCE = Resource({"service.name": "accel-exporter"})
+RESOURCE = Resource({"service.name": "accel-exporter", "service.instance.id": "n1", "host.name": "n1"})
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
@@ -143,10 +143,14 @@ def test_hostile_text_becomes_valid_utf8() -> None:
     [[metric]] = encoded(USAGE.sample(1, {"comm": "a\udcffb\n"}))
     assert {"process.executable.name": "a\ufffdb\n"} == attributes(metric.gauge.data_points[0])
 
-    made, malformed = otlp.spans([span(name="n\udc80", error="e\udc81", attributes={"k": "v\udc82"})], RESOURCE)
+    made, malformed = otlp.spans([span(name="n\udc80", error="e\udc81", attributes={"k": "v\udc82"})], resources())
     [sent] = encode_spans(made).resource_spans[0].scope_spans[0].spans
     assert ("n\ufffd", "e\ufffd", 0) == (sent.name, sent.status.message, malformed)
     assert "v\ufffd" == attributes(sent)["k"]
+
+
+def resources() -> otlp.Resources:
+    return otlp.Resources(RESOURCE)
 
 
 def span(**changes: Any) -> Span:
@@ -164,12 +168,13 @@ def span(**changes: Any) -> Span:
 
 def test_span_keeps_ids_times_and_attributes() -> None:
     """Ids, nanoseconds, attributes with their types and the process arrive unchanged; no error is status unset."""
-    made, malformed = otlp.spans([span()], RESOURCE)
+    made, malformed = otlp.spans([span(resource={"service.name": "train"})], resources())
     [group] = encode_spans(made).resource_spans
     [sent] = group.scope_spans[0].spans
 
     assert 0 == malformed
-    assert {"service.name": "accel-exporter"} == attributes(group.resource)
+    expected = {"service.name": "train", "host.name": "n1"} | otlp.attributes(PROCESS)
+    assert expected == attributes(group.resource)
     assert (TRACE, SPAN, b"") == (sent.trace_id.hex(), sent.span_id.hex(), sent.parent_span_id)
     assert (1_700_000_000_123_456_789, 500_000) == (
         sent.start_time_unix_nano,
@@ -185,7 +190,7 @@ def test_span_keeps_ids_times_and_attributes() -> None:
 
 def test_error_sets_the_status() -> None:
     """A span's error is status ERROR with its text."""
-    [made], _ = otlp.spans([span(error="CUDA_ERROR_OUT_OF_MEMORY")], RESOURCE)
+    [made], _ = otlp.spans([span(error="CUDA_ERROR_OUT_OF_MEMORY")], resources())
     [sent] = encode_spans([made]).resource_spans[0].scope_spans[0].spans
 
     assert (2, "CUDA_ERROR_OUT_OF_MEMORY") == (sent.status.code, sent.status.message)
@@ -193,8 +198,48 @@ def test_error_sets_the_status() -> None:
 
 def test_malformed_spans_are_counted_and_left_out() -> None:
     """An id that is no id, or an end before the start, costs that span only."""
-    broken = [span(trace_id="xyz"), span(span_id=""), span(span_id="0" * 16), span(end_ns=1), span(trace_id="f" * 33)]
+    broken = [
+        span(trace_id="xyz"),
+        span(span_id=""),
+        span(span_id="0" * 16),
+        span(end_ns=1),
+        span(trace_id="f" * 33),
+        span(parent_id="x"),
+        span(links=((TRACE, "0"),)),
+    ]
 
-    made, malformed = otlp.spans([*broken, span()], RESOURCE)
+    made, malformed = otlp.spans([*broken, span()], resources())
 
-    assert (1, 5) == (len(made), malformed)
+    assert (1, 7) == (len(made), malformed)
+
+
+def test_parent_and_links() -> None:
+    """The parent is of the span's own trace, a link names the trace of its own."""
+    made, _ = otlp.spans([span(parent_id="a" * 16, links=(("b" * 32, "c" * 16),))], resources())
+    [sent] = encode_spans(made).resource_spans[0].scope_spans[0].spans
+
+    assert "a" * 16 == sent.parent_span_id.hex()
+    assert [("b" * 32, "c" * 16)] == [(link.trace_id.hex(), link.span_id.hex()) for link in sent.links]
+
+
+def test_one_resource_a_process() -> None:
+    """Spans are grouped by process; what it says of itself does not replace what is known of it and of the node."""
+    said = {"service.name": "a", "team": "nlp", "host.name": "elsewhere", "process.pid": "1", "bad": "\udc80"}
+    own = span(process={}, resource={})
+    made, _ = otlp.spans([span(resource=said), own, span(resource=said), span(process={"pid": "7"})], resources())
+    first, second, third = encode_spans(made).resource_spans
+
+    assert [2, 1, 1] == [len(group.scope_spans[0].spans) for group in (first, second, third)]
+    known = {"service.name": "a", "team": "nlp", "bad": "\ufffd", "host.name": "n1"} | otlp.attributes(PROCESS)
+    assert known == attributes(first.resource)
+    assert dict(RESOURCE.attributes) == attributes(second.resource)
+    assert {"host.name": "n1", "process.pid": 7} == attributes(third.resource)
+
+
+def test_resources_are_bounded() -> None:
+    """However many processes there were, no more resources than the limit are kept."""
+    kept = resources()
+    for pid in range(otlp.Resources.MOST + 10):
+        kept.of(span(process={"pid": str(pid)}))
+
+    assert len(kept._known) <= otlp.Resources.MOST

@@ -1,0 +1,51 @@
+"""An observed process as an OpenTelemetry resource: what its spans belong to in a tracing backend.
+
+https://opentelemetry.io/docs/specs/otel/resource/sdk/#specifying-resource-information-via-an-environment-variable
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from exporter.model import Labels
+
+_NAME = re.compile(rb"(?:^|\0)OTEL_SERVICE_NAME=([^\0]{1,255})(?=\0|$)")
+_ATTRIBUTES = re.compile(rb"(?:^|\0)OTEL_RESOURCE_ATTRIBUTES=([^\0]{1,8192})(?=\0|$)")
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_MOST = 32
+_LONGEST = 255
+
+
+def resource(labels: Labels, environ: bytes) -> Labels:
+    """Resource attributes of a process, from its labels and its /proc/PID/environ block; empty strings are left out.
+
+    service.name is what the process itself calls it (OTEL_SERVICE_NAME, then OTEL_RESOURCE_ATTRIBUTES), else its pod,
+    its Slurm job or its executable. What a process says of itself is bounded, and is not believed where the kernel or
+    the kubelet told the same (views/otlp.py puts those labels over it).
+    """
+    said = dict(_said(environ))
+    if found := _NAME.search(environ):
+        said["service.name"] = _text(found[1])
+    if not said.get("service.name"):
+        job = labels.get("slurm_job_id", "")
+        said["service.name"] = labels.get("pod", "") or (f"slurm-{job}" if job else labels.get("comm", ""))
+    return {key: value for key, value in said.items() if value}
+
+
+def _said(environ: bytes) -> list[tuple[str, str]]:
+    """The pairs of OTEL_RESOURCE_ATTRIBUTES that are valid."""
+    found = _ATTRIBUTES.search(environ)
+    if not found:
+        return []
+    pairs = (pair.partition("=") for pair in _text(found[1]).split(","))
+    good = [
+        (key.strip(), printable)
+        for key, equals, value in pairs
+        if equals and _KEY.fullmatch(key.strip()) and (printable := unquote(value.strip()))[:_LONGEST].isprintable()
+    ]
+    return [(key, value[:_LONGEST]) for key, value in good[:_MOST]]
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
