@@ -86,6 +86,8 @@ def _drop_capabilities(chosen: Settings) -> None:
         keep.add(privileges.WITHOUT_MULTI_UPROBES)
     if any(0 < _port(address) < 1024 for address in chosen.web.listen_address):
         keep.add("CAP_NET_BIND_SERVICE")
+    if chosen.collectors.get("ras", {}).get("namespaces"):
+        keep.add(privileges.ENTERING_NAMESPACES)
     try:
         privileges.drop(keep)
     except OSError as error:

@@ -12,6 +12,7 @@ from exporter.bpf.trial import Trial
 from exporter.model import Labels, Span
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.allocations import Allocations
+from exporter.resolve.communicators import Communicators
 
 if TYPE_CHECKING:
     from exporter.bpf.targets import Targets
@@ -57,6 +58,7 @@ class Node:
     trial: Trial = field(default_factory=Trial)
     gpus: Gpus = field(default_factory=Gpus)
     allocations: Allocations = field(default_factory=Allocations)
+    communicators: Communicators = field(default_factory=Communicators)
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
 

@@ -15,6 +15,7 @@ from exporter.model import Collector, Sample, Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.allocations import Allocations
+from exporter.resolve.communicators import Communicators
 from exporter.resolve.process import ProcessTable
 from exporter.scrape import Scraper
 from exporter.settings import Settings
@@ -39,6 +40,7 @@ class Observer:
         self._trial = Trial()
         self.gpus = Gpus()
         self._allocations = Allocations()
+        self._communicators = Communicators()
         self.refusal = ""
         """Why no library is searched for; empty when they are."""
         shared = (lambda: self.targets.collect(), self._trial.collect)
@@ -95,6 +97,7 @@ class Observer:
             trial=self._trial,
             gpus=self.gpus,
             allocations=self._allocations,
+            communicators=self._communicators,
             proc=settings.procfs,
             sys=settings.sysfs,
         )

@@ -39,6 +39,9 @@ READING_THE_LOG = "CAP_SYSLOG"
 WITHOUT_MULTI_UPROBES = "CAP_SYS_ADMIN"
 """Needed besides where uprobes are perf events (before Linux 6.6), and for bpf.stats."""
 
+ENTERING_NAMESPACES = "CAP_SYS_ADMIN"
+"""Enters the network namespace of a container to ask its NCCL; only with --collector.ras.namespaces."""
+
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 38, 23, 24
 _VERSION_3 = 0x20080522
 

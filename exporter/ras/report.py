@@ -1,0 +1,182 @@
+"""What RAS answers, in JSON (NCCL 2.28.7 and newer) or in text (since 2.24), as one report.
+
+The forms are those of NCCL's documentation ("RAS", troubleshooting) and of src/ras/client_support.cc. The text tells
+only of communicators that something is the matter with; of the others it tells how many there are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_RANKS = 1 << 20
+"""Of one report: more is no answer of a job."""
+STATES = ("dead", "unresponsive", "absent")
+_FUNCTION = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}", re.ASCII)
+_HOST = re.compile(r"[0-9A-Za-z.:_-]{1,255}", re.ASCII)
+_HASH = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)
+_VERSION = re.compile(r"NCCL version (\S{1,64})")
+_GROUP = re.compile(r"^ *[0-9]+ +([0-9]+) +[0-9]+ +[0-9-]+ +[0-9]+ +[0-9]+ +[A-Z]+ +[A-Z,]+ *$", re.MULTILINE)
+_DEAD = re.compile(r"^ *([0-9]+) job process(?:es are| is) considered dead", re.MULTILINE)
+_TROUBLE = re.compile(r"^ *#[0-9]+-[0-9]+ \(([0-9a-f]{1,16})\) ([A-Z]+) *$")
+_MISSING = re.compile(r"^ *Missing communicator data from ([0-9]+) ranks?\b")
+_WHICH = re.compile(r"^ *The missing ranks?: ([0-9,]+) *$")
+_TIMEOUTS = re.compile(r"Encountered ([0-9]+) communication timeout")
+_SECONDS = re.compile(r"^Communicators\.\.\. \(([0-9.]+)s\)", re.MULTILINE)
+
+
+class ReportError(ValueError):
+    """This is no answer of RAS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A rank that answered. `calls` are its collectives by function; codes are those of ncclResult_t."""
+
+    rank: int
+    host: str
+    calls: Mapping[str, int]
+    init_state: int
+    async_error: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A rank that did not. `state` is one of STATES: absent means its process answered, but not for this communicator.
+
+    The text does not say which it is; then it is empty.
+    """
+
+    rank: int
+    host: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """`comm_hash` has 16 hex digits; `missing` counts also the ranks that the text does not name."""
+
+    comm_hash: str
+    size: int | None
+    missing: int
+    ranks: tuple[Rank, ...] = ()
+    missing_ranks: tuple[Missing, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one process knew. `communicators` has those told of one by one, `count` all; None is what was not told."""
+
+    version: str
+    count: int
+    communicators: tuple[Communicator, ...]
+    dead_processes: int
+    timeouts: int
+    seconds: float | None
+    whole: bool = field(default=True)
+    """Whether every communicator is told of one by one: in JSON it is."""
+
+
+def parse(answer: str) -> Report:
+    """Raises ReportError."""
+    start = answer.lstrip()
+    if start.startswith("{"):
+        return _from_json(start)
+    if "Communicators..." in answer or "Job summary" in answer:
+        return _from_text(answer)
+    raise ReportError("the answer is none that RAS gives")
+
+
+def _from_json(text: str) -> Report:
+    try:
+        told = json.loads(text)
+        found = tuple(_communicator(it) for it in told["communicators"])
+        dead = {(it["host"], it["pid"]) for comm in told["communicators"] for it in comm["missing_ranks"] if _dead(it)}
+        ras = told["ras"]
+        seconds, timeouts = float(ras["collection_time_sec"]), _number(ras["timeouts_count"])
+        version = str(told["nccl_version"])[:64]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ReportError(f"the answer is no RAS report: {type(error).__name__} {error}"[:200]) from error
+    if sum(len(it.ranks) + len(it.missing_ranks) for it in found) > MOST_RANKS:
+        raise ReportError(f"the answer has more than {MOST_RANKS} ranks")
+    return Report(version, len(found), found, len(dead), timeouts, seconds)
+
+
+def _communicator(told: Mapping[str, Any]) -> Communicator:
+    ranks = tuple(_rank(it) for it in told["ranks"])
+    missing = tuple(Missing(_number(it["rank"]), _host(it["host"]), _state(it)) for it in told["missing_ranks"])
+    return Communicator(_hash(told["hash"]), _number(told["size"]), len(missing), ranks, missing)
+
+
+def _rank(told: Mapping[str, Any]) -> Rank:
+    calls = {name: _number(count) for name, count in told["collective_counts"].items() if _FUNCTION.fullmatch(name)}
+    status = told["status"]
+    return Rank(
+        _number(told["rank"]),
+        _host(told["host"]),
+        calls,
+        _number(status["init_state"]),
+        _number(status["async_error"]),
+    )
+
+
+def _state(missing: Mapping[str, Any]) -> str:
+    if _dead(missing):
+        return "dead"
+    return "unresponsive" if missing["status"]["unresponsive"] else "absent"
+
+
+def _dead(missing: Mapping[str, Any]) -> bool:
+    return bool(missing["status"]["considered_dead"])
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise ValueError(f"{value!r:.40} is no count")
+    return value
+
+
+def _host(value: object) -> str:
+    return value if isinstance(value, str) and _HOST.fullmatch(value) and value != "unknown" else ""
+
+
+def _hash(value: str) -> str:
+    found = _HASH.fullmatch(value)
+    if not found:
+        raise ValueError(f"{value!r:.40} is no hash")
+    return found[1].zfill(16)
+
+
+def _from_text(text: str) -> Report:
+    version, seconds = _VERSION.search(text), _SECONDS.search(text)
+    return Report(
+        version=version[1] if version else "",
+        count=sum(int(found) for found in _GROUP.findall(text)),
+        communicators=tuple(_troubled(text)),
+        dead_processes=sum(int(found) for found in _DEAD.findall(text)),
+        timeouts=sum(int(found) for found in _TIMEOUTS.findall(text)),
+        seconds=float(seconds[1]) if seconds else None,
+        whole=False,
+    )
+
+
+def _troubled(text: str) -> Iterator[Communicator]:
+    """The communicators whose ranks did not all answer."""
+    comm_hash, missing = "", 0
+    for line in text.splitlines():
+        if found := _TROUBLE.match(line):
+            comm_hash, missing = (found[1].zfill(16), 0) if found[2] == "INCOMPLETE" else ("", 0)
+        elif comm_hash and (found := _MISSING.match(line)):
+            missing = int(found[1])
+        elif comm_hash and (found := _WHICH.match(line)):
+            named = tuple(Missing(int(rank), "", "") for rank in found[1].split(",") if rank)
+            yield Communicator(comm_hash, None, missing, missing_ranks=named)
+            comm_hash = ""
+        elif comm_hash and missing and not line.strip():
+            yield Communicator(comm_hash, None, missing)
+            comm_hash = ""
+    if comm_hash and missing:
+        yield Communicator(comm_hash, None, missing)

@@ -1,0 +1,57 @@
+"""Reports of RAS as samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from exporter.model import Sample
+from exporter.ras import metrics
+from exporter.ras.report import STATES, Communicator, Report
+
+_FINE = (0, 7)
+"""ncclSuccess, ncclInProgress."""
+
+
+def samples(reports: Sequence[Report]) -> Iterator[Sample]:
+    """What the jobs told. Nothing when none did: it is not known, then, that nothing is wrong."""
+    if not reports:
+        return
+    yield metrics.COMMUNICATORS.sample(sum(it.count for it in reports))
+    yield metrics.DEAD.sample(sum(it.dead_processes for it in reports))
+    yield metrics.TIMEOUTS.sample(sum(it.timeouts for it in reports))
+    if times := [it.seconds for it in reports if it.seconds is not None]:
+        yield metrics.SECONDS.sample(max(times))
+    for report in reports:
+        for comm in report.communicators:
+            yield from _missing(comm, report.whole)
+            yield from _ranks(comm)
+
+
+def _missing(comm: Communicator, whole: bool) -> Iterator[Sample]:
+    labels = {"comm_hash": comm.comm_hash}
+    if whole:
+        states = Counter(it.state for it in comm.missing_ranks)
+        yield from (metrics.MISSING.sample(states[state], labels | {"state": state}) for state in STATES)
+    else:
+        yield metrics.MISSING.sample(comm.missing, labels | {"state": "unknown"})
+    for it in comm.missing_ranks:
+        yield metrics.RANK_MISSING.sample(
+            1, labels | {"rank": str(it.rank), "host": it.host, "state": it.state or "unknown"}
+        )
+
+
+def _ranks(comm: Communicator) -> Iterator[Sample]:
+    labels = {"comm_hash": comm.comm_hash}
+    if comm.size is not None:
+        yield metrics.SIZE.sample(comm.size, labels)
+    failed = Counter(("init", it.init_state) for it in comm.ranks if it.init_state not in _FINE)
+    failed += Counter(("async", it.async_error) for it in comm.ranks if it.async_error not in _FINE)
+    for (phase, code), ranks in failed.items():
+        yield metrics.ERRORS.sample(ranks, labels | {"phase": phase, "code": str(code)})
+    first = max((sum(it.calls.values()) for it in comm.ranks), default=0)
+    for it in comm.ranks:
+        own = labels | {"rank": str(it.rank), "host": it.host}
+        yield metrics.LAG.sample(first - sum(it.calls.values()), own)
+        for function, calls in it.calls.items():
+            yield metrics.CALLS.sample(calls, own | {"collective": function})
