@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from exporter.bpf.status import SOURCE_AGE
+from exporter.bpf import status
 from exporter.counters import Tally
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Flag, Node
@@ -70,7 +70,7 @@ class Ras:
         yield from self._limit.apply(samples(_newest(answers.values(), now - KEPT * self._interval)))
         yield from self._asked.samples()
         if answers:
-            yield SOURCE_AGE.sample(now - min(it.at for it in answers.values()), {"source": "nccl_ras"})
+            yield status.SOURCE_AGE.sample(now - min(it.at for it in answers.values()), {"source": "nccl_ras"})
 
     def problems(self) -> Iterator[str]:
         """For the landing page: why jobs were not asked, or did not answer, the last time."""
