@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from exporter.bpf.status import SOURCE_AGE
+from exporter.bpf import status
 from exporter.kubernetes import podresources
 from exporter.kubernetes.podresources import Given
 from exporter.model import Kind, Metric, Sample, Unavailable
@@ -187,7 +187,7 @@ class Source(Generic[T]):
         yield SUCCESS.sample(int(not self.failure), {"source": self._name})
         last = self._last
         if last:
-            yield SOURCE_AGE.sample(self._now() - last[0], {"source": f"allocation_{self._name}"})
+            yield status.SOURCE_AGE.sample(self._now() - last[0], {"source": f"allocation_{self._name}"})
 
     def _sentence(self, error: Exception) -> str:
         if isinstance(error, PermissionError):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from exporter.bpf.status import SOURCE_AGE
+from exporter.bpf import status
 from exporter.dcgm import csv
 from exporter.dcgm.derived import Derived
 from exporter.dcgm.endpoint import Endpoint, Passed, check
@@ -159,7 +159,7 @@ class Dcgm:
                 yield SUCCESS.sample(int(not other.failure), {"source": source})
                 age = other.age()
                 if age is not None:
-                    yield SOURCE_AGE.sample(age, {"source": f"dcgm_{source}"})
+                    yield status.SOURCE_AGE.sample(age, {"source": f"dcgm_{source}"})
 
     def problems(self) -> Iterator[str]:
         """For the landing page."""

@@ -68,17 +68,17 @@ def test_a_full_node(path: Path) -> None:
 
 def test_more_devices_than_there_can_be(path: Path) -> None:
     """A limit keeps a broken kubelet from filling the memory."""
-    with kubelet.kubelet(path, pod("a", container("c", *(f"gpu-{n}" for n in range(MOST_DEVICES + 1))))):
-        with pytest.raises(ValueError, match=f"more than {MOST_DEVICES} GPUs"):
-            given(path, 10)
+    pods = [pod("a", container("c", *(f"gpu-{n}" for n in range(MOST_DEVICES + 1))))]
+    with kubelet.kubelet(path, *pods), pytest.raises(ValueError, match=f"more than {MOST_DEVICES} GPUs"):
+        given(path, 10)
 
 
 def test_an_answer_that_is_too_large(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading stops when the limit is passed, not when all is there."""
     monkeypatch.setattr(podresources, "MOST_BYTES", 10_000)
-    with kubelet.kubelet(path, *(pod("x" * 200, container("c")) for _ in range(100))):
-        with pytest.raises(RpcError, match="larger than 10000 bytes"):
-            given(path, 5)
+    pods = [pod("x" * 200, container("c")) for _ in range(100)]
+    with kubelet.kubelet(path, *pods), pytest.raises(RpcError, match="larger than 10000 bytes"):
+        given(path, 5)
 
 
 @pytest.mark.parametrize(
