@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from exporter.bpf import status
-from exporter.kubernetes import podresources
+from exporter.kubernetes import podresources, pods
 from exporter.kubernetes.podresources import Given
+from exporter.kubernetes.pods import Api, Pod
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Option, SettingsError, Value
@@ -20,8 +21,11 @@ from exporter.resolve import slurm
 from exporter.resolve.allocations import Allocation, of_containers, of_jobs
 from exporter.resolve.gpu import Inventory
 from exporter.resolve.slurm import Mapped
+from exporter.resolve.source import Source
 
 SOCKET, INTERVAL, FOLDER = "kubernetes.pod-resources-socket", "kubernetes.interval", "slurm.mapping-dir"
+LABELS, URL = "kubernetes.pod-labels", "kubernetes.pods-url"
+TOKEN, AUTHORITY = "kubernetes.token-file", "kubernetes.ca-file"
 FOLDER_VARIABLE = "DCGM_HPC_JOB_MAPPING_DIR"
 OPTIONS = (
     Option("collector.allocation", True, "whom GPUs are given to, by the kubelet and by Slurm", "allocation"),
@@ -29,6 +33,34 @@ OPTIONS = (
         SOCKET, str(podresources.SOCKET), "the kubelet's PodResources API; empty: none", "allocation", metavar="PATH"
     ),
     Option(INTERVAL, 30.0, "between two questions to the kubelet, or looks at the folder", "allocation", duration=True),
+    Option(
+        LABELS,
+        (),
+        "labels of pods that gpu_allocation_info has too, as label_NAME; empty: pods are not listed",
+        "allocation",
+        metavar="NAME,NAME",
+    ),
+    Option(
+        URL,
+        "",
+        "lists this node's pods: the kubelet's /pods, or the API server's; empty: the API server by a pod's variables",
+        "allocation",
+        metavar="URL",
+    ),
+    Option(
+        TOKEN,
+        str(pods.ACCOUNT / "token"),
+        "token for it, sent over https only; empty: none",
+        "allocation",
+        metavar="FILE",
+    ),
+    Option(
+        AUTHORITY,
+        str(pods.ACCOUNT / "ca.crt"),
+        "who vouches for it; empty: the system's authorities",
+        "allocation",
+        metavar="FILE",
+    ),
     Option(
         FOLDER,
         "",
@@ -41,7 +73,7 @@ INFO = Metric(
     "gpu.allocation_info",
     "Always 1: this GPU, or MIG device, is given to that container (resource and device as the kubelet calls them) or "
     "Slurm job. Join it on gpu_uuid. Several have a GPU that is sliced by time; gpu is missing where the device's name "
-    "does not tell which one it is.",
+    "does not tell which one it is. --kubernetes.pod-labels adds labels of the pod, as label_NAME.",
     Kind.GAUGE,
     labels=(
         "gpu",
@@ -57,15 +89,13 @@ INFO = Metric(
 )
 SUCCESS = Metric(
     "accel_exporter.allocation.success",
-    "1 when the source (kubelet, slurm) of allocations could be read when it last was, else 0.",
+    "1 when the source (kubelet, slurm, or pods: their labels) could be read when it last was, else 0.",
     Kind.GAUGE,
     labels=("source",),
 )
 STALE = 3
 """What was read counts for so many intervals."""
 MOST_SECONDS = 10.0
-log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
@@ -74,7 +104,14 @@ def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
         return None
     if float(str(values[INTERVAL])) < 1:
         raise SettingsError(f"{INTERVAL}: 1s is the least")
-    return {**values, FOLDER: values[FOLDER] or os.environ.get(FOLDER_VARIABLE, "")}
+    wanted = values[LABELS]
+    names = pods.label_names(wanted if isinstance(wanted, tuple) else ())
+    return {
+        **values,
+        FOLDER: values[FOLDER] or os.environ.get(FOLDER_VARIABLE, ""),
+        LABELS: names,
+        URL: pods.url_of(str(values[URL]), os.environ) if names else "",
+    }
 
 
 def create(node: Node) -> AllocationCollector:
@@ -88,109 +125,75 @@ class AllocationCollector:
 
     def __init__(self, node: Node, now: Callable[[], float] = time.monotonic) -> None:
         self._node, self._interval = node, float(node.settings[INTERVAL])
-        seconds = min(self._interval, MOST_SECONDS)
-        keep = STALE * self._interval
+        seconds, keep = min(self._interval, MOST_SECONDS), STALE * self._interval
+        settings = node.settings
+        socket, folder, names = Path(settings[SOCKET]), Path(settings[FOLDER]), settings[LABELS]
+        api = Api(settings[URL], _file(settings[TOKEN]), _file(settings[AUTHORITY]), seconds)
         self._kubelet = Source[Given](
-            "kubelet", str(node.settings[SOCKET]), lambda path: podresources.given(path, seconds), keep, now
+            "kubelet", settings[SOCKET], lambda: podresources.given(socket, seconds), keep, now
         )
-        self._slurm = Source[Mapped]("slurm", str(node.settings[FOLDER]), slurm.mapped, keep, now)
+        self._slurm = Source[Mapped]("slurm", settings[FOLDER], lambda: slurm.mapped(folder), keep, now)
+        self._pods = Source[Pod]("pods", settings[URL], lambda: pods.pods(api, names), keep, now)
+        self._info = replace(INFO, labels=(*INFO.labels, *names.values()))
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="allocations", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    def read(self) -> None:
+        """Asks every source now, which takes MOST_SECONDS for each at most, and tells those who ask by UUID."""
+        self._kubelet.read(may_be_absent=True)
+        self._slurm.read()
+        if self._kubelet.fresh:
+            self._pods.read()
+        if not self._closing.is_set():
+            self._tell()
+
     def collect(self) -> Iterator[Sample]:
         """What was read last. Raises Unavailable while there is no kubelet, which may come, and no folder is given."""
-        self._tell()
+        allocations = self._tell()
         sources = [source for source in (self._kubelet, self._slurm) if source.there]
         if not sources:
-            where = " and ".join(str(source.path) for source in (self._kubelet, self._slurm) if source.path)
+            where = " and ".join(source.where for source in (self._kubelet, self._slurm) if source.where)
             reason = (
                 f"neither a kubelet nor a Slurm mapping folder: there is no {where}" if where else "it has no source"
             )
             raise Unavailable(reason, f"give --{SOCKET} or --{FOLDER} where GPUs are given to pods or jobs")
-        allocations = {tuple(it.labels.items()): it.labels for it in self._allocations()}
-        yield from (INFO.sample(1, labels) for labels in allocations.values())
-        for source in sources:
-            yield from source.samples()
+        of_pods = {(pod.namespace, pod.name): pod.labels for pod in self._pods.items()}
+        every = ({**of_pods.get((it.namespace, it.pod), {}), **it.labels} for it in allocations)
+        yield from (self._info.sample(1, labels) for labels in {tuple(it.items()): it for it in every}.values())
+        for source in (self._kubelet, self._slurm, self._pods):
+            if source.there:
+                yield SUCCESS.sample(int(source.fresh and not source.failure), {"source": source.name})
+                if source.age is not None:
+                    yield status.SOURCE_AGE.sample(source.age, {"source": f"allocation_{source.name}"})
 
     def problems(self) -> Iterator[str]:
         """For the landing page."""
-        for source in (self._kubelet, self._slurm):
+        for source in (self._kubelet, self._slurm, self._pods):
             if source.there and source.failure:
                 yield source.failure
 
     def close(self) -> None:
         self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(1)
         self._node.allocations.tell(())
-        self._thread.join(1)
 
     def _run(self) -> None:
         while not self._closing.is_set():
             began = time.monotonic()
-            self._kubelet.read(may_be_absent=True)
-            self._slurm.read()
-            if not self._closing.is_set():
-                self._tell()
+            self.read()
             self._closing.wait(max(0.0, began + self._interval - time.monotonic()))
 
-    def _tell(self) -> None:
-        self._node.allocations.tell(self._allocations())
-
-    def _allocations(self) -> list[Allocation]:
+    def _tell(self) -> list[Allocation]:
+        """Everybody on the node is told, and so is the caller."""
         inventory = Inventory(self._node.gpus.snapshot())
-        return [*of_containers(self._kubelet.items(), inventory), *of_jobs(self._slurm.items(), inventory)]
+        found = [*of_containers(self._kubelet.items(), inventory), *of_jobs(self._slurm.items(), inventory)]
+        self._node.allocations.tell(found)
+        return found
 
 
-class Source(Generic[T]):
-    """Something at a path that is read now and then; what was read counts for `keep` seconds."""
-
-    def __init__(
-        self,
-        name: str,
-        path: str,
-        read: Callable[[Path], list[T]],
-        keep: float,
-        now: Callable[[], float],
-    ) -> None:
-        self.path = Path(path) if path else None
-        self._name, self._read, self._keep, self._now = name, read, keep, now
-        self.there = self.path is not None
-        """Whether there is anything to read, even if it cannot be."""
-        self.failure = f"{self.path} has not been read yet"
-        """Why it could not be read when it last was; empty when it could."""
-        self._last: tuple[float, list[T]] | None = None
-
-    def read(self, may_be_absent: bool = False) -> None:
-        """Reads it now. A failure is logged once while it stays the same."""
-        if self.path is None:
-            return
-        said = self.failure
-        try:
-            items = self._read(self.path)
-        except (OSError, ValueError) as error:
-            # What was there a moment ago is about to come back: the kubelet makes its socket anew when it starts.
-            self.there = not (may_be_absent and isinstance(error, FileNotFoundError)) or bool(self.items())
-            self.failure = self._sentence(error)
-            if self.there and self.failure != said:
-                log.warning("%s", self.failure)
-        else:
-            self._last, self.there, self.failure = (self._now(), items), True, ""
-
-    def items(self) -> list[T]:
-        """What was read, unless that is too long ago."""
-        last = self._last
-        return last[1] if last and self._now() - last[0] <= self._keep else []
-
-    def samples(self) -> Iterator[Sample]:
-        yield SUCCESS.sample(int(not self.failure), {"source": self._name})
-        last = self._last
-        if last:
-            yield status.SOURCE_AGE.sample(self._now() - last[0], {"source": f"allocation_{self._name}"})
-
-    def _sentence(self, error: Exception) -> str:
-        if isinstance(error, PermissionError):
-            return f"{self.path} may not be used by this user: run as root, or grant access to it"
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return f"allocations of {self._name} are not known, {self.path}: {reason}"
+def _file(path: str) -> Path | None:
+    return Path(path) if path else None

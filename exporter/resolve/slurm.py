@@ -14,6 +14,7 @@ _JOB = re.compile(rb"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?=\0|$)")
 _GPU_FILE = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?", re.ASCII)
 _MOST_FILES = 4096
 _MOST_JOBS = 64
+_MOST_MAPPED = 4096
 _MOST_BYTES = 8192
 _LONGEST_JOB = 128
 
@@ -36,7 +37,7 @@ class Mapped:
 def mapped(folder: Path) -> list[Mapped]:
     """The jobs in dcgm-exporter's mapping folder: a file `<gpu>` or `<gpu>.<gpu instance>` has one job a line.
 
-    Raises OSError when the folder, or a file of that name, cannot be read.
+    Raises OSError when the folder, or a file of that name, cannot be read, ValueError when there are too many jobs.
     """
     with os.scandir(folder) as entries:
         names = [entry.name for entry in itertools.islice(entries, _MOST_FILES)]
@@ -45,6 +46,8 @@ def mapped(folder: Path) -> list[Mapped]:
         if parts := _GPU_FILE.fullmatch(name):
             instance = None if parts[2] is None else int(parts[2])
             found += (Mapped(int(parts[1]), instance, job) for job in _jobs(folder / name))
+        if len(found) > _MOST_MAPPED:
+            raise ValueError(f"more than {_MOST_MAPPED} jobs: it is no mapping of this node's GPUs")
     return found
 
 
