@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Gpu
 from exporter.options import SettingsError
 from exporter.resolve.allocations import Allocations
-from tests.standins import kubelet
+from tests.standins import kubelet, pods
 from tests.standins.kubelet import container, listening, pod
 from tests.unit.resolve.gpus import PART, WHOLE, gpu, mig, snapshot
 
@@ -289,3 +290,41 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(allocation.FOLDER_VARIABLE, "/run/jobs")
     assert "/run/jobs" == (configure(VALUES) or {})[allocation.FOLDER]
     assert "/other" == (configure(VALUES | {allocation.FOLDER: "/other"}) or {})[allocation.FOLDER]
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+def test_labels_of_pods(tmp_path: Path) -> None:
+    """Labels asked for are beside what the kubelet says, under names of their own; without them all else is there."""
+    with (
+        pods.api(tmp_path, pods.pod("train-0", app="llm", other="x"), pods.pod("train-0", "prod", app="web")) as api,
+        kubelet.kubelet(tmp_path / "kubelet.sock", pod("train-0", container("main", WHOLE.format(0)))),
+    ):
+        settings = {
+            allocation.LABELS: ("app", "team"),
+            allocation.URL: api.url,
+            allocation.TOKEN: str(api.token_file),
+            allocation.AUTHORITY: str(api.ca),
+        }
+        subject = Subject(tmp_path, gpu(0), **settings)
+        subject.collector.read()
+        assert [labels(WHOLE.format(0), label_app="llm")] == subject.info()
+        assert {"kubelet": 1, "pods": 1} == subject.success()
+        [metric] = {it.metric for it in subject.collector.collect() if it.metric.name == allocation.INFO.name}
+        assert {"label_app", "label_team"} == set(metric.labels) - set(allocation.INFO.labels)
+
+        api.token = "another"
+        subject.time = 3 * INTERVAL + 1
+        subject.collector.read()
+        assert [labels(WHOLE.format(0))] == subject.info()
+        assert {"kubelet": 1, "pods": 0} == subject.success()
+        assert "HTTP status 401" in subject.problem()
+
+
+def test_labels_without_a_kubelet(tmp_path: Path) -> None:
+    """Where no pod can have a GPU nobody is asked for labels."""
+    with pods.api(tmp_path, tls=False) as api:
+        subject = Subject(tmp_path, **{allocation.LABELS: ("app",), allocation.URL: api.url})
+        subject.collector.read()
+        with pytest.raises(Unavailable):
+            subject.info()
+        assert [] == api.asked
