@@ -1,0 +1,131 @@
+"""Faults that stop jobs: from the kernel log, PCIe, memory controllers, sensors, drives, and processes that crashed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+from exporter.bpf import events, status
+from exporter.faults import machine, metrics, pci, sensors
+from exporter.faults.kernel_log import WORDS, KernelLog
+from exporter.faults.ledger import Ledger
+from exporter.faults.rises import Rises
+from exporter.kmsg.reader import Reader
+from exporter.model import Metric, Sample, Unavailable
+from exporter.node import Flag, Node
+
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+FLAGS = (
+    Flag("kmsg", "/dev/kmsg", "The kernel log; a FIFO or a file with lines of the same form serves for tests."),
+    Flag("from-processes", False, "Believe lines that a process wrote into the kernel log too."),
+    Flag("interval", 15.0, "Seconds between two looks at sysfs."),
+    Flag("shutdown-file", str(machine.SCHEDULED), "Where systemd-logind says that a shutdown is scheduled."),
+    Flag(
+        "diagnostic-stamp",
+        "",
+        "File that whoever tests the GPUs touches when they passed (dcgmi diag, a burn-in); empty: not known.",
+    ),
+)
+log = logging.getLogger(__name__)
+
+
+def create(node: Node) -> Faults:
+    return Faults(node)
+
+
+class Faults:
+    """Reads the kernel log as it comes and looks at sysfs now and then; a scrape shows what was found."""
+
+    name = "faults"
+
+    def __init__(self, node: Node) -> None:
+        settings = node.settings
+        self._node, self._interval = node, float(settings["interval"])
+        self._ledger = Ledger()
+        self._rises = Rises(self._ledger.add)
+        kernel_log = KernelLog(self._ledger.add, node.clock, settings["from-processes"])
+        self._reader = Reader(Path(settings["kmsg"]), WORDS, kernel_log.receive)
+        self._sources: dict[str, Callable[[], Iterable[Sample]]] = {
+            "pci": self._pci,
+            "edac": partial(sensors.edac, node.sys),
+            "hwmon": partial(sensors.hwmon, node.sys),
+            "nvme": partial(sensors.nvme, node.sys),
+            "boot": partial(machine.boot, node.proc),
+            "shutdown": partial(machine.shutdown, Path(settings["shutdown-file"])),
+        }
+        if settings["diagnostic-stamp"]:
+            self._sources["diagnostic"] = partial(machine.active_test, Path(settings["diagnostic-stamp"]))
+        self._found: dict[str, list[Sample]] = {}
+        self._absent: dict[str, str] = {}
+        self._looked = 0.0
+        self._refusal, self._reading = "", False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
+
+    def start(self) -> None:
+        """Starts both. A kernel log that may not be read is said; what sysfs tells is shown all the same."""
+        if self._interval < 1:
+            raise Unavailable("--collector.faults.interval has to be 1 or more")
+        try:
+            self._reader.start()
+            self._reading = True
+        except Unavailable as error:
+            self._refusal = f"{error.reason}; {error.remedy}"
+            log.warning("faults in the kernel log are not seen: %s", self._refusal)
+        self._thread.start()
+
+    def collect(self) -> Iterator[Sample]:
+        yield from self._ledger.samples()
+        found, absent = self._found, self._absent
+        for samples in found.values():
+            yield from samples
+        yield metrics.SOURCE.sample(int(not self._refusal and not self._reader.failure), {"source": "kernel_log"})
+        for source in self._sources:
+            if source in found or source in absent:
+                yield metrics.SOURCE.sample(int(source in found), {"source": source})
+        yield events.EVENTS_LOST.sample(self._reader.lost, {"stream": "faults_kmsg"})
+        if self._looked:
+            yield status.SOURCE_AGE.sample(time.monotonic() - self._looked, {"source": "faults_sysfs"})
+
+    def problems(self) -> Iterator[str]:
+        """For the landing page: sources that this node does not have, or that failed."""
+        if refusal := self._refusal or self._reader.failure:
+            yield refusal
+        yield from self._absent.values()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._reading:
+            self._reader.close()
+        if self._thread.ident is not None:
+            self._thread.join(1)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self.look()
+            except Exception:
+                log.exception("looking for faults failed; it is tried again")
+            self._closing.wait(self._interval)
+
+    def look(self) -> None:
+        """Reads all sources but the kernel log once."""
+        found: dict[str, list[Sample]] = {}
+        absent: dict[str, str] = {}
+        for name, read in self._sources.items():
+            try:
+                found[name] = list(read())
+            except OSError as error:
+                absent[name] = f"faults of {name} are not seen: {error.filename or ''} {error.strerror}"
+        self._rises.see((it for samples in found.values() for it in samples), time.time())
+        self._found, self._absent, self._looked = found, absent, time.monotonic()
+
+    def _pci(self) -> Iterator[Sample]:
+        for device in pci.devices(self._node.sys):
+            for severity, count in pci.errors(device).items():
+                yield metrics.AER.sample(count, device.labels | {"severity": severity})
+            yield from pci.link(device)

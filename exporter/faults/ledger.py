@@ -1,0 +1,82 @@
+"""Counts faults by category, component and signal; bounded whatever is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from exporter.faults import metrics
+from exporter.model import Labels, Sample
+from exporter.series import FOLDED
+
+MOST_SERIES = 1024
+_MOST_FOLDED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`time` is wall time in seconds; `replayed` faults are older than the exporter's start."""
+
+    category: str
+    component: str
+    signal: str
+    time: float
+    replayed: bool = False
+
+
+@dataclass(slots=True)
+class _Count:
+    last: float
+    live: int = 0
+    replayed: int = 0
+
+
+Key = tuple[str, str, str]
+
+
+class Ledger:
+    """Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Key, _Count] = {}
+        self._folded: set[Key] = set()
+
+    def add(self, fault: Fault, times: int = 1) -> None:
+        """Counts a fault that came so many times."""
+        with self._lock:
+            key = self._key(fault)
+            count = self._counts.setdefault(key, _Count(fault.time))
+            count.last = max(count.last, fault.time)
+            if fault.replayed:
+                count.replayed += times
+            else:
+                count.live += times
+
+    def samples(self) -> Iterator[Sample]:
+        """All series, and how many were folded into others."""
+        with self._lock:
+            rows = [(key, count.live, count.replayed, count.last) for key, count in self._counts.items()]
+            folded = len(self._folded)
+        for key, live, replayed, last in rows:
+            labels = _labels(key)
+            yield metrics.FAULTS.sample(live, labels)
+            yield metrics.FAULTS_REPLAYED.sample(replayed, labels)
+            yield metrics.FAULT_LAST.sample(last, labels)
+        yield FOLDED.sample(folded, {"collector": "faults"})
+
+    def _key(self, fault: Fault) -> Key:
+        """The fault's series, or the one it is folded into: that of its category and signal, without a component."""
+        key = (fault.category, fault.component, fault.signal)
+        if key in self._counts or len(self._counts) < MOST_SERIES:
+            return key
+        if len(self._folded) < _MOST_FOLDED:
+            self._folded.add(key)
+        return (fault.category, "", fault.signal)
+
+
+def _labels(key: Key) -> Labels:
+    category, component, signal = key
+    overflow = "" if component else "true"
+    return {"category": category, "component": component, "signal": signal, "overflow": overflow}

@@ -1,0 +1,120 @@
+"""The metrics of faults, and of the hardware's own counters that they come from."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+_FAULT = ("category", "component", "signal", "overflow")
+_DEVICE = ("pci_bus_id", "kind", "root_port")
+
+FAULTS = Metric(
+    "node.fault",
+    "Faults since the exporter started, by signal (docs/faults.md lists them), by the row of the Llama 3 table of "
+    "interruptions that it tells of, and by the part that failed. 0 where all of them are older.",
+    Kind.COUNTER,
+    labels=_FAULT,
+)
+FAULT_LAST = Metric(
+    "node.fault.last_timestamp",
+    "Unix time of the newest such fault, also of one from before the exporter started.",
+    Kind.GAUGE,
+    "s",
+    labels=_FAULT,
+)
+FAULTS_REPLAYED = Metric(
+    "node.fault.replayed",
+    "Faults that the kernel log already held when the exporter started: not in the counter.",
+    Kind.GAUGE,
+    labels=_FAULT,
+)
+SOURCE = Metric(
+    "node.fault.source_available",
+    "1 if this source of faults can be read on this node, else 0: its faults are not seen, which is not that there are "
+    "none.",
+    Kind.GAUGE,
+    labels=("source",),
+)
+AER = Metric(
+    "node.pci.aer.errors",
+    "Errors that a PCIe device told of itself since the machine started (AER), by severity: correctable, nonfatal, "
+    "fatal. For GPUs, NICs, NVMe drives and the ports between them and the CPU.",
+    Kind.COUNTER,
+    labels=(*_DEVICE, "severity"),
+)
+LINK_WIDTH = Metric("node.pci.link.width", "Lanes of the PCIe link to the device now.", Kind.GAUGE, labels=_DEVICE)
+LINK_WIDTH_MOST = Metric(
+    "node.pci.link.width_max",
+    "Lanes that the device could use; its slot may have fewer.",
+    Kind.GAUGE,
+    labels=_DEVICE,
+)
+LINK_SPEED = Metric(
+    "node.pci.link.speed",
+    "Transfers a second of each lane, in 10^9. GPUs lower it while they are idle.",
+    Kind.GAUGE,
+    labels=_DEVICE,
+)
+EDAC = Metric(
+    "node.edac.errors",
+    "Memory errors since the machine started, as the memory controller's driver counts them: corrected, uncorrected. "
+    "dimm is the label of the module where the driver knows it.",
+    Kind.COUNTER,
+    labels=("controller", "dimm", "severity"),
+)
+ALARM = Metric(
+    "node.hwmon.alarm",
+    "1 while a sensor of the machine (hwmon) says that a temperature, fan, voltage or power supply is out of its "
+    "limits.",
+    Kind.GAUGE,
+    labels=("chip", "sensor"),
+)
+NVME_LIVE = Metric(
+    "node.nvme.live",
+    "1 while the NVMe controller is live, 0 in any other state.",
+    Kind.GAUGE,
+    labels=("device", "state"),
+)
+NVME_WARNING = Metric(
+    "node.nvme.critical_warning",
+    "The NVMe drive's critical warning byte (SMART log): 1 spare low, 2 temperature, 4 reliability degraded, 8 read "
+    "only, 16 backup failed, added up.",
+    Kind.GAUGE,
+    labels=("device",),
+)
+NVME_USED = Metric(
+    "node.nvme.used",
+    "Share of the NVMe drive's rated endurance that is used; may exceed 1.",
+    Kind.GAUGE,
+    "1",
+    ("device",),
+)
+NVME_SPARE = Metric(
+    "node.nvme.spare", "Share of the NVMe drive's spare blocks that is left.", Kind.GAUGE, "1", ("device",)
+)
+NVME_MEDIA = Metric(
+    "node.nvme.media.errors",
+    "Data integrity errors of the NVMe drive over its life.",
+    Kind.COUNTER,
+    labels=("device",),
+)
+BOOT = Metric(
+    "node.boot.timestamp",
+    "Unix time at which the kernel started; boot_id is the kernel's.",
+    Kind.GAUGE,
+    "s",
+    ("boot_id",),
+)
+SHUTDOWN = Metric(
+    "node.shutdown.timestamp",
+    "Unix time for which systemd-logind has a shutdown scheduled; mode is what it will do.",
+    Kind.GAUGE,
+    "s",
+    ("mode",),
+)
+ACTIVE_TEST = Metric(
+    "node.diagnostic.last_pass.timestamp",
+    "Unix time at which the last active test of this node's GPUs passed, as whoever ran it noted it: the modification "
+    "time of the file given with --collector.faults.diagnostic-stamp.",
+    Kind.GAUGE,
+    "s",
+)

@@ -1,0 +1,88 @@
+"""PCIe: errors that devices told (AER) and the width of their links, of GPUs, NICs, drives and all ports above them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from exporter.faults import metrics
+from exporter.model import Sample
+
+MOST_DEVICES = 1024
+SEVERITIES = ("correctable", "nonfatal", "fatal")
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_TOTAL = re.compile(r"^TOTAL_ERR_\w+ ([0-9]{1,20})$", re.MULTILINE | re.ASCII)
+_KINDS = {"0x0300": "gpu", "0x0302": "gpu", "0x0200": "nic", "0x0207": "nic", "0x0108": "nvme"}
+"""By class and subclass: VGA and 3D controllers, Ethernet and InfiniBand, NVMe."""
+_NVIDIA = "0x10de"
+_SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A PCIe function; `kind` is gpu, nic, nvme or port, `root_port` the port of the CPU that it hangs below."""
+
+    path: Path
+    bus_id: str
+    kind: str
+    root_port: str
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {"pci_bus_id": self.bus_id, "kind": self.kind, "root_port": self.root_port}
+
+
+def devices(sys: Path) -> list[Device]:
+    """GPUs, NICs and drives of this machine, and the ports above them. Raises OSError when there is no PCI here.
+
+    Display controllers count as GPUs only when they are NVIDIA's: a server's console chip is none.
+    """
+    found: dict[str, Device] = {}
+    for entry in sorted((sys / "bus/pci/devices").iterdir())[:MOST_DEVICES]:
+        kind = _kind(entry) if _BUS_ID.fullmatch(entry.name) else ""
+        if kind:
+            real = entry.resolve()
+            chain = [part for part in real.parts if _BUS_ID.fullmatch(part)]
+            root = chain[0] if len(chain) > 1 else ""
+            for depth, bus_id in enumerate(chain[:-1]):
+                above = real.parents[len(chain) - 2 - depth]
+                found.setdefault(bus_id, Device(above, bus_id, "port", root))
+            found[entry.name] = Device(real, entry.name, kind, root)
+    return list(found.values())
+
+
+def _kind(path: Path) -> str:
+    kind = _KINDS.get(_read(path / "class")[:6], "")
+    return "" if kind == "gpu" and _read(path / "vendor") != _NVIDIA else kind
+
+
+def errors(device: Device) -> dict[str, int]:
+    """Errors since the machine started by severity, those that the kernel counts for this device."""
+    totals = {severity: _TOTAL.search(_read(device.path / f"aer_dev_{severity}")) for severity in SEVERITIES}
+    return {severity: int(found[1]) for severity, found in totals.items() if found}
+
+
+def link(device: Device) -> Iterator[Sample]:
+    """Its link: what can be read of it. A device that is gone tells 0 lanes, or 63."""
+    width, most = _lanes(device, "current_link_width"), _lanes(device, "max_link_width")
+    if width is not None and most is not None:
+        yield metrics.LINK_WIDTH.sample(width, device.labels)
+        yield metrics.LINK_WIDTH_MOST.sample(most, device.labels)
+    if found := _SPEED.match(_read(device.path / "current_link_speed")):
+        yield metrics.LINK_SPEED.sample(float(found[1]), device.labels)
+
+
+def _lanes(device: Device, name: str) -> int | None:
+    text = _read(device.path / name)
+    return int(text) if text.isdecimal() and len(text) < 4 and int(text) <= 32 else None
+
+
+def _read(path: Path) -> str:
+    """A small file of sysfs; empty when it cannot be read."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(4096).decode("ascii", "replace").strip()
+    except OSError:
+        return ""

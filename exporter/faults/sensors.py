@@ -1,0 +1,94 @@
+"""What sysfs tells of memory (EDAC), of sensors out of their limits (hwmon), and of the state of NVMe drives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from exporter.faults import metrics
+from exporter.model import Sample
+
+MOST = 1024
+_CONTROLLER = re.compile(r"mc[0-9]{1,4}", re.ASCII)
+_DIMM = re.compile(r"(?:dimm|rank)[0-9]{1,4}", re.ASCII)
+_ALARM = re.compile(
+    r"((?:temp|fan|in|curr|power|intrusion)[0-9]{1,3})(?:_(?:crit|emergency|lcrit|max|min|cap))?_alarm", re.ASCII
+)
+_NVME = re.compile(r"nvme[0-9]{1,4}", re.ASCII)
+_COUNT = re.compile(r"[0-9]{1,20}", re.ASCII)
+
+
+def edac(sys: Path) -> Iterator[Sample]:
+    """Errors of the memory controllers, by module where the driver tells of modules.
+
+    Raises OSError when no EDAC driver is loaded: then nothing is known of memory errors, which is not that there are
+    none.
+    """
+    folder = sys / "devices/system/edac/mc"
+    controllers = _named(folder, _CONTROLLER)
+    if not controllers:
+        raise FileNotFoundError(2, "no memory controller", str(folder))
+    for controller in controllers:
+        for severity, prefix in (("corrected", "ce"), ("uncorrected", "ue")):
+            whole, told = _count(folder / controller / f"{prefix}_count"), 0
+            for dimm in _named(folder / controller, _DIMM):
+                count = _count(folder / controller / dimm / f"dimm_{prefix}_count")
+                if count is not None:
+                    told += count
+                    label = _text(folder / controller / dimm / "dimm_label") or dimm
+                    yield metrics.EDAC.sample(count, {"controller": controller, "dimm": label, "severity": severity})
+            if whole is not None and (whole > told or not told):
+                # Errors that no module could be named for; the controller's own count includes those of modules.
+                labels = {"controller": controller, "dimm": "", "severity": severity}
+                yield metrics.EDAC.sample(max(0, whole - told), labels)
+
+
+def hwmon(sys: Path) -> Iterator[Sample]:
+    """The alarms of the machine's sensors. Raises OSError when there is no hwmon."""
+    folder = sys / "class/hwmon"
+    for entry in sorted(folder.iterdir())[:MOST]:
+        chip = _text(entry / "name") or entry.name
+        alarms: dict[str, int] = {}
+        for name in _files(entry):
+            if found := _ALARM.fullmatch(name):
+                label = _text(entry / f"{found[1]}_label") or found[1]
+                alarms[label] = max(alarms.get(label, 0), _count(entry / name) or 0)
+        for label, alarm in alarms.items():
+            yield metrics.ALARM.sample(int(alarm > 0), {"chip": f"{chip}_{entry.name}", "sensor": label})
+
+
+def nvme(sys: Path) -> Iterator[Sample]:
+    """The state of NVMe controllers. Raises OSError when the machine knows no NVMe."""
+    folder = sys / "class/nvme"
+    folder.stat()
+    for device in _named(folder, _NVME):
+        state = _text(folder / device / "state")
+        if state:
+            yield metrics.NVME_LIVE.sample(int(state == "live"), {"device": device, "state": state})
+
+
+def _named(folder: Path, pattern: re.Pattern[str]) -> list[str]:
+    return [name for name in _files(folder) if pattern.fullmatch(name)]
+
+
+def _files(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())[:MOST]
+    except NotADirectoryError:
+        return []
+
+
+def _count(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
+def _text(path: Path) -> str:
+    """What a small file says, printable and short; empty when it cannot be read."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            text = file.read(256).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    return text[:128] if text.isprintable() else ""

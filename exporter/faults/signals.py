@@ -1,0 +1,233 @@
+"""The signals of node_fault_total: what each means, which category it tells of, and how the kernel log says it.
+
+Data only; docs/faults.md is printed from here. Patterns are of messages that the kernel itself printed (facility 0).
+Where a driver's wording differs between versions, the part that has stayed is matched.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from exporter.faults import categories as rows
+
+_BDF = r"(?P<component>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
+_MLX5 = rf"^mlx5_core {_BDF}\b.*"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A kind of fault. `pattern` finds it in a kernel message; its group `component` names what failed.
+
+    `fixed` is the component where the message names none; `pages` tells whether an alert wakes somebody.
+    """
+
+    name: str
+    category: str
+    meaning: str
+    action: str
+    pattern: re.Pattern[str] | None = None
+    fixed: str = ""
+
+
+def _said(name: str, category: str, pattern: str, meaning: str, action: str, fixed: str = "") -> Signal:
+    return Signal(name, category, meaning, action, re.compile(pattern), fixed)
+
+
+KERNEL_LOG = (
+    _said(
+        "nic_command_timeout",
+        rows.NIC,
+        _MLX5 + r"timeout\. Will cause a leak of a command resource",
+        "the NIC's firmware did not answer a command of its driver",
+        "drain the node, reset the NIC or reboot; replace it when it comes back",
+    ),
+    _said(
+        "nic_health_compromised",
+        rows.NIC,
+        _MLX5 + r"device's health compromised",
+        "the NIC's firmware stopped counting: it hangs",
+        "drain the node and reboot; keep the driver's health report (devlink health show)",
+    ),
+    _said(
+        "nic_unrecoverable",
+        rows.NIC,
+        _MLX5 + r"unrecoverable hardware error",
+        "the NIC reports a hardware error that it cannot recover from",
+        "drain the node and replace the NIC",
+    ),
+    _said(
+        "nic_transmit_timeout",
+        rows.NIC,
+        r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<component>[\w.@-]{1,15})\b.*transmit queue \d+ timed out",
+        "a network interface sent nothing for seconds though it had to",
+        "see the driver's lines beside it; firmware and cable",
+    ),
+    _said(
+        "nic_power",
+        rows.NIC,
+        _MLX5 + r"Detected insufficient power on the PCIe slot",
+        "the slot gives the NIC less power than it needs",
+        "check the slot's power and the server's firmware; cables to the NIC if it has any",
+    ),
+    _said(
+        "nic_temperature",
+        rows.NIC,
+        _MLX5 + r"Port module event.*High Temperature",
+        "a cable module of the NIC is too hot",
+        "check air flow and the module",
+    ),
+    _said(
+        "cable_unplugged",
+        rows.NETWORK,
+        _MLX5 + r"Port module event.*Cable unplugged",
+        "a cable of the NIC is not plugged in any more",
+        "plug it in, or replace cable or module",
+    ),
+    _said(
+        "module_error",
+        rows.NETWORK,
+        _MLX5 + r"Port module event.*(?:Cable error|[Bb]us stuck|Bad or shorted cable|No EEPROM|Unknown identifier)",
+        "a cable module of the NIC has failed",
+        "replace cable or module",
+    ),
+    _said(
+        "nvme_timeout",
+        rows.SSD,
+        r"^nvme (?P<component>nvme\d+): (?:I/O (?:tag )?\d+.*timeout|Abort status|controller is down)",
+        "an NVMe drive did not answer, or its controller is down",
+        "see its SMART log; replace it when that tells of wear or it comes back",
+    ),
+    _said(
+        "nvme_disabled",
+        rows.SSD,
+        r"^nvme (?P<component>nvme\d+): "
+        r"(?:Disabling device after reset failure|Removing after probe failure|Device not ready)",
+        "an NVMe drive was given up",
+        "drain the node and replace the drive",
+    ),
+    _said(
+        "block_error",
+        rows.SSD,
+        r"(?:critical medium error|I/O error), dev (?P<component>[\w-]{1,31}), sector",
+        "a drive could not read or write",
+        "see its SMART log; replace it",
+    ),
+    _said(
+        "filesystem_readonly",
+        rows.SSD,
+        r"\((?P<component>[\w-]{1,31})\).*[Rr]emounting filesystem read-only",
+        "a file system was made read-only after errors",
+        "drain the node, check the drive and the file system",
+    ),
+    _said(
+        "machine_check",
+        rows.CPU,
+        r"\[Hardware Error\]: CPU:? ?(?P<component>\d+): Machine Check",
+        "a CPU reported an error of itself, its caches or its memory",
+        "decode it (rasdaemon, mcelog); replace the part it names",
+    ),
+    _said(
+        "hardware_error",
+        rows.CPU,
+        r"\[Hardware Error\]: event severity: (?:fatal|recoverable)",
+        "the firmware reported a hardware error (CPER); the lines after it name the part",
+        "read the lines after it; replace the part they name",
+        "firmware",
+    ),
+    _said(
+        "soft_lockup",
+        rows.CPU,
+        r"BUG: soft lockup - CPU#(?P<component>\d+) stuck",
+        "a CPU was in the kernel for over 20 s without a break",
+        "see the stack in the log: driver or kernel, seldom the CPU",
+    ),
+    _said(
+        "hard_lockup",
+        rows.CPU,
+        r"Watchdog detected hard LOCKUP on cpu (?P<component>\d+)",
+        "a CPU took no interrupt for seconds",
+        "drain and reboot; see the stack in the log",
+    ),
+    _said(
+        "hung_task",
+        rows.DEPENDENCY,
+        r"^INFO: task (?P<component>[^:]{1,15}):\d+ blocked for more than \d+ seconds",
+        "a process waited in the kernel for minutes: mostly for storage or a GPU's driver",
+        "see the stack in the log for what it waits for",
+    ),
+    _said(
+        "cpu_throttled",
+        rows.CHASSIS,
+        r"CPU(?P<component>\d+): (?:Core|Package) temperature (?:is )?above threshold",
+        "a CPU is so hot that it slows down: often fans or the room",
+        "check fans, air flow and the room's temperature",
+    ),
+    _said(
+        "critical_temperature",
+        rows.CHASSIS,
+        r"(?:thermal (?P<component>thermal_zone\d+): .*critical temperature reached|[Cc]ritical temperature reached)",
+        "a sensor of the machine is at its critical temperature",
+        "check fans and cooling; the machine may switch itself off",
+        "thermal",
+    ),
+    _said(
+        "memory_uncorrected",
+        rows.MEMORY,
+        r"EDAC (?P<component>MC\d+): \d+ UE ",
+        "memory of the machine had an error that was not corrected",
+        "drain the node and replace the DIMM that the line names",
+    ),
+    _said(
+        "memory_page_failed",
+        rows.MEMORY,
+        r"^Memory failure: 0x[0-9a-f]+: (?:recovery action for|unhandlable page)",
+        "the kernel took a page with a memory error out of use; who used it may have been killed",
+        "replace the DIMM when it comes back; see EDAC for which",
+        "page",
+    ),
+    _said(
+        "oom_kill",
+        rows.SOFTWARE,
+        r"(?:^|: )(?:Memory cgroup out of memory|Out of memory): Killed process \d+ \((?P<component>[^)]{1,15})\)",
+        "the kernel killed a process because memory, of the node or of its container, ran out",
+        "give the job more memory, or find what it leaks",
+    ),
+    _said(
+        "segfault",
+        rows.SOFTWARE,
+        r"\[\d+\]: segfault at .* in (?P<component>lib(?:cuda|cudart|cublas|cudnn|nccl|nvidia|nv|torch|c10|mlx5|"
+        r"ibverbs|rccl|ucp|ucs|uct|nvshmem)[\w.+-]{0,48})\[",
+        "a process died of a memory access in a library of the GPU or RDMA stack",
+        "find the core file; the same library in several jobs is a bug of its version",
+    ),
+    _said(
+        "nfs_not_responding",
+        rows.DEPENDENCY,
+        r"nfs: server (?P<component>[\w.:-]{1,128}) not responding",
+        "an NFS server does not answer: what reads from it waits",
+        "check the server and the way there",
+    ),
+    _said(
+        "pcie_uncorrected",
+        rows.EXPANSION,
+        rf"{_BDF}: (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \((?:Non-)?Fatal\)",
+        "a PCIe device reported an error that was not corrected",
+        "see which device and its upstream ports; reseat it, or replace riser or device",
+    ),
+    _said(
+        "pcie_contained",
+        rows.EXPANSION,
+        rf"{_BDF}: DPC: containment event",
+        "a PCIe port cut off what is below it after an error",
+        "the devices below are gone until a reset: drain and reboot; reseat them",
+    ),
+    _said(
+        "pcie_link_lost",
+        rows.EXPANSION,
+        rf"{_BDF}: pciehp: Slot\([^)]*\): (?:Link Down|Card not present)",
+        "a PCIe slot lost its link or its card",
+        "drain the node; reseat the card",
+    ),
+)
+"""In the order in which they are tried; the first that fits counts."""

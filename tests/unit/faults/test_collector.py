@@ -1,0 +1,129 @@
+"""The collector: a kernel log of ours and a sysfs of ours, as a scrape shows them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.collectors.faults import FLAGS, Faults
+from exporter.model import Unavailable
+from exporter.node import Node
+from exporter.views import prometheus
+
+NIC_LINE = "3,{},{},-;mlx5_core 0000:5e:00.0: print_health:427: synd 0x8: unrecoverable hardware error\n"
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> dict[str, Path]:
+    """An empty machine with a kernel log."""
+    for name in ("sys", "proc"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "kmsg").write_text("")
+    return {"proc": tmp_path / "proc", "sys": tmp_path / "sys", "kmsg": tmp_path / "kmsg"}
+
+
+@pytest.fixture
+def make(roots: dict[str, Path]) -> Iterator[Callable[..., Faults]]:
+    made: list[Faults] = []
+
+    def start(**settings: Any) -> Faults:
+        chosen = {flag.name: flag.default for flag in FLAGS} | {"kmsg": str(roots["kmsg"]), "interval": 1.0}
+        chosen |= {"shutdown-file": str(roots["proc"] / "scheduled")} | settings
+        node = Node(chosen, None, None, None, proc=roots["proc"], sys=roots["sys"])  # type: ignore[arg-type]
+        made.append(Faults(node))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for it in made:
+        it.close()
+
+
+def values(collector: Faults) -> dict[tuple[str, ...], Any]:
+    """What it shows, by name and label values, the empty ones left out."""
+    return {(prometheus.name(it.metric), *filter(None, it.labels.values())): it.value for it in collector.collect()}
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def say(roots: dict[str, Path], sequence: int) -> None:
+    """The kernel writes a line about the NIC, now."""
+    with roots["kmsg"].open("a") as file:
+        file.write(NIC_LINE.format(sequence, time.monotonic_ns() // 1000))
+
+
+def test_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
+    """What was said before the start does not count as new; what is said after it does, with its time."""
+    say(roots, 1)
+    collector = make()
+    key = ("nic", "0000:5e:00.0", "nic_unrecoverable")
+    eventually(lambda: values(collector).get(("node_fault_replayed", *key)) == 1)
+    assert 0 == values(collector)["node_fault_total", *key]
+    say(roots, 2)
+    say(roots, 3)
+    eventually(lambda: values(collector)["node_fault_total", *key] == 2)
+
+    assert abs(time.time() - values(collector)["node_fault_last_timestamp_seconds", *key]) < 5
+
+
+def test_sysfs(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
+    """A fatal PCIe error that comes while we look is a fault of that device; the count from before is none."""
+    device = roots["sys"] / "bus/pci/devices/0000:18:00.0"
+    device.mkdir(parents=True)
+    for name, text in (("class", "0x030200"), ("vendor", "0x10de"), ("aer_dev_fatal", "TOTAL_ERR_FATAL 1")):
+        (device / name).write_text(text + "\n")
+    collector = make()
+    eventually(lambda: ("node_pci_aer_errors_total", "0000:18:00.0", "gpu", "fatal") in values(collector))
+    assert ("node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal") not in values(collector)
+    (device / "aer_dev_fatal").write_text("TOTAL_ERR_FATAL 3\n")
+    eventually(lambda: values(collector).get(("node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal")))
+
+    assert 2 == values(collector)["node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal"]
+
+
+def test_what_is_not_there_is_said(make: Callable[..., Faults]) -> None:
+    """A source that this node lacks is unavailable, not silent, and the page says why."""
+    collector = make()
+    eventually(lambda: ("node_fault_source_available", "edac") in values(collector))
+    found = values(collector)
+
+    assert 0 == found["node_fault_source_available", "edac"] == found["node_fault_source_available", "pci"]
+    assert 1 == found["node_fault_source_available", "kernel_log"] == found["node_fault_source_available", "shutdown"]
+    assert ("node_fault_source_available", "diagnostic") not in found
+    assert any("faults of edac are not seen" in it for it in collector.problems())
+
+
+def test_no_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
+    """Without the kernel log the rest works."""
+    roots["kmsg"].unlink()
+    collector = make()
+    eventually(lambda: ("node_fault_source_available", "hwmon") in values(collector))
+
+    assert 0 == values(collector)["node_fault_source_available", "kernel_log"]
+    assert "there is no" in next(collector.problems())
+
+
+def test_active_test(make: Callable[..., Faults], tmp_path: Path) -> None:
+    """When the GPUs were last tested is what the stamp says; without a stamp they never were."""
+    stamp = tmp_path / "passed"
+    collector = make(**{"diagnostic-stamp": str(stamp)})
+    eventually(lambda: values(collector).get(("node_fault_source_available", "diagnostic")) == 0)
+    stamp.touch()
+    os.utime(stamp, (1700000000, 1700000000))
+    eventually(lambda: values(collector).get(("node_diagnostic_last_pass_timestamp_seconds",)) == 1700000000)
+
+
+def test_interval(make: Callable[..., Faults]) -> None:
+    """An interval that would keep a core busy is refused."""
+    with pytest.raises(Unavailable, match="has to be 1 or more"):
+        make(interval=0.01)

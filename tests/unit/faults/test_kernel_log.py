@@ -1,0 +1,166 @@
+"""Faults in the kernel log, by lines as kernels print them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.faults import categories, signals
+from exporter.faults.kernel_log import WORDS, KernelLog, find
+from exporter.faults.ledger import Fault
+from exporter.kmsg.records import Record
+from exporter.node import Clock
+
+LINES = [
+    (
+        "mlx5_core 0000:5e:00.0: wait_func:1174:(pid 12345): ENABLE_HCA(0x104) timeout. Will cause a leak of a command "
+        "resource",
+        "nic_command_timeout",
+        "0000:5e:00.0",
+    ),
+    (
+        "mlx5_core 0000:5e:00.1: poll_health:825:(pid 0): device's health compromised - reached miss count",
+        "nic_health_compromised",
+        "0000:5e:00.1",
+    ),
+    (
+        "mlx5_core 0000:5e:00.0: print_health:427:(pid 0): synd 0x8: unrecoverable hardware error",
+        "nic_unrecoverable",
+        "0000:5e:00.0",
+    ),
+    (
+        "NETDEV WATCHDOG: ens1f0 (mlx5_core): transmit queue 3 timed out",
+        "nic_transmit_timeout",
+        "ens1f0",
+    ),
+    (
+        "NETDEV WATCHDOG: CPU: 4: eth0 (virtio_net): transmit queue 0 timed out 5120 ms",
+        "nic_transmit_timeout",
+        "eth0",
+    ),
+    (
+        "mlx5_core 0000:5e:00.0: mlx5_pcie_event:299:(pid 9): Detected insufficient power on the PCIe slot (27W).",
+        "nic_power",
+        "0000:5e:00.0",
+    ),
+    (
+        "mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error, High Temperature",
+        "nic_temperature",
+        "0000:5e:00.0",
+    ),
+    ("mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged", "cable_unplugged", "0000:5e:00.0"),
+    (
+        "mlx5_core 0000:5e:00.0: Port module event[error]: module 1, Cable error, Bus stuck(I2C Data or clock shorted)",
+        "module_error",
+        "0000:5e:00.0",
+    ),
+    ("nvme nvme0: I/O 24 (Read) QID 5 timeout, aborting", "nvme_timeout", "nvme0"),
+    ("nvme nvme1: I/O tag 24 (3018) opcode 0x2 (I/O Cmd) QID 5 timeout, aborting", "nvme_timeout", "nvme1"),
+    ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff", "nvme_timeout", "nvme0"),
+    ("nvme nvme0: Disabling device after reset failure: -19", "nvme_disabled", "nvme0"),
+    ("blk_update_request: I/O error, dev sda, sector 12345 op 0x0:(READ)", "block_error", "sda"),
+    ("critical medium error, dev nvme0n1, sector 4096 op 0x0:(READ) flags 0x0", "block_error", "nvme0n1"),
+    ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", "filesystem_readonly", "nvme0n1p2"),
+    ("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 8c00004000010090", "machine_check", "12"),
+    ("{1}[Hardware Error]: event severity: fatal", "hardware_error", "firmware"),
+    ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [nv_queue:1234]", "soft_lockup", "3"),
+    ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 5", "hard_lockup", "5"),
+    ("INFO: task python3:4711 blocked for more than 120 seconds.", "hung_task", "python3"),
+    ("CPU7: Core temperature above threshold, cpu clock throttled (total events = 12)", "cpu_throttled", "7"),
+    (
+        "thermal thermal_zone0: acpitz: critical temperature reached, shutting down",
+        "critical_temperature",
+        "thermal_zone0",
+    ),
+    ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0", "memory_uncorrected", "MC0"),
+    ("Memory failure: 0x1a2b3c: recovery action for dirty LRU page: Recovered", "memory_page_failed", "page"),
+    ("Out of memory: Killed process 4711 (python3) total-vm:1000kB, anon-rss:900kB", "oom_kill", "python3"),
+    ("Memory cgroup out of memory: Killed process 4711 (train) total-vm:1000kB", "oom_kill", "train"),
+    (
+        "python3[4711]: segfault at 18 ip 00007f0011223344 sp 00007ffd11223344 error 4 in libnccl.so.2.21.5[7f00+1000]",
+        "segfault",
+        "libnccl.so.2.21.5",
+    ),
+    ("nfs: server storage1.example not responding, still trying", "nfs_not_responding", "storage1.example"),
+    (
+        "pcieport 0000:00:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)",
+        "pcie_uncorrected",
+        "0000:00:01.0",
+    ),
+    (
+        "nvidia 0000:18:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer",
+        "pcie_uncorrected",
+        "0000:18:00.0",
+    ),
+    ("pcieport 0000:3a:00.0: DPC: containment event, status:0x1f01 source:0x0000", "pcie_contained", "0000:3a:00.0"),
+    ("pcieport 0000:3a:00.0: pciehp: Slot(5): Link Down", "pcie_link_lost", "0000:3a:00.0"),
+]
+HEALTHY = [
+    "mlx5_core 0000:5e:00.0 ens1f0: Link up",
+    "mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
+    "nvme nvme0: 8/0/0 default/read/poll queues",
+    "nvme nvme0: Shutdown timeout set to 10 seconds",
+    "EDAC MC0: Giving out device to module skx_edac",
+    "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0",
+    "mce: CPU0: Thermal monitoring enabled (TM1)",
+    "nfs: server storage1.example OK",
+    "pcieport 0000:00:01.0: AER: enabled with IRQ 24",
+    "pcieport 0000:00:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+    "pcieport 0000:3a:00.0: pciehp: Slot(5): Card present",
+    "EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode",
+    "bash[4711]: segfault at 0 ip 0 sp 0 error 4 in libc.so.6[7f00+1000]",
+    "NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.",
+]
+
+
+@pytest.mark.parametrize(("line", "signal", "component"), LINES)
+def test_lines(line: str, signal: str, component: str) -> None:
+    """Each is one fault of one component, and the reader lets it through."""
+    found = find(line)
+
+    assert found
+    assert (signal, component) == (found[0].name, found[1])
+    assert WORDS.search(line.encode())
+
+
+def test_every_signal_has_a_line() -> None:
+    """No pattern is without a line that it fits."""
+    assert [it.name for it in signals.KERNEL_LOG] == list(dict.fromkeys(signal for _, signal, _ in LINES))
+
+
+@pytest.mark.parametrize("line", HEALTHY)
+def test_healthy_lines(line: str) -> None:
+    """What a healthy node says, and corrected errors, are no faults; Xids are counted elsewhere."""
+    assert find(line) is None
+
+
+def test_signals_are_sound() -> None:
+    """Names are unique, categories are rows of the table, and each says what to do."""
+    names = [it.name for it in signals.KERNEL_LOG]
+    rows = {it.label for it in categories.CATEGORIES}
+
+    assert sorted(set(names)) == sorted(names)
+    assert {it.category for it in signals.KERNEL_LOG} <= rows
+    assert all(it.meaning and it.action for it in signals.KERNEL_LOG)
+    assert 419 == sum(it.count for it in categories.CATEGORIES)
+
+
+def test_only_the_kernel_is_believed() -> None:
+    """A line that a process wrote counts only if asked for; a replayed one is marked."""
+    line = LINES[0][0]
+    told: list[Fault] = []
+    for from_processes in (False, True):
+        receiver = KernelLog(told.append, Clock(), from_processes)
+        receiver.receive(Record(3, 1, 1, 5, line))
+        receiver.receive(Record(3, 0, 2, 5, line, replayed=True))
+
+    assert [True, False, True] == [fault.replayed for fault in told]
+
+
+@given(st.text(max_size=2000))
+def test_hostile_lines(line: str) -> None:
+    """Whatever a line holds, a component is short and reading it ends."""
+    for text in (line, LINES[0][0] + line, "nfs: server " + line + " not responding", "INFO: task " + line):
+        found = find(text)
+        assert found is None or len(found[1]) <= 128

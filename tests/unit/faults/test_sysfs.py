@@ -1,0 +1,199 @@
+"""Faults in sysfs: PCIe, memory controllers, sensors, drives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.faults import machine, metrics, pci, sensors
+from exporter.faults.ledger import Fault, Ledger
+from exporter.faults.rises import Rises
+from exporter.model import Labels, Metric, Sample
+
+GPU, NIC, ROOT, SWITCH = "0000:18:00.0", "0000:19:00.0", "0000:00:01.0", "0000:17:00.0"
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def aer(path: Path, correctable: int, nonfatal: int, fatal: int) -> None:
+    """As the kernel prints them since 5.0."""
+    write(path / "aer_dev_correctable", f"RxErr 0\nBadTLP {correctable}\nTOTAL_ERR_COR {correctable}")
+    write(path / "aer_dev_nonfatal", f"Undefined 0\nTOTAL_ERR_NONFATAL {nonfatal}")
+    write(path / "aer_dev_fatal", f"Undefined 0\nTOTAL_ERR_FATAL {fatal}")
+
+
+@pytest.fixture
+def sys(tmp_path: Path) -> Path:
+    """A machine with a GPU and a NIC below a switch, a console chip, and a device that tells nothing."""
+    switch = tmp_path / "devices/pci0000:00" / ROOT / SWITCH
+    links = tmp_path / "bus/pci/devices"
+    links.mkdir(parents=True)
+    for path, kind, vendor in (
+        (switch / GPU, "0x030200", "0x10de"),
+        (switch / NIC, "0x020700", "0x15b3"),
+        (switch.parent, "0x060400", "0x8086"),
+        (switch, "0x060400", "0x10b5"),
+        (tmp_path / "devices/pci0000:00/0000:00:02.0", "0x030000", "0x1a03"),
+        (tmp_path / "devices/pci0000:00/0000:00:03.0", "0x010802", "0x144d"),
+    ):
+        write(path / "class", kind)
+        write(path / "vendor", vendor)
+        (links / path.name).symlink_to(path)
+    for path in (switch / GPU, switch / NIC, switch):
+        aer(path, 3, 0, 0)
+        write(path / "current_link_width", "16")
+        write(path / "max_link_width", "16")
+        write(path / "current_link_speed", "32.0 GT/s PCIe")
+    return tmp_path
+
+
+def values(samples: Iterable[Sample], metric: Metric) -> dict[str, object]:
+    return {" ".join(it.labels.values()): it.value for it in samples if it.metric is metric}
+
+
+def test_devices(sys: Path) -> None:
+    """GPUs, NICs, drives and the ports above them, each once; a console chip is none of them."""
+    found = {it.bus_id: (it.kind, it.root_port) for it in pci.devices(sys)}
+
+    expected = {ROOT: ("port", ROOT), SWITCH: ("port", ROOT), GPU: ("gpu", ROOT), NIC: ("nic", ROOT)}
+    assert expected | {"0000:00:03.0": ("nvme", "")} == found
+
+
+def test_errors_and_links(sys: Path) -> None:
+    """Counts by severity, and lanes; what a device does not tell is left out."""
+    by_id = {it.bus_id: it for it in pci.devices(sys)}
+
+    assert {"correctable": 3, "nonfatal": 0, "fatal": 0} == pci.errors(by_id[GPU])
+    assert {} == pci.errors(by_id[ROOT])
+    assert [16, 16, 32.0] == [it.value for it in pci.link(by_id[GPU])]
+    write(by_id[GPU].path / "current_link_width", "63")
+    write(by_id[GPU].path / "aer_dev_fatal", "TOTAL_ERR_FATAL " + "9" * 30)
+    assert [32.0] == [it.value for it in pci.link(by_id[GPU])]
+    assert {"correctable": 3, "nonfatal": 0} == pci.errors(by_id[GPU])
+
+
+def test_no_pci(tmp_path: Path) -> None:
+    """A machine without PCI says so."""
+    with pytest.raises(OSError, match="bus/pci/devices"):
+        pci.devices(tmp_path)
+
+
+def test_edac(tmp_path: Path) -> None:
+    """Errors by module under its label, and those that no module is named for."""
+    controller = tmp_path / "devices/system/edac/mc/mc0"
+    for name, text in (
+        ("ce_count", "7"),
+        ("ue_count", "1"),
+        ("dimm0/dimm_label", "CPU_SrcID#0_DIMM#0"),
+        ("dimm0/dimm_ce_count", "5"),
+        ("dimm0/dimm_ue_count", "1"),
+        ("dimm1/dimm_label", ""),
+        ("dimm1/dimm_ce_count", "x"),
+    ):
+        write(controller / name, text)
+
+    found = values(sensors.edac(tmp_path), metrics.EDAC)
+
+    assert {
+        "mc0 CPU_SrcID#0_DIMM#0 corrected": 5,
+        "mc0  corrected": 2,
+        "mc0 CPU_SrcID#0_DIMM#0 uncorrected": 1,
+    } == found
+
+
+@pytest.mark.parametrize("folder", ["", "devices/system/edac/mc"])
+def test_no_edac(tmp_path: Path, folder: str) -> None:
+    """Without a driver nothing is claimed of memory errors."""
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+
+    with pytest.raises(FileNotFoundError):
+        list(sensors.edac(tmp_path))
+
+
+def test_hwmon(tmp_path: Path) -> None:
+    """A sensor is in alarm when any of its limits is passed; without limits it is not shown."""
+    chip = tmp_path / "class/hwmon/hwmon3"
+    for name, text in (
+        ("name", "psu"),
+        ("temp1_crit_alarm", "0"),
+        ("temp1_max_alarm", "1"),
+        ("temp1_label", "inlet"),
+        ("fan2_alarm", "0"),
+        ("temp2_input", "41000"),
+    ):
+        write(chip / name, text)
+
+    assert {"psu_hwmon3 fan2": 0, "psu_hwmon3 inlet": 1} == values(sensors.hwmon(tmp_path), metrics.ALARM)
+
+
+def test_nvme(tmp_path: Path) -> None:
+    """A controller is live or in some other state."""
+    write(tmp_path / "class/nvme/nvme0/state", "live")
+    write(tmp_path / "class/nvme/nvme1/state", "dead")
+
+    assert {"nvme0 live": 1, "nvme1 dead": 0} == values(sensors.nvme(tmp_path), metrics.NVME_LIVE)
+
+
+def test_boot(tmp_path: Path) -> None:
+    """When the kernel started, and which boot it is."""
+    write(tmp_path / "sys/kernel/random/boot_id", "1ef20d6d-1d1f-4d49-ad44-b323a7176f73")
+    write(tmp_path / "stat", "cpu 1 2 3\nbtime 1700000000\nprocesses 9")
+
+    assert {"1ef20d6d-1d1f-4d49-ad44-b323a7176f73": 1700000000} == values(machine.boot(tmp_path), metrics.BOOT)
+    write(tmp_path / "sys/kernel/random/boot_id", "x" * 36)
+    assert [] == list(machine.boot(tmp_path))
+
+
+def test_shutdown(tmp_path: Path) -> None:
+    """A scheduled shutdown is shown while it is; anything else in the file is not."""
+    scheduled = tmp_path / "scheduled"
+    assert [] == list(machine.shutdown(scheduled))
+    write(scheduled, "USEC=1700000000500000\nWARN_WALL=1\nMODE=reboot")
+    assert {"reboot": 1700000000.5} == values(machine.shutdown(scheduled), metrics.SHUTDOWN)
+    write(scheduled, "USEC=x\nMODE=reboot")
+    assert [] == list(machine.shutdown(scheduled))
+
+
+def counter(value: int, labels: Labels | None = None) -> Sample:
+    return metrics.AER.sample(value, {"pci_bus_id": GPU, "severity": "fatal", **(labels or {})})
+
+
+def seen(*rounds: list[Sample]) -> Iterator[tuple[str, str, int]]:
+    """What is told of the samples of each round."""
+    told: list[tuple[Fault, int]] = []
+    rises = Rises(lambda fault, times: told.append((fault, times)))
+    for number, samples in enumerate(rounds):
+        rises.see(samples, float(number))
+    return ((fault.signal, fault.component, times) for fault, times in told)
+
+
+def test_rises() -> None:
+    """A counter's rise is so many faults; its first value is from before, and one that fell began anew."""
+    assert [("pcie_fatal", GPU, 2)] == list(seen([counter(5)], [counter(5)], [counter(7)], [counter(7)]))
+    assert [("pcie_fatal", GPU, 1)] == list(seen([counter(5)], [counter(1)]))
+    assert [] == list(seen([counter(1, {"severity": "correctable"})], [counter(9, {"severity": "correctable"})]))
+
+
+def test_alarms() -> None:
+    """A bad state is a fault at once, and again only after it was good."""
+    on, off = (metrics.ALARM.sample(value, {"chip": "psu", "sensor": "inlet"}) for value in (1, 0))
+
+    assert [("sensor_alarm", "psu inlet", 1)] * 2 == list(seen([on], [on], [off], [on]))
+
+
+def test_ledger_is_bounded() -> None:
+    """However many components fail, the series are few, and nothing is lost."""
+    ledger = Ledger()
+    for number in range(3000):
+        ledger.add(Fault("ssd", f"nvme{number}", "nvme_timeout", float(number)))
+    samples = list(ledger.samples())
+
+    faults = [it for it in samples if it.metric is metrics.FAULTS]
+    assert len(faults) == 1025
+    assert 3000 == sum(int(str(it.value)) for it in faults)
+    assert {"category": "ssd", "component": "", "signal": "nvme_timeout", "overflow": "true"} == faults[-1].labels
