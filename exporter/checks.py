@@ -18,6 +18,7 @@ from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.native import library
 from exporter.bpf.safety import try_return_probes
 from exporter.bpf.watch import Watch
+from exporter.collectors import allocation
 from exporter.kmsg.reader import open_log
 from exporter.model import Unavailable
 from exporter.settings import Settings
@@ -256,10 +257,34 @@ def _cgroups(settings: Settings) -> Answer:
 def _kubernetes(settings: Settings) -> Answer:
     if _readable(settings.logs / "pods"):
         return Status.OK, f"pod and container names come from {settings.logs}"
-    if Path("/var/lib/kubelet").exists() or "KUBERNETES_SERVICE_HOST" in os.environ:
+    if _in_kubernetes():
         remedy = f"mount the host's /var/log read-only, or say --path.logs (now {settings.logs})"
         return Status.WARN, "Kubernetes, but not the kubelet's log folders: pods have ids and no names", remedy
     return Status.INFO, "no kubelet here: pods have no names to find"
+
+
+def _allocations(settings: Settings) -> Answer:
+    mine = settings.collectors.get("allocation")
+    if mine is None:
+        return Status.INFO, "whom GPUs are given to is not asked: the collector allocation is off"
+    kubelet, slurm, pods = found = allocation.sources(mine)
+    for source in found:
+        source.read(may_be_absent=source is kubelet)
+    failures = [source.failure for source in found if source.there and source.failure]
+    if failures:
+        return Status.WARN, "; ".join(failures), "until then series of GPUs name no pod or job by allocation"
+    if not kubelet.there and kubelet.where and _in_kubernetes():
+        remedy = f"mount the host's folder of it read-only, or say --{allocation.SOCKET}"
+        return Status.WARN, f"Kubernetes, but no {kubelet.where}: whose a GPU is, is not known", remedy
+    things = {kubelet: "GPUs given to containers", slurm: "jobs on GPUs", pods: "pods with the labels asked for"}
+    said = [f"{source.where} tells of {len(source.items())} {things[source]}" for source in found if source.there]
+    if said:
+        return Status.OK, "; ".join(said)
+    return Status.INFO, "no kubelet and no Slurm mapping folder to tell whom GPUs are given to"
+
+
+def _in_kubernetes() -> bool:
+    return Path("/var/lib/kubelet").exists() or "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 def _memory(_: Settings) -> Answer:
@@ -289,6 +314,7 @@ QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
     "rdma": _rdma,
     "cgroups": _cgroups,
     "kubernetes": _kubernetes,
+    "allocations": _allocations,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -96,6 +97,7 @@ SUCCESS = Metric(
 STALE = 3
 """What was read counts for so many intervals."""
 MOST_SECONDS = 10.0
+log = logging.getLogger(__name__)
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
@@ -118,22 +120,30 @@ def create(node: Node) -> AllocationCollector:
     return AllocationCollector(node)
 
 
+def sources(
+    settings: Mapping[str, Any], now: Callable[[], float] = time.monotonic
+) -> tuple[Source[Given], Source[Mapped], Source[Pod]]:
+    """The kubelet, the mapping folder and the list of pods, as configure() gives the settings; none is read yet."""
+    interval = float(settings[INTERVAL])
+    seconds, keep = min(interval, MOST_SECONDS), STALE * interval
+    socket, folder, names = Path(settings[SOCKET]), Path(settings[FOLDER]), settings[LABELS]
+    api = Api(settings[URL], _file(settings[TOKEN]), _file(settings[AUTHORITY]), seconds)
+    return (
+        Source("kubelet", settings[SOCKET], lambda: podresources.given(socket, seconds), keep, now),
+        Source("slurm", settings[FOLDER], lambda: slurm.mapped(folder), keep, now),
+        Source("pods", settings[URL], lambda: pods.pods(api, names), keep, now),
+    )
+
+
 class AllocationCollector:
-    """Reads both sources in the background, so that a kubelet that hangs costs a scrape nothing."""
+    """Reads its sources in the background, so that a kubelet that hangs costs a scrape nothing."""
 
     name = "allocation"
 
     def __init__(self, node: Node, now: Callable[[], float] = time.monotonic) -> None:
         self._node, self._interval = node, float(node.settings[INTERVAL])
-        seconds, keep = min(self._interval, MOST_SECONDS), STALE * self._interval
-        settings = node.settings
-        socket, folder, names = Path(settings[SOCKET]), Path(settings[FOLDER]), settings[LABELS]
-        api = Api(settings[URL], _file(settings[TOKEN]), _file(settings[AUTHORITY]), seconds)
-        self._kubelet = Source[Given](
-            "kubelet", settings[SOCKET], lambda: podresources.given(socket, seconds), keep, now
-        )
-        self._slurm = Source[Mapped]("slurm", settings[FOLDER], lambda: slurm.mapped(folder), keep, now)
-        self._pods = Source[Pod]("pods", settings[URL], lambda: pods.pods(api, names), keep, now)
+        self._kubelet, self._slurm, self._pods = self._sources = sources(node.settings, now)
+        names = node.settings[LABELS]
         self._info = replace(INFO, labels=(*INFO.labels, *names.values()))
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="allocations", daemon=True)
@@ -143,18 +153,16 @@ class AllocationCollector:
 
     def read(self) -> None:
         """Asks every source now, which takes MOST_SECONDS for each at most, and tells those who ask by UUID."""
-        self._kubelet.read(may_be_absent=True)
-        self._slurm.read()
-        if self._kubelet.fresh:
-            self._pods.read()
+        for source in self._sources:
+            if source.read(may_be_absent=source is self._kubelet):
+                log.warning("%s", source.failure)
         if not self._closing.is_set():
             self._tell()
 
     def collect(self) -> Iterator[Sample]:
         """What was read last. Raises Unavailable while there is no kubelet, which may come, and no folder is given."""
         allocations = self._tell()
-        sources = [source for source in (self._kubelet, self._slurm) if source.there]
-        if not sources:
+        if not (self._kubelet.there or self._slurm.there):
             where = " and ".join(source.where for source in (self._kubelet, self._slurm) if source.where)
             reason = (
                 f"neither a kubelet nor a Slurm mapping folder: there is no {where}" if where else "it has no source"
@@ -163,15 +171,15 @@ class AllocationCollector:
         of_pods = {(pod.namespace, pod.name): pod.labels for pod in self._pods.items()}
         every = ({**of_pods.get((it.namespace, it.pod), {}), **it.labels} for it in allocations)
         yield from (self._info.sample(1, labels) for labels in {tuple(it.items()): it for it in every}.values())
-        for source in (self._kubelet, self._slurm, self._pods):
-            if source.there:
+        for source in self._sources:
+            if source.there and (source.age is not None or source.failure):
                 yield SUCCESS.sample(int(source.fresh and not source.failure), {"source": source.name})
                 if source.age is not None:
                     yield status.SOURCE_AGE.sample(source.age, {"source": f"allocation_{source.name}"})
 
     def problems(self) -> Iterator[str]:
         """For the landing page."""
-        for source in (self._kubelet, self._slurm, self._pods):
+        for source in self._sources:
             if source.there and source.failure:
                 yield source.failure
 

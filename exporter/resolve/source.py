@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 class Source(Generic[T]):
@@ -28,14 +26,14 @@ class Source(Generic[T]):
         self._read, self._keep, self._now = read, keep, now
         self.there = bool(where)
         """Whether there is anything to read, even if it cannot be."""
-        self.failure = f"{where} has not been read yet" if where else ""
-        """Why it could not be read when it last was; empty when it could."""
+        self.failure = ""
+        """Why it could not be read when it last was; empty when it could, or was not tried yet."""
         self._last: tuple[float, Sequence[T]] | None = None
 
-    def read(self, may_be_absent: bool = False) -> None:
-        """Reads it now. A failure is logged once while it stays the same."""
+    def read(self, may_be_absent: bool = False) -> bool:
+        """Reads it now; True when that failed for another reason than before, which is worth a line in the log."""
         if not self.where:
-            return
+            return False
         said = self.failure
         try:
             items = self._read()
@@ -43,10 +41,9 @@ class Source(Generic[T]):
             # What was there a moment ago is about to come back: the kubelet makes its socket anew when it starts.
             self.there = not (may_be_absent and isinstance(error, FileNotFoundError)) or self.fresh
             self.failure = self._sentence(error)
-            if self.there and self.failure != said:
-                log.warning("%s", self.failure)
-        else:
-            self._last, self.there, self.failure = (self._now(), items), True, ""
+            return self.there and self.failure != said
+        self._last, self.there, self.failure = (self._now(), items), True, ""
+        return False
 
     @property
     def age(self) -> float | None:

@@ -15,7 +15,9 @@ from exporter import checks, doctor, settings
 from exporter.bpf import privileges
 from exporter.bpf.safety import Survival
 from exporter.checks import Finding, Status
+from exporter.collectors import allocation
 from exporter.settings import Settings
+from tests.standins import kubelet
 
 
 @pytest.fixture
@@ -178,6 +180,52 @@ def test_pods_without_names(node: Settings, monkeypatch: pytest.MonkeyPatch) -> 
     (node.logs / "pods").mkdir()
 
     assert Status.OK is answer("kubernetes", node).status
+
+
+def asking(node: Settings, **changed: str) -> Settings:
+    """The node with the collector allocation and these settings of it."""
+    defaults = {option.name: option.default for option in allocation.OPTIONS}
+    mine = allocation.configure({**defaults, allocation.INTERVAL: 1.0, **changed})
+    return replace(node, collectors={"allocation": mine or {}})
+
+
+def test_allocations(node: Settings, tmp_path: Path) -> None:
+    """Each source is asked as the collector asks it, and what it tells is counted."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/0").write_text("1001\n1002\n")
+    path = tmp_path / "kubelet.sock"
+    asked = asking(node, **{allocation.SOCKET: str(path), allocation.FOLDER: str(tmp_path / "jobs")})
+    with kubelet.kubelet(path, kubelet.pod("train-0", kubelet.container("main", "GPU-1", "GPU-2", "GPU-3"))):
+        finding = answer("allocations", asked)
+
+    assert Status.OK is finding.status
+    said = f"{path} tells of 3 GPUs given to containers; {tmp_path / 'jobs'} tells of 2 jobs on GPUs"
+    assert said == finding.says
+
+
+def test_allocations_that_cannot_be_read(node: Settings, tmp_path: Path) -> None:
+    """A folder that is not there and a socket that nobody serves are warnings that name them."""
+    path = tmp_path / "kubelet.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
+        left.bind(str(path))
+    asked = asking(node, **{allocation.SOCKET: str(path), allocation.FOLDER: str(tmp_path / "nowhere")})
+    finding = answer("allocations", asked)
+
+    assert Status.WARN is finding.status
+    assert f"{path}: Connection refused" in finding.says
+    assert f"{tmp_path / 'nowhere'}: No such file or directory" in finding.says
+
+
+def test_no_allocations(node: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kubelet is nothing to speak of, except in Kubernetes, where its socket has to be mounted."""
+    asked = asking(node, **{allocation.SOCKET: str(tmp_path / "kubelet.sock"), allocation.FOLDER: ""})
+    monkeypatch.setattr(checks, "_in_kubernetes", lambda: False)
+    assert Status.INFO is answer("allocations", asked).status
+    monkeypatch.setattr(checks, "_in_kubernetes", lambda: True)
+    finding = answer("allocations", asked)
+
+    assert (Status.WARN, True) == (finding.status, "--kubernetes.pod-resources-socket" in finding.do)
+    assert Status.INFO is answer("allocations", replace(node, collectors={})).status
 
 
 FINDINGS = [

@@ -207,12 +207,13 @@ def test_a_kubelet_that_hangs(subject: Subject) -> None:
         subject.collector.start()
         time.sleep(0.2)
         began = time.monotonic()
-        assert ([], {"kubelet": 0}) == (subject.info(), subject.success())
+        assert ([], {}) == (subject.info(), subject.success())
         assert time.monotonic() - began < 0.5
         deadline = time.monotonic() + 10
-        while "no answer within 2 s" not in subject.problem() and time.monotonic() < deadline:
+        while not subject.success() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert "no answer within 2 s" in subject.problem()
+        assert {"kubelet": 0} == subject.success()
         began = time.monotonic()
         subject.collector.close()
         assert time.monotonic() - began < 2
@@ -318,13 +319,3 @@ def test_labels_of_pods(tmp_path: Path) -> None:
         assert [labels(WHOLE.format(0))] == subject.info()
         assert {"kubelet": 1, "pods": 0} == subject.success()
         assert "HTTP status 401" in subject.problem()
-
-
-def test_labels_without_a_kubelet(tmp_path: Path) -> None:
-    """Where no pod can have a GPU nobody is asked for labels."""
-    with pods.api(tmp_path, tls=False) as api:
-        subject = Subject(tmp_path, **{allocation.LABELS: ("app",), allocation.URL: api.url})
-        subject.collector.read()
-        with pytest.raises(Unavailable):
-            subject.info()
-        assert [] == api.asked
