@@ -32,6 +32,7 @@ struct mm_struct {
 
 struct signal_struct {
 	atomic_t live;
+	int group_exit_code;
 };
 
 struct task_struct {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from exporter.bpf.trial import Trial
+from exporter.faults.ledger import Ledger as Faults
 from exporter.model import Labels, Span
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.allocations import Allocations
@@ -59,6 +60,7 @@ class Node:
     gpus: Gpus = field(default_factory=Gpus)
     allocations: Allocations = field(default_factory=Allocations)
     communicators: Communicators = field(default_factory=Communicators)
+    faults: Faults = field(default_factory=Faults)
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
 

@@ -11,6 +11,7 @@ from exporter import log
 from exporter.bpf.targets import Targets
 from exporter.bpf.trial import Trial
 from exporter.discover import Found
+from exporter.faults.ledger import Ledger as Faults
 from exporter.model import Collector, Sample, Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
@@ -41,6 +42,7 @@ class Observer:
         self.gpus = Gpus()
         self._allocations = Allocations()
         self._communicators = Communicators()
+        self._faults = Faults()
         self.refusal = ""
         """Why no library is searched for; empty when they are."""
         shared = (lambda: self.targets.collect(), self._trial.collect)
@@ -98,6 +100,7 @@ class Observer:
             gpus=self.gpus,
             allocations=self._allocations,
             communicators=self._communicators,
+            faults=self._faults,
             proc=settings.procfs,
             sys=settings.sysfs,
         )

@@ -12,7 +12,6 @@ from pathlib import Path
 from exporter.bpf import events, status
 from exporter.faults import machine, metrics, pci, sensors
 from exporter.faults.kernel_log import WORDS, KernelLog
-from exporter.faults.ledger import Ledger
 from exporter.faults.rises import Rises
 from exporter.kmsg.reader import Reader
 from exporter.model import Metric, Sample, Unavailable
@@ -45,7 +44,7 @@ class Faults:
     def __init__(self, node: Node) -> None:
         settings = node.settings
         self._node, self._interval = node, float(settings["interval"])
-        self._ledger = Ledger()
+        self._ledger = node.faults
         self._rises = Rises(self._ledger.add)
         kernel_log = KernelLog(self._ledger.add, node.clock, settings["from-processes"])
         self._reader = Reader(Path(settings["kmsg"]), WORDS, kernel_log.receive)

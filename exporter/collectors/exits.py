@@ -1,0 +1,140 @@
+"""How processes that use a GPU end: with which status, or killed by which signal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from exporter.bpf import object_path
+from exporter.bpf.events import Events
+from exporter.bpf.libbpf import BpfError, Link, Object
+from exporter.bpf.library import Library
+from exporter.faults import categories
+from exporter.faults.ledger import Fault
+from exporter.model import Kind, Metric, Sample, Unavailable
+from exporter.node import Node
+
+EXITS = Metric(
+    "gpu.process.exits",
+    "Processes that ended while they had the CUDA driver's library mapped, by status: the number they exited with, or "
+    "the signal that killed them. By who they were, without their pid: a job that starts anew goes on counting. Of the "
+    "last 1,024 such series.",
+    Kind.COUNTER,
+    labels=("status", "comm", "pod", "namespace", "container", "slurm_job_id"),
+)
+UNWATCHED = Metric(
+    "gpu.process.exits.unwatched",
+    "GPU processes whose end could not be watched for, because the table of those that are was full.",
+    Kind.COUNTER,
+)
+SYMBOL = "cuInit"
+"""Who maps a file with it uses a GPU: the driver's library has it, and nothing else."""
+CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP")
+"""Nobody sends these to stop a job: they are faults of software or of what it runs on."""
+MOST_SERIES = 1024
+_MOST_REMEMBERED = 16_384
+
+
+def create(node: Node) -> Exits:
+    return Exits(node)
+
+
+class _Nothing:
+    """There is no probe in the library: it only tells who uses a GPU."""
+
+    def close(self) -> None:
+        """Nothing was attached."""
+
+
+class Exits:
+    """One tracepoint for the whole node; the kernel tells only of the processes that were found to use a GPU."""
+
+    name = "exits"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._counts: OrderedDict[tuple[tuple[str, str], ...], int] = OrderedDict()
+        self._users: dict[int, tuple[tuple[str, str], ...]] = {}
+        self._unwatched = 0
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Unavailable where BPF cannot be used, or the kernel has no BTF."""
+        try:
+            self._object = Object(object_path(self.name))
+            self._link: Link = self._object.programs["process_exit"].attach()
+        except BpfError as error:
+            raise Unavailable(f"ends of processes cannot be watched: {error}", "see accel-exporter doctor") from error
+        self._events = Events()
+        self._events.add(self._object.maps["process_ends"], self._ended)
+        self._events.start("exits")
+        self._node.targets.want(self)
+
+    def collect(self) -> Iterator[Sample]:
+        with self._lock:
+            counts = list(self._counts.items())
+        yield from (EXITS.sample(count, dict(labels)) for labels, count in counts)
+        yield UNWATCHED.sample(self._unwatched)
+        yield from self._events.collect()
+
+    def close(self) -> None:
+        self._link.close()
+        self._events.close()
+        self._object.close()
+
+    # What Targets tells (exporter.bpf.library.Interest).
+
+    @property
+    def symbols(self) -> Collection[str]:
+        return (SYMBOL,)
+
+    def attach(self, library: Library) -> _Nothing:
+        return _Nothing()
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        labels = self._node.processes.labels(pid)
+        with self._lock:
+            if len(self._users) >= _MOST_REMEMBERED:
+                self._unwatched += 1
+                return
+            self._users[pid] = tuple((name, value) for name, value in labels.items() if name in EXITS.labels)
+        try:
+            self._object.maps["watched"].set(pid, 1)
+        except BpfError:
+            self._unwatched += 1
+
+    def process_ended(self, pid: int) -> None:
+        """Nothing: the kernel's own word, which says how, may come later than this."""
+
+    def process_replaced(self, pid: int) -> None:
+        """It runs another program now, which may use a GPU or not."""
+        self._object.maps["watched"].delete(pid)
+        with self._lock:
+            self._users.pop(pid, None)
+
+    def _ended(self, end: Any) -> None:
+        status = status_text(end.status)
+        with self._lock:
+            who = self._users.pop(end.tgid, ())
+            labels = (("status", status), *who)
+            self._counts[labels] = self._counts.pop(labels, 0) + 1
+            if len(self._counts) > MOST_SERIES:
+                self._counts.popitem(last=False)
+        if status in CRASHES:
+            when = self._node.clock.wall_ns(end.ended) / 1e9
+            component = dict(who).get("comm", "") or "unknown"
+            self._node.faults.add(Fault(categories.SOFTWARE, component, f"process_{status.lower()}", when))
+
+
+def status_text(status: int) -> str:
+    """A status of wait(2): "0" to "255", or the name of the signal."""
+    number = status & 0x7F
+    if not number:
+        return str(status >> 8 & 0xFF)
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"

@@ -1,0 +1,148 @@
+"""How processes that use a GPU end, on real processes with the stand-in of the driver's library."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf.targets import Targets
+from exporter.collectors.exits import MOST_SERIES, Exits, status_text
+from exporter.faults.ledger import Ledger
+from exporter.node import Node
+from exporter.resolve.process import ProcessTable
+from exporter.views import prometheus
+from tests.bpf.cuda_node import WITHIN, Script, build_standins, eventually
+
+
+pytestmark = pytest.mark.needs_bpf
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standins() -> None:
+    build_standins()
+
+
+@pytest.fixture
+def faults() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def exits(faults: Ledger) -> Iterator[Exits]:
+    targets = Targets()
+    made = Exits(Node({}, ProcessTable(), targets, lambda span: None, faults=faults))
+    made.start()
+    try:
+        targets.start()
+        try:
+            assert targets.scanned.wait(WITHIN)
+            yield made
+        finally:
+            targets.close()
+    finally:
+        made.close()
+
+
+def counts(exits: Exits) -> dict[str, int]:
+    """Processes by how they ended."""
+    found: dict[str, int] = {}
+    for it in exits.collect():
+        if prometheus.name(it.metric) == "gpu_process_exits_total":
+            found[it.labels["status"]] = found.get(it.labels["status"], 0) + int(str(it.value))
+    return found
+
+
+def watched(exits: Exits, job: Script) -> Script:
+    eventually(lambda: job.pid in exits._users, "the process is known to use a GPU")
+    return job
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("os._exit(0)", "0"),
+        ("os._exit(3)", "3"),
+        ("os.kill(os.getpid(), 6)", "SIGABRT"),
+        ("ctypes.string_at(8)", "SIGSEGV"),
+        ("os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("os.kill(os.getpid(), 40)", "SIG40"),
+        ("threading.Thread(target=lambda: os.kill(os.getpid(), 6)).start(); time.sleep(60)", "SIGABRT"),
+    ],
+)
+def test_ends(exits: Exits, lines: str, status: str) -> None:
+    """Each end is counted once, with the status that its parent sees."""
+    with watched(exits, Script()) as job:
+        job.begin(lines)
+        job.process.wait(WITHIN)
+        eventually(lambda: counts(exits), "the end is told")
+
+        assert {status: 1} == counts(exits)
+        returned = job.process.returncode
+        assert status_text(-returned if returned < 0 else returned << 8) == status
+
+
+def test_many(exits: Exits) -> None:
+    """23 processes that abort are 23; a thread or a child without the library that ends is none."""
+    for number in range(23):
+        with watched(exits, Script()) as job:
+            if number == 0:
+                job.run("thread = threading.Thread(target=len, args=('',)); thread.start(); thread.join()")
+                job.run("os.waitpid(os.posix_spawn('/bin/false', ['false'], {}), 0)")
+            job.begin("os.kill(os.getpid(), 6)")
+            job.process.wait(WITHIN)
+    eventually(lambda: counts(exits).get("SIGABRT") == 23, "23 ends")
+
+    assert {"SIGABRT": 23} == counts(exits)
+
+
+def test_crashes_are_faults(exits: Exits, faults: Ledger) -> None:
+    """A crash is a fault of software with its time; being killed by whoever stops a job is none."""
+    for lines in ("os.kill(os.getpid(), 6)", "os.kill(os.getpid(), 15)"):
+        with watched(exits, Script()) as job:
+            job.begin(lines)
+            job.process.wait(WITHIN)
+    eventually(lambda: counts(exits) == {"SIGABRT": 1, "SIGTERM": 1}, "both ends")
+    found = {(prometheus.name(it.metric), it.labels.get("signal")): it for it in faults.samples()}
+
+    assert {"process_sigabrt", None} == {signal for _, signal in found}
+    assert 1 == found["node_fault_total", "process_sigabrt"].value
+    assert "software_bug" == found["node_fault_total", "process_sigabrt"].labels["category"]
+    assert abs(float(str(found["node_fault_last_timestamp_seconds", "process_sigabrt"].value)) - time.time()) < 10
+
+
+def test_another_program(exits: Exits) -> None:
+    """A process that runs another program, without a GPU, is no GPU process when it ends."""
+    with watched(exits, Script()) as job:
+        job.begin("os.execv('/bin/sleep', ['sleep', '60'])")
+        eventually(lambda: job.pid not in exits._users, "the exec is told")
+        os.kill(job.pid, signal.SIGABRT)
+        job.process.wait(WITHIN)
+        time.sleep(0.3)
+
+        assert {} == counts(exits)
+
+
+def test_series_are_bounded(exits: Exits) -> None:
+    """However many jobs come and go, the oldest series make room."""
+    for number in range(MOST_SERIES + 50):
+        exits._users[number] = (("comm", f"job{number}"),)
+        exits._ended(type("End", (), {"tgid": number, "status": 0, "ended": 0}))
+
+    found = [it.labels["comm"] for it in exits.collect() if prometheus.name(it.metric) == "gpu_process_exits_total"]
+    assert MOST_SERIES == len(found)
+    assert f"job{MOST_SERIES + 49}" == found[-1]
+
+
+def test_nothing_is_left_open(exits: Exits) -> None:
+    """Starting and closing again leaves no descriptor."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    other = Exits(Node({}, ProcessTable(), Targets(), lambda span: None))
+    other.start()
+    other.close()
+
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
