@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* NCCL and RCCL calls: counted where they begin, timed and told one by one where they return. Probes that run at one
+ * place run in no certain order: neither on_call nor on_enter needs the other to have run. */
+#include "nccl_comms.h"
+#include "nccl_spans.h"
+
+/* What a collective moves. AlltoAllv counts what goes to each rank; its bus bytes leave out what stays. */
+static __always_inline void count_bytes(struct pt_regs *ctx, struct cookie cookie,
+					const struct communicator *on, struct calls *calls)
+{
+	__u64 at = argument(ctx, cookie.count_at), count = at, own = 0, bytes;
+	bool vector = cookie.effect == effect_vector;
+	__s32 type = argument(ctx, vector ? cookie.comm_at - 1 : cookie.count_at + 1);
+	bool known = type_bytes(type);
+
+	if (vector && on) {
+		count = sum_counts(at, on->who.nranks);
+		own = read_u64(at + 8ull * on->who.rank);
+	}
+	if (!known || (vector && (!on || count == UNREAD))) {
+		add(&calls->unsized, 1);
+		return;
+	}
+	bytes = count * type_bytes(type);
+	add(&calls->bytes, bytes);
+	if (vector)
+		add(&calls->bus_bytes, bytes - own * type_bytes(type));
+	else if (on)
+		add(&calls->bus_bytes, bus_bytes(cookie.kind, bytes, on->who.nranks));
+}
+
+static __always_inline struct calls *count_call(__u32 tgid, enum kind kind, __u64 now)
+{
+	static const struct calls none;
+	struct call_key key = {.tgid = tgid, .kind = kind};
+	struct calls *counted = lookup_or_init(calls, &key, &none);
+
+	if (!counted)
+		return NULL;
+	add(&counted->calls, 1);
+	counted->last_ns = now;
+	return counted;
+}
+
+static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, struct cookie cookie)
+{
+	struct communicator *on = communicator_at(tgid, cookie, argument(ctx, cookie.comm_at));
+	__s32 peer = cookie.peer_at == NO_ARGUMENT ? -1 : argument(ctx, cookie.peer_at);
+	__u64 now = bpf_ktime_get_ns();
+	struct calls *calls = count_call(tgid, cookie.kind, now);
+
+	if (on) {
+		__u64 *numbered = calls_so_far(tgid, on, cookie.kind, peer);
+
+		on->last_ns = now;
+		if (numbered)
+			add(numbered, 1);
+	}
+	if (!calls)
+		return;
+	if (!on)
+		add(&calls->anonymous, 1);
+	if (cookie.effect != effect_signal)
+		count_bytes(ctx, cookie, on, calls);
+}
+
+static __always_inline void change_group(const struct thread *thread, enum effect effect)
+{
+	static const struct groups none;
+	struct groups *groups = lookup_or_init(threads, thread, &none);
+
+	if (!groups)
+		return;
+	if (effect == effect_capture_begin)
+		groups->capturing = 1;
+	else if (effect == effect_capture_end)
+		groups->capturing = 0;
+	else if (effect == effect_group_start && !groups->depth++)
+		groups->since_ns = bpf_ktime_get_ns();
+	else if (effect == effect_group_end && groups->depth && !--groups->depth)
+		count_call(thread->tgid, kind_GroupEnd, bpf_ktime_get_ns());
+}
+
+SEC("uprobe")
+int on_call(struct pt_regs *ctx)
+{
+	struct cookie cookie = cookie_of(ctx);
+	struct thread thread = this_thread();
+	__u32 api = cookie.api;
+	__u64 *seen = bpf_map_lookup_elem(&hits, &api);
+
+	if (seen)
+		add(seen, 1);
+	if (nested(ctx, bpf_map_lookup_elem(&in_flight, &thread)))
+		return 0;
+	switch (cookie.effect) {
+	case effect_collective:
+	case effect_vector:
+	case effect_signal:
+		count_collective(ctx, thread.tgid, cookie);
+		break;
+	case effect_group_start:
+	case effect_group_end:
+	case effect_capture_begin:
+	case effect_capture_end:
+		change_group(&thread, cookie.effect);
+		break;
+	case effect_end: {
+		struct comm_key key = {.tgid = thread.tgid, .address = argument(ctx, cookie.comm_at)};
+
+		bpf_map_delete_elem(&communicators, &key);
+		break;
+	}
+	default:
+		break;
+	}
+	return 0;
+}
+
+/* Serves on_return. */
+SEC("uprobe")
+int on_enter(struct pt_regs *ctx)
+{
+	struct flight call = {
+	    .cookie = cookie_of(ctx), .sp = PT_REGS_SP(ctx), .ip = PT_REGS_IP(ctx), .type = -1, .peer = -1};
+	struct cookie cookie = call.cookie;
+	struct thread thread = this_thread();
+
+	if (nested(ctx, bpf_map_lookup_elem(&in_flight, &thread)))
+		return 0;
+	call.start_ns = bpf_ktime_get_ns();
+	call.second = PT_REGS_PARM2(ctx);
+	if (cookie.comm_at != NO_ARGUMENT)
+		call.comm = argument(ctx, cookie.comm_at);
+	if (cookie.peer_at != NO_ARGUMENT)
+		call.peer = argument(ctx, cookie.peer_at);
+	if (cookie.kind < COLLECTIVES)
+		call.stream = argument(ctx, cookie.comm_at + 1);
+	if (cookie.effect == effect_vector)
+		call.type = argument(ctx, cookie.comm_at - 1);
+	if (cookie.effect == effect_collective) {
+		call.count = argument(ctx, cookie.count_at);
+		call.type = argument(ctx, cookie.count_at + 1);
+	}
+	if (cookie.effect == effect_end)
+		read_identity(layout_of(cookie), call.comm, &call.who);
+	if (bpf_map_update_elem(&in_flight, &thread, &call, BPF_ANY))
+		add(&in_flight_lost, 1);
+	return 0;
+}
+
+#define MOST_CREATED 64
+
+/* ncclSuccess, or ncclInProgress: what the call made is there, though it may not be ready. */
+static __always_inline void apply(__u32 tgid, const struct flight *call)
+{
+	switch (call->cookie.effect) {
+	case effect_create:
+		created(tgid, call->cookie, read_u64(call->comm));
+		break;
+	case effect_create_many:
+		for (__u32 i = 0; i < MOST_CREATED && i < (__u32)call->second; i++)
+			created(tgid, call->cookie, read_u64(call->comm + 8 * i));
+		break;
+	default:
+		break;
+	}
+}
+
+#define IN_PROGRESS 7
+
+/* The library tells an error each time it is asked: it is counted when it is told first. */
+static __always_inline void note_async_error(__u32 tgid, const struct flight *call, __u64 now)
+{
+	struct comm_key key = {.tgid = tgid, .address = call->comm};
+	struct communicator *on = bpf_map_lookup_elem(&communicators, &key);
+	__u32 code = read_u64(call->second);
+
+	if (!on) /* one that has made no call yet */
+		on = communicator_at(tgid, call->cookie, call->comm);
+	if (!on || on->async_error == code || code == IN_PROGRESS)
+		return;
+	on->async_error = code;
+	if (code)
+		count_error(tgid, call->cookie.api, code, now);
+}
+
+SEC("uretprobe")
+int on_return(struct pt_regs *ctx)
+{
+	struct cookie cookie = cookie_of(ctx);
+	struct thread thread = this_thread();
+	struct flight *call = bpf_map_lookup_elem(&in_flight, &thread);
+	struct groups *groups;
+	__s32 code = PT_REGS_RC(ctx);
+	__u64 now = bpf_ktime_get_ns();
+	bool inner;
+
+	if (!call || call->cookie.api != cookie.api || call->sp + RETURN_POPS != PT_REGS_SP(ctx))
+		return 0;
+	if (!code || code == IN_PROGRESS)
+		apply(thread.tgid, call);
+	else
+		count_error(thread.tgid, cookie.api, code, now);
+	groups = bpf_map_lookup_elem(&threads, &thread);
+	inner = cookie.effect == effect_group_end && groups && groups->depth;
+	if (cookie.effect == effect_async_error) {
+		if (!code)
+			note_async_error(thread.tgid, call, now);
+	} else if (!inner && cookie.kind != kind_none) {
+		count_duration(thread.tgid, cookie.kind, now - call->start_ns);
+		send_span(&thread, call, groups, code, now);
+	}
+	bpf_map_delete_elem(&in_flight, &thread);
+	return 0;
+}
+
+static long drop_thread(void *map, const struct thread *at, const void *value, const __u32 *tgid)
+{
+	struct thread key = *at;
+
+	(void)map, (void)value;
+	if (key.tgid == *tgid) {
+		bpf_map_delete_elem(&in_flight, &key);
+		bpf_map_delete_elem(&threads, &key);
+	}
+	return 0;
+}
+
+static long drop_communicator(void *map, const struct comm_key *at, const void *value, const __u32 *tgid)
+{
+	struct comm_key key = *at;
+
+	(void)map, (void)value;
+	if (key.tgid == *tgid)
+		bpf_map_delete_elem(&communicators, &key);
+	return 0;
+}
+
+/* A process has ended: its pid may be another's next. The counts are for the exporter to delete. Never attached: the
+ * exporter runs it with the pid. */
+SEC("raw_tp")
+int forget(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 tgid = ctx->args[0];
+
+	bpf_for_each_map_elem(&in_flight, drop_thread, &tgid, 0);
+	bpf_for_each_map_elem(&threads, drop_thread, &tgid, 0);
+	bpf_for_each_map_elem(&communicators, drop_communicator, &tgid, 0);
+	return 0;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What the NCCL programs share: what a cookie says of the hooked function, and what the maps hold.
+ * exporter/nccl/functions.py has the functions; exporter/collectors/nccl.py gives the maps their meaning. */
+#pragma once
+#include <stddef.h>
+#include "probe.h"
+
+/* What a call is counted as: the part after the underscore is the label's value. The first five are numbered as in
+ * ncclFunc_t, by which the library itself counts. */
+enum kind {
+	kind_Broadcast,
+	kind_Reduce,
+	kind_AllGather,
+	kind_ReduceScatter,
+	kind_AllReduce,
+	kind_AlltoAll,
+	kind_AlltoAllv,
+	kind_Gather,
+	kind_Scatter,
+	kind_Send,
+	kind_Recv,
+	kind_PutSignal,
+	kind_Signal,
+	kind_WaitSignal,
+	kind_GroupEnd, /* from here on no collectives */
+	kind_Init,
+	kind_Split,
+	kind_Shrink,
+	kind_Grow,
+	kind_Finalize,
+	kind_Revoke,
+	kind_Destroy,
+	kind_Abort,
+	kind_none
+} __attribute__((packed));
+#define COLLECTIVES kind_GroupEnd
+#define NUMBERED 16 /* as many, rounded up for the verifier's sake */
+#define COUNTED_BY_NCCL 5
+
+/* What a call does. `comm` is the argument that the cookie's comm_at tells. */
+enum effect {
+	effect_none,
+	effect_collective, /* comm, then the stream; count_at, then the type */
+	effect_vector,	   /* like it, but count_at is an array of counts and the type is at comm_at - 1 */
+	effect_signal,	   /* like it, but without a count */
+	effect_group_start,
+	effect_group_end,
+	effect_create,	    /* *comm is the new communicator */
+	effect_create_many, /* arg0 an array of them, arg1 its length */
+	effect_end,	    /* comm */
+	effect_async_error, /* comm, *arg1 its error */
+	effect_capture_begin,
+	effect_capture_end,
+} __attribute__((packed));
+
+#define NO_ARGUMENT 255
+
+/* Travels as the uprobe's 64-bit cookie. */
+struct cookie {
+	__u8 api; /* which function, counted from 1 */
+	enum kind kind;
+	enum effect effect;
+	__u8 layout; /* of the library: index into `layouts` */
+	__u8 count_at;
+	__u8 comm_at;
+	__u8 peer_at; /* root or peer */
+	__u8 zero;
+};
+
+/* Where in a library's struct ncclComm things are; 0 where that is not known. */
+struct layout {
+	__u32 identity; /* commHash; rank, nRanks and cudaDev follow it */
+	__u32 sequence; /* seqNumber, counts of the first five kinds */
+	__u32 guarded;	/* begins with NCCL_MAGIC */
+	__u32 zero;
+};
+MAP(layouts, ARRAY, __u32, struct layout, 256);
+#define NCCL_MAGIC 0x0280028002800280ull /* comm.h */
+#define MOST_RANKS 1000000
+
+struct identity {
+	__u64 hash;
+	__s32 rank;
+	__s32 nranks;
+	__s32 device; /* as the process numbers them */
+	__u32 zero;
+};
+
+/* From where on a communicator's calls are numbered. */
+enum origin {
+	origin_unknown, /* from the first call seen */
+	origin_library, /* the first five kinds as the library did when it was first seen, the others as before */
+	origin_creation, /* from its creation */
+} __attribute__((packed));
+
+struct comm_key {
+	__u32 tgid;
+	__u32 zero;
+	__u64 address;
+};
+struct communicator {
+	struct identity who; /* hash is 0 until it can be read */
+	__u64 since_ns;	     /* tells it from others that were at this address */
+	__u64 last_ns;
+	__u64 calls[NUMBERED]; /* by kind */
+	__u32 async_error;
+	enum origin origin;
+	__u8 zero[3];
+};
+MAP(communicators, HASH, struct comm_key, struct communicator, 8192);
+
+/* Calls between this rank and another, Send and Recv apart. */
+struct peer_key {
+	__u64 since_ns; /* the communicator's */
+	__u32 tgid;
+	__s32 peer;
+	enum kind kind;
+	__u8 zero[7];
+};
+MAP(peers, LRU_HASH, struct peer_key, __u64, 65536);
+
+struct call_key {
+	__u32 tgid;
+	enum kind kind;
+	__u8 zero[3];
+};
+struct calls {
+	__u64 calls;
+	__u64 bytes;
+	__u64 bus_bytes;
+	__u64 unsized;	 /* calls whose bytes could not be told */
+	__u64 anonymous; /* calls whose communicator could not be read */
+	__u64 last_ns;
+};
+MAP(calls, HASH, struct call_key, struct calls, 16384);
+MAP(hits, PERCPU_ARRAY, __u32, __u64, 256); /* by api, of all processes */
+
+/* Slot 0 holds up to 1 us, slot i up to 2^i us, the last one all above 268 s. */
+#define TIME_SLOTS 30
+struct duration {
+	__u64 sum_ns;
+	__u64 slots[TIME_SLOTS];
+};
+MAP(durations, HASH, struct call_key, struct duration, 8192);
+
+struct error_key {
+	__u32 tgid;
+	__s32 code;
+	__u8 api;
+	__u8 zero[3];
+};
+struct error {
+	__u64 calls;
+	__u64 last_ns;
+};
+MAP(errors, HASH, struct error_key, struct error, 4096);
+
+/* Processes whose calls were all seen, as the exporter says. */
+MAP(covered, HASH, __u32, __u8, 4096);
+
+struct thread {
+	__u32 tgid;
+	__u32 tid;
+};
+struct groups {
+	__u64 since_ns; /* when the outermost open group began: its name among the thread's */
+	__u32 depth;
+	__u32 capturing; /* the thread captures a stream into a graph */
+};
+MAP(threads, LRU_HASH, struct thread, struct groups, 16384); /* those that ended are not told */
+
+struct flight {
+	struct cookie cookie;
+	__u64 sp;
+	__u64 ip;
+	__u64 start_ns;
+	__u64 comm;   /* the argument */
+	__u64 second; /* the second argument of all */
+	__u64 count;
+	__u64 stream;
+	__s32 type;
+	__s32 peer;
+	struct identity who; /* of a communicator that this call ends */
+};
+MAP(in_flight, HASH, struct thread, struct flight, 16384);
+
+/* One call that has returned. */
+struct span {
+	__u64 start_ns;
+	__u64 end_ns;
+	__u64 group_ns;	    /* when the outermost group around it began, 0 if there is none */
+	__u64 communicator; /* its since_ns: tells communicators of one hash apart within a process */
+	__u64 sequence; /* of calls of this kind on the communicator (Send, Recv: with this peer), from 0 */
+	__u64 bytes;
+	__u64 stream;
+	struct identity who; /* hash 0: not known */
+	__u32 tgid;
+	__u32 tid;
+	__s32 code;
+	__s32 type; /* ncclDataType_t, -1 if there is none */
+	__s32 peer; /* root or peer, -1 if there is none */
+	__u8 api;
+	enum kind kind;
+	enum origin origin;
+	__u8 depth; /* groups around it, at most 255; of a GroupEnd 0 */
+	__u8 captured;
+	__u8 zero[7];
+	char comm[16]; /* the thread's name */
+};
+EVENTS(nccl_spans, struct span, 1024 * 1024);
+__u64 spans_limited = 0; /* not sent, to keep to spans_per_second */
+
+const volatile __u64 spans_per_second = 1000;

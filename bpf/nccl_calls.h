@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Calls: which one a probe was hit by, with which arguments, and what is counted of each. */
+#pragma once
+#include "nccl.h"
+
+/* How far the stack pointer moves between a function's first instruction and its return. */
+#if defined(__TARGET_ARCH_x86)
+#define RETURN_POPS 8
+#define IN_REGISTERS 6
+#define ON_STACK(ctx) (PT_REGS_SP(ctx) + 8)
+#else
+#define RETURN_POPS 0
+#define IN_REGISTERS 8
+#define ON_STACK(ctx) PT_REGS_SP(ctx)
+#endif
+
+static __always_inline struct cookie cookie_of(void *ctx)
+{
+	__u64 raw = bpf_get_attach_cookie(ctx);
+	struct cookie cookie;
+
+	__builtin_memcpy(&cookie, &raw, sizeof(cookie));
+	return cookie;
+}
+
+static __always_inline struct thread this_thread(void)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+
+	return (struct thread){.tgid = id >> 32, .tid = id};
+}
+
+static __always_inline __u64 read_u64(__u64 address)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)address);
+	return value;
+}
+
+/* An integer or pointer argument, counted from 0. */
+static __always_inline __u64 argument(struct pt_regs *ctx, __u8 at)
+{
+	switch (at) {
+	case 0:
+		return PT_REGS_PARM1(ctx);
+	case 1:
+		return PT_REGS_PARM2(ctx);
+	case 2:
+		return PT_REGS_PARM3(ctx);
+	case 3:
+		return PT_REGS_PARM4(ctx);
+	case 4:
+		return PT_REGS_PARM5(ctx);
+#if defined(__TARGET_ARCH_x86)
+	case 5:
+		return ctx->r9;
+#else
+	case 5:
+		return ctx->user_regs.regs[5];
+	case 6:
+		return ctx->user_regs.regs[6];
+	case 7:
+		return ctx->user_regs.regs[7];
+#endif
+	default:
+		return read_u64(ON_STACK(ctx) + 8ull * (at - IN_REGISTERS));
+	}
+}
+
+/* Whether a hooked function made this call: ncclAllToAll of RCCL is a group of ncclSend and ncclRecv, a library put
+ * before NCCL ends in it. One that never returned is recognised by a stack that is shorter now; the same place on the
+ * same stack is this call, which another program of ours has seen already. */
+static __always_inline bool nested(struct pt_regs *ctx, const struct flight *outer)
+{
+	__u64 sp = PT_REGS_SP(ctx);
+
+	return outer && (outer->sp > sp || (outer->sp == sp && outer->ip != PT_REGS_IP(ctx)));
+}
+
+/* Bytes of an ncclDataType_t (nccl.h: int8, uint8, int32, uint32, int64, uint64, the floats of 16, 32 and 64 bits, bf16,
+ * two fp8), 0 for those that came later. */
+static __always_inline __u64 type_bytes(__s32 type)
+{
+	const __u64 log2_of_each = 0x001321332200; /* a digit a type, the first one last */
+
+	return type >= 0 && type < 12 ? 1ull << (log2_of_each >> 4 * type & 0xf) : 0;
+}
+
+#define MOST_COUNTS 1024
+#define UNREAD (~0ull)
+
+/* The sum of an array of counts, or UNREAD. A function of its own: the verifier goes through the loop once. */
+__noinline __u64 sum_counts(__u64 address, __u32 length)
+{
+	__u64 sum = 0, count;
+	long failed = length > MOST_COUNTS;
+
+	for (__u32 i = 0; i < MOST_COUNTS && i < length; i++) {
+		failed |= bpf_probe_read_user(&count, sizeof(count), (void *)(address + 8ull * i));
+		sum += count;
+	}
+	return failed ? UNREAD : sum;
+}
+
+/* What nccl-tests calls the bytes of the bus, for one call (doc/PERFORMANCE.md there): what each rank has to move
+ * whatever the algorithm. */
+static __always_inline __u64 bus_bytes(enum kind kind, __u64 bytes, __u64 nranks)
+{
+	switch (kind) {
+	case kind_AllReduce:
+		return 2 * bytes * (nranks - 1) / nranks;
+	case kind_AllGather:
+	case kind_ReduceScatter:
+	case kind_AlltoAll:
+	case kind_Gather:
+	case kind_Scatter:
+		return bytes * (nranks - 1);
+	default:
+		return bytes;
+	}
+}
+
+static __always_inline void count_error(__u32 tgid, __u8 api, __s32 code, __u64 now)
+{
+	static const struct error none;
+	struct error_key key = {.tgid = tgid, .api = api, .code = code};
+	struct error *error = lookup_or_init(errors, &key, &none);
+
+	if (!error)
+		return;
+	add(&error->calls, 1);
+	error->last_ns = now;
+}
+
+static __always_inline void count_duration(__u32 tgid, enum kind kind, __u64 ns)
+{
+	static const struct duration none;
+	struct call_key key = {.tgid = tgid, .kind = kind};
+	struct duration *duration = lookup_or_init(durations, &key, &none);
+	__u32 slot = log2_slot((ns + 999) / 1000, 0, TIME_SLOTS);
+
+	if (!duration || slot >= TIME_SLOTS)
+		return;
+	add(&duration->sum_ns, ns);
+	add(&duration->slots[slot], 1);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Calls told one by one, at a bounded rate. */
+#pragma once
+#include "nccl_comms.h"
+
+/* CPUs that meet at the turn of a second may both start it: a few spans more. */
+static __always_inline bool within_limit(__u64 now)
+{
+	static __u64 second, sent;
+
+	if (second != now / 1000000000) {
+		second = now / 1000000000;
+		sent = 0;
+	}
+	if (__sync_fetch_and_add(&sent, 1) < spans_per_second)
+		return true;
+	add(&spans_limited, 1);
+	return false;
+}
+
+/* A communicator is used by one call at a time (nccl.h), so the newest number is this call's. */
+static __always_inline void fill_communicator(struct span *span, const struct flight *call)
+{
+	struct comm_key key = {.tgid = span->tgid, .address = call->comm};
+	struct communicator *on = bpf_map_lookup_elem(&communicators, &key);
+	__u64 *numbered;
+
+	span->who = call->who;
+	if (!on)
+		return;
+	span->who = on->who;
+	span->communicator = on->since_ns;
+	span->origin = on->origin;
+	numbered = calls_so_far(span->tgid, on, span->kind, span->peer);
+	if (numbered && *numbered)
+		span->sequence = *numbered - 1;
+}
+
+static __always_inline void send_span(const struct thread *thread, const struct flight *call,
+				      const struct groups *groups, __s32 code, __u64 now)
+{
+	struct span *span;
+
+	if (!within_limit(now))
+		return;
+	span = reserve(nccl_spans);
+	if (!span)
+		return;
+	*span = (struct span){.start_ns = call->start_ns,
+			      .end_ns = now,
+			      .stream = call->stream,
+			      .tgid = thread->tgid,
+			      .tid = thread->tid,
+			      .code = code,
+			      .type = call->type,
+			      .peer = call->peer,
+			      .api = call->cookie.api,
+			      .kind = call->cookie.kind};
+	if (groups) {
+		span->group_ns = groups->depth || span->kind == kind_GroupEnd ? groups->since_ns : 0;
+		span->depth = groups->depth < 255 ? groups->depth : 255;
+		span->captured = groups->capturing > 0;
+	}
+	fill_communicator(span, call);
+	if (call->cookie.effect == effect_collective)
+		span->bytes = call->count * type_bytes(call->type);
+	bpf_get_current_comm(span->comm, sizeof(span->comm));
+	bpf_ringbuf_submit(span, 0);
+}
