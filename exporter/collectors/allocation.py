@@ -168,9 +168,8 @@ class AllocationCollector:
                 f"neither a kubelet nor a Slurm mapping folder: there is no {where}" if where else "it has no source"
             )
             raise Unavailable(reason, f"give --{SOCKET} or --{FOLDER} where GPUs are given to pods or jobs")
-        of_pods = {(pod.namespace, pod.name): pod.labels for pod in self._pods.items()}
-        every = ({**of_pods.get((it.namespace, it.pod), {}), **it.labels} for it in allocations)
-        yield from (self._info.sample(1, labels) for labels in {tuple(it.items()): it for it in every}.values())
+        different = {tuple(it.labels.items()): it.labels for it in allocations}
+        yield from (self._info.sample(1, labels) for labels in different.values())
         for source in self._sources:
             if source.there and (source.age is not None or source.failure):
                 yield SUCCESS.sample(int(source.fresh and not source.failure), {"source": source.name})
@@ -198,7 +197,9 @@ class AllocationCollector:
     def _tell(self) -> list[Allocation]:
         """Everybody on the node is told, and so is the caller."""
         inventory = Inventory(self._node.gpus.snapshot())
-        found = [*of_containers(self._kubelet.items(), inventory), *of_jobs(self._slurm.items(), inventory)]
+        of_pods = {(pod.namespace, pod.name): pod.labels for pod in self._pods.items()}
+        containers = of_containers(self._kubelet.items(), inventory, of_pods)
+        found = [*containers, *of_jobs(self._slurm.items(), inventory)]
         self._node.allocations.tell(found)
         return found
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from exporter.dcgm.aliases import Aliases
 from exporter.dcgm.exposition import Read, read
-from exporter.dcgm.series import OWNER_LABELS, Owner, Place, Target
+from exporter.dcgm.series import Owner, Place, Target
 from exporter.model import Labels, Metric, Sample
 from exporter.nvml.snapshot import Gpu, Mig, Snapshot
 from exporter.options import SettingsError
@@ -131,8 +131,7 @@ class Passed:
             if uuid and (uuid, instance) not in owners:
                 target = places.get((uuid, instance))
                 owners[uuid, instance] = owner(target) if target else {}
-            known = owners.get((uuid, instance), {})
-            more = {name: known[name] for name in OWNER_LABELS if name in known}
+            more = owners.get((uuid, instance), {})
             yield metric.sample(it.value, {**more, "gpu_uuid": uuid, **{k: v for k, v in it.labels.items() if v}})
 
     def given(self, page: Page) -> frozenset[Place]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from exporter.dcgm.series import Target
+from exporter.dcgm.series import OWNER_LABELS, Target
 from exporter.model import Labels
 from exporter.resolve.allocations import Allocations
 
@@ -21,7 +21,8 @@ class Owners:
     def __call__(self, target: Target) -> Labels:
         """The labels known; none where several jobs share the target, for a series has room for one."""
         uuids = [mig.uuid for mig in target.migs] or [target.gpu.uuid]
-        return _only([self._allocations.of(uuid) for uuid in uuids]) or _only(self._jobs(target))
+        known = _only([self._allocations.of(uuid) for uuid in uuids]) or _only(self._jobs(target))
+        return {_own_name(name): value for name, value in known.items()}
 
     def _jobs(self, target: Target) -> list[Labels]:
         jobs: list[Labels] = []
@@ -30,6 +31,12 @@ class Owners:
                 labels = self._labels(process.pid)
                 jobs.append({ours: labels[name] for name, ours in _FROM_PROCESS.items() if labels.get(name)})
         return jobs
+
+
+def _own_name(name: str) -> str:
+    """dcgm-exporter has a pod's labels without label_ before them; here one that is no name, or taken, keeps it."""
+    short = name.removeprefix("label_")
+    return name if short[:1].isdigit() or short in OWNER_LABELS else short
 
 
 def _only(found: list[Labels]) -> Labels:

@@ -35,7 +35,7 @@ class Target:
 
 
 Owner = Callable[[Target], Labels]
-"""Who uses a target: those of OWNER_LABELS that are known."""
+"""Who uses a target: those of OWNER_LABELS that are known, and labels of the pod that were asked for."""
 
 
 def metric(row: Row, name: str) -> Metric:
@@ -114,8 +114,7 @@ class Series:
             text = _value(field, target, readings, own)
             if text is not None:
                 labels |= dict.fromkeys(names, str(text))
-        known = owner(target)
-        return {**labels, **self._hostname, **{name: known[name] for name in OWNER_LABELS if name in known}}
+        return {**owner(target), **labels, **self._hostname}
 
 
 def _readings(gpu: Gpu, driver: Driver | None, derived: Mapping[str, Reading]) -> dict[str, Reading]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from exporter.kubernetes import devices
 from exporter.kubernetes.podresources import Given
@@ -16,7 +16,8 @@ from exporter.resolve.slurm import Mapped
 class Allocation:
     """A GPU or a MIG device that a container or a Slurm job has; `place` is None when it is not known which it is.
 
-    `device` is what the kubelet calls it. Empty strings stand for what does not apply.
+    `device` is what the kubelet calls it, `of_pod` are the pod's own labels, as label_NAME, that were asked for. Empty
+    strings stand for what does not apply.
     """
 
     place: Place | None
@@ -26,20 +27,29 @@ class Allocation:
     resource: str = ""
     device: str = ""
     slurm_job_id: str = ""
+    of_pod: Labels = field(default_factory=dict)
 
     @property
     def labels(self) -> Labels:
+        """Those of gpu_allocation_info."""
         of_gpu = {**self.place.labels, "mig_uuid": self.place.mig_uuid} if self.place else {}
         names = ("pod", "namespace", "container", "resource", "device", "slurm_job_id")
-        labels = of_gpu | {name: getattr(self, name) for name in names}
+        labels = {**self.of_pod, **of_gpu, **{name: getattr(self, name) for name in names}}
         return {name: value for name, value in labels.items() if value}
 
 
-def of_containers(given: Iterable[Given], inventory: Inventory) -> list[Allocation]:
-    """What the kubelet told. One device is one allocation, except a GPU instance, which may be several MIG devices."""
+def of_containers(
+    given: Iterable[Given], inventory: Inventory, of_pods: Mapping[tuple[str, str], Labels] | None = None
+) -> list[Allocation]:
+    """What the kubelet told. One device is one allocation, except a GPU instance, which may be several MIG devices.
+
+    `of_pods` are labels of pods by namespace and name.
+    """
+    more = of_pods or {}
     found: list[Allocation] = []
     for it in given:
-        allocation = Allocation(None, it.pod, it.namespace, it.container, it.resource, it.device)
+        of_pod = more.get((it.namespace, it.pod), {})
+        allocation = Allocation(None, it.pod, it.namespace, it.container, it.resource, it.device, of_pod=of_pod)
         places = devices.places(it.device, inventory)
         found += [replace(allocation, place=place) for place in places] or [allocation]
     return found
@@ -65,13 +75,16 @@ class Allocations:
         self._by_uuid = by_uuid
 
     def of(self, uuid: str) -> Labels:
-        """The pod, namespace, container and hpc_job of a GPU or MIG device by its UUID: each where there is but one."""
+        """The pod (with its label_NAME), namespace, container and hpc_job of a GPU or MIG device by its UUID: where
+        there is but one of each.
+        """
         holders = self._by_uuid.get(uuid, ())
         pods = {(it.namespace, it.pod) for it in holders if it.pod}
         containers = {it.container for it in holders if it.pod}
         jobs = {it.slurm_job_id for it in holders if it.slurm_job_id}
         labels: dict[str, str] = {}
         if len(pods) == 1:
+            labels.update(next(it.of_pod for it in holders if it.pod))
             [(labels["namespace"], labels["pod"])] = pods
             labels["container"] = _only(sorted(containers))
         labels["hpc_job"] = _only(sorted(jobs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.e2e.backend import Prometheus, until
 from tests.e2e.test_cli import Exporter
-from tests.standins import kubelet, nvml
+from tests.standins import kubelet, nvml, pods
 from tests.standins.kubelet import Kubelet, container, pod
 from tests.standins.nvml import UUID, Scenario
 
@@ -91,7 +92,7 @@ def test_pods_on_gpus(start: Callable[..., Exporter], running: Kubelet, tmp_path
     assert {"train-0": 2 * 312.456, "serve-1": 312.456, "serve-2": 312.456} == pytest.approx(found)
 
     running.pods = [pod("other", container("main", UUID.format(3)))]
-    exporter.await_(lambda: owners(exporter)["3"].get("pod") == "other")
+    exporter.await_(lambda: owners(exporter).get("3", {}).get("pod") == "other")
     assert {"0": {}, "1": {}, "2": {}} == {gpu: it for gpu, it in owners(exporter).items() if gpu != "3"}
     assert ["other"] == [it["pod"] for it in series(exporter, "gpu_allocation_info")]
 
@@ -110,6 +111,26 @@ def test_pods_on_instances(start: Callable[..., Exporter], running: Kubelet) -> 
     [(instance, owner)] = [(place, it) for place, it in owners(exporter).items() if it]
     assert instance.startswith("0/")
     assert {"pod": "train-0", "namespace": "ml", "container": "main"} == owner
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+def test_labels_of_pods(start: Callable[..., Exporter], running: Kubelet, tmp_path: Path) -> None:
+    """Labels of pods come over HTTPS with a token, onto the allocation and, as dcgm-exporter has them, its series."""
+    running.pods = [pod("train-0", container("main", UUID.format(0)))]
+    with pods.api(tmp_path, pods.pod("train-0", app="llm", secret="x")) as api:
+        exporter = start(
+            "--kubernetes.pod-labels=app,team",
+            f"--kubernetes.pods-url={api.url}",
+            f"--kubernetes.token-file={api.token_file}",
+            f"--kubernetes.ca-file={api.ca}",
+            gpus=1,
+        )
+        exporter.await_(lambda: any(it.get("app") == "llm" for it in series(exporter, "DCGM_FI_DEV_FB_USED")))
+        [info] = series(exporter, "gpu_allocation_info")
+
+    assert ("llm", "train-0", UUID.format(0)) == (info["label_app"], info["pod"], info["gpu_uuid"])
+    assert "secret" not in exporter.get("/metrics")[1]
+    assert pods.TOKEN not in exporter.log
 
 
 def test_jobs_of_slurm(start: Callable[..., Exporter], tmp_path: Path) -> None:
@@ -133,7 +154,7 @@ def test_a_kubelet_that_comes_later(start: Callable[..., Exporter], tmp_path: Pa
     assert 1 == exporter.log.count("neither a kubelet nor a Slurm mapping folder")
 
     with kubelet.kubelet(tmp_path / "kubelet.sock", pod("train-0", container("main", UUID.format(0)))):
-        exporter.await_(lambda: owners(exporter)["0"].get("pod") == "train-0")
+        exporter.await_(lambda: owners(exporter).get("0", {}).get("pod") == "train-0")
         assert 1 == exporter.value(available)
     code, seconds = exporter.end()
     assert (0, True) == (code, seconds < 5)

@@ -171,7 +171,7 @@ def test_urls(url: str) -> None:
 
 
 def owner(target: Target) -> Labels:
-    return {"pod": f"pod-{target.gpu.index}{target.instance}", "comm": "x"}
+    return {"pod": f"pod-{target.gpu.index}{target.instance}"}
 
 
 def test_passed_on() -> None:

@@ -59,6 +59,14 @@ def test_allocation_first() -> None:
     assert {"pod": "a"} == Owners(Allocated({"GPU-0": {"pod": "a"}}), labels)(target)
 
 
+def test_labels_of_pods() -> None:
+    """A pod's labels have the names that dcgm-exporter gives them, unless those are taken or none."""
+    known = {"label_app": "llm", "label_pod": "x", "label_1st": "y", "pod": "a", "namespace": "ml"}
+    expected = {"app": "llm", "label_pod": "x", "label_1st": "y", "pod": "a", "namespace": "ml"}
+
+    assert expected == Owners(Allocated({"GPU-0": known}), labels)(Target(gpu()))
+
+
 def test_instances() -> None:
     """A GPU instance has its own processes and its own allocation; two pods in one instance are no owner."""
     migs = (mig(1), mig(2, 0), mig(2, 1))

@@ -85,13 +85,14 @@ def test_default_rows() -> None:
 
 
 def test_labels() -> None:
-    """The labels are dcgm-exporter's, and those of the owner it knows; no others."""
-    owner = {"pod": "train-0", "namespace": "ml", "container": "main", "hpc_job": "42", "pid": "7"}
+    """The labels are dcgm-exporter's and the owner's, which take the place of none of the GPU's."""
+    owner = {"pod": "train-0", "namespace": "ml", "container": "main", "hpc_job": "42", "app": "llm"}
 
-    found = samples(gpu(), rows=rows("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DRIVER_VERSION"), owner=owner)
+    taken = {"gpu": "9", "UUID": "x", "Hostname": "y"}
+    found = samples(gpu(), rows=rows("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DRIVER_VERSION"), owner=owner | taken)
 
     [sample] = found
-    assert GPU_0 | {"pod": "train-0", "namespace": "ml", "container": "main", "hpc_job": "42"} == sample.labels
+    assert GPU_0 | owner == sample.labels
     assert sample.metric.literal
 
 

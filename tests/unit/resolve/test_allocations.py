@@ -74,6 +74,19 @@ def test_shared() -> None:
     assert {} == told(jobs=(Mapped(0, None, "42"), Mapped(0, None, "43"))).of(uuid)
 
 
+def test_labels_of_pods() -> None:
+    """Labels of a pod are with all it has, and with the GPU that is its alone."""
+    of_pods = {("ml", "train-0"): {"label_app": "llm"}, ("ml", "serve-1"): {"label_app": "web"}}
+    uuid = WHOLE.format(0)
+    found = of_containers([given(uuid), given(PART.format(0), namespace="other")], INVENTORY, of_pods)
+    assert ["llm", None] == [it.labels.get("label_app") for it in found]
+    allocations = Allocations()
+    allocations.tell(found)
+    assert POD | {"label_app": "llm"} == allocations.of(uuid)
+    allocations.tell(of_containers([given(uuid + "::0"), given(uuid + "::1", pod="serve-1")], INVENTORY, of_pods))
+    assert {} == allocations.of(uuid)
+
+
 def test_told_anew() -> None:
     """What was told before no longer counts."""
     allocations = told(given(WHOLE.format(0)))
