@@ -125,6 +125,6 @@ class Faults:
 
     def _pci(self) -> Iterator[Sample]:
         for device in pci.devices(self._node.sys):
-            for severity, count in pci.errors(device).items():
-                yield metrics.AER.sample(count, device.labels | {"severity": severity})
+            for kind, count in pci.errors(device).items():
+                yield metrics.AER.sample(count, device.labels | {"type": kind})
             yield from pci.link(device)

@@ -10,6 +10,7 @@ from pathlib import Path
 from exporter import push
 from exporter.bpf import events
 from exporter.counters import Tally
+from exporter.faults.ledger import Fault as NodeFault
 from exporter.kmsg.reader import Reader
 from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable
@@ -19,7 +20,7 @@ from exporter.xid import metrics
 from exporter.xid.catalog import IGNORE
 from exporter.xid.decode import WORDS, Decoder, xid
 from exporter.xid.directory import Directory
-from exporter.xid.faults import Fault
+from exporter.xid.faults import Family, Fault
 from exporter.xid.ledger import Ledger
 from exporter.xid.sources import Sources
 from exporter.xid.spans import Spans, Telling, title
@@ -114,6 +115,9 @@ class Xid:
 
     def _count(self, fault: Fault, told: float, source: str, said: str, origin: str, replayed: bool = False) -> None:
         gpu = self._directory.labels(fault.device)
+        signal = fault.family.value if fault.family is Family.BUS_LOSS else f"{fault.family.value}_{fault.code}"
+        component = fault.device or "unknown"
+        self._node.faults.add(NodeFault(fault.labels["category"], component, signal, told, replayed))
         if self._ledger.add(fault, told, replayed):
             level = logging.INFO if fault.action == IGNORE else logging.WARNING
             where = gpu.get("gpu_uuid") or fault.device or "a device that is not named"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 from exporter.faults import signals
@@ -44,5 +45,6 @@ class KernelLog:
             return
         if found := find(record.text):
             signal, component = found
-            when = self._clock.wall_ns(record.time_ns) / 1e9
+            # A record's own time drifts from wall time over months; one that comes now came now.
+            when = self._clock.wall_ns(record.time_ns) / 1e9 if record.replayed else time.time()
             self._tell(Fault(signal.category, component, signal.name, when, record.replayed))

@@ -36,10 +36,10 @@ SOURCE = Metric(
 )
 AER = Metric(
     "node.pci.aer.errors",
-    "Errors that a PCIe device told of itself since the machine started (AER), by severity: correctable, nonfatal, "
+    "Errors that a PCIe device told of itself since the machine started (AER), by type: correctable, nonfatal, "
     "fatal. For GPUs, NICs, NVMe drives and the ports between them and the CPU.",
     Kind.COUNTER,
-    labels=(*_DEVICE, "severity"),
+    labels=(*_DEVICE, "type"),
 )
 LINK_WIDTH = Metric("node.pci.link.width", "Lanes of the PCIe link to the device now.", Kind.GAUGE, labels=_DEVICE)
 LINK_WIDTH_MOST = Metric(
@@ -59,7 +59,7 @@ EDAC = Metric(
     "Memory errors since the machine started, as the memory controller's driver counts them: corrected, uncorrected. "
     "dimm is the label of the module where the driver knows it.",
     Kind.COUNTER,
-    labels=("controller", "dimm", "severity"),
+    labels=("controller", "dimm", "type"),
 )
 ALARM = Metric(
     "node.hwmon.alarm",

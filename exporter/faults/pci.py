@@ -11,7 +11,7 @@ from exporter.faults import metrics
 from exporter.model import Sample
 
 MOST_DEVICES = 1024
-SEVERITIES = ("correctable", "nonfatal", "fatal")
+TYPES = ("correctable", "nonfatal", "fatal")
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _TOTAL = re.compile(r"^TOTAL_ERR_\w+ ([0-9]{1,20})$", re.MULTILINE | re.ASCII)
 _KINDS = {"0x0300": "gpu", "0x0302": "gpu", "0x0200": "nic", "0x0207": "nic", "0x0108": "nvme"}
@@ -59,9 +59,9 @@ def _kind(path: Path) -> str:
 
 
 def errors(device: Device) -> dict[str, int]:
-    """Errors since the machine started by severity, those that the kernel counts for this device."""
-    totals = {severity: _TOTAL.search(_read(device.path / f"aer_dev_{severity}")) for severity in SEVERITIES}
-    return {severity: int(found[1]) for severity, found in totals.items() if found}
+    """Errors since the machine started by type, those that the kernel counts for this device."""
+    totals = {kind: _TOTAL.search(_read(device.path / f"aer_dev_{kind}")) for kind in TYPES}
+    return {kind: int(found[1]) for kind, found in totals.items() if found}
 
 
 def link(device: Device) -> Iterator[Sample]:

@@ -35,7 +35,7 @@ RISES = (
         "see which device and its upstream ports; reseat it, or replace riser or device",
         metrics.AER,
         ("pci_bus_id",),
-        (("severity", "nonfatal"),),
+        (("type", "nonfatal"),),
     ),
     Rise(
         "pcie_fatal",
@@ -44,7 +44,7 @@ RISES = (
         "drain the node; reseat the device, or replace riser or device",
         metrics.AER,
         ("pci_bus_id",),
-        (("severity", "fatal"),),
+        (("type", "fatal"),),
     ),
     Rise(
         "dimm_uncorrected",
@@ -53,7 +53,7 @@ RISES = (
         "drain the node and replace the DIMM",
         metrics.EDAC,
         ("controller", "dimm"),
-        (("severity", "uncorrected"),),
+        (("type", "uncorrected"),),
     ),
     Rise(
         "sensor_alarm",

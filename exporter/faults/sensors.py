@@ -30,17 +30,17 @@ def edac(sys: Path) -> Iterator[Sample]:
     if not controllers:
         raise FileNotFoundError(2, "no memory controller", str(folder))
     for controller in controllers:
-        for severity, prefix in (("corrected", "ce"), ("uncorrected", "ue")):
+        for kind, prefix in (("corrected", "ce"), ("uncorrected", "ue")):
             whole, told = _count(folder / controller / f"{prefix}_count"), 0
             for dimm in _named(folder / controller, _DIMM):
                 count = _count(folder / controller / dimm / f"dimm_{prefix}_count")
                 if count is not None:
                     told += count
                     label = _text(folder / controller / dimm / "dimm_label") or dimm
-                    yield metrics.EDAC.sample(count, {"controller": controller, "dimm": label, "severity": severity})
+                    yield metrics.EDAC.sample(count, {"controller": controller, "dimm": label, "type": kind})
             if whole is not None and (whole > told or not told):
                 # Errors that no module could be named for; the controller's own count includes those of modules.
-                labels = {"controller": controller, "dimm": "", "severity": severity}
+                labels = {"controller": controller, "dimm": "", "type": kind}
                 yield metrics.EDAC.sample(max(0, whole - told), labels)
 
 

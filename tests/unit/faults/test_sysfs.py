@@ -160,7 +160,7 @@ def test_shutdown(tmp_path: Path) -> None:
 
 
 def counter(value: int, labels: Labels | None = None) -> Sample:
-    return metrics.AER.sample(value, {"pci_bus_id": GPU, "severity": "fatal", **(labels or {})})
+    return metrics.AER.sample(value, {"pci_bus_id": GPU, "type": "fatal", **(labels or {})})
 
 
 def seen(*rounds: list[Sample]) -> Iterator[tuple[str, str, int]]:
@@ -176,7 +176,7 @@ def test_rises() -> None:
     """A counter's rise is so many faults; its first value is from before, and one that fell began anew."""
     assert [("pcie_fatal", GPU, 2)] == list(seen([counter(5)], [counter(5)], [counter(7)], [counter(7)]))
     assert [("pcie_fatal", GPU, 1)] == list(seen([counter(5)], [counter(1)]))
-    assert [] == list(seen([counter(1, {"severity": "correctable"})], [counter(9, {"severity": "correctable"})]))
+    assert [] == list(seen([counter(1, {"type": "correctable"})], [counter(9, {"type": "correctable"})]))
 
 
 def test_alarms() -> None:

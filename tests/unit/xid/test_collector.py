@@ -222,3 +222,19 @@ def test_close(bench: Bench) -> None:
     bench.gpus.tell(Event(UUID, time.time() - 60, "xid", 79))
     assert [] == [sample for sample in collector.collect() if sample.metric.name.startswith("gpu.")]
     assert set() == {thread.name for thread in threading.enumerate()} & {"kmsg", "xid spans"}
+
+
+def test_faults_of_the_node(bench: Bench) -> None:
+    """An Xid, and a GPU that is gone without one, are faults of the node too, by the category of the code."""
+    bench.ready()
+    bench.say("NVRM: Xid (PCI:0000:3b:00): 119, pid=1, name=x, Timeout waiting for RPC")
+    bench.say("NVRM: GPU 0000:5e:00.0: GPU has fallen off the bus.")
+    assert bench.collector is not None
+    faults = bench.collector._node.faults
+    await_(lambda: len(list(faults.samples())) > 6)
+    found = {(it.labels["category"], it.labels["component"], it.labels["signal"]) for it in list(faults.samples())[:-1]}
+
+    assert {
+        ("gpu_system_processor", "00000000:3B:00.0", "xid_119"),
+        ("faulty_gpu", "00000000:5E:00.0", "bus_loss"),
+    } == found

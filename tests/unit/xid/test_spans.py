@@ -135,7 +135,7 @@ def test_hostile_message() -> None:
     head = b"3,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=9, name=\\x1b[31m\xe2\x80\xae\\xff, "
     said = parse(head + b"\\x0a\\x80" + b"x" * 100_000).text
     made = span(telling(said), Processes())
-    [converted], malformed = otlp.spans([made], Resource({}))
+    [converted], malformed = otlp.spans([made], otlp.Resources(Resource({})))
 
     shown = str(made.attributes["log.record.original"])
     assert shown.isprintable() and len(shown) < 1200
