@@ -93,7 +93,8 @@ class Probes:
     `hits` gives the calls seen by symbol, never falling. `protection` tells what a process runs under, and
     `returns_allowed` whether return probes are safe for such users of one library, and why not (exporter.bpf.safety).
     `coverable` is what names of functions look like that should be in the table. `family` names the API a symbol
-    belongs to: a library misses symbols only of families it has some of.
+    belongs to: a library misses symbols only of families it has some of. `hooks_of` gives a library hooks of its own
+    for the same symbols, of the same kinds, where they depend on what is in it.
     """
 
     def __init__(
@@ -110,7 +111,9 @@ class Probes:
         family: Callable[[str], str] = _one_family,
         listener: Listener | None = None,
         place: Place = cheapest_place,
+        hooks_of: Callable[[Library], Mapping[str, Sequence[Hook]]] | None = None,
     ) -> None:
+        self._hooks_of = hooks_of
         self.name, self.symbols = name, frozenset(table)
         self._object, self._table, self._hits, self._costs = object, table, hits, costs
         self._protection, self._returns_allowed = protection, returns_allowed
@@ -121,7 +124,8 @@ class Probes:
 
     def attach(self, library: Library) -> Link:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
-        hooked = Hooked(self._object.programs, library, self._table, find_places(library, [*self._table], self._place))
+        table = self._hooks_of(library) if self._hooks_of else self._table
+        hooked = Hooked(self._object.programs, library, table, find_places(library, [*table], self._place))
         with self._lock:
             self._probed[id(library)] = _Probed(hooked, self._find_uncovered(library))
         self._remember_costs(hooked)

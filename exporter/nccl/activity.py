@@ -1,0 +1,107 @@
+"""What NCCL did in each process: the maps of bpf/nccl.bpf.c as plain numbers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+
+class Map(Protocol):
+    """The part of exporter.bpf.libbpf.Map that is used here."""
+
+    def items(self) -> Iterator[tuple[Any, Any]]: ...
+
+    def delete(self, key: Any) -> bool: ...
+
+
+class Calls(NamedTuple):
+    """Of one kind, in one process; fields are those of struct calls in bpf/nccl.h."""
+
+    calls: int
+    bytes: int
+    bus_bytes: int
+    unsized: int
+    anonymous: int
+    last_ns: int
+    """Of the newest call, on the kernel's monotonic clock."""
+
+
+class Errors(NamedTuple):
+    calls: int
+    last_ns: int
+
+
+class Durations(NamedTuple):
+    sum_ns: int
+    slots: tuple[int, ...]
+
+
+class Communicator(NamedTuple):
+    """A communicator as one process has it; `device` as that process numbers its GPUs."""
+
+    hash: int
+    rank: int
+    nranks: int
+    device: int
+
+
+@dataclass(slots=True)
+class Activity:
+    """One process. `kind` is an enum of bpf/nccl.h, `api` a function's number."""
+
+    calls: dict[int, Calls] = field(default_factory=dict)
+    errors: dict[tuple[int, int], Errors] = field(default_factory=dict)
+    """By api and code."""
+    durations: dict[int, Durations] = field(default_factory=dict)
+    communicators: set[Communicator] = field(default_factory=set)
+    in_flight: int = 0
+
+    def ended(self) -> None:
+        """What the process had is gone; what it did stays."""
+        self.communicators, self.in_flight = set(), 0
+
+    def absorb(self, late: Activity) -> None:
+        """Adds what was counted after this was read."""
+        for kind, more in late.calls.items():
+            before = self.calls.get(kind, Calls(0, 0, 0, 0, 0, 0))
+            both = Calls(*(a + b for a, b in zip(before, more, strict=True)))
+            self.calls[kind] = both._replace(last_ns=max(before.last_ns, more.last_ns))
+        for failure, errors in late.errors.items():
+            known = self.errors.get(failure, Errors(0, 0))
+            self.errors[failure] = Errors(known.calls + errors.calls, max(known.last_ns, errors.last_ns))
+        for kind, took in late.durations.items():
+            old = self.durations.get(kind, Durations(0, (0,) * len(took.slots)))
+            slots = tuple(a + b for a, b in zip(old.slots, took.slots, strict=True))
+            self.durations[kind] = Durations(old.sum_ns + took.sum_ns, slots)
+
+
+def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
+    """Everything the maps hold now, by pid. Calls of the kind `uncounted` are not said to be in flight."""
+    seen: dict[int, Activity] = defaultdict(Activity)
+    for key, value in maps["calls"].items():
+        seen[key.tgid].calls[key.kind] = Calls(*(getattr(value, name) for name in Calls._fields))
+    for key, value in maps["errors"].items():
+        seen[key.tgid].errors[key.api, key.code] = Errors(value.calls, value.last_ns)
+    for key, value in maps["durations"].items():
+        seen[key.tgid].durations[key.kind] = Durations(value.sum_ns, tuple(value.slots))
+    for key, value in maps["communicators"].items():
+        who = value.who
+        if who.hash:
+            seen[key.tgid].communicators.add(Communicator(who.hash, who.rank, who.nranks, who.device))
+    for key, value in maps["in_flight"].items():
+        seen[key.tgid].in_flight += value.cookie.kind != uncounted
+    return dict(seen)
+
+
+COUNTED = ("calls", "errors", "durations")
+"""The maps that `clear` clears; each has `tgid` in its key. The kernel's `forget` clears the others."""
+
+
+def clear(maps: Mapping[str, Map], pid: int) -> None:
+    """Deletes what was counted of one process."""
+    for name in COUNTED:
+        for key, _ in maps[name].items():
+            if key.tgid == pid:
+                maps[name].delete(key)

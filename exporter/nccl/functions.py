@@ -1,0 +1,126 @@
+"""The NCCL and RCCL functions that are hooked, declared once: how each is hooked, and what a call of it does.
+
+Names and arguments are from nccl.h of NCCL 2.18 to 2.32 and of RCCL 2.21 to 2.28; effects and kinds are those of
+bpf/nccl.h. `pncclX` is another name of `ncclX` at the same address.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+
+from exporter.bpf.btf import Btf
+from exporter.bpf.hooks import Hook
+
+NO_ARGUMENT = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One hooked symbol. `…_at` are argument positions; the type follows the count, the stream the communicator.
+
+    `kind` is what it is counted as: a collective, an operation on a communicator, or "none".
+    """
+
+    name: str
+    kind: str
+    effect: str
+    count_at: int = NO_ARGUMENT
+    comm_at: int = NO_ARGUMENT
+    peer_at: int = NO_ARGUMENT
+    """Of the root, or of the other rank."""
+    paired: bool = True
+    """Whether its return is of interest."""
+
+    def cookie(self, types: Btf, api: int, layout: int) -> int:
+        """The 64-bit number its probes carry in a library of this layout: struct cookie of bpf/nccl.h."""
+        cookie = types.struct("cookie")(
+            api=api,
+            kind=types.enum("kind")[f"kind_{self.kind}"],
+            effect=types.enum("effect")[f"effect_{self.effect}"],
+            layout=layout,
+            count_at=self.count_at,
+            comm_at=self.comm_at,
+            peer_at=self.peer_at,
+        )
+        return int.from_bytes(bytes(cookie), sys.byteorder)
+
+    def hooks(self, types: Btf, api: int, layout: int) -> list[Hook]:
+        """What runs at it."""
+        cookie = self.cookie(types, api, layout)
+        counting = Hook("on_call", cookie)
+        if not self.paired:
+            return [counting]
+        return [counting, Hook("on_enter", cookie, paired=True), Hook("on_return", cookie, returns=True)]
+
+
+def _collective(
+    kind: str, count_at: int, comm_at: int, peer_at: int = NO_ARGUMENT, config: bool = False
+) -> tuple[Function, ...]:
+    """The function of a collective and, since 2.32, the one that takes a configuration after the same arguments."""
+    suffixes = ("", "Config") if config else ("",)
+    return tuple(Function(f"nccl{kind}{suffix}", kind, "collective", count_at, comm_at, peer_at) for suffix in suffixes)
+
+
+def _capture(name: str, effect: str) -> tuple[Function, ...]:
+    return tuple(Function(name + variant, "none", effect, paired=False) for variant in ("", "_ptsz"))
+
+
+FUNCTIONS: tuple[Function, ...] = (
+    *_collective("AllReduce", 2, 5, config=True),
+    *_collective("ReduceScatter", 2, 5, config=True),
+    *_collective("AllGather", 2, 4, config=True),
+    *_collective("AlltoAll", 2, 4, config=True),
+    *_collective("Broadcast", 2, 5, 4, config=True),
+    *_collective("Gather", 2, 5, 4, config=True),
+    *_collective("Scatter", 2, 5, 4, config=True),
+    *_collective("Reduce", 2, 6, 5, config=True),
+    *_collective("Send", 1, 4, 3),
+    *_collective("Recv", 1, 4, 3),
+    *_collective("PutSignal", 1, 9, 3),
+    Function("ncclSignal", "Signal", "signal", comm_at=4, peer_at=0),
+    Function("ncclWaitSignal", "WaitSignal", "signal", comm_at=2),
+    Function("ncclAllReduceWithBias", "AllReduce", "collective", 2, 5),  # RCCL, as are the next two
+    Function("ncclAllToAll", "AlltoAll", "collective", 2, 4),
+    Function("ncclAllToAllv", "AlltoAllv", "vector", 1, 7),
+    Function("ncclGroupStart", "none", "group_start", paired=False),
+    Function("ncclGroupEnd", "GroupEnd", "group_end"),
+    Function("ncclCommInitRank", "Init", "create", comm_at=0),
+    Function("ncclCommInitRankConfig", "Init", "create", comm_at=0),
+    Function("ncclCommInitRankScalable", "Init", "create", comm_at=0),
+    Function("ncclCommInitRankMulti", "Init", "create", comm_at=0),  # RCCL
+    Function("ncclCommInitAll", "Init", "create_many", comm_at=0),
+    Function("ncclCommSplit", "Split", "create", comm_at=3),
+    Function("ncclCommShrink", "Shrink", "create", comm_at=3),
+    Function("ncclCommGrow", "Grow", "create", comm_at=4),
+    Function("ncclCommFinalize", "Finalize", "none", comm_at=0),
+    Function("ncclCommRevoke", "Revoke", "none", comm_at=0),
+    Function("ncclCommDestroy", "Destroy", "end", comm_at=0),
+    Function("ncclCommAbort", "Abort", "end", comm_at=0),
+    Function("ncclCommGetAsyncError", "none", "async_error", comm_at=0),
+    *_capture("cuStreamBeginCapture", "capture_begin"),
+    *_capture("cuStreamBeginCapture_v2", "capture_begin"),
+    *_capture("cuStreamBeginCaptureToGraph", "capture_begin"),
+    *_capture("cuStreamEndCapture", "capture_end"),
+)
+"""A function's number in the kernel is its place here, counted from 1."""
+
+UNCOVERED = {
+    r"ncclBcast": "calls ncclBroadcast, which is hooked",
+    r"ncclGroupSimulateEnd": "starts nothing: it estimates what the group would take",
+    r"ncclReduceOp\w*|ncclRedOp\w*": "makes an operation, moves nothing",
+}
+"""Symbols that sound like the hooked ones and are not, by pattern, with the reason."""
+
+_SOUNDS_LIKE = (
+    r"nccl(All|Reduce|Broad|Bcast|Gather|Scatter|Send|Recv|Put|Get(?=Signal)|Signal|WaitSignal|Group(?!Start))\w*"
+    r"|ncclComm(Init|Split|Shrink|Grow|Finalize|Destroy|Abort|Revoke)\w*"
+)
+COVERABLE = re.compile(rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})")
+"""What a symbol looks like that belongs into FUNCTIONS: one that is not there is a gap, said by a metric."""
+
+
+def family(symbol: str) -> str:
+    """Which library a function belongs to, by its name: a driver misses no functions of NCCL."""
+    return "nccl" if symbol.startswith("nccl") else "driver"

@@ -1,0 +1,104 @@
+"""The metrics of the NCCL probes."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+CALLS = Metric(
+    "nccl.collective.calls",
+    "Calls by collective (point-to-point and one-sided calls too), failed ones included. A call is a request: replays "
+    "of CUDA graphs make none. What one NCCL function calls of NCCL is not counted again.",
+    Kind.COUNTER,
+    labels=("collective",),
+    process=True,
+)
+BYTES = Metric(
+    "nccl.collective.bytes",
+    "Bytes that the calls named: count times size of the type, which for AllGather, ReduceScatter, AlltoAll, Gather "
+    "and Scatter is one rank's part.",
+    Kind.COUNTER,
+    "By",
+    labels=("collective",),
+    process=True,
+)
+BUS_BYTES = Metric(
+    "nccl.collective.bus",
+    "Bytes that each rank has to move for these calls whatever the algorithm, as nccl-tests defines them for its bus "
+    "bandwidth: AllReduce 2(n-1)/n of the buffer, AllGather, ReduceScatter, AlltoAll, Gather and Scatter (n-1) parts, "
+    "all others the bytes. Absent for a process whose communicators cannot be read.",
+    Kind.COUNTER,
+    "By",
+    labels=("collective",),
+    process=True,
+)
+UNSIZED = Metric(
+    "nccl.collective.unsized.calls",
+    "Calls whose bytes are not counted: of a type that is not known here, or with counts that could not be read.",
+    Kind.COUNTER,
+    labels=("collective",),
+    process=True,
+)
+ANONYMOUS = Metric(
+    "nccl.collective.anonymous.calls",
+    "Calls whose communicator could not be read: their bus bytes are not counted, and they belong to no "
+    "nccl_communicator_info.",
+    Kind.COUNTER,
+    labels=("collective",),
+    process=True,
+)
+GROUPS = Metric("nccl.groups", "Outermost groups that were closed with ncclGroupEnd.", Kind.COUNTER, process=True)
+ENQUEUE = Metric(
+    "nccl.enqueue",
+    "Host time in the call, which only enqueues: not the time of the transfer. Inside a group a call returns at once, "
+    "and the work is done in the outermost ncclGroupEnd (collective=GroupEnd).",
+    Kind.HISTOGRAM,
+    "s",
+    labels=("collective",),
+    process=True,
+)
+OPERATION = Metric(
+    "nccl.communicator.operation",
+    "Host time in calls that make, change or end communicators: Init (every form of ncclCommInit*), Split, Shrink, "
+    "Grow, Finalize, Revoke, Destroy, Abort. Inside a group, and where communicators are non-blocking, they return early.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=("operation",),
+    process=True,
+)
+LAST_CALL = Metric(
+    "nccl.last_call.timestamp",
+    "Unix time at which the newest collective was called, or the newest outermost group closed.",
+    Kind.GAUGE,
+    "s",
+    process=True,
+)
+IN_FLIGHT = Metric(
+    "nccl.calls.in_flight",
+    "Threads that are inside an NCCL call now. Absent where return probes may not be used.",
+    Kind.GAUGE,
+    process=True,
+)
+COMMUNICATOR = Metric(
+    "nccl.communicator.info",
+    "Always 1: the process is this rank of a communicator with so many ranks. comm_hash is what NCCL's log, Inspector "
+    "and RAS call it; cuda_device the GPU as the process numbers them.",
+    Kind.GAUGE,
+    labels=("comm_hash", "rank", "nranks", "cuda_device"),
+    process=True,
+)
+ERRORS = Metric(
+    "nccl.errors",
+    "Calls that returned an error, by function (api), its number (code) and its constant in nccl.h (error, where it "
+    "has one). ncclCommGetAsyncError counts an error of a communicator once, when it first tells it.",
+    Kind.COUNTER,
+    labels=("api", "code", "error"),
+    process=True,
+)
+LAST_ERROR = Metric(
+    "nccl.last_error.timestamp",
+    "Unix time of the newest call that returned this error.",
+    Kind.GAUGE,
+    "s",
+    labels=("api", "code", "error"),
+    process=True,
+)
