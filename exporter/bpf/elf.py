@@ -1,4 +1,4 @@
-"""Reads what probes need of an ELF file: where its functions are, their code, its build id.
+"""Reads what probes need of an ELF file: where its functions are, their code, what it imports, its build id.
 
 Files belong to the observed processes and may be hostile or change while they are read, so nothing is mapped into
 memory (a file cut short would be a SIGBUS) and every table has a limit. Layouts: System V gABI, chapters 4 and 5.
@@ -53,6 +53,14 @@ class Function:
     address: int
     binding: int
     """STB_LOCAL 0, STB_GLOBAL 1, STB_WEAK 2."""
+
+
+class Part(NamedTuple):
+    """A piece of the file and the address it is loaded at, before relocation; size in bytes."""
+
+    address: int
+    offset: int
+    size: int
 
 
 class _Segment(NamedTuple):
@@ -149,6 +157,36 @@ class Elf:
                 hidden = kind == _DYNSYM and versions is not None and self._is_hidden(versions, index)
                 (doubtful if hidden or function.binding == _LOCAL else found).setdefault(name, function)
         return doubtful | found
+
+    def imports(self, wanted: Collection[str]) -> frozenset[str]:
+        """Which of the wanted names the file leaves to other libraries to define."""
+        sections = self._sections() if wanted else []
+        table = _first(sections, _DYNSYM)
+        found = self._symbols(table, sections, wanted) if table else ()
+        return frozenset(name for _, name, (_, _, _, section, _, _) in found if not section)
+
+    def parts(self, kind: int) -> list[Part]:
+        """What the segments of a kind (p_type) take of the file."""
+        return [Part(s.address, s.offset, s.in_file) for s in self._segments if s.kind == kind]
+
+    @property
+    def code_parts(self) -> list[Part]:
+        """Where the file has code."""
+        return [Part(s.address, s.offset, s.in_file) for s in self._code]
+
+    def offset(self, address: int) -> int:
+        """Where in the file the byte of an address is; ElfError if the file has none."""
+        segment = next((s for s in self._segments if s.kind == _LOAD and 0 <= address - s.address < s.in_file), None)
+        if segment is None:
+            raise ElfError("an address for which the file has no content")
+        return segment.offset + address - segment.address
+
+    def read(self, address: int, size: int) -> bytes:
+        """The file's content for these addresses, before relocation; ElfError if it has not all of it."""
+        start = self.offset(address)
+        if size > 1 and self.offset(address + size - 1) != start + size - 1:
+            raise ElfError("a table spans segments")
+        return self._read(start, size)
 
     def code(self, function: Function, limit: int) -> bytes:
         """The first bytes of a function: at most `limit`, and no more than its symbol and segment hold."""

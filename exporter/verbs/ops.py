@@ -1,0 +1,172 @@
+"""Where each function is in struct verbs_context_ops: read from the code of libibverbs, or known by version.
+
+The struct is private to rdma-core and changes with it. verbs_set_ops copies its members into struct verbs_context,
+which is public and does not change, so its code tells where they were. layout.yaml has both as the sources have them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from exporter.bpf.elf import Elf, ElfError
+from exporter.verbs.flow import Code
+from exporter.verbs.frames import Frames
+from exporter.verbs.tables import SET_OPS
+
+POINTER = 8
+_CONTEXT_FROM_PRIV = 112
+"""Bytes from verbs_context.priv, which verbs_set_ops loads first, to verbs_context.context."""
+_CALIBRATION = frozenset({"poll_cq", "post_recv", "post_send", "post_srq_recv", "req_notify_cq", "create_qp_ex"})
+"""What a calibration has to have found to be one."""
+_RELEASE = re.compile(r"\.so\.\d+\.\d+\.(\d+)\.\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Offsets in bytes of the members of struct verbs_context_ops. `size` is that of the struct, in bytes."""
+
+    offsets: Mapping[str, int]
+    size: int
+
+    def agrees(self, other: Layout) -> bool:
+        """Whether both put what both know in the same place."""
+        return all(self.offsets.get(name, offset) == offset for name, offset in other.offsets.items())
+
+
+def release(file_name: str) -> int:
+    """The rdma-core release that libmlx5.so.1.24.44.0 and its like belong to (44); 0 where the name does not tell."""
+    found = _RELEASE.search(file_name)
+    return int(found[1]) if found else 0
+
+
+def of_release(number: int) -> Layout | None:
+    """The layout in a release of rdma-core; None for one that is not known here."""
+    data = _data()
+    if not data["oldest"] <= number <= data["newest"]:
+        return None
+    members = [name for name, span in data["members"].items() if span[0] <= number <= span[1]]
+    return Layout({name: POINTER * index for index, name in enumerate(members)}, POINTER * len(members))
+
+
+def of_abi(number: int) -> list[Layout]:
+    """The layouts that releases with this private ABI have had, each once."""
+    first, last = _data()["abi"].get(number, (1, 0))
+    return _distinct(range(first, last + 1))
+
+
+def complete(calibrated: Layout) -> Layout:
+    """Adds the members that no context has a copy of, if all releases that agree in everything else do in these."""
+    known = _distinct(range(_data()["oldest"], _data()["newest"] + 1))
+    alike = [layout for layout in known if layout.size == calibrated.size and layout.agrees(calibrated)]
+    if len(alike) != 1:
+        return calibrated
+    return Layout({**alike[0].offsets, **calibrated.offsets}, calibrated.size)
+
+
+def in_context() -> Mapping[str, int]:
+    """Where struct verbs_context has a copy of each function, in bytes from its ibv_context."""
+    offsets: Mapping[str, int] = _data()["context"]
+    return offsets
+
+
+def calibrate(verbs: Elf) -> Layout:
+    """The layout by the code of verbs_set_ops in this libibverbs; ElfError where the code is not as it has always been.
+
+    Every member is loaded once from the table (second argument) and stored to the same place, shifted by a constant,
+    of the private copy that the first field of verbs_context points to; those that are public are also stored to
+    verbs_context (first argument). Anything that does not fit is an error.
+    """
+    function = verbs.functions({SET_OPS}).get(SET_OPS)
+    size = function and Frames(verbs).size(function.address)
+    if function is None or not size:
+        raise ElfError(f"{SET_OPS} is not in this libibverbs")
+    copies = _Copies(Code(verbs.machine, verbs.read(function.address, size), function.address))
+    if copies.priv_at is None or len(copies.shifts) != 1:
+        raise ElfError(f"{SET_OPS} does not copy its table as it does in any known libibverbs")
+    context = copies.priv_at + _CONTEXT_FROM_PRIV
+    names = {offset: name for name, offset in in_context().items()}
+    offsets: dict[str, int] = {}
+    for member, at in copies.stores:
+        name = names.get(at - context)
+        if name is None or offsets.setdefault(name, member) != member:
+            raise ElfError(f"{SET_OPS} stores to a place that struct verbs_context does not have")
+    if not offsets.keys() >= _CALIBRATION or len(set(offsets.values())) != len(offsets):
+        raise ElfError(f"{SET_OPS} does not set all functions of a context")
+    return Layout(offsets, POINTER + max(copies.members))
+
+
+@dataclass
+class _Copies:
+    """What verbs_set_ops copies: offsets in its table, in verbs_context and in the private copy."""
+
+    code: Code
+    priv_at: int | None = None
+    members: set[int] = field(default_factory=set)
+    stores: list[tuple[int, int]] = field(default_factory=list)
+    """Offset in the table and in verbs_context."""
+    shifts: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        arguments = ("x0", "x1") if self.code.arm else ("rdi", "rsi")
+        self._held: dict[str, tuple[str, int]] = {arguments[0]: ("context", 0), arguments[1]: ("table", 0)}
+        for instruction in self.code.instructions():
+            self._follow(instruction)
+
+    def _follow(self, instruction: Any) -> None:
+        mnemonic, operands = instruction.mnemonic, instruction.operands
+        memory = next((found for o in operands if (found := self.code.memory(instruction, o))), None)
+        registers = [name for o in operands if (name := self.code.register(instruction, o))]
+        if mnemonic in ("str", "stp") or mnemonic == "mov" and memory and self.code.memory(instruction, operands[0]):
+            if memory:
+                self._store(memory, registers)
+            return
+        held: dict[str, tuple[str, int]] = {}
+        if memory and mnemonic in ("mov", "ldr", "ldp"):
+            held = self._loaded(memory, registers)
+        elif mnemonic == "mov" and len(registers) == 2 and registers[1] in self._held:
+            held = {registers[0]: self._held[registers[1]]}
+        for register in self.code.written(instruction):
+            self._held.pop(register, None)
+        self._held.update(held)
+
+    def _loaded(self, memory: tuple[str, int], registers: list[str]) -> dict[str, tuple[str, int]]:
+        base, offset = memory
+        kind, at = self._held.get(base, ("", 0))
+        if kind == "context" and self.priv_at in (None, offset):
+            self.priv_at = offset
+            return {registers[0]: ("private", 0)}
+        if kind == "table":
+            return {register: ("member", offset + POINTER * index) for index, register in enumerate(registers)}
+        return {}
+
+    def _store(self, memory: tuple[str, int], registers: list[str]) -> None:
+        base, offset = memory
+        for index, register in enumerate(registers):
+            kind, member = self._held.get(register, ("", 0))
+            at = offset + POINTER * index
+            if kind == "member" and self._held.get(base) == ("context", 0):
+                self.stores.append((member, at))
+            elif kind == "member" and self._held.get(base) == ("private", 0):
+                self.members.add(member)
+                self.shifts.add(at - member)
+
+
+def _distinct(releases: range) -> list[Layout]:
+    layouts = [layout for number in releases if (layout := of_release(number))]
+    return [layout for index, layout in enumerate(layouts) if layout not in layouts[:index]]
+
+
+@cache
+def _data() -> dict[str, Any]:
+    """layout.yaml, the members as lists of first and last release."""
+    data: dict[str, Any] = yaml.safe_load((files("exporter.verbs") / "layout.yaml").read_text())
+    spans = {name: str(span).partition("-") for name, span in data["members"].items()}
+    data["members"] = {name: (int(a), int(b or data["newest"])) for name, (a, _, b) in sorted(spans.items())}
+    return data

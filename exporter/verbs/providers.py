@@ -1,0 +1,178 @@
+"""Finds the functions that a verbs provider (libmlx5, librxe-rdmav34 ...) gives to libibverbs, in stripped files too.
+
+Applications call them through pointers (ibv_post_send and ibv_poll_cq are inline), so no symbol helps. A provider hands
+a table of pointers to verbs_set_ops; see tables.py for where it is and ops.py for what is where in it. A function is
+found only if what is known of it from different sides agrees; else it is refused, and why is told.
+
+The extended API (ibv_wr_start, ibv_start_poll ...) goes through pointers in the objects that create_qp_ex and
+create_cq_ex return: objects.py has where they are, live.py what function such a pointer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from exporter.bpf.elf import Elf, ElfError, Function
+from exporter.verbs import ops, relocations, tables
+from exporter.verbs.frames import Frames
+from exporter.verbs.ops import POINTER, Layout
+from exporter.verbs.relocations import Relocations
+from exporter.verbs.tables import Tables
+
+OPS = (
+    "post_send",
+    "post_recv",
+    "post_srq_recv",
+    "poll_cq",
+    "req_notify_cq",
+    "create_qp",
+    "create_qp_ex",
+    "modify_qp",
+    "destroy_qp",
+    "create_cq",
+    "create_cq_ex",
+    "destroy_cq",
+)
+"""What is looked for, by the names of struct verbs_context_ops."""
+
+_MANDATORY = frozenset(
+    {"alloc_pd", "dealloc_pd", "reg_mr", "dereg_mr", "create_cq", "destroy_cq", "poll_cq", "query_port"}
+    | {"create_qp", "modify_qp", "destroy_qp", "post_send", "post_recv"}
+)
+"""What every provider implements."""
+_ALWAYS_COMMON = frozenset({"alloc_pd", "dealloc_pd", "reg_mr"})
+"""Of these, what does not differ between the devices of one provider."""
+_LOCAL = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderNames:
+    """Names of the files, links resolved: libmlx5.so.1.24.44.0, libibverbs.so.1.14.44.0. They tell the release."""
+
+    provider: str
+    verbs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The functions of a provider by the names in OPS, and why others are not known."""
+
+    functions: Mapping[str, tuple[Function, ...]]
+    """Every version of it that this library has; several may be in use at once. Named as the operation."""
+    refused: Mapping[str, str]
+    """Operation to a sentence. One in neither is not implemented by the provider."""
+    incomplete: str = ""
+    """A sentence where the library may have further versions of functions, known only when they are set."""
+
+
+class Refused(Exception):
+    """Nothing about this provider is certain; the text is a sentence."""
+
+
+def find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
+    """The functions of a provider. `verbs` is the libibverbs that the same process has mapped.
+
+    Never raises for what is in the files: what cannot be told is refused.
+    """
+    try:
+        return _find(provider, verbs, names)
+    except Refused as refusal:
+        return Found({}, dict.fromkeys(OPS, str(refusal)))
+    except ElfError as error:
+        return Found({}, dict.fromkeys(OPS, f"The file cannot be understood: {error}."))
+
+
+def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
+    relocated = relocations.read(provider)
+    if tables.SET_OPS not in relocated.imported.values():
+        raise Refused(f"It does not call {tables.SET_OPS} of libibverbs, so it is no provider.")
+    slots = _Slots(provider, relocated, Frames(provider))
+    given = tables.find(provider, relocated, slots.frames)
+    if not given.addresses:
+        raise Refused(f"Which table it gives to {tables.SET_OPS} is decided only when it runs.")
+    layouts = [layout for layout in _layouts(provider, verbs, names) if slots.fit(layout, given)]
+    if not layouts:
+        raise Refused("Its table does not look like that of any release of rdma-core that it could belong to.")
+    found: dict[str, tuple[Function, ...]] = {}
+    refused: dict[str, str] = {}
+    for op in OPS:
+        offsets = {layout.offsets.get(op, -1) for layout in layouts}
+        if len(offsets) > 1:
+            refused[op] = "Where it is in the table depends on the release of rdma-core, which cannot be told."
+            continue
+        places = [table + offset for offset in offsets if offset >= 0 for table in given.addresses]
+        if functions := slots.functions(op, places):
+            found[op] = functions
+        elif others := slots.imported(places):
+            refused[op] = f"It is {' or '.join(others)} of another library."
+        elif given.unresolved:
+            refused[op] = "It is in a table that is chosen only when the provider runs."
+    more = f"{len(given.unresolved)} of its calls of {tables.SET_OPS} take a table chosen only when it runs."
+    return Found(found, refused, more if given.unresolved else "")
+
+
+def _layouts(provider: Elf, verbs: Elf | None, names: ProviderNames) -> list[Layout]:
+    """The layouts that the provider's table may have."""
+    needed = relocations.private_abi(provider)
+    release = ops.release(names.provider)
+    by_release = ops.of_release(release)
+    calibrated = None
+    if verbs is not None:
+        if relocations.private_abi(verbs) != needed:
+            raise Refused("The libibverbs of the process has another private ABI than this provider needs.")
+        with suppress(ElfError):
+            calibrated = ops.complete(ops.calibrate(verbs))
+    if calibrated is None:
+        return [by_release] if by_release else ops.of_abi(needed)
+    if by_release and not by_release.agrees(calibrated) and release != ops.release(names.verbs):
+        raise Refused("The libibverbs of the process is of another release than this provider.")
+    return [calibrated]  # where both are of a release that should differ from it, they are a vendor's
+
+
+class _Slots:
+    """What is in the words of a provider's tables."""
+
+    def __init__(self, provider: Elf, relocated: Relocations, frames: Frames) -> None:
+        self.frames = frames
+        self._provider, self._relocated = provider, relocated
+
+    def fit(self, layout: Layout, given: Tables) -> bool:
+        """Whether each table has nothing but functions, and all of them what a provider has to implement."""
+        present = {
+            name
+            for name, offset in layout.offsets.items()
+            if any(not self._is_empty(table + offset) for table in given.addresses)
+        }
+        mandatory = _ALWAYS_COMMON if given.unresolved else _MANDATORY
+        return present >= mandatory & layout.offsets.keys() and all(
+            self._is_empty(word) or word in self._relocated.imported or self._function(word)
+            for table in given.addresses
+            for word in range(table, table + layout.size, POINTER)
+        )
+
+    def functions(self, op: str, words: Iterable[int]) -> tuple[Function, ...]:
+        """Those that the words point to, each once."""
+        found = {self._relocated.pointers[word]: self._function(word) for word in words if self._function(word)}
+        offset = self._provider.offset
+        return tuple(Function(op, offset(start), size, start, _LOCAL) for start, size in sorted(found.items()))
+
+    def imported(self, words: Iterable[int]) -> list[str]:
+        """The symbols of other libraries that the words point to."""
+        return sorted({name for word in words if (name := self._relocated.imported.get(word))})
+
+    def _is_empty(self, word: int) -> bool:
+        if word in self._relocated.pointers or word in self._relocated.imported:
+            return False
+        try:
+            return not any(self._provider.read(word, POINTER))
+        except ElfError:
+            return False
+
+    def _function(self, word: int) -> int:
+        """The size in bytes of the function that a word points to, 0 if it is none."""
+        address = self._relocated.pointers.get(word)
+        if address is None or not any(0 <= address - part.address < part.size for part in self._provider.code_parts):
+            return 0
+        return self.frames.size(address)
