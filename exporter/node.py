@@ -14,6 +14,7 @@ from exporter.model import Labels, Span
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.allocations import Allocations
 from exporter.resolve.communicators import Communicators
+from exporter.verbs.posted import Posted
 
 if TYPE_CHECKING:
     from exporter.bpf.targets import Targets
@@ -61,6 +62,7 @@ class Node:
     allocations: Allocations = field(default_factory=Allocations)
     communicators: Communicators = field(default_factory=Communicators)
     faults: Faults = field(default_factory=Faults)
+    posted: Posted = field(default_factory=Posted)
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
 

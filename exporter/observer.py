@@ -20,6 +20,7 @@ from exporter.resolve.communicators import Communicators
 from exporter.resolve.process import ProcessTable
 from exporter.scrape import Scraper
 from exporter.settings import Settings
+from exporter.verbs.posted import Posted
 
 _FOLLOWED = ("log", "collectors")
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Observer:
         self._allocations = Allocations()
         self._communicators = Communicators()
         self._faults = Faults()
+        self._posted = Posted()
         self.refusal = ""
         """Why no library is searched for; empty when they are."""
         shared = (lambda: self.targets.collect(), self._trial.collect)
@@ -101,6 +103,7 @@ class Observer:
             allocations=self._allocations,
             communicators=self._communicators,
             faults=self._faults,
+            posted=self._posted,
             proc=settings.procfs,
             sys=settings.sysfs,
         )
