@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev objects standins demo run clean docs bench image image-check
-.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e
+.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-gpu
 
 PYTHON ?= python3
 export PYTHON
@@ -60,6 +60,10 @@ test-e2e: setup-dev ## the whole program (root, BPF)
 
 bench: setup-dev ## the budgets, measured on this machine
 	@$(VENV)/python -m bench $(ARGS)
+
+# On a GPU machine nothing is installed or compiled: tests/gpu/README.md says what is carried there.
+test-gpu: $(if $(findstring dry-run,$(ARGS)),setup-dev) ## what only a GPU can tell (ARGS=--dry-run: with stand-ins)
+	@$(or $(wildcard $(VENV)/python),$(PYTHON)) -m tests.gpu $(ARGS)
 
 docs: .venv/.dev ## write the pages of docs/ that the declarations in code give
 	@mkdir -p build

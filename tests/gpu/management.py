@@ -1,0 +1,179 @@
+"""6. NVML: what every call of the product gives and how long it takes, GPM's ids, rights, events, and units.
+
+As a program (`python -m tests.gpu.management`) it tells this as JSON, from a process that may hang.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pynvml  # type: ignore[import-untyped]
+
+from exporter.nvml.calls import Nvml, NvmlError, Target
+from exporter.nvml.devices import Device, take
+from exporter.nvml.events import KINDS
+from exporter.nvml.questions import CALLS
+from exporter.nvml.rows import GPU_ROWS
+from exporter.nvml.snapshot import FAST, SLOW
+from exporter.views.prometheus import name
+from tests.gpu.machine import Machine
+from tests.gpu.outcome import CANNOT, TOLD, CannotRun, Row, equal, expect
+
+NUMBER = 6
+GPM_IDS = (*range(1, 22), 60, 61, *range(248, 261))
+NOBODY = 65534
+PLAUSIBLE = {"temperature_c": (1, 110), "power_mw": (5_000, 2_000_000), "memory_bytes": (1 << 30, 1 << 40)}
+PLAUSIBLE |= {"utilization_percent": (0, 100), "clock_sm_mhz": (50, 5000), "pcie_width": (1, 16)}
+ENERGY_AGREES = 0.5
+"""How far the energy counter's slope may be from the power that is told, as a share: a wrong unit is 1000 times off."""
+
+
+def run(machine: Machine) -> Iterator[Row]:
+    told = machine.python("tests.gpu.management")
+    yield Row(NUMBER, "GPU and driver", TOLD, f"{told['name']}, driver {told['driver']}")
+    for set in (FAST, SLOW):
+        values, slow = told["values"][set], told["slowest"][set]
+        yield expect(NUMBER, f"readings of the {set} set", bool(values), f"{len(values)}; slowest: {slow}")
+        shown = ", ".join(f"{key} {value:.6g}" for key, value in values.items())
+        yield Row(NUMBER, f"values of the {set} set, in NVML's units", TOLD, shown)
+    nameless = sorted(key for set in (FAST, SLOW) for key in told["values"][set] if key not in GPU_ROWS)
+    yield Row(NUMBER, "readings that feed other series", TOLD, ", ".join(nameless) or "none")
+    values = told["values"][FAST]
+    for key, (low, high) in PLAUSIBLE.items():
+        metric = name(GPU_ROWS[key].metric)
+        inside = low <= values.get(key, -1) <= high
+        yield expect(NUMBER, f"{metric} is plausible", inside, f"{key} {values.get(key, 'absent')}, {low} to {high}")
+    slope, power = told["energy_w"], told["power_w"]
+    if slope is None or not power:
+        yield Row(NUMBER, "energy agrees with power", CANNOT, "no energy counter or no power")
+    else:
+        agrees = abs(slope / power - 1) <= ENERGY_AGREES
+        yield expect(NUMBER, "energy agrees with power", agrees, f"{slope:.1f} W by energy, {power:.1f} W told")
+    yield Row(NUMBER, "GPM ids", TOLD, told["gpm"])
+    yield Row(NUMBER, "event kinds", TOLD, told["events"])
+    yield _without_root(machine)
+    yield _page(machine, told)
+
+
+def _without_root(machine: Machine) -> Row:
+    question = "GPM without root"
+    if os.geteuid() != 0:
+        return Row(NUMBER, question, CANNOT, "this is not root, so there is nothing to compare with")
+    try:
+        told = machine.python("tests.gpu.management", "--without-root")
+    except CannotRun as error:
+        return Row(NUMBER, question, CANNOT, str(error))
+    return Row(NUMBER, question, TOLD, told["gpm"])
+
+
+def _page(machine: Machine, told: dict[str, Any]) -> Row:
+    """Every reading that has a series is on the exporter's page."""
+    wanted = {name(GPU_ROWS[key].metric) for set in (FAST, SLOW) for key in told["values"][set] if key in GPU_ROWS}
+    with machine.exporter("--no-collector.cuda") as exporter:
+        missing = sorted(wanted)
+
+        def there() -> bool:
+            names = {metric for metric, _ in exporter.scrape().series}
+            missing[:] = sorted(wanted - names)
+            return not missing
+
+        try:
+            exporter.until(there, "some readings are no series", 20)
+        except CannotRun:
+            return equal(NUMBER, "readings without their series", "none", ", ".join(missing))
+    return equal(NUMBER, "readings without their series", "none", "none")
+
+
+def measure() -> dict[str, Any]:
+    """Everything about the first GPU. Raises NvmlError."""
+    nvml = Nvml()
+    nvml.call("nvmlInit")
+    device = take(nvml, 0)
+    values, slowest = {}, {}
+    for set in (FAST, SLOW):
+        values[set], slowest[set] = _set(nvml, device, set)
+    began, before = time.monotonic(), _energy(nvml, device)
+    gpm = _gpm(nvml, device)
+    time.sleep(1.0)
+    after, elapsed = _energy(nvml, device), time.monotonic() - began
+    power = values[FAST].get("power_mw")
+    return {
+        "name": device.identity.name,
+        "driver": nvml.text("nvmlSystemGetDriverVersion"),
+        "values": values,
+        "slowest": slowest,
+        "energy_w": None if before is None or after is None else (after - before) / 1000 / elapsed,
+        "power_w": None if power is None else power / 1000,
+        "gpm": gpm,
+        "events": _events(nvml, device),
+    }
+
+
+def _set(nvml: Nvml, device: Device, set: str) -> tuple[dict[str, int | float], str]:
+    values: dict[str, int | float] = {}
+    times: list[tuple[float, str]] = []
+    began = time.perf_counter()
+    values |= nvml.fields(device, device.wanted[set]).get(None, {})
+    times.append((time.perf_counter() - began, f"{len(device.wanted[set])} fields"))
+    for call in CALLS[set]:
+        began = time.perf_counter()
+        values |= nvml.read(Target(device.handle), [call], values)
+        times.append((time.perf_counter() - began, call.function.removeprefix("nvmlDevice")))
+    worst = sorted(times, reverse=True)[:3]
+    return values, ", ".join(f"{what} {seconds * 1e3:.2f} ms" for seconds, what in worst)
+
+
+def _energy(nvml: Nvml, device: Device) -> int | float | None:
+    wanted = [it for it in device.wanted[FAST] if it.key == "energy_mj"]
+    return nvml.fields(device, wanted).get(None, {}).get("energy_mj")
+
+
+def _gpm(nvml: Nvml, device: Device) -> str:
+    """Which ids give a number between two samples, asked one by one."""
+    try:
+        if not nvml.call("nvmlGpmQueryDeviceSupport", device.handle).isSupportedDevice:
+            return "not supported by this GPU"
+        samples = [nvml.call("nvmlGpmSampleAlloc") for _ in range(2)]
+        nvml.call("nvmlGpmSampleGet", device.handle, samples[0])
+        time.sleep(0.5)
+        nvml.call("nvmlGpmSampleGet", device.handle, samples[1])
+    except NvmlError as error:
+        return str(error)
+    answers = []
+    for id in GPM_IDS:
+        question = pynvml.c_nvmlGpmMetricsGet_t()
+        question.version, question.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
+        question.sample1, question.sample2 = samples
+        question.metrics[0].metricId = id
+        try:
+            nvml.call("nvmlGpmMetricsGet", question)
+            code = question.metrics[0].nvmlReturn
+        except NvmlError as error:
+            code = error.code
+        answers.append(f"{id}: {question.metrics[0].value:.4g}" if code == 0 else f"{id}: error {code}")
+    for sample in samples:
+        nvml.optional("nvmlGpmSampleFree", sample)
+    return ", ".join(answers)
+
+
+def _events(nvml: Nvml, device: Device) -> str:
+    supported = nvml.optional("nvmlDeviceGetSupportedEventTypes", device.handle)
+    if supported is None:
+        return "none"
+    return ", ".join(kind for bit, kind in KINDS.items() if supported & bit) + f" of {supported:#x}"
+
+
+if __name__ == "__main__":
+    if "--without-root" in sys.argv:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    try:
+        print(json.dumps(measure()))
+    except NvmlError as error:
+        raise SystemExit(str(error)) from error
