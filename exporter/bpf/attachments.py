@@ -41,6 +41,7 @@ class Attachments:
     def __init__(self, interests: Sequence[Interest], proc: Path, grace: float) -> None:
         self._interests, self._proc, self._grace = interests, proc, grace
         self._wanted = frozenset(symbol for interest in interests for symbol in interest.symbols)
+        self._imported = frozenset(symbol for interest in interests for symbol in interest.imports)
         self._verdicts: dict[File, Attached | None] = {}
         self._by_inode: dict[tuple[int, ...], Attached] = {}
         self._doubtful: set[File] = set()
@@ -96,7 +97,7 @@ class Attachments:
         before = self._by_inode.get(inode)
         self.examined += 1
         try:
-            found = examine(self._proc, mapping, self._wanted)
+            found = examine(self._proc, mapping, self._wanted, self._imported)
         except ElfError as error:
             log.debug("skipped a mapped file", extra={"pid": mapping.pid, "reason": error})
             found = None
@@ -138,7 +139,8 @@ class Attachments:
 
     def _links(self, library: Library) -> Iterator[tuple[Interest, Closeable]]:
         for interest in self._interests:
-            if not library.functions.keys().isdisjoint(interest.symbols):
+            defined, imported = library.functions.keys(), library.imports
+            if not (defined.isdisjoint(interest.symbols) and imported.isdisjoint(interest.imports)):
                 try:
                     yield interest, interest.attach(library)
                 except Exception as error:
@@ -163,4 +165,4 @@ class Attachments:
 
 
 def _same_code(new: Library, old: Library) -> bool:
-    return (new.build_id, new.functions) == (old.build_id, old.functions)
+    return (new.build_id, new.functions, new.imports) == (old.build_id, old.functions, old.imports)

@@ -22,7 +22,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library or program with at least one wanted function."""
+    """A shared library or program that defines or imports at least one wanted function."""
 
     identity: tuple[int, int]
     """st_dev and st_ino of the real file, below any overlay."""
@@ -34,6 +34,8 @@ class Library:
     build_id: str
     functions: Mapping[str, Function]
     """Those any interest wants, by name."""
+    imports: frozenset[str] = frozenset()
+    """Names of functions it leaves to others to define, of those any interest asks for."""
 
 
 class Closeable(Protocol):
@@ -45,7 +47,12 @@ class Interest(Protocol):
 
     @property
     def symbols(self) -> Collection[str]:
-        """The function names; a file with any of them is a library of interest. Read once, at start."""
+        """The function names; a file that defines any of them is a library of interest. Read once, at start."""
+        ...
+
+    @property
+    def imports(self) -> Collection[str]:
+        """Names of functions too: a file that calls any of them in another is one of interest. Read once, at start."""
         ...
 
     def attach(self, library: Library) -> Closeable:
@@ -65,8 +72,12 @@ class Interest(Protocol):
         ...
 
 
-def examine(proc: Path, mapping: MappedFile, wanted: Collection[str]) -> tuple[Library, int] | None:
-    """The library behind a mapping and the descriptor that keeps it; None if it holds no wanted function.
+def examine(
+    proc: Path, mapping: MappedFile, wanted: Collection[str], imported: Collection[str] = ()
+) -> tuple[Library, int] | None:
+    """The library behind a mapping and the descriptor that keeps it.
+
+    None if it neither defines any of the wanted functions nor imports any of the others.
 
     Raises Gone, OSError when it may not be read, and ElfError when it is malformed.
     """
@@ -80,11 +91,11 @@ def examine(proc: Path, mapping: MappedFile, wanted: Collection[str]) -> tuple[L
     try:
         _check(os.fstat(descriptor), mapping.file)
         with Elf(os.dup(descriptor)) as elf:
-            functions = elf.functions(wanted)
-            if functions:
+            functions, imports = elf.functions(wanted), elf.imports(imported)
+            if functions or imports:
                 path = shown.decode(errors="replace").removesuffix(_DELETED)
-                held = f"/proc/self/fd/{descriptor}"
-                return Library(mapping.file.identity, path, held, elf.machine, elf.build_id, functions), descriptor
+                held, identity = f"/proc/self/fd/{descriptor}", mapping.file.identity
+                return Library(identity, path, held, elf.machine, elf.build_id, functions, imports), descriptor
     except BaseException:
         os.close(descriptor)
         raise

@@ -305,3 +305,34 @@ def test_absurd_sections_and_segments_raise_nothing_but_elf_error(
     path = tmp_path / "absurd"
     path.write_bytes(content)
     read_everything(path)
+
+
+def test_imports_are_what_others_define(library: Path) -> None:
+    """A function that is called but not defined is imported; one that is defined is not, nor one that is absent."""
+    with Elf.open(library) as opened:
+        assert {"undefined_here"} == opened.imports({"undefined_here", "plain", "nowhere"})
+        assert frozenset() == opened.imports(())
+
+
+def test_addresses_lead_to_content(library: Path) -> None:
+    """What is read by address is what the file has at the offset that its segments tell."""
+    with Elf.open(library) as opened:
+        function = opened.functions({"plain"})["plain"]
+        assert function.offset == opened.offset(function.address)
+        assert opened.code(function, 4) == opened.read(function.address, 4)
+        assert any(0 <= function.address - part.address < part.size for part in opened.code_parts)
+
+
+@pytest.mark.parametrize(("address", "size"), [(1 << 63, 8), (-8, 8), (1 << 40, 1)])
+def test_addresses_outside_the_file_are_errors(library: Path, address: int, size: int) -> None:
+    """An address that no segment has is an error of the file, whatever it is."""
+    with Elf.open(library) as opened, pytest.raises(ElfError):
+        opened.read(address, size)
+
+
+def test_reading_past_a_segment_is_an_error(library: Path) -> None:
+    """A table that begins in a segment has to end in it."""
+    with Elf.open(library) as opened:
+        part = opened.code_parts[0]
+        with pytest.raises(ElfError):
+            opened.read(part.address + part.size - 4, 1 << 20)

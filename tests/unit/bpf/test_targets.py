@@ -34,6 +34,11 @@ def other(compile_library: Callable[[str, str], Path]) -> Path:
     return compile_library("libother.so", "int first(int a) { return a; }\nint wanted(int a) { return a ^ 1; }")
 
 
+@pytest.fixture(scope="module")
+def calling(compile_library: Callable[[str, str], Path]) -> Path:
+    return compile_library("libcalling.so", "int wanted(int a);\nint caller(int a) { return wanted(a) + 1; }")
+
+
 class Proc:
     """A /proc of one process, whose mapped files are symbolic links as there."""
 
@@ -66,6 +71,7 @@ class Recorder:
     """An interest that keeps what it attached to."""
 
     symbols = frozenset({"wanted"})
+    imports: frozenset[str] = frozenset()
 
     def __init__(self, error: Exception | None = None) -> None:
         self.attached: list[Library] = []
@@ -99,6 +105,28 @@ def test_examining_finds_wanted_functions_and_keeps_the_file(proc: Proc, built: 
     assert (identity, str(path), {"wanted"}) == (examined.identity, examined.path, set(examined.functions))
     assert built.read_bytes() == Path(examined.open_path).read_bytes()
     os.close(descriptor)
+
+
+def test_examining_tells_importers_from_definers(proc: Proc, built: Path, calling: Path) -> None:
+    """A file that imports a function is found by who asks for importers, and only by them."""
+    assert library.examine(proc.root, proc.map(calling), {"wanted"}) is None
+    assert library.examine(proc.root, proc.map(built), {"other"}, {"wanted"}) is None
+    found = library.examine(proc.root, proc.map(calling), {"other"}, {"wanted", "caller"})
+    assert found
+    os.close(found[1])
+    assert ({}, {"wanted"}) == (found[0].functions, found[0].imports)
+
+
+def test_an_interest_gets_the_importers_it_asks_for(proc: Proc, built: Path, calling: Path) -> None:
+    """Of a library and the one that calls it, each is attached to for who wants it."""
+    definers, importers = Recorder(), Recorder()
+    importers.symbols, importers.imports = frozenset(), frozenset({"wanted"})
+    kept = Attachments([definers, importers], proc.root, grace=0)
+    for path in (built, calling):
+        assert kept.of(proc.map(path))
+    assert [str(built)] == [library.path for library in definers.attached]
+    assert [str(calling)] == [library.path for library in importers.attached]
+    kept.close()
 
 
 def test_examining_refuses_another_file_in_the_same_place(proc: Proc, built: Path, other: Path) -> None:
