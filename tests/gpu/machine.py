@@ -114,7 +114,8 @@ class Exporter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.process.terminate()
         try:
             self.process.wait(20)
         except psutil.TimeoutExpired:
@@ -133,7 +134,7 @@ class Exporter:
         return Scrape(at=time.monotonic(), seconds=time.monotonic() - began, series=parse(text))
 
     def until(self, happened: Callable[[], bool], otherwise: str, seconds: float = WITHIN) -> None:
-        """Waits for something. Raises CannotRun with the log's end."""
+        """Waits for something. Raises CannotRun with the log's end, RuntimeError when the exporter has ended."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(OSError):
@@ -142,6 +143,8 @@ class Exporter:
             time.sleep(0.2)
         self._log.seek(0)
         said = " / ".join(self._log.read().splitlines()[-3:])
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the exporter ended; it said: {said or 'nothing'}")
         raise CannotRun(f"{otherwise} within {seconds:.0f} s; the exporter said: {said or 'nothing'}")
 
     def watch(self, job: Job) -> None:

@@ -34,7 +34,7 @@ def main() -> None:
         "copies": copies,
     }
     why = []
-    costly = {
+    costly: dict[str, Callable[[], Loop]] = {
         "compiled": lambda: partial(counted, trainer.compiled()),
         "graphs": lambda: partial(counted, trainer.graph()),
         "collectives": collectives,
