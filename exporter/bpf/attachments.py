@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.bpf.elf import ElfError
-from exporter.bpf.library import Closeable, Interest, Library, examine
+from exporter.bpf.library import Closeable, Interest, Library, examine, imports_of
 from exporter.bpf.mappings import File, Mapping
 
 MAX_LIBRARIES = 256
@@ -41,7 +41,7 @@ class Attachments:
     def __init__(self, interests: Sequence[Interest], proc: Path, grace: float) -> None:
         self._interests, self._proc, self._grace = interests, proc, grace
         self._wanted = frozenset(symbol for interest in interests for symbol in interest.symbols)
-        self._imported = frozenset(symbol for interest in interests for symbol in interest.imports)
+        self._imported = frozenset(symbol for interest in interests for symbol in imports_of(interest))
         self._verdicts: dict[File, Attached | None] = {}
         self._by_inode: dict[tuple[int, ...], Attached] = {}
         self._doubtful: set[File] = set()
@@ -140,7 +140,7 @@ class Attachments:
     def _links(self, library: Library) -> Iterator[tuple[Interest, Closeable]]:
         for interest in self._interests:
             defined, imported = library.functions.keys(), library.imports
-            if not (defined.isdisjoint(interest.symbols) and imported.isdisjoint(interest.imports)):
+            if not (defined.isdisjoint(interest.symbols) and imported.isdisjoint(imports_of(interest))):
                 try:
                     yield interest, interest.attach(library)
                 except Exception as error:

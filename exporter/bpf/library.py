@@ -7,7 +7,7 @@ import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.mappings import File
@@ -50,11 +50,6 @@ class Interest(Protocol):
         """The function names; a file that defines any of them is a library of interest. Read once, at start."""
         ...
 
-    @property
-    def imports(self) -> Collection[str]:
-        """Names of functions too: a file that calls any of them in another is one of interest. Read once, at start."""
-        ...
-
     def attach(self, library: Library) -> Closeable:
         """Starts observing a library, in whichever processes map it; called once for each real file."""
         ...
@@ -70,6 +65,21 @@ class Interest(Protocol):
     def process_replaced(self, pid: int) -> None:
         """Another program runs under this pid (exec): told anew by `process_started` if that uses a library too."""
         ...
+
+
+@runtime_checkable
+class ImportInterest(Interest, Protocol):
+    """An interest in the callers of functions too."""
+
+    @property
+    def imports(self) -> Collection[str]:
+        """Function names; a file that leaves any of them to others to define is of interest. Read once, at start."""
+        ...
+
+
+def imports_of(interest: Interest) -> Collection[str]:
+    """The functions whose callers an interest wants."""
+    return interest.imports if isinstance(interest, ImportInterest) else ()
 
 
 def examine(

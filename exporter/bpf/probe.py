@@ -114,7 +114,7 @@ class Probes:
         hooks_of: Callable[[Library], Mapping[str, Sequence[Hook]]] | None = None,
     ) -> None:
         self._hooks_of = hooks_of
-        self.name, self.symbols, self.imports = name, frozenset(table), frozenset[str]()
+        self.name, self.symbols = name, frozenset(table)
         self._object, self._table, self._hits, self._costs = object, table, hits, costs
         self._protection, self._returns_allowed = protection, returns_allowed
         self._coverable, self._family, self._listener, self._place = coverable, family, listener, place

@@ -52,7 +52,6 @@ class Counter:
     """An interest that counts calls with a uprobe and remembers what it is told."""
 
     symbols = frozenset({SYMBOL})
-    imports: frozenset[str] = frozenset()
 
     def __init__(self, object: Object) -> None:
         self._object = object

@@ -71,7 +71,6 @@ class Recorder:
     """An interest that keeps what it attached to."""
 
     symbols = frozenset({"wanted"})
-    imports: frozenset[str] = frozenset()
 
     def __init__(self, error: Exception | None = None) -> None:
         self.attached: list[Library] = []
@@ -92,6 +91,13 @@ class Recorder:
     def process_ended(self, pid: int) -> None: ...
 
     def process_replaced(self, pid: int) -> None: ...
+
+
+class CallerRecorder(Recorder):
+    """One that wants who calls the function, not who has it."""
+
+    symbols: frozenset[str] = frozenset()
+    imports = frozenset({"wanted"})
 
 
 def test_examining_finds_wanted_functions_and_keeps_the_file(proc: Proc, built: Path, tmp_path: Path) -> None:
@@ -119,8 +125,7 @@ def test_examining_tells_importers_from_definers(proc: Proc, built: Path, callin
 
 def test_an_interest_gets_the_importers_it_asks_for(proc: Proc, built: Path, calling: Path) -> None:
     """Of a library and the one that calls it, each is attached to for who wants it."""
-    definers, importers = Recorder(), Recorder()
-    importers.symbols, importers.imports = frozenset(), frozenset({"wanted"})
+    definers, importers = Recorder(), CallerRecorder()
     kept = Attachments([definers, importers], proc.root, grace=0)
     for path in (built, calling):
         assert kept.of(proc.map(path))
