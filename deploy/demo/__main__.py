@@ -1,6 +1,6 @@
-"""The demo: a real exporter, a synthetic training job on stand-in CUDA libraries, and what /metrics says, live.
+"""The demo: a real exporter, a synthetic training job on stand-ins of CUDA and NVML, and what /metrics says, live.
 
-Usage: python -m deploy.demo [--seconds N] [--interval N] [--listen ADDRESS:PORT]. Started by `make demo`.
+Usage: python -m deploy.demo [--seconds N] [--interval N] [--listen ADDRESS:PORT] [--xid N]. Started by `make demo`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Self
 
+from deploy.demo.gpu import Gpu, Keys
 from deploy.demo.summary import Scrape, Summary, one_line, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins" / "build"
 READY_WITHIN = 20.0
 SEEN_WITHIN = 20.0
+XID, XID_AFTER = 94, 3
+"""The Xid of the key x, and the scrape after which --xid takes effect."""
+QUICK = tuple(
+    f"--collector.nvml.{set}-interval={seconds}" for set, seconds in (("fast", 1), ("processes", 1), ("slow", 5))
+)
 HIDE_CURSOR, SHOW_CURSOR, CLEAR_LINE, CURSOR_UP = "\x1b[?25l", "\x1b[?25h", "\x1b[2K", "\x1b[%dA"
 
 
@@ -52,6 +58,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=None, help="end after this time (default: at Ctrl-C)")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two scrapes (default: 1)")
     parser.add_argument("--listen", default="127.0.0.1:19445", help="where the exporter listens (default: %(default)s)")
+    parser.add_argument(
+        "--xid", type=int, help="tell of this Xid soon after the start; the key x tells of it, or of 94"
+    )
     return parser.parse_args()
 
 
@@ -63,9 +72,15 @@ def _demo(arguments: argparse.Namespace) -> None:
     if os.geteuid() != 0:
         raise DemoError("attaching probes needs root: run `sudo make demo`")
     listen = _free(arguments.listen)
-    with tempfile.TemporaryFile("a+b") as log, Demo(listen, log) as demo:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryFile("a+b") as log,
+        Demo(listen, log) as demo,
+    ):
         print(f"accel-exporter starts on http://{listen}/ ...", flush=True)
-        demo.start("the exporter", [sys.executable, "-m", "exporter", f"--web.listen-address={listen}"])
+        gpu = Gpu(Path(folder) / "scenario")
+        command = [sys.executable, "-m", "exporter", f"--web.listen-address={listen}", *QUICK]
+        demo.start("the exporter", command, **gpu.environment(STANDINS))
         demo.await_ready()
         # On a busy node others use the libraries already, and a job is covered from its first call. So here.
         demo.start("the other user of CUDA", [str(STANDINS / "workload"), "--gate"], LD_LIBRARY_PATH=str(STANDINS))
@@ -74,7 +89,8 @@ def _demo(arguments: argparse.Namespace) -> None:
             demo.await_seen(f"{library} was not probed", "accel_exporter_probe_attached", library=path)
         job = demo.start("the job", [str(STANDINS / "workload"), "--steady"], LD_LIBRARY_PATH=str(STANDINS))
         demo.await_seen("no launch of the job was seen", "gpu_cuda_kernel_launch_calls_total", pid=str(job))
-        demo.show(job, arguments.seconds, arguments.interval)
+        gpu.uses(job)
+        demo.show(job, gpu, arguments)
 
 
 def _free(listen: str) -> str:
@@ -166,18 +182,21 @@ class Demo:
                     )
         raise DemoError(f"{otherwise} within {SEEN_WITHIN:.0f} s; it said:\n{self._tail()}")
 
-    def show(self, job: int, seconds: float | None, interval: float) -> None:
+    def show(self, job: int, gpu: Gpu, arguments: argparse.Namespace) -> None:
         """Draw until the time is over or a KeyboardInterrupt comes."""
-        started, summary = time.monotonic(), Summary(str(job))
-        with Screen(sys.stdout) as screen:
+        started, seconds, summary, drawn = time.monotonic(), arguments.seconds, Summary(str(job)), 0
+        with Screen(sys.stdout) as screen, Keys(sys.stdin) as keys:
             while seconds is None or time.monotonic() - started < seconds:
                 try:
                     facts = summary.update(self.scrape())
                 except OSError as error:
                     raise DemoError(f"the exporter does not answer ({error}); it said:\n{self._tail()}") from error
                 elapsed = f"{time.monotonic() - started:.0f} s"
-                screen.show(f"http://{self._listen}/   synthetic job: pid {job}   {elapsed}   Ctrl-C ends it", facts)
-                time.sleep(interval)
+                ends = "x: an Xid   Ctrl-C ends it"
+                screen.show(f"http://{self._listen}/   synthetic job: pid {job}   {elapsed}   {ends}", facts)
+                drawn += 1
+                if keys.pressed("x", arguments.interval) or (drawn == XID_AFTER and arguments.xid):
+                    gpu.xid(arguments.xid or XID)
 
     def _tail(self, lines: int = 15) -> str:
         self._log.seek(0, os.SEEK_END)

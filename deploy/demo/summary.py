@@ -14,6 +14,7 @@ USAGE = "gpu_cuda_memory_usage_bytes"
 COPIED = "gpu_cuda_memory_copies_bytes_total"
 WAITS = "gpu_cuda_sync_wait_seconds_bucket"
 ERRORS = "gpu_cuda_api_errors_total"
+XIDS = "gpu_xid_errors_total"
 _BARS = "▁▂▃▄▅▆▇█"
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -99,6 +100,9 @@ class Summary:
             "copies/s": _copies(before, now, self.pid),
             "waits": _waits(before, now, self.pid),
             "errors": _listed(now.by("api", ERRORS, pid=self.pid), _count),
+            **_gpus(now),
+            "its share": _share(now, self.pid),
+            "Xids": _xids(now),
             "probes": _probes(now),
             "exporter": _exporter(_rates(self.first, now), now),
             "the jobs pay": _overhead(_rates(self.first, now)),
@@ -146,6 +150,46 @@ def _waits(before: Scrape, now: Scrape, pid: str) -> str:
         if p50 is not None and p99 is not None:
             shown.append(f"{api} p50 {_seconds(p50)} p99 {_seconds(p99)}")
     return " · ".join(shown) or "-"
+
+
+def _gpus(now: Scrape) -> dict[str, str]:
+    """A line for each GPU, by its heading."""
+    gpus = sorted({labels["gpu"] for labels, _ in now.rows("hw_status") if labels.get("gpu", "").isdigit()}, key=int)
+    return {f"GPU {gpu}": _gpu(now, gpu) for gpu in gpus}
+
+
+def _gpu(now: Scrape, gpu: str) -> str:
+    used, limit = now.total("hw_gpu_memory_usage_bytes", gpu=gpu), now.total("hw_gpu_memory_limit_bytes", gpu=gpu)
+    parts = {
+        "use {:.0%}": now.total("hw_gpu_utilization_ratio", gpu=gpu, task="general"),
+        "tensor {:.0%}": now.total("gpu_tensor_active_ratio", gpu=gpu),
+        "{:.0f} W": now.total("hw_power_watts", gpu=gpu),
+        "{:.0f} °C": now.total("hw_temperature_celsius", gpu=gpu, sensor="gpu"),
+    }
+    shown = [text.format(value) for text, value in parts.items() if value is not None]
+    if used is not None and limit is not None:
+        shown.insert(1, f"memory {_bytes(used)} of {_bytes(limit)}")
+    states = [labels["state"] for labels, value in now.rows("hw_status", gpu=gpu) if value and labels["state"] != "ok"]
+    return " · ".join([*states, *shown]) or "-"
+
+
+def _share(now: Scrape, pid: str) -> str:
+    """What the job has of the GPUs, by NVML."""
+    memory = now.total("gpu_process_memory_usage_bytes", pid=pid)
+    shown = [f"memory {_bytes(memory)}"] if memory is not None else []
+    engines = {labels["engine"]: value for labels, value in now.rows("gpu_process_utilization_ratio", pid=pid)}
+    shown += [f"{engine} {engines[engine]:.0%}" for engine in ("sm", "memory") if engine in engines]
+    return " · ".join(shown) or "-"
+
+
+def _xids(now: Scrape) -> str:
+    seen = {
+        (labels["xid"], labels["action"], labels["gpu"]): value for labels, value in now.rows(XIDS) if "gpu" in labels
+    }
+    return (
+        " · ".join(f"{xid} on GPU {gpu}: {action} ({_count(it)})" for (xid, action, gpu), it in seen.items() if it)
+        or "-"
+    )
 
 
 def _probes(now: Scrape) -> str:

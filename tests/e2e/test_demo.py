@@ -65,19 +65,34 @@ def _number(pattern: str, line: str) -> float:
 
 
 @pytest.mark.needs_bpf
+def test_the_gpu_the_jobs_share_and_an_xid(standins: None) -> None:
+    """The GPU's line, what the job has of it by its true pid, and the Xid that was asked for are all shown."""
+    done = subprocess.run([*COMMAND, "--seconds=10", "--xid=79"], cwd=ROOT, capture_output=True, text=True, timeout=90)
+    assert (0, "") == (done.returncode, done.stderr)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("launches/s ")]
+    assert re.search(r"GPU 0 use \d+% · memory 42.0 GiB of 79.6 GiB · tensor \d+% · \d+ W · \d+ °C", lines[-1])
+    assert "its share memory 5.0 GiB · sm 57% · memory 34%" in lines[-1]
+    assert "Xids - " in lines[0]
+    assert "Xids 79 on GPU 0: RESTART_BM (1)" in lines[-1]
+
+
+@pytest.mark.needs_bpf
 def test_ctrl_c_on_a_terminal_ends_it_cleanly(standins: None) -> None:
-    """On a terminal it draws in place; Ctrl-C ends everything with status 0, without a traceback, cursor restored."""
+    """It draws in place, the key x makes an Xid; Ctrl-C ends all with status 0, no traceback, the cursor restored."""
     master, slave = pty.openpty()
     with subprocess.Popen(
         COMMAND, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_controlling
     ) as running:
         os.close(slave)
         screen = _read_until(master, lambda text: text.count("launches/s") >= 3, seconds=60)
+        os.write(master, b"x")
+        screen += _read_until(master, lambda text: "94 on GPU 0" in text, seconds=20)
         os.write(master, b"\x03")
         screen += _read_until(master, lambda text: False, seconds=20)
         assert 0 == running.wait(timeout=20)
     os.close(master)
     assert demo.HIDE_CURSOR in screen and screen.rindex(demo.SHOW_CURSOR) > screen.rindex("launches/s")
+    assert "94 on GPU 0: " in screen
     assert "Traceback" not in screen
 
 

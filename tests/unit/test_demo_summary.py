@@ -81,6 +81,35 @@ def test_one_line_has_no_drawing() -> None:
     assert "\n" not in line and "█" not in line
 
 
+GPU = """hw_status{hw_type="gpu",gpu="1",gpu_uuid="GPU-1",state="ok"} 1
+hw_status{hw_type="gpu",gpu="1",gpu_uuid="GPU-1",state="lost"} 0
+hw_gpu_utilization_ratio{gpu="1",gpu_uuid="GPU-1",task="general"} 0.63
+hw_gpu_memory_usage_bytes{gpu="1",gpu_uuid="GPU-1"} 1073741824
+hw_gpu_memory_limit_bytes{gpu="1",gpu_uuid="GPU-1"} 2147483648
+hw_power_watts{hw_type="gpu",gpu="1",gpu_uuid="GPU-1"} 311.6
+hw_temperature_celsius{hw_type="gpu",gpu="1",gpu_uuid="GPU-1",sensor="memory"} 80
+hw_temperature_celsius{hw_type="gpu",gpu="1",gpu_uuid="GPU-1",sensor="gpu"} 41
+hw_status{hw_type="gpu",gpu="2",gpu_uuid="GPU-2",state="lost"} 1
+gpu_process_memory_usage_bytes{pid="7",gpu="1",gpu_uuid="GPU-1",kind="compute"} 536870912
+gpu_process_memory_usage_bytes{pid="8",gpu="1",gpu_uuid="GPU-1",kind="compute"} 1
+gpu_process_utilization_ratio{pid="7",gpu="1",gpu_uuid="GPU-1",engine="sm"} 0.5
+gpu_xid_errors_total{gpu="1",gpu_uuid="GPU-1",xid="13",action="RESTART_APP"} 2
+gpu_xid_errors_total{gpu="1",gpu_uuid="GPU-1",xid="31",action="RESTART_APP"} 0
+"""
+
+
+def test_gpus_and_the_jobs_share() -> None:
+    """A line for each GPU with what is known of it, the job's own memory and use, and Xids that happened."""
+    facts = Summary("7").update(Scrape(at=1.0, seconds=0.0, series=parse(GPU)))
+    expected = ("use 63% · memory 1.0 GiB of 2.0 GiB · 312 W · 41 °C", "lost", "memory 512.0 MiB · sm 50%")
+    assert (*expected, "13 on GPU 1: RESTART_APP (2)") == (
+        facts["GPU 1"],
+        facts["GPU 2"],
+        facts["its share"],
+        facts["Xids"],
+    )
+
+
 @pytest.mark.parametrize(
     ("q", "buckets", "expected"),
     [
