@@ -59,7 +59,8 @@ ENQUEUE = Metric(
 OPERATION = Metric(
     "nccl.communicator.operation",
     "Host time in calls that make, change or end communicators: Init (every form of ncclCommInit*), Split, Shrink, "
-    "Grow, Finalize, Revoke, Destroy, Abort. Inside a group, and where communicators are non-blocking, they return early.",
+    "Grow, Finalize, Revoke, Destroy, Abort. Inside a group, and where communicators are "
+    "non-blocking, they return early.",
     Kind.HISTOGRAM,
     "s",
     labels=("operation",),

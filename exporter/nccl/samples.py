@@ -17,6 +17,7 @@ from exporter.nccl.functions import FUNCTIONS, Function
 
 MICROSECOND = 1e-6
 MOST = (1 << 63) - 1
+_WITHOUT_BYTES = ("Signal", "WaitSignal")
 
 
 class Types(Protocol):
@@ -94,7 +95,7 @@ class _Teller:
                 continue
             collective = self.kinds.names[kind]
             yield self._sample(metrics.CALLS, it.calls, collective=collective)
-            if it.calls > it.unsized:
+            if it.calls > it.unsized and collective not in _WITHOUT_BYTES:
                 yield self._sample(metrics.BYTES, it.bytes, collective=collective)
                 if it.calls > it.anonymous:
                     yield self._sample(metrics.BUS_BYTES, it.bus_bytes, collective=collective)

@@ -1,0 +1,163 @@
+"""What NCCL and RCCL jobs do: collectives, bytes, communicators and errors by process, from probes on their calls."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from exporter.bpf import object_path
+from exporter.bpf.events import Events
+from exporter.bpf.hooks import Hook
+from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.library import Library
+from exporter.bpf.probe import Probes
+from exporter.bpf.safety import Protection, protection
+from exporter.cuda.metrics import MAP_FULL
+from exporter.ledger import Ledger
+from exporter.model import Metric, Sample, Unavailable
+from exporter.nccl import metrics
+from exporter.nccl.activity import Activity, clear, read
+from exporter.nccl.functions import COVERABLE, FUNCTIONS, family
+from exporter.nccl.layouts import Layouts
+from exporter.nccl.samples import Kinds, comm_hash, function, samples
+from exporter.nccl.spans import span
+from exporter.node import Flag, Node
+from exporter.push import SPANS_DROPPED
+from exporter.resolve.communicators import Member
+from exporter.series import SeriesLimit
+
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+FLAGS = (
+    Flag("spans-per-second", 1000, "Calls at most that are told one by one; what exceeds it is counted."),
+    Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
+)
+
+
+def create(node: Node) -> Nccl:
+    return Nccl(node)
+
+
+class Nccl:
+    """The probes of bpf/nccl.bpf.c: one object and its Probes, which Targets attaches to libraries as it finds them."""
+
+    name = "nccl"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
+        self._returns = False
+
+    def start(self) -> None:
+        """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
+        if problem := _problem(self._node.settings):
+            raise Unavailable(problem)
+        constants = {"spans_per_second": self._node.settings["spans-per-second"]}
+        try:
+            self._object = Object(object_path(self.name), constants=constants)
+        except BpfError as error:
+            raise Unavailable(f"the NCCL probes cannot be loaded: {error}", "see accel-exporter doctor") from error
+        self._kinds = Kinds.of(self._object.types)
+        self._layouts = Layouts(self._object.maps["layouts"])
+        self._ledger = Ledger[Activity](
+            partial(read, self._object.maps, self._kinds.none), self._clear, self._node.processes, self._node.proc
+        )
+        self._probes = Probes(
+            self.name,
+            self._object,
+            self._table(layout=0),
+            hits=self._hits,
+            protection=partial(protection, self._node.proc),
+            returns_allowed=self._returns_allowed,
+            costs=self._node.trial.costs,
+            coverable=COVERABLE,
+            family=family,
+            listener=self,
+            hooks_of=self._hooks_of,
+        )
+        self._events = Events()
+        self._events.add(self._object.maps["nccl_spans"], self._receive)
+        self._events.start("nccl spans")
+        self._node.targets.want(self._probes)
+
+    def collect(self) -> Iterator[Sample]:
+        yield from self._limit.apply(self._of_processes())
+        yield from self._probes.collect()
+        yield from self._events.collect()
+        yield from self._losses()
+
+    def _of_processes(self) -> Iterator[Sample]:
+        members: list[Member] = []
+        for process in self._ledger.processes():
+            yield from samples(process, self._kinds, self._node.clock.wall_ns, self._returns)
+            for it in process.activity.communicators:
+                members.append(Member(process.pid, comm_hash(it.hash), it.rank, it.nranks))
+        self._node.communicators.tell(members)
+
+    def problems(self) -> Iterator[str]:
+        """What is not probed, and why; for the landing page."""
+        for state in self._probes.states():
+            if not state.attached:
+                yield f"{state.symbol} in {state.library}: {state.reason}"
+        for library, names in self._probes.uncovered().items():
+            for name in names:
+                yield f"{name} in {library}: a function that no probe covers"
+
+    def close(self) -> None:
+        """Unloads; Targets has detached before. Nothing else may be called afterwards."""
+        self._events.close()
+        self._object.close()
+
+    # What Targets tells through Probes (exporter.bpf.probe.Listener).
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        if not any(family(name) == "nccl" for name in library.functions):
+            return  # a driver: that its process captures graphs is of no interest without NCCL
+        self._ledger.started(pid)
+        if from_first_call:
+            self._object.maps["covered"].set(pid, 1)
+
+    def process_ended(self, pid: int) -> None:
+        self._ledger.ended(pid)
+
+    def process_replaced(self, pid: int) -> None:
+        self._ledger.ended(pid)
+        self._node.processes.forget(pid)
+
+    def _clear(self, pid: int) -> None:
+        clear(self._object.maps, pid)
+        self._object.programs["forget"].run(struct.pack("=Q", pid))
+        self._object.maps["covered"].delete(pid)
+
+    def _hooks_of(self, library: Library) -> Mapping[str, Sequence[Hook]]:
+        return self._table(self._layouts.number(library))
+
+    def _table(self, layout: int) -> dict[str, list[Hook]]:
+        return {it.name: it.hooks(self._object.types, api, layout) for api, it in enumerate(FUNCTIONS, 1)}
+
+    def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
+        self._returns, reason = self._node.trial.returns_allowed(users)
+        return self._returns, reason
+
+    def _hits(self) -> Mapping[str, int]:
+        counted = {api: calls for api, calls in self._object.maps["hits"].items() if calls}
+        return {function(api).name: calls for api, calls in counted.items()}
+
+    def _losses(self) -> Iterator[Sample]:
+        counted = self._object.globals()
+        for name in self._object.maps:
+            if f"{name}_lost" in counted and name != "nccl_spans":
+                yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"nccl_{name}"})
+        yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "nccl_rate_limit"})
+
+    def _receive(self, record: Any) -> None:
+        self._node.spans(span(record, self._kinds, self._node.clock, self._node.processes.labels(record.tgid)))
+
+
+def _problem(settings: Mapping[str, Any]) -> str:
+    """What is wrong with the settings, empty if nothing is."""
+    for name, least, most in (("spans-per-second", 0, 1 << 30), ("series-limit", 1, 1 << 24)):
+        if not least <= settings[name] <= most:
+            return f"--collector.nccl.{name} is {settings[name]}: it has to be from {least} to {most}"
+    return ""

@@ -1,0 +1,63 @@
+"""The NCCL collector on real processes with stand-in libraries, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from exporter.bpf.targets import Targets
+from exporter.collectors.nccl import FLAGS, Nccl
+from exporter.model import Span
+from exporter.node import Node
+from exporter.resolve.process import ProcessTable
+from tests.bpf.cuda_node import BUILD, WITHIN, Observed, Script, build_standins, eventually, started
+
+__all__ = ["BUILD", "Observed", "Rank", "build_standins", "eventually", "observe", "started"]
+
+PRELUDE = """
+from ctypes import c_char, c_int
+class Id(ctypes.Structure): _fields_ = [('internal', c_char * 128)]
+class Config(ctypes.Structure):
+    _fields_ = [('size', c_size_t), ('magic', c_int), ('version', c_int), ('blocking', c_int)]
+def init(rank, nranks, name, library=None):
+    comm = c_void_p()
+    lib_ = library or lib
+    assert not lib_.ncclCommInitRank(byref(comm), nranks, Id(name), rank)
+    return comm
+def reduce_all(comm, count, type=7, library=None):
+    return (library or lib).ncclAllReduce(None, None, size(count), type, 0, comm, c_void_p(0x51))
+"""
+
+
+class Rank(Script):
+    """A Python process that calls a stand-in NCCL through ctypes; `run` executes lines in it and gives their `out`."""
+
+    def __init__(self, library: str | Path = "libnccl.so.2", libraries: Path = BUILD) -> None:
+        super().__init__(library, libraries)
+        self.run(PRELUDE)
+
+
+@contextmanager
+def observe(**settings: Any) -> Iterator[Observed]:
+    """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
+    spans: list[Span] = []
+    targets = Targets()
+    defaults = {flag.name: flag.default for flag in FLAGS}
+    chosen = {key.replace("_", "-"): value for key, value in settings.items()}
+    assert chosen.keys() <= defaults.keys()
+    node = Node(defaults | chosen, ProcessTable(), targets, spans.append)
+    nccl = Nccl(node)
+    nccl.start()
+    try:
+        targets.start()
+        try:
+            assert targets.scanned.wait(WITHIN)
+            observed = Observed(nccl, targets, spans)
+            observed.node = node
+            yield observed
+        finally:
+            targets.close()
+    finally:
+        nccl.close()

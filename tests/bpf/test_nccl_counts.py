@@ -1,0 +1,301 @@
+"""NCCL calls, bytes, communicators and errors are counted exactly, for each process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from exporter.resolve.communicators import Member
+from tests.bpf.nccl_node import BUILD, Observed, Rank, build_standins, eventually, observe, started
+
+pytestmark = pytest.mark.needs_bpf
+
+CALLS = "nccl_collective_calls_total"
+BYTES = "nccl_collective_bytes_total"
+BUS = "nccl_collective_bus_bytes_total"
+INFO = "nccl_communicator_info"
+ERRORS = "nccl_errors_total"
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    build_standins()
+    with observe(spans_per_second=100_000) as observed:
+        yield observed
+
+
+@pytest.fixture
+def rank(observed: Observed) -> Iterator[Rank]:
+    with started(observed, Rank()) as rank:
+        yield rank
+
+
+def by_collective(observed: Observed, metric: str, pid: int) -> dict[str, int]:
+    return {dict(labels)["collective"]: value for labels, value in observed.values(metric, pid).items()}
+
+
+def communicators(observed: Observed, pid: int) -> set[tuple[str, str, str, str]]:
+    names = ("comm_hash", "rank", "nranks", "cuda_device")
+    return {tuple(dict(labels)[name] for name in names) for labels in observed.values(INFO, pid)}
+
+
+EVERY = """
+c = init(3, 8, b'every')
+n, st, f16 = size(1000), c_void_p(0x51), 6
+lib.ncclAllReduce(None, None, n, f16, 0, c, st)
+lib.ncclReduceScatter(None, None, n, f16, 0, c, st)
+lib.ncclAllGather(None, None, n, f16, c, st)
+lib.ncclBroadcast(None, None, n, f16, 1, c, st)
+lib.ncclBcast(None, n, f16, 1, c, st)
+lib.ncclReduce(None, None, n, f16, 0, 1, c, st)
+lib.ncclSend(None, n, f16, 2, c, st)
+lib.ncclRecv(None, n, f16, 2, c, st)
+lib.ncclAlltoAll(None, None, n, f16, c, st)
+lib.ncclGather(None, None, n, f16, 1, c, st)
+lib.ncclScatter(None, None, n, f16, 1, c, st)
+lib.ncclPutSignal(None, n, f16, 2, None, size(0), 0, 0, 0, c, st)
+lib.ncclSignal(2, 0, 0, 0, c, st)
+lib.ncclWaitSignal(1, None, c, st)
+lib.ncclAllReduceConfig(None, None, n, f16, 0, c, st, None)
+lib.ncclReduceConfig(None, None, n, f16, 0, 1, c, st, None)
+lib.ncclAllGatherConfig(None, None, n, f16, c, st, None)
+"""
+
+
+def test_every_collective(observed: Observed, rank: Rank) -> None:
+    """Each function counts once under its collective, with the bytes it named and those nccl-tests would count."""
+    rank.run(EVERY)
+    calls = by_collective(observed, CALLS, rank.pid)
+    twice = {"AllReduce", "Reduce", "AllGather", "Broadcast"}
+    once = {"ReduceScatter", "Send", "Recv", "AlltoAll", "Gather", "Scatter", "PutSignal", "Signal", "WaitSignal"}
+    assert dict.fromkeys(twice, 2) | dict.fromkeys(once, 1) == calls
+    sized = {name: 2000 * count for name, count in calls.items() if name not in ("Signal", "WaitSignal")}
+    assert sized == by_collective(observed, BYTES, rank.pid)
+    factors = {"AllReduce": 2 * 7 / 8} | dict.fromkeys(
+        ["ReduceScatter", "AllGather", "AlltoAll", "Gather", "Scatter"], 7
+    )
+    expected = {name: bytes * factors.get(name, 1) for name, bytes in sized.items()}
+    assert expected == by_collective(observed, BUS, rank.pid)
+    assert {} == observed.values("nccl_collective_unsized_calls_total", rank.pid)
+    assert {} == observed.values("nccl_collective_anonymous_calls_total", rank.pid)
+
+
+def test_23_calls(observed: Observed, rank: Rank) -> None:
+    """23 calls give 23, at the time of the last one, each with its host time."""
+    rank.run("c = init(0, 2, b'a')\nfor i in range(23): reduce_all(c, 1 << 20)")
+    assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
+    assert 23 * 4 << 20 == observed.value(BYTES, rank.pid, collective="AllReduce")
+    assert 23 == sum(observed.value("nccl_enqueue_seconds", rank.pid, collective="AllReduce").counts)
+    assert 1 == sum(observed.value("nccl_communicator_operation_seconds", rank.pid, operation="Init").counts)
+    assert time.time() == pytest.approx(observed.value("nccl_last_call_timestamp_seconds", rank.pid), abs=5)
+    assert 0 == observed.value("nccl_calls_in_flight", rank.pid)
+
+
+TYPE_BYTES = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1]
+
+
+def test_every_type(observed: Observed, rank: Rank) -> None:
+    """Bytes are counted by the size of the type; a type from the future counts as unsized."""
+    rank.run("c = init(0, 2, b'a')\nfor type in range(13): reduce_all(c, 1000, type)")
+    assert 1000 * sum(TYPE_BYTES) == observed.value(BYTES, rank.pid, collective="AllReduce")
+    assert 1 == observed.value("nccl_collective_unsized_calls_total", rank.pid, collective="AllReduce")
+
+
+def test_communicators_of_a_process(observed: Observed, rank: Rank) -> None:
+    """Every communicator is told with its rank: made one by one, all at once, split, shrunk, grown."""
+    hashes = rank.run(
+        "c = init(5, 8, b'world')\n"
+        "def look(c): return ctypes.string_at(c.value + 246944, 8)[::-1].hex()\n"
+        "many = (c_void_p * 3)(); lib.ncclCommInitAll(many, 3, None)\n"
+        "made = [c] + [c_void_p(it) for it in many]\n"
+        "for call in ('lib.ncclCommSplit(c, 1, 2, byref(n), None)',\n"
+        "             'lib.ncclCommShrink(c, None, 1, byref(n), None, 0)',\n"
+        "             'lib.ncclCommGrow(c, 9, None, 5, byref(n), None)',\n"
+        "             'lib.ncclCommInitRankScalable(byref(n), 4, 1, 1, byref(Id(b\"s\")), None)'):\n"
+        "    n = c_void_p(); assert not eval(call); made.append(n)\n"
+        "n = c_void_p(); lib.ncclCommSplit(c, -1, 2, byref(n), None)\n"
+        "out = [look(it) for it in made]"
+    )
+    ranks = [("5", "8"), ("0", "3"), ("1", "3"), ("2", "3"), ("2", "4"), ("5", "7"), ("5", "9"), ("1", "4")]
+    expected = {(hash, *who, who[0]) for hash, who in zip(hashes, ranks, strict=True)}
+    assert expected == communicators(observed, rank.pid)
+    members = {it for it in observed.node.communicators.all() if it.pid == rank.pid}
+    assert {Member(rank.pid, hash, int(it), int(n)) for hash, it, n, _ in expected} == members
+
+
+def test_ended_communicators(observed: Observed, rank: Rank) -> None:
+    """A destroyed or aborted communicator is told no longer; another at its address is told as itself."""
+    rank.run("a, b = init(0, 2, b'a'), init(1, 2, b'b'); reduce_all(a, 1); reduce_all(b, 1)")
+    assert {"0", "1"} == {it[1] for it in communicators(observed, rank.pid)}
+    rank.run("lib.ncclCommDestroy(a)")
+    assert {"1"} == {it[1] for it in communicators(observed, rank.pid)}
+    rank.run("lib.ncclCommAbort(b); d = init(2, 4, b'd'); reduce_all(d, 1)")
+    assert {("2", "4")} == {it[1:3] for it in communicators(observed, rank.pid)}
+
+
+def test_not_blocking(observed: Observed, rank: Rank) -> None:
+    """A communicator that is still being made is no error, and is told as soon as it can be read."""
+    rank.run(
+        "c = c_void_p(); k = Config(24, 0, 0, 0); out = lib.ncclCommInitRankConfig(byref(c), 4, Id(b'n'), 1, byref(k))"
+    )
+    assert set() == communicators(observed, rank.pid)
+    rank.run("e = c_int(); lib.ncclCommGetAsyncError(c, byref(e)); reduce_all(c, 1)")
+    assert {("1", "4")} == {it[1:3] for it in communicators(observed, rank.pid)}
+    assert {} == observed.values(ERRORS, rank.pid)
+
+
+def test_late_attach() -> None:
+    """Communicators that were made before the exporter came are told from their first call on."""
+    build_standins()
+    with Rank() as rank:
+        rank.run("c = init(6, 8, b'old')\nfor i in range(9): reduce_all(c, 1)")
+        with observe() as observed:
+            started(observed, rank)
+            rank.run("for i in range(23): reduce_all(c, 1)")
+            assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
+            assert {("6", "8")} == {it[1:3] for it in communicators(observed, rank.pid)}
+            eventually(lambda: len(observed.spans) == 23, "spans")
+            assert list(range(9, 32)) == [span.attributes["nccl.sequence"] for span in observed.spans]
+
+
+def test_errors(observed: Observed, rank: Rank) -> None:
+    """A call that fails counts by its code; an asynchronous error counts once for each communicator that has it."""
+    rank.run(
+        "c = init(0, 2, b'a'); d = init(0, 2, b'd'); lib.standin_fail(b'ncclAllReduce', 3)\n"
+        "for i in range(3): reduce_all(c, 1)\n"
+        "lib.standin_fail(None, 0); lib.standin_async_error(c, 6); e = c_int()\n"
+        "for i in range(5): lib.ncclCommGetAsyncError(c, byref(e)); lib.ncclCommGetAsyncError(d, byref(e))"
+    )
+    expected = {
+        ("ncclAllReduce", "3", "ncclInternalError"): 3,
+        ("ncclCommGetAsyncError", "6", "ncclRemoteError"): 1,
+    }
+    names = ("api", "code", "error")
+    found = observed.values(ERRORS, rank.pid)
+    assert expected == {tuple(dict(labels)[name] for name in names): value for labels, value in found.items()}
+    assert 3 == observed.value(CALLS, rank.pid, collective="AllReduce")
+
+
+def test_groups(observed: Observed, rank: Rank) -> None:
+    """Calls in nested groups count each, the outermost group once, and its host time is its own."""
+    rank.run(
+        "c = init(0, 2, b'a')\n"
+        "for i in range(4):\n"
+        "    lib.ncclGroupStart(); lib.ncclGroupStart(); reduce_all(c, 1); lib.ncclGroupEnd()\n"
+        "    lib.ncclSend(None, size(1), 7, 1, c, None)\n"
+        "    lib.standin_stall(c_uint64(20 * 10**6)); lib.ncclGroupEnd()"
+    )
+    assert 4 == observed.value("nccl_groups_total", rank.pid)
+    assert {"AllReduce": 4, "Send": 4} == by_collective(observed, CALLS, rank.pid)
+    took = observed.value("nccl_enqueue_seconds", rank.pid, collective="GroupEnd")
+    assert 4 == sum(took.counts) and took.sum >= 0.08
+
+
+def test_in_flight(observed: Observed, rank: Rank) -> None:
+    """A call that does not return is in flight, and is none any more when it has."""
+    rank.run("c = init(0, 2, b'a')")
+    rank.begin("lib.standin_stall(c_uint64(2 * 10**9)); reduce_all(c, 1)")
+    eventually(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight", within=1.5)
+    eventually(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 0, "returned")
+
+
+def test_two_libraries_in_one_process(observed: Observed, rank: Rank) -> None:
+    """Communicators of two releases of NCCL in one process are read each by its own layout."""
+    other = BUILD / "nccl-2.27" / "libnccl.so.2"
+    rank.run(f"two = ctypes.CDLL({str(other)!r})")
+    rank.libraries.add(str(other))
+    started(observed, rank)
+    rank.run(
+        "a, b = init(1, 3, b'a'), init(4, 7, b'b', two)\n"
+        "for i in range(5): reduce_all(a, 10); reduce_all(b, 10, library=two)"
+    )
+    assert 10 == observed.value(CALLS, rank.pid, collective="AllReduce")
+    assert {("1", "3"), ("4", "7")} == {it[1:3] for it in communicators(observed, rank.pid)}
+    assert 5 * (2 * 40 * 2 // 3) + 5 * (2 * 40 * 6 // 7) == observed.value(BUS, rank.pid, collective="AllReduce")
+
+
+def test_rccl(observed: Observed) -> None:
+    """RCCL's functions that are made of others count once, as themselves, with the bytes of all counts."""
+    with started(observed, Rank("librccl.so.1", BUILD / "rccl")) as rank:
+        rank.run(
+            "c = init(1, 4, b'r'); counts = (c_size_t * 4)(10, 20, 30, 40)\n"
+            "for i in range(3): lib.ncclAllToAll(None, None, size(100), 7, c, None)\n"
+            "for i in range(5): lib.ncclAllToAllv(None, counts, counts, None, counts, counts, 6, c, None)"
+        )
+        assert {"AlltoAll": 3, "AlltoAllv": 5} == by_collective(observed, CALLS, rank.pid)
+        assert {"AlltoAll": 1200, "AlltoAllv": 1000} == by_collective(observed, BYTES, rank.pid)
+        assert {"AlltoAll": 3600, "AlltoAllv": 800} == by_collective(observed, BUS, rank.pid)
+        assert {} == observed.values("nccl_groups_total", rank.pid)
+
+
+def test_static_nccl(observed: Observed) -> None:
+    """A library that has NCCL inside and exports none of it is found by its symbols."""
+    with started(observed, Rank("libtorch_cuda.so", BUILD / "static")) as rank:
+        rank.run("lib.torch_all_reduce(23, size(1000))")
+        assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
+        assert 46000 == observed.value(BYTES, rank.pid, collective="AllReduce")
+        assert {("5", "8")} == {it[1:3] for it in communicators(observed, rank.pid)}
+
+
+HOSTILE = """
+import mmap
+def call(address): return lib.ncclAllReduce(None, None, size(1), 7, 0, c_void_p(address), None)
+page = mmap.mmap(-1, 1 << 20); at = ctypes.addressof(c_char.from_buffer(page))
+lib.standin_ignore = None
+for address in (0, 1, 0xffffffffffffffff, 0x7fffffffffff, 0xffff888000000000):
+    pid = os.fork()
+    if not pid:
+        call(address); os._exit(0)
+    os.waitpid(pid, 0)
+def forge(hash, rank, nranks, magic=0x0280028002800280):
+    ctypes.memset(at, 0, 1 << 20)
+    c_uint64.from_address(at).value = magic; c_uint64.from_address(at + 246944).value = hash
+    c_int.from_address(at + 246952).value = rank; c_int.from_address(at + 246956).value = nranks
+    call(at)
+for who in ((0, 0, 2), (1, -1, 2), (1, 2, 2), (1, 0, 0), (1, 0, 1 << 30), (1, 0, -5), (1, 0, 2, 7)): forge(*who)
+"""
+
+
+def test_hostile_communicators(observed: Observed, rank: Rank) -> None:
+    """Pointers to nothing, and memory that cannot be a communicator, harm nobody and are told as nobody's."""
+    rank.run(HOSTILE)
+    assert 7 == observed.value(CALLS, rank.pid, collective="AllReduce")
+    assert 7 == observed.value("nccl_collective_anonymous_calls_total", rank.pid, collective="AllReduce")
+    assert 28 == observed.value(BYTES, rank.pid, collective="AllReduce")
+    assert {} == observed.values(BUS, rank.pid)
+    assert set() == communicators(observed, rank.pid)
+
+
+def test_the_end_of_a_process(observed: Observed) -> None:
+    """When a job ends its counters stay, and its communicators go."""
+    with started(observed, Rank()) as rank:
+        rank.run("c = init(0, 2, b'a')\nfor i in range(3): reduce_all(c, 1)")
+        rank.process.kill()
+        rank.process.wait()
+        eventually(lambda: not observed.kernel("calls", rank.pid), "the end noticed")
+        assert 3 == observed.value(CALLS, rank.pid, collective="AllReduce")
+        assert set() == communicators(observed, rank.pid)
+        for map in ("in_flight", "communicators", "threads", "durations", "covered"):
+            assert [] == observed.kernel(map, rank.pid)
+
+
+def test_threads_and_a_forked_child(observed: Observed, rank: Rank) -> None:
+    """Calls of eight threads are counted exactly, and a forked child's are its own."""
+    child = rank.run(
+        "cs = [init(i, 8, b't') for i in range(8)]\n"
+        "def work(c):\n"
+        "    for i in range(500): reduce_all(c, 1)\n"
+        "ts = [threading.Thread(target=work, args=(c,)) for c in cs]\n"
+        "for t in ts: t.start()\n"
+        "for t in ts: t.join()\n"
+        "out = os.fork()\n"
+        "if not out:\n"
+        "    for i in range(5): reduce_all(cs[0], 1)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(out, 0)"
+    )
+    assert 4000 == observed.value(CALLS, rank.pid, collective="AllReduce")
+    assert {(str(i), "8") for i in range(8)} == {it[1:3] for it in communicators(observed, rank.pid)}
+    assert 5 == observed.value(CALLS, child, collective="AllReduce")
