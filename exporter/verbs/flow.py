@@ -15,6 +15,8 @@ Constants = frozenset[int | None]
 UNKNOWN: Constants = frozenset({None})
 MAX_CODE = 1 << 16
 """Bytes of a function that are looked at."""
+_MOST = 8
+"""Constants that a register may hold before it counts as unknown."""
 
 _WIDTHS = {  # the general registers of x86-64 by the names of their parts
     part: f"r{base}"
@@ -22,6 +24,8 @@ _WIDTHS = {  # the general registers of x86-64 by the names of their parts
     for part in (f"r{base}", f"e{base}", base, f"{base[0]}l", f"{base}l" if base[1] in "ip" else f"{base[0]}h")
 } | {f"r{number}{width}": f"r{number}" for number in range(8, 16) for width in ("", "d", "w", "b")}
 _X86_PRESERVED = frozenset({"rbx", "rbp", "rsp", "r12", "r13", "r14", "r15"})
+_STACK = frozenset({"rsp", "rbp", "sp", "x29"})
+_SPILLED = "stack:"
 _ARM_PRESERVED = frozenset({f"x{number}" for number in range(19, 30)} | {"sp"})
 
 
@@ -81,7 +85,7 @@ class Code:
         capstone = self._capstone
         if instruction.group(capstone.CS_GRP_CALL):
             preserved = _ARM_PRESERVED if self.arm else _X86_PRESERVED
-            return {name: values for name, values in state.items() if name in preserved}
+            return {name: values for name, values in state.items() if name in preserved or name.startswith(_SPILLED)}
         if instruction.group(capstone.CS_GRP_RET):
             return None
         if instruction.group(capstone.CS_GRP_JUMP):
@@ -90,11 +94,25 @@ class Code:
                 earlier = branched.get(target.imm)
                 branched[target.imm] = dict(state) if earlier is None else _merge(earlier, state)
             return None if instruction.mnemonic in ("jmp", "notrack jmp", "b", "br") else state
-        assigned = self._assigned(instruction, state)
+        assigned = self._moved(instruction, state) or self._assigned(instruction, state)
         for register in self.written(instruction):
             state.pop(register, None)
+            for name in [name for name in state if name.startswith(f"{_SPILLED}{register}")]:
+                del state[name]
         state.update(assigned)
-        return state
+        return {name: values for name, values in state.items() if values != UNKNOWN}
+
+    def _moved(self, instruction: Any, state: dict[str, Constants]) -> dict[str, Constants]:
+        """What a load from the stack or a store to it moves, which is how compilers keep values across calls."""
+        mnemonic, operands = instruction.mnemonic, instruction.operands
+        memory = next((found for o in operands if (found := self.memory(instruction, o))), None)
+        if memory is None or memory[0] not in _STACK or mnemonic not in ("mov", "ldr", "str", "ldp", "stp"):
+            return {}
+        registers = [name for operand in operands if (name := self.register(instruction, operand))]
+        places = [f"{_SPILLED}{memory[0]}{memory[1] + 8 * index:+}" for index in range(len(registers))]
+        stores = mnemonic.startswith("st") or mnemonic == "mov" and not self.register(instruction, operands[0])
+        to, of = (places, registers) if stores else (registers, places)
+        return {target: state.get(source, UNKNOWN) for target, source in zip(to, of, strict=True)}
 
     def _assigned(self, instruction: Any, state: dict[str, Constants]) -> dict[str, Constants]:
         """The register that gets constants by this instruction, with them."""
@@ -118,7 +136,7 @@ class Code:
             values = frozenset({None if value is None else value + added for value in sources[1]})
         elif mnemonic == "csel":
             values = sources[1] | sources[2]
-        return {target: values} if target and values != UNKNOWN else {}
+        return {target: values} if target else {}
 
     def _name(self, instruction: Any, register: int) -> str:
         name: str = instruction.reg_name(register) or ""
@@ -130,6 +148,3 @@ class Code:
 def _merge(one: dict[str, Constants], other: dict[str, Constants]) -> dict[str, Constants]:
     merged = {name: one.get(name, UNKNOWN) | other.get(name, UNKNOWN) for name in one.keys() | other.keys()}
     return {name: values for name, values in merged.items() if values != UNKNOWN and len(values) <= _MOST}
-
-
-_MOST = 8

@@ -1,0 +1,35 @@
+"""What to tell people about how the functions of an RDMA provider were found."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from exporter.verbs.providers import OPS, Found
+
+_DATA_PATH = ("post_send", "post_recv", "poll_cq")
+_DO = "restart its jobs while the exporter runs: functions are then learnt as they are set"
+
+
+def says(library: str, found: Found) -> tuple[bool, str, str]:
+    """Whether the data path of a provider is found whole, what there is to say of it, and what to do if not."""
+    missing = [op for op in _DATA_PATH if op not in found.functions and op in found.refused]
+    versions = {op: len(found.functions[op]) for op in OPS if op in found.functions}
+    listed = ", ".join(f"{op} ({count} versions)" if count > 1 else op for op, count in versions.items())
+    parts = [f"{library}: found {listed}" if listed else f"{library}: no function is certain"]
+    parts += [f"not {', '.join(which)}: {_clause(why)}" for why, which in _by_reason(found.refused).items()]
+    if found.incomplete:
+        parts.append(_clause(found.incomplete))
+    whole = not missing and not found.incomplete
+    return whole, "; ".join(parts), "" if whole else _DO
+
+
+def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for op, why in refused.items():
+        grouped[why].append(op)
+    return grouped
+
+
+def _clause(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].removesuffix(".")
