@@ -1,0 +1,125 @@
+"""RDMA devices: every counter that the kernel has of them, their links, negative acknowledgements and pauses."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from exporter.bpf import status
+from exporter.infiniband import drivers, metrics, node_exporter, sysfs
+from exporter.infiniband.device import Device
+from exporter.infiniband.ethtool import Ethtool
+from exporter.infiniband.watches import Read, Watches
+from exporter.model import Metric, Sample, Unavailable
+from exporter.node import Node
+from exporter.options import Option, SettingsError, Value
+from exporter.series import SeriesLimit
+
+SWITCH, EXCLUDE = "collector.infiniband", "collector.infiniband.exclude"
+INTERVAL, DEADLINE = "collector.infiniband.interval", "collector.infiniband.deadline"
+SERIES_LIMIT, COMPATIBLE = "collector.infiniband.series-limit", "compat.node-exporter"
+OPTIONS = (
+    Option(SWITCH, True, "counters and links of RDMA devices", "collectors"),
+    Option(
+        EXCLUDE, (), "devices that are left alone; * and ? stand for any characters", "collectors", metavar="NAME,NAME"
+    ),
+    Option(
+        INTERVAL,
+        5.0,
+        "between two readings of a device; 32-bit counters are only followed if this is short",
+        "collectors",
+        duration=True,
+    ),
+    Option(DEADLINE, 5.0, "how long a reading may take before the device is given up", "collectors", duration=True),
+    Option(SERIES_LIMIT, 10_000, "series at most; what exceeds it is folded", "collectors"),
+    Option(COMPATIBLE, False, "also node_exporter's series of InfiniBand, in its names and units", "collectors"),
+)
+METRICS = (*(value for value in vars(metrics).values() if isinstance(value, Metric)), *node_exporter.METRICS)
+LONGEST_INTERVAL = 30.0
+
+log = logging.getLogger(__name__)
+
+
+def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
+    """The collector's settings; None when it is switched off. Raises SettingsError."""
+    if not values[SWITCH]:
+        if values[COMPATIBLE]:
+            raise SettingsError(f"{COMPATIBLE} has no effect without {SWITCH}; give both")
+        return None
+    if not 1 <= float(str(values[INTERVAL])) <= LONGEST_INTERVAL:
+        raise SettingsError(f"{INTERVAL}: 1s is the least and {LONGEST_INTERVAL:g}s the most")
+    if float(str(values[DEADLINE])) < 0.1:
+        raise SettingsError(f"{DEADLINE}: 100ms is the least")
+    return values
+
+
+def create(node: Node) -> Infiniband:
+    return Infiniband(node)
+
+
+class Infiniband:
+    """Watches every RDMA device of the node that is not excluded, also those that come later."""
+
+    name = "infiniband"
+
+    def __init__(self, node: Node) -> None:
+        settings = node.settings
+        self._node = node
+        self._excluded: tuple[str, ...] = settings[EXCLUDE]
+        self._limit = SeriesLimit(self.name, int(settings[SERIES_LIMIT]))
+        self._drivers = drivers.load()
+        self._ethtool: Ethtool | None = None
+        self._watches = Watches(self._make, float(settings[INTERVAL]), float(settings[DEADLINE]))
+        self._problems: list[str] = []
+
+    def start(self) -> None:
+        """Opens what interfaces are asked with. Devices are looked for at every scrape: drivers may be loaded later."""
+        try:
+            self._ethtool = Ethtool()
+        except OSError as error:
+            log.warning("pauses (PFC) are not seen: there is no socket to ask interfaces with: %s", error.strerror)
+
+    def collect(self) -> Iterator[Sample]:
+        """What the last readings gave. Raises Unavailable when there is no RDMA device."""
+        self._watches.follow(self._devices())
+        yield from self._limit.apply(self._samples())
+
+    def problems(self) -> Iterator[str]:
+        """For the landing page: devices that cannot be read."""
+        yield from self._problems
+
+    def close(self) -> None:
+        self._watches.close()
+        if self._ethtool is not None:
+            self._ethtool.close()
+
+    def _devices(self) -> list[str]:
+        try:
+            found = sysfs.devices(self._node.sys)
+        except OSError:
+            found = {}
+        names = [name for name in found if not any(fnmatch.fnmatchcase(name, it) for it in self._excluded)]
+        if not names:
+            self._watches.close()
+            reason = (
+                "all RDMA devices are excluded" if found else f"no RDMA device in {self._node.sys}/class/infiniband"
+            )
+            raise Unavailable(reason)
+        return names[: sysfs.MOST_DEVICES]
+
+    def _make(self, name: str) -> Read:
+        path = self._node.sys / "class/infiniband" / name
+        return Device(path, self._drivers, self._node.posted, self._ethtool, bool(self._node.settings[COMPATIBLE])).read
+
+    def _samples(self) -> Iterator[Sample]:
+        problems = []
+        for name, shown in self._watches.shown():
+            yield from shown.samples
+            yield metrics.SUCCESS.sample(int(not shown.failure), {"device": name})
+            if shown.age is not None:
+                yield status.SOURCE_AGE.sample(shown.age, {"source": f"infiniband_{name}"})
+            if shown.failure:
+                problems.append(shown.failure)
+        self._problems = problems

@@ -1,0 +1,149 @@
+"""One RDMA device over time: each reading becomes samples."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from exporter.infiniband import metrics, node_exporter, pauses, sysfs
+from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, Driver, Name, scale, unknown
+from exporter.infiniband.ethtool import Ethtool
+from exporter.infiniband.sysfs import Port, Reading
+from exporter.infiniband.widened import Excess, Ratio, Widened
+from exporter.model import Metric, Sample
+from exporter.verbs.posted import Posted
+
+_SUMS: tuple[tuple[str, Metric], ...] = (
+    ("packets", metrics.PACKETS_SENT),
+    ("timeouts", metrics.TIMEOUTS),
+    ("retransmitted", metrics.RETRANSMITTED),
+    ("ecn_marked", metrics.ECN_MARKED),
+)
+_KINDS: tuple[tuple[str, Metric], ...] = (
+    ("received", metrics.NAKS_RECEIVED),
+    ("sent", metrics.NAKS_SENT),
+    ("cnps", metrics.CNPS),
+)
+
+
+class Device:
+    """Reads its device when asked, in whichever thread asks; one at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        drivers: Mapping[str, Driver],
+        posted: Posted,
+        ethtool: Ethtool | None,
+        compatible: bool,
+    ) -> None:
+        """`compatible`: with node_exporter's names too. Without `ethtool` there is nothing of network interfaces."""
+        self._path, self._drivers, self._posted = path, drivers, posted
+        self._ethtool, self._compatible = ethtool, compatible
+        self._widened = Widened()
+        self._ratios: dict[int, Ratio] = {}
+        self._excesses: dict[int, Excess] = {}
+
+    def read(self) -> list[Sample]:
+        """One reading. Raises OSError when the device is gone."""
+        return list(self._samples(sysfs.read(self._path)))
+
+    def _samples(self, reading: Reading) -> Iterator[Sample]:
+        driver = self._drivers.get(reading.driver) or unknown(reading.driver)
+        yield metrics.DEVICE_INFO.sample(
+            1,
+            {
+                "device": reading.device,
+                "driver": reading.driver,
+                "firmware": reading.firmware,
+                "board_id": reading.board_id,
+                "hca_type": reading.hca_type,
+                "pci_bus_id": reading.bus_id,
+            },
+        )
+        if self._compatible:
+            yield node_exporter.of_device(reading)
+        failed = reading.unreadable
+        for port in reading.ports:
+            labels = {"device": reading.device} | ({"port": str(port.number)} if port.number else {})
+            values = self._values(port, driver)
+            yield from _counters(values, driver, labels)
+            if port.number:
+                only = len(reading.ports) == 2
+                yield from self._meanings(driver, port, values, labels, only)
+                yield from _link(driver, port, values, labels)
+                yield from self._interface(reading.bus_id, port, labels, failed)
+                if self._compatible:
+                    yield from node_exporter.of_port(port, values, labels)
+        for error, count in sorted(failed.items()):
+            yield metrics.UNREADABLE.sample(count, {"device": reading.device, "error": error})
+
+    def _values(self, port: Port, driver: Driver) -> dict[Name, int]:
+        return {
+            name: scale(name)
+            * self._widened.see((port.number, *name), value, driver.narrow(name) and not driver.gauge(name), identity)
+            for name, value, identity in sysfs.names(port.groups)
+        }
+
+    def _meanings(
+        self, driver: Driver, port: Port, values: Mapping[Name, int], labels: Mapping[str, str], only: bool
+    ) -> Iterator[Sample]:
+        for what, metric in _SUMS:
+            total = driver.total(what, values)
+            if total is not None:
+                yield metric.sample(total, labels)
+        for what, metric in _KINDS:
+            for kind, count in driver.by_kind(what, values).items():
+                yield metric.sample(count, {**labels, "kind": kind})
+        naks, packets = driver.by_kind("received", values), driver.total("packets", values)
+        if naks and packets is not None:
+            ratio = self._ratios.setdefault(port.number, Ratio())
+            for kind, share in ratio.see(time.monotonic(), naks, packets).items():
+                yield metrics.NACK_RATIO.sample(share, {**labels, "kind": kind})
+        sent, seen = driver.total("bytes", values), self._posted.seen(self._path.name, port.number, only)
+        if sent is not None and seen is not None:
+            excess = self._excesses.setdefault(port.number, Excess())
+            yield metrics.UNATTRIBUTED.sample(excess.see(sent, seen.bytes, seen.since), labels)
+
+    def _interface(
+        self, bus_id: str, port: Port, labels: Mapping[str, str], failed: dict[str, int]
+    ) -> Iterator[Sample]:
+        if self._ethtool is None or not port.netdev or not bus_id:
+            return
+        try:
+            yield from pauses.samples(self._ethtool.statistics(port.netdev, bus_id), labels)
+        except OSError as error:
+            name = "NETDEV_" + errno.errorcode.get(error.errno or 0, "OTHER")
+            failed[name] = failed.get(name, 0) + 1
+
+
+def _counters(values: Mapping[Name, int], driver: Driver, labels: Mapping[str, str]) -> Iterator[Sample]:
+    for name, value in values.items():
+        metric = metrics.HW_VALUE if driver.gauge(name) else metrics.HW_COUNTER
+        yield metric.sample(value, {**labels, "group": name[0], "counter": name[1]})
+
+
+def _link(driver: Driver, port: Port, values: Mapping[Name, int], labels: Mapping[str, str]) -> Iterator[Sample]:
+    about = {"link_layer": port.link_layer, "netdev": port.netdev, "rate": port.rate}
+    yield metrics.PORT_INFO.sample(1, {**labels, **about})
+    for metric, value in (
+        (metrics.STATE, port.state),
+        (metrics.PHYSICAL_STATE, port.physical_state),
+        (metrics.SPEED, port.speed if port.active else None),
+        (metrics.WIDTH, port.width if port.active else None),
+        (metrics.DOWNED, _downed(driver, port, values)),
+    ):
+        if value is not None:
+            yield metric.sample(value, labels)
+
+
+def _downed(driver: Driver, port: Port, values: Mapping[Name, int]) -> int | None:
+    """Times the link went down. On Ethernet counters/link_downed stays 0 whatever happens, the interface's does not."""
+    own = driver.total("link_downed", values)
+    if own is not None:
+        return own
+    if port.link_layer == "InfiniBand":
+        return values.get((PORT_GROUP, "link_downed"), values.get((HW_GROUP, "link_downed")))
+    return port.carrier_losses

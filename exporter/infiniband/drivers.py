@@ -1,0 +1,105 @@
+"""What the counters of each driver mean (drivers.yaml)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+PORT_GROUP, HW_GROUP = "counters", "hw_counters"
+Name = tuple[str, str]
+"""A counter: its group and the name of its file."""
+Sum = tuple[tuple[Name, ...], ...]
+"""Counters to be added, each with those that stand in for it where it is not there."""
+Values = Mapping[Name, int]
+
+_TABLE = Path(__file__).with_name("drivers.yaml")
+_WORDS = frozenset({"port_xmit_data", "port_rcv_data"})
+_EXTENDED = frozenset({"port_xmit_data_64", "port_rcv_data_64"})
+_GAUGES = frozenset({"lifespan"})
+_SUMS = ("packets", "bytes", "timeouts", "retransmitted", "ecn_marked", "link_downed")
+_KINDS = ("received", "sent", "cnps")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One driver's counters. What it does not count is empty; `sums` and `kinds` hold what drivers.yaml describes."""
+
+    name: str
+    wraps: frozenset[str] | None
+    """Names in hw_counters/ that are 32 bits wide; None means all but `wide`."""
+    wide: frozenset[str]
+    gauges: frozenset[str]
+    sums: Mapping[str, Sum]
+    kinds: Mapping[str, Mapping[str, Sum]]
+
+    def narrow(self, name: Name) -> bool:
+        """Whether the device counts it in 32 bits and begins at 0 again."""
+        group, file = name
+        if group != HW_GROUP:
+            return False  # those stop at their end (InfiniBand's PortCounters) or have 64 bits
+        return file not in self.wide if self.wraps is None else file in self.wraps
+
+    def gauge(self, name: Name) -> bool:
+        return name[1] in self.gauges or name[1] in _GAUGES
+
+    def total(self, what: str, values: Values) -> int | None:
+        """Packets, bytes and the like; None where the driver does not tell."""
+        return add(self.sums.get(what, ()), values)
+
+    def by_kind(self, what: str, values: Values) -> dict[str, int]:
+        """NAKs or congestion notifications by kind, those that the driver tells."""
+        found = {kind: add(wanted, values) for kind, wanted in self.kinds.get(what, {}).items()}
+        return {kind: value for kind, value in found.items() if value is not None}
+
+
+def scale(name: Name) -> int:
+    """What a file's number has to be multiplied with: data is counted in words of 4 octets (InfiniBand Architecture
+    Specification, PortCounters; the kernel passes it on as it is).
+    """
+    return 4 if name[0].startswith(PORT_GROUP) and name[1] in _WORDS | _EXTENDED else 1
+
+
+def add(wanted: Sum, values: Values) -> int | None:
+    """The sum; None when nothing is wanted or not all of it is there."""
+    found = [next((values[name] for name in names if name in values), None) for names in wanted]
+    known = [value for value in found if value is not None]
+    return sum(known) if known and len(known) == len(found) else None
+
+
+def load() -> dict[str, Driver]:
+    """The drivers by the names that the kernel gives them."""
+    found: dict[str, Driver] = {}
+    for name, row in yaml.safe_load(_TABLE.read_text()).items():
+        driver = _driver(name, row)
+        found |= dict.fromkeys(row["kernel"], driver)
+    return found
+
+
+def unknown(name: str) -> Driver:
+    """A driver of which nothing is known: its counters are shown as they are."""
+    return Driver(name, frozenset(), frozenset(), frozenset(), {}, {})
+
+
+def _driver(name: str, row: Mapping[str, Any]) -> Driver:
+    wraps = row.get("wraps", [])
+    return Driver(
+        name,
+        None if wraps == "*" else frozenset(wraps),
+        frozenset(row.get("wide", [])),
+        frozenset(row.get("gauges", [])),
+        {what: _sum(row[what]) for what in _SUMS if what in row},
+        {what: {kind: _sum(names) for kind, names in row[what].items()} for what in _KINDS if what in row},
+    )
+
+
+def _sum(entries: Iterable[str]) -> Sum:
+    return tuple(tuple(_name(name) for name in entry.split("|")) for entry in entries)
+
+
+def _name(text: str) -> Name:
+    group, slash, file = text.rpartition("/")
+    return (group, file) if slash else (HW_GROUP, file)

@@ -1,0 +1,176 @@
+"""What the InfiniBand collector measures."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+PORT = ("device", "port")
+
+HW_COUNTER = Metric(
+    "rdma.port.hw_counter",
+    "A file of counters/ or hw_counters/ (the label group) of a port, or of the device where port is missing. "
+    "port_xmit_data and port_rcv_data are in bytes; what wraps at 32 bits in the device goes on counting here.",
+    Kind.COUNTER,
+    labels=(*PORT, "group", "counter"),
+)
+HW_VALUE = Metric(
+    "rdma.port.hw_value",
+    "A file beside the counters that counts nothing: how many there are now, or a setting, as the driver has it.",
+    Kind.GAUGE,
+    labels=(*PORT, "group", "counter"),
+)
+NAKS_RECEIVED = Metric(
+    "rdma.naks.received",
+    "Negative acknowledgements that this port received for what it sent: sequence, the peer missed a packet (one for "
+    "a gap, not for a packet); rnr, the peer had no receive buffer; implied, told by a later packet's number. Missing "
+    "where the driver does not count them.",
+    Kind.COUNTER,
+    labels=(*PORT, "kind"),
+)
+NAKS_SENT = Metric(
+    "rdma.naks.sent",
+    "Negative acknowledgements that this port sent, kinds as of rdma_naks_received_total. Missing where the driver "
+    "does not count exactly these.",
+    Kind.COUNTER,
+    labels=(*PORT, "kind"),
+)
+PACKETS_SENT = Metric(
+    "rdma.packets.sent",
+    "RDMA packets that this port sent, acknowledgements and retransmissions included; on an InfiniBand link all of "
+    "its packets. Missing where the driver does not count them.",
+    Kind.COUNTER,
+    labels=PORT,
+)
+NACK_RATIO = Metric(
+    "rdma.nack",
+    "Negative acknowledgements received over packets sent, by kind, within the last minute of readings. Missing where "
+    "nothing was sent, or the driver does not count either.",
+    Kind.GAUGE,
+    "1",
+    (*PORT, "kind"),
+)
+RETRANSMITTED = Metric(
+    "rdma.packets.retransmitted",
+    "Packets sent again. EFA has no negative acknowledgements: this over rdma_packets_sent_total is its loss.",
+    Kind.COUNTER,
+    labels=PORT,
+)
+TIMEOUTS = Metric(
+    "rdma.ack.timeouts",
+    "Acknowledgements that did not come in time, as the sender saw it.",
+    Kind.COUNTER,
+    labels=PORT,
+)
+ECN_MARKED = Metric(
+    "rdma.ecn.packets.marked",
+    "RDMA packets received that a switch had marked for congestion (ECN).",
+    Kind.COUNTER,
+    labels=PORT,
+)
+CNPS = Metric(
+    "rdma.cnp.packets",
+    "Congestion notification packets: sent to whoever sends here too fast; handled, received and followed; ignored.",
+    Kind.COUNTER,
+    labels=(*PORT, "kind"),
+)
+UNATTRIBUTED = Metric(
+    "rdma.bytes.unattributed",
+    "Bytes that this port sent beyond those seen posted since every process was observed: headers, acknowledgements, "
+    "retransmissions, answers to READs of peers, and what was posted around libibverbs (by GPUs, UCX rc_mlx5, EFA "
+    "direct, the kernel).",
+    Kind.COUNTER,
+    "{byte}",
+    PORT,
+)
+STATE = Metric(
+    "rdma.link.state",
+    "State of the link as InfiniBand numbers it: 1 down, 2 init, 3 armed, 4 active, 5 active and about to go down.",
+    Kind.GAUGE,
+    labels=PORT,
+)
+PHYSICAL_STATE = Metric(
+    "rdma.link.physical_state",
+    "Physical state of the link: 1 sleep, 2 polling, 3 disabled, 4 training, 5 up, 6 recovering from errors, 7 test.",
+    Kind.GAUGE,
+    labels=PORT,
+)
+SPEED = Metric(
+    "rdma.link.speed",
+    "Data rate that the link was negotiated to, all lanes together. Shown while it is up or comes up.",
+    Kind.GAUGE,
+    "By/s",
+    PORT,
+)
+WIDTH = Metric("rdma.link.width", "Lanes of the link now.", Kind.GAUGE, "{lane}", PORT)
+DOWNED = Metric(
+    "rdma.link.downed",
+    "Times the link went down: link_downed on InfiniBand (where many devices stop at 255), carrier losses on Ethernet.",
+    Kind.COUNTER,
+    labels=PORT,
+)
+DEVICE_INFO = Metric(
+    "rdma.device_info",
+    "Always 1: what an RDMA device is. driver is the kernel's.",
+    Kind.GAUGE,
+    labels=("device", "driver", "firmware", "board_id", "hca_type", "pci_bus_id"),
+)
+PORT_INFO = Metric(
+    "rdma.port_info",
+    "Always 1: link_layer is InfiniBand or Ethernet (RoCE), netdev the port's network interface, rate as the kernel "
+    "says it.",
+    Kind.GAUGE,
+    labels=(*PORT, "link_layer", "netdev", "rate"),
+)
+PFC_FRAMES = Metric(
+    "rdma.pfc.pause_frames",
+    "Pause frames of the port's network interface, received (somebody asks this port to wait) or sent, by priority; "
+    "priority all are those for the whole link.",
+    Kind.COUNTER,
+    labels=(*PORT, "priority", "direction"),
+)
+PFC_SECONDS = Metric(
+    "rdma.pfc.pause_time",
+    "Time for which the port's network interface was paused (received) or asked its peer to be (sent).",
+    Kind.COUNTER,
+    "s",
+    (*PORT, "priority", "direction"),
+)
+PFC_STORMS = Metric(
+    "rdma.pfc.pause_storms",
+    "Times the interface sent pauses for too long without end: warning; error, it gave up sending them.",
+    Kind.COUNTER,
+    labels=(*PORT, "severity"),
+)
+NETDEV = Metric(
+    "rdma.netdev.counter",
+    "Other counters of the port's network interface that concern RDMA, by the driver's own names (ethtool -S).",
+    Kind.COUNTER,
+    labels=(*PORT, "counter"),
+)
+PCI_STALLED = Metric(
+    "rdma.pci.stalled",
+    "Part of the last second in which the device had reads or writes for the host and PCIe took none.",
+    Kind.GAUGE,
+    "1",
+    (*PORT, "direction"),
+)
+QP_COUNTER = Metric(
+    "rdma.qp.hw_counter",
+    "Counters of queue pairs made since this was switched on, of one process (--collector.infiniband.qp-counters=pid), "
+    "or of all on the port; qp_type is empty where it is not told apart.",
+    Kind.COUNTER,
+    labels=(*PORT, "qp_type", "counter"),
+    process=True,
+)
+SUCCESS = Metric(
+    "accel_exporter.infiniband.device_success",
+    "1 when the device was read within its time, 0 when that is still going on or failed; then its series are missing.",
+    Kind.GAUGE,
+    labels=("device",),
+)
+UNREADABLE = Metric(
+    "accel_exporter.infiniband.files_unreadable",
+    "Counters of a device that could not be read at the last reading, by error.",
+    Kind.GAUGE,
+    labels=("device", "error"),
+)

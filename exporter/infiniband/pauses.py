@@ -1,0 +1,79 @@
+"""What the statistics of a network interface say about RDMA: pauses by priority (PFC), congestion, waiting for PCIe.
+
+Names are the drivers': mlx5 (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst), ice
+(ice_ethtool.c), bnxt (bnxt_ethtool.c).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from exporter.infiniband import metrics
+from exporter.model import Metric, Sample
+
+_DIRECTIONS = {"rx": "received", "tx": "sent"}
+_STALLED = {"rd": "read", "wr": "write"}
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Names that match are this metric; `labels` makes its labels of the match, `scale` its unit of the number."""
+
+    pattern: re.Pattern[str]
+    metric: Metric
+    labels: Callable[[re.Match[str]], dict[str, str]]
+    scale: float = 1
+
+
+def _prioritised(found: re.Match[str]) -> dict[str, str]:
+    return {"priority": found["priority"], "direction": _DIRECTIONS[found["way"]]}
+
+
+def _whole(found: re.Match[str]) -> dict[str, str]:
+    return {"priority": "all", "direction": _DIRECTIONS[found["way"]]}
+
+
+_PRIORITISED = r"(?P<way>[rt]x)_prio(?P<priority>[0-7])"
+_RULES = (
+    _Rule(re.compile(_PRIORITISED + "_pause"), metrics.PFC_FRAMES, _prioritised),  # mlx5
+    _Rule(re.compile(_PRIORITISED + "_pause_duration"), metrics.PFC_SECONDS, _prioritised, 1e-6),
+    _Rule(re.compile("(?P<way>[rt]x)_global_pause"), metrics.PFC_FRAMES, _whole),
+    _Rule(re.compile("(?P<way>[rt]x)_global_pause_duration"), metrics.PFC_SECONDS, _whole, 1e-6),
+    _Rule(
+        re.compile("tx_pause_storm_(?P<severity>warning|error)_events"),
+        metrics.PFC_STORMS,
+        lambda found: {"severity": found["severity"]},
+    ),
+    _Rule(
+        re.compile(r"(?P<way>[rt]x)_priority_(?P<priority>[0-7])_xoff\.nic"), metrics.PFC_FRAMES, _prioritised
+    ),  # ice
+    _Rule(re.compile(r"link_xoff_(?P<way>[rt]x)\.nic"), metrics.PFC_FRAMES, _whole),
+    _Rule(re.compile("(?P<way>[rt]x)_pfc_ena_frames_pri(?P<priority>[0-7])"), metrics.PFC_FRAMES, _prioritised),  # bnxt
+    _Rule(re.compile("(?P<way>[rt]x)_pause_frames"), metrics.PFC_FRAMES, _whole),
+    _Rule(
+        re.compile("outbound_pci_stalled_(?P<way>rd|wr)"),
+        metrics.PCI_STALLED,
+        lambda found: {"direction": _STALLED[found["way"]]},
+        0.01,
+    ),
+    _Rule(
+        re.compile(
+            "[rt]x_vport_rdma_(?:uni|multi)cast_(?:packets|bytes)|rx_prio[0-7]_(?:discards|buf_discard|cong_discard|marked)"
+            "|[rt]x_prio[0-7]_pause_transition|rx_discards_phy|rx_ecn_mark|outbound_pci_stalled_(?:rd|wr)_events"
+            "|outbound_pci_buffer_overflow"
+        ),
+        metrics.NETDEV,
+        lambda found: {"counter": found[0]},
+    ),
+)
+
+
+def samples(statistics: Mapping[str, int], port: Mapping[str, str]) -> Iterator[Sample]:
+    """Those of the statistics that concern RDMA, with the labels of the port."""
+    for name, value in statistics.items():
+        for rule in _RULES:
+            if found := rule.pattern.fullmatch(name):
+                yield rule.metric.sample(value * rule.scale, {**port, **rule.labels(found)})
+                break

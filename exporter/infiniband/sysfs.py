@@ -1,0 +1,223 @@
+"""One reading of an RDMA device in sysfs: all its counters, its links, what it is.
+
+Files: Documentation/ABI/stable/sysfs-class-infiniband of the kernel. A read may ask the device and block.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, Name
+
+GROUPS = (PORT_GROUP, HW_GROUP, "counters_ext")
+"""counters_ext: 64-bit twins of counters/, before Linux 4.5 and in vendors' kernels."""
+MOST_DEVICES, MOST_PORTS, MOST_FILES = 256, 256, 512
+_MOST_TEXT = 128
+_GIDS_LOOKED_AT = 16
+"""Entries of a port's GID table that are asked for their network interface; the first is there with any."""
+_NUMBER = re.compile(r"(0x[0-9a-f]{1,16}|[0-9]{1,20})", re.ASCII)
+_STATE = re.compile(r"([0-9]{1,2}): ", re.ASCII)
+_RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec(?: \(([0-9]{1,2})X)?", re.ASCII)
+_PORT = re.compile(r"[0-9]{1,3}", re.ASCII)
+_DEVICE = re.compile(r"[!-~]{1,63}", re.ASCII)
+_INTERFACE = re.compile(r"[^\s/:]{1,15}")
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A folder of counters. `identity` changes when the device was registered anew and counts from 0."""
+
+    counters: dict[str, int]
+    identity: int
+
+
+@dataclass(frozen=True)
+class Port:
+    number: int
+    groups: dict[str, Group]
+    link_layer: str = ""
+    state: int | None = None
+    physical_state: int | None = None
+    rate: str = ""
+    netdev: str = ""
+    """Its network interface, of the same PCI function and in the network namespace that sysfs shows; may be empty."""
+    carrier_losses: int | None = None
+
+    @property
+    def speed(self) -> int | None:
+        """Bytes per second."""
+        found = _RATE.match(self.rate)
+        return round(float(found[1]) * 125_000_000) if found else None
+
+    @property
+    def width(self) -> int | None:
+        found = _RATE.match(self.rate)
+        return int(found[2]) if found and found[2] else None
+
+    @property
+    def active(self) -> bool:
+        return self.state is not None and self.state > 1
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was found. `ports` are in order; counters of the device itself are port 0."""
+
+    device: str
+    driver: str = ""
+    bus_id: str = ""
+    firmware: str = ""
+    board_id: str = ""
+    hca_type: str = ""
+    ports: tuple[Port, ...] = ()
+    unreadable: Counter[str] = field(default_factory=Counter)
+    """Counters that could not be read, by the name of the error."""
+
+
+def devices(sys: Path) -> dict[str, Path]:
+    """The RDMA devices by name. Raises OSError where there is no RDMA."""
+    entries = sorted((sys / "class/infiniband").iterdir())
+    return {it.name: it for it in entries if _DEVICE.fullmatch(it.name)}
+
+
+def read(path: Path) -> Reading:
+    """Reads a device: what cannot be read is counted and left out. Raises OSError when the device is gone."""
+    unreadable: Counter[str] = Counter()
+    ports = [Port(0, _groups(path, unreadable))]
+    numbers = sorted(int(it.name) for it in _entries(path / "ports")[:MOST_PORTS] if _PORT.fullmatch(it.name))
+    ports += [_port(path, number, len(numbers) == 1, unreadable) for number in numbers]
+    if not path.exists():
+        raise FileNotFoundError(errno.ENODEV, "the device is gone", str(path))
+    bus_id = (path / "device").resolve().name
+    return Reading(
+        path.name,
+        driver=_driver(path),
+        bus_id=bus_id if _BUS_ID.fullmatch(bus_id) else "",
+        firmware=text(path / "fw_ver"),
+        board_id=text(path / "board_id"),
+        hca_type=text(path / "hca_type"),
+        ports=tuple(ports),
+        unreadable=unreadable,
+    )
+
+
+def text(path: Path) -> str:
+    """A short file of sysfs, printable; empty when it cannot be read."""
+    try:
+        return _printable(_content(path))
+    except OSError:
+        return ""
+
+
+def _driver(path: Path) -> str:
+    """The kernel's driver. Software devices have none: rxe is known by the interface it tells to sit on."""
+    link = path / "device/driver"
+    if link.exists():
+        return link.resolve().name[:_MOST_TEXT]
+    return "rxe" if (path / "parent").exists() else ""
+
+
+def _port(device: Path, number: int, only: bool, unreadable: Counter[str]) -> Port:
+    path = device / "ports" / str(number)
+    netdev = _netdev(device, path, number, only)
+    losses = _NUMBER.fullmatch(text(device / "device/net" / netdev / "carrier_down_count")) if netdev else None
+    return Port(
+        number,
+        _groups(path, unreadable),
+        link_layer=text(path / "link_layer"),
+        state=_state(path / "state"),
+        physical_state=_state(path / "phys_state"),
+        rate=text(path / "rate"),
+        netdev=netdev,
+        carrier_losses=int(losses[1]) if losses else None,
+    )
+
+
+def _netdev(device: Path, port: Path, number: int, only: bool) -> str:
+    """The interface that the GIDs of a port are of; else the one of the PCI function that has the port's number.
+
+    Only one of the same PCI function counts: what sits above it (a bond, a VLAN) does not count pauses.
+    """
+    own = {it.name for it in _entries(device / "device/net") if _INTERFACE.fullmatch(it.name)}
+    for index in range(_GIDS_LOOKED_AT):
+        name = text(port / "gid_attrs/ndevs" / str(index))
+        if name in own:
+            return name
+    if only and len(own) == 1:
+        return own.pop()
+    numbered = [name for name in sorted(own) if text(device / "device/net" / name / "dev_port") == str(number - 1)]
+    return numbered[0] if len(numbered) == 1 else ""
+
+
+def _groups(path: Path, unreadable: Counter[str]) -> dict[str, Group]:
+    found: dict[str, Group] = {}
+    for group in GROUPS:
+        folder = path / group
+        entries = _entries(folder)
+        if entries:
+            counters = dict(_counters(entries[:MOST_FILES], unreadable))
+            found[group] = Group(counters, _identity(folder))
+            if len(entries) > MOST_FILES:
+                unreadable["TOO_MANY"] += len(entries) - MOST_FILES
+    return found
+
+
+def _counters(entries: list[Path], unreadable: Counter[str]) -> Iterator[tuple[str, int]]:
+    """The counters that can be read. A file that says it has none (N/A) is no counter."""
+    for path in entries:
+        try:
+            content = _content(path)
+        except OSError as error:
+            unreadable[errno.errorcode.get(error.errno or 0, "OTHER")] += 1
+            continue
+        number = _NUMBER.fullmatch(content.strip())
+        if number and (value := int(number[1], 0 if number[1].startswith("0x") else 10)) < 1 << 64:
+            yield _printable(path.name), value
+        elif "N/A" not in content:
+            unreadable["NOT_A_NUMBER"] += 1
+
+
+def _identity(folder: Path) -> int:
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _state(path: Path) -> int | None:
+    found = _STATE.match(text(path))
+    return int(found[1]) if found else None
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _content(path: Path) -> str:
+    """Raises OSError. Does not wait for whoever would write, as it might for what is no file of sysfs."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.read(descriptor, 4096).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)
+
+
+def _printable(content: str) -> str:
+    return "".join(it for it in content.strip()[:_MOST_TEXT] if it.isprintable())
+
+
+def names(groups: dict[str, Group]) -> Iterator[tuple[Name, int, int]]:
+    """All counters of a port: name, value as read, and the identity of their folder."""
+    for group, found in groups.items():
+        for file, value in found.counters.items():
+            yield (group, file), value, found.identity

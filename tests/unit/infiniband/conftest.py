@@ -1,0 +1,50 @@
+"""A /sys to put devices into, and collectors that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.collectors import infiniband
+from exporter.collectors.infiniband import Infiniband
+from exporter.node import Node
+from tests.unit.infiniband.trees import Tree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+class Made:
+    """Collectors of a tree, closed at the end. Settings are given by the ends of their names, such as exclude."""
+
+    def __init__(self, sys: Path) -> None:
+        self._sys, self._made = sys, []
+
+    def __call__(self, **settings: Any) -> Infiniband:
+        values = {option.name: option.default for option in infiniband.OPTIONS}
+        for name, value in settings.items():
+            [full] = [it for it in values if it.endswith("." + name.replace("_", "-"))]
+            values[full] = value
+        chosen = infiniband.configure(values)
+        assert chosen is not None
+        node = Node(settings=chosen, processes=None, targets=None, spans=lambda span: None, sys=self._sys)
+        made = infiniband.create(node)
+        made.start()
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        for made in self._made:
+            made.close()
+
+
+@pytest.fixture
+def collector(tree: Tree) -> Iterator[Made]:
+    made = Made(tree.sys)
+    yield made
+    made.close()
