@@ -1,0 +1,328 @@
+"""GPUs: how busy, hot and well they are, and whose processes are on them."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, lines, number, rate, rows, select, total
+
+GPU = ('gpu=~"$gpu"',)
+WHICH = ("instance", "gpu")
+NAME = "GPU {{gpu}} {{instance}}"
+COLUMNS = {"instance": "Instance", "gpu": "GPU"}
+PROCESS = ("instance", "gpu", "namespace", "pod", "slurm_job_id", "comm", "pid")
+PROCESS_NAME = "GPU {{gpu}} {{namespace}}/{{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
+PROCESS_COLUMNS = {
+    **COLUMNS,
+    "namespace": "Namespace",
+    "pod": "Pod",
+    "slurm_job_id": "Slurm job",
+    "comm": "Command",
+    "pid": "PID",
+}
+
+
+def gauge(metric: str, *matchers: str) -> str:
+    return select(metric, *GPU, *matchers)
+
+
+def per_gpu(metric: str, *matchers: str) -> str:
+    """A gauge's one value of each GPU."""
+    return f"max by ({', '.join(WHICH)}) ({gauge(metric, *matchers)})"
+
+
+def rising(metric: str, *labels: str) -> str:
+    """A counter's rate of each GPU, by labels too."""
+    return total(rate(metric, *GPU), *WHICH, *labels)
+
+
+BUSY = gauge("hw_gpu_utilization_ratio", 'task="general"')
+OK, NOT_OK = gauge("hw_status", 'state="ok"'), gauge("hw_status", 'state!="ok"')
+GIVEN = select("gpu_allocation_info", 'gpu=~"$gpu|"')
+XID_AGO = f"time() - max by (instance, gpu, xid, action, category) ({gauge('gpu_xid_last_timestamp_seconds')})"
+
+OVERVIEW = [
+    number("GPUs", "Known to NVML, lost ones too.", "short", Query(f"count({OK})")),
+    number(
+        "Not well",
+        "GPUs that are lost, failed, stalled, or ask for a recovery.",
+        "short",
+        Query(total(NOT_OK)),
+        alarm=1,
+    ),
+    number(
+        "In use",
+        "Share of time in which a kernel ran, however small, mean of all.",
+        "percentunit",
+        Query(f"avg({BUSY})"),
+    ),
+    number(
+        "Memory",
+        "Device memory allocated, of all there is.",
+        "percentunit",
+        Query(f"{total(gauge('hw_gpu_memory_usage_bytes'))} / {total(gauge('hw_gpu_memory_limit_bytes'))}"),
+    ),
+    number("Power", "Drawn by all boards, in watts.", "short", Query(total(gauge("hw_power_watts")))),
+    number(
+        "Least margin",
+        "Degrees Celsius left until the first GPU slows down for heat; only newer GPUs tell.",
+        "short",
+        Query(f"min({gauge('gpu_temperature_margin_celsius')})"),
+        alarm=3,
+        below=True,
+    ),
+    rows(
+        "GPUs",
+        "What each does now. Use is any kernel at all; SMs and DRAM say how much of the GPU was, where it tells.",
+        "short",
+        COLUMNS,
+        Query(per_gpu("hw_gpu_utilization_ratio", 'task="general"'), "Use", "percentunit"),
+        Query(per_gpu("gpu_sm_active_ratio"), "SMs", "percentunit"),
+        Query(per_gpu("gpu_dram_active_ratio"), "DRAM", "percentunit"),
+        Query(per_gpu("hw_gpu_memory_usage_bytes"), "Memory", "bytes"),
+        Query(per_gpu("hw_power_watts"), "Watts", "short"),
+        Query(per_gpu("hw_temperature_celsius", 'sensor="gpu"'), "°C", "short"),
+        Query(per_gpu("gpu_recovery_action"), "Recovery action", "short"),
+    ),
+]
+
+USE = [
+    lines("Utilisation", "Share of time in which a kernel ran, however small.", "percentunit", Query(BUSY, NAME)),
+    lines(
+        "Memory in use",
+        "Device memory allocated, without what the driver keeps for itself.",
+        "bytes",
+        Query(gauge("hw_gpu_memory_usage_bytes"), NAME),
+    ),
+    lines(
+        "SMs active and occupied",
+        "Share of time in which an SM had a warp, and how full it was. Hopper and newer.",
+        "percentunit",
+        Query(gauge("gpu_sm_active_ratio"), f"{NAME} active"),
+        Query(gauge("gpu_sm_occupancy_ratio"), f"{NAME} occupied"),
+        width=THIRD,
+    ),
+    lines(
+        "Pipes active",
+        "Share of time in which tensor, FP64, FP32 and FP16 pipes worked: activity, not model FLOPs utilisation.",
+        "percentunit",
+        Query(gauge("gpu_tensor_active_ratio"), f"{NAME} tensor"),
+        Query(gauge("gpu_fp64_active_ratio"), f"{NAME} FP64"),
+        Query(gauge("gpu_fp32_active_ratio"), f"{NAME} FP32"),
+        Query(gauge("gpu_fp16_active_ratio"), f"{NAME} FP16"),
+        width=THIRD,
+    ),
+    lines(
+        "Memory bandwidth in use",
+        "Device memory traffic as a share of its peak. Hopper and newer.",
+        "percentunit",
+        Query(gauge("gpu_dram_active_ratio"), NAME),
+        width=THIRD,
+    ),
+]
+
+POWER = [
+    lines(
+        "Power",
+        "Watts drawn, and the limit enforced.",
+        "short",
+        Query(gauge("hw_power_watts"), NAME),
+        Query(gauge("gpu_power_limit_watts", 'limit="enforced"'), f"{NAME} limit"),
+        width=THIRD,
+    ),
+    lines(
+        "Mean power by energy",
+        "Watts from the energy counter, which misses no peak between two samples.",
+        "short",
+        Query(rising("hw_energy_joules_total"), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Clocks",
+        "Frequency of the SMs in hertz.",
+        "short",
+        Query(gauge("gpu_clock_hertz", 'clock="sm"'), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Temperature",
+        "Degrees Celsius of GPU and memory.",
+        "short",
+        Query(gauge("hw_temperature_celsius"), f"{NAME} {{{{sensor}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Margin",
+        "Degrees Celsius left until the thermal limit; below zero is beyond it.",
+        "short",
+        Query(gauge("gpu_temperature_margin_celsius"), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Slowed down",
+        "Share of time in which clocks were held down, by reason. Reasons overlap: do not add them up.",
+        "percentunit",
+        Query(f"{rising('gpu_clock_slowed_seconds_total', 'reason')} > 0", f"{NAME} {{{{reason}}}}"),
+        width=THIRD,
+    ),
+]
+
+LINKS = [
+    lines(
+        "PCIe traffic",
+        "Bytes per second, seen from the GPU.",
+        "Bps",
+        Query(gauge("gpu_pcie_throughput_bytes_per_second"), f"{NAME} {{{{direction}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "PCIe lanes missing",
+        "Lanes that GPU and slot have beyond those in use. Generations are no sign: they fall when the GPU idles.",
+        "short",
+        Query(f"{per_gpu('gpu_pcie_width_max')} - {per_gpu('gpu_pcie_width')}", NAME),
+        width=THIRD,
+    ),
+    lines(
+        "PCIe replays and errors",
+        "Packets sent again, and errors by kind.",
+        "eps",
+        Query(rising("gpu_pcie_replays_total"), f"{NAME} replays"),
+        Query(f"{rising('gpu_pcie_errors_total', 'error')} > 0", f"{NAME} {{{{error}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "NVLink traffic",
+        "Bytes of data per second over all links, seen from the GPU.",
+        "Bps",
+        Query(rising("gpu_nvlink_io_bytes_total", "direction"), f"{NAME} {{{{direction}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "NVLinks down",
+        "Links that are not active.",
+        "short",
+        Query(f"count by ({', '.join(WHICH)}) ({gauge('gpu_nvlink_link_up')} == 0)", NAME),
+        width=THIRD,
+    ),
+    lines(
+        "NVLink errors",
+        "Errors and recoveries by link and kind.",
+        "eps",
+        Query(f"{rising('gpu_nvlink_link_errors_total', 'link', 'error')} > 0", f"{NAME} {{{{link}}}} {{{{error}}}}"),
+        width=THIRD,
+    ),
+]
+
+HEALTH = [
+    lines(
+        "State",
+        "1 for a state the GPU is in that is not ok.",
+        "short",
+        Query(f"{NOT_OK} == 1", f"{NAME} {{{{state}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "ECC errors",
+        "Per second, corrected and uncorrected. One uncorrected is a fault.",
+        "eps",
+        Query(
+            total(rate("hw_errors_total", *GPU, 'lifetime="volatile"'), *WHICH, "error_type"),
+            f"{NAME} {{{{error_type}}}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "Fabric conditions",
+        "1 while a condition of the NVLink fabric holds.",
+        "short",
+        Query(f"{gauge('gpu_fabric_condition')} == 1", f"{NAME} {{{{condition}}}}"),
+        width=THIRD,
+    ),
+    rows(
+        "Memory repairs",
+        "Rows replaced or waiting for it, and pages given up on GPUs before Ampere. A failure means an exchange.",
+        "short",
+        COLUMNS,
+        Query(f"max by ({', '.join(WHICH)}) ({gauge('gpu_memory_row_remap_pending')})", "Rows pending"),
+        Query(per_gpu("gpu_memory_row_remap_failure"), "Remap failed"),
+        Query(per_gpu("gpu_memory_row_remap_banks", 'spare_rows="none"'), "Banks without spares"),
+        Query(per_gpu("gpu_memory_retired_pages_pending"), "Pages pending"),
+        width=HALF,
+    ),
+    rows(
+        "Xids",
+        "How long ago the driver told of which Xid, and what NVIDIA says to do.",
+        "s",
+        {**COLUMNS, "xid": "Xid", "action": "Action", "category": "Kind"},
+        Query(XID_AGO, "Ago"),
+        width=HALF,
+    ),
+    lines(
+        "Xids over time",
+        "Xids per second.",
+        "eps",
+        Query(rising("gpu_xid_errors_total", "xid"), f"{NAME} Xid {{{{xid}}}}"),
+        width=FULL,
+    ),
+]
+
+WHO = [
+    lines(
+        "Memory by process",
+        "By NVML: what the process allocated, its context and its modules.",
+        "bytes",
+        Query(total(gauge("gpu_process_memory_usage_bytes"), *PROCESS), PROCESS_NAME),
+        stacked=True,
+    ),
+    lines(
+        "SMs by process",
+        "Share of time in which SMs worked for the process. Not on MIG.",
+        "percentunit",
+        Query(total(gauge("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS), PROCESS_NAME),
+    ),
+    rows(
+        "Processes",
+        "Who is on which GPU now.",
+        "short",
+        PROCESS_COLUMNS,
+        Query(total(gauge("gpu_process_memory_usage_bytes"), *PROCESS), "Memory", "bytes"),
+        Query(total(gauge("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS), "SMs", "percentunit"),
+        width=HALF,
+    ),
+    rows(
+        "Given to",
+        "Whom the kubelet or Slurm has given the GPU to, used or not.",
+        "short",
+        {
+            **COLUMNS,
+            "namespace": "Namespace",
+            "pod": "Pod",
+            "container": "Container",
+            "resource": "Resource",
+            "slurm_job_id": "Slurm job",
+        },
+        Query(
+            f"max by (instance, gpu, namespace, pod, container, resource, slurm_job_id) ({GIVEN})",
+            "Given",
+        ),
+        width=HALF,
+    ),
+]
+
+
+def dashboard() -> Dashboard:
+    status = 'hw_status{job=~"$job", instance=~"$instance"}'
+    return board(
+        "accel-exporter-gpu",
+        "GPUs",
+        "What NVML, the kernel log and the schedulers say of the GPUs of these nodes.",
+        [choice("gpu", "GPU", f"label_values({status}, gpu)", every=".*")],
+        {
+            "Overview": OVERVIEW,
+            "Use": USE,
+            "Power and heat": POWER,
+            "PCIe and NVLink": LINKS,
+            "Health": HEALTH,
+            "Who": WHO,
+        },
+    )
