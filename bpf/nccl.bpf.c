@@ -64,20 +64,26 @@ static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, st
 		count_bytes(ctx, cookie, on, calls);
 }
 
+static __always_inline struct caller *caller_of(const struct thread *thread)
+{
+	static const struct caller none;
+
+	return lookup_or_init(callers, thread, &none);
+}
+
 static __always_inline void change_group(const struct thread *thread, enum effect effect)
 {
-	static const struct groups none;
-	struct groups *groups = lookup_or_init(threads, thread, &none);
+	struct caller *caller = caller_of(thread);
 
-	if (!groups)
+	if (!caller)
 		return;
 	if (effect == effect_capture_begin)
-		groups->capturing = 1;
+		caller->capturing = 1;
 	else if (effect == effect_capture_end)
-		groups->capturing = 0;
-	else if (effect == effect_group_start && !groups->depth++)
-		groups->since_ns = bpf_ktime_get_ns();
-	else if (effect == effect_group_end && groups->depth && !--groups->depth)
+		caller->capturing = 0;
+	else if (effect == effect_group_start && !caller->depth++)
+		caller->group_ns = bpf_ktime_get_ns();
+	else if (effect == effect_group_end && caller->depth && !--caller->depth)
 		count_call(thread->tgid, kind_GroupEnd, bpf_ktime_get_ns());
 }
 
@@ -91,7 +97,7 @@ int on_call(struct pt_regs *ctx)
 
 	if (seen)
 		add(seen, 1);
-	if (nested(ctx, bpf_map_lookup_elem(&in_flight, &thread)))
+	if (nested(ctx, bpf_map_lookup_elem(&callers, &thread)))
 		return 0;
 	switch (cookie.effect) {
 	case effect_collective:
@@ -121,42 +127,44 @@ int on_call(struct pt_regs *ctx)
 SEC("uprobe")
 int on_enter(struct pt_regs *ctx)
 {
-	struct flight call = {
-	    .cookie = cookie_of(ctx), .sp = PT_REGS_SP(ctx), .ip = PT_REGS_IP(ctx), .type = -1, .peer = -1};
-	struct cookie cookie = call.cookie;
+	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();
+	struct caller *caller = caller_of(&thread);
+	struct flight *call;
 
-	if (nested(ctx, bpf_map_lookup_elem(&in_flight, &thread)))
+	if (!caller || nested(ctx, caller))
 		return 0;
-	call.start_ns = bpf_ktime_get_ns();
-	call.second = PT_REGS_PARM2(ctx);
+	call = &caller->call;
+	*call = (struct flight){.cookie = cookie, .ip = PT_REGS_IP(ctx), .type = -1, .peer = -1};
+	call->second = PT_REGS_PARM2(ctx);
 	if (cookie.comm_at != NO_ARGUMENT)
-		call.comm = argument(ctx, cookie.comm_at);
+		call->comm = argument(ctx, cookie.comm_at);
 	if (cookie.peer_at != NO_ARGUMENT)
-		call.peer = argument(ctx, cookie.peer_at);
-	if (cookie.kind < COLLECTIVES)
-		call.stream = argument(ctx, cookie.comm_at + 1);
+		call->peer = argument(ctx, cookie.peer_at);
+	if (spans_per_second && cookie.kind < COLLECTIVES)
+		call->stream = argument(ctx, cookie.comm_at + 1);
 	if (cookie.effect == effect_vector)
-		call.type = argument(ctx, cookie.comm_at - 1);
+		call->type = argument(ctx, cookie.comm_at - 1);
 	if (cookie.effect == effect_collective) {
-		call.count = argument(ctx, cookie.count_at);
-		call.type = argument(ctx, cookie.count_at + 1);
+		call->count = argument(ctx, cookie.count_at);
+		call->type = argument(ctx, cookie.count_at + 1);
 	}
 	if (cookie.effect == effect_end)
-		read_identity(layout_of(cookie), call.comm, &call.who);
-	if (bpf_map_update_elem(&in_flight, &thread, &call, BPF_ANY))
-		add(&in_flight_lost, 1);
+		read_identity(layout_of(cookie), call->comm, &call->who);
+	call->start_ns = bpf_ktime_get_ns();
+	call->sp = PT_REGS_SP(ctx);
 	return 0;
 }
 
 #define MOST_CREATED 64
 
 /* ncclSuccess, or ncclInProgress: what the call made is there, though it may not be ready. */
-static __always_inline void apply(__u32 tgid, const struct flight *call)
+static __always_inline void apply(__u32 tgid, struct flight *call)
 {
 	switch (call->cookie.effect) {
 	case effect_create:
-		created(tgid, call->cookie, read_u64(call->comm));
+		call->comm = read_u64(call->comm); /* from here on the communicator itself */
+		created(tgid, call->cookie, call->comm);
 		break;
 	case effect_create_many:
 		for (__u32 i = 0; i < MOST_CREATED && i < (__u32)call->second; i++)
@@ -190,40 +198,38 @@ int on_return(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();
-	struct flight *call = bpf_map_lookup_elem(&in_flight, &thread);
-	struct groups *groups;
+	struct caller *caller = bpf_map_lookup_elem(&callers, &thread);
+	struct flight *call = &caller->call;
 	__s32 code = PT_REGS_RC(ctx);
 	__u64 now = bpf_ktime_get_ns();
 	bool inner;
 
-	if (!call || call->cookie.api != cookie.api || call->sp + RETURN_POPS != PT_REGS_SP(ctx))
+	if (!caller || !call->sp || call->cookie.api != cookie.api ||
+	    call->sp + RETURN_POPS != PT_REGS_SP(ctx))
 		return 0;
 	if (!code || code == IN_PROGRESS)
 		apply(thread.tgid, call);
 	else
 		count_error(thread.tgid, cookie.api, code, now);
-	groups = bpf_map_lookup_elem(&threads, &thread);
-	inner = cookie.effect == effect_group_end && groups && groups->depth;
+	inner = cookie.effect == effect_group_end && caller->depth;
 	if (cookie.effect == effect_async_error) {
 		if (!code)
 			note_async_error(thread.tgid, call, now);
 	} else if (!inner && cookie.kind != kind_none) {
 		count_duration(thread.tgid, cookie.kind, now - call->start_ns);
-		send_span(&thread, call, groups, code, now);
+		send_span(&thread, caller, code, now);
 	}
-	bpf_map_delete_elem(&in_flight, &thread);
+	call->sp = 0;
 	return 0;
 }
 
-static long drop_thread(void *map, const struct thread *at, const void *value, const __u32 *tgid)
+static long drop_caller(void *map, const struct thread *at, const void *value, const __u32 *tgid)
 {
 	struct thread key = *at;
 
 	(void)map, (void)value;
-	if (key.tgid == *tgid) {
-		bpf_map_delete_elem(&in_flight, &key);
-		bpf_map_delete_elem(&threads, &key);
-	}
+	if (key.tgid == *tgid)
+		bpf_map_delete_elem(&callers, &key);
 	return 0;
 }
 
@@ -244,8 +250,7 @@ int forget(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 tgid = ctx->args[0];
 
-	bpf_for_each_map_elem(&in_flight, drop_thread, &tgid, 0);
-	bpf_for_each_map_elem(&threads, drop_thread, &tgid, 0);
+	bpf_for_each_map_elem(&callers, drop_caller, &tgid, 0);
 	bpf_for_each_map_elem(&communicators, drop_communicator, &tgid, 0);
 	return 0;
 }

@@ -162,16 +162,9 @@ struct thread {
 	__u32 tgid;
 	__u32 tid;
 };
-struct groups {
-	__u64 since_ns; /* when the outermost open group began: its name among the thread's */
-	__u32 depth;
-	__u32 capturing; /* the thread captures a stream into a graph */
-};
-MAP(threads, LRU_HASH, struct thread, struct groups, 16384); /* those that ended are not told */
-
 struct flight {
 	struct cookie cookie;
-	__u64 sp;
+	__u64 sp; /* 0 when no call is in flight */
 	__u64 ip;
 	__u64 start_ns;
 	__u64 comm;   /* the argument */
@@ -182,7 +175,14 @@ struct flight {
 	__s32 peer;
 	struct identity who; /* of a communicator that this call ends */
 };
-MAP(in_flight, HASH, struct thread, struct flight, 16384);
+/* Of threads that ended nothing is heard: the least recent ones make room. */
+struct caller {
+	__u64 group_ns; /* when the outermost open group began: its name among the thread's */
+	__u32 depth;
+	__u32 capturing; /* the thread captures a stream into a graph */
+	struct flight call;
+};
+MAP(callers, LRU_HASH, struct thread, struct caller, 16384);
 
 /* One call that has returned. */
 struct span {

@@ -71,11 +71,12 @@ static __always_inline __u64 argument(struct pt_regs *ctx, __u8 at)
 /* Whether a hooked function made this call: ncclAllToAll of RCCL is a group of ncclSend and ncclRecv, a library put
  * before NCCL ends in it. One that never returned is recognised by a stack that is shorter now; the same place on the
  * same stack is this call, which another program of ours has seen already. */
-static __always_inline bool nested(struct pt_regs *ctx, const struct flight *outer)
+static __always_inline bool nested(struct pt_regs *ctx, const struct caller *caller)
 {
+	const struct flight *outer = &caller->call;
 	__u64 sp = PT_REGS_SP(ctx);
 
-	return outer && (outer->sp > sp || (outer->sp == sp && outer->ip != PT_REGS_IP(ctx)));
+	return caller && outer->sp && (outer->sp > sp || (outer->sp == sp && outer->ip != PT_REGS_IP(ctx)));
 }
 
 /* Bytes of an ncclDataType_t (nccl.h: int8, uint8, int32, uint32, int64, uint64, the floats of 16, 32 and 64 bits, bf16,

@@ -18,8 +18,6 @@ static __always_inline bool read_identity(const struct layout *layout, __u64 com
 	__builtin_memset(who, 0, sizeof(*who));
 	if (!comm || !layout || !layout->identity)
 		return false;
-	if (layout->guarded && read_u64(comm) != NCCL_MAGIC)
-		return false;
 	if (!bpf_probe_read_user(who, size, (void *)(comm + layout->identity)) && who->hash &&
 	    who->rank >= 0 && who->rank < who->nranks && who->nranks < MOST_RANKS)
 		return true;
@@ -30,6 +28,12 @@ static __always_inline bool read_identity(const struct layout *layout, __u64 com
 static __always_inline bool same(const struct identity *a, const struct identity *b)
 {
 	return a->hash == b->hash && a->rank == b->rank && a->nranks == b->nranks;
+}
+
+/* Whether there is no communicator: of one that is known this need not be asked again. */
+static __always_inline bool impostor(const struct layout *layout, __u64 comm)
+{
+	return layout && layout->guarded && read_u64(comm) != NCCL_MAGIC;
 }
 
 /* Begins to know what is at an address, in place of what was there before. */
@@ -65,10 +69,14 @@ static __always_inline struct communicator *communicator_at(__u32 tgid, struct c
 	if (!read_identity(layout, address, &who))
 		return NULL;
 	known = bpf_map_lookup_elem(&communicators, &key);
-	if (known && !known->who.hash)
-		known->who = who;
 	if (known && same(&known->who, &who))
 		return known;
+	if (impostor(layout, address))
+		return NULL;
+	if (known && !known->who.hash) {
+		known->who = who;
+		return known;
+	}
 	return meet(&key, layout, &who, false);
 }
 
@@ -79,7 +87,7 @@ static __always_inline void created(__u32 tgid, struct cookie cookie, __u64 addr
 	struct comm_key key = {.tgid = tgid, .address = address};
 	struct identity who;
 
-	if (!address)
+	if (!address || impostor(layout, address))
 		return;
 	read_identity(layout, address, &who);
 	meet(&key, layout, &who, true);

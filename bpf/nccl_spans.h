@@ -36,9 +36,10 @@ static __always_inline void fill_communicator(struct span *span, const struct fl
 		span->sequence = *numbered - 1;
 }
 
-static __always_inline void send_span(const struct thread *thread, const struct flight *call,
-				      const struct groups *groups, __s32 code, __u64 now)
+static __always_inline void send_span(const struct thread *thread, const struct caller *caller, __s32 code,
+				      __u64 now)
 {
+	const struct flight *call = &caller->call;
 	struct span *span;
 
 	if (!within_limit(now))
@@ -55,12 +56,11 @@ static __always_inline void send_span(const struct thread *thread, const struct 
 			      .type = call->type,
 			      .peer = call->peer,
 			      .api = call->cookie.api,
-			      .kind = call->cookie.kind};
-	if (groups) {
-		span->group_ns = groups->depth || span->kind == kind_GroupEnd ? groups->since_ns : 0;
-		span->depth = groups->depth < 255 ? groups->depth : 255;
-		span->captured = groups->capturing > 0;
-	}
+			      .kind = call->cookie.kind,
+			      .depth = caller->depth < 255 ? caller->depth : 255,
+			      .captured = caller->capturing > 0};
+	if (caller->depth || span->kind == kind_GroupEnd)
+		span->group_ns = caller->group_ns;
 	fill_communicator(span, call);
 	if (call->cookie.effect == effect_collective)
 		span->bytes = call->count * type_bytes(call->type);

@@ -61,7 +61,10 @@ class Nccl:
         self._kinds = Kinds.of(self._object.types)
         self._layouts = Layouts(self._object.maps["layouts"])
         self._ledger = Ledger[Activity](
-            partial(read, self._object.maps, self._kinds.none), self._clear, self._node.processes, self._node.proc
+            partial(read, self._object.maps, self._kinds.none, self._runs),
+            self._clear,
+            self._node.processes,
+            self._node.proc,
         )
         self._probes = Probes(
             self.name,
@@ -124,6 +127,9 @@ class Nccl:
     def process_replaced(self, pid: int) -> None:
         self._ledger.ended(pid)
         self._node.processes.forget(pid)
+
+    def _runs(self, pid: int, thread: int) -> bool:
+        return (self._node.proc / str(pid) / "task" / str(thread)).exists()
 
     def _clear(self, pid: int) -> None:
         clear(self._object.maps, pid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -77,8 +77,11 @@ class Activity:
             self.durations[kind] = Durations(old.sum_ns + took.sum_ns, slots)
 
 
-def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
-    """Everything the maps hold now, by pid. Calls of the kind `uncounted` are not said to be in flight."""
+def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], bool]) -> dict[int, Activity]:
+    """Everything the maps hold now, by pid. Calls of the kind `uncounted` are not said to be in flight.
+
+    `runs` tells whether a process has a thread: one that was cancelled in a call is in it no more.
+    """
     seen: dict[int, Activity] = defaultdict(Activity)
     for key, value in maps["calls"].items():
         seen[key.tgid].calls[key.kind] = Calls(*(getattr(value, name) for name in Calls._fields))
@@ -90,8 +93,11 @@ def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
         who = value.who
         if who.hash:
             seen[key.tgid].communicators.add(Communicator(who.hash, who.rank, who.nranks, who.device))
-    for key, value in maps["in_flight"].items():
-        seen[key.tgid].in_flight += value.cookie.kind != uncounted
+    for key, value in maps["callers"].items():
+        if value.call.sp and not runs(key.tgid, key.tid):
+            maps["callers"].delete(key)
+        elif value.call.sp and value.call.cookie.kind != uncounted:
+            seen[key.tgid].in_flight += 1
     return dict(seen)
 
 

@@ -55,7 +55,7 @@ def observe(**settings: Any) -> Iterator[Observed]:
         try:
             assert targets.scanned.wait(WITHIN)
             observed = Observed(nccl, targets, spans)
-            observed.node = node
+            observed.node, observed.nccl = node, nccl
             yield observed
         finally:
             targets.close()

@@ -277,7 +277,7 @@ def test_the_end_of_a_process(observed: Observed) -> None:
         eventually(lambda: not observed.kernel("calls", rank.pid), "the end noticed")
         assert 3 == observed.value(CALLS, rank.pid, collective="AllReduce")
         assert set() == communicators(observed, rank.pid)
-        for map in ("in_flight", "communicators", "threads", "durations", "covered"):
+        for map in ("callers", "communicators", "durations", "covered"):
             assert [] == observed.kernel(map, rank.pid)
 
 

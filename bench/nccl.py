@@ -1,0 +1,104 @@
+"""What the NCCL programs themselves cost, as the kernel measures it: a collective, its return, and telling it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench.result import Result
+from exporter.bpf import object_path
+from exporter.bpf.elf import Elf
+from exporter.bpf.libbpf import Object, Program, run_time_statistics
+from exporter.bpf.placement import place
+from exporter.bpf.uprobe import Point, attach, close_all
+from exporter.nccl.functions import FUNCTIONS
+from exporter.nccl.layout import find_layout
+
+STANDINS = Path(__file__).parents[1] / "tests" / "standins"
+CALLS = 50_000
+PROGRAM = """
+#include <stddef.h>
+typedef struct { char internal[128]; } id_t_;
+int ncclCommInitRank(void **, int, id_t_, int), ncclGroupStart(void), ncclGroupEnd(void);
+int ncclAllReduce(const void *, void *, size_t, int, int, void *, void *);
+int ncclSend(const void *, size_t, int, int, void *, void *);
+int main(void)
+{
+    static id_t_ id;
+    void *comm;
+    ncclCommInitRank(&comm, 8, id, 3);
+    for (int i = 0; i < CALLS; i++) {
+        ncclAllReduce(NULL, NULL, 1000, 7, 0, comm, NULL);
+        CALL_MORE
+    }
+    return 0;
+}
+"""
+SEND = "ncclGroupStart(); ncclSend(NULL, 1000, 7, i % 8, comm, NULL); ncclGroupEnd();"
+BUDGET_NS = 1000
+"""All programs of one call of ncclAllReduce, as the mean."""
+
+
+def run() -> list[Result]:
+    """Runs calls on a stand-in library of its own; needs root, BPF and gcc. Takes three seconds."""
+    subprocess.run(["make", "-s", "-C", STANDINS], check=True)
+    quiet, told = _measure("", 0), _measure("", 1 << 30)
+    mixed = _measure(SEND, 0)
+    whole = sum(quiet[name] for name in ("on_call", "on_enter", "on_return"))
+    how = f"mean of {CALLS} calls of ncclAllReduce, by the kernel's clock"
+    return [
+        Result("programs run at a collective", whole, "ns", BUDGET_NS, how),
+        Result("of this, counting it", quiet["on_call"], "ns", None, "on_call"),
+        Result("of this, remembering that it began", quiet["on_enter"], "ns", None, "on_enter"),
+        Result("of this, at its return", quiet["on_return"], "ns", None, "on_return"),
+        Result("its return when it is told as a span", told["on_return"], "ns", None, "on_return, the ring not read"),
+        Result("programs run at a Send in a group", sum(mixed.values()) - whole, "ns", None, "three calls"),
+    ]
+
+
+def _measure(more: str, spans_per_second: int) -> dict[str, float]:
+    """Nanoseconds of each program, by round of the loop."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Object(object_path("nccl"), constants={"spans_per_second": spans_per_second}) as object,
+    ):
+        library = shutil.copy(STANDINS / "build" / "libnccl.so.2", folder)
+        program = Path(folder, "calls")
+        flags = [f"-DCALLS={CALLS}", f"-DCALL_MORE={more}", "-x", "c", "-", "-x", "none", library]
+        subprocess.run(["gcc", "-O2", *flags, "-o", program], input=PROGRAM, text=True, check=True)
+        links = [
+            attach(object.programs[name], library, points, returns)
+            for (name, returns), points in _points(object, Path(library)).items()
+        ]
+        try:
+            statistics = run_time_statistics()
+            subprocess.run([program], env=os.environ | {"LD_LIBRARY_PATH": folder}, timeout=60, check=True)
+            statistics.close()
+        finally:
+            close_all(links)
+        return {name: _each(object.programs[name]) for name in ("on_call", "on_enter", "on_return")}
+
+
+def _points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
+    wanted: dict[tuple[str, bool], list[Point]] = {}
+    with Elf.open(path) as elf:
+        layout = find_layout(elf)
+        value = object.maps["layouts"].value(identity=layout.identity, guarded=int(layout.guarded))
+        object.maps["layouts"].set(1, value)
+        found = elf.functions([function.name for function in FUNCTIONS])
+        for api, function in enumerate(FUNCTIONS, 1):
+            if function.name in found:
+                offset = place(elf, found[function.name]).offset
+                for hook in function.hooks(object.types, api, layout=1):
+                    wanted.setdefault((hook.program, hook.returns), []).append(Point(offset, hook.cookie))
+    return wanted
+
+
+def _each(program: Program) -> float:
+    nanoseconds, runs = program.stats()
+    if not runs:
+        raise RuntimeError(f"{program.name} did not run")
+    return nanoseconds / CALLS
