@@ -58,6 +58,9 @@ test-bpf: setup-dev ## probes against stand-in libraries (root, BPF)
 test-e2e: setup-dev ## the whole program (root, BPF)
 	$(PYTEST) tests/e2e
 
+test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communicators (3 GB of downloads)
+	NCCL_WHEELS=all $(PYTEST) tests/unit/nccl
+
 bench: setup-dev ## the budgets, measured on this machine
 	@$(VENV)/python -m bench $(ARGS)
 

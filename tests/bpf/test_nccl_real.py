@@ -1,0 +1,53 @@
+"""The NCCL that NVIDIA ships, on a machine without a GPU: it fails, and that is counted as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bpf.nccl_node import Observed, Rank, observe, started
+from tests.bpf.test_cuda_real_runtime import has_driver
+from tests.wheels import NCCL_12, library
+
+pytestmark = pytest.mark.needs_bpf
+
+NOWHERE = Path("/nonexistent")
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    with observe() as observed:
+        yield observed
+
+
+@pytest.mark.skipif(has_driver(), reason="there is a driver here: calls succeed")
+def test_without_a_driver_the_real_error_is_counted(observed: Observed) -> None:
+    """Every call fails with the code the application got, no communicator is told, and the process lives on."""
+    nccl = library(*NCCL_12)
+    with started(observed, Rank(nccl, libraries=NOWHERE)) as rank:
+        codes = rank.run(
+            "c = c_void_p()\n"
+            "out = [lib.ncclCommInitRank(byref(c), 1, Id(), 0) for _ in range(3)]\n"
+            "out += [reduce_all(None, 1) for _ in range(23)]\n"
+            "for _ in range(5): lib.ncclGroupStart(); lib.ncclGroupEnd()"
+        )
+        assert 0 not in codes and 1 == len(set(codes[:3])) and {4} == set(codes[3:])
+        errors = observed.values("nccl_errors_total", rank.pid)
+        assert {("ncclCommInitRank", str(codes[0])): 3, ("ncclAllReduce", "4"): 23} == {
+            (dict(labels)["api"], dict(labels)["code"]): count for labels, count in errors.items()
+        }
+        assert 23 == observed.value("nccl_collective_anonymous_calls_total", rank.pid, collective="AllReduce")
+        assert 5 == observed.value("nccl_groups_total", rank.pid)
+        assert {} == observed.values("nccl_communicator_info", rank.pid)
+        assert "alive" == rank.run("out = 'alive'")
+
+
+def test_nothing_of_it_is_left_out(observed: Observed) -> None:
+    """Every function that moves data or changes communicators is hooked, and attached where a hit is cheap."""
+    nccl = library(*NCCL_12)
+    with started(observed, Rank(nccl, libraries=NOWHERE)):
+        assert 0 == observed.value("accel_exporter_probe_symbols_uncovered", library=str(nccl))
+        attached = observed.values("accel_exporter_probe_attached", library=str(nccl))
+        assert len(attached) >= 30 and {1} == set(attached.values())

@@ -1,0 +1,76 @@
+"""Where NVIDIA's own builds of NCCL keep a communicator's identity, as found in their code.
+
+The newest wheel by default; with NCCL_WHEELS=all (`make test-nccl-wheels`, 3 GB of downloads) all that are listed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf.elf import Elf
+from exporter.bpf.placement import place
+from exporter.nccl.functions import COVERABLE, FUNCTIONS
+from exporter.nccl.layout import Layout, find_layout
+from tests import wheels
+
+LAYOUTS = {  # from the wheels' debug information: gdb -ex 'print (long)&((struct ncclComm*)0)->commHash'
+    "2.18.1": Layout(9168, 0, guarded=False),
+    "2.21.5": Layout(13528, 0, guarded=True),
+    "2.22.3": Layout(213576, 0, guarded=True),
+    "2.23.4": Layout(246944, 252568, guarded=True),
+    "2.24.3": Layout(246944, 252536, guarded=True),
+    "2.25.1": Layout(492704, 500984, guarded=True),
+    "2.26.5": Layout(492720, 501008, guarded=True),
+    "2.27.3": Layout(1066160, 1074512, guarded=True),
+    "2.28.9": Layout(1066184, 1075728, guarded=True),
+    "2.29.7": Layout(1181392, 1191544, guarded=True),
+    "2.30.7": Layout(1181416, 1191576, guarded=True),
+    "2.31.2": Layout(1181408, 1193776, guarded=True),
+    "2.32.3": Layout(1181408, 1193800, guarded=True),
+}
+NEWEST = "newest"
+VERSIONS = [NEWEST, *LAYOUTS] if os.environ.get("NCCL_WHEELS") == "all" else [NEWEST]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def library(version: str) -> Path:
+    if version == NEWEST:
+        return wheels.library(*wheels.NCCL_12)
+    return wheels.library(f"nvidia-nccl-cu12=={version}", "libnccl.so.2")
+
+
+def test_layout(version: str, library: Path) -> None:
+    """What the code says is what the debug information says; of a release newer than this test, it says something."""
+    with Elf.open(library) as elf:
+        found = find_layout(elf)
+    if version == NEWEST:
+        assert found.identity and found.guarded
+    else:
+        assert LAYOUTS[version] == found
+
+
+def test_every_function_is_covered(library: Path) -> None:
+    """Every function that moves data or changes communicators is hooked, or said not to be; pncclX is the same code."""
+    hooked = {function.name for function in FUNCTIONS}
+    with Elf.open(library) as elf:
+        found = elf.functions(None)
+    assert set() == {name for name in found if name not in hooked and COVERABLE.fullmatch(name)}
+    assert len(hooked & found.keys()) >= 17
+    for name in hooked & found.keys():
+        assert found[name].offset == found[f"p{name}"].offset
+
+
+def test_collectives_are_cheap_to_probe(library: Path) -> None:
+    """Each function that is called often has a place that the kernel emulates."""
+    often = [it.name for it in FUNCTIONS if it.effect in ("collective", "signal", "group_start", "group_end")]
+    with Elf.open(library) as elf:
+        found = elf.functions(often)
+        assert dict.fromkeys(found, "emulated") == {name: place(elf, it).kind for name, it in found.items()}
