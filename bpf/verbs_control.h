@@ -51,6 +51,9 @@ struct qp_control {
 	__u32 state; /* enum ibv_qp_state */
 	__u32 known; /* enum ibv_qp_attr_mask: what was set since it was last reset */
 	__u32 peer;
+	__u32 send_psn; /* the first packet's number, as the peer's receive_psn */
+	__u32 receive_psn;
+	__u32 resets;  /* after something was set: messages are counted from 0 again */
 	__u16 lid;     /* the peer's, on InfiniBand */
 	__u8 path_mtu; /* enum ibv_mtu: 128 << it is bytes */
 	__u8 port;
@@ -61,7 +64,7 @@ struct qp_control {
 	__u8 retries;
 	__u8 rnr_retries;
 	__u8 all_signaled; /* every work request completes, flagged or not: known only if it was seen made */
-	__u8 zero[2];
+	__u8 zero[6];
 };
 MAP(qp_controls, HASH, struct control_key, struct qp_control, 32768);
 
@@ -155,6 +158,8 @@ _Static_assert(offsetof(struct user_qp_attr, port_num) == 129, "struct ibv_qp_at
 #define QP_ATTR_TIMEOUT 0x200
 #define QP_ATTR_RETRIES 0x400
 #define QP_ATTR_RNR_RETRIES 0x800
+#define QP_ATTR_RECEIVE_PSN 0x1000
+#define QP_ATTR_SEND_PSN 0x10000
 #define QP_ATTR_PEER 0x100000
 #define QP_STATE_RESET 0
 #define QP_STATE_ERROR 6
@@ -271,8 +276,10 @@ static __always_inline void changed_qp(const struct control_flight *call)
 	if (!qp || bpf_probe_read_user(&attr, sizeof(attr), (void *)call->arguments[1]))
 		return;
 	if (mask & QP_ATTR_STATE) {
-		if (modified && attr.qp_state == QP_STATE_RESET)
+		if (modified && attr.qp_state == QP_STATE_RESET) {
+			qp->resets += !!qp->known;
 			qp->known = 0;
+		}
 		if (modified || qp->state != attr.qp_state)
 			qp->changed_ns = bpf_ktime_get_ns();
 		qp->state = attr.qp_state;
@@ -293,6 +300,10 @@ static __always_inline void changed_qp(const struct control_flight *call)
 		qp->rnr_retries = attr.rnr_retry;
 	if (mask & QP_ATTR_PEER)
 		qp->peer = attr.dest_qp_num;
+	if (mask & QP_ATTR_SEND_PSN)
+		qp->send_psn = attr.sq_psn;
+	if (mask & QP_ATTR_RECEIVE_PSN)
+		qp->receive_psn = attr.rq_psn;
 	qp->known |= mask;
 	if (mask & QP_ATTR_PATH)
 		take_path(qp, &attr);

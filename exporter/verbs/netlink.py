@@ -74,7 +74,7 @@ def queue_pairs(sysfs: Path = Path("/sys")) -> list[KernelQp]:
 
 def ask(asked: Socket) -> list[KernelQp]:
     """The same over an open socket."""
-    found = []
+    found: list[KernelQp] = []
     for device in _dump(asked, _GET_DEVICES, b""):
         index = device.get(_DEVICE_INDEX)
         if index is not None:

@@ -1,0 +1,309 @@
+"""Which queue pairs and memory regions processes have: the maps of bpf/verbs_control.h, told as samples.
+
+The collector hooks `hooks()` in libibverbs (of a name with two versions the newer: the older one calls it) and
+`hooks_of("create_qp")` at a provider's create_qp_ex, reads with `read`, and clears with `clear` when a process ends.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from exporter.bpf.btf import Btf
+from exporter.bpf.hooks import Hook
+from exporter.model import Kind, Metric, Sample
+from exporter.verbs.peers import Peers, gid_text
+
+STATE_CHANGES = Metric(
+    "rdma.qp.state.changes",
+    "Changes of a queue pair's state by ibv_modify_qp that succeeded, by the new state. What the hardware does by "
+    "itself, as going to ERR, is no call: see rdma_qp_info.",
+    Kind.COUNTER,
+    labels=("device", "state"),
+    process=True,
+)
+QP = Metric(
+    "rdma.qp.info",
+    "Always 1: a queue pair of the process, its peer and what was set by ibv_modify_qp; a label whose value was not "
+    "seen set is absent. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 being none; "
+    "rnr_retries=7 is without end. peer_pod and peer_namespace are known only where the peer is on this node. "
+    "Of a queue pair that was there before the exporter the kernel tells type, state and peer_qp, once a minute.",
+    Kind.GAUGE,
+    labels=("device", "port", "qp", "type", "state", "peer_qp", "local_gid", "peer_gid", "peer_lid", "mtu")
+    + ("timeout_seconds", "retries", "rnr_retries", "peer_pod", "peer_namespace"),
+    process=True,
+)
+REGISTERED = Metric(
+    "rdma.memory_region.registered",
+    "Memory registered for RDMA and not deregistered, as the calls said; memory=dmabuf is a device's. Pages registered "
+    "twice count twice. What was registered before the process was observed is not in it.",
+    Kind.GAUGE,
+    "By",
+    labels=("device", "memory"),
+    process=True,
+)
+OPERATIONS = Metric(
+    "rdma.memory_region.operations",
+    "Registrations (reg), changes (rereg) and deregistrations (dereg) of memory regions that succeeded. "
+    "memory=unknown: deregistered, but registered before the process was observed.",
+    Kind.COUNTER,
+    labels=("device", "operation", "memory"),
+    process=True,
+)
+
+FUNCTIONS = {
+    "ibv_create_qp": "create_qp",
+    "ibv_modify_qp": "modify_qp",
+    "ibv_query_qp": "query_qp",
+    "ibv_destroy_qp": "destroy_qp",
+    "ibv_reg_mr": "register",
+    "ibv_reg_mr_iova": "register",
+    "ibv_reg_mr_iova2": "register",
+    "ibv_reg_dmabuf_mr": "register_dmabuf",
+    "ibv_reg_mr_ex": "register_extended",
+    "ibv_rereg_mr": "reregister",
+    "ibv_dereg_mr": "deregister",
+}
+"""libibverbs' functions, and what bpf/verbs_control.h calls them."""
+
+STATES = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
+TYPES = {2: "RC", 3: "UC", 4: "UD", 8: "RAW_PACKET", 9: "XRC_SEND", 10: "XRC_RECV", 255: "DRIVER"}
+_PORT, _PATH, _MTU, _TIMEOUT, _RETRIES, _RNR_RETRIES, _PEER = 0x20, 0x80, 0x100, 0x200, 0x400, 0x800, 0x100000
+_PSNS = {"send": 0x10000, "receive": 0x1000}
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def hooks(types: Btf) -> dict[str, list[Hook]]:
+    """What runs at libibverbs' functions; everything needs return probes."""
+    return {symbol: hooks_of(types, call) for symbol, call in FUNCTIONS.items()}
+
+
+def hooks_of(types: Btf, call: str) -> list[Hook]:
+    """What runs at a function that does what this call of enum control_call does."""
+    number = types.enum("control_call")[f"control_{call}"]
+    cookie = int.from_bytes(bytes(types.struct("control_cookie")(call=number)), sys.byteorder)
+    return [Hook("control_enter", cookie, paired=True), Hook("control_return", cookie, returns=True)]
+
+
+class Map(Protocol):
+    """The part of exporter.bpf.libbpf.Map that is used here."""
+
+    def items(self) -> Iterator[tuple[Any, Any]]: ...
+
+    def delete(self, key: Any) -> bool: ...
+
+
+class Regions(NamedTuple):
+    """Memory regions of one process, device and kind of memory: struct region_total."""
+
+    added: int = 0
+    removed: int = 0
+    untracked: int = 0
+    registrations: int = 0
+    reregistrations: int = 0
+    deregistrations: int = 0
+    strangers: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return max(0, self.added - self.removed - self.untracked)
+
+
+@dataclass(frozen=True, slots=True)
+class Qp:
+    """A queue pair as its process set it up: struct qp_control. None and empty are not known."""
+
+    device: str
+    number: int
+    type: int
+    state: int
+    created_ns: int = 0
+    """Monotonic; 0 if it was there before its process was observed."""
+    resets: int = 0
+    peer: int | None = None
+    port: int = 0
+    gid_index: int | None = None
+    peer_gid: str = ""
+    peer_lid: int | None = None
+    mtu: int = 0
+    timeout: int | None = None
+    retries: int | None = None
+    rnr_retries: int | None = None
+    send_psn: int | None = None
+    receive_psn: int | None = None
+
+    @classmethod
+    def of(cls, row: Any) -> Qp:
+        def known(bit: int, value: int) -> int | None:
+            return int(value) if row.known & bit else None
+
+        path, routed = row.known & _PATH, bool(row.routed)
+        return cls(
+            device=device_name(row.device.name),
+            number=row.number,
+            type=row.type,
+            state=row.state,
+            created_ns=row.created_ns,
+            resets=row.resets,
+            peer=known(_PEER, row.peer),
+            port=row.port if row.known & (_PORT | _PATH) else 0,
+            gid_index=int(row.gid_index) if path and routed else None,
+            peer_gid=gid_text(bytes(row.peer_gid)) if path and routed else "",
+            peer_lid=int(row.lid) if path and row.lid and not routed else None,
+            mtu=128 << row.path_mtu if row.known & _MTU and 1 <= row.path_mtu <= 5 else 0,
+            timeout=known(_TIMEOUT, row.timeout),
+            retries=known(_RETRIES, row.retries),
+            rnr_retries=known(_RNR_RETRIES, row.rnr_retries),
+            send_psn=known(_PSNS["send"], row.send_psn),
+            receive_psn=known(_PSNS["receive"], row.receive_psn),
+        )
+
+
+@dataclass(slots=True)
+class Control:
+    """The control path of one process."""
+
+    qps: dict[int, Qp] = field(default_factory=dict)
+    """By the address of its struct ibv_qp."""
+    states: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Changes by device and new state."""
+    regions: dict[tuple[str, str], Regions] = field(default_factory=dict)
+    """By device and memory: host or dmabuf."""
+
+    def ended(self) -> None:
+        """What the process had is gone; what it did stays."""
+        self.qps = {}
+        self.regions = {key: it._replace(removed=it.added, untracked=0) for key, it in self.regions.items()}
+
+    def absorb(self, late: Control) -> None:
+        """Adds what was counted after this was read."""
+        self.states += late.states
+        for key, more in late.regions.items():
+            summed = (a + b for a, b in zip(self.regions.get(key, Regions()), more, strict=True))
+            self.regions[key] = Regions(*summed)
+
+
+def read(maps: Mapping[str, Map]) -> dict[int, Control]:
+    """Everything the maps hold now, by pid."""
+    seen: dict[int, Control] = defaultdict(Control)
+    for key, row in maps["qp_controls"].items():
+        seen[key.tgid].qps[key.address] = Qp.of(row)
+    for key, changes in maps["qp_states"].items():
+        seen[key.tgid].states[device_name(key.device.name), key.state] += changes
+    for key, row in maps["region_totals"].items():
+        total = Regions(*(getattr(row, name) for name in Regions._fields))
+        seen[key.tgid].regions[device_name(key.device.name), ("host", "dmabuf")[key.memory]] = total
+    return dict(seen)
+
+
+MAPS = ("qp_controls", "qp_states", "regions", "region_totals", "control_flights")
+"""Each has `tgid` in its key, and counts what it had no room for."""
+
+
+def clear(maps: Mapping[str, Map], pid: int) -> None:
+    """Deletes all that the kernel keeps of one process's control path."""
+    for name in MAPS:
+        for key, _ in maps[name].items():
+            if key.tgid == pid:
+                maps[name].delete(key)
+
+
+def device_name(raw: Any) -> str:
+    """A device's name from a process's own memory; what can be none becomes empty."""
+    text = bytes(raw).split(b"\0")[0].decode("ascii", "replace")
+    return text if _NAME.fullmatch(text) else ""
+
+
+class Owned(Protocol):
+    """What is needed of exporter.ledger.Process."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
+    def since(self) -> float: ...
+    @property
+    def ended(self) -> bool: ...
+
+
+def samples(processes: Iterable[tuple[Owned, Control]], peers: Peers) -> Iterator[Sample]:
+    """The samples of all processes of the node: each may be the peer of another."""
+    processes = list(processes)
+    owners = {
+        (gid, qp.number): process.labels
+        for process, control in processes
+        for qp in control.qps.values()
+        if (gid := peers.gid(qp.device, qp.port, qp.gid_index))
+    }
+    for process, control in processes:
+        for (device, state), changes in control.states.items():
+            own = {"device": device, "state": _state(state)}
+            yield Sample(STATE_CHANGES, {**process.labels, **own}, changes, process.since)
+        for (device, memory), it in control.regions.items():
+            labels = {**process.labels, "device": device}
+            yield REGISTERED.sample(it.bytes, {**labels, "memory": memory})
+            yield from _operations(it, labels, memory, process.since)
+        if not process.ended:
+            yield from _queue_pairs(process, control, peers, owners)
+
+
+def _operations(it: Regions, labels: Mapping[str, str], memory: str, since: float) -> Iterator[Sample]:
+    counted = {"reg": it.registrations, "rereg": it.reregistrations, "dereg": it.deregistrations}
+    for operation, count in counted.items():
+        yield Sample(OPERATIONS, {**labels, "operation": operation, "memory": memory}, count, since)
+    if it.strangers:
+        yield Sample(OPERATIONS, {**labels, "operation": "dereg", "memory": "unknown"}, it.strangers, since)
+
+
+def _queue_pairs(
+    process: Owned, control: Control, peers: Peers, owners: Mapping[tuple[str, int], Mapping[str, str]]
+) -> Iterator[Sample]:
+    told: set[tuple[str, int]] = set()
+    for qp in control.qps.values():
+        if (qp.device, qp.number) in told:  # one that was not seen destroyed
+            continue
+        told.add((qp.device, qp.number))
+        labels = describe(qp, peers)
+        if owner := owners.get((qp.peer_gid, qp.peer or 0)):
+            labels |= {"peer_pod": owner.get("pod", ""), "peer_namespace": owner.get("namespace", "")}
+        yield QP.sample(1, {**process.labels, **labels})
+    for kernel in peers.of(process.pid):
+        if (kernel.device, kernel.number) not in told:
+            peers.want()  # its end will not be seen
+            before = Qp(kernel.device, kernel.number, kernel.type, kernel.state, port=kernel.port)
+            yield QP.sample(1, {**process.labels, **describe(before, peers)})
+
+
+def describe(qp: Qp, peers: Peers) -> dict[str, str]:
+    """The labels of a queue pair, as far as they are known."""
+    kernel = peers.kernel(qp.device, qp.number)
+    peer = qp.peer if qp.peer is not None else kernel.remote if kernel and kernel.remote else None
+    labels = {
+        "device": qp.device,
+        "port": str(qp.port or ""),
+        "qp": str(qp.number),
+        "type": TYPES.get(qp.type, str(qp.type)),
+        "state": _state(qp.state),
+        "local_gid": peers.gid(qp.device, qp.port, qp.gid_index),
+        "peer_gid": qp.peer_gid,
+        "mtu": str(qp.mtu or ""),
+        "timeout_seconds": "" if qp.timeout is None else _timeout(qp.timeout),
+    }
+    for name, value in (("peer_qp", peer), ("peer_lid", qp.peer_lid), ("retries", qp.retries)):
+        labels[name] = "" if value is None else str(value)
+    labels["rnr_retries"] = "" if qp.rnr_retries is None else str(qp.rnr_retries)
+    return labels
+
+
+def _state(state: int) -> str:
+    return STATES[state] if 0 <= state < len(STATES) else ""
+
+
+def _timeout(exponent: int) -> str:
+    """IBTA 11.6.2: 4.096 us times 2 to this; 0 is no timeout."""
+    return f"{4.096e-6 * 2**exponent:.6g}" if 0 < exponent < 32 else "0"

@@ -1,0 +1,146 @@
+"""Single work requests as spans; a message that both hosts tell of is one trace on both.
+
+The n-th message that one queue pair of type RC sends is the n-th that its peer receives, so each end can name the
+trace by itself: a hash of both ends, of the packet number the connection began with, and of n. That is done only where
+a queue pair was seen from its creation on; else n would be a guess, and the span has a trace of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from exporter.model import Labels, Span
+from exporter.node import Clock
+from exporter.verbs.control import TYPES, Qp
+
+Attribute = str | int | float | bool
+
+STATUSES = (
+    "SUCCESS",
+    "LOC_LEN_ERR",
+    "LOC_QP_OP_ERR",
+    "LOC_EEC_OP_ERR",
+    "LOC_PROT_ERR",
+    "WR_FLUSH_ERR",
+    "MW_BIND_ERR",
+    "BAD_RESP_ERR",
+    "LOC_ACCESS_ERR",
+    "REM_INV_REQ_ERR",
+    "REM_ACCESS_ERR",
+    "REM_OP_ERR",
+    "RETRY_EXC_ERR",
+    "RNR_RETRY_EXC_ERR",
+    "LOC_RDD_VIOL_ERR",
+    "REM_INV_RD_REQ_ERR",
+    "REM_ABORT_ERR",
+    "INV_EECN_ERR",
+    "INV_EEC_STATE_ERR",
+    "FATAL_ERR",
+    "RESP_TIMEOUT_ERR",
+    "GENERAL_ERR",
+    "TM_ERR",
+    "TM_RNDV_INCOMPLETE",
+)
+"""enum ibv_wc_status of infiniband/verbs.h, without IBV_WC_."""
+
+_RC = "RC"
+_PERSON = b"rdma message"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequest:
+    """One work request that completed. Times are monotonic nanoseconds: posted, and its completion seen."""
+
+    begin_ns: int
+    end_ns: int
+    opcode: str
+    """As the metrics' label has it: SEND, RDMA_WRITE, RECV ..."""
+    bytes: int | None
+    status: int
+    message: int | None
+    """Of what the peer receives (SEND, WRITE_WITH_IMM, RECV) the number on its queue pair, from 0; None: not known.
+
+    Counted from the queue pair's creation, sends and receives apart.
+    """
+    received: bool = False
+    tid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Both ends of a queue pair; empty and None are not known."""
+
+    gid: str
+    number: int
+    peer_gid: str
+    peer: int | None
+
+
+def status_name(status: int) -> str:
+    """The constant in infiniband/verbs.h without IBV_WC_, or the number."""
+    return STATUSES[status] if 0 <= status < len(STATUSES) else str(status)
+
+
+def span(it: WorkRequest, qp: Qp, ends: Ends, clock: Clock, process: Labels) -> Span:
+    """The span of one work request: of a trace that the peer's host names alike, if both ends are known."""
+    error = status_name(it.status) if it.status else ""
+    shared = message_trace(it, qp, ends)
+    attributes = _attributes(it, qp, ends)
+    attributes["rdma.trace_shared"] = bool(shared)
+    if error:
+        attributes["error.type"] = error
+    return Span(
+        name=f"rdma {it.opcode}" if it.opcode else "rdma work request",
+        trace_id=shared or secrets.token_hex(16),
+        span_id=secrets.token_hex(8),
+        start_ns=clock.wall_ns(it.begin_ns),
+        end_ns=clock.wall_ns(it.end_ns),
+        attributes=attributes,
+        process=process,
+        error=error,
+        slow=not error,
+    )
+
+
+def message_trace(it: WorkRequest, qp: Qp, ends: Ends) -> str:
+    """The trace id that both hosts give to this message; empty where they cannot."""
+    psn = qp.receive_psn if it.received else qp.send_psn
+    seen_whole = qp.created_ns and not qp.resets and TYPES.get(qp.type) == _RC
+    if not seen_whole or it.message is None or psn is None or not ends.gid or not ends.peer_gid or ends.peer is None:
+        return ""
+    here, there = (ends.gid, ends.number), (ends.peer_gid, ends.peer)
+    sender, receiver = (there, here) if it.received else (here, there)
+    return trace_id(sender, receiver, psn, it.message)
+
+
+def trace_id(sender: tuple[str, int], receiver: tuple[str, int], psn: int, message: int) -> str:
+    """The trace of the n-th message between two ends (GID as sysfs writes it, and QPN), 32 hex digits.
+
+    `psn` is the sender's first packet number, which the receiver has to know too: QPNs are used again, with another
+    one. Every bit is the hash's, so samplers that go by the low 56 or 64 bits decide alike on both hosts.
+    """
+    text = f"{sender[0]} {sender[1]} {receiver[0]} {receiver[1]} {psn} {message}"
+    digest = blake2b(text.encode(), digest_size=16, person=_PERSON).digest()
+    return (digest if any(digest) else b"\1" * 16).hex()
+
+
+def _attributes(it: WorkRequest, qp: Qp, ends: Ends) -> dict[str, Attribute]:
+    attributes: dict[str, Attribute] = {
+        "rdma.device": qp.device,
+        "rdma.qp": qp.number,
+        "rdma.qp.type": TYPES.get(qp.type, str(qp.type)),
+        "rdma.status": status_name(it.status),
+    }
+    known = {
+        "rdma.opcode": it.opcode,
+        "rdma.gid": ends.gid,
+        "rdma.peer_gid": ends.peer_gid,
+        "rdma.peer_qp": ends.peer,
+        "rdma.port": qp.port or None,
+        "rdma.bytes": it.bytes,
+        "rdma.message": it.message,
+        "thread.id": it.tid or None,
+    }
+    return attributes | {name: value for name, value in known.items() if value is not None and value != ""}
