@@ -48,11 +48,14 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 		copy_batch(thread->tgid, call, outcome);
 		break;
 	case effect_context_create:
-		change_context(thread, effect_context_push, read_u64(call->arguments[0]));
+		context = read_u64(call->arguments[0]);
+		use_device(thread->tgid, context, argument(call, call->cookie.bytes_at));
+		change_context(thread, effect_context_push, context);
 		break;
 	case effect_context_destroy:
 		context = call->arguments[0];
 		sweep_live(thread->tgid, context);
+		forget_context(thread->tgid, context);
 		if (current_context(thread) == context)
 			change_context(thread, effect_context_pop, 0);
 		break;
@@ -77,7 +80,8 @@ SEC("uprobe")
 int on_launch(struct pt_regs *ctx)
 {
 	static const struct launch none;
-	struct call_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .api = cookie_of(ctx).api};
+	__u64 id = bpf_get_current_pid_tgid();
+	struct call_key key = {.tgid = id >> 32, .api = cookie_of(ctx).api, .device = device_of(id)};
 	struct launch *launch = lookup_or_init(launches, &key, &none);
 	__u64 tick = bpf_jiffies64();
 
@@ -94,7 +98,7 @@ int on_launch(struct pt_regs *ctx)
 SEC("uprobe")
 int on_call(struct pt_regs *ctx)
 {
-	count_call(bpf_get_current_pid_tgid() >> 32, cookie_of(ctx).api);
+	count_call(bpf_get_current_pid_tgid(), cookie_of(ctx).api);
 	return 0;
 }
 
@@ -208,6 +212,16 @@ static long drop_primary(void *map, const struct device *at, const void *value, 
 	return 0;
 }
 
+static long drop_device(void *map, const struct context *at, const void *value, const __u32 *tgid)
+{
+	struct context key = *at;
+
+	(void)map, (void)value;
+	if (key.tgid == *tgid)
+		bpf_map_delete_elem(&context_devices, &key);
+	return 0;
+}
+
 /* A process has ended: its pid may be another's next. The counts are for the exporter to delete. Never
  * attached: the exporter runs it with the pid. (A "syscall" program may sleep, so it may not use the maps
  * this one does.) */
@@ -215,10 +229,15 @@ SEC("raw_tp")
 int forget(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 tgid = ctx->args[0];
+	struct devices *devices = bpf_map_lookup_elem(&used_devices, &tgid);
 
 	sweep_live(tgid, 0);
 	bpf_for_each_map_elem(&in_flight, drop_flight, &tgid, 0);
 	bpf_for_each_map_elem(&contexts, drop_context, &tgid, 0);
 	bpf_for_each_map_elem(&primaries, drop_primary, &tgid, 0);
+	bpf_for_each_map_elem(&context_devices, drop_device, &tgid, 0);
+	if (devices && devices->used & (devices->used - 1))
+		add(&with_several, -1);
+	bpf_map_delete_elem(&used_devices, &tgid);
 	return 0;
 }

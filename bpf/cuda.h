@@ -61,14 +61,18 @@ struct cookie {
 	enum effect effect;
 	enum memory memory;
 	enum direction direction; /* of a copy, if its name tells */
-	__u8 bytes_at;		  /* which argument has a copy's size */
+	__u8 bytes_at;		  /* which argument has a copy's size, or a new context's device */
 	__u8 host_at;		  /* which argument points to a copy's host side, or NO_ARGUMENT */
 };
+
+/* `device` in keys: 0 while the process has used one device at most, else the ordinal + 1 of the device of the
+ * thread's current context, or this where that is not known. */
+#define DEVICE_UNKNOWN 0xffff
 
 struct call_key {
 	__u32 tgid;
 	__u16 api;
-	__u16 zero;
+	__u16 device;
 };
 
 /* last_ns is right to a tick of the kernel's clock (10 ms at most): reading the time would be a third of a hit. */
@@ -83,7 +87,7 @@ MAP(calls, HASH, struct call_key, __u64, 16384);
 struct error_key {
 	__u32 tgid;
 	__u16 api;
-	__u16 zero;
+	__u16 device;
 	__s32 code;
 };
 struct error {
@@ -119,7 +123,9 @@ struct live {
 	__u32 holders;	/* of a handle: creation and retentions not yet released */
 	__u32 mappings; /* of a handle */
 	enum memory memory;
-	__u8 zero[7];
+	__u8 zero;
+	__u16 device;
+	__u32 unused;
 };
 MAP(live, HASH, struct live_key, struct live, 65536);
 
@@ -127,7 +133,7 @@ struct total_key {
 	__u32 tgid;
 	enum layer layer;
 	enum memory memory;
-	__u16 zero;
+	__u16 device;
 };
 
 /* Bytes, but for the last. In use is allocated - freed - implicit - untracked. */
@@ -144,7 +150,7 @@ struct copy_key {
 	__u32 tgid;
 	enum direction direction;
 	enum host host;
-	__u16 zero;
+	__u16 device;
 };
 MAP(copies, HASH, struct copy_key, __u64, 8192);
 __u64 copies_unread = 0; /* copies whose description could not be read */
@@ -182,7 +188,9 @@ struct span {
 	enum direction direction;
 	char comm[16]; /* the thread's */
 	enum host host;
-	__u8 zero[7];
+	__u8 zero;
+	__u16 device; /* ordinal + 1, 0 if unknown */
+	__u32 unused;
 };
 EVENTS(cuda_spans, struct span, 256 * 1024);
 __u64 spans_limited = 0; /* not sent, to keep to spans_per_second */

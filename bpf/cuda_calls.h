@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Calls: which one a probe was hit by, its counters, and the record of it between its beginning and its end. */
 #pragma once
-#include "cuda.h"
+#include "cuda_contexts.h"
 
 /* How far the stack pointer moves between a function's first instruction and its return. */
 #if defined(__TARGET_ARCH_x86)
@@ -26,10 +26,10 @@ static __always_inline struct thread this_thread(enum layer layer)
 	return (struct thread){.tgid = id >> 32, .tid = id, .layer = layer};
 }
 
-static __always_inline void count_call(__u32 tgid, __u16 api)
+static __always_inline void count_call(__u64 thread, __u16 api)
 {
 	static const __u64 none;
-	struct call_key key = {.tgid = tgid, .api = api};
+	struct call_key key = {.tgid = thread >> 32, .api = api, .device = device_of(thread)};
 	__u64 *count = lookup_or_init(calls, &key, &none);
 
 	if (count)
@@ -72,7 +72,8 @@ static __always_inline bool remember(const struct thread *thread, const struct f
 static __always_inline void count_error(const struct thread *thread, __u16 api, __s32 code, __u64 now)
 {
 	static const struct error none;
-	struct error_key key = {.tgid = thread->tgid, .api = api, .code = code};
+	struct error_key key = {
+	    .tgid = thread->tgid, .api = api, .device = device_of(thread_id(thread)), .code = code};
 	struct error *error = lookup_or_init(errors, &key, &none);
 
 	if (!error)
@@ -84,7 +85,7 @@ static __always_inline void count_error(const struct thread *thread, __u16 api, 
 static __always_inline void count_wait(const struct thread *thread, __u16 api, __u64 ns)
 {
 	static const struct wait none;
-	struct call_key key = {.tgid = thread->tgid, .api = api};
+	struct call_key key = {.tgid = thread->tgid, .api = api, .device = device_of(thread_id(thread))};
 	struct wait *wait = lookup_or_init(waits, &key, &none);
 	__u32 slot = log2_slot((ns + 999) / 1000, 0, WAIT_SLOTS);
 

@@ -29,6 +29,23 @@ struct primary {
 };
 MAP(primaries, HASH, struct device, struct primary, 4096);
 
+struct context {
+	__u64 address;
+	__u32 tgid;
+	__u32 zero;
+};
+MAP(context_devices, HASH, struct context, __u32, 16384);
+
+/* Of a process: on which devices it has ever had a context. */
+struct devices {
+	__u64 used; /* a bit for each ordinal */
+	__u32 first;
+	__u32 zero;
+};
+MAP(used_devices, HASH, __u32, struct devices, 4096);
+__u64 with_several =
+    0; /* processes that used more than one device: while there are none, nobody is looked up */
+
 static __always_inline __u64 thread_id(const struct thread *thread)
 {
 	return (__u64)thread->tgid << 32 | thread->tid;
@@ -43,6 +60,61 @@ static __always_inline __u64 current_context(const struct thread *thread)
 	if (!known || !known->depth || known->depth > CONTEXT_STACK)
 		return 0;
 	return known->stack[(known->depth - 1) % CONTEXT_STACK];
+}
+
+/* ordinal + 1, 0 if unknown. */
+static __always_inline __u16 device_of_context(__u32 tgid, __u64 address)
+{
+	struct context context = {.address = address, .tgid = tgid};
+	__u32 *ordinal = address ? bpf_map_lookup_elem(&context_devices, &context) : NULL;
+
+	return ordinal ? *ordinal + 1 : 0;
+}
+
+static __noinline int device_told_apart(__u64 thread)
+{
+	struct thread at = {.tgid = thread >> 32, .tid = thread};
+	struct devices *devices = bpf_map_lookup_elem(&used_devices, &at.tgid);
+	__u16 device;
+
+	if (!devices || !(devices->used & (devices->used - 1)))
+		return 0;
+	device = device_of_context(at.tgid, current_context(&at));
+	return device ? device : DEVICE_UNKNOWN;
+}
+
+/* What goes into keys, for the thread with this id (bpf_get_current_pid_tgid). */
+static __always_inline __u16 device_of(__u64 thread)
+{
+	return with_several ? device_told_apart(thread) : 0;
+}
+
+/* The process has a context there from now on. */
+static __always_inline void use_device(__u32 tgid, __u64 address, __u32 ordinal)
+{
+	static const struct devices none;
+	struct context context = {.address = address, .tgid = tgid};
+	struct devices *devices = lookup_or_init(used_devices, &tgid, &none);
+	__u64 bit = 1ull << (ordinal & 63);
+
+	if (!devices || !address || ordinal > 63) /* more than there are in any machine */
+		return;
+	if (bpf_map_update_elem(&context_devices, &context, &ordinal, BPF_ANY))
+		add(&context_devices_lost, 1);
+	if (devices->used & bit)
+		return;
+	if (!devices->used)
+		devices->first = ordinal;
+	else if (!(devices->used & (devices->used - 1)))
+		add(&with_several, 1);
+	__sync_fetch_and_or(&devices->used, bit);
+}
+
+static __always_inline void forget_context(__u32 tgid, __u64 address)
+{
+	struct context context = {.address = address, .tgid = tgid};
+
+	bpf_map_delete_elem(&context_devices, &context);
 }
 
 static __always_inline void change_context(const struct thread *thread, enum effect effect, __u64 context)
@@ -77,6 +149,7 @@ static __always_inline void retain_primary(const struct thread *thread, const st
 		return;
 	primary->context = read_u64(call->arguments[0]);
 	add(&primary->retained, 1);
+	use_device(thread->tgid, primary->context, device.ordinal);
 }
 
 /* The primary context that ends when this call has succeeded, 0 if none or unknown. */

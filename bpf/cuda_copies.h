@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* How many bytes a copy moved, which way, and what kind of host memory was at its host side. */
 #pragma once
+#include "cuda_contexts.h"
 #include "cuda_ranges.h"
 
 enum end { end_unknown, end_device, end_managed, end_host, end_pageable, end_pinned };
@@ -92,7 +93,7 @@ __noinline int add_copy(__u32 tgid, __u64 bytes, __u32 source, __u32 target, __u
 {
 	static const __u64 none;
 	enum host from = host_of(source), to = host_of(target);
-	struct copy_key key = {.tgid = tgid};
+	struct copy_key key = {.tgid = tgid, .device = device_of(bpf_get_current_pid_tgid())};
 	__u64 *copied;
 
 	key.direction = direction == direction_unknown ? direction_of(source, target) : direction;

@@ -15,24 +15,25 @@ struct extent {
 	__u64 width, height, depth;
 };
 
-#define LOCATION_AT 8 /* of CUmemAllocationProp.location.type (cuda.h) */
+#define LOCATION_AT 8 /* of CUmemAllocationProp.location (cuda.h) */
+#define LOCATION_DEVICE 1
 #define LOCATION_HOST 2
 #define LOCATION_HOST_NUMA_CURRENT 4
 #define MAPPINGS_PER_UNMAP 256
 
 __u64 mappings_lost = 0; /* unmapped in one call with more others than we walk */
 
-static __always_inline struct total *total_of(__u32 tgid, enum layer layer, enum memory memory)
+static __always_inline struct total *total_of(__u32 tgid, enum layer layer, enum memory memory, __u16 device)
 {
 	static const struct total none;
-	struct total_key key = {.tgid = tgid, .layer = layer, .memory = memory};
+	struct total_key key = {.tgid = tgid, .layer = layer, .memory = memory, .device = device};
 
 	return lookup_or_init(totals, &key, &none);
 }
 
 static __always_inline void count_free(const struct live_key *key, const struct live *live, bool implicit)
 {
-	struct total *total = total_of(key->tgid, key->layer, live->memory);
+	struct total *total = total_of(key->tgid, key->layer, live->memory, live->device);
 
 	if (total)
 		add(implicit ? &total->implicit : &total->freed, live->bytes);
@@ -49,7 +50,7 @@ static __always_inline void hold(const struct live_key *key, const struct live *
 		put_live(key, &gone, true);
 		count_free(key, &gone, !(key->thing == thing_handle && !gone.holders));
 	}
-	total = total_of(key->tgid, key->layer, new->memory);
+	total = total_of(key->tgid, key->layer, new->memory, new->device);
 	if (!total) { /* a free of it later must find nothing */
 		bpf_map_delete_elem(&live, key);
 		return;
@@ -90,6 +91,17 @@ static __always_inline void measure(const struct flight *call, struct outcome *o
 	}
 }
 
+/* Physical memory lies where its properties say, whatever is current. */
+static __always_inline __u16 device_of_handle(__u64 properties, __u16 current)
+{
+	struct {
+		__u32 type, id;
+	} location = {};
+
+	bpf_probe_read_user(&location, sizeof(location), (void *)(properties + LOCATION_AT));
+	return location.type == LOCATION_DEVICE && location.id < 64 ? location.id + 1 : current;
+}
+
 static __always_inline void allocate(const struct thread *thread, const struct flight *call, __u64 now,
 				     struct outcome *outcome)
 {
@@ -104,6 +116,9 @@ static __always_inline void allocate(const struct thread *thread, const struct f
 	key.address = outcome->address;
 	new.bytes = outcome->bytes;
 	new.memory = outcome->memory;
+	new.device = device_of(thread_id(thread));
+	if (handle && new.device)
+		new.device = device_of_handle(call->arguments[2], new.device);
 	/* Destroying a context does not free these two kinds (cuda.h, cuCtxDestroy). */
 	if (!handle && outcome->memory != memory_pool)
 		new.owner = current_context(thread);
@@ -165,7 +180,7 @@ static __always_inline void settle(const struct thread *thread, const struct fli
 	if (call->taken.bytes) {
 		count_free(&key, &call->taken, false);
 	} else if (!call->taken.since_ns && key.address) {
-		total = total_of(key.tgid, key.layer, call->cookie.memory);
+		total = total_of(key.tgid, key.layer, call->cookie.memory, device_of(thread_id(thread)));
 		if (total)
 			add(&total->strangers, 1);
 	}

@@ -51,6 +51,7 @@ static __always_inline void send_span(const struct thread *thread, const struct 
 			      .bytes = outcome->bytes,
 			      .address = outcome->address,
 			      .context = current_context(thread),
+			      .device = device_of_context(thread->tgid, current_context(thread)),
 			      .tgid = thread->tgid,
 			      .tid = thread->tid,
 			      .code = code,

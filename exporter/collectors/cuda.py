@@ -14,14 +14,16 @@ from exporter.bpf.library import Library
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection, protection
 from exporter.cuda import metrics
+from exporter.cuda.activity import Activity
 from exporter.cuda.functions import COVERABLE, FUNCTIONS, layer
 from exporter.cuda.ledger import Ledger
 from exporter.cuda.names import Names
-from exporter.cuda.samples import function
+from exporter.cuda.samples import Process, function
 from exporter.cuda.spans import Exemplars, span
-from exporter.model import Metric, Sample, Unavailable
+from exporter.model import Labels, Metric, Sample, Unavailable
 from exporter.node import Flag, Node
 from exporter.push import SPANS_DROPPED
+from exporter.resolve.on_gpus import OnGpus
 from exporter.series import SeriesLimit
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
@@ -68,7 +70,8 @@ class Cuda:
         except BpfError as error:
             raise Unavailable(f"the CUDA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._names = Names.of(self._object.types)
-        self._ledger = Ledger(self._object.maps, self._forget, self._node.processes, self._node.proc)
+        self._on_gpus = OnGpus(self._node.gpus, self._node.proc)
+        self._ledger = Ledger(self._object.maps, self._forget, self._node.processes, self._node.proc, self._gpus_of)
         table = {
             it.name: it.hooks(self._object.types, api, self._node.settings["all-errors"])
             for api, it in enumerate(FUNCTIONS, 1)
@@ -98,11 +101,28 @@ class Cuda:
 
     def _of_processes(self) -> Iterator[Sample]:
         covered = {pid for pid, _ in self._object.maps["covered"].items()}
+        self._on_gpus.refresh()
         for process in self._ledger.processes():
             exemplars = partial(self._exemplars.of, process.pid)
             yield from process.samples(self._names, self._node.clock.wall_ns, exemplars)
             if not process.ended:
-                yield metrics.SEEN_FROM_START.sample(int(process.pid in covered), process.labels)
+                only = process.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
+                yield metrics.SEEN_FROM_START.sample(int(process.pid in covered), {**process.labels, **only})
+            if not process.ended and process.pid in covered:
+                yield from self._unattributed(process)
+
+    def _unattributed(self, process: Process) -> Iterator[Sample]:
+        for place, told in self._on_gpus.memory(process.pid).items():
+            if told is None or place.labels not in process.gpus.values():
+                continue
+            beyond = told - process.held(place.labels, self._names)
+            if beyond >= 0:  # less is memory that NVML has not seen yet, or does not count
+                yield metrics.UNATTRIBUTED.sample(beyond, {**process.labels, **place.labels})
+
+    def _gpus_of(self, pid: int, activity: Activity) -> Mapping[int, Labels]:
+        """Contexts older than the probes may be on any GPU: then what came first is not known."""
+        seen = self._object.maps["covered"].get(pid) is not None
+        return self._on_gpus.labels(pid, activity.used, activity.first if seen else None)
 
     def problems(self) -> Iterator[str]:
         """What is not probed, and why; for the landing page."""
@@ -128,6 +148,7 @@ class Cuda:
 
     def process_ended(self, pid: int) -> None:
         self._ledger.ended(pid)
+        self._on_gpus.forget(pid)
         self._exemplars.forget(pid)
 
     def process_replaced(self, pid: int) -> None:
@@ -172,7 +193,9 @@ class Cuda:
 
     def _receive(self, record: Any) -> None:
         called = function(record.api)
-        made = span(record, called, self._names, self._node.clock, self._node.processes.labels(record.tgid))
+        gpu = self._on_gpus.last(record.tgid, record.device)
+        process = {**self._node.processes.labels(record.tgid), **gpu}
+        made = span(record, called, self._names, self._node.clock, process)
         if called.effect == "wait":
             self._exemplars.add(record.tgid, record.api, record.end_ns - record.start_ns, made)
         self._node.spans(made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -54,8 +54,8 @@ class Memory(NamedTuple):
 
 
 @dataclass(slots=True)
-class Activity:
-    """One process. `api` is a function's number; `layer`, `memory`, `direction`, `host` are enums of bpf/cuda.h."""
+class Counts:
+    """Of a process on a device. `api` is a function's number; `layer`, `memory` and so on are enums of bpf/cuda.h."""
 
     launches: dict[int, Launches] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Activity:
     def ended(self) -> None:
         self.memory = {key: memory.ended() for key, memory in self.memory.items()}
 
-    def absorb(self, late: Activity) -> None:
+    def absorb(self, late: Counts) -> None:
         """Adds what was counted after this was read."""
         for api, more in late.launches.items():
             before = self.launches.get(api, Launches(0, 0))
@@ -91,22 +91,59 @@ class Activity:
             self.copies[way] = self.copies.get(way, 0) + copied
 
 
+@dataclass(slots=True)
+class Activity:
+    """One process, by device as the keys of bpf/cuda.h have it: 0 while it had used one at most, else ordinal + 1.
+
+    `used` are the ordinals of the devices on which it was seen to have a context, `first` the first of them.
+    """
+
+    devices: dict[int, Counts] = field(default_factory=lambda: defaultdict(Counts))
+    used: frozenset[int] = frozenset()
+    first: int | None = None
+
+    def ended(self) -> None:
+        for counts in self.devices.values():
+            counts.ended()
+
+    def absorb(self, late: Activity) -> None:
+        """Adds what was counted after this was read."""
+        for device, counts in late.devices.items():
+            self.devices.setdefault(device, Counts()).absorb(counts)
+
+    def whole(self) -> Counts:
+        """Of all its devices together."""
+        return together(self.devices.values())
+
+
+def together(parts: Iterable[Counts]) -> Counts:
+    """The sum, without a change to any."""
+    whole = Counts()
+    for part in parts:
+        whole.absorb(part)
+    return whole
+
+
 def read(maps: Mapping[str, Map]) -> dict[int, Activity]:
     """Everything the maps hold now, by pid."""
     seen: dict[int, Activity] = defaultdict(Activity)
     for key, value in maps["launches"].items():
-        seen[key.tgid].launches[key.api] = Launches(value.calls, value.last_ns)
+        seen[key.tgid].devices[key.device].launches[key.api] = Launches(value.calls, value.last_ns)
     for key, value in maps["calls"].items():
-        seen[key.tgid].calls[key.api] = value
+        seen[key.tgid].devices[key.device].calls[key.api] = value
     for key, value in maps["errors"].items():
-        seen[key.tgid].errors[key.api, key.code] = Errors(value.calls, value.last_ns)
+        seen[key.tgid].devices[key.device].errors[key.api, key.code] = Errors(value.calls, value.last_ns)
     for key, value in maps["waits"].items():
-        seen[key.tgid].waits[key.api] = Waits(value.sum_ns, tuple(value.slots))
+        seen[key.tgid].devices[key.device].waits[key.api] = Waits(value.sum_ns, tuple(value.slots))
     for key, value in maps["totals"].items():
         memory = Memory(value.allocated, value.freed, value.implicit, value.untracked, value.strangers)
-        seen[key.tgid].memory[key.layer, key.memory] = memory
+        seen[key.tgid].devices[key.device].memory[key.layer, key.memory] = memory
     for key, value in maps["copies"].items():
-        seen[key.tgid].copies[key.direction, key.host] = value
+        seen[key.tgid].devices[key.device].copies[key.direction, key.host] = value
+    for tgid, value in maps["used_devices"].items():
+        if tgid in seen and value.used:
+            seen[tgid].used = frozenset(number for number in range(64) if value.used >> number & 1)
+            seen[tgid].first = value.first
     return dict(seen)
 
 

@@ -23,7 +23,7 @@ def layer(symbol: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One hooked symbol. `bytes_at` and `host_at` are argument positions of copies."""
+    """One hooked symbol. `bytes_at` and `host_at` are argument positions of copies; of a new context, its device's."""
 
     name: str
     program: str
@@ -131,7 +131,9 @@ _DRIVER = (
     *_all("cuMemcpy3DBatchAsync cuMemcpy3DBatchAsync_v2 cuMemcpy3DWithAttributesAsync", "on_enter", "_ptsz"),
     *_all("cuStreamSynchronize", "on_enter", "_ptsz", effect="wait"),
     *_all("cuEventSynchronize cuCtxSynchronize cuCtxSynchronize_v2", "on_enter", effect="wait"),
-    *_all("cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4", "on_enter", effect="context_create"),
+    *_all("cuCtxCreate_v2", "on_enter", effect="context_create", bytes_at=2),
+    *_all("cuCtxCreate_v3", "on_enter", effect="context_create", bytes_at=4),
+    *_all("cuCtxCreate_v4", "on_enter", effect="context_create", bytes_at=3),
     *_all("cuCtxDestroy_v2", "on_enter", effect="context_destroy"),
     *_all("cuCtxSetCurrent", "on_context", effect="context_set"),
     *_all("cuCtxPushCurrent_v2", "on_context", effect="context_push"),

@@ -28,7 +28,8 @@ class _Ended:
 class Ledger:
     """The CUDA activity of processes, over the maps of a loaded object. Safe from any thread.
 
-    `forget` removes what the kernel keeps of a process besides its counts. The kernel's rows have only pids: they are
+    `forget` removes what the kernel keeps of a process besides its counts, `gpus` names the GPUs of its devices. The
+    kernel's rows have only pids: they are
     frozen and deleted when a process ends, so that who gets the pid next starts from nothing.
     """
 
@@ -38,9 +39,11 @@ class Ledger:
         forget: Callable[[int], object],
         processes: Processes,
         proc: Path,
+        gpus: Callable[[int, Activity], Mapping[int, Labels]] = lambda pid, activity: {},
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._maps, self._forget, self._processes, self._proc, self._now = maps, forget, processes, proc, now
+        self._gpus = gpus
         self._lock = threading.Lock()
         self._told: set[int] = set()
         self._known: dict[int, tuple[Labels, float]] = {}
@@ -83,7 +86,7 @@ class Ledger:
         labels = self._processes.labels(pid)
         since = self._known[pid][1] if pid in self._known else time.time()
         self._known[pid] = labels, since
-        return Process(pid, labels, activity, since)
+        return Process(pid, labels, activity, since, gpus=self._gpus(pid, activity))
 
     def _retire(self, pid: int, activity: Activity | None) -> None:
         clear(self._maps, pid)
@@ -92,13 +95,15 @@ class Ledger:
         if activity is None:
             return
         labels, since = known or (self._processes.labels(pid), time.time())
+        gpus = self._gpus(pid, activity)
         self._retired += _hits([activity])
         activity.ended()
         before = self._ended.pop(pid, None)
         if before:  # a thread that was still in a call when we were told
             before.process.activity.absorb(activity)
-            activity, since = before.process.activity, before.process.since
-        self._ended[pid] = _Ended(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)
+            activity, since, gpus = before.process.activity, before.process.since, before.process.gpus
+        process = Process(pid, labels, activity, since, ended=True, gpus=gpus)
+        self._ended[pid] = _Ended(process, self._now() + RETENTION)
         while len(self._ended) > MOST_ENDED:
             del self._ended[next(iter(self._ended))]
 
@@ -106,6 +111,7 @@ class Ledger:
 def _hits(activities: Iterable[Activity]) -> Counter[int]:
     hits: Counter[int] = Counter()
     for activity in activities:
-        hits.update(activity.calls)
-        hits.update({api: launches.calls for api, launches in activity.launches.items()})
+        for counts in activity.devices.values():
+            hits.update(counts.calls)
+            hits.update({api: launches.calls for api, launches in counts.launches.items()})
     return hits

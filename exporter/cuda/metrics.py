@@ -109,6 +109,15 @@ WAITED = Metric(
     labels=("api",),
     process=True,
 )
+UNATTRIBUTED = Metric(
+    "gpu.cuda.memory.unattributed",
+    "Bytes that NVML says the process holds on the GPU beyond those in use as the probes on the driver saw it (device, "
+    "pool, vmm, managed): contexts, modules and kernels' local memory, arrays, what pools keep, libraries' own. Only "
+    "of processes seen from their start; NVML's part is some seconds old.",
+    Kind.GAUGE,
+    "By",
+    process=True,
+)
 SEEN_FROM_START = Metric(
     "gpu.cuda.seen_from_start",
     "1 for a process whose every call was seen; 0 for one that was under way already, or without return probes: memory "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from exporter.bpf import slot_bounds
 from exporter.cuda import metrics
-from exporter.cuda.activity import Activity
+from exporter.cuda.activity import Activity, Counts, together
 from exporter.cuda.codes import error_name
 from exporter.cuda.functions import FUNCTIONS, Function
 from exporter.cuda.names import Names
@@ -31,16 +32,51 @@ def function(api: int) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process to tell about. `since` is the wall time in seconds from which its counters count."""
+    """One process to tell about. `since` is the wall time in seconds from which its counters count.
+
+    `gpus` has the gpu and gpu_uuid of its devices, by the keys of `activity.devices`, those that are known.
+    """
 
     pid: int
     labels: Labels
     activity: Activity
     since: float
     ended: bool = False
+    gpus: Mapping[int, Labels] = field(default_factory=dict)
 
     def samples(self, names: Names, wall_ns: Callable[[int], int], exemplars: ExemplarsOf) -> Iterator[Sample]:
-        """Its samples. `exemplars` gives those of a waiting function by bucket."""
+        """Its samples. `exemplars` gives those of a waiting function by bucket; one GPU's only, for they are of all."""
+        parts: dict[tuple[tuple[str, str], ...], list[Counts]] = defaultdict(list)
+        for device, counts in self.activity.devices.items():
+            parts[tuple(self.gpus.get(device, {}).items())].append(counts)
+        for gpu, counted in parts.items():
+            part = _Part({**self.labels, **dict(gpu)}, together(counted), self.since)
+            yield from part.samples(names, wall_ns, exemplars if len(parts) == 1 else _no_exemplars)
+
+    def held(self, gpu: Labels, names: Names) -> int:
+        """Bytes in use on one of its GPUs, as the probes on the driver saw it."""
+        parts = (counts for device, counts in self.activity.devices.items() if self.gpus.get(device) == gpu)
+        return sum(
+            memory.usage
+            for part in parts
+            for (layer, kind), memory in part.memory.items()
+            if names.layer[layer] == "driver" and names.memory[kind] != "pinned_host"
+        )
+
+
+def _no_exemplars(_: int) -> Mapping[int, Exemplar]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a process did on one GPU, or on those that are not known."""
+
+    labels: Labels
+    activity: Counts
+    since: float
+
+    def samples(self, names: Names, wall_ns: Callable[[int], int], exemplars: ExemplarsOf) -> Iterator[Sample]:
         yield from self._calls()
         yield from self._launches(wall_ns)
         yield from self._errors(wall_ns)

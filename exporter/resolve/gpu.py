@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exporter.model import Labels
 from exporter.nvml.snapshot import Gpu, Mig, Snapshot
-
-_HEX = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,6 @@ class Inventory:
     def __init__(self, snapshot: Snapshot) -> None:
         self.gpus = tuple(gpu for gpu in snapshot.gpus if gpu.uuid)
         self._places = {place.uuid: place for gpu in self.gpus for place in _places(gpu)}
-        self._bytes = {raw: place for uuid, place in self._places.items() if (raw := raw_uuid(uuid))}
         self._on: dict[int, dict[Place, int | None]] = {}
         for gpu in self.gpus:
             for process in gpu.processes:
@@ -48,9 +44,9 @@ class Inventory:
         """The GPU or MIG device with this UUID, as NVML prints it."""
         return self._places.get(uuid)
 
-    def of_bytes(self, uuid: bytes) -> Place | None:
-        """The same by the 16 bytes that CUDA gives."""
-        return self._bytes.get(uuid)
+    def starting_with(self, prefix: str) -> list[Place]:
+        """Those whose UUID begins so."""
+        return [place for uuid, place in self._places.items() if uuid.startswith(prefix)]
 
     def at(self, index: int, instance: int | None = None) -> tuple[Place, ...]:
         """The GPU with this index; of a GPU instance all its MIG devices. Empty when there is none."""
@@ -63,12 +59,6 @@ class Inventory:
     def used_by(self, pid: int) -> dict[Place, int | None]:
         """The GPUs on which NVML lists the process, with the bytes it holds there, None where that is not told."""
         return self._on.get(pid, {})
-
-
-def raw_uuid(uuid: str) -> bytes:
-    """The 16 bytes of a UUID such as GPU-… or MIG-…; empty when it has another form."""
-    found = _HEX.fullmatch(uuid.partition("-")[2])
-    return bytes.fromhex(found[0].replace("-", "")) if found else b""
 
 
 def _places(gpu: Gpu) -> Iterator[Place]:

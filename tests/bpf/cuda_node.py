@@ -16,6 +16,7 @@ from exporter.bpf.targets import Targets
 from exporter.collectors.cuda import FLAGS, Cuda
 from exporter.model import Sample, Span
 from exporter.node import Node
+from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
 from exporter.views.prometheus import name
 
@@ -74,14 +75,14 @@ def eventually(condition: Callable[[], object], what: str, within: float = WITHI
 
 
 @contextmanager
-def observe(**settings: Any) -> Iterator[Observed]:
+def observe(gpus: Gpus | None = None, **settings: Any) -> Iterator[Observed]:
     """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
     spans: list[Span] = []
     targets = Targets()
     defaults = {flag.name: flag.default for flag in FLAGS}
     chosen = {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
-    cuda = Cuda(Node(defaults | chosen, ProcessTable(), targets, spans.append))
+    cuda = Cuda(Node(defaults | chosen, ProcessTable(), targets, spans.append, gpus=gpus or Gpus()))
     cuda.start()
     try:
         targets.start()

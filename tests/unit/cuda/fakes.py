@@ -18,7 +18,7 @@ NAMES = Names(
 
 
 def row(**fields: Any) -> SimpleNamespace:
-    return SimpleNamespace(**fields)
+    return SimpleNamespace(**{"device": 0} | fields)
 
 
 class FakeMap:
@@ -37,7 +37,7 @@ class FakeMap:
 
 
 def empty_maps() -> dict[str, FakeMap]:
-    return {name: FakeMap() for name in ("launches", "calls", "errors", "waits", "totals", "copies")}
+    return {name: FakeMap() for name in ("launches", "calls", "errors", "waits", "totals", "copies", "used_devices")}
 
 
 class FakeProcesses:

@@ -20,7 +20,7 @@ class World:
         self.maps = empty_maps()
         self.processes, self.forgotten, self.now = FakeProcesses(), list[int](), 0.0
         self.proc = proc
-        self.ledger = Ledger(self.maps, self.forgotten.append, self.processes, proc, lambda: self.now)
+        self.ledger = Ledger(self.maps, self.forgotten.append, self.processes, proc, now=lambda: self.now)
 
     def count(self, pid: int, calls: int) -> None:
         """The kernel has counted so many calls of a process."""
@@ -51,10 +51,10 @@ def test_a_living_process_is_read_each_time(world: World) -> None:
     """What the kernel counted is told, with the labels of now: a pod's name may come later than its process."""
     world.run(7)
     world.count(7, 23)
-    assert {API: 23} == world.told()[7].activity.calls
+    assert {API: 23} == world.told()[7].activity.whole().calls
     world.count(7, 24)
     world.processes.names[7] = "named"
-    assert {API: 24} == world.told()[7].activity.calls
+    assert {API: 24} == world.told()[7].activity.whole().calls
     assert {"pid": "7", "comm": "named"} == world.told()[7].labels
 
 
@@ -68,8 +68,8 @@ def test_an_ended_process_stands_still(world: World) -> None:
     assert [7] == world.forgotten
     assert [[], []] == [world.maps[name].rows for name in ("calls", "totals")]
     process = world.told()[7]
-    assert {API: 23} == process.activity.calls
-    [memory] = process.activity.memory.values()
+    assert {API: 23} == process.activity.whole().calls
+    [memory] = process.activity.whole().memory.values()
     assert (100, 30, 70, 0) == (memory.allocated, memory.freed, memory.implicit, memory.usage)
     world.now = RETENTION - 1
     assert [7] == list(world.told())
@@ -84,9 +84,9 @@ def test_the_next_process_with_a_pid_starts_from_nothing(world: World) -> None:
     first = world.told()[7].since
     world.ledger.ended(7)
     world.run(7)
-    assert {API: 23} == world.told()[7].activity.calls  # it has not called anything yet
+    assert {API: 23} == world.told()[7].activity.whole().calls  # it has not called anything yet
     world.count(7, 2)
-    assert {API: 2} == world.told()[7].activity.calls
+    assert {API: 2} == world.told()[7].activity.whole().calls
     assert world.told()[7].since >= first
 
 
@@ -97,14 +97,14 @@ def test_a_late_thread_is_added_to_its_process(world: World) -> None:
     world.ledger.ended(7)
     (world.proc / "7").rmdir()
     world.count(7, 1)
-    assert {API: 24} == world.told()[7].activity.calls
-    assert {API: 24} == world.told()[7].activity.calls
+    assert {API: 24} == world.told()[7].activity.whole().calls
+    assert {API: 24} == world.told()[7].activity.whole().calls
 
 
 def test_a_process_that_ended_before_it_was_known(world: World) -> None:
     """One that nobody told of and that is not there any more is told about like any that ended."""
     world.count(9, 5)
-    assert {API: 5} == world.told()[9].activity.calls
+    assert {API: 5} == world.told()[9].activity.whole().calls
     assert [] == world.maps["calls"].rows
     assert [9] == world.forgotten
 

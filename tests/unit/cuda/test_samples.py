@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from exporter.cuda import metrics
-from exporter.cuda.activity import Activity, Errors, Launches, Memory, Waits
+from exporter.cuda.activity import Activity, Counts, Errors, Launches, Memory, Waits
 from exporter.cuda.functions import FUNCTIONS
 from exporter.cuda.samples import Process, function
 from exporter.cuda.spans import Exemplars, span
@@ -20,12 +20,11 @@ LABELS = {"pid": "7", "comm": "python3"}
 HOUR_NS = 3_600_000_000_000
 
 
-def told(
-    activity: Activity, exemplars: dict[int, Exemplar] | None = None
-) -> dict[tuple[Metric, tuple[str, ...]], Value]:
+def told(activity: Counts, exemplars: dict[int, Exemplar] | None = None) -> dict[tuple[Metric, tuple[str, ...]], Value]:
     """Values by metric and the values of its own labels, in their order."""
     found = {}
-    for sample in Process(7, LABELS, activity, 12.5).samples(NAMES, lambda ns: ns + HOUR_NS, lambda _: exemplars or {}):
+    process = Process(7, LABELS, Activity({0: activity}), 12.5)
+    for sample in process.samples(NAMES, lambda ns: ns + HOUR_NS, lambda _: exemplars or {}):
         assert LABELS.items() <= sample.labels.items()
         assert sample.labels.keys() - LABELS.keys() <= set(sample.metric.labels)
         assert 12.5 == sample.start
@@ -35,12 +34,12 @@ def told(
 
 def test_nothing_done_is_nothing_told() -> None:
     """No series is made up for what did not happen."""
-    assert {} == told(Activity())
+    assert {} == told(Counts())
 
 
 def test_launches() -> None:
     """Kernel and graph launches are added up over their variants, each layer for itself; the newest has its time."""
-    activity = Activity(
+    activity = Counts(
         launches={
             API["cuLaunchKernel"]: Launches(10, 1_000_000_000),
             API["cuLaunchKernelEx_ptsz"]: Launches(5, 3_000_000_000),
@@ -61,9 +60,7 @@ def test_launches() -> None:
 
 def test_errors() -> None:
     """Errors are told by number and name, with the time of the newest; a number without a name stays a number."""
-    activity = Activity(
-        errors={(API["cudaMalloc"], 2): Errors(3, 0), (API["cuMemFree_v2"], 4242): Errors(1, 5 * 10**9)}
-    )
+    activity = Counts(errors={(API["cudaMalloc"], 2): Errors(3, 0), (API["cuMemFree_v2"], 4242): Errors(1, 5 * 10**9)})
     assert {
         (metrics.ERRORS, ("runtime", "cudaMalloc", "2", "cudaErrorMemoryAllocation")): 3,
         (metrics.LAST_ERROR, ("runtime", "cudaMalloc", "2", "cudaErrorMemoryAllocation")): 3600.0,
@@ -74,7 +71,7 @@ def test_errors() -> None:
 
 def test_memory() -> None:
     """Usage is what was allocated less what was freed in either way and what was not tracked."""
-    activity = Activity(memory={(0, 0): Memory(1000, 300, 200, 100, 2), (1, 4): Memory(0, 0, 0, 0, 3)})
+    activity = Counts(memory={(0, 0): Memory(1000, 300, 200, 100, 2), (1, 4): Memory(0, 0, 0, 0, 3)})
     assert {
         (metrics.ALLOCATED, ("driver", "device")): 1000,
         (metrics.FREED, ("driver", "device", "")): 300,
@@ -88,13 +85,13 @@ def test_memory() -> None:
 
 def test_absurd_numbers_fit_the_wire() -> None:
     """A process that loads a library of its own can make any number up; 64 signed bits are never exceeded."""
-    activity = Activity(copies={(1, 1): (1 << 64) - 1})
+    activity = Counts(copies={(1, 1): (1 << 64) - 1})
     assert {(metrics.COPIED, ("h2d", "unknown")): (1 << 63) - 1} == told(activity)
 
 
 def test_copies() -> None:
     """Bytes are told by direction and host memory; between devices there is no host memory."""
-    activity = Activity(copies={(1, 3): 10, (3, 0): 20, (0, 1): 30})
+    activity = Counts(copies={(1, 3): 10, (3, 0): 20, (0, 1): 30})
     assert {
         (metrics.COPIED, ("h2d", "pinned")): 10,
         (metrics.COPIED, ("d2d", "")): 20,
@@ -105,7 +102,7 @@ def test_copies() -> None:
 def test_waits() -> None:
     """A histogram in seconds from slots that double from a microsecond on, with its exemplars."""
     exemplar = Exemplar(2e-6, 1.0, "t", "s")
-    activity = Activity(waits={API["cuStreamSynchronize"]: Waits(5_500, (3, 1, 0, 1))})
+    activity = Counts(waits={API["cuStreamSynchronize"]: Waits(5_500, (3, 1, 0, 1))})
     value = told(activity, {1: exemplar})[metrics.WAITED, ("cuStreamSynchronize",)]
     assert Distribution((1e-6, 2e-6, 4e-6), (3, 1, 0, 1), 5.5e-6, {1: exemplar}) == value
 
@@ -182,3 +179,36 @@ def test_a_span_of_a_failed_allocation() -> None:
     assert 2 == failed.attributes["gpu.cuda.error.code"]
     assert "\\xff\n" == failed.attributes["thread.name"]
     assert "4242" == made(record("cudaMalloc", code=4242)).error
+
+
+def test_gpus() -> None:
+    """Counts of devices that are the same GPU are one series, those of an unknown one have no GPU."""
+    first, second = {"gpu": "0", "gpu_uuid": "GPU-a"}, {"gpu": "1", "gpu_uuid": "GPU-b"}
+    launched = {
+        device: Counts(launches={API["cuLaunchKernel"]: Launches(calls, 0)})
+        for device, calls in ((0, 3), (1, 20), (2, 100), (0xFFFF, 1000))
+    }
+    process = Process(7, LABELS, Activity(launched), 12.5, gpus={0: first, 1: first, 2: second})
+    samples = [it for it in process.samples(NAMES, int, lambda _: {}) if it.metric is metrics.LAUNCHES]
+
+    assert {"GPU-a": 23, "GPU-b": 100, "": 1000} == {it.labels.get("gpu_uuid", ""): it.value for it in samples}
+
+
+def test_exemplars_of_several_gpus() -> None:
+    """Exemplars are kept by process: where it uses several GPUs they are left out, for they may be another's."""
+    waited = {device: Counts(waits={API["cuStreamSynchronize"]: Waits(1, (1, 0))}) for device in (1, 2)}
+    exemplar = Exemplar(1e-6, 1.0, "a" * 32, "b" * 16)
+    process = Process(7, LABELS, Activity(waited), 12.5, gpus={1: {"gpu": "0"}, 2: {"gpu": "1"}})
+    values = [it.value for it in process.samples(NAMES, int, lambda _: {0: exemplar}) if it.metric is metrics.WAITED]
+
+    assert [{}, {}] == [it.exemplars for it in values if isinstance(it, Distribution)]
+
+
+def test_held() -> None:
+    """What the probes on the driver saw in use on a GPU: not host memory, not the runtime's own count."""
+    memory = {(0, 0): Memory(100, 30, 0, 0, 0), (0, 2): Memory(5, 0, 0, 0, 0), (0, 4): Memory(900, 0, 0, 0, 0)}
+    parts = {1: Counts(memory={**memory, (1, 0): Memory(100, 30, 0, 0, 0)}), 2: Counts(memory=memory)}
+    gpu = {"gpu": "0"}
+
+    assert 75 == Process(7, LABELS, Activity(parts), 0.0, gpus={1: gpu, 2: {"gpu": "1"}}).held(gpu, NAMES)
+    assert 0 == Process(7, LABELS, Activity(parts), 0.0).held(gpu, NAMES)

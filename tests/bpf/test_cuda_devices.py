@@ -1,0 +1,167 @@
+"""Processes that use several GPUs: what each thread does counts for the device of its own context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from exporter.nvml.gpus import Gpus
+from exporter.nvml.snapshot import Process, Snapshot
+from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, eventually, observe, started
+from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
+
+pytestmark = pytest.mark.needs_bpf
+
+LAUNCHES = "gpu_cuda_kernel_launch_calls_total"
+LAUNCH = "lib.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)"
+TWO = """
+contexts = [new(lib.cuDevicePrimaryCtxRetain, device) for device in (0, 1)]
+def work(device, launches, mib):
+    lib.cuCtxSetCurrent(contexts[device])
+    for _ in range(launches):
+        launch()
+    for _ in range(mib):
+        new(lib.cuMemAlloc_v2, size(1 << 20))
+    lib.cuMemcpyHtoD_v2(c_uint64(64), b"x" * 4096, size(1000 * (device + 1)))
+    lib.cuStreamSynchronize(None)
+threads = [threading.Thread(target=work, args=args) for args in ((0, 23, 3), (1, 1009, 5))]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standins() -> None:
+    build_standins()
+
+
+class Node:
+    """NVML of our own: four GPUs, and on which of them it lists which process, with how many bytes."""
+
+    def __init__(self) -> None:
+        self.gpus, self.listed = Gpus(), dict[int, dict[int, int]]()
+        self.gpus.serve(self.told, lambda seconds: True)
+
+    def told(self) -> Snapshot:
+        return snapshot(
+            *(
+                gpu(
+                    index,
+                    processes=tuple(
+                        Process(pid, "compute", on[index]) for pid, on in self.listed.items() if index in on
+                    ),
+                )
+                for index in range(4)
+            )
+        )
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def observed(node: Node) -> Iterator[Observed]:
+    with observe(gpus=node.gpus) as it:
+        yield it
+
+
+@pytest.fixture
+def job(observed: Observed, node: Node) -> Iterator[Script]:
+    """A process that launches by `launch()`; not the first with the library, so that it is seen from its start."""
+    with started(observed, Script()), started(observed, Script()) as it:
+        it.run(f"def launch(): assert {LAUNCH} == 0")
+        yield it
+
+
+def by_gpu(observed: Observed, metric: str, job: Script, **labels: str) -> dict[str, object]:
+    """The values of a metric by GPU, "" where it is not known."""
+    from exporter.views.prometheus import name
+
+    wanted = labels | {"pid": str(job.pid)}
+    found = [it for it in observed.samples() if name(it.metric) == metric and wanted.items() <= it.labels.items()]
+    assert len(found) == len({it.labels.get("gpu_uuid", "") for it in found})
+    return {it.labels.get("gpu", ""): it.value for it in found}
+
+
+def test_one_gpu(observed: Observed, node: Node, job: Script) -> None:
+    """What a process on one GPU did has that GPU, from when NVML lists it; bytes beyond the probes' are told."""
+    job.run("context = new(lib.cuCtxCreate_v2, 0, 0); new(lib.cuMemAlloc_v2, size(3 << 20))")
+    job.run("for _ in range(23): launch()")
+    assert {"": 23} == by_gpu(observed, LAUNCHES, job)
+    node.listed[job.pid] = {2: 3 * MIB + 700}
+
+    assert {"2": 23} == by_gpu(observed, LAUNCHES, job)
+    assert {"2": 700} == by_gpu(observed, "gpu_cuda_memory_unattributed_bytes", job)
+    assert {"2": 1} == by_gpu(observed, "gpu_cuda_seen_from_start", job)
+    assert {WHOLE.format(2)} == {
+        it.labels.get("gpu_uuid") for it in observed.samples() if it.labels.get("pid") == str(job.pid)
+    }
+    node.listed[job.pid] = {2: MIB}
+    assert {} == by_gpu(observed, "gpu_cuda_memory_unattributed_bytes", job)
+
+
+def test_two_gpus(observed: Observed, node: Node, job: Script) -> None:
+    """Launches, bytes, copies and waits of two threads are each their own device's, exactly."""
+    node.listed[job.pid] = {0: 4 * MIB, 1: 5 * MIB}
+    job.run(TWO)
+
+    assert {"0": 23, "1": 1009} == by_gpu(observed, LAUNCHES, job)
+    used = by_gpu(observed, "gpu_cuda_memory_usage_bytes", job, api_layer="driver", memory="device")
+    assert {"0": 3 * MIB, "1": 5 * MIB} == used
+    assert {"0": 1000, "1": 2000} == by_gpu(observed, "gpu_cuda_memory_copies_bytes_total", job)
+    assert {"0": 1, "1": 1} == {
+        gpu: sum(waited.counts)  # type: ignore[attr-defined]
+        for gpu, waited in by_gpu(observed, "gpu_cuda_sync_wait_seconds", job).items()
+    }
+    assert {"0": MIB, "1": 0} == by_gpu(observed, "gpu_cuda_memory_unattributed_bytes", job)
+
+
+def test_two_gpus_that_nvml_contradicts(observed: Observed, node: Node, job: Script) -> None:
+    """Where NVML lists it on other GPUs than its variables say, no GPU is named and nothing is lost."""
+    node.listed[job.pid] = {2: 0, 3: 0}
+    job.run(TWO)
+
+    assert {"": 1032} == by_gpu(observed, LAUNCHES, job)
+    assert {} == by_gpu(observed, "gpu_cuda_memory_unattributed_bytes", job)
+
+
+def test_before_and_after_the_second(observed: Observed, node: Node, job: Script) -> None:
+    """What was done before a second device was used is the first one's; a thread without a context has none."""
+    node.listed[job.pid] = {0: 0, 1: 0}
+    job.run("first = new(lib.cuCtxCreate_v2, 0, 1)\nfor _ in range(7): launch()")
+    job.run("second = new(lib.cuCtxCreate_v2, 0, 0)\nfor _ in range(20): launch()")
+    job.run("lib.cuCtxSetCurrent(first)\nfor _ in range(100): launch()")
+    job.run("thread = threading.Thread(target=launch); thread.start(); thread.join()")
+
+    assert {"1": 107, "0": 20, "": 1} == by_gpu(observed, LAUNCHES, job)
+
+
+def test_frees_are_where_the_memory_was(observed: Observed, node: Node, job: Script) -> None:
+    """A free by a thread on another device takes from the device that had the memory; so does the process's end."""
+    node.listed[job.pid] = {0: 0, 1: 0}
+    job.run("one, two = (new(lib.cuDevicePrimaryCtxRetain, device) for device in (0, 1))")
+    job.run(
+        "lib.cuCtxSetCurrent(one); memory = new(lib.cuMemAlloc_v2, size(1 << 20)); new(lib.cuMemAlloc_v2, size(64))"
+    )
+    job.run("lib.cuCtxSetCurrent(two); lib.cuMemFree_v2(memory); new(lib.cuMemAlloc_v2, size(128))")
+
+    def usage() -> dict[str, object]:
+        return by_gpu(observed, "gpu_cuda_memory_usage_bytes", job, api_layer="driver")
+
+    assert {"0": 64, "1": 128} == usage()
+    job.end()
+    eventually(lambda: {"0": 0, "1": 0} == usage(), "the end of the process")
+
+
+def test_spans_name_the_gpu(observed: Observed, node: Node, job: Script) -> None:
+    """An allocation that is a span says on which GPU it was made."""
+    node.listed[job.pid] = {0: 0, 1: 0}
+    job.run("one, two = (new(lib.cuDevicePrimaryCtxRetain, device) for device in (0, 1)); lib.cuCtxSetCurrent(two)")
+    observed.samples()
+    job.run("new(lib.cuMemAlloc_v2, size(1 << 27))")
+    eventually(lambda: observed.spans, "the span")
+
+    assert [("1", WHOLE.format(1))] == [(it.process["gpu"], it.process["gpu_uuid"]) for it in observed.spans]
