@@ -87,6 +87,30 @@ static __always_inline void change_group(const struct thread *thread, enum effec
 		count_call(thread->tgid, kind_GroupEnd, bpf_ktime_get_ns());
 }
 
+static long drop_peer(void *map, const struct peer_key *at, const void *value, const struct peer_key *of)
+{
+	struct peer_key key = *at;
+
+	(void)map, (void)value;
+	if (key.tgid == of->tgid && (!of->since_ns || key.since_ns == of->since_ns))
+		bpf_map_delete_elem(&peers, &key);
+	return 0;
+}
+
+/* A communicator ends: what is at its address next is another. */
+static __always_inline void part(__u32 tgid, __u64 address)
+{
+	struct comm_key key = {.tgid = tgid, .address = address};
+	struct communicator *known = bpf_map_lookup_elem(&communicators, &key);
+	struct peer_key of = {.tgid = tgid};
+
+	if (!known)
+		return;
+	of.since_ns = known->since_ns;
+	bpf_map_delete_elem(&communicators, &key);
+	bpf_for_each_map_elem(&peers, drop_peer, &of, 0);
+}
+
 SEC("uprobe")
 int on_call(struct pt_regs *ctx)
 {
@@ -111,12 +135,9 @@ int on_call(struct pt_regs *ctx)
 	case effect_capture_end:
 		change_group(&thread, cookie.effect);
 		break;
-	case effect_end: {
-		struct comm_key key = {.tgid = thread.tgid, .address = argument(ctx, cookie.comm_at)};
-
-		bpf_map_delete_elem(&communicators, &key);
+	case effect_end:
+		part(thread.tgid, argument(ctx, cookie.comm_at));
 		break;
-	}
 	default:
 		break;
 	}
@@ -249,8 +270,10 @@ SEC("raw_tp")
 int forget(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 tgid = ctx->args[0];
+	struct peer_key of = {.tgid = tgid};
 
 	bpf_for_each_map_elem(&callers, drop_caller, &tgid, 0);
 	bpf_for_each_map_elem(&communicators, drop_communicator, &tgid, 0);
+	bpf_for_each_map_elem(&peers, drop_peer, &of, 0);
 	return 0;
 }

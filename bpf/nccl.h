@@ -117,7 +117,7 @@ struct peer_key {
 	enum kind kind;
 	__u8 zero[7];
 };
-MAP(peers, LRU_HASH, struct peer_key, __u64, 65536);
+MAP(peers, HASH, struct peer_key, __u64, 65536);
 
 struct call_key {
 	__u32 tgid;
@@ -201,8 +201,8 @@ struct span {
 	__s32 peer; /* root or peer, -1 if there is none */
 	__u8 api;
 	enum kind kind;
-	enum origin origin;
-	__u8 depth; /* groups around it, at most 255; of a GroupEnd 0 */
+	enum origin origin; /* of the sequence */
+	__u8 depth;	    /* groups around it, at most 255; of a GroupEnd 0 */
 	__u8 captured;
 	__u8 zero[7];
 	char comm[16]; /* the thread's name */

@@ -30,10 +30,12 @@ static __always_inline void fill_communicator(struct span *span, const struct fl
 		return;
 	span->who = on->who;
 	span->communicator = on->since_ns;
-	span->origin = on->origin;
 	numbered = calls_so_far(span->tgid, on, span->kind, span->peer);
-	if (numbered && *numbered)
-		span->sequence = *numbered - 1;
+	if (!numbered || !*numbered)
+		return;
+	span->sequence = *numbered - 1;
+	if (on->origin == origin_creation || span->kind < COUNTED_BY_NCCL)
+		span->origin = on->origin;
 }
 
 static __always_inline void send_span(const struct thread *thread, const struct caller *caller, __s32 code,

@@ -75,6 +75,9 @@ def test_sequences(observed: Observed, rank: Rank) -> None:
     assert [0, 0] == of(found, "AllGather", "sequence") + of(found, "AlltoAll", "sequence")
     assert [(1, 0), (2, 0), (1, 1), (1, 2)] == of(found, "Send", "peer", "sequence")
     assert [(1, 0)] == of(found, "Recv", "peer", "sequence")
+    assert 3 == len(observed.kernel("peers", rank.pid))
+    rank.run("lib.ncclCommDestroy(a)")
+    assert [] == observed.kernel("peers", rank.pid)
 
 
 def test_groups(observed: Observed, rank: Rank) -> None:
