@@ -137,7 +137,10 @@ class Nccl:
         self._object.maps["covered"].delete(pid)
 
     def _hooks_of(self, library: Library) -> Mapping[str, Sequence[Hook]]:
-        return self._table(self._layouts.number(library))
+        """Of what only passes calls on to NCCL (a tracer's library, say) nothing is hooked: its calls arrive there."""
+        layout = self._layouts.number(library)
+        table = self._table(layout or 0)
+        return table if layout is not None else {it: hooks for it, hooks in table.items() if family(it) != "nccl"}
 
     def _table(self, layout: int) -> dict[str, list[Hook]]:
         return {it.name: it.hooks(self._object.types, api, layout) for api, it in enumerate(FUNCTIONS, 1)}

@@ -14,7 +14,8 @@ from typing import Any
 
 from exporter.bpf.elf import AARCH64, X86_64, Elf, Function
 
-_ACCESSORS = ("ncclCommUserRank", "ncclCommCount", "ncclCommCuDevice")
+ACCESSORS = ("ncclCommUserRank", "ncclCommCount", "ncclCommCuDevice")
+"""Every NCCL has these; a library with other functions of its names, and none of these, only passes calls on to one."""
 _VERSION = "ncclGetVersion"
 _CODE, _VERSION_CODE, _CALLEE_CODE = 2048, 64, 64
 _MOST_CALLEES = 16
@@ -66,10 +67,10 @@ UNKNOWN = Layout()
 
 def find_layout(elf: Elf) -> Layout:
     """The layout in a library; UNKNOWN if its code does not tell. Raises OSError and ElfError of a broken file."""
-    functions = elf.functions([*_ACCESSORS, _VERSION])
-    if not functions.keys() >= set(_ACCESSORS) or elf.machine not in (X86_64, AARCH64):
+    functions = elf.functions([*ACCESSORS, _VERSION])
+    if not functions.keys() >= set(ACCESSORS) or elf.machine not in (X86_64, AARCH64):
         return UNKNOWN
-    read = [_Reads(elf, functions[name]) for name in _ACCESSORS]
+    read = [_Reads(elf, functions[name]) for name in ACCESSORS]
     ranks, counts, devices = (set(it.offsets()) for it in read)
     found = [at for at in ranks if at + 4 in counts and at + 8 in devices]
     if len(found) != 1:

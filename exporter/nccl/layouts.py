@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from exporter.bpf.elf import Elf
 from exporter.bpf.library import Library
-from exporter.nccl.layout import UNKNOWN, Layout, find_layout
+from exporter.nccl.layout import ACCESSORS, UNKNOWN, Layout, find_layout
 
 MOST = 256
 """The entries of `layouts` in bpf/nccl.h."""
@@ -32,9 +32,11 @@ class Layouts:
         self._lock = threading.Lock()
         self._numbers = {UNKNOWN: 0}
 
-    def number(self, library: Library) -> int:
-        """The number of a library's layout, known to the kernel from then on."""
+    def number(self, library: Library) -> int | None:
+        """The number of a library's layout, known to the kernel from then on; None if it is no NCCL."""
         layout = _read(library)
+        if layout is None:
+            return None
         with self._lock:
             if layout not in self._numbers and len(self._numbers) < MOST:
                 number = len(self._numbers)
@@ -46,17 +48,15 @@ class Layouts:
             return self._numbers.get(layout, 0)
 
 
-def _read(library: Library) -> Layout:
+def _read(library: Library) -> Layout | None:
     try:
         with Elf.open(library.open_path) as elf:
+            if not elf.functions(ACCESSORS):
+                return None
             layout = find_layout(elf)
     except (OSError, ValueError) as error:
-        log.warning(
-            "cannot read where NCCL's communicators keep their rank: %s", error, extra={"library": library.path}
-        )
+        log.warning("cannot read an NCCL library: %s", error, extra={"library": library.path})
         return UNKNOWN
-    if layout is UNKNOWN and any(name.startswith("nccl") for name in library.functions):
-        log.warning(
-            "the code of a library does not tell where communicators keep their rank", extra={"library": library.path}
-        )
+    if layout is UNKNOWN:
+        log.warning("the code of an NCCL does not tell where communicators are", extra={"library": library.path})
     return layout

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -237,6 +238,27 @@ def test_static_nccl(observed: Observed) -> None:
         assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
         assert 46000 == observed.value(BYTES, rank.pid, collective="AllReduce")
         assert {("5", "8")} == {it[1:3] for it in communicators(observed, rank.pid)}
+
+
+PASSES_ON = """
+int pncclAllReduce(void *, void *, unsigned long, int, int, void *, void *);
+int ncclAllReduce(void *send, void *recv, unsigned long count, int type, int op, void *comm, void *stream)
+{ return pncclAllReduce(send, recv, count, type, op, comm, stream); }
+"""
+
+
+def test_a_library_before_nccl(observed: Observed, compile_library: Callable[[str, str], Path]) -> None:
+    """Calls that a library of the same names passes on to NCCL count once, for the communicator they are on."""
+    tracer = compile_library("libtracer.so", PASSES_ON)
+    with started(observed, Rank()) as rank:
+        rank.run(
+            f"ctypes.CDLL('libnccl.so.2', ctypes.RTLD_GLOBAL); tracer = ctypes.CDLL({str(tracer)!r})\n"
+            "time.sleep(0.5); c = init(1, 4, b'p')\n"
+            "for i in range(23): reduce_all(c, 1, library=tracer)"
+        )
+        assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
+        assert 23 * 6 == observed.value(BUS, rank.pid, collective="AllReduce")
+        assert {("1", "4")} == {it[1:3] for it in communicators(observed, rank.pid)}
 
 
 HOSTILE = """
