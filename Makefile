@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev objects standins demo run clean docs bench image image-check
-.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-gpu
+.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu
 
 PYTHON ?= python3
 export PYTHON
@@ -55,6 +55,8 @@ test-unit: setup-dev
 	$(PYTEST) tests/unit
 test-bpf: setup-dev ## probes against stand-in libraries (root, BPF)
 	$(PYTEST) tests/bpf
+test-verbs-providers: setup-dev ## finding the functions of every RDMA provider of Debian (its packages; SUITES="bookworm trixie")
+	$(PYTEST) tests/providers
 test-e2e: setup-dev ## the whole program (root, BPF)
 	$(PYTEST) tests/e2e
 

@@ -44,7 +44,7 @@ def find(elf: Elf, relocations: Relocations, frames: Frames) -> Tables:
     slots = {address for address, name in relocations.imported.items() if name == SET_OPS}
     by_function: dict[tuple[int, int], set[int]] = defaultdict(set)
     unresolved: set[int] = set()
-    for count, site in enumerate(_sites(elf, slots)):
+    for count, site in enumerate(calls(elf, slots)):
         if count >= MAX_SITES:
             raise ElfError("calls verbs_set_ops more often than a provider would")
         function = frames.containing(site)
@@ -63,7 +63,7 @@ def find(elf: Elf, relocations: Relocations, frames: Frames) -> Tables:
     return Tables(tuple(sorted(found)), tuple(sorted(unresolved)))
 
 
-def _sites(elf: Elf, slots: Collection[int]) -> Iterator[int]:
+def calls(elf: Elf, slots: Collection[int]) -> Iterator[int]:
     """Addresses of the instructions that call, or jump at their end to, what the slots point to."""
     parts = elf.code_parts
     if sum(part.size for part in parts) > MAX_BYTES:
