@@ -1,0 +1,112 @@
+"""Which processes a probe tells about, and what becomes of those that end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from exporter.ledger import MOST_ENDED, RETENTION, Ledger, Process
+from tests.unit.cuda.fakes import FakeProcesses
+
+
+@dataclass
+class Count:
+    calls: int
+    live: int = 1
+
+    def ended(self) -> None:
+        self.live = 0
+
+    def absorb(self, late: Count) -> None:
+        self.calls += late.calls
+
+
+class World:
+    """A ledger over counts that a test fills."""
+
+    def __init__(self, proc: Path) -> None:
+        self.counts = dict[int, int]()
+        self.cleared, self.now = list[int](), 0.0
+        self.proc, self.processes = proc, FakeProcesses()
+        self.ledger = Ledger[Count](self._read, self._clear, self.processes, proc, now=lambda: self.now)
+
+    def _read(self) -> dict[int, Count]:
+        return {pid: Count(calls) for pid, calls in self.counts.items()}
+
+    def _clear(self, pid: int) -> None:
+        self.counts.pop(pid, None)
+        self.cleared.append(pid)
+
+    def run(self, pid: int, calls: int) -> None:
+        (self.proc / str(pid)).mkdir(exist_ok=True)
+        self.ledger.started(pid)
+        self.counts[pid] = calls
+
+    def told(self) -> dict[int, Process[Count]]:
+        found = self.ledger.processes()
+        assert len(found) == len({process.pid for process in found})
+        return {process.pid: process for process in found}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_living_process(world: World) -> None:
+    """What was counted is told anew each time, with the labels of now."""
+    world.run(7, 23)
+    assert 23 == world.told()[7].activity.calls
+    world.counts[7] = 24
+    world.processes.names[7] = "named"
+    assert (24, 1) == (world.told()[7].activity.calls, world.told()[7].activity.live)
+    assert {"pid": "7", "comm": "named"} == world.told()[7].labels
+    assert 7 in world.ledger
+
+
+def test_an_ended_process(world: World) -> None:
+    """It is told as it was at its end for five minutes; the kernel forgets it at once."""
+    world.run(7, 23)
+    since = world.told()[7].since
+    world.ledger.ended(7)
+    assert [7] == world.cleared and 7 not in world.ledger
+    told = world.told()[7]
+    assert (23, 0, True, since) == (told.activity.calls, told.activity.live, told.ended, told.since)
+    world.now = RETENTION
+    assert {} == world.told()
+
+
+def test_a_late_call(world: World) -> None:
+    """What a thread counts after its process was said to have ended is added."""
+    world.run(7, 23)
+    world.ledger.ended(7)
+    world.counts[7] = 2
+    world.ledger.ended(7)
+    assert 25 == world.told()[7].activity.calls
+
+
+def test_never_told_of(world: World) -> None:
+    """A process that was counted and is gone before anybody told of it has ended; one that runs is living."""
+    world.counts |= {7: 1, 8: 2}
+    (world.proc / "8").mkdir()
+    told = world.told()
+    assert {7: True, 8: False} == {pid: it.ended for pid, it in told.items()}
+    assert [7] == world.cleared
+
+
+def test_the_pid_is_used_again(world: World) -> None:
+    """Who gets the pid next starts from nothing and takes the place of who had it."""
+    world.run(7, 23)
+    world.ledger.ended(7)
+    world.run(7, 1)
+    assert (1, False) == (world.told()[7].activity.calls, world.told()[7].ended)
+
+
+def test_many_end(world: World) -> None:
+    """Of processes that end only so many are kept, the newest."""
+    for pid in range(MOST_ENDED + 3):
+        world.run(pid, 1)
+        world.ledger.ended(pid)
+    assert set(range(3, MOST_ENDED + 3)) == world.told().keys()
