@@ -19,7 +19,12 @@ def run(machine: Machine) -> Iterator[Row]:
         raise CannotRun("this version of the exporter has no collector for NCCL")
     with machine.job("collectives") as job, machine.exporter() as exporter:
         pid = str(job.pid)
-        exporter.until(lambda: bool(exporter.scrape().total(INFO, pid=pid)), "no communicator of the job was seen", 20)
+
+        def counted() -> bool:
+            job.run("collectives", 1)
+            return bool(exporter.scrape().total(INFO, pid=pid))
+
+        exporter.until(counted, "no communicator of the job was seen", 20)
         before = exporter.scrape()
         did = job.run("collectives", STEPS)
         seen = exporter.scrape()
@@ -31,4 +36,5 @@ def run(machine: Machine) -> Iterator[Row]:
 
 
 def _more(before: Scrape, seen: Scrape, metric: str, pid: str) -> int:
-    return round((seen.total(metric, pid=pid) or 0) - (before.total(metric, pid=pid) or 0))
+    which = {"pid": pid, "collective": "AllReduce"}
+    return round((seen.total(metric, **which) or 0) - (before.total(metric, **which) or 0))

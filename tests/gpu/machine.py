@@ -47,8 +47,9 @@ class Machine:
 
     def library(self, name: str) -> Path:
         """The file of a shared library by the start of its name. Raises CannotRun."""
-        folders = [Path(it) for it in self.environment.get("LD_LIBRARY_PATH", "").split(":") if it]
-        folders += [*self.wheels, *Path(sysconfig.get_path("purelib"), "nvidia").glob("*/lib")]
+        folders = [*self.wheels]
+        folders += [Path(it) for it in self.environment.get("LD_LIBRARY_PATH", "").split(":") if it]
+        folders += [*Path(sysconfig.get_path("purelib"), "nvidia").glob("*/lib")]
         for folder in folders:
             for found in sorted(folder.glob(f"{name}*")):
                 return found.resolve()

@@ -10,26 +10,15 @@ from exporter.bpf.elf import Elf, ElfError, Function
 from exporter.bpf.placement import Placement, place
 from exporter.cuda.functions import FUNCTIONS
 from exporter.model import Unavailable
+from exporter.nccl.functions import FUNCTIONS as NCCL
 from tests.gpu.machine import Machine
 from tests.gpu.outcome import CANNOT, TOLD, CannotRun, Row, expect
 
 NUMBER = 3
-COLLECTIVES = [
-    "AllReduce",
-    "Broadcast",
-    "Bcast",
-    "Reduce",
-    "AllGather",
-    "ReduceScatter",
-    "Send",
-    "Recv",
-    "GroupStart",
-    "GroupEnd",
-]
 LIBRARIES = {
     "libcuda.so.1": [it.name for it in FUNCTIONS if it.layer == "driver"],
     "libcudart.so": [it.name for it in FUNCTIONS if it.layer == "runtime"],
-    "libnccl.so.2": [f"nccl{it}" for it in COLLECTIVES],
+    "libnccl.so.2": [it.name for it in NCCL],
 }
 SHOWN = 12
 

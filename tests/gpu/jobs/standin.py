@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -65,11 +66,39 @@ class Cuda:
             raise SystemExit(f"{function} returned {result}")
 
 
+class Nccl:
+    """A communicator of one rank."""
+
+    COUNT, FLOAT, SUM = 1 << 20, 7, 0
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libnccl.so.2")
+        self._communicator = ctypes.c_void_p()
+        self._call("ncclCommInitAll", ctypes.byref(self._communicator), 1, None)
+
+    def collectives(self, steps: int) -> Mapping[str, Any]:
+        for _ in range(steps):
+            self._call(
+                "ncclAllReduce", None, None, ctypes.c_size_t(self.COUNT), self.FLOAT, self.SUM, self._communicator, None
+            )
+        rank, ranks = ctypes.c_int(-1), ctypes.c_int(-1)
+        self._call("ncclCommUserRank", self._communicator, ctypes.byref(rank))
+        self._call("ncclCommCount", self._communicator, ctypes.byref(ranks))
+        all_reduce = {"calls": steps, "bytes": steps * self.COUNT * 4}
+        return {"AllReduce": all_reduce, "rank": rank.value, "nranks": ranks.value}
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        result = getattr(self._library, function)(*arguments)
+        if result:
+            raise SystemExit(f"{function} returned {result}")
+
+
 if __name__ == "__main__":
     cuda = Cuda()
+    nccl = {"collectives": Nccl().collectives} if "collectives" in sys.argv else {}
     loops = {"eager": partial(cuda.train, launches=23, graphs=0), "graphs": partial(cuda.train, launches=0, graphs=3)}
     serve(
-        {**loops, "plain": cuda.tiny, "tiny": cuda.tiny},
+        {**loops, **nccl, "plain": cuda.tiny, "tiny": cuda.tiny},
         UUID.format(0),
-        "only a machine with a GPU and PyTorch can: it has no compiler for kernels and no NCCL",
+        "only a machine with a GPU and PyTorch can: here is no compiler for kernels",
     )
