@@ -72,7 +72,7 @@ test-gpu: $(if $(findstring dry-run,$(ARGS)),setup-dev) ## what only a GPU can t
 
 docs: .venv/.dev ## write the pages of docs/ that the declarations in code give
 	@mkdir -p build
-	@for page in metrics flags xid dcgm-fields; do $(VENV)/python -m exporter.docs $$page >build/$$page.md && mv build/$$page.md docs/ || exit 1; done
+	@for page in metrics flags xid dcgm-fields faults; do $(VENV)/python -m exporter.docs $$page >build/$$page.md && mv build/$$page.md docs/ || exit 1; done
 
 image: ## a container image, with docker, podman or buildah
 	@deploy/image/build.sh

@@ -48,9 +48,9 @@ def collectors(package: ModuleType = exporter.collectors) -> dict[str, Found]:
 
 
 def metrics(module: ModuleType) -> tuple[Metric, ...]:
-    """The metrics that a module declares as constants, in the order of the file; tuples of metrics count."""
+    """Those of the module's METRICS, else those it declares as constants, tuples of them included; in order."""
     declared: dict[Metric, None] = {}
-    for value in vars(module).values():
+    for value in getattr(module, "METRICS", None) or vars(module).values():
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, Metric):
                 declared[item] = None

@@ -13,6 +13,7 @@ from exporter import discover
 from exporter.dcgm import field, fields
 from exporter.dcgm.aliases import Aliases
 from exporter.dcgm.field import Number
+from exporter.faults import page as faults
 from exporter.model import PROCESS_LABELS, Metric
 from exporter.options import Option
 from exporter.settings import GROUPS, all_options
@@ -134,9 +135,14 @@ def dcgm_fields() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def fault_page() -> str:
+    """Every fault that is noticed, by cause, with its alerts and what cannot be seen."""
+    return faults.page(_NOTICE, _table)
+
+
 def _metric_row(metric: Metric) -> tuple[str, ...]:
     if metric.literal:
-        return f"`{metric.name}`", "", metric.kind.value, "*dcgm-exporter's*", metric.help
+        return f"`{metric.name}`", "", metric.kind.value, "*another exporter's*", metric.help
     labels = ["*process*"] * metric.process + [f"`{label}`" for label in metric.labels]
     return f"`{prometheus.name(metric)}`", f"`{metric.name}`", metric.kind.value, ", ".join(labels), metric.help
 
@@ -157,7 +163,7 @@ def _modules() -> Iterable[ModuleType]:
             yield importlib.import_module(module.name)
 
 
-PAGES = {"metrics": metrics, "flags": flags, "xid": xid, "dcgm-fields": dcgm_fields}
+PAGES = {"metrics": metrics, "flags": flags, "xid": xid, "dcgm-fields": dcgm_fields, "faults": fault_page}
 
 
 if __name__ == "__main__":

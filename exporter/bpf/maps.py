@@ -12,7 +12,14 @@ from typing import Any
 from exporter.bpf.btf import CType
 from exporter.bpf.native import BpfError, check, failure, library
 from exporter.bpf.percpu import Combiner
+from exporter.model import Kind, Metric
 
+MAP_FULL = Metric(
+    "accel_exporter.map.full",
+    "Keys that a BPF map had no room for: what belongs to them is not counted.",
+    Kind.COUNTER,
+    labels=("map",),
+)
 RINGBUF = 27
 _PER_CPU = {5, 6, 10}  # PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH (enum bpf_map_type)
 _BATCH_BYTES = 1 << 20

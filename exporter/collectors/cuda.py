@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from exporter.bpf import object_path
+from exporter.bpf import maps, object_path
 from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.library import Library
@@ -175,7 +175,7 @@ class Cuda:
         counted = self._object.globals()
         for name in self._object.maps:
             if f"{name}_lost" in counted and name != "cuda_spans":
-                yield metrics.MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"cuda_{name}"})
+                yield maps.MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"cuda_{name}"})
         yield metrics.COPIES_UNREAD.sample(counted["copies_unread"])
         yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "rate_limit"})
 

@@ -12,9 +12,9 @@ from exporter.bpf.events import Events
 from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.library import Library
+from exporter.bpf.maps import MAP_FULL
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection, protection
-from exporter.cuda.metrics import MAP_FULL
 from exporter.ledger import Ledger
 from exporter.model import Metric, Sample, Unavailable
 from exporter.nccl import metrics
@@ -33,6 +33,9 @@ FLAGS = (
     Flag("spans-per-second", 1000, "Calls at most that are told one by one; what exceeds it is counted."),
     Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
 )
+
+_NEVER_FULL = ("layouts", "hits", "nccl_spans")
+"""Arrays; and the ring, whose losses are the events' to tell."""
 
 
 def create(node: Node) -> Nccl:
@@ -156,7 +159,7 @@ class Nccl:
     def _losses(self) -> Iterator[Sample]:
         counted = self._object.globals()
         for name in self._object.maps:
-            if f"{name}_lost" in counted and name != "nccl_spans":
+            if f"{name}_lost" in counted and name not in _NEVER_FULL:
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"nccl_{name}"})
         yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "nccl_rate_limit"})
 

@@ -130,9 +130,3 @@ COPIES_UNREAD = Metric(
     "Copies not counted in bytes because their description could not be read from the process, or was too long.",
     Kind.COUNTER,
 )
-MAP_FULL = Metric(
-    "accel_exporter.map.full",
-    "Keys that a BPF map had no room for: what belongs to them is not counted.",
-    Kind.COUNTER,
-    labels=("map",),
-)

@@ -18,7 +18,7 @@ class Rise:
     `only` are labels that the sample has to have.
     """
 
-    signal: str
+    name: str
     category: str
     meaning: str
     action: str
@@ -103,10 +103,10 @@ class Rises:
     def _compare(self, rise: Rise, sample: Sample, now: float) -> None:
         assert isinstance(sample.value, int | float)
         component = " ".join(part for name in rise.component if (part := sample.labels.get(name, "")))
-        key, value = (rise.signal, component), sample.value
+        key, value = (rise.name, component), sample.value
         counter = sample.metric.kind is Kind.COUNTER
         before = self._last.get(key, value if counter else 0)
         self._last[key] = value
         risen = value if counter and value < before else value - before
         if risen > 0:
-            self._tell(Fault(rise.category, component or "unknown", rise.signal, now), int(risen) if counter else 1)
+            self._tell(Fault(rise.category, component or "unknown", rise.name, now), int(risen) if counter else 1)

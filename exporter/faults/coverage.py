@@ -1,0 +1,118 @@
+"""Which alert wakes somebody for which cause of a stopped job, and what cannot be seen; for docs/faults.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from exporter.faults import categories as rows
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """`besides` are sources other than node_fault_total and Xids; `blind` is what stays unseen."""
+
+    alerts: tuple[str, ...]
+    besides: str
+    blind: str
+
+
+COVERAGE: Mapping[str, Coverage] = {
+    rows.FAULTY_GPU: Coverage(
+        ("GpuLost", "GpuResetNeeded", "GpuNvlinkFault", "GpuUnhealthy", "GpuRecoveryActionNeeded", "GpuCountFell"),
+        "NVML: GPUs that are gone, recovery action, NVLinks, fabric",
+        "a GPU that computes wrongly and says nothing",
+    ),
+    rows.HBM: Coverage(
+        ("GpuMemoryFault", "GpuEccUncorrectable", "GpuRowRemapFailed", "GpuRowRemapPending", "GpuRetiredPagesPending"),
+        "NVML: ECC errors, remapped rows, retired pages",
+        "nothing that ECC notices; remapped rows are not told while MIG is on",
+    ),
+    rows.SOFTWARE: Coverage(
+        ("GpuProcessCrashed", "OutOfMemoryKill", "GpuRepeatedJobFault", "CudaErrorsFrequent", "CudaContextLost"),
+        "ends of GPU processes, errors that CUDA and NCCL calls return",
+        "a job that ends by itself with an exception: gpu_process_exits_total has its status, which no alert can judge",
+    ),
+    rows.NETWORK: Coverage(
+        ("NicDegraded", "NvswitchFatalError", "GpuNvlinkDown", "GpuNvlinkErrorsRising"),
+        "port counters and link states of RDMA devices",
+        "the switch: many nodes at once mean it",
+    ),
+    rows.MAINTENANCE: Coverage(
+        ("NodeShutdownScheduled", "NodeRebooted"),
+        "systemd-logind's schedule, the time of the boot",
+        "what a cloud provider announces only through its own metadata service is not asked for",
+    ),
+    rows.SRAM: Coverage(
+        ("GpuMemoryFault", "GpuSramErrorsExceeded", "GpuEccUncorrectable"),
+        "NVML: SRAM ECC errors by location, and their threshold",
+        "nothing that ECC notices",
+    ),
+    rows.PROCESSOR: Coverage(
+        ("GpuResetNeeded", "GpuNvmlStalled"),
+        "NVML calls that do not come back: the firmware answers them",
+        "a slow firmware that answers in the end",
+    ),
+    rows.NIC: Coverage(
+        ("NicFault", "NicDegraded", "PcieFault"),
+        "PCIe errors of the NIC and the ports above it",
+        "drivers other than mlx5 whose messages are not in the table",
+    ),
+    rows.NCCL: Coverage(
+        ("GpuProcessCrashed",),
+        "collectives in flight and the time of the last one, ranks that RAS misses, the abort of the watchdog",
+        "the rank that made the others wait, when it is on another node: compare them by communicator",
+    ),
+    rows.CORRUPTION: Coverage(
+        ("GpuTestStale",),
+        "",
+        "it has no passive signal: only the age of the last test that passed is told, and that only if you have one",
+    ),
+    rows.THERMAL: Coverage(
+        ("GpuThermalSlowdown", "ChassisFault"),
+        "NVML: temperatures, margins, time slowed down by heat",
+        "a sensor that tells a plausible wrong value",
+    ),
+    rows.SSD: Coverage(("DriveFault",), "state of NVMe controllers", "wear that has not failed yet"),
+    rows.POWER: Coverage(
+        ("GpuNeedsService", "GpuPowerBrake", "ChassisFault", "NodeRebooted"),
+        "NVML: power brake; hwmon alarms of power supplies where the machine has such sensors",
+        "the loss of the whole machine's power is seen from outside only: AccelExporterDown, and a new boot after it",
+    ),
+    rows.CHASSIS: Coverage(
+        ("ChassisFault", "PcieLinkDegraded"),
+        "hwmon alarms of temperatures, fans and voltages",
+        "sensors that only the management controller reads (IPMI, Redfish)",
+    ),
+    rows.EXPANSION: Coverage(
+        ("PcieFault", "PcieLinkDegraded", "GpuPcieLinkDegraded", "GpuPcieReplaysFrequent"),
+        "AER counters and link widths up to the root port, NVML's replay counters",
+        "which of two ends of a link is at fault",
+    ),
+    rows.DEPENDENCY: Coverage(
+        ("StorageNotResponding", "KernelStuck"),
+        "",
+        "services that jobs talk to by themselves (registries, stores, DNS)",
+    ),
+    rows.CPU: Coverage(("CpuFault", "KernelStuck"), "", "machine checks on kernels that do not print them"),
+    rows.MEMORY: Coverage(
+        ("SystemMemoryFault", "SystemMemoryErrorsFrequent", "OutOfMemoryKill"),
+        "EDAC counters by module",
+        "machines without an EDAC driver: node_fault_source_available says so",
+    ),
+}
+"""By category, a row of the table each."""
+
+ELSEWHERE = (
+    ("GPU lost", (rows.FAULTY_GPU,)),
+    ("ECC error", (rows.HBM, rows.SRAM)),
+    ("GPU failure", (rows.FAULTY_GPU, rows.PROCESSOR)),
+    ("NIC failure", (rows.NIC,)),
+    ("power outage", (rows.POWER,)),
+    ("mis-operation", (rows.MAINTENANCE,)),
+    ("NAS failure", (rows.DEPENDENCY,)),
+    ("NVLink failure", (rows.FAULTY_GPU, rows.NETWORK)),
+    ("P2P failure", (rows.FAULTY_GPU, rows.EXPANSION)),
+    ("cooling failure", (rows.THERMAL, rows.CHASSIS)),
+)
+"""A fleet of 1,000 nodes has a list of its own: its words, and the categories here."""

@@ -1,0 +1,74 @@
+"""docs/faults.md, from the tables of signals, categories and what covers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from exporter.faults import categories, coverage
+from exporter.faults.rises import RISES
+from exporter.faults.signals import KERNEL_LOG
+from exporter.xid import catalog
+
+HEAD = """
+`node_fault_total{category,component,signal}` counts what stops jobs, by signal; `node_fault_last_timestamp_seconds`
+has the time of the newest. `category` is a row of the table of unexpected interruptions in "The Llama 3 Herd of
+Models" (arXiv 2407.21783, table 5: 419 of them in 54 days on 16,384 GPUs), so that your faults can be compared with
+theirs. Xids are counted here too, by the category of their code ([xid.md](xid.md)), as `xid_79` and so on; three
+categories of theirs are no rows: `gpu_memory`, `information` and `unknown`.
+
+A counter of the hardware that was above 0 before the exporter started is no fault: it is in the counter's own metric.
+What the kernel log already held at the start is in `node_fault_replayed`, with its time, and pages nobody.
+`node_fault_source_available` is 0 for a source that this node does not have: nothing is known of its faults then.
+"""
+CRASHES = (
+    "process_sigabrt, process_sigsegv, …",
+    categories.SOFTWARE,
+    "a process that used a GPU was ended by such a signal; gpu_process_exits_total counts all ends",
+    "see its log or core file; restart the job",
+)
+Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
+
+
+def page(notice: str, table: Table) -> str:
+    """The whole page."""
+    signals = [*((it.name, it.category, it.meaning, it.action) for it in (*KERNEL_LOG, *RISES)), CRASHES]
+    parts = [
+        notice,
+        "# Faults that stop jobs",
+        HEAD.strip(),
+        "## Row by row",
+        table(
+            ("row of the table", "times", "signals", "alerts", "not seen"), [_row(it) for it in categories.CATEGORIES]
+        ),
+        "## Signals",
+        table(
+            ("signal", "category", "what happened", "what to do"),
+            [(f"`{name}`", f"`{category}`", meaning, action) for name, category, meaning, action in signals],
+        ),
+        "## In the words of another fleet",
+        table(
+            ("its cause", "categories here", "alerts"),
+            [
+                (
+                    cause,
+                    ", ".join(f"`{label}`" for label in labels),
+                    _alerts(dict.fromkeys(alert for label in labels for alert in coverage.COVERAGE[label].alerts)),
+                )
+                for cause, labels in coverage.ELSEWHERE
+            ],
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(category: categories.Category) -> tuple[str, ...]:
+    covered = coverage.COVERAGE[category.label]
+    own = [f"`{it.name}`" for it in (*KERNEL_LOG, *RISES) if it.category == category.label]
+    codes = sorted(code for code, it in catalog.XIDS.items() if it.category == category.label)
+    xids = [f"Xid {', '.join(map(str, codes))}"] if codes else []
+    signals = "; ".join(filter(None, (", ".join(own), *xids, covered.besides))) or "none"
+    return f"{category.name} (`{category.label}`)", str(category.count), signals, _alerts(covered.alerts), covered.blind
+
+
+def _alerts(names: Iterable[str]) -> str:
+    return ", ".join(f"[{name}](runbooks/{name.lower()}.md)" for name in names)
