@@ -13,6 +13,7 @@
 #define CONTROL_RETURN_POPS 0
 #endif
 
+/* Travels as the uprobe's cookie. */
 enum control_call {
 	control_create_qp, /* arg1 the attributes, returns the QP; arg0 is a PD or a context */
 	control_modify_qp, /* arg0 the QP, arg1 the attributes, arg2 which of them */
@@ -24,12 +25,6 @@ enum control_call {
 	control_reregister,
 	control_deregister,
 } __attribute__((packed));
-
-/* Travels as the uprobe's 64-bit cookie. */
-struct control_cookie {
-	enum control_call call;
-	__u8 zero[7];
-};
 
 struct verbs_device {
 	char name[64]; /* as in /sys/class/infiniband */
@@ -374,7 +369,7 @@ static __always_inline void reregistered(struct control_flight *call, bool succe
 		return;
 	if (success)
 		add(&total->reregistrations, 1);
-	if (!region)
+	if (!region || region->bytes == mr.length)
 		return;
 	add(&total->added, mr.length);
 	add(&total->removed, region->bytes);
@@ -414,15 +409,6 @@ static __always_inline void deregistered(const struct control_flight *call, bool
 	add(&total->removed, call->taken.bytes);
 }
 
-static __always_inline enum control_call control_call(void *ctx)
-{
-	__u64 raw = bpf_get_attach_cookie(ctx);
-	struct control_cookie cookie;
-
-	__builtin_memcpy(&cookie, &raw, sizeof(cookie));
-	return cookie.call;
-}
-
 /* Whether a hooked function made this call, as ibv_reg_mr does ibv_reg_mr_iova2. One that never returned is recognised
  * by a stack that is shorter now. */
 static __always_inline bool control_nested(const struct control_flight *outer, __u64 sp,
@@ -434,7 +420,7 @@ static __always_inline bool control_nested(const struct control_flight *outer, _
 SEC("uprobe")
 int control_enter(struct pt_regs *ctx)
 {
-	struct control_flight call = {.call = control_call(ctx), .sp = PT_REGS_SP(ctx)};
+	struct control_flight call = {.call = bpf_get_attach_cookie(ctx), .sp = PT_REGS_SP(ctx)};
 	struct control_thread thread = control_this_thread();
 	struct control_flight *before = bpf_map_lookup_elem(&control_flights, &thread);
 	struct qp_control *qp;
@@ -465,7 +451,8 @@ int control_return(struct pt_regs *ctx)
 	struct control_flight *call = bpf_map_lookup_elem(&control_flights, &thread);
 	bool success = !(__s32)PT_REGS_RC(ctx); /* of those that return an int */
 
-	if (!call || call->call != control_call(ctx) || call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+	if (!call || call->call != bpf_get_attach_cookie(ctx) ||
+	    call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
 		return 0;
 	switch (call->call) {
 	case control_create_qp:

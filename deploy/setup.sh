@@ -52,6 +52,7 @@ if [ "$level" = dev ]; then
     need prometheus-node-exporter has prometheus-node-exporter
     need bpftrace has bpftrace
     need openssl has openssl
+    need libibverbs-dev test -e /usr/include/infiniband/verbs.h
     need ibverbs-providers test -d /etc/libibverbs.d
 fi
 

@@ -1,4 +1,4 @@
-"""Which queue pairs and memory regions processes have: the maps of bpf/verbs_control.h, told as samples.
+"""Which queue pairs and memory regions processes have: the maps of bpf/verbs_control.h as plain values.
 
 The collector hooks `hooks()` in libibverbs (of a name with two versions the newer: the older one calls it) and
 `hooks_of("create_qp")` at a provider's create_qp_ex, reads with `read`, and clears with `clear` when a process ends.
@@ -7,53 +7,14 @@ The collector hooks `hooks()` in libibverbs (of a name with two versions the new
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from exporter.bpf.btf import Btf
 from exporter.bpf.hooks import Hook
-from exporter.model import Kind, Metric, Sample
-from exporter.verbs.peers import Peers, gid_text
-
-STATE_CHANGES = Metric(
-    "rdma.qp.state.changes",
-    "Changes of a queue pair's state by ibv_modify_qp that succeeded, by the new state. What the hardware does by "
-    "itself, as going to ERR, is no call: see rdma_qp_info.",
-    Kind.COUNTER,
-    labels=("device", "state"),
-    process=True,
-)
-QP = Metric(
-    "rdma.qp.info",
-    "Always 1: a queue pair of the process, its peer and what was set by ibv_modify_qp; a label whose value was not "
-    "seen set is absent. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 being none; "
-    "rnr_retries=7 is without end. peer_pod and peer_namespace are known only where the peer is on this node. "
-    "Of a queue pair that was there before the exporter the kernel tells type, state and peer_qp, once a minute.",
-    Kind.GAUGE,
-    labels=("device", "port", "qp", "type", "state", "peer_qp", "local_gid", "peer_gid", "peer_lid", "mtu")
-    + ("timeout_seconds", "retries", "rnr_retries", "peer_pod", "peer_namespace"),
-    process=True,
-)
-REGISTERED = Metric(
-    "rdma.memory_region.registered",
-    "Memory registered for RDMA and not deregistered, as the calls said; memory=dmabuf is a device's. Pages registered "
-    "twice count twice. What was registered before the process was observed is not in it.",
-    Kind.GAUGE,
-    "By",
-    labels=("device", "memory"),
-    process=True,
-)
-OPERATIONS = Metric(
-    "rdma.memory_region.operations",
-    "Registrations (reg), changes (rereg) and deregistrations (dereg) of memory regions that succeeded. "
-    "memory=unknown: deregistered, but registered before the process was observed.",
-    Kind.COUNTER,
-    labels=("device", "operation", "memory"),
-    process=True,
-)
+from exporter.verbs.peers import gid_text
 
 FUNCTIONS = {
     "ibv_create_qp": "create_qp",
@@ -70,7 +31,6 @@ FUNCTIONS = {
 }
 """libibverbs' functions, and what bpf/verbs_control.h calls them."""
 
-STATES = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
 TYPES = {2: "RC", 3: "UC", 4: "UD", 8: "RAW_PACKET", 9: "XRC_SEND", 10: "XRC_RECV", 255: "DRIVER"}
 _PORT, _PATH, _MTU, _TIMEOUT, _RETRIES, _RNR_RETRIES, _PEER = 0x20, 0x80, 0x100, 0x200, 0x400, 0x800, 0x100000
 _PSNS = {"send": 0x10000, "receive": 0x1000}
@@ -84,8 +44,7 @@ def hooks(types: Btf) -> dict[str, list[Hook]]:
 
 def hooks_of(types: Btf, call: str) -> list[Hook]:
     """What runs at a function that does what this call of enum control_call does."""
-    number = types.enum("control_call")[f"control_{call}"]
-    cookie = int.from_bytes(bytes(types.struct("control_cookie")(call=number)), sys.byteorder)
+    cookie = types.enum("control_call")[f"control_{call}"]
     return [Hook("control_enter", cookie, paired=True), Hook("control_return", cookie, returns=True)]
 
 
@@ -216,94 +175,3 @@ def device_name(raw: Any) -> str:
     """A device's name from a process's own memory; what can be none becomes empty."""
     text = bytes(raw).split(b"\0")[0].decode("ascii", "replace")
     return text if _NAME.fullmatch(text) else ""
-
-
-class Owned(Protocol):
-    """What is needed of exporter.ledger.Process."""
-
-    @property
-    def pid(self) -> int: ...
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-    @property
-    def since(self) -> float: ...
-    @property
-    def ended(self) -> bool: ...
-
-
-def samples(processes: Iterable[tuple[Owned, Control]], peers: Peers) -> Iterator[Sample]:
-    """The samples of all processes of the node: each may be the peer of another."""
-    processes = list(processes)
-    owners = {
-        (gid, qp.number): process.labels
-        for process, control in processes
-        for qp in control.qps.values()
-        if (gid := peers.gid(qp.device, qp.port, qp.gid_index))
-    }
-    for process, control in processes:
-        for (device, state), changes in control.states.items():
-            own = {"device": device, "state": _state(state)}
-            yield Sample(STATE_CHANGES, {**process.labels, **own}, changes, process.since)
-        for (device, memory), it in control.regions.items():
-            labels = {**process.labels, "device": device}
-            yield REGISTERED.sample(it.bytes, {**labels, "memory": memory})
-            yield from _operations(it, labels, memory, process.since)
-        if not process.ended:
-            yield from _queue_pairs(process, control, peers, owners)
-
-
-def _operations(it: Regions, labels: Mapping[str, str], memory: str, since: float) -> Iterator[Sample]:
-    counted = {"reg": it.registrations, "rereg": it.reregistrations, "dereg": it.deregistrations}
-    for operation, count in counted.items():
-        yield Sample(OPERATIONS, {**labels, "operation": operation, "memory": memory}, count, since)
-    if it.strangers:
-        yield Sample(OPERATIONS, {**labels, "operation": "dereg", "memory": "unknown"}, it.strangers, since)
-
-
-def _queue_pairs(
-    process: Owned, control: Control, peers: Peers, owners: Mapping[tuple[str, int], Mapping[str, str]]
-) -> Iterator[Sample]:
-    told: set[tuple[str, int]] = set()
-    for qp in control.qps.values():
-        if (qp.device, qp.number) in told:  # one that was not seen destroyed
-            continue
-        told.add((qp.device, qp.number))
-        labels = describe(qp, peers)
-        if owner := owners.get((qp.peer_gid, qp.peer or 0)):
-            labels |= {"peer_pod": owner.get("pod", ""), "peer_namespace": owner.get("namespace", "")}
-        yield QP.sample(1, {**process.labels, **labels})
-    for kernel in peers.of(process.pid):
-        if (kernel.device, kernel.number) not in told:
-            peers.want()  # its end will not be seen
-            before = Qp(kernel.device, kernel.number, kernel.type, kernel.state, port=kernel.port)
-            yield QP.sample(1, {**process.labels, **describe(before, peers)})
-
-
-def describe(qp: Qp, peers: Peers) -> dict[str, str]:
-    """The labels of a queue pair, as far as they are known."""
-    kernel = peers.kernel(qp.device, qp.number)
-    peer = qp.peer if qp.peer is not None else kernel.remote if kernel and kernel.remote else None
-    labels = {
-        "device": qp.device,
-        "port": str(qp.port or ""),
-        "qp": str(qp.number),
-        "type": TYPES.get(qp.type, str(qp.type)),
-        "state": _state(qp.state),
-        "local_gid": peers.gid(qp.device, qp.port, qp.gid_index),
-        "peer_gid": qp.peer_gid,
-        "mtu": str(qp.mtu or ""),
-        "timeout_seconds": "" if qp.timeout is None else _timeout(qp.timeout),
-    }
-    for name, value in (("peer_qp", peer), ("peer_lid", qp.peer_lid), ("retries", qp.retries)):
-        labels[name] = "" if value is None else str(value)
-    labels["rnr_retries"] = "" if qp.rnr_retries is None else str(qp.rnr_retries)
-    return labels
-
-
-def _state(state: int) -> str:
-    return STATES[state] if 0 <= state < len(STATES) else ""
-
-
-def _timeout(exponent: int) -> str:
-    """IBTA 11.6.2: 4.096 us times 2 to this; 0 is no timeout."""
-    return f"{4.096e-6 * 2**exponent:.6g}" if 0 < exponent < 32 else "0"

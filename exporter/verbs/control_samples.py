@@ -1,0 +1,140 @@
+"""From queue pairs and memory regions of processes to samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from exporter.model import Kind, Metric, Sample
+from exporter.verbs.control import TYPES, Control, Qp, Regions
+from exporter.verbs.peers import Peers
+
+STATE_CHANGES = Metric(
+    "rdma.qp.state.changes",
+    "Changes of a queue pair's state by ibv_modify_qp that succeeded, by the new state. What the hardware does by "
+    "itself, as going to ERR, is no call: see rdma_qp_info.",
+    Kind.COUNTER,
+    labels=("device", "state"),
+    process=True,
+)
+QP = Metric(
+    "rdma.qp.info",
+    "Always 1: a queue pair of the process, its peer and what was set by ibv_modify_qp; a label whose value was not "
+    "seen set is absent. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 being none; "
+    "rnr_retries=7 is without end. peer_pod and peer_namespace are known only where the peer is on this node. "
+    "Of a queue pair that was there before the exporter the kernel tells type, state and peer_qp, once a minute.",
+    Kind.GAUGE,
+    labels=("device", "port", "qp", "type", "state", "peer_qp", "local_gid", "peer_gid", "peer_lid", "mtu")
+    + ("timeout_seconds", "retries", "rnr_retries", "peer_pod", "peer_namespace"),
+    process=True,
+)
+REGISTERED = Metric(
+    "rdma.memory_region.registered",
+    "Memory registered for RDMA and not deregistered, as the calls said; memory=dmabuf is a device's. Pages registered "
+    "twice count twice. What was registered before the process was observed is not in it.",
+    Kind.GAUGE,
+    "By",
+    labels=("device", "memory"),
+    process=True,
+)
+OPERATIONS = Metric(
+    "rdma.memory_region.operations",
+    "Registrations (reg), changes (rereg) and deregistrations (dereg) of memory regions that succeeded. "
+    "memory=unknown: deregistered, but registered before the process was observed.",
+    Kind.COUNTER,
+    labels=("device", "operation", "memory"),
+    process=True,
+)
+
+STATES = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
+
+
+class Owned(Protocol):
+    """What is needed of exporter.ledger.Process."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
+    def since(self) -> float: ...
+    @property
+    def ended(self) -> bool: ...
+
+
+def samples(processes: Iterable[tuple[Owned, Control]], peers: Peers) -> Iterator[Sample]:
+    """The samples of all processes of the node: each may be the peer of another."""
+    processes = list(processes)
+    owners = {
+        (gid, qp.number): process.labels
+        for process, control in processes
+        for qp in control.qps.values()
+        if (gid := peers.gid(qp.device, qp.port, qp.gid_index))
+    }
+    for process, control in processes:
+        for (device, state), changes in control.states.items():
+            own = {"device": device, "state": _state(state)}
+            yield Sample(STATE_CHANGES, {**process.labels, **own}, changes, process.since)
+        for (device, memory), it in control.regions.items():
+            labels = {**process.labels, "device": device}
+            yield REGISTERED.sample(it.bytes, {**labels, "memory": memory})
+            yield from _operations(it, labels, memory, process.since)
+        if not process.ended:
+            yield from _queue_pairs(process, control, peers, owners)
+
+
+def _operations(it: Regions, labels: Mapping[str, str], memory: str, since: float) -> Iterator[Sample]:
+    counted = {"reg": it.registrations, "rereg": it.reregistrations, "dereg": it.deregistrations}
+    for operation, count in counted.items():
+        yield Sample(OPERATIONS, {**labels, "operation": operation, "memory": memory}, count, since)
+    if it.strangers:
+        yield Sample(OPERATIONS, {**labels, "operation": "dereg", "memory": "unknown"}, it.strangers, since)
+
+
+def _queue_pairs(
+    process: Owned, control: Control, peers: Peers, owners: Mapping[tuple[str, int], Mapping[str, str]]
+) -> Iterator[Sample]:
+    told: set[tuple[str, int]] = set()
+    for qp in control.qps.values():
+        if (qp.device, qp.number) in told:  # one that was not seen destroyed
+            continue
+        told.add((qp.device, qp.number))
+        labels = describe(qp, peers)
+        if owner := owners.get((qp.peer_gid, qp.peer or 0)):
+            labels |= {"peer_pod": owner.get("pod", ""), "peer_namespace": owner.get("namespace", "")}
+        yield QP.sample(1, {**process.labels, **labels})
+    for kernel in peers.of(process.pid):
+        if (kernel.device, kernel.number) not in told:
+            peers.want()  # its end will not be seen
+            before = Qp(kernel.device, kernel.number, kernel.type, kernel.state, port=kernel.port)
+            yield QP.sample(1, {**process.labels, **describe(before, peers)})
+
+
+def describe(qp: Qp, peers: Peers) -> dict[str, str]:
+    """The labels of a queue pair, as far as they are known."""
+    kernel = peers.kernel(qp.device, qp.number)
+    peer = qp.peer if qp.peer is not None else kernel.remote if kernel and kernel.remote else None
+    labels = {
+        "device": qp.device,
+        "port": str(qp.port or ""),
+        "qp": str(qp.number),
+        "type": TYPES.get(qp.type, str(qp.type)),
+        "state": _state(qp.state),
+        "local_gid": peers.gid(qp.device, qp.port, qp.gid_index),
+        "peer_gid": qp.peer_gid,
+        "mtu": str(qp.mtu or ""),
+        "timeout_seconds": "" if qp.timeout is None else _timeout(qp.timeout),
+    }
+    for name, value in (("peer_qp", peer), ("peer_lid", qp.peer_lid), ("retries", qp.retries)):
+        labels[name] = "" if value is None else str(value)
+    labels["rnr_retries"] = "" if qp.rnr_retries is None else str(qp.rnr_retries)
+    return labels
+
+
+def _state(state: int) -> str:
+    return STATES[state] if 0 <= state < len(STATES) else ""
+
+
+def _timeout(exponent: int) -> str:
+    """IBTA 11.6.2: 4.096 us times 2 to this; 0 is no timeout."""
+    return f"{4.096e-6 * 2**exponent:.6g}" if 0 < exponent < 32 else "0"

@@ -1,0 +1,301 @@
+"""Queue pairs and memory regions are known as libibverbs' calls made them, and only by calls that succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf import uprobe
+from exporter.bpf.elf import Elf
+from exporter.bpf.libbpf import Link, Object
+from exporter.bpf.placement import place
+from exporter.bpf.uprobe import Point
+from exporter.verbs.control import FUNCTIONS, MAPS, Control, Regions, clear, hooks, hooks_of, read
+from tests.bpf.cuda_node import Script
+
+pytestmark = pytest.mark.needs_bpf
+DEBIANS = Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1")
+
+STANDIN = r"""
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <infiniband/verbs.h>
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+static struct ibv_device device = {.name = "mlx5_7"};
+static struct ibv_context context = {.device = &device};
+static struct ibv_pd pd = {.context = &context};
+static int failing;
+static unsigned numbered = 0x100;
+
+void fail_with(int code) { failing = code; }
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *on, struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp *qp = failing ? NULL : calloc(1, sizeof(*qp));
+	if (qp) { qp->context = on->context; qp->qp_num = numbered++; qp->qp_type = attr->qp_type; }
+	return qp;
+}
+struct ibv_qp *provider_create_qp_ex(struct ibv_context *on, struct ibv_qp_init_attr_ex *attr)
+{
+	struct ibv_pd of = {.context = on};
+	return ibv_create_qp(&of, (struct ibv_qp_init_attr *)attr);
+}
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	if (!failing && mask & IBV_QP_STATE) qp->state = attr->qp_state;
+	return failing;
+}
+int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
+{
+	memset(attr, 0x55, sizeof(*attr));
+	attr->qp_state = IBV_QPS_ERR;
+	return failing;
+}
+int ibv_destroy_qp(struct ibv_qp *qp) { if (!failing) free(qp); return failing; }
+
+static struct ibv_mr *made(struct ibv_pd *on, size_t length)
+{
+	struct ibv_mr *mr = failing ? NULL : calloc(1, sizeof(*mr));
+	if (mr) { mr->context = on->context; mr->pd = on; mr->length = length; }
+	return mr;
+}
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *on, void *at, size_t length, uint64_t iova, unsigned access)
+{
+	return made(on, length);
+}
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *on, void *at, size_t length, int access)
+{
+	return ibv_reg_mr_iova2(on, at, length, (uintptr_t)at, access);
+}
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *on, void *at, size_t length, uint64_t iova, int access)
+{
+	struct ibv_mr *mr = ibv_reg_mr_iova2(on, at, length, iova, access);
+	if (mr) mr->addr = at; /* not a tail call */
+	return mr;
+}
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *on, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
+{
+	return made(on, length);
+}
+struct mr_init_attr { size_t length; uint32_t access, comp_mask; uint64_t iova; void *addr; int fd; uint64_t offset; };
+struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *on, struct mr_init_attr *attr) { return made(on, attr->length); }
+int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *on, void *at, size_t length, int access)
+{
+	if (!failing && flags & IBV_REREG_MR_CHANGE_TRANSLATION) mr->length = length;
+	return failing;
+}
+int ibv_dereg_mr(struct ibv_mr *mr) { if (!failing) free(mr); return failing; }
+
+/* What a job does, in C for the structures. */
+struct ibv_qp *make_qp(int all) {
+	struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .sq_sig_all = all};
+	return ibv_create_qp(&pd, &attr);
+}
+struct ibv_qp *make_qp_ex(void) {
+	struct ibv_qp_init_attr_ex attr = {.qp_type = IBV_QPT_UD, .sq_sig_all = 1};
+	return provider_create_qp_ex(&context, &attr);
+}
+int to_state(struct ibv_qp *qp, int state) {
+	struct ibv_qp_attr attr = {.qp_state = state};
+	return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+}
+int connect_qp(struct ibv_qp *qp) {
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 2};
+	int bad = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS);
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_4096, .dest_qp_num = 0x4242,
+		.rq_psn = 77, .ah_attr = {.is_global = 1, .port_num = 2, .grh = {.sgid_index = 3}}};
+	memcpy(attr.ah_attr.grh.dgid.raw, "\xfe\x80\0\0\0\0\0\0\x02\x11\x22\xff\xfe\x33\x44\x55", 16);
+	bad |= ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN);
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 6, .rnr_retry = 7, .sq_psn = 99};
+	int set = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN;
+	return bad | ibv_modify_qp(qp, &attr, set);
+}
+int query(struct ibv_qp *qp) {
+	struct ibv_qp_attr attr; struct ibv_qp_init_attr init;
+	return ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV, &init);
+}
+struct ibv_mr *reg(size_t length) { return ibv_reg_mr(&pd, NULL, length, 0); }
+struct ibv_mr *reg_iova(size_t length) { return ibv_reg_mr_iova(&pd, NULL, length, 0, 0); }
+struct ibv_mr *reg_iova2(size_t length) { return ibv_reg_mr_iova2(&pd, NULL, length, 0, 0); }
+struct ibv_mr *reg_dmabuf(size_t length) { return ibv_reg_dmabuf_mr(&pd, 0, length, 0, 3, 0); }
+struct ibv_mr *reg_ex(size_t length, int mask) {
+	struct mr_init_attr attr = {.length = length, .comp_mask = mask};
+	return ibv_reg_mr_ex(&pd, &attr);
+}
+int rereg(struct ibv_mr *mr, int flags, size_t length) { return ibv_rereg_mr(mr, flags, NULL, NULL, length, 0); }
+"""
+PRELUDE = """
+for name in ("make_qp", "make_qp_ex", "reg", "reg_iova", "reg_iova2", "reg_dmabuf", "reg_ex"):
+    getattr(lib, name).restype = c_void_p
+def p(address): return c_void_p(address)
+"""
+
+
+class Observed:
+    """A job on the stand-in library with the control path's probes at its functions."""
+
+    def __init__(self, loaded: Object, job: Script) -> None:
+        self.maps, self.job = loaded.maps, job
+
+    def run(self, lines: str) -> object:
+        return self.job.run(lines)
+
+    def seen(self) -> Control:
+        return read(self.maps).get(self.job.pid, Control())
+
+
+@pytest.fixture(scope="module")
+def standin(compile_library: Callable[[str, str], Path]) -> Path:
+    if not Path("/usr/include/infiniband/verbs.h").exists():
+        pytest.skip("libibverbs-dev is not installed: its header tells where the fields are")
+    return compile_library("libibverbs.so.1", STANDIN)
+
+
+@pytest.fixture
+def observed(compile_bpf: Callable[[str, str], Path], standin: Path, multi: bool) -> Iterator[Observed]:
+    source = '#include "verbs_control.h"\n'
+    links: list[Link] = []
+    with Object(compile_bpf("control", source), multi=multi) as loaded, Script(standin.name, standin.parent) as job:
+        table = {**hooks(loaded.types), "provider_create_qp_ex": hooks_of(loaded.types, "create_qp")}
+        with Elf.open(standin) as elf:
+            for symbol, function in elf.functions(table).items():
+                offset = place(elf, function).offset
+                for hook in table[symbol]:
+                    program = loaded.programs[hook.program]
+                    links.append(uprobe.attach(program, standin, [Point(offset, hook.cookie)], hook.returns))
+        try:
+            job.run(PRELUDE)
+            yield Observed(loaded, job)
+        finally:
+            uprobe.close_all(links)
+
+
+def test_a_queue_pair_from_creation_to_its_end(observed: Observed) -> None:
+    """Number, type, peer, GIDs, MTU, timeout and retries are what the job set, and go when it is destroyed."""
+    address = observed.run("out = lib.make_qp(0)")
+    assert 0 == observed.run(f"out = lib.connect_qp(p({address}))")
+    [(at, qp)] = observed.seen().qps.items()
+    assert address == at
+    assert ("mlx5_7", 0x100, 2, 3) == (qp.device, qp.number, qp.type, qp.state)
+    assert (0x4242, "fe80:0000:0000:0000:0211:22ff:fe33:4455") == (qp.peer, qp.peer_gid)
+    assert (2, 3, 4096, 14, 6, 7) == (qp.port, qp.gid_index, qp.mtu, qp.timeout, qp.retries, qp.rnr_retries)
+    assert (99, 77, 0) == (qp.send_psn, qp.receive_psn, qp.resets)
+    assert qp.created_ns > 0
+    assert {("mlx5_7", 1): 1, ("mlx5_7", 2): 1, ("mlx5_7", 3): 1} == observed.seen().states
+    assert 0 == observed.run(f"out = lib.ibv_destroy_qp(p({address}))")
+    assert {} == observed.seen().qps
+    assert 3 == observed.seen().states.total()
+
+
+def test_calls_that_fail_change_nothing(observed: Observed) -> None:
+    """Neither a refused creation nor a refused change, destruction, registration or deregistration is counted."""
+    address, region = observed.run("out = lib.make_qp(0), lib.reg(4096)")  # type: ignore[misc]
+    before = observed.seen()
+    observed.run("lib.fail_with(22)")
+    assert [None, None, None, 22, 22, 22, 22] == observed.run(
+        f"out = [lib.make_qp(0), lib.reg(100), lib.reg_dmabuf(100), lib.to_state(p({address}), 1), "
+        f"lib.ibv_destroy_qp(p({address})), lib.ibv_dereg_mr(p({region})), lib.rereg(p({region}), 1, size(9))]"
+    )
+    assert before == observed.seen()
+    assert [4096] == [row.bytes for _, row in observed.maps["regions"].items()]
+
+
+def test_a_queue_pair_in_error_and_reset(observed: Observed) -> None:
+    """ERR is seen where the job sets it and where it asks for the state; a reset forgets what was set."""
+    address = observed.run("out = lib.make_qp(1)")
+    observed.run(f"lib.connect_qp(p({address})); lib.to_state(p({address}), 6)")
+    [qp] = observed.seen().qps.values()
+    assert (6, 0x4242) == (qp.state, qp.peer)
+    observed.run(f"lib.to_state(p({address}), 0)")
+    [qp] = observed.seen().qps.values()
+    assert (0, None, "", 0, 1) == (qp.state, qp.peer, qp.peer_gid, qp.mtu, qp.resets)
+    observed.run(f"lib.query(p({address}))")
+    [qp] = observed.seen().qps.values()
+    assert (6, None, "") == (qp.state, qp.peer, qp.peer_gid)
+    assert {("mlx5_7", 6): 1, ("mlx5_7", 0): 1} == {k: v for k, v in observed.seen().states.items() if k[1] in (0, 6)}
+
+
+def test_extended_creation_counts_once(observed: Observed) -> None:
+    """A provider's create_qp_ex that calls ibv_create_qp makes one queue pair, which signals all."""
+    address = observed.run("out = lib.make_qp_ex()")
+    [(at, qp)] = observed.seen().qps.items()
+    assert (address, 4) == (at, qp.type)
+    assert [1] == [row.all_signaled for _, row in observed.maps["qp_controls"].items()]
+
+
+def test_a_queue_pair_from_before(observed: Observed) -> None:
+    """One whose creation was not seen is known from its next change on, without what was set before."""
+    address = observed.run("out = lib.make_qp(0)")
+    clear(observed.maps, observed.job.pid)
+    observed.run(f"lib.to_state(p({address}), 3)")
+    [qp] = observed.seen().qps.values()
+    assert (0x100, 3, 0, None, 0) == (qp.number, qp.state, qp.created_ns, qp.peer, qp.mtu)
+
+
+def test_memory_regions_by_kind(observed: Observed) -> None:
+    """Every way to register counts once, with its bytes and kind of memory; so do changes and deregistrations."""
+    made = observed.run(
+        "out = [lib.reg(size(1000)), lib.reg_iova(size(200)), lib.reg_iova2(size(30)), lib.reg_ex(size(4), 2), "
+        "lib.reg_dmabuf(size(1 << 33)), lib.reg_ex(size(5), 4 | 8)]"
+    )
+    host, dmabuf = (observed.seen().regions["mlx5_7", memory] for memory in ("host", "dmabuf"))
+    assert (1234, 4, 0) == (host.bytes, host.registrations, host.deregistrations)
+    assert ((1 << 33) + 5, 2) == (dmabuf.bytes, dmabuf.registrations)
+    observed.run(f"lib.rereg(p({made[0]}), 1, size(3000)); lib.rereg(p({made[1]}), 4, size(7))")  # type: ignore[index]
+    host = observed.seen().regions["mlx5_7", "host"]
+    assert (3234, 4, 2) == (host.bytes, host.registrations, host.reregistrations)
+    observed.run(f"for mr in {made}: lib.ibv_dereg_mr(p(mr))")
+    host, dmabuf = (observed.seen().regions["mlx5_7", memory] for memory in ("host", "dmabuf"))
+    assert (0, 4, 0, 2) == (host.bytes, host.deregistrations, dmabuf.bytes, dmabuf.deregistrations)
+    assert [] == list(observed.maps["regions"].items())
+
+
+def test_a_region_from_before(observed: Observed) -> None:
+    """Deregistering what was not seen registered takes no bytes away."""
+    [old, new] = observed.run("out = [lib.reg(size(100)), None]")  # type: ignore[misc]
+    clear(observed.maps, observed.job.pid)
+    observed.run(f"lib.reg(size(50)); lib.ibv_dereg_mr(p({old}))")
+    assert {("mlx5_7", "host"): Regions(added=50, registrations=1, strangers=1)} == observed.seen().regions
+
+
+def test_clear_leaves_nothing_of_a_process(observed: Observed) -> None:
+    """After the end of a process no map has anything of it."""
+    observed.run("lib.connect_qp(p(lib.make_qp(0))); lib.reg(size(5))")
+    assert observed.seen() != Control()
+    clear(observed.maps, observed.job.pid)
+    assert [] == [key for name in MAPS for key, _ in observed.maps[name].items()]
+
+
+def test_more_than_there_is_room_for(compile_bpf: Callable[[str, str], Path], standin: Path) -> None:
+    """Queue pairs and regions beyond the maps' room are counted, and the bytes of unknown regions left out."""
+    names = ("ibv_create_qp", "ibv_reg_mr_iova2", "ibv_dereg_mr")
+    path, entries = compile_bpf("control", '#include "verbs_control.h"\n'), {"qp_controls": 2, "regions": 2}
+    links = []
+    with Object(path, entries=entries) as loaded, Script(standin.name, standin.parent) as job, Elf.open(standin) as elf:
+        functions, table = elf.functions(names), hooks(loaded.types)
+        for name in names:
+            for hook in table[name]:
+                point = Point(place(elf, functions[name]).offset, hook.cookie)
+                links.append(uprobe.attach(loaded.programs[hook.program], standin, [point], hook.returns))
+        job.run(PRELUDE)
+        job.run("for _ in range(5): lib.make_qp(0)\nout = [lib.reg(size(10)) for _ in range(5)]")
+        control = read(loaded.maps)[job.pid]
+        counted = loaded.globals()
+        uprobe.close_all(links)
+    assert (2, 3) == (len(control.qps), counted["qp_controls_lost"])
+    total = control.regions["mlx5_7", "host"]
+    assert (5, 50, 3) == (total.registrations, total.added, counted["regions_lost"])
+    assert 20 == total.bytes
+
+
+@pytest.mark.skipif(not DEBIANS.exists(), reason="libibverbs1 is not installed")
+def test_every_function_of_debians_library_has_a_place() -> None:
+    """Of rdma-core 44 all but ibv_reg_mr_ex (rdma-core 59) exist, and each has a place for a probe."""
+    with Elf.open(DEBIANS.resolve()) as elf:
+        found = elf.functions(FUNCTIONS)
+        placed = {name: place(elf, function) for name, function in found.items()}
+    assert set(FUNCTIONS) - {"ibv_reg_mr_ex"} == set(placed) - {"ibv_reg_mr_ex"}
