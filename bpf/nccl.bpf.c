@@ -83,7 +83,8 @@ static __always_inline void change_group(const struct thread *thread, enum effec
 		caller->capturing = 0;
 	else if (effect == effect_group_start && !caller->depth++)
 		caller->group_ns = bpf_ktime_get_ns();
-	else if (effect == effect_group_end && caller->depth && !--caller->depth)
+	else if (effect >= effect_group_end && caller->depth && !--caller->depth &&
+		 effect == effect_group_end)
 		count_call(thread->tgid, kind_GroupEnd, bpf_ktime_get_ns());
 }
 
@@ -131,6 +132,7 @@ int on_call(struct pt_regs *ctx)
 		break;
 	case effect_group_start:
 	case effect_group_end:
+	case effect_group_drop:
 	case effect_capture_begin:
 	case effect_capture_end:
 		change_group(&thread, cookie.effect);

@@ -45,6 +45,7 @@ enum effect {
 	effect_signal,	   /* like it, but without a count */
 	effect_group_start,
 	effect_group_end,
+	effect_group_drop,  /* the group ends, and nothing was started */
 	effect_create,	    /* *comm is the new communicator */
 	effect_create_many, /* arg0 an array of them, arg1 its length */
 	effect_end,	    /* comm */

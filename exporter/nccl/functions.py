@@ -86,6 +86,7 @@ FUNCTIONS: tuple[Function, ...] = (
     Function("ncclAllToAllv", "AlltoAllv", "vector", 1, 7),
     Function("ncclGroupStart", "none", "group_start", paired=False),
     Function("ncclGroupEnd", "GroupEnd", "group_end"),
+    Function("ncclGroupSimulateEnd", "none", "group_drop", paired=False),
     Function("ncclCommInitRank", "Init", "create", comm_at=0),
     Function("ncclCommInitRankConfig", "Init", "create", comm_at=0),
     Function("ncclCommInitRankScalable", "Init", "create", comm_at=0),
@@ -108,7 +109,6 @@ FUNCTIONS: tuple[Function, ...] = (
 
 UNCOVERED = {
     r"ncclBcast": "calls ncclBroadcast, which is hooked",
-    r"ncclGroupSimulateEnd": "starts nothing: it estimates what the group would take",
     r"ncclReduceOp\w*|ncclRedOp\w*": "makes an operation, moves nothing",
 }
 """Symbols that sound like the hooked ones and are not, by pattern, with the reason."""

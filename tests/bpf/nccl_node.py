@@ -14,7 +14,7 @@ from exporter.node import Node
 from exporter.resolve.process import ProcessTable
 from tests.bpf.cuda_node import BUILD, WITHIN, Observed, Script, build_standins, eventually, started
 
-__all__ = ["BUILD", "Observed", "Rank", "build_standins", "eventually", "observe", "started"]
+__all__ = ["BUILD", "NcclNode", "Rank", "build_standins", "eventually", "observe", "started"]
 
 PRELUDE = """
 from ctypes import c_char, c_int
@@ -39,8 +39,19 @@ class Rank(Script):
         self.run(PRELUDE)
 
 
+class NcclNode(Observed):
+    """A running collector, the node it runs on, and questions to it."""
+
+    def __init__(self, nccl: Nccl, targets: Targets, spans: list[Span], node: Node) -> None:
+        super().__init__(nccl, targets, spans)  # type: ignore[arg-type]  # it asks what every BPF collector has
+        self.nccl, self.node = nccl, node
+
+    def spans_of(self, pid: int) -> list[Span]:
+        return [span for span in self.spans if span.process["pid"] == str(pid)]
+
+
 @contextmanager
-def observe(**settings: Any) -> Iterator[Observed]:
+def observe(**settings: Any) -> Iterator[NcclNode]:
     """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
     spans: list[Span] = []
     targets = Targets()
@@ -54,9 +65,7 @@ def observe(**settings: Any) -> Iterator[Observed]:
         targets.start()
         try:
             assert targets.scanned.wait(WITHIN)
-            observed = Observed(nccl, targets, spans)
-            observed.node, observed.nccl = node, nccl
-            yield observed
+            yield NcclNode(nccl, targets, spans, node)
         finally:
             targets.close()
     finally:

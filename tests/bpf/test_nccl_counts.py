@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.resolve.communicators import Member
-from tests.bpf.nccl_node import BUILD, Observed, Rank, build_standins, eventually, observe, started
+from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, eventually, observe, started
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -21,23 +21,23 @@ ERRORS = "nccl_errors_total"
 
 
 @pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
+def observed() -> Iterator[NcclNode]:
     build_standins()
     with observe(spans_per_second=100_000) as observed:
         yield observed
 
 
 @pytest.fixture
-def rank(observed: Observed) -> Iterator[Rank]:
+def rank(observed: NcclNode) -> Iterator[Rank]:
     with started(observed, Rank()) as rank:
         yield rank
 
 
-def by_collective(observed: Observed, metric: str, pid: int) -> dict[str, int]:
+def by_collective(observed: NcclNode, metric: str, pid: int) -> dict[str, int]:
     return {dict(labels)["collective"]: value for labels, value in observed.values(metric, pid).items()}
 
 
-def communicators(observed: Observed, pid: int) -> set[tuple[str, str, str, str]]:
+def communicators(observed: NcclNode, pid: int) -> set[tuple[str, str, str, str]]:
     names = ("comm_hash", "rank", "nranks", "cuda_device")
     return {tuple(dict(labels)[name] for name in names) for labels in observed.values(INFO, pid)}
 
@@ -65,7 +65,7 @@ lib.ncclAllGatherConfig(None, None, n, f16, c, st, None)
 """
 
 
-def test_every_collective(observed: Observed, rank: Rank) -> None:
+def test_every_collective(observed: NcclNode, rank: Rank) -> None:
     """Each function counts once under its collective, with the bytes it named and those nccl-tests would count."""
     rank.run(EVERY)
     calls = by_collective(observed, CALLS, rank.pid)
@@ -83,7 +83,7 @@ def test_every_collective(observed: Observed, rank: Rank) -> None:
     assert {} == observed.values("nccl_collective_anonymous_calls_total", rank.pid)
 
 
-def test_23_calls(observed: Observed, rank: Rank) -> None:
+def test_23_calls(observed: NcclNode, rank: Rank) -> None:
     """23 calls give 23, at the time of the last one, each with its host time."""
     rank.run("c = init(0, 2, b'a')\nfor i in range(23): reduce_all(c, 1 << 20)")
     assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
@@ -97,14 +97,14 @@ def test_23_calls(observed: Observed, rank: Rank) -> None:
 TYPE_BYTES = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1]
 
 
-def test_every_type(observed: Observed, rank: Rank) -> None:
+def test_every_type(observed: NcclNode, rank: Rank) -> None:
     """Bytes are counted by the size of the type; a type from the future counts as unsized."""
     rank.run("c = init(0, 2, b'a')\nfor type in range(13): reduce_all(c, 1000, type)")
     assert 1000 * sum(TYPE_BYTES) == observed.value(BYTES, rank.pid, collective="AllReduce")
     assert 1 == observed.value("nccl_collective_unsized_calls_total", rank.pid, collective="AllReduce")
 
 
-def test_communicators_of_a_process(observed: Observed, rank: Rank) -> None:
+def test_communicators_of_a_process(observed: NcclNode, rank: Rank) -> None:
     """Every communicator is told with its rank: made one by one, all at once, split, shrunk, grown."""
     hashes = rank.run(
         "c = init(5, 8, b'world')\n"
@@ -126,7 +126,7 @@ def test_communicators_of_a_process(observed: Observed, rank: Rank) -> None:
     assert {Member(rank.pid, hash, int(it), int(n)) for hash, it, n, _ in expected} == members
 
 
-def test_ended_communicators(observed: Observed, rank: Rank) -> None:
+def test_ended_communicators(observed: NcclNode, rank: Rank) -> None:
     """A destroyed or aborted communicator is told no longer; another at its address is told as itself."""
     rank.run("a, b = init(0, 2, b'a'), init(1, 2, b'b'); reduce_all(a, 1); reduce_all(b, 1)")
     assert {"0", "1"} == {it[1] for it in communicators(observed, rank.pid)}
@@ -136,7 +136,7 @@ def test_ended_communicators(observed: Observed, rank: Rank) -> None:
     assert {("2", "4")} == {it[1:3] for it in communicators(observed, rank.pid)}
 
 
-def test_not_blocking(observed: Observed, rank: Rank) -> None:
+def test_not_blocking(observed: NcclNode, rank: Rank) -> None:
     """A communicator that is still being made is no error, and is told as soon as it can be read."""
     rank.run(
         "c = c_void_p(); k = Config(24, 0, 0, 0); out = lib.ncclCommInitRankConfig(byref(c), 4, Id(b'n'), 1, byref(k))"
@@ -157,11 +157,12 @@ def test_late_attach() -> None:
             rank.run("for i in range(23): reduce_all(c, 1)")
             assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
             assert {("6", "8")} == {it[1:3] for it in communicators(observed, rank.pid)}
-            eventually(lambda: len(observed.spans) == 23, "spans")
-            assert list(range(9, 32)) == [span.attributes["nccl.sequence"] for span in observed.spans]
+            eventually(lambda: len(observed.spans_of(rank.pid)) == 23, "spans")
+            sequences = [span.attributes["nccl.sequence"] for span in observed.spans_of(rank.pid)]
+            assert list(range(9, 32)) == sequences
 
 
-def test_errors(observed: Observed, rank: Rank) -> None:
+def test_errors(observed: NcclNode, rank: Rank) -> None:
     """A call that fails counts by its code; an asynchronous error counts once for each communicator that has it."""
     rank.run(
         "c = init(0, 2, b'a'); d = init(0, 2, b'd'); lib.standin_fail(b'ncclAllReduce', 3)\n"
@@ -179,14 +180,15 @@ def test_errors(observed: Observed, rank: Rank) -> None:
     assert 3 == observed.value(CALLS, rank.pid, collective="AllReduce")
 
 
-def test_groups(observed: Observed, rank: Rank) -> None:
+def test_groups(observed: NcclNode, rank: Rank) -> None:
     """Calls in nested groups count each, the outermost group once, and its host time is its own."""
     rank.run(
         "c = init(0, 2, b'a')\n"
         "for i in range(4):\n"
         "    lib.ncclGroupStart(); lib.ncclGroupStart(); reduce_all(c, 1); lib.ncclGroupEnd()\n"
         "    lib.ncclSend(None, size(1), 7, 1, c, None)\n"
-        "    lib.standin_stall(c_uint64(20 * 10**6)); lib.ncclGroupEnd()"
+        "    lib.standin_stall(c_uint64(20 * 10**6)); lib.ncclGroupEnd()\n"
+        "    lib.ncclGroupStart(); lib.ncclGroupSimulateEnd(None)"
     )
     assert 4 == observed.value("nccl_groups_total", rank.pid)
     assert {"AllReduce": 4, "Send": 4} == by_collective(observed, CALLS, rank.pid)
@@ -194,7 +196,7 @@ def test_groups(observed: Observed, rank: Rank) -> None:
     assert 4 == sum(took.counts) and took.sum >= 0.08
 
 
-def test_in_flight(observed: Observed, rank: Rank) -> None:
+def test_in_flight(observed: NcclNode, rank: Rank) -> None:
     """A call that does not return is in flight, and is none any more when it has."""
     rank.run("c = init(0, 2, b'a')")
     rank.begin("lib.standin_stall(c_uint64(2 * 10**9)); reduce_all(c, 1)")
@@ -202,7 +204,7 @@ def test_in_flight(observed: Observed, rank: Rank) -> None:
     eventually(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 0, "returned")
 
 
-def test_two_libraries_in_one_process(observed: Observed, rank: Rank) -> None:
+def test_two_libraries_in_one_process(observed: NcclNode, rank: Rank) -> None:
     """Communicators of two releases of NCCL in one process are read each by its own layout."""
     other = BUILD / "nccl-2.27" / "libnccl.so.2"
     rank.run(f"two = ctypes.CDLL({str(other)!r})")
@@ -217,7 +219,7 @@ def test_two_libraries_in_one_process(observed: Observed, rank: Rank) -> None:
     assert 5 * (2 * 40 * 2 // 3) + 5 * (2 * 40 * 6 // 7) == observed.value(BUS, rank.pid, collective="AllReduce")
 
 
-def test_rccl(observed: Observed) -> None:
+def test_rccl(observed: NcclNode) -> None:
     """RCCL's functions that are made of others count once, as themselves, with the bytes of all counts."""
     with started(observed, Rank("librccl.so.1", BUILD / "rccl")) as rank:
         rank.run(
@@ -231,7 +233,7 @@ def test_rccl(observed: Observed) -> None:
         assert {} == observed.values("nccl_groups_total", rank.pid)
 
 
-def test_static_nccl(observed: Observed) -> None:
+def test_static_nccl(observed: NcclNode) -> None:
     """A library that has NCCL inside and exports none of it is found by its symbols."""
     with started(observed, Rank("libtorch_cuda.so", BUILD / "static")) as rank:
         rank.run("lib.torch_all_reduce(23, size(1000))")
@@ -247,7 +249,7 @@ int ncclAllReduce(void *send, void *recv, unsigned long count, int type, int op,
 """
 
 
-def test_a_library_before_nccl(observed: Observed, compile_library: Callable[[str, str], Path]) -> None:
+def test_a_library_before_nccl(observed: NcclNode, compile_library: Callable[[str, str], Path]) -> None:
     """Calls that a library of the same names passes on to NCCL count once, for the communicator they are on."""
     tracer = compile_library("libtracer.so", PASSES_ON)
     with started(observed, Rank()) as rank:
@@ -280,7 +282,7 @@ for who in ((0, 0, 2), (1, -1, 2), (1, 2, 2), (1, 0, 0), (1, 0, 1 << 30), (1, 0,
 """
 
 
-def test_hostile_communicators(observed: Observed, rank: Rank) -> None:
+def test_hostile_communicators(observed: NcclNode, rank: Rank) -> None:
     """Pointers to nothing, and memory that cannot be a communicator, harm nobody and are told as nobody's."""
     rank.run(HOSTILE)
     assert 7 == observed.value(CALLS, rank.pid, collective="AllReduce")
@@ -290,7 +292,7 @@ def test_hostile_communicators(observed: Observed, rank: Rank) -> None:
     assert set() == communicators(observed, rank.pid)
 
 
-def test_the_end_of_a_process(observed: Observed) -> None:
+def test_the_end_of_a_process(observed: NcclNode) -> None:
     """When a job ends its counters stay, and its communicators go."""
     with started(observed, Rank()) as rank:
         rank.run("c = init(0, 2, b'a')\nfor i in range(3): reduce_all(c, 1)")
@@ -303,7 +305,7 @@ def test_the_end_of_a_process(observed: Observed) -> None:
             assert [] == observed.kernel(map, rank.pid)
 
 
-def test_threads_and_a_forked_child(observed: Observed, rank: Rank) -> None:
+def test_threads_and_a_forked_child(observed: NcclNode, rank: Rank) -> None:
     """Calls of eight threads are counted exactly, and a forked child's are its own."""
     child = rank.run(
         "cs = [init(i, 8, b't') for i in range(8)]\n"

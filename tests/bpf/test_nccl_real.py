@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bpf.nccl_node import Observed, Rank, observe, started
+from tests.bpf.nccl_node import NcclNode, Rank, observe, started
 from tests.bpf.test_cuda_real_runtime import has_driver
 from tests.wheels import NCCL_12, library
 
@@ -17,13 +17,13 @@ NOWHERE = Path("/nonexistent")
 
 
 @pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
+def observed() -> Iterator[NcclNode]:
     with observe() as observed:
         yield observed
 
 
 @pytest.mark.skipif(has_driver(), reason="there is a driver here: calls succeed")
-def test_without_a_driver_the_real_error_is_counted(observed: Observed) -> None:
+def test_without_a_driver_the_real_error_is_counted(observed: NcclNode) -> None:
     """Every call fails with the code the application got, no communicator is told, and the process lives on."""
     nccl = library(*NCCL_12)
     with started(observed, Rank(nccl, libraries=NOWHERE)) as rank:
@@ -44,7 +44,7 @@ def test_without_a_driver_the_real_error_is_counted(observed: Observed) -> None:
         assert "alive" == rank.run("out = 'alive'")
 
 
-def test_nothing_of_it_is_left_out(observed: Observed) -> None:
+def test_nothing_of_it_is_left_out(observed: NcclNode) -> None:
     """Every function that moves data or changes communicators is hooked, and attached where a hit is cheap."""
     nccl = library(*NCCL_12)
     with started(observed, Rank(nccl, libraries=NOWHERE)):

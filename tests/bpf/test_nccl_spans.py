@@ -10,34 +10,30 @@ from typing import Any
 import pytest
 
 from exporter.model import Span
-from tests.bpf.nccl_node import BUILD, Observed, Rank, build_standins, eventually, observe, started
+from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, eventually, observe, started
 
 pytestmark = pytest.mark.needs_bpf
 
 
 @pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
+def observed() -> Iterator[NcclNode]:
     build_standins()
     with observe(spans_per_second=100_000) as observed:
         yield observed
 
 
 @pytest.fixture
-def rank(observed: Observed) -> Iterator[Rank]:
+def rank(observed: NcclNode) -> Iterator[Rank]:
     with started(observed, Rank()) as rank:
         yield rank
 
 
-def spans(observed: Observed, pid: int, count: int) -> list[Span]:
+def spans(observed: NcclNode, pid: int, count: int) -> list[Span]:
     """The spans of a process, once there are so many."""
-
-    def found() -> list[Span]:
-        return [span for span in observed.spans if span.process["pid"] == str(pid)]
-
-    eventually(lambda: len(found()) >= count, f"{count} spans")
+    eventually(lambda: len(observed.spans_of(pid)) >= count, f"{count} spans")
     time.sleep(0.1)  # more than that would have come by now
-    assert count == len(found())
-    return found()
+    assert count == len(observed.spans_of(pid))
+    return observed.spans_of(pid)
 
 
 def of(found: list[Span], name: str, *attributes: str) -> list[Any]:
@@ -45,7 +41,7 @@ def of(found: list[Span], name: str, *attributes: str) -> list[Any]:
     return [it[0] if len(it) == 1 else it for it in values]
 
 
-def test_what_a_span_says(observed: Observed, rank: Rank) -> None:
+def test_what_a_span_says(observed: NcclNode, rank: Rank) -> None:
     """A span has the communicator, rank, sequence, bytes, type and stream, and lies inside the call."""
     begin = time.time_ns()
     rank.run("c = init(3, 8, b'a'); reduce_all(c, 1000); lib.ncclBroadcast(None, None, size(5), 9, 2, c, None)")
@@ -61,7 +57,7 @@ def test_what_a_span_says(observed: Observed, rank: Rank) -> None:
     assert begin - 1_000_000 <= reduced.start_ns <= reduced.end_ns <= end + 1_000_000
 
 
-def test_sequences(observed: Observed, rank: Rank) -> None:
+def test_sequences(observed: NcclNode, rank: Rank) -> None:
     """Each collective of each communicator is numbered from 0, and Send and Recv by the other rank."""
     rank.run(
         "a, b = init(0, 4, b'a'), init(0, 4, b'b')\n"
@@ -80,7 +76,7 @@ def test_sequences(observed: Observed, rank: Rank) -> None:
     assert [] == observed.kernel("peers", rank.pid)
 
 
-def test_groups(observed: Observed, rank: Rank) -> None:
+def test_groups(observed: NcclNode, rank: Rank) -> None:
     """Calls in a group say how deep they are, and the outermost end is one span."""
     rank.run(
         "c = init(0, 2, b'a'); lib.ncclGroupStart(); reduce_all(c, 1); lib.ncclGroupStart(); reduce_all(c, 1)\n"
@@ -97,7 +93,7 @@ int cuStreamEndCapture(void *stream, void **graph) { *graph = stream; return 0; 
 """
 
 
-def test_captured_calls(observed: Observed, rank: Rank, compile_library: Callable[[str, str], Path]) -> None:
+def test_captured_calls(observed: NcclNode, rank: Rank, compile_library: Callable[[str, str], Path]) -> None:
     """A call made while its thread captures a graph says so."""
     driver = compile_library("libcuda.so.1", CAPTURE)
     rank.run(f"driver = ctypes.CDLL({str(driver)!r})")
@@ -110,7 +106,7 @@ def test_captured_calls(observed: Observed, rank: Rank, compile_library: Callabl
     assert [False, True, False] == of(spans(observed, rank.pid, 4), "AllReduce", "captured")
 
 
-def test_failed_and_ended(observed: Observed, rank: Rank) -> None:
+def test_failed_and_ended(observed: NcclNode, rank: Rank) -> None:
     """A failed call has its error, one in progress none, and who was aborted is known."""
     rank.run(
         "c = init(1, 2, b'a'); lib.standin_fail(b'ncclAllReduce', 3); reduce_all(c, 1); lib.standin_fail(None, 0)\n"
@@ -130,11 +126,11 @@ def test_spans_are_limited() -> None:
         dropped = "accel_exporter_spans_dropped_total"
         eventually(lambda: observed.value(dropped, reason="nccl_rate_limit") >= 480, "spans dropped")
         time.sleep(0.1)
-        assert len(observed.spans) <= 21  # the calls may fall into two seconds
+        assert len(observed.spans_of(rank.pid)) <= 21  # the calls may fall into two seconds
         assert 500 == observed.value("nccl_collective_calls_total", rank.pid, collective="AllReduce")
 
 
-def test_a_delayed_rank(observed: Observed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delayed_rank(observed: NcclNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two ranks that agree on communicator and sequence, the delayed one's call is the longer."""
     monkeypatch.setenv("NCCL_STANDIN_DELAY", "1:50")
     with started(observed, Rank()) as first, started(observed, Rank()) as second:

@@ -156,6 +156,12 @@ API(GroupEnd, void)
 	return --depth ? ncclSuccess : end("ncclGroupEnd");
 }
 
+API(GroupSimulateEnd, void *estimate)
+{
+	depth--;
+	return ncclSuccess;
+}
+
 #ifdef RCCL
 API(AllToAll, BUFFERS, size_t count, ncclDataType_t type, ON)
 {
