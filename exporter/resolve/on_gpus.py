@@ -88,7 +88,10 @@ class OnGpus:
         if pid not in self._visible:
             if len(self._visible) >= _MOST_REMEMBERED:
                 self._visible.clear()
-            self._visible[pid] = visible(_environ(self._proc, pid), self._inventory, nodes(self._proc, pid))
+            environ = _environ(self._proc, pid)
+            if not environ:  # it ended: what its variables said is not known, which is not that they were unset
+                return {}
+            self._visible[pid] = visible(environ, self._inventory, nodes(self._proc, pid))
         return self._visible[pid]
 
 
@@ -137,7 +140,7 @@ def _numbered(environ: bytes, inventory: Inventory, minors: Collection[int] | No
 
 def _entry(entry: str, numbered: Sequence[Place], inventory: Inventory) -> Place | None:
     if entry.isdecimal() and entry.isascii():
-        number = int(entry[:9])
+        number = int(entry) if len(entry) < 10 else len(numbered)
         return numbered[number] if number < len(numbered) else None
     if not entry.startswith(("GPU-", "MIG-")) or len(entry) < 5:
         return None
@@ -146,8 +149,10 @@ def _entry(entry: str, numbered: Sequence[Place], inventory: Inventory) -> Place
 
 
 def _environ(proc: Path, pid: int) -> bytes:
+    """Empty when it cannot be read, or not to its end."""
     try:
         with (proc / str(pid) / "environ").open("rb") as file:
-            return file.read(_ENVIRON_BYTES)
+            environ = file.read(_ENVIRON_BYTES)
+            return environ if len(environ) < _ENVIRON_BYTES else b""
     except OSError:
         return b""

@@ -45,6 +45,7 @@ def ordinals(environ: bytes, told: Snapshot, minors: Collection[int] | None = AL
         ("CUDA_VISIBLE_DEVICES=", ""),
         ("CUDA_VISIBLE_DEVICES=1,1", ""),
         ("CUDA_VISIBLE_DEVICES=99999999999999999999", ""),
+        ("CUDA_VISIBLE_DEVICES=2,0000000001", "2"),
         ("XCUDA_VISIBLE_DEVICES=1", "0123"),
         (f"CUDA_VISIBLE_DEVICES={WHOLE.format(3)},{WHOLE.format(1)}", "31"),
         (f"CUDA_VISIBLE_DEVICES={WHOLE.format(2)},0", "20"),
@@ -124,6 +125,17 @@ def test_one_gpu(tmp_path: Path) -> None:
     assert {0: 2, 1: 2} == world.devices({0}, 0)
     assert {0: 2} == world.devices()
     assert {"gpu": "2", "gpu_uuid": WHOLE.format(2)} == world.on.last(7, 0)
+
+
+def test_variables_that_cannot_be_read(tmp_path: Path) -> None:
+    """Variables of a process that is gone, or a zombie, are not unset but unknown: no GPU of several is named."""
+    world = World(tmp_path, b"")
+    world.list(0, 1)
+    assert {} == world.devices({0, 1}, 0)
+    (tmp_path / "7/environ").unlink()
+    assert {} == world.devices({0, 1}, 0)
+    (tmp_path / "7/environ").write_bytes(b"CUDA_VISIBLE_DEVICES=1,0\0")
+    assert {0: 1, 1: 1, 2: 0} == world.devices({0, 1}, 0)
 
 
 def test_several_gpus(tmp_path: Path) -> None:
