@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from exporter.bpf.elf import Elf, ElfError
-from exporter.verbs.flow import Code
+from exporter.verbs.flow import MAX_CODE, Code
 from exporter.verbs.frames import Frames
 from exporter.verbs.tables import SET_OPS
 
@@ -87,6 +87,8 @@ def calibrate(verbs: Elf) -> Layout:
     size = function and Frames(verbs).size(function.address)
     if function is None or not size:
         raise ElfError(f"{SET_OPS} is not in this libibverbs")
+    if size > MAX_CODE:
+        raise ElfError(f"{SET_OPS} is larger than in any known libibverbs")
     copies = _Copies(Code(verbs.machine, verbs.read(function.address, size), function.address))
     if copies.priv_at is None or len(copies.shifts) != 1:
         raise ElfError(f"{SET_OPS} does not copy its table as it does in any known libibverbs")

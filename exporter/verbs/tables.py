@@ -13,9 +13,11 @@ from exporter.verbs.frames import Frames
 from exporter.verbs.relocations import Relocations
 
 SET_OPS = "verbs_set_ops"
-MAX_BYTES = 1 << 23
+MAX_BYTES = 1 << 21
 """Code of a provider; the largest known has 370 kB."""
-MAX_SITES = 64
+MAX_SITES = MAX_TABLES = 16
+MAX_DECODED = 1 << 16
+"""Bytes of the functions with these calls."""
 _TABLE_ARGUMENT = 1
 
 # x86-64: jmp or call through [rip + d32], and jmp or call to rip + d32
@@ -52,6 +54,8 @@ def find(elf: Elf, relocations: Relocations, frames: Frames) -> Tables:
             unresolved.add(site)
         else:
             by_function[function].add(site)
+    if sum(size for _, size in by_function) > MAX_DECODED:
+        raise ElfError("calls verbs_set_ops from larger functions than a provider would")
     found: set[int] = set()
     for (start, size), sites in by_function.items():
         reached = Code(elf.machine, elf.read(start, size), start).constants_at(sites, _TABLE_ARGUMENT)
@@ -60,6 +64,8 @@ def find(elf: Elf, relocations: Relocations, frames: Frames) -> Tables:
             found |= {table for table in tables if table is not None}
             if None in tables:
                 unresolved.add(site)
+    if len(found) > MAX_TABLES:
+        raise ElfError("gives verbs_set_ops more tables than a provider would")
     return Tables(tuple(sorted(found)), tuple(sorted(unresolved)))
 
 
