@@ -18,7 +18,6 @@ from exporter.resolve.process import ProcessTable
 from exporter.views import prometheus
 from tests.bpf.cuda_node import WITHIN, Script, build_standins, eventually
 
-
 pytestmark = pytest.mark.needs_bpf
 
 
