@@ -98,11 +98,12 @@ def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
     found: dict[str, tuple[Function, ...]] = {}
     refused: dict[str, str] = {}
     for op in OPS:
-        offsets = {layout.offsets.get(op, -1) for layout in layouts}
-        if len(offsets) > 1:
+        offsets = {layout.offsets.get(op) for layout in layouts}
+        offset = offsets.pop()
+        if offset is None or offsets:
             refused[op] = "Where it is in the table depends on the release of rdma-core, which cannot be told."
             continue
-        places = [table + offset for offset in offsets if offset >= 0 for table in given.addresses]
+        places = [table + offset for table in given.addresses]
         if functions := slots.functions(op, places):
             found[op] = functions
         elif others := slots.imported(places):

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from exporter.verbs import ops
+from exporter.verbs.ops import Layout
 
 
-def libibverbs(release: int = 44, *, context: int = 320, ignored: str = "") -> str:
-    """Its verbs_set_ops for the table of a release. `ignored` is a member that it forgets to copy."""
+def layout_of(release: int) -> Layout:
     layout = ops.of_release(release)
     assert layout
+    return layout
+
+
+def vendors(release: int) -> Layout:
+    """A layout that no release has: one more member, in the middle."""
+    members = sorted([*layout_of(release).offsets, "create_of_vendor"])
+    return Layout({name: 8 * index for index, name in enumerate(members)}, 8 * len(members))
+
+
+def libibverbs(layout: Layout, *, context: int = 320, ignored: str = "") -> str:
+    """Its verbs_set_ops for a table. `ignored` is a member that it forgets to copy."""
     words = context // 8
     public = ops.in_context()
     lines = []
@@ -32,10 +43,8 @@ MANDATORY = [
 ]
 
 
-def provider(release: int = 44, *, tables: dict[str, list[str]] | None = None, calls: str = "") -> str:
+def provider(layout: Layout, *, tables: dict[str, list[str]] | None = None, calls: str = "") -> str:
     """A provider whose tables have these operations, each with a function of its own: <table>_<operation>."""
-    layout = ops.of_release(release)
-    assert layout
     tables = {"common": [*MANDATORY, "req_notify_cq", "create_qp_ex"]} if tables is None else tables
     source = ["void verbs_set_ops(void *vctx, const void *ops);", "volatile int sink;"]
     for number, (table, members) in enumerate(tables.items()):

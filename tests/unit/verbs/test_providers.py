@@ -19,6 +19,7 @@ from exporter.verbs.providers import Found, ProviderNames
 from tests.unit.verbs import standin
 
 Build = Callable[..., Path]
+R44 = standin.layout_of(44)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 @pytest.fixture(scope="module")
 def verbs(build: Build) -> Path:
-    return build("libibverbs.so.1.14.44.0", standin.libibverbs())
+    return build("libibverbs.so.1.14.44.0", standin.libibverbs(R44))
 
 
 def look(provider: Path, verbs: Path | None, **names: str) -> Found:
@@ -64,7 +65,7 @@ TWO = {"common": [*standin.MANDATORY, "create_cq_ex"], "newer": ["poll_cq"]}
 @pytest.mark.parametrize("flags", [(), ("-O0",), ("-Os",), ("-fno-plt",), ("-Wl,-z,now", "-fcf-protection=full")])
 def test_all_versions_of_a_function_are_found(build: Build, verbs: Path, flags: tuple[str, ...]) -> None:
     """A provider that sets a second table has two functions for what is in both, however it was compiled."""
-    path = build("libmlx5.so.1.24.44.0", standin.provider(tables=TWO), *flags)
+    path = build("libmlx5.so.1.24.44.0", standin.provider(R44, tables=TWO), *flags)
     found = look(path, verbs)
     expected = {"common_poll_cq", "newer_poll_cq"}
     assert expected == set(named(path, found)["poll_cq"])
@@ -76,7 +77,7 @@ def test_all_versions_of_a_function_are_found(build: Build, verbs: Path, flags: 
 
 def test_a_stripped_provider_is_the_same(build: Build, verbs: Path) -> None:
     """Neither symbols nor section headers are needed of a provider, nor its release in its name."""
-    path = build("librxe-rdmav34.so", standin.provider())
+    path = build("librxe-rdmav34.so", standin.provider(R44))
     stripped = shutil.copy(path, path.with_name("stripped.so"))
     subprocess.run(["strip", stripped], check=True)
     content = bytearray(Path(stripped).read_bytes())
@@ -90,7 +91,7 @@ def test_a_stripped_provider_is_the_same(build: Build, verbs: Path) -> None:
 
 def test_packed_relocations_are_read(build: Build, verbs: Path) -> None:
     """A provider linked with RELR has the same functions as one without."""
-    path = build("libefa.so.1.2.44.0", standin.provider(tables=TWO), "-Wl,-z,pack-relative-relocs")
+    path = build("libefa.so.1.2.44.0", standin.provider(R44, tables=TWO), "-Wl,-z,pack-relative-relocs")
     assert "(RELR)" in subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
     assert ["common_post_send"] == named(path, look(path, verbs))["post_send"]
 
@@ -98,24 +99,34 @@ def test_packed_relocations_are_read(build: Build, verbs: Path) -> None:
 @pytest.mark.parametrize("release", [28, 33, 34, 44, 59, 62, 64, 65])
 def test_the_layout_is_read_from_libibverbs(build: Build, release: int) -> None:
     """Whatever the release, and though no name tells it, functions are where verbs_set_ops takes them from."""
-    library = build("libibverbs.so.1", standin.libibverbs(release, context=368))
-    path = build("libnew-rdmav34.so", standin.provider(release))
+    library = build("libibverbs.so.1", standin.libibverbs(standin.layout_of(release), context=368))
+    path = build("libnew-rdmav34.so", standin.provider(standin.layout_of(release)))
     found = look(path, library)
     assert ["common_post_send"] == named(path, found)["post_send"]
     assert ["common_create_qp_ex"] == named(path, found)["create_qp_ex"]
     assert {} == found.refused
 
 
+def test_a_vendors_layout_is_read_from_its_libibverbs(build: Build) -> None:
+    """Where both files are of a release but have a member more, its code decides; what it does not tell is refused."""
+    layout = standin.vendors(44)
+    library = build("libibverbs.so.1.14.44.0", standin.libibverbs(layout))
+    path = build("libmlx5.so.1.24.44.0", standin.provider(layout, tables=TWO))
+    found = look(path, library)
+    assert ["common_post_send"] == named(path, found)["post_send"]
+    assert {"create_cq_ex"} == set(found.refused)
+
+
 def test_without_libibverbs_the_release_decides(build: Build) -> None:
     """Where only the provider can be read, the release in its name tells where functions are."""
-    path = build("libmlx5.so.1.24.44.0", standin.provider())
+    path = build("libmlx5.so.1.24.44.0", standin.provider(R44))
     assert ["common_post_recv"] == named(path, look(path, None))["post_recv"]
 
 
 def test_a_libibverbs_of_another_release_is_refused(build: Build) -> None:
     """Two releases that cannot belong together, as of a process with two libibverbs, give nothing."""
-    older = build("libibverbs.so.1.14.34.0", standin.libibverbs(34))
-    path = build("libmlx5.so.1.24.44.0", standin.provider())
+    older = build("libibverbs.so.1.14.34.0", standin.libibverbs(standin.layout_of(34)))
+    path = build("libmlx5.so.1.24.44.0", standin.provider(R44))
     found = look(path, older)
     assert {} == found.functions
     assert {"The libibverbs of the process is of another release than this provider."} == set(found.refused.values())
@@ -123,9 +134,9 @@ def test_a_libibverbs_of_another_release_is_refused(build: Build) -> None:
 
 def test_a_libibverbs_of_another_abi_is_refused(build: Build) -> None:
     """A libibverbs that this provider cannot have been loaded by gives nothing."""
-    newer = build("libibverbs.so.1.14.44.0", standin.libibverbs(), abi=57)
+    newer = build("libibverbs.so.1.14.44.0", standin.libibverbs(R44), abi=57)
     imported = build("libverbsversion.so", "int verbs_set_ops(void *a, void *b) { return 0; }")
-    path = build("libmlx5.so.1.24.44.0", standin.provider(), str(imported))
+    path = build("libmlx5.so.1.24.44.0", standin.provider(R44), str(imported))
     found = look(path, newer)
     assert {} == found.functions
     assert {"The libibverbs of the process has another private ABI than this provider needs."} == set(
@@ -137,7 +148,7 @@ def test_a_table_chosen_at_run_time_is_refused(build: Build, verbs: Path) -> Non
     """What the provider takes from memory is refused, what it always sets is found, and both are told."""
     control = ["alloc_pd", "dealloc_pd", "reg_mr", "create_cq"]
     calls = "verbs_set_ops(context, common); verbs_set_ops(context, ((void **)context)[kind]);"
-    path = build("libhns.so.1.0.44.0", standin.provider(tables={"common": control}, calls=calls))
+    path = build("libhns.so.1.0.44.0", standin.provider(R44, tables={"common": control}, calls=calls))
     found = look(path, verbs)
     assert {"create_cq": ["common_create_cq"]} == named(path, found)
     assert "chosen only when it runs" in found.incomplete
@@ -148,7 +159,7 @@ def test_a_table_chosen_at_run_time_is_refused(build: Build, verbs: Path) -> Non
 def test_a_choice_between_tables_is_all_of_them(build: Build, verbs: Path, choice: str) -> None:
     """Where a call takes one of several constants, each of them is a table."""
     both = {"common": standin.MANDATORY, "newer": standin.MANDATORY}
-    path = build("libqedr.so.1.24.44.0", standin.provider(tables=both, calls=f"verbs_set_ops(context, {choice});"))
+    path = build("libqedr.so.1.24.44.0", standin.provider(R44, tables=both, calls=f"verbs_set_ops(context, {choice});"))
     found = look(path, verbs)
     expected = {"common_post_send", "newer_post_send"} if "?" in choice else {"common_post_send"}
     assert expected == set(named(path, found)["post_send"])
@@ -156,7 +167,7 @@ def test_a_choice_between_tables_is_all_of_them(build: Build, verbs: Path, choic
 
 def test_a_table_with_data_in_it_is_refused(build: Build, verbs: Path) -> None:
     """A word that is no function says that this is not the table it is taken for."""
-    source = standin.provider().replace("static void *const common[", "static int data;\nstatic void *const common[")
+    source = standin.provider(R44).replace("static void *const common[", "static int data;\nstatic void *const common[")
     source = source.replace("{ [", "{ [0] = &data, [", 1)
     found = look(build("libodd.so.1.0.44.0", source), verbs)
     assert {} == found.functions
@@ -164,7 +175,7 @@ def test_a_table_with_data_in_it_is_refused(build: Build, verbs: Path) -> None:
 
 def test_a_function_of_another_library_is_told(build: Build, verbs: Path) -> None:
     """A provider may give a function of libibverbs, which is then not one of its own."""
-    source = standin.provider().replace("(void *)common_req_notify_cq", "(void *)ibv_cmd_req_notify_cq")
+    source = standin.provider(R44).replace("(void *)common_req_notify_cq", "(void *)ibv_cmd_req_notify_cq")
     path = build("librxe.so.1.0.44.0", "int ibv_cmd_req_notify_cq(int a);\n" + source)
     assert {"req_notify_cq": "It is ibv_cmd_req_notify_cq of another library."} == look(path, verbs).refused
 
@@ -179,7 +190,7 @@ def test_what_is_no_provider_is_refused(build: Build, verbs: Path) -> None:
 @pytest.mark.parametrize("ignored", ["post_send", "poll_cq"])
 def test_a_libibverbs_that_copies_otherwise_is_no_calibration(build: Build, ignored: str) -> None:
     """Code that does not set all functions of a context is not understood, rather than half."""
-    library = build("libibverbs.so.1", standin.libibverbs(ignored=ignored))
+    library = build("libibverbs.so.1", standin.libibverbs(R44, ignored=ignored))
     with Elf.open(library) as elf, pytest.raises(ElfError):
         ops.calibrate(elf)
 
@@ -192,7 +203,7 @@ def test_broken_files_are_refused_in_time(
     """Whatever bytes a provider or libibverbs has, the search ends soon, without an error of ours."""
     good = tmp_path / "good.so"
     if not good.exists():
-        shutil.copy(build("libgood.so.1.0.44.0", standin.provider(tables=TWO)), good)
+        shutil.copy(build("libgood.so.1.0.44.0", standin.provider(R44, tables=TWO)), good)
     for victim in ("provider", "verbs"):
         content = bytearray((good if victim == "provider" else verbs).read_bytes())
         for place, new in edits:
