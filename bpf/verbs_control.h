@@ -156,7 +156,9 @@ _Static_assert(offsetof(struct user_qp_attr, port_num) == 129, "struct ibv_qp_at
 #define QP_ATTR_RECEIVE_PSN 0x1000
 #define QP_ATTR_SEND_PSN 0x10000
 #define QP_ATTR_PEER 0x100000
-#define QP_STATE_RESET 0
+#define QP_TYPE_RC 2 /* enum ibv_qp_type */
+#define QP_TYPE_XRC_SEND 9
+#define QP_STATE_RESET 0 /* enum ibv_qp_state */
 #define QP_STATE_ERROR 6
 
 static __always_inline struct control_thread control_this_thread(void)
@@ -190,37 +192,40 @@ static __always_inline struct qp_control *qp_control(__u64 qp)
 	return bpf_map_lookup_elem(&qp_controls, &key);
 }
 
-/* Begins to know a QP, or gives what is known. */
+/* Begins to know a QP, or gives what is known. Filled in the map: programs' stacks are small. */
 static __always_inline struct qp_control *meet_qp(__u64 address, bool created)
 {
+	static const struct qp_control none;
 	struct control_key key = control_key(address);
-	struct qp_control fresh = {}, *known = bpf_map_lookup_elem(&qp_controls, &key);
+	struct qp_control *known = bpf_map_lookup_elem(&qp_controls, &key);
 	struct user_qp qp;
 
 	if (known && !created)
 		return known;
 	if (!address || bpf_probe_read_user(&qp, sizeof(qp), (void *)address))
 		return NULL;
-	read_verbs_device(&fresh.device, qp.context);
-	fresh.number = qp.qp_num;
-	fresh.type = qp.qp_type;
-	fresh.state = qp.state;
-	fresh.changed_ns = bpf_ktime_get_ns();
-	if (created)
-		fresh.created_ns = fresh.changed_ns;
-	if (bpf_map_update_elem(&qp_controls, &key, &fresh, BPF_ANY)) {
-		add(&qp_controls_lost, 1);
+	if (known)
+		bpf_map_delete_elem(&qp_controls, &key);
+	known = lookup_or_init(qp_controls, &key, &none);
+	if (!known)
 		return NULL;
-	}
-	return bpf_map_lookup_elem(&qp_controls, &key);
+	read_verbs_device(&known->device, qp.context);
+	known->number = qp.qp_num;
+	known->type = qp.qp_type;
+	known->state = qp.state;
+	known->changed_ns = bpf_ktime_get_ns();
+	if (created)
+		known->created_ns = known->changed_ns;
+	return known;
 }
 
-/* A completion said that the hardware stopped this QP: libibverbs does not know. */
+/* A request on this QP failed: the hardware stopped it, which libibverbs does not know (IBTA 10.3.1: an unreliable one
+ * can go to SQE instead, so nothing is said of those). */
 static __always_inline void qp_failed(__u64 address)
 {
-	struct qp_control *qp = qp_control(address);
+	struct qp_control *qp = meet_qp(address, false);
 
-	if (!qp || qp->state == QP_STATE_ERROR)
+	if (!qp || (qp->type != QP_TYPE_RC && qp->type != QP_TYPE_XRC_SEND) || qp->state == QP_STATE_ERROR)
 		return;
 	qp->state = QP_STATE_ERROR;
 	qp->changed_ns = bpf_ktime_get_ns();

@@ -10,10 +10,12 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 from exporter.model import Labels, Span
 from exporter.node import Clock
 from exporter.verbs.control import TYPES, Qp
+from exporter.verbs.peers import Peers
 
 Attribute = str | int | float | bool
 
@@ -76,6 +78,47 @@ class Ends:
     number: int
     peer_gid: str
     peer: int | None
+
+
+OPCODES = {
+    0: "RDMA_WRITE",
+    1: "RDMA_WRITE_WITH_IMM",
+    2: "SEND",
+    3: "SEND_WITH_IMM",
+    4: "RDMA_READ",
+    5: "ATOMIC_CMP_AND_SWP",
+    6: "ATOMIC_FETCH_AND_ADD",
+    7: "LOCAL_INV",
+    8: "BIND_MW",
+    9: "SEND_WITH_INV",
+    10: "TSO",
+    11: "DRIVER1",
+    14: "FLUSH",
+    15: "ATOMIC_WRITE",
+}
+"""enum ibv_wr_opcode of infiniband/verbs.h, without IBV_WR_."""
+
+_NOT_NUMBERED = (1 << 64) - 1
+
+
+def span_of(record: Any, peers: Peers, clock: Clock, process: Labels) -> Span:
+    """The span of a record of `verbs_spans`: struct verbs_span in bpf/verbs_spans.h."""
+    qp = Qp.of(record.qp)
+    sent = OPCODES.get(record.opcode, str(record.opcode))
+    it = WorkRequest(
+        begin_ns=record.begin_ns,
+        end_ns=record.end_ns,
+        opcode="" if not record.matched else "RECV" if record.received else sent,
+        bytes=record.bytes if record.matched else None,
+        status=record.status,
+        message=None if record.message == _NOT_NUMBERED else record.message,
+        received=bool(record.received),
+        tid=record.tid,
+    )
+    kernel = peers.kernel(qp.device, qp.number) if qp.peer is None else None
+    peer = kernel.remote or None if kernel else qp.peer
+    ends = Ends(peers.gid(qp.device, qp.port, qp.gid_index), qp.number, qp.peer_gid, peer)
+    return span(it, qp, ends, clock, process)
 
 
 def status_name(status: int) -> str:

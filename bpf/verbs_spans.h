@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Work requests told one by one: those that took long or failed, at a bounded rate. exporter/verbs/spans.py reads them. */
+#pragma once
+#include "verbs_control.h"
+
+#define NOT_NUMBERED (~0ull)
+
+struct verbs_span {
+	struct qp_control qp; /* as it was at completion */
+	__u64 begin_ns;	      /* posted; as end_ns if that is not known */
+	__u64 end_ns;	      /* its completion was seen */
+	__u64 bytes;
+	__u64 message; /* number of those that the peer receives, from 0; NOT_NUMBERED */
+	__u32 tgid;
+	__u32 tid;
+	__u32 opcode; /* enum ibv_wr_opcode, of a send that succeeded */
+	__u32 status; /* enum ibv_wc_status */
+	__u8 received;
+	__u8 matched; /* which request it was is known: opcode, bytes and begin_ns are valid */
+	__u8 zero[6];
+};
+EVENTS(verbs_spans, struct verbs_span, 256 * 1024);
+__u64 verbs_spans_limited = 0; /* not sent, to keep to verbs_spans_per_second */
+
+const volatile __u64 request_span_ns = 10000000;
+const volatile __u64 verbs_spans_per_second = 100;
+
+/* CPUs that meet at the turn of a second may both start it: a few spans more. */
+static __always_inline bool verbs_spans_left(__u64 now)
+{
+	static __u64 second, sent;
+
+	if (second != now / 1000000000) {
+		second = now / 1000000000;
+		sent = 0;
+	}
+	if (__sync_fetch_and_add(&sent, 1) < verbs_spans_per_second)
+		return true;
+	add(&verbs_spans_limited, 1);
+	return false;
+}
+
+/* Whether a work request is worth a span. */
+static __always_inline bool worth_a_verbs_span(__u32 status, __u64 took_ns)
+{
+	return status || took_ns >= request_span_ns;
+}
+
+/* A record with all that is known of the QP, to be filled and given to bpf_ringbuf_submit; NULL if there is no room for
+ * it, or the QP is not known. */
+static __always_inline struct verbs_span *begin_verbs_span(__u64 qp, __u64 now)
+{
+	struct control_thread thread = control_this_thread();
+	struct qp_control *control = meet_qp(qp, false);
+	struct verbs_span *span;
+
+	if (!control || !verbs_spans_left(now))
+		return NULL;
+	span = reserve(verbs_spans);
+	if (!span)
+		return NULL;
+	__builtin_memset(span, 0, sizeof(*span));
+	__builtin_memcpy(&span->qp, control, sizeof(span->qp));
+	span->begin_ns = span->end_ns = now;
+	span->message = NOT_NUMBERED;
+	span->tgid = thread.tgid;
+	span->tid = thread.tid;
+	return span;
+}
