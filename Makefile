@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev objects standins demo run clean docs bench image image-check
-.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels
+.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma
 
 PYTHON ?= python3
 export PYTHON
@@ -21,6 +21,8 @@ help: ## this list
 	@deploy/setup.sh base
 .venv/.dev: pyproject.toml setup.py deploy/setup.sh
 	@deploy/setup.sh dev
+.venv/.rdma: pyproject.toml setup.py deploy/setup.sh
+	@deploy/setup.sh rdma
 
 setup: .venv/.base objects ## packages, .venv and BPF objects, as far as they are missing
 setup-dev: .venv/.dev objects standins
@@ -60,6 +62,9 @@ test-verbs-providers: setup-dev ## finding the functions of every RDMA provider 
 test-e2e: setup-dev ## the whole program (root, BPF)
 	$(PYTEST) tests/e2e
 
+test-rdma: setup-dev .venv/.rdma ## RDMA for real: two virtual machines with Debian's kernel and soft-RoCE (minutes)
+	@tests/rdma/kernel.sh
+	REQUIRE_RDMA=1 $(PYTEST) tests/rdma
 test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communicators (3 GB of downloads)
 	NCCL_WHEELS=all $(PYTEST) tests/unit/nccl
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs what this checkout needs: Debian packages that are missing, then .venv. Usage: setup.sh base|dev|image
+# Installs what this checkout needs: Debian packages that are missing, then .venv. Usage: setup.sh base|dev|rdma|image
 #   base    what the exporter and the demo need     dev    also what tests and checks need
+#   rdma    dev, and what two virtual machines with RDMA need
 #   image   only what building an image without a container engine needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-level=${1:?usage: setup.sh base|dev|image}
+level=${1:?usage: setup.sh base|dev|rdma|image}
 missing=()
 
 # need PACKAGE COMMAND...: the package is missing unless the command succeeds.
@@ -47,13 +48,23 @@ else
     need make has make
     need python3-venv can_make_venv
 fi
-if [ "$level" = dev ]; then
+if [ "$level" = dev ] || [ "$level" = rdma ]; then
     need prometheus has promtool
     need prometheus-node-exporter has prometheus-node-exporter
     need bpftrace has bpftrace
     need openssl has openssl
     need libibverbs-dev test -e /usr/include/infiniband/verbs.h
     need ibverbs-providers test -d /etc/libibverbs.d
+fi
+if [ "$level" = rdma ]; then
+    need qemu-system-x86 has qemu-system-x86_64
+    need busybox-static has busybox
+    need kmod has modprobe
+    need iproute2 has rdma
+    need iptables has iptables-legacy
+    need ibverbs-utils has ibv_rc_pingpong
+    need perftest has ib_write_bw
+    need curl has curl
 fi
 
 install_missing() {
@@ -99,5 +110,6 @@ python=$(find_python)
 .venv/bin/python -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 extras=""
 [ "$level" != dev ] || extras="[dev,otlp,otlp-grpc]"
+[ "$level" != rdma ] || extras="[dev,otlp,otlp-grpc,rdma]"
 .venv/bin/python -m pip install -qq --disable-pip-version-check --editable ".$extras"
 touch .venv/.base ".venv/.$level"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from exporter.bpf import status
@@ -75,11 +76,13 @@ class Infiniband:
         self._problems: list[str] = []
 
     def start(self) -> None:
-        """Opens what interfaces are asked with. Devices are looked for at every scrape: drivers may be loaded later."""
+        """Begins to watch the devices that there are. They are looked for at every scrape: drivers may come later."""
         try:
             self._ethtool = Ethtool()
         except OSError as error:
             log.warning("pauses (PFC) are not seen: there is no socket to ask interfaces with: %s", error.strerror)
+        with suppress(Unavailable):
+            self._watches.follow(self._devices())
 
     def collect(self) -> Iterator[Sample]:
         """What the last readings gave. Raises Unavailable when there is no RDMA device."""

@@ -31,6 +31,7 @@ class Watch:
         self._closing = threading.Event()
         self._done = threading.Event()
         """Set when the first reading ended, one way or another."""
+        self._started = time.monotonic()
         self._begun: float | None = None
         self._samples: list[Sample] = []
         self._failure, self._read_at = "", 0.0
@@ -38,9 +39,9 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name=f"rdma {name}"[:15], daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float) -> None:
-        """Waits for the first reading."""
-        self._done.wait(max(0.0, seconds))
+    def wait(self) -> None:
+        """Waits for the first reading, as long as it may take."""
+        self._done.wait(max(0.0, self._started + self._deadline - time.monotonic()))
 
     def show(self) -> Shown:
         """What the last reading gave; nothing when it failed, or the next one takes longer than it may."""
@@ -83,17 +84,17 @@ class Watches:
         self._watches: dict[str, Watch] = {}
 
     def follow(self, names: list[str]) -> None:
-        """Watches these devices and no others; waits for the first reading of new ones, up to the deadline."""
+        """Watches these devices and no others."""
         for name in self._watches.keys() - set(names):
             self._watches.pop(name).close()
-        new = [name for name in names if name not in self._watches]
-        for name in new:
-            self._watches[name] = Watch(name, self._make(name), self._interval, self._deadline)
-        until = time.monotonic() + self._deadline
-        for name in new:
-            self._watches[name].wait(until - time.monotonic())
+        for name in names:
+            if name not in self._watches:
+                self._watches[name] = Watch(name, self._make(name), self._interval, self._deadline)
 
     def shown(self) -> Iterator[tuple[str, Shown]]:
+        """What there is to show of each; waits for those that have just begun."""
+        for watch in self._watches.values():
+            watch.wait()
         for name, watch in self._watches.items():
             yield name, watch.show()
 

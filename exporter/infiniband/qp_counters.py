@@ -1,0 +1,140 @@
+"""Counters of queue pairs by process or type, which drivers keep on request: `rdma statistic qp set link … auto`.
+
+mlx5 and ionic have them. Queue pairs that existed before are in none. Switching them on takes CAP_NET_ADMIN, and
+counters of the device; whoever used them by hand keeps them.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from exporter.infiniband import nldev
+from exporter.infiniband.nldev import Socket
+
+MASKS = {"": 0, "type": 1, "pid": 2, "type,pid": 3}
+"""What is told apart, as `rdma statistic` calls it: enum rdma_nl_counter_mask."""
+MOST_COUNTERS = 4096
+
+_GET_DEVICES, _SET, _GET = 1, 16, 17
+_DEVICE_INDEX, _DEVICE_NAME, _PORT = 1, 2, 3
+_QP, _QP_TYPE, _PID = 19, 26, 28
+_MODE, _RESOURCE, _MASK = 72, 73, 74
+_COUNTERS, _COUNTER, _COUNTER_ID = 75, 76, 77
+_VALUES, _VALUE, _NAME, _NUMBER = 78, 79, 80, 81
+_NONE, _AUTO = 0, 1
+_TYPES = {2: "RC", 3: "UC", 4: "UD", 8: "RAW_PACKET", 9: "XRC_INI", 10: "XRC_TGT", 255: "DRIVER"}
+"""enum ib_qp_type."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One counter of the queue pairs of a process, or a type, on a port. What is not told apart is 0 or empty."""
+
+    device: str
+    port: int
+    pid: int
+    qp_type: str
+    values: Mapping[str, int]
+
+
+class QpCounters:
+    """Switches the counters on where they are off, and off again at the end; what was on already stays as it is."""
+
+    def __init__(self, wanted: str, connect: Callable[[], Socket] = nldev.connect) -> None:
+        """`wanted` is a key of MASKS."""
+        self._mask, self._connect = MASKS[wanted], connect
+        self._socket: Socket | None = None
+        self._ports: dict[tuple[str, int], int] = {}
+        """The indexes of devices whose port we switched on."""
+        self._refused: set[tuple[str, int]] = set()
+
+    def read(self, ports: set[tuple[str, int]]) -> list[Counted]:
+        """The counters of these ports, each a device and a number; new ones are switched on. Raises OSError."""
+        if self._socket is None:
+            self._socket = self._connect()
+        indexes = _indexes(self._socket)
+        for gone in self._ports.keys() - ports:
+            del self._ports[gone]
+        self._refused &= ports
+        for port in sorted(ports - self._ports.keys() - self._refused):
+            if port[0] in indexes:
+                self._switch_on(self._socket, port, indexes[port[0]])
+        found: list[Counted] = []
+        for device in sorted({device for device, _ in ports} & indexes.keys()):
+            body = nldev.pack(_DEVICE_INDEX, indexes[device]) + nldev.pack(_RESOURCE, _QP)
+            with suppress(OSError):  # the device is gone, or its driver has none
+                for answer in nldev.dump(self._socket, _GET, body):
+                    found += (it for it in _read(answer, device) if (device, it.port) in ports)
+        return found[:MOST_COUNTERS]
+
+    def close(self) -> None:
+        """Switches off what was switched on."""
+        if self._socket is None:
+            return
+        for (device, port), index in self._ports.items():
+            try:
+                nldev.ask(self._socket, _SET, _request(index, port) + nldev.pack(_MODE, _AUTO) + nldev.pack(_MASK, 0))
+            except OSError as error:
+                log.warning("counters of queue pairs stay on: %s port %d: %s", device, port, error.strerror)
+        self._ports.clear()
+        self._socket.close()
+        self._socket = None
+
+    def _switch_on(self, asked: Socket, port: tuple[str, int], index: int) -> None:
+        request = _request(index, port[1])
+        try:
+            [state] = nldev.ask(asked, _GET, request + nldev.pack(_MODE, _NONE)) or [{}]
+            if nldev.number(state, _MODE) not in (None, _NONE):
+                raise OSError(errno.EBUSY, "somebody else has switched them on; those are shown")
+            nldev.ask(asked, _SET, request + nldev.pack(_MODE, _AUTO) + nldev.pack(_MASK, self._mask))
+            self._ports[port] = index
+        except OSError as error:
+            self._refused.add(port)
+            log.warning("counters of queue pairs were not switched on: %s port %d: %s", *port, error.strerror)
+
+
+def _request(index: int, port: int) -> bytes:
+    return nldev.pack(_DEVICE_INDEX, index) + nldev.pack(_PORT, port) + nldev.pack(_RESOURCE, _QP)
+
+
+def _indexes(asked: Socket) -> dict[str, int]:
+    """The kernel's index of each device by name."""
+    found: dict[str, int] = {}
+    for it in nldev.dump(asked, _GET_DEVICES, b""):
+        index = nldev.number(it, _DEVICE_INDEX)
+        if index is not None:
+            found[_text(it.get(_DEVICE_NAME, b""))] = index
+    return found
+
+
+def _read(answer: nldev.Attributes, device: str) -> Iterator[Counted]:
+    for kind, entry in nldev.unpack(answer.get(_COUNTERS, b"")):
+        if kind != _COUNTER:
+            continue
+        fields = dict(nldev.unpack(entry))
+        qp_type = nldev.number(fields, _QP_TYPE)
+        yield Counted(
+            device,
+            nldev.number(fields, _PORT) or 0,
+            nldev.number(fields, _PID) or 0,
+            "" if qp_type is None else _TYPES.get(qp_type, str(qp_type)),
+            dict(_values(fields.get(_VALUES, b""))),
+        )
+
+
+def _values(entries: bytes) -> Iterator[tuple[str, int]]:
+    for kind, entry in nldev.unpack(entries):
+        fields = dict(nldev.unpack(entry))
+        if kind == _VALUE and _NAME in fields and _NUMBER in fields:
+            yield _text(fields[_NAME]), int.from_bytes(fields[_NUMBER], sys.byteorder)
+
+
+def _text(data: bytes) -> str:
+    return "".join(it for it in data.rstrip(b"\0").decode("utf-8", "replace")[:128] if it.isprintable())

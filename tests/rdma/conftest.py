@@ -1,0 +1,107 @@
+"""The two machines, with an exporter in each: started once for all tests, as it takes a minute."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporter import discover
+from tests.rdma import rig
+from tests.rdma.rig import REPOSITORY, Command, Host, RigError
+
+ADDRESS = "127.0.0.1:19445"
+START_SECONDS = 120.0
+INTERVAL = 1.0
+"""Between two readings of the counters."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What an exporter says: values by name and labels."""
+
+    values: Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+
+    def get(self, name: str, **labels: str) -> dict[frozenset[tuple[str, str]], float]:
+        """The series of a name that have these labels among theirs."""
+        wanted = set(labels.items())
+        return {found: value for (it, found), value in self.values.items() if it == name and wanted <= found}
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of these series; AssertionError when there is none."""
+        found = self.get(name, **labels)
+        assert found, f"there is no {name} with {labels}"
+        return sum(found.values())
+
+
+@dataclass(frozen=True)
+class Side:
+    """A machine and the exporter in it."""
+
+    host: Host
+    exporter: Command
+
+    def scrape(self) -> Page:
+        text = self.host.run(f"curl --silent --fail --max-time 50 http://{ADDRESS}/metrics")
+        samples = (sample for it in text_string_to_metric_families(text) for sample in it.samples)
+        return Page({(it.name, frozenset(it.labels.items())): it.value for it in samples})
+
+    def settled(self) -> tuple[Page, dict[str, int]]:
+        """What the exporter says once it has read what the kernel counts, and that: nothing moves now."""
+        time.sleep(3 * INTERVAL)
+        return self.scrape(), self.host.counters()
+
+
+@pytest.fixture(scope="session")
+def sides() -> Iterator[tuple[Side, Side]]:
+    if missing := rig.missing():
+        if os.environ.get("REQUIRE_RDMA") == "1":
+            pytest.fail(f"REQUIRE_RDMA=1, but {missing}")
+        pytest.skip(f"{missing}; make test-rdma gets it")
+    with rig.hosts() as both:
+        sides = tuple(Side(host, _exporter(host)) for host in both)
+        for side in sides:
+            _await(side)
+        yield sides[0], sides[1]
+
+
+@pytest.fixture
+def sender(sides: tuple[Side, Side]) -> Side:
+    return sides[0]
+
+
+@pytest.fixture
+def receiver(sides: tuple[Side, Side]) -> Side:
+    return sides[1]
+
+
+@pytest.fixture(scope="session")
+def late_receiver() -> Path:
+    """The program, built here and run there."""
+    program = rig.BUILD / "late_receiver"
+    source = Path(__file__).with_name("late_receiver.c")
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, source, "-libverbs"], check=True)
+    return program
+
+
+def _exporter(host: Host) -> Command:
+    wanted = [f"--collector.{name}" for name in ("infiniband", "verbs") if name in discover.collectors()]
+    flags = ["--collector.disable-defaults", *wanted, f"--collector.infiniband.interval={INTERVAL:g}s"]
+    return host.begin(
+        f"cd {REPOSITORY}; exec .venv/bin/accel-exporter --web.listen-address={ADDRESS} --compat.node-exporter "
+        + " ".join(flags)
+    )
+
+
+def _await(side: Side) -> None:
+    until = time.monotonic() + START_SECONDS
+    while "ready" not in side.exporter.said:
+        if side.exporter.done or time.monotonic() > until:
+            raise RigError(f"{side.host.name}: the exporter did not start:\n{side.exporter.said}")
+        time.sleep(0.5)
