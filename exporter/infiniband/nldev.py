@@ -1,4 +1,4 @@
-"""Requests to the kernel's RDMA core over netlink: include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c."""
+"""Asking the kernel's RDMA core over netlink: include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c."""
 
 from __future__ import annotations
 

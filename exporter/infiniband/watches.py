@@ -48,7 +48,7 @@ class Watch:
         now, begun = time.monotonic(), self._begun
         age = now - self._read_at if self._read_at else None
         failure = self._failure
-        if begun is not None and now - begun > self._deadline:
+        if begun is not None and (now - begun > self._deadline or not self._done.is_set()):
             failure = f"{self._name} is not seen: reading it takes more than {self._deadline:g} s and goes on"
         if failure and not self._said:
             log.warning("%s", failure)
