@@ -1,0 +1,222 @@
+"""The chart, the manifests made from it, and the composition: valid, complete, and granting what is needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from exporter import discover, options
+from exporter.bpf import privileges
+from exporter.settings import all_options, load, make_parser
+
+ROOT = Path(__file__).parents[2]
+CHART, MANIFESTS, COMPOSE = (ROOT / "deploy" / name for name in ("helm/accel-exporter", "kubernetes", "compose"))
+HELM = Path(sys.prefix) / "bin" / "helm"
+RULES = sorted(path for path in (ROOT / "alerts").glob("*.yaml") if not path.stem.endswith(".test"))
+DASHBOARDS = sorted((ROOT / "dashboards").glob("*.json"))
+KEPT = {*privileges.OBSERVING, privileges.READING_THE_LOG}
+OPERATED = {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
+"""Custom resources, of which the schemas of Kubernetes know nothing."""
+KUBERNETES = ("1.30", "1.34")
+
+EVERYTHING = """
+config: {log: {level: debug}, collector: {cuda: {spans-per-second: 5}}}
+extraArgs: [--no-collector.dcgm]
+extraEnv: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: "http://collector:4318"}]
+imagePullSecrets: [{name: pull}]
+runtimeClassName: nvidia
+webConfigSecret: web
+podLabels: [app, team]
+podMonitor: {enabled: true}
+serviceMonitor: {enabled: true, labels: {release: prometheus}}
+prometheusRule: {enabled: true, disabled: [NodeRebooted], runbooks: "https://example.com/runbooks/"}
+dashboards: {enabled: true}
+"""
+
+
+def helm(*arguments: str | Path, values: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [HELM, *arguments, "--values", "-"], input=values, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def template(values: str = "") -> list[Any]:
+    made = helm("template", "accel-exporter", CHART, "--namespace", "accel-exporter", values=values)
+    assert made.returncode == 0, made.stderr
+    return [document for document in yaml.safe_load_all(made.stdout) if document]
+
+
+def container(documents: list[Any]) -> Any:
+    [daemon_set] = (it for it in documents if it["kind"] == "DaemonSet")
+    [found] = daemon_set["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def test_chart_is_sound() -> None:
+    """Helm's own linter has nothing to say."""
+    linted = helm("lint", "--strict", CHART, values=EVERYTHING)
+    assert linted.returncode == 0, linted.stdout
+
+
+@pytest.mark.parametrize("values", ["", "privileged: true", EVERYTHING], ids=["defaults", "privileged", "everything"])
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_manifests_are_valid(version: str, values: str) -> None:
+    """Each resource is one that this version of Kubernetes takes, with no field that it does not know."""
+    for document in template(values):
+        if document["kind"] not in OPERATED:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("privilegd: true", "privilegd"),
+        ("port: 0", "port"),
+        ("extraArgs: [log.level=debug]", "extraArgs"),
+        ("podMonitor: {interval: soon}", "interval"),
+        ("image: {repository: ''}", "repository"),
+    ],
+)
+def test_wrong_values_are_refused(values: str, said: str) -> None:
+    """A misspelt or impossible value is an error that names it."""
+    refused = helm("template", "accel-exporter", CHART, values=values)
+    assert refused.returncode != 0
+    assert said in refused.stderr
+
+
+def test_capabilities() -> None:
+    """A container gets those that the exporter keeps, and no others."""
+    granted = container(template())["securityContext"]["capabilities"]
+    assert ["ALL"] == granted["drop"]
+    assert KEPT == {f"CAP_{name}" for name in granted["add"]}
+
+
+def test_arguments_are_flags(tmp_path: Path) -> None:
+    """The exporter takes every argument of the container, and the configuration beside them."""
+    found = discover.collectors()
+    documents = template(EVERYTHING.replace("webConfigSecret: web", ""))
+    [config] = (it for it in documents if it["kind"] == "ConfigMap" and it["metadata"]["name"] == "accel-exporter")
+    (tmp_path / "config.yaml").write_text(config["data"]["config.yaml"])
+    (tmp_path / "sys").mkdir()
+    given = [it.replace("/etc/accel-exporter/", f"{tmp_path}/") for it in container(documents)["args"]]
+    given = [it.replace("/host/sys", f"{tmp_path}/sys") for it in given]
+    parser = make_parser(found.values())
+    chosen = options.from_flags(parser, given, all_options(found.values()))
+    settings = load(chosen, {}, list(found.values()))
+    assert ("debug", 5) == (settings.log.level, settings.collectors["cuda"]["spans-per-second"])
+
+
+def test_rules_are_all_there() -> None:
+    """The PrometheusRule has every rule of alerts/, but for those switched off, with links to where runbooks are."""
+    [made] = (it for it in template(EVERYTHING) if it["kind"] == "PrometheusRule")
+    written = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
+    expected = [
+        {**rule, "annotations": {**rule["annotations"], "runbook_url": _moved(rule["annotations"]["runbook_url"])}}
+        if "alert" in rule
+        else rule
+        for group in written
+        for rule in group["rules"]
+        if rule.get("alert") != "NodeRebooted"
+    ]
+    assert expected == [rule for group in made["spec"]["groups"] for rule in group["rules"]]
+
+
+def _moved(runbook: str) -> str:
+    return runbook.replace("docs/runbooks/", "https://example.com/runbooks/")
+
+
+def test_dashboards_are_all_there() -> None:
+    """Each dashboard is a ConfigMap that Grafana's sidecar finds, unchanged."""
+    labelled = [
+        it["data"]
+        for it in template(EVERYTHING)
+        if it["kind"] == "ConfigMap" and it["metadata"]["labels"].get("grafana_dashboard") == "1"
+    ]
+    boards = {name: json.loads(text) for data in labelled for name, text in data.items()}
+    assert {f"accel-exporter-{path.name}": json.loads(path.read_text()) for path in DASHBOARDS} == boards
+
+
+def test_monitors_give_the_job_that_rules_look_for() -> None:
+    """What is scraped through either monitor has job="accel-exporter" and the observed process's own labels."""
+    monitors = [it for it in template(EVERYTHING) if it["kind"].endswith("Monitor")]
+    daemon_set = next(it for it in template(EVERYTHING) if it["kind"] == "DaemonSet")
+    assert {"PodMonitor", "ServiceMonitor"} == {it["kind"] for it in monitors}
+    for monitor in monitors:
+        [endpoint] = monitor["spec"].get("podMetricsEndpoints") or monitor["spec"]["endpoints"]
+        assert endpoint["honorLabels"] is True
+        assert "accel-exporter" == daemon_set["spec"]["template"]["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+
+
+def test_written_manifests_are_current(tmp_path: Path) -> None:
+    """deploy/kubernetes/ is what the chart gives; `make manifests` writes it."""
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy", symlinks=True)
+    for folder in ("alerts", "dashboards"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    subprocess.run([tmp_path / "deploy" / "manifests.sh", tmp_path], check=True, timeout=60)
+    for name in ("accel-exporter.yaml", "monitoring.yaml", "rules.yaml"):
+        assert (tmp_path / name).read_text() == (MANIFESTS / name).read_text()
+
+
+def test_kustomization_is_complete() -> None:
+    """It names every manifest beside it, and all are valid."""
+    named = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["resources"]
+    assert {path.name for path in MANIFESTS.glob("*.yaml")} - {"kustomization.yaml"} == set(named)
+    documents = [it for name in named for it in yaml.safe_load_all((MANIFESTS / name).read_text()) if it]
+    for document in documents:
+        if document["kind"] not in OPERATED:
+            kubernetes_validate.validate(document, KUBERNETES[-1], strict=True)
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+def test_kustomize_takes_it() -> None:
+    """kubectl's own kustomize builds it."""
+    built = subprocess.run(["kubectl", "kustomize", MANIFESTS], capture_output=True, text=True, timeout=60, check=True)
+    kinds = [it["kind"] for it in yaml.safe_load_all(built.stdout)]
+    assert {"Namespace", "DaemonSet", "Service", "ServiceAccount", "PodMonitor", "PrometheusRule"} == set(kinds)
+
+
+def test_composition() -> None:
+    """Every file that the composition mounts is there, and its exporter has the capabilities that it keeps."""
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    mounts = [it.partition(":")[0] for service in services.values() for it in service.get("volumes", ())]
+    assert [] == [it for it in mounts if it.startswith(".") and not (COMPOSE / it).exists()]
+    assert KEPT == {f"CAP_{name}" for name in services["exporter"]["cap_add"]}
+    assert ["ALL"] == services["exporter"]["cap_drop"]
+
+
+def test_composed_prometheus(tmp_path: Path) -> None:
+    """It evaluates every rule file, and promtool takes its configuration."""
+    text = (COMPOSE / "prometheus.yml").read_text()
+    named = [Path(it).name for it in yaml.safe_load(text)["rule_files"]]
+    assert [path.name for path in RULES] == named
+    if not shutil.which("promtool"):
+        pytest.skip("promtool (Debian: prometheus) is not installed")
+    (tmp_path / "prometheus.yml").write_text(text.replace("/etc/prometheus/alerts", str(ROOT / "alerts")))
+    subprocess.run(["promtool", "check", "config", tmp_path / "prometheus.yml"], check=True, timeout=60)
+
+
+def test_composed_grafana() -> None:
+    """The dashboards find the data source that is provisioned, and the folder that is mounted."""
+    [source] = yaml.safe_load((COMPOSE / "grafana/datasources/prometheus.yaml").read_text())["datasources"]
+    [provider] = yaml.safe_load((COMPOSE / "grafana/dashboards/accel-exporter.yaml").read_text())["providers"]
+    grafana = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["grafana"]
+    assert ("prometheus", "http://prometheus:9090") == (source["type"], source["url"])
+    assert f"../../dashboards:{provider['options']['path']}:ro" in grafana["volumes"]
+
+
+def test_the_charts_version_is_the_exporters() -> None:
+    """Chart and exporter are released together."""
+    version = re.search(r'__version__ = "([^"]+)"', (ROOT / "exporter/__init__.py").read_text())
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert version
+    assert (version[1], version[1]) == (chart["version"], chart["appVersion"])
