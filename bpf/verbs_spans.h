@@ -16,7 +16,7 @@ struct verbs_span {
 	__u32 opcode; /* enum ibv_wr_opcode, of a send that succeeded */
 	__u32 status; /* enum ibv_wc_status */
 	__u8 received;
-	__u8 matched; /* which request it was is known: opcode, bytes and begin_ns are valid */
+	__u8 matched; /* which request it was is known: with its opcode, bytes and begin_ns */
 	__u8 zero[6];
 };
 EVENTS(verbs_spans, struct verbs_span, 256 * 1024);
@@ -40,30 +40,34 @@ static __always_inline bool verbs_spans_left(__u64 now)
 	return false;
 }
 
-/* Whether a work request is worth a span. */
-static __always_inline bool worth_a_verbs_span(__u32 status, __u64 took_ns)
-{
-	return status || took_ns >= request_span_ns;
-}
-
-/* A record with all that is known of the QP, to be filled and given to bpf_ringbuf_submit; NULL if there is no room for
- * it, or the QP is not known. */
-static __always_inline struct verbs_span *begin_verbs_span(__u64 qp, __u64 now)
+/* A request that was posted at `posted_ns` (0: it is not known which one it was, nor its opcode and bytes) on the QP at
+ * this address has completed. The data path calls it for every completion that it takes; few become spans. */
+static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now, __u32 opcode, __u64 bytes,
+					    __u32 status, __u64 message, bool received)
 {
 	struct control_thread thread = control_this_thread();
-	struct qp_control *control = meet_qp(qp, false);
+	struct qp_control *control;
 	struct verbs_span *span;
 
+	if (!status && (!posted_ns || now - posted_ns < request_span_ns))
+		return;
+	control = meet_qp(qp, false);
 	if (!control || !verbs_spans_left(now))
-		return NULL;
+		return;
 	span = reserve(verbs_spans);
 	if (!span)
-		return NULL;
+		return;
 	__builtin_memset(span, 0, sizeof(*span));
 	__builtin_memcpy(&span->qp, control, sizeof(span->qp));
-	span->begin_ns = span->end_ns = now;
-	span->message = NOT_NUMBERED;
+	span->begin_ns = posted_ns ? posted_ns : now;
+	span->end_ns = now;
+	span->bytes = bytes;
+	span->message = message;
 	span->tgid = thread.tgid;
 	span->tid = thread.tid;
-	return span;
+	span->opcode = opcode;
+	span->status = status;
+	span->received = received;
+	span->matched = !!posted_ns;
+	bpf_ringbuf_submit(span, 0);
 }

@@ -9,13 +9,20 @@ import pytest
 
 from exporter.bpf import uprobe
 from exporter.bpf.elf import Elf
+from exporter.bpf.events import Events
+from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import Link, Object
 from exporter.bpf.placement import place
 from exporter.bpf.uprobe import Point
+from exporter.model import Span
+from exporter.node import Clock
 from exporter.verbs.control import FUNCTIONS, MAPS, Control, Regions, clear, hooks, hooks_of, read
-from tests.bpf.cuda_node import Script
+from exporter.verbs.peers import Peers
+from exporter.verbs.spans import span_of, trace_id
+from tests.bpf.cuda_node import Script, eventually
 
 pytestmark = pytest.mark.needs_bpf
+A, B = "fe80:0000:0000:0000:0000:0000:0000:0001", "fe80:0000:0000:0000:0211:22ff:fe33:4455"
 DEBIANS = Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1")
 
 STANDIN = r"""
@@ -91,6 +98,7 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *on, void *at, size
 int ibv_dereg_mr(struct ibv_mr *mr) { if (!failing) free(mr); return failing; }
 
 /* What a job does, in C for the structures. */
+__attribute__((noipa)) void note(struct ibv_qp *qp, uint64_t ago, uint64_t status, uint64_t n, uint64_t received) { }
 struct ibv_qp *make_qp(int all) {
 	struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .sq_sig_all = all};
 	return ibv_create_qp(&pd, &attr);
@@ -181,7 +189,7 @@ def test_a_queue_pair_from_creation_to_its_end(observed: Observed) -> None:
     [(at, qp)] = observed.seen().qps.items()
     assert address == at
     assert ("mlx5_7", 0x100, 2, 3) == (qp.device, qp.number, qp.type, qp.state)
-    assert (0x4242, "fe80:0000:0000:0000:0211:22ff:fe33:4455") == (qp.peer, qp.peer_gid)
+    assert (0x4242, B) == (qp.peer, qp.peer_gid)
     assert (2, 3, 4096, 14, 6, 7) == (qp.port, qp.gid_index, qp.mtu, qp.timeout, qp.retries, qp.rnr_retries)
     assert (99, 77, 0) == (qp.send_psn, qp.receive_psn, qp.resets)
     assert qp.created_ns > 0
@@ -290,6 +298,59 @@ def test_more_than_there_is_room_for(compile_bpf: Callable[[str, str], Path], st
     total = control.regions["mlx5_7", "host"]
     assert (5, 50, 3) == (total.registrations, total.added, counted["regions_lost"])
     assert 20 == total.bytes
+
+
+SPANS = """
+#include "verbs_spans.h"
+SEC("uprobe") int completed(struct pt_regs *ctx) /* note(qp, ns ago, status, message, received) */
+{
+	__u64 now = bpf_ktime_get_ns(), ago = PT_REGS_PARM2(ctx);
+
+	send_verbs_span(PT_REGS_PARM1(ctx), ago ? now - ago : 0, now, 2, 4096, PT_REGS_PARM3(ctx), PT_REGS_PARM4(ctx),
+			PT_REGS_PARM5(ctx));
+	return 0;
+}
+"""
+
+
+def test_spans_of_slow_and_failed_requests(compile_bpf: Callable[[str, str], Path], standin: Path) -> None:
+    """Requests above the threshold and failed ones become spans, as many as are allowed; both ends name one trace."""
+    names, received, links = ("ibv_create_qp", "ibv_modify_qp"), list[Span](), list[Link]()
+    path, constants = compile_bpf("spans", SPANS), {"request_span_ns": 10_000_000, "verbs_spans_per_second": 4}
+    peers = Peers(Path("/nonexistent"))
+    peers.gid = lambda *_: A  # type: ignore[method-assign]
+    with Object(path, constants=constants) as loaded, Script(standin.name, standin.parent) as job:
+        with Elf.open(standin) as elf:
+            functions, table = elf.functions([*names, "note"]), hooks(loaded.types)
+        for symbol, hooked in {"note": [Hook("completed")], **{name: table[name] for name in names}}.items():
+            for hook in hooked:
+                point = Point(functions[symbol].offset, hook.cookie)
+                links.append(uprobe.attach(loaded.programs[hook.program], standin, [point], hook.returns))
+        events = Events()
+        events.add(loaded.maps["verbs_spans"], lambda record: received.append(span_of(record, peers, Clock(), {})))
+        events.start("verbs spans")
+        job.run(
+            PRELUDE + "def note(*it): lib.note(qp, *map(c_uint64, (it[0], it[1], it[2] % 2**64, it[3])))\n"
+            "qp = p(lib.make_qp(0)); lib.connect_qp(qp); ms = 1000000\n"
+        )
+        job.run("for it in ((9 * ms, 0, 1, 0), (11 * ms, 0, 7, 0), (0, 12, -1, 0)): note(*it)")
+        job.run("note(30 * ms, 0, 8, 1); note(0, 0, -1, 0)")
+        eventually(lambda: len(received) == 3, "three spans")
+        job.run("for _ in range(20): note(0, 5, -1, 0)")
+        eventually(lambda: loaded.globals()["verbs_spans_limited"] >= 12, "the others counted")
+        events.close()
+        uprobe.close_all(links)
+    sent, failed, got = received[:3]
+    here, there = (A, 0x100), (B, 0x4242)
+    assert ("rdma SEND", trace_id(here, there, 99, 7)) == (sent.name, sent.trace_id)
+    assert (11_000_000, 4096, 7) == (
+        sent.end_ns - sent.start_ns,
+        sent.attributes["rdma.bytes"],
+        sent.attributes["rdma.message"],
+    )
+    assert ("RETRY_EXC_ERR", failed.start_ns) == (failed.error, failed.end_ns)
+    assert "rdma.bytes" not in failed.attributes
+    assert ("rdma RECV", trace_id(there, here, 77, 8)) == (got.name, got.trace_id)
 
 
 @pytest.mark.skipif(not DEBIANS.exists(), reason="libibverbs1 is not installed")
