@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from exporter.bpf.trial import Trial
 from exporter.faults.ledger import Ledger as Faults
 from exporter.model import Labels, Span
+from exporter.nccl.recent import Recent
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.allocations import Allocations
 from exporter.resolve.communicators import Communicators
@@ -61,6 +62,7 @@ class Node:
     gpus: Gpus = field(default_factory=Gpus)
     allocations: Allocations = field(default_factory=Allocations)
     communicators: Communicators = field(default_factory=Communicators)
+    collectives: Recent = field(default_factory=Recent)
     faults: Faults = field(default_factory=Faults)
     posted: Posted = field(default_factory=Posted)
     proc: Path = Path("/proc")

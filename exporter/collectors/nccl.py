@@ -21,8 +21,10 @@ from exporter.nccl import metrics
 from exporter.nccl.activity import Activity, clear, read
 from exporter.nccl.functions import COVERABLE, FUNCTIONS, family
 from exporter.nccl.layouts import Layouts
+from exporter.nccl.pace import Pace
 from exporter.nccl.samples import Kinds, comm_hash, function, samples
-from exporter.nccl.spans import span
+from exporter.nccl.spans import Spans
+from exporter.nccl.traces import Traces
 from exporter.node import Flag, Node
 from exporter.push import SPANS_DROPPED
 from exporter.resolve.communicators import Member
@@ -31,6 +33,8 @@ from exporter.series import SeriesLimit
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
     Flag("spans-per-second", 1000, "Calls at most that are told one by one; what exceeds it is counted."),
+    Flag("slow-call-seconds", 1.0, "Calls that take so long are told though their trace is not sampled."),
+    Flag("cluster", "", "Mixed into trace ids. The same on all nodes; tells clusters apart that push to one backend."),
     Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
 )
 
@@ -62,6 +66,13 @@ class Nccl:
         except BpfError as error:
             raise Unavailable(f"the NCCL probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._kinds = Kinds.of(self._object.types)
+        self._spans = Spans(
+            self._kinds,
+            self._node.clock.wall_ns,
+            Traces(self._node.settings["cluster"]),
+            Pace(self._node.settings["slow-call-seconds"]),
+            self._node.collectives,
+        )
         self._layouts = Layouts(self._object.maps["layouts"])
         self._ledger = Ledger[Activity](
             partial(read, self._object.maps, self._kinds.none, self._runs),
@@ -138,6 +149,7 @@ class Nccl:
         clear(self._object.maps, pid)
         self._object.programs["forget"].run(struct.pack("=Q", pid))
         self._object.maps["covered"].delete(pid)
+        self._node.collectives.forget(pid)
 
     def _hooks_of(self, library: Library) -> Mapping[str, Sequence[Hook]]:
         """Of what only passes calls on to NCCL (a tracer's library, say) nothing is hooked: its calls arrive there."""
@@ -164,12 +176,13 @@ class Nccl:
         yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "nccl_rate_limit"})
 
     def _receive(self, record: Any) -> None:
-        self._node.spans(span(record, self._kinds, self._node.clock, self._node.processes.labels(record.tgid)))
+        self._node.spans(self._spans.span(record, self._node.processes.labels(record.tgid)))
 
 
 def _problem(settings: Mapping[str, Any]) -> str:
     """What is wrong with the settings, empty if nothing is."""
-    for name, least, most in (("spans-per-second", 0, 1 << 30), ("series-limit", 1, 1 << 24)):
+    limits = (("spans-per-second", 0, 1 << 30), ("series-limit", 1, 1 << 24), ("slow-call-seconds", 0, 1e9))
+    for name, least, most in limits:
         if not least <= settings[name] <= most:
             return f"--collector.nccl.{name} is {settings[name]}: it has to be from {least} to {most}"
     return ""

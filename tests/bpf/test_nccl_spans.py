@@ -50,6 +50,7 @@ def test_what_a_span_says(observed: NcclNode, rank: Rank) -> None:
     assert ("Init", "AllReduce", "Broadcast") == (made.name, reduced.name, sent.name)
     expected = {"api": "ncclAllReduce", "rank": 3, "nranks": 8, "sequence": 0, "bytes": 4000, "type": "float32"}
     expected |= {"stream": "0x51", "collective": "AllReduce", "captured": False, "group.depth": 0}
+    expected |= {"sequence.origin": "creation", "trace_shared": True}
     found = {key.removeprefix("nccl."): value for key, value in reduced.attributes.items() if key.startswith("nccl.")}
     assert expected == {key: value for key, value in found.items() if key != "comm"}
     assert made.attributes["nccl.comm"] == reduced.attributes["nccl.comm"]

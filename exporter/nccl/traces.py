@@ -1,0 +1,151 @@
+"""Names of traces and spans that every rank of a communicator makes alike, without asking the others.
+
+docs/decisions/0006-traces.md says which calls share a trace and why that is sound.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+from typing import Any
+
+from exporter.nccl.samples import Kinds
+
+MOST_REMEMBERED = 8192
+ORIGINS = ("unknown", "library", "creation")
+"""enum origin of bpf/nccl.h: from where on a communicator's calls are numbered."""
+_CREATION = ORIGINS.index("creation")
+_ONE_SIDED = ("PutSignal", "Signal", "WaitSignal")
+_TRACE, _SPAN, _GROUP = b"nccl trace", b"nccl span", b"nccl group"
+
+
+class Alone(Enum):
+    """Why a call has a trace of its own."""
+
+    COMMUNICATOR = "unknown_communicator"
+    SEQUENCE = "unknown_sequence"
+    REUSED = "reused_communicator"
+    """A second communicator of the same hash in the process: NCCL before 2.24 gives it to splits of one color."""
+    NOT_SHARED = "own"
+    """A group, or a one-sided call: nothing that ranks do together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Where a span belongs."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str = ""
+    alone: Alone | None = None
+    links: tuple[tuple[str, str], ...] = ()
+
+
+def trace_id(cluster: str, *key: str | int) -> str:
+    """The trace of what `key` names, 32 hex digits. Every bit is the hash's: samplers go by the low 56 or 64."""
+    return _digest(_TRACE, 16, cluster, *key)
+
+
+def span_id(trace: str, role: str | int, *more: int) -> str:
+    """A rank's span in a trace, 16 hex digits; `role` is the rank, or "send" and "recv" of a pair."""
+    return _digest(_SPAN, 8, trace, role, *more)
+
+
+def _digest(person: bytes, size: int, *key: str | int) -> str:
+    text = "\0".join(map(str, key))
+    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=size, person=person).digest()
+    return (digest if any(digest) else b"\1" * size).hex()
+
+
+class Traces:
+    """Names the spans of this node. `cluster` tells jobs of several clusters apart that share a backend.
+
+    One thread at a time.
+    """
+
+    def __init__(self, cluster: str = "") -> None:
+        self._cluster, self._salt = cluster, secrets.token_hex(8)
+        self._lives: OrderedDict[tuple[int, int, int, int], _Life] = OrderedDict()
+        self._groups: OrderedDict[tuple[int, int], tuple[int, Name]] = OrderedDict()
+
+    def name(self, record: Any, kinds: Kinds) -> Name:
+        """The name of one call: a record of `nccl_spans` in bpf/nccl.bpf.c."""
+        if record.kind == kinds.group_end:
+            return self._group(record, secrets.token_hex(16))
+        found = self._alone(record, kinds) or self._shared(record, kinds)
+        if not record.group_ns:
+            return found
+        group = self._group(record, found.trace_id)
+        return Name(found.trace_id, found.span_id, found.parent_id, found.alone, ((group.trace_id, group.span_id),))
+
+    def _alone(self, record: Any, kinds: Kinds) -> Name | None:
+        reason = None
+        if not record.who.hash:
+            reason = Alone.COMMUNICATOR
+        elif kinds.names[record.kind] in _ONE_SIDED:
+            reason = Alone.NOT_SHARED
+        elif self._reused(record):
+            reason = Alone.REUSED
+        elif kinds.is_collective(record.kind) and not record.origin:
+            reason = Alone.SEQUENCE
+        return Name(secrets.token_hex(16), secrets.token_hex(8), alone=reason) if reason else None
+
+    def _shared(self, record: Any, kinds: Kinds) -> Name:
+        """The root is rank 0's span; of a pair, the sender's."""
+        who, kind = record.who, kinds.names[record.kind]
+        again = (record.start_ns,) if record.code else ()  # a call that failed does not count: the next has its number
+        communicator = (f"{who.hash:016x}", who.nranks)
+        if kind in ("Send", "Recv"):
+            ends = (who.rank, record.peer) if kind == "Send" else (record.peer, who.rank)
+            trace = trace_id(self._cluster, *communicator, "p2p", *ends, record.sequence)
+            root, own = span_id(trace, "send"), span_id(trace, kind.lower(), *again)
+        else:
+            function = f"captured {kind}" if record.captured else kind
+            trace = trace_id(self._cluster, *communicator, function, record.sequence)
+            root, own = span_id(trace, 0), span_id(trace, who.rank, *again)
+        return Name(trace, own, "" if own == root else root)
+
+    def _reused(self, record: Any) -> bool:
+        """Whether the process had another communicator of this hash, so that numbers begin anew."""
+        key = (record.tgid, record.who.hash, record.who.rank, record.who.nranks)
+        life = self._lives.setdefault(key, _Life(record.communicator, record.origin))
+        self._lives.move_to_end(key)
+        while len(self._lives) > MOST_REMEMBERED:
+            self._lives.popitem(last=False)
+        if not record.communicator:  # it has ended
+            return life.reused
+        if not life.since_ns:
+            life.since_ns, life.origin = record.communicator, record.origin
+        other = record.communicator != life.since_ns
+        if other and _CREATION in (life.origin, record.origin):
+            life.reused = True
+        return other and life.reused
+
+    def _group(self, record: Any, like: str) -> Name:
+        """The span of the group that a thread has open, made before it ends: calls link to it.
+
+        It is sampled when its first call is, since the last half of their trace ids is the same.
+        """
+        thread = (record.tgid, record.tid)
+        begun, name = self._groups.get(thread, (0, None))
+        if name is None or begun != record.group_ns:
+            own = _digest(_GROUP, 16, self._salt, *thread, record.group_ns)
+            name = Name(own[:16] + like[16:], own[16:], alone=Alone.NOT_SHARED)
+        if record.depth:
+            self._groups[thread] = record.group_ns, name
+            self._groups.move_to_end(thread)
+            while len(self._groups) > MOST_REMEMBERED:
+                self._groups.popitem(last=False)
+        else:
+            self._groups.pop(thread, None)
+        return name
+
+
+@dataclass(slots=True)
+class _Life:
+    since_ns: int
+    origin: int
+    reused: bool = False
