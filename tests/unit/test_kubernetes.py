@@ -30,7 +30,7 @@ KUBERNETES = ("1.30", "1.34")
 
 EVERYTHING = """
 config: {log: {level: debug}, collector: {cuda: {spans-per-second: 5}}}
-extraArgs: [--no-collector.dcgm]
+extraArgs: [--no-collector.xid]
 extraEnv: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: "http://collector:4318"}]
 imagePullSecrets: [{name: pull}]
 runtimeClassName: nvidia
