@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* The RDMA data path: what the maps of bpf/verbs.bpf.c hold, and the structures of infiniband/verbs.h that it reads.
+ * exporter/verbs/activity.py gives the maps their meaning. */
+#pragma once
+#include "verbs_control.h"
+
+/* What is read of one call; what exceeds it is counted as unread. */
+#define MOST_REQUESTS 64
+#define MOST_SEGMENTS 32
+#define MOST_COMPLETIONS 64
+
+#define SEND_SIGNALED 2 /* enum ibv_send_flags */
+#define OPCODE_READ 4	/* enum ibv_wr_opcode */
+#define OPCODE_LOCAL_INV 7
+#define OPCODE_BIND_MW 8
+#define COMPLETED_RECEIVE 128 /* bit of enum ibv_wc_opcode */
+
+struct user_send_wr {
+	__u64 wr_id, next, sg_list;
+	__u32 num_sge, opcode, send_flags, imm_data;
+};
+struct user_sge {
+	__u64 addr;
+	__u32 length, lkey;
+};
+struct user_wc {
+	__u64 wr_id;
+	__u32 status, opcode, vendor_err, byte_len, imm_data, qp_num;
+	__u32 rest[4];
+};
+_Static_assert(sizeof(struct user_wc) == 48, "struct ibv_wc");
+
+struct context_key {
+	__u32 tgid;
+	__u32 zero;
+	__u64 context;
+};
+MAP(contexts, HASH, struct context_key, struct verbs_device, 4096);
+
+/* Numbers of destroyed QPs come again, addresses too: counters go by number, as the QP's series does. */
+struct qp_key {
+	__u32 tgid;
+	__u32 number;
+	__u64 context;
+};
+
+/* A work request that will complete. */
+struct request {
+	__u64 wr_id;
+	__u64 posted_ns;
+	__u32 bytes;
+	__u8 opcode;
+	__u8 lone; /* posted on an idle QP, no larger than the path's MTU */
+	__u8 zero[2];
+};
+#define QUEUE 256
+
+/* The requests of one QP that will complete, in order: from `head` on they are outstanding, if `synced`. */
+struct queue {
+	__u64 address; /* of the struct ibv_qp */
+	__u64 calls;
+	__u64 head, tail;
+	__u64 quiet; /* the place of the last one posted after a long silence: those before have completed */
+	__u64 posted_ns;
+	__u64 window;	  /* in which `head` is valid */
+	__u32 unsignaled; /* posted since the last that will complete */
+	__u32 synced;
+	struct request requests[QUEUE];
+};
+MAP(queues, HASH, struct qp_key, struct queue, 2048);
+
+struct posted_key {
+	struct qp_key qp;
+	__u32 opcode;
+	__u32 zero;
+};
+struct posted {
+	__u64 requests;
+	__u64 bytes;
+	__u64 packets; /* of those whose MTU was known */
+	__u64 unsized; /* requests whose MTU was not known */
+};
+MAP(posted, HASH, struct posted_key, struct posted, 8192);
+
+struct status_key {
+	__u32 tgid;
+	__u32 status;
+	__u64 context;
+};
+MAP(completions, HASH, struct status_key, __u64, 8192);
+
+enum timed { timed_post_send, timed_poll_cq, timed_request, timed_ack } __attribute__((packed));
+struct time_key {
+	__u32 tgid;
+	__u32 opcode;
+	__u64 context;
+	enum timed what;
+	__u8 zero[7];
+};
+/* Slot 0 holds up to 256 ns, slot i up to 256 << i ns. */
+#define TIME_FIRST 8
+#define TIME_SLOTS 28
+struct time {
+	__u64 sum_ns;
+	__u64 slots[TIME_SLOTS];
+};
+MAP(times, HASH, struct time_key, struct time, 8192);
+
+struct post_flight {
+	__u64 start_ns, sp, qp, bad_wr, before, after;
+	struct qp_key key;
+};
+MAP(post_flights, HASH, struct control_thread, struct post_flight, 8192);
+
+struct poll_flight {
+	__u64 start_ns, sp, cq, wc, context;
+};
+MAP(poll_flights, HASH, struct control_thread, struct poll_flight, 8192);
+
+/* Key 0: the number of the window in which poll_cq is observed; the exporter sets it. */
+MAP(windows, ARRAY, __u32, __u64, 1);
+
+/* Calls seen. */
+enum hit { hit_post_send, hit_poll_cq };
+MAP(hits, PERCPU_ARRAY, __u32, __u64, 2);

@@ -1,0 +1,160 @@
+"""What RDMA jobs do: posts, bytes, completions and latencies by queue pair, from probes on verbs and providers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from exporter.bpf import object_path
+from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.library import Library
+from exporter.bpf.maps import MAP_FULL
+from exporter.bpf.probe import Probes
+from exporter.bpf.safety import Protection, protection
+from exporter.ledger import Ledger
+from exporter.model import Metric, Sample, Unavailable
+from exporter.node import Flag, Node
+from exporter.series import SeriesLimit
+from exporter.verbs import control_samples, metrics
+from exporter.verbs.activity import Activity, clear, read
+from exporter.verbs.attaching import Attaching, table
+from exporter.verbs.peers import Peers
+from exporter.verbs.samples import samples
+from exporter.verbs.windows import Windows
+
+METRICS: tuple[Metric, ...] = tuple(
+    value for part in (metrics, control_samples) for value in vars(part).values() if isinstance(value, Metric)
+)
+FLAGS = (
+    Flag("queue-pairs", 2048, "Queue pairs whose requests can be followed at once (6.2 KB of kernel memory each)."),
+    Flag(
+        "poll-window-seconds",
+        0.1,
+        "For how long poll_cq is probed at a time; equal to the interval: always, which costs programs that poll "
+        "without pause most of their speed.",
+    ),
+    Flag("poll-interval-seconds", 10.0, "How often poll_cq is probed."),
+    Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
+)
+_HITS = ("post_send", "poll_cq")
+"""By enum hit of bpf/verbs.h."""
+
+
+def create(node: Node) -> Verbs:
+    return Verbs(node)
+
+
+class Verbs:
+    """The probes of bpf/verbs.bpf.c: on libibverbs and post_send all the time, on poll_cq in windows."""
+
+    name = "verbs"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
+
+    def start(self) -> None:
+        """Loads the programs; providers are attached to as Targets finds them. Unavailable where BPF cannot be used."""
+        settings = self._node.settings
+        if problem := _problem(settings):
+            raise Unavailable(problem)
+        try:
+            self._object = Object(object_path(self.name), entries={"queues": settings["queue-pairs"]})
+        except BpfError as error:
+            raise Unavailable(f"the RDMA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
+        self._timed = self._object.types.enum("timed")
+        self._peers = Peers(self._node.sys)
+        maps = self._object.maps
+        self._ledger = Ledger[Activity](
+            partial(read, maps), partial(clear, maps), self._node.processes, self._node.proc
+        )
+        protected = partial(protection, self._node.proc)
+        self._probes = Probes(
+            self.name,
+            self._object,
+            table(self._object.types),
+            hits=self._hits,
+            protection=protected,
+            returns_allowed=self._node.trial.returns_allowed,
+            costs=self._node.trial.costs,
+            family=str,
+            listener=self,
+        )
+        length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
+        self._windows = Windows(self._object, length, interval, self._may_poll, self._before_window)
+        self._attaching = Attaching(self._probes, self._windows, protected, self._node.proc)
+        self._node.targets.want(self._attaching)
+        self._windows.start()
+
+    def collect(self) -> Iterator[Sample]:
+        yield from self._limit.apply(self._of_processes())
+        yield from self._probes.collect()
+        if (ratio := self._windows.ratio()) is not None:
+            yield metrics.SAMPLED.sample(ratio)
+        yield from self._losses()
+
+    def problems(self) -> Iterator[str]:
+        """What is not probed, and why; for the landing page."""
+        yield from self._attaching.says()
+        for state in self._probes.states():
+            if not state.attached:
+                yield f"{state.symbol} in {state.library}: {state.reason}"
+        if self._peers.problem:
+            yield self._peers.problem
+
+    def close(self) -> None:
+        """Unloads; Targets has detached before. Nothing else may be called afterwards."""
+        self._windows.close()
+        self._object.close()
+
+    # What Targets tells through Probes (exporter.bpf.probe.Listener).
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        self._ledger.started(pid)
+
+    def process_ended(self, pid: int) -> None:
+        self._ledger.ended(pid)
+
+    def process_replaced(self, pid: int) -> None:
+        self._ledger.ended(pid)
+        self._node.processes.forget(pid)
+
+    def _of_processes(self) -> Iterator[Sample]:
+        self._peers.refresh()
+        processes = self._ledger.processes()
+        for process in processes:
+            yield from samples(process, self._timed, self._peers)
+        yield from control_samples.samples([(process, process.activity.control) for process in processes], self._peers)
+
+    def _may_poll(self, library: Library) -> bool:
+        users: Collection[Protection] = self._attaching.users(library)
+        return bool(users) and self._node.trial.returns_allowed(users)[0]
+
+    def _before_window(self) -> None:
+        self._attaching.retry()
+
+    def _hits(self) -> Mapping[str, int]:
+        return {_HITS[key]: count for key, count in self._object.maps["hits"].items()}
+
+    def _losses(self) -> Iterator[Sample]:
+        counted = self._object.globals()
+        for name in self._object.maps:
+            if f"{name}_lost" in counted:
+                yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"verbs_{name}"})
+        yield metrics.UNMATCHED.sample(counted["completions_unmatched"])
+        for what in ("requests", "bytes", "completions", "failures"):
+            yield metrics.UNREAD.sample(counted[f"{what}_unread"], {"what": what})
+
+
+def _problem(settings: Mapping[str, Any]) -> str:
+    """What is wrong with the settings, empty if nothing is."""
+    for name, least, most in (
+        ("queue-pairs", 1, 1 << 20),
+        ("poll-window-seconds", 0.01, 3600),
+        ("poll-interval-seconds", settings["poll-window-seconds"], 3600),
+        ("series-limit", 1, 1 << 24),
+    ):
+        if not least <= settings[name] <= most:
+            return f"--collector.verbs.{name} is {settings[name]}: it has to be from {least} to {most}"
+    return ""

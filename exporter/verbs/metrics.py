@@ -1,0 +1,102 @@
+"""The metrics of the RDMA data path; those of the control path are in control.py."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+POSTS = Metric(
+    "rdma.post_send.calls",
+    "Calls of ibv_post_send, failed ones included; each posts a chain of one or more work requests.",
+    Kind.COUNTER,
+    labels=("device", "qp"),
+    process=True,
+)
+_POSTED = (
+    " Without return probes (see accel_exporter_probe_attached), what a failed call refused is counted too. Only "
+    "ibv_post_send: not the extended calls (ibv_wr_start), nor what bypasses verbs."
+)
+_QP = ("device", "qp", "peer_qp", "peer_gid", "opcode")
+BYTES = Metric(
+    "rdma.send",
+    "Bytes of work requests posted by ibv_post_send; of RDMA_READ those asked for." + _POSTED,
+    Kind.COUNTER,
+    "By",
+    labels=_QP,
+    process=True,
+)
+REQUESTS = Metric(
+    "rdma.send.work_requests",
+    "Work requests posted by ibv_post_send." + _POSTED,
+    Kind.COUNTER,
+    labels=_QP,
+    process=True,
+)
+PACKETS = Metric(
+    "rdma.send.packets.estimated",
+    "Packets that work requests make: bytes over the path's MTU, each rounded up, one for a read. Only where the MTU "
+    "was seen set for all of them; retransmissions are not in it.",
+    Kind.COUNTER,
+    labels=_QP,
+    process=True,
+)
+POST_SECONDS = Metric(
+    "rdma.post_send",
+    "Time threads spent in the provider's post_send, every call, with the probe's own cost. Needs return probes.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=("device",),
+    process=True,
+)
+_SAMPLED = " Seen only while poll_cq is probed: the share of time is rdma_poll_cq_sampled_ratio."
+POLL_SECONDS = Metric(
+    "rdma.poll_cq",
+    "Time threads spent in calls of poll_cq that returned completions, with the probe's own cost." + _SAMPLED,
+    Kind.HISTOGRAM,
+    "s",
+    labels=("device",),
+    process=True,
+)
+LATENCY = Metric(
+    "rdma.work_request.latency",
+    "From posting a signaled work request until poll_cq returned its completion: queueing, transfer, acknowledgement, "
+    "and the time until the program looked. Successful ones only." + _SAMPLED,
+    Kind.HISTOGRAM,
+    "s",
+    labels=("device", "opcode"),
+    process=True,
+)
+ACK = Metric(
+    "rdma.ack.latency",
+    "The same for requests posted while nothing else was outstanding on their queue pair, no larger than the path's "
+    "MTU where that was seen set: close to the round trip, and the time until the program looked." + _SAMPLED,
+    Kind.HISTOGRAM,
+    "s",
+    labels=("device",),
+    process=True,
+)
+COMPLETIONS = Metric(
+    "rdma.completions",
+    "Completions that poll_cq returned, receives included, by enum ibv_wc_status: a sample, not all." + _SAMPLED,
+    Kind.COUNTER,
+    labels=("device", "status"),
+    process=True,
+)
+SAMPLED = Metric(
+    "rdma.poll_cq.sampled.ratio",
+    "Share of the time since a provider was first attached to for which poll_cq was probed. A thread that polls "
+    "without pause loses at most this share of its time.",
+    Kind.GAUGE,
+    "1",
+)
+UNMATCHED = Metric(
+    "rdma.completions.unmatched",
+    "Successful completions seen whose work request is not certain, so that no latency is told.",
+    Kind.COUNTER,
+)
+UNREAD = Metric(
+    "rdma.calls.unread",
+    "What the probes could not read in a process's memory, or was more than they look at in one call: work requests "
+    "(the rest of a chain counts once), requests' bytes, completions, failed calls.",
+    Kind.COUNTER,
+    labels=("what",),
+)
