@@ -10,7 +10,7 @@ import pytest
 
 from exporter.node import Clock
 from exporter.verbs.control import Qp
-from exporter.verbs.spans import STATUSES, Ends, WorkRequest, message_trace, span, status_name, trace_id
+from exporter.verbs.spans import OPCODES, STATUSES, Ends, WorkRequest, message_trace, span, status_name, trace_id
 
 A = "fe80:0000:0000:0000:0211:22ff:fe33:4455"
 B = "0000:0000:0000:0000:0000:ffff:0a00:0002"
@@ -119,11 +119,16 @@ def test_a_failed_work_request() -> None:
     } == made.attributes
 
 
-def test_statuses_are_those_of_the_header() -> None:
-    """enum ibv_wc_status of infiniband/verbs.h in order; an unknown one keeps its number."""
+def test_names_are_those_of_the_header() -> None:
+    """enum ibv_wc_status and ibv_wr_opcode of infiniband/verbs.h; an unknown status keeps its number."""
     assert ("SUCCESS", "WR_FLUSH_ERR", "RNR_RETRY_EXC_ERR", "99") == tuple(map(status_name, (0, 5, 13, 99)))
     header = Path("/usr/include/infiniband/verbs.h")
     if not header.exists():
         pytest.skip("libibverbs-dev is not installed: its header has the order")
     [body] = re.findall(r"enum ibv_wc_status {(.*?)};", header.read_text(), re.S)
     assert list(STATUSES) == re.findall(r"IBV_WC_(\w+)", body)
+    [body] = re.findall(r"enum ibv_wr_opcode {(.*?)};", header.read_text(), re.S)
+    numbers: dict[int, str] = {}
+    for name, number in re.findall(r"IBV_WR_(\w+)(?:\s*=\s*(\d+))?", body):
+        numbers[int(number) if number else max(numbers, default=-1) + 1] = name
+    assert numbers == {number: OPCODES[number] for number in numbers}
