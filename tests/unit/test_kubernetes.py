@@ -100,8 +100,9 @@ def test_capabilities() -> None:
     assert KEPT == {f"CAP_{name}" for name in granted["add"]}
 
 
-def test_arguments_are_flags(tmp_path: Path) -> None:
+def test_arguments_are_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exporter takes every argument of the container, and the configuration beside them."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # as in every pod
     found = discover.collectors()
     documents = template(EVERYTHING.replace("webConfigSecret: web", ""))
     [config] = (it for it in documents if it["kind"] == "ConfigMap" and it["metadata"]["name"] == "accel-exporter")
