@@ -63,6 +63,18 @@ static int spin(long turns)
 	return ((end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec) / turns;
 }
 
+/* Polls so often and finds nothing; nanoseconds for a thousand polls. */
+static int idle(long polls)
+{
+	struct timespec begin, end;
+
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	for (long i = 0; i < polls; i++)
+		poll_once(1);
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	return ((end.tv_sec - begin.tv_sec) * 1e9 + end.tv_nsec - begin.tv_nsec) * 1000 / polls;
+}
+
 static int hostile(int kind)
 {
 	static struct ibv_send_wr wr;
@@ -99,6 +111,8 @@ static int step(const char *line)
 		return usleep(a[0]);
 	if (!strcmp(what, "spin"))
 		return spin(a[0]);
+	if (!strcmp(what, "idle"))
+		return idle(a[0]);
 	if (!strcmp(what, "hostile"))
 		return hostile(a[0]);
 	return -1;
