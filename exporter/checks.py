@@ -22,6 +22,7 @@ from exporter.collectors import allocation
 from exporter.kmsg.reader import open_log
 from exporter.model import Unavailable
 from exporter.settings import Settings
+from exporter.verbs import doctor
 from exporter.web import listen
 
 HOST_PID_NAMESPACE = 0xEFFFFFFC
@@ -248,6 +249,21 @@ def _rdma(settings: Settings) -> Answer:
     return Status.INFO, "no RDMA device here: port counters and NACKs are not to be had"
 
 
+def _providers(settings: Settings) -> Answer:
+    host = settings.procfs / "1/root"
+    found = list(doctor.installed(host if _readable(host) else Path("/")))
+    if not found:
+        return Status.INFO, "no rdma-core here to look into; containers bring their own, which are found when they run"
+    said = [(False, f"{name}: {it}", "") if isinstance(it, str) else doctor.says(name, it) for name, it in found]
+    well = [name for (name, _), (whole, _, _) in zip(found, said, strict=True) if whole]
+    text = f"of {len(found)} RDMA providers the functions are found in {len(well)}"
+    for whole, sentence, remedy in said:
+        if not whole:
+            concerned = any((settings.sysfs / "class/infiniband").glob("*"))
+            return Status.WARN if concerned else Status.INFO, f"{text}; {sentence}", remedy if concerned else ""
+    return Status.OK, text
+
+
 def _cgroups(settings: Settings) -> Answer:
     if (settings.sysfs / "fs/cgroup/cgroup.controllers").exists():
         return Status.OK, "cgroup v2: container, pod and Slurm job ids come from /proc/PID/cgroup"
@@ -312,6 +328,7 @@ QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
     "nvidia": _nvidia,
     "kernel log": _kernel_log,
     "rdma": _rdma,
+    "rdma providers": _providers,
     "cgroups": _cgroups,
     "kubernetes": _kubernetes,
     "allocations": _allocations,

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
 
-from exporter.verbs.providers import OPS, Found
+from exporter.bpf.elf import Elf, ElfError
+from exporter.verbs.providers import OPS, Found, ProviderNames, find
 
+_FOLDERS = ("usr/lib/*-linux-gnu", "usr/lib64", "usr/lib")
+_MOST = 64
 _DATA_PATH = ("post_send", "post_recv", "poll_cq")
 _DO = "restart its jobs while the exporter runs: functions are then learnt as they are set"
 
@@ -33,3 +38,24 @@ def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _clause(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:].removesuffix(".")
+
+
+def installed(root: Path) -> Iterator[tuple[str, Found | str]]:
+    """The providers of a file system's rdma-core, each file once: its name, and what is found in it or why nothing."""
+    verbs = next((path for folder in _FOLDERS for path in sorted(root.glob(f"{folder}/libibverbs.so.1"))), None)
+    seen: set[str] = set()
+    for folder in _FOLDERS:
+        for plugin in sorted(root.glob(f"{folder}/libibverbs/lib*.so"))[:_MOST]:
+            path = plugin.resolve()
+            if path.name not in seen:
+                seen.add(path.name)
+                yield path.name, _found(path, verbs)
+
+
+def _found(path: Path, verbs: Path | None) -> Found | str:
+    try:
+        with Elf.open(path) as provider, ExitStack() as stack:
+            library = stack.enter_context(Elf.open(verbs)) if verbs else None
+            return find(provider, library, ProviderNames(path.name, verbs.resolve().name if verbs else ""))
+    except (ElfError, OSError) as error:
+        return str(error)

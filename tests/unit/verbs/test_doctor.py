@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from exporter.bpf.elf import Function
-from exporter.verbs.doctor import says
+from exporter.verbs.doctor import installed, says
 from exporter.verbs.providers import Found
 
 ONE = (Function("f", 1, 1, 1, 0),)
@@ -32,3 +36,26 @@ def test_a_provider_that_is_refused() -> None:
     assert not whole
     assert "libx.so: no function is certain; not post_send, poll_cq: it is unclear" == text
     assert "restart" in advice
+
+
+def test_installed(tmp_path: Path) -> None:
+    """Each provider of a file system is looked into once, whatever links lead to it; a broken file is said."""
+    folder = tmp_path / "usr/lib/x86_64-linux-gnu"
+    (folder / "libibverbs").mkdir(parents=True)
+    (folder / "libmlx5.so.1.24.44.0").write_bytes(b"\x7fELF")
+    (folder / "libibverbs/libmlx5-rdmav34.so").symlink_to("../libmlx5.so.1.24.44.0")
+    (folder / "libibverbs/libmlx5-rdmav57.so").symlink_to("../libmlx5.so.1.24.44.0")
+
+    [(name, why)] = installed(tmp_path)
+
+    assert "libmlx5.so.1.24.44.0" == name
+    assert isinstance(why, str) and why
+
+
+@pytest.mark.skipif(not list(Path("/usr/lib").glob("*-linux-gnu/libibverbs/lib*.so")), reason="no rdma-core here")
+def test_installed_here() -> None:
+    """The providers of this machine's own rdma-core are found in, but for those that choose a table when they run."""
+    found = dict(installed(Path("/")))
+
+    assert any("mlx5" in name for name in found)
+    assert [] == [name for name, it in found.items() if isinstance(it, str) or not (says(name, it)[0] or "hns" in name)]
