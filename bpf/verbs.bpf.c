@@ -12,13 +12,13 @@ __u64 requests_unread, bytes_unread, completions_unread, completions_unmatched, 
 
 struct walk {
 	struct qp_key key;
-	__u64 next, now, address;
+	__u64 next, now, address, created_ns;
 	__u32 mtu;
 	__u8 all_signaled;
 	__u8 takes_back; /* the requests were refused: they were counted and were not posted */
 	__u8 zero[2];
 	__u32 signaled;
-	__u32 zero_too;
+	__u32 messages; /* of those taken back */
 };
 
 static __always_inline __u64 current_window(void)
@@ -82,13 +82,33 @@ __noinline __u64 segment_bytes(__u64 list, __u32 count, __u32 again)
 	return bytes;
 }
 
+/* Whether the peer's receive queue has a completion for it. */
+static __always_inline bool is_message(__u32 opcode)
+{
+	return opcode == OPCODE_SEND || opcode == OPCODE_SEND_WITH_IMM || opcode == OPCODE_SEND_WITH_INV ||
+	       opcode == OPCODE_WRITE_WITH_IMM;
+}
+
+/* The whole number of a request that is outstanding: there are never as many as its low bits can tell apart. */
+static __always_inline __u64 message_number(const struct queue *queue, const struct request *request)
+{
+	__u64 newest = queue->messages - 1;
+
+	if (!queue->created_ns || !is_message(request->opcode) || !queue->messages ||
+	    queue->messages >= UNCOUNTED / 2)
+		return NOT_NUMBERED;
+	return newest - ((newest - request->message) & 0xffff);
+}
+
 static __always_inline void push(struct walk *walk, struct queue *queue, const struct user_send_wr *wr,
 				 __u64 bytes)
 {
 	struct request *request;
 	__u64 window = current_window();
-	__u64 at;
+	__u64 at, message = queue->messages;
 
+	if (is_message(wr->opcode))
+		__sync_fetch_and_add(&queue->messages, 1);
 	if (!walk->all_signaled && !(wr->send_flags & SEND_SIGNALED)) {
 		queue->unsignaled++;
 		return;
@@ -101,6 +121,7 @@ static __always_inline void push(struct walk *walk, struct queue *queue, const s
 	request->posted_ns = walk->now;
 	request->bytes = bytes > 0xffffffff ? 0xffffffff : bytes;
 	request->opcode = wr->opcode;
+	request->message = message;
 	request->lone = queue->synced && queue->window == window && queue->head == at && !queue->unsignaled &&
 			walk->mtu && bytes <= walk->mtu;
 	queue->unsignaled = 0;
@@ -147,9 +168,11 @@ __noinline int take_request(struct walk *walk)
 	}
 	if (walk->takes_back) {
 		walk->signaled += walk->all_signaled || wr.send_flags & SEND_SIGNALED;
+		walk->messages += is_message(wr.opcode);
 		return 0;
 	}
-	queue = bpf_map_lookup_elem(&queues, &walk->key);
+	/* On the stack: before Linux 6.2 a key may not be elsewhere. */
+	queue = bpf_map_lookup_elem(&queues, &key.qp);
 	if (queue)
 		push(walk, queue, &wr, bytes);
 	return 0;
@@ -177,6 +200,7 @@ static __always_inline bool begin_walk(struct walk *walk, __u64 address, __u64 f
 	walk->next = first;
 	if (control && control->number == qp.qp_num) {
 		walk->all_signaled = control->all_signaled;
+		walk->created_ns = control->created_ns;
 		if (control->known & QP_ATTR_PATH_MTU && control->path_mtu >= 1 && control->path_mtu <= 5)
 			walk->mtu = 128 << control->path_mtu;
 	}
@@ -202,22 +226,30 @@ int post_send_enter(struct pt_regs *ctx)
 	queue = bpf_map_lookup_elem(&queues, &walk.key);
 	if (!queue) {
 		queue = lookup_or_init(queues, &walk.key, &none);
-		control = qp_control(call.qp);
-		if (queue && control && control->created_ns) {
+		if (queue && walk.created_ns) {
 			queue->synced = 1; /* this is its first request */
 			queue->window = current_window();
 		}
 	}
+	control = queue ? NULL : qp_control(call.qp);
+	if (control)
+		control->created_ns = 0; /* no room: not followed from its creation on */
 	if (queue) {
 		if (queue->address && queue->address != call.qp)
 			queue->synced = 0; /* another QP with the number of one that was destroyed */
+		if (queue->created_ns != walk.created_ns) {
+			queue->created_ns = walk.created_ns;
+			queue->messages = 0;
+		}
 		queue->address = call.qp;
 		add(&queue->calls, 1);
 		call.before = queue->tail;
 	}
 	walk_chain(&walk);
-	if (queue && walk.next)
+	if (queue && walk.next) {
 		queue->synced = 0;
+		queue->messages = UNCOUNTED;
+	}
 	call.after = call.before + walk.signaled;
 	call.start_ns = walk.now;
 	call.bad_wr = PT_REGS_PARM3(ctx);
@@ -237,13 +269,18 @@ static __always_inline void take_back(const struct post_flight *call)
 	if (bpf_probe_read_user(&bad, sizeof(bad), (void *)call->bad_wr) || !bad ||
 	    !begin_walk(&walk, call->qp, bad)) {
 		add(&failures_unread, 1);
-		if (queue)
+		if (queue) {
 			queue->synced = 0;
+			queue->messages = UNCOUNTED;
+		}
 		return;
 	}
 	walk_chain(&walk);
 	if (!queue)
 		return;
+	if (walk.next)
+		queue->messages = UNCOUNTED;
+	queue->messages -= walk.messages;
 	if (walk.next || queue->tail != call->after || walk.signaled > call->after - call->before)
 		queue->synced = 0;
 	else
@@ -371,6 +408,7 @@ __noinline int take_completion(struct seen *seen)
 		queue->synced = 0;
 		queue->quiet = queue->tail;
 		qp_failed(queue->address);
+		send_verbs_span(queue->address, 0, seen->now, 0, 0, wc.status, NOT_NUMBERED, false);
 		return 0;
 	}
 	if (!synchronise(queue, seen->window, wc.wr_id)) {
@@ -382,6 +420,8 @@ __noinline int take_completion(struct seen *seen)
 	if ((__s64)took < 0)
 		return 0;
 	count_time(key.tgid, key.context, timed_request, request->opcode, took);
+	send_verbs_span(queue->address, request->posted_ns, seen->now, request->opcode, request->bytes, 0,
+			message_number(queue, request), false);
 	if (request->lone)
 		count_time(key.tgid, key.context, timed_ack, 0, took);
 	return 0;

@@ -2,7 +2,7 @@
 /* The RDMA data path: what the maps of bpf/verbs.bpf.c hold, and the structures of infiniband/verbs.h that it reads.
  * exporter/verbs/activity.py gives the maps their meaning. */
 #pragma once
-#include "verbs_control.h"
+#include "verbs_spans.h"
 
 /* What is read of one call; what exceeds it is counted as unread. */
 #define MOST_REQUESTS 64
@@ -11,6 +11,10 @@
 
 #define SEND_SIGNALED 2 /* enum ibv_send_flags */
 #define OPCODE_READ 4	/* enum ibv_wr_opcode */
+#define OPCODE_WRITE_WITH_IMM 1
+#define OPCODE_SEND 2
+#define OPCODE_SEND_WITH_IMM 3
+#define OPCODE_SEND_WITH_INV 9
 #define OPCODE_LOCAL_INV 7
 #define OPCODE_BIND_MW 8
 #define COMPLETED_RECEIVE 128 /* bit of enum ibv_wc_opcode */
@@ -50,10 +54,11 @@ struct request {
 	__u64 posted_ns;
 	__u32 bytes;
 	__u8 opcode;
-	__u8 lone; /* posted on an idle QP, no larger than the path's MTU */
-	__u8 zero[2];
+	__u8 lone;     /* posted on an idle QP, no larger than the path's MTU */
+	__u16 message; /* of those that the peer receives, the low bits of its number */
 };
 #define QUEUE 256
+#define UNCOUNTED (1ull << 63)
 
 /* The requests of one QP that will complete, in order: from `head` on they are outstanding, if `synced`. */
 struct queue {
@@ -65,6 +70,8 @@ struct queue {
 	__u64 window;	  /* in which `head` is valid */
 	__u32 unsignaled; /* posted since the last that will complete */
 	__u32 synced;
+	__u64 created_ns; /* of the QP, 0 if not seen: another one may have its number and address */
+	__u64 messages;	  /* posted since then that the peer receives; UNCOUNTED: some were missed */
 	struct request requests[QUEUE];
 };
 MAP(queues, HASH, struct qp_key, struct queue, 2048);

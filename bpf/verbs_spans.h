@@ -4,6 +4,7 @@
 #include "verbs_control.h"
 
 #define NOT_NUMBERED (~0ull)
+#define STATUS_FLUSHED 5 /* enum ibv_wc_status: an error before it, or the end of the QP, took it along */
 
 struct verbs_span {
 	struct qp_control qp; /* as it was at completion */
@@ -49,7 +50,7 @@ static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now
 	struct qp_control *control;
 	struct verbs_span *span;
 
-	if (!status && (!posted_ns || now - posted_ns < request_span_ns))
+	if (status == STATUS_FLUSHED || (!status && (!posted_ns || now - posted_ns < request_span_ns)))
 		return;
 	control = meet_qp(qp, false);
 	if (!control || !verbs_spans_left(now))

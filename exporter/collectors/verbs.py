@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from exporter.bpf import object_path
+from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.library import Library
 from exporter.bpf.maps import MAP_FULL
@@ -15,12 +16,14 @@ from exporter.bpf.safety import Protection, protection
 from exporter.ledger import Ledger
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Flag, Node
+from exporter.push import SPANS_DROPPED
 from exporter.series import SeriesLimit
 from exporter.verbs import control_samples, metrics
 from exporter.verbs.activity import Activity, clear, read
 from exporter.verbs.attaching import Attaching, table
 from exporter.verbs.peers import Peers
 from exporter.verbs.samples import samples
+from exporter.verbs.spans import span_of
 from exporter.verbs.windows import Windows
 
 METRICS: tuple[Metric, ...] = tuple(
@@ -35,6 +38,8 @@ FLAGS = (
         "without pause most of their speed.",
     ),
     Flag("poll-interval-seconds", 10.0, "How often poll_cq is probed."),
+    Flag("span-seconds", 0.01, "Work requests that took this long or longer, and failed ones, become spans."),
+    Flag("spans-per-second", 100, "Spans at most; what exceeds it is counted."),
     Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
 )
 _HITS = ("post_send", "poll_cq")
@@ -60,7 +65,8 @@ class Verbs:
         if problem := _problem(settings):
             raise Unavailable(problem)
         try:
-            self._object = Object(object_path(self.name), entries={"queues": settings["queue-pairs"]})
+            entries = {"queues": settings["queue-pairs"]}
+            self._object = Object(object_path(self.name), constants=_constants(settings), entries=entries)
         except BpfError as error:
             raise Unavailable(f"the RDMA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._timed = self._object.types.enum("timed")
@@ -84,6 +90,9 @@ class Verbs:
         length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
         self._windows = Windows(self._object, length, interval, self._may_poll, self._before_window)
         self._attaching = Attaching(self._probes, self._windows, protected, self._node.proc)
+        self._events = Events()
+        self._events.add(maps["verbs_spans"], self._receive)
+        self._events.start("verbs spans")
         self._node.targets.want(self._attaching)
         self._windows.start()
 
@@ -92,6 +101,7 @@ class Verbs:
         yield from self._probes.collect()
         if (ratio := self._windows.ratio()) is not None:
             yield metrics.SAMPLED.sample(ratio)
+        yield from self._events.collect()
         yield from self._losses()
 
     def problems(self) -> Iterator[str]:
@@ -106,6 +116,7 @@ class Verbs:
     def close(self) -> None:
         """Unloads; Targets has detached before. Nothing else may be called afterwards."""
         self._windows.close()
+        self._events.close()
         self._object.close()
 
     # What Targets tells through Probes (exporter.bpf.probe.Listener).
@@ -134,17 +145,29 @@ class Verbs:
     def _before_window(self) -> None:
         self._attaching.retry()
 
+    def _receive(self, record: Any) -> None:
+        labels = self._node.processes.labels(record.tgid)
+        self._node.spans(span_of(record, self._peers, self._node.clock, labels))
+
     def _hits(self) -> Mapping[str, int]:
         return {_HITS[key]: count for key, count in self._object.maps["hits"].items()}
 
     def _losses(self) -> Iterator[Sample]:
         counted = self._object.globals()
         for name in self._object.maps:
-            if f"{name}_lost" in counted:
+            if f"{name}_lost" in counted and name != "verbs_spans":
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"verbs_{name}"})
+        yield SPANS_DROPPED.sample(counted["verbs_spans_limited"], {"reason": "verbs_rate_limit"})
         yield metrics.UNMATCHED.sample(counted["completions_unmatched"])
         for what in ("requests", "bytes", "completions", "failures"):
             yield metrics.UNREAD.sample(counted[f"{what}_unread"], {"what": what})
+
+
+def _constants(settings: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        "request_span_ns": round(settings["span-seconds"] * 1e9),
+        "verbs_spans_per_second": settings["spans-per-second"],
+    }
 
 
 def _problem(settings: Mapping[str, Any]) -> str:
@@ -153,6 +176,8 @@ def _problem(settings: Mapping[str, Any]) -> str:
         ("queue-pairs", 1, 1 << 20),
         ("poll-window-seconds", 0.01, 3600),
         ("poll-interval-seconds", settings["poll-window-seconds"], 3600),
+        ("span-seconds", 0, 1 << 30),
+        ("spans-per-second", 0, 1 << 30),
         ("series-limit", 1, 1 << 24),
     ):
         if not least <= settings[name] <= most:
