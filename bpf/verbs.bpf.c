@@ -16,7 +16,8 @@ struct walk {
 	__u32 mtu;
 	__u8 all_signaled;
 	__u8 takes_back; /* the requests were refused: they were counted and were not posted */
-	__u8 zero[2];
+	__u8 unread;	 /* some of the chain: who counts messages knows no number any more */
+	__u8 zero;
 	__u32 signaled;
 	__u32 messages; /* of those taken back */
 };
@@ -145,6 +146,7 @@ __noinline int take_request(struct walk *walk)
 	if (bpf_probe_read_user(&wr, sizeof(wr), (void *)walk->next)) {
 		add(walk->takes_back ? &failures_unread : &requests_unread, 1);
 		walk->next = 0;
+		walk->unread = 1;
 		return 0;
 	}
 	walk->next = wr.next;
@@ -246,7 +248,7 @@ int post_send_enter(struct pt_regs *ctx)
 		call.before = queue->tail;
 	}
 	walk_chain(&walk);
-	if (queue && walk.next) {
+	if (queue && (walk.next || walk.unread)) {
 		queue->synced = 0;
 		queue->messages = UNCOUNTED;
 	}
@@ -278,7 +280,7 @@ static __always_inline void take_back(const struct post_flight *call)
 	walk_chain(&walk);
 	if (!queue)
 		return;
-	if (walk.next)
+	if (walk.next || walk.unread)
 		queue->messages = UNCOUNTED;
 	queue->messages -= walk.messages;
 	if (walk.next || queue->tail != call->after || walk.signaled > call->after - call->before)
