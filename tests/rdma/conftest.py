@@ -68,6 +68,8 @@ def sides() -> Iterator[tuple[Side, Side]]:
         sides = tuple(Side(host, _exporter(host)) for host in both)
         for side in sides:
             _await(side)
+        for side in sides:
+            _attached(side)
         yield sides[0], sides[1]
 
 
@@ -93,10 +95,36 @@ def late_receiver() -> Path:
 def _exporter(host: Host) -> Command:
     wanted = [f"--collector.{name}" for name in ("infiniband", "verbs") if name in discover.collectors()]
     flags = ["--collector.disable-defaults", *wanted, f"--collector.infiniband.interval={INTERVAL:g}s"]
+    if "--collector.verbs" in wanted:
+        flags += ["--collector.verbs.poll-window-seconds=1", "--collector.verbs.poll-interval-seconds=1"]  # always
     return host.begin(
         f"cd {REPOSITORY}; exec .venv/bin/accel-exporter --web.listen-address={ADDRESS} --compat.node-exporter "
         + " ".join(flags)
     )
+
+
+def _attached(side: Side) -> None:
+    """Has a program that waits for ever map the providers, until all that is wanted of them is attached to.
+
+    Emulated, that takes many seconds in which a program of the tests would come and go.
+    """
+    if "--collector.verbs" not in side.exporter.text:
+        return
+    side.host.begin(f"exec ib_write_bw --ib-dev={rig.DEVICE} --port=20000")
+    until, before = time.monotonic() + START_SECONDS, None
+    while True:
+        found = side.scrape().get("accel_exporter_probe_attached", probe="verbs")
+        wanted = [value for labels, value in found.items() if _is_rxe(dict(labels))]
+        if wanted and all(wanted) and found == before:
+            return
+        if time.monotonic() > until:
+            raise RigError(f"{side.host.name}: not attached after {START_SECONDS:.0f} s: {found}")
+        before = found
+        time.sleep(4)
+
+
+def _is_rxe(labels: Mapping[str, str]) -> bool:
+    return "librxe" in labels["library"] and labels["symbol"] == "post_send"
 
 
 def _await(side: Side) -> None:

@@ -1,0 +1,96 @@
+"""What the probes say of perftest and ibv_rc_pingpong, against what these say of themselves."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from exporter import discover
+from tests.rdma.conftest import Page, Side
+from tests.rdma.rig import DEVICE, RigError
+
+pytestmark = pytest.mark.skipif("verbs" not in discover.collectors(), reason="there is no collector of verbs yet")
+
+
+def perftest(test: str, sender: Side, receiver: Side, size: int, iterations: int) -> str:
+    """What the sender's side prints; the receiver is of the same command."""
+    command = f"{test} --ib-dev={DEVICE} --gid-index=1 --size={size} --iters={iterations}"
+    server = receiver.host.begin(command)
+    time.sleep(2)
+    printed = sender.host.run(f"{command} {receiver.host.address}", 200)
+    server.wait()
+    return printed
+
+
+def posted(page: Page, comm: str, opcode: str) -> tuple[float, float]:
+    """Bytes and work requests that a program posted."""
+    labels = {"comm": comm, "opcode": opcode, "device": DEVICE}
+    return page.value("rdma_send_bytes_total", **labels), page.value("rdma_send_work_requests_total", **labels)
+
+
+def test_write(sender: Side, receiver: Side) -> None:
+    """ib_write_bw: bytes and requests to the byte, the peer's address, and the memory that was given back."""
+    perftest("ib_write_bw", sender, receiver, 65536, 100)
+
+    page = sender.scrape()
+
+    assert (6_553_600, 100) == posted(page, "ib_write_bw", "RDMA_WRITE")
+    assert page.get("rdma_send_bytes_total", comm="ib_write_bw", peer_gid="::ffff:10.77.0.2")
+    assert 100 == page.value("rdma_completions_total", comm="ib_write_bw", status="SUCCESS")
+    registered = page.value("rdma_memory_region_operations_total", comm="ib_write_bw", operation="reg")
+    assert registered == page.value("rdma_memory_region_operations_total", comm="ib_write_bw", operation="dereg") > 0
+
+
+def test_pingpong(sender: Side, receiver: Side) -> None:
+    """ibv_rc_pingpong: each side has sent what it says it did."""
+    command = f"ibv_rc_pingpong -d {DEVICE} -g 1 -n 100 -s 4096"
+    server = receiver.host.begin(command)
+    time.sleep(2)
+    printed = sender.host.run(f"{command} {receiver.host.address}", 200)
+    server.wait()
+
+    assert "819200 bytes in" in printed  # both ways
+    for side in (sender, receiver):
+        assert (409_600, 100) == posted(side.scrape(), "ibv_rc_pingpong", "SEND")
+
+
+def test_read(sender: Side, receiver: Side) -> None:
+    """ib_read_bw: the bytes asked for are the reader's; the other side posts nothing."""
+    perftest("ib_read_bw", sender, receiver, 65536, 50)
+
+    assert (3_276_800, 50) == posted(sender.scrape(), "ib_read_bw", "RDMA_READ")
+    assert {} == receiver.scrape().get("rdma_send_bytes_total", comm="ib_read_bw")
+
+
+def test_latency(sender: Side, receiver: Side) -> None:
+    """ib_send_lat: its typical latency is half a round trip, and no request's is longer than two of those."""
+    printed = perftest("ib_send_lat", sender, receiver, 64, 200)
+
+    page = sender.scrape()
+
+    [typical] = re.findall(r"^ *64 +200 +\S+ +\S+ +(\S+)", printed, re.MULTILINE)
+    labels = {"comm": "ib_send_lat", "opcode": "SEND"}
+    count = page.value("rdma_work_request_latency_seconds_count", **labels)
+    mean = page.value("rdma_work_request_latency_seconds_sum", **labels) / count
+    assert 200 == posted(page, "ib_send_lat", "SEND")[1]
+    assert count > 0
+    assert 0 < mean < 4 * float(typical) / 1e6
+
+
+def test_killed_peer(sender: Side, receiver: Side) -> None:
+    """A peer that is killed: retries run out, what was outstanding is flushed, and the queue pair is in ERR."""
+    command = f"ib_send_bw --ib-dev={DEVICE} --gid-index=1 --size=65536 --iters=5000 --qp-timeout=10"
+    server = receiver.host.begin(f"exec {command}")
+    time.sleep(2)
+    client = sender.host.begin(f"exec {command} {receiver.host.address}")
+    time.sleep(8)
+    receiver.host.run("pkill -9 -x ib_send_bw")
+
+    with pytest.raises(RigError, match="status"):
+        client.wait(100)
+
+    server.wait(statuses=(137,))
+    page = sender.scrape()
+    assert page.value("rdma_completions_total", comm="ib_send_bw", status="RETRY_EXC_ERR") >= 1
