@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* NCCL and RCCL calls: counted where they begin, timed and told one by one where they return. Probes that run at one
  * place run in no certain order: neither on_call nor on_enter needs the other to have run. */
-#include "nccl_comms.h"
+#include "nccl_lag.h"
 #include "nccl_spans.h"
 
 /* What a collective moves. AlltoAllv counts what goes to each rank; its bus bytes leave out what stays. */
@@ -42,7 +42,21 @@ static __always_inline struct calls *count_call(__u32 tgid, enum kind kind, __u6
 	return counted;
 }
 
-static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, struct cookie cookie)
+/* Numbers a call, and compares when it was made with when others of this number were. */
+static __always_inline void number(__u32 tgid, struct communicator *on, struct cookie cookie, __s32 peer,
+				   bool captured, __u64 now)
+{
+	__u64 *numbered = calls_so_far(tgid, on, cookie.kind, peer, captured);
+
+	if (!numbered)
+		return;
+	if (cookie.kind < kind_Send && !captured && origin_of(on, cookie.kind, captured))
+		note_arrival(tgid, on, cookie.kind, *numbered, now);
+	add(numbered, 1);
+}
+
+static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, struct cookie cookie,
+					     const struct caller *caller)
 {
 	struct communicator *on = communicator_at(tgid, cookie, argument(ctx, cookie.comm_at));
 	__s32 peer = cookie.peer_at == NO_ARGUMENT ? -1 : argument(ctx, cookie.peer_at);
@@ -50,11 +64,9 @@ static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, st
 	struct calls *calls = count_call(tgid, cookie.kind, now);
 
 	if (on) {
-		__u64 *numbered = calls_so_far(tgid, on, cookie.kind, peer);
-
 		on->last_ns = now;
-		if (numbered)
-			add(numbered, 1);
+		settle(on, cookie, argument(ctx, cookie.comm_at), caller && caller->depth);
+		number(tgid, on, cookie, peer, caller && caller->capturing, now);
 	}
 	if (!calls)
 		return;
@@ -71,6 +83,21 @@ static __always_inline struct caller *caller_of(const struct thread *thread)
 	return lookup_or_init(callers, thread, &none);
 }
 
+static long doubt(void *map, const struct comm_key *at, struct communicator *on, const __u32 *tgid)
+{
+	(void)map;
+	if (at->tgid == *tgid && on->origin == origin_library)
+		on->unsure = 1;
+	return 0;
+}
+
+/* A group ends whose beginning was not seen: what was numbered in it may be wrong. */
+static __always_inline void doubt_numbers(__u32 tgid)
+{
+	bpf_for_each_map_elem(&communicators, doubt, &tgid, 0);
+	asm volatile(""); /* or clang makes one call of this and another map's, which Linux 6.1 refuses */
+}
+
 static __always_inline void change_group(const struct thread *thread, enum effect effect)
 {
 	struct caller *caller = caller_of(thread);
@@ -83,8 +110,9 @@ static __always_inline void change_group(const struct thread *thread, enum effec
 		caller->capturing = 0;
 	else if (effect == effect_group_start && !caller->depth++)
 		caller->group_ns = bpf_ktime_get_ns();
-	else if (effect >= effect_group_end && caller->depth && !--caller->depth &&
-		 effect == effect_group_end)
+	else if (effect >= effect_group_end && !caller->depth)
+		doubt_numbers(thread->tgid);
+	else if (effect >= effect_group_end && !--caller->depth && effect == effect_group_end)
 		count_call(thread->tgid, kind_GroupEnd, bpf_ktime_get_ns());
 }
 
@@ -119,16 +147,17 @@ int on_call(struct pt_regs *ctx)
 	struct thread thread = this_thread();
 	__u32 api = cookie.api;
 	__u64 *seen = bpf_map_lookup_elem(&hits, &api);
+	const struct caller *caller = bpf_map_lookup_elem(&callers, &thread);
 
 	if (seen)
 		add(seen, 1);
-	if (nested(ctx, bpf_map_lookup_elem(&callers, &thread)))
+	if (nested(ctx, caller))
 		return 0;
 	switch (cookie.effect) {
 	case effect_collective:
 	case effect_vector:
 	case effect_signal:
-		count_collective(ctx, thread.tgid, cookie);
+		count_collective(ctx, thread.tgid, cookie, caller);
 		break;
 	case effect_group_start:
 	case effect_group_end:
@@ -216,6 +245,16 @@ static __always_inline void note_async_error(__u32 tgid, const struct flight *ca
 		count_error(tgid, call->cookie.api, code, now);
 }
 
+/* The library refused the call: the next one has its number, as it has for the library. */
+static __always_inline void take_back(__u32 tgid, struct communicator *on, const struct flight *call,
+				      bool captured)
+{
+	__u64 *numbered = calls_so_far(tgid, on, call->cookie.kind, call->peer, captured);
+
+	if (numbered && *numbered)
+		add(numbered, -1);
+}
+
 SEC("uretprobe")
 int on_return(struct pt_regs *ctx)
 {
@@ -225,11 +264,14 @@ int on_return(struct pt_regs *ctx)
 	struct flight *call = &caller->call;
 	__s32 code = PT_REGS_RC(ctx);
 	__u64 now = bpf_ktime_get_ns();
+	struct communicator *on;
+	struct comm_key key;
 	bool inner;
 
 	if (!caller || !call->sp || call->cookie.api != cookie.api ||
 	    call->sp + RETURN_POPS != PT_REGS_SP(ctx))
 		return 0;
+	key = (struct comm_key){.tgid = thread.tgid, .address = call->comm};
 	if (!code || code == IN_PROGRESS)
 		apply(thread.tgid, call);
 	else
@@ -240,7 +282,12 @@ int on_return(struct pt_regs *ctx)
 			note_async_error(thread.tgid, call, now);
 	} else if (!inner && cookie.kind != kind_none) {
 		count_duration(thread.tgid, cookie.kind, now - call->start_ns);
+		on = cookie.kind < COLLECTIVES ? bpf_map_lookup_elem(&communicators, &key) : NULL;
+		if (on)
+			confirm(on, cookie, call->comm);
 		send_span(&thread, caller, code, now);
+		if (on && code && code != IN_PROGRESS)
+			take_back(thread.tgid, on, call, caller->capturing);
 	}
 	call->sp = 0;
 	return 0;

@@ -34,7 +34,8 @@ enum kind {
 	kind_none
 } __attribute__((packed));
 #define COLLECTIVES kind_GroupEnd
-#define NUMBERED 16 /* as many, rounded up for the verifier's sake */
+#define CAPTURED 15 /* calls that were recorded in graphs, which the library does not count */
+#define NUMBERED 16
 #define COUNTED_BY_NCCL 5
 
 /* What a call does. `comm` is the argument that the cookie's comm_at tells. */
@@ -106,7 +107,8 @@ struct communicator {
 	__u64 calls[NUMBERED]; /* by kind */
 	__u32 async_error;
 	enum origin origin;
-	__u8 zero[3];
+	__u8 unsure; /* calls of an open group may be missing from the library's numbers */
+	__u8 zero[2];
 };
 MAP(communicators, HASH, struct comm_key, struct communicator, 8192);
 
@@ -119,6 +121,32 @@ struct peer_key {
 	__u8 zero[7];
 };
 MAP(peers, HASH, struct peer_key, __u64, 65536);
+
+/* When the first rank of this node called a collective. */
+struct arrival_key {
+	__u64 hash;
+	__u64 sequence;
+	__u32 nranks;
+	enum kind kind;
+	__u8 zero[3];
+};
+MAP(arrivals, LRU_HASH, struct arrival_key, __u64, 16384);
+
+/* How much later a rank called than the first one. Slot 0 holds up to 64 us, slot i up to 64 * 4^i us, the last one
+ * all above 67 s. */
+#define LAG_SLOTS 12
+struct lag_key {
+	__u64 hash;
+	__u32 tgid;
+	__s32 rank;
+	__u32 nranks;
+	__u32 zero;
+};
+struct lag {
+	__u64 sum_ns;
+	__u64 slots[LAG_SLOTS];
+};
+MAP(lags, HASH, struct lag_key, struct lag, 4096);
 
 struct call_key {
 	__u32 tgid;

@@ -36,6 +36,14 @@ static __always_inline bool impostor(const struct layout *layout, __u64 comm)
 	return layout && layout->guarded && read_u64(comm) != NCCL_MAGIC;
 }
 
+/* Goes on from the library's numbers, which know no calls of a group that is still open. */
+static __always_inline bool seed(struct communicator *on, const struct layout *layout, __u64 comm)
+{
+	return layout && layout->sequence &&
+	       !bpf_probe_read_user(on->calls, COUNTED_BY_NCCL * sizeof(__u64),
+				    (void *)(comm + layout->sequence));
+}
+
 /* Begins to know what is at an address, in place of what was there before. */
 static __always_inline struct communicator *meet(const struct comm_key *key, const struct layout *layout,
 						 const struct identity *who, bool created)
@@ -51,10 +59,10 @@ static __always_inline struct communicator *meet(const struct comm_key *key, con
 	known->since_ns = bpf_ktime_get_ns();
 	if (created || bpf_map_lookup_elem(&covered, &key->tgid))
 		known->origin = origin_creation;
-	else if (layout && layout->sequence &&
-		 !bpf_probe_read_user(known->calls, COUNTED_BY_NCCL * sizeof(__u64),
-				      (void *)(key->address + layout->sequence)))
+	else if (seed(known, layout, key->address)) {
 		known->origin = origin_library;
+		known->unsure = 1;
+	}
 	return known;
 }
 
@@ -103,9 +111,10 @@ static __always_inline __u64 *peer_calls(__u32 tgid, const struct communicator *
 }
 
 /* How many calls of a kind there were on a communicator: the number of the next one. */
-static __always_inline __u64 *calls_so_far(__u32 tgid, struct communicator *on, enum kind kind, __s32 peer)
+static __always_inline __u64 *calls_so_far(__u32 tgid, struct communicator *on, enum kind kind, __s32 peer,
+					   bool captured)
 {
-	__u32 at = kind;
+	__u32 at = captured ? CAPTURED : kind;
 
 	if (kind == kind_Send || kind == kind_Recv)
 		return peer_calls(tgid, on, kind, peer);
@@ -113,4 +122,34 @@ static __always_inline __u64 *calls_so_far(__u32 tgid, struct communicator *on, 
 		return NULL;
 	barrier_var(at); /* else the compiler, which knows the bound, leaves it out for the verifier */
 	return &on->calls[at % NUMBERED];
+}
+
+/* From where on such calls are numbered. */
+static __always_inline enum origin origin_of(const struct communicator *on, enum kind kind, bool captured)
+{
+	if (on->origin == origin_library && (on->unsure || captured || kind >= COUNTED_BY_NCCL))
+		return origin_unknown;
+	return on->origin;
+}
+
+/* A call begins. In a group whose beginning was seen it is the first one on a communicator that is not sure yet. */
+static __always_inline void settle(struct communicator *on, struct cookie cookie, __u64 comm, bool grouped)
+{
+	if (!on->unsure)
+		return;
+	on->unsure = !seed(on, layout_of(cookie), comm) || !grouped;
+}
+
+/* A call returned. If the library counts it by now there is no group open that might hold back others. */
+static __always_inline void confirm(struct communicator *on, struct cookie cookie, __u64 comm)
+{
+	const struct layout *layout = layout_of(cookie);
+	__u32 at = cookie.kind;
+
+	if (!on->unsure || at >= COUNTED_BY_NCCL || !layout)
+		return;
+	barrier_var(at);
+	at %= NUMBERED;
+	if (read_u64(comm + layout->sequence + 8 * at) == on->calls[at])
+		on->unsure = 0;
 }

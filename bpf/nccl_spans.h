@@ -30,12 +30,11 @@ static __always_inline void fill_communicator(struct span *span, const struct fl
 		return;
 	span->who = on->who;
 	span->communicator = on->since_ns;
-	numbered = calls_so_far(span->tgid, on, span->kind, span->peer);
+	numbered = calls_so_far(span->tgid, on, span->kind, span->peer, span->captured);
 	if (!numbered || !*numbered)
 		return;
 	span->sequence = *numbered - 1;
-	if (on->origin == origin_creation || span->kind < COUNTED_BY_NCCL)
-		span->origin = on->origin;
+	span->origin = origin_of(on, span->kind, span->captured);
 }
 
 static __always_inline void send_span(const struct thread *thread, const struct caller *caller, __s32 code,

@@ -24,6 +24,7 @@ from exporter.nccl.layouts import Layouts
 from exporter.nccl.pace import Pace
 from exporter.nccl.samples import Kinds, comm_hash, function, samples
 from exporter.nccl.spans import Spans
+from exporter.nccl.stragglers import stragglers
 from exporter.nccl.traces import Traces
 from exporter.node import Flag, Node
 from exporter.push import SPANS_DROPPED
@@ -38,8 +39,8 @@ FLAGS = (
     Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
 )
 
-_NEVER_FULL = ("layouts", "hits", "nccl_spans")
-"""Arrays; and the ring, whose losses are the events' to tell."""
+_NEVER_FULL = ("layouts", "hits", "arrivals", "nccl_spans")
+"""Arrays; what makes room for the newest; and the ring, whose losses are the events' to tell."""
 
 
 def create(node: Node) -> Nccl:
@@ -106,11 +107,13 @@ class Nccl:
 
     def _of_processes(self) -> Iterator[Sample]:
         members: list[Member] = []
-        for process in self._ledger.processes():
+        processes = self._ledger.processes()
+        for process in processes:
             yield from samples(process, self._kinds, self._node.clock.wall_ns, self._returns)
             for it in process.activity.communicators:
                 members.append(Member(process.pid, comm_hash(it.hash), it.rank, it.nranks))
         self._node.communicators.tell(members)
+        yield from stragglers(processes)
 
     def problems(self) -> Iterator[str]:
         """What is not probed, and why; for the landing page."""

@@ -47,6 +47,14 @@ class Communicator(NamedTuple):
     device: int
 
 
+class Membership(NamedTuple):
+    """One rank of one communicator."""
+
+    hash: int
+    nranks: int
+    rank: int
+
+
 @dataclass(slots=True)
 class Activity:
     """One process. `kind` is an enum of bpf/nccl.h, `api` a function's number."""
@@ -57,10 +65,14 @@ class Activity:
     durations: dict[int, Durations] = field(default_factory=dict)
     communicators: set[Communicator] = field(default_factory=set)
     in_flight: int = 0
+    lags: dict[Membership, Durations] = field(default_factory=dict)
+    """How much later than the first rank of this node it called."""
+    numbers: dict[Membership, int] = field(default_factory=dict)
+    """Calls so far of the kinds that NCCL counts; not of communicators whose number is not known."""
 
     def ended(self) -> None:
         """What the process had is gone; what it did stays."""
-        self.communicators, self.in_flight = set(), 0
+        self.communicators, self.in_flight, self.numbers = set(), 0, {}
 
     def absorb(self, late: Activity) -> None:
         """Adds what was counted after this was read."""
@@ -72,9 +84,19 @@ class Activity:
             known = self.errors.get(failure, Errors(0, 0))
             self.errors[failure] = Errors(known.calls + errors.calls, max(known.last_ns, errors.last_ns))
         for kind, took in late.durations.items():
-            old = self.durations.get(kind, Durations(0, (0,) * len(took.slots)))
-            slots = tuple(a + b for a, b in zip(old.slots, took.slots, strict=True))
-            self.durations[kind] = Durations(old.sum_ns + took.sum_ns, slots)
+            self.durations[kind] = _both(self.durations.get(kind), took)
+        for member, lag in late.lags.items():
+            self.lags[member] = _both(self.lags.get(member), lag)
+
+
+def _both(a: Durations | None, b: Durations) -> Durations:
+    if a is None:
+        return b
+    return Durations(a.sum_ns + b.sum_ns, tuple(x + y for x, y in zip(a.slots, b.slots, strict=True)))
+
+
+COUNTED_BY_NCCL = 5
+"""The first kinds of bpf/nccl.h."""
 
 
 def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], bool]) -> dict[int, Activity]:
@@ -93,6 +115,11 @@ def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], boo
         who = value.who
         if who.hash:
             seen[key.tgid].communicators.add(Communicator(who.hash, who.rank, who.nranks, who.device))
+            if value.origin and not value.unsure:
+                member = Membership(who.hash, who.nranks, who.rank)
+                seen[key.tgid].numbers[member] = sum(value.calls[:COUNTED_BY_NCCL])
+    for key, value in maps["lags"].items():
+        seen[key.tgid].lags[Membership(key.hash, key.nranks, key.rank)] = Durations(value.sum_ns, tuple(value.slots))
     for key, value in maps["callers"].items():
         if value.call.sp and not runs(key.tgid, key.tid):
             maps["callers"].delete(key)
@@ -101,7 +128,7 @@ def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], boo
     return dict(seen)
 
 
-COUNTED = ("calls", "errors", "durations")
+COUNTED = ("calls", "errors", "durations", "lags")
 """The maps that `clear` clears; each has `tgid` in its key. The kernel's `forget` clears the others."""
 
 

@@ -87,6 +87,24 @@ COMMUNICATOR = Metric(
     labels=("comm_hash", "rank", "nranks", "cuda_device"),
     process=True,
 )
+LAG = Metric(
+    "nccl.rank.arrival_lag",
+    "How much later this rank called a collective than the first rank of its communicator on this node that called the "
+    "same one: host time, not that of GPUs. Of every call that all ranks number alike; Send, Recv, one-sided calls and "
+    "those captured into graphs are none. Only where the node has two ranks of the communicator or more.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=("comm_hash", "rank"),
+    process=True,
+)
+BEHIND = Metric(
+    "nccl.rank.calls_behind",
+    "Collectives (Broadcast, Reduce, AllGather, ReduceScatter, AllReduce) that another rank of the communicator on "
+    "this node has called and this one not yet, at the most. One that stays is a rank that the others wait for.",
+    Kind.GAUGE,
+    labels=("comm_hash", "rank"),
+    process=True,
+)
 ERRORS = Metric(
     "nccl.errors",
     "Calls that returned an error, by function (api), its number (code) and its constant in nccl.h (error, where it "

@@ -109,23 +109,37 @@ static __attribute__((noinline)) ncclResult_t CommCheck(struct ncclComm *comm)
 	return comm && comm->startMagic == MAGIC && comm->endMagic == MAGIC ? ncclSuccess : ncclInvalidArgument;
 }
 
-static ncclResult_t enqueue(int function, ncclComm_t comm)
+/* What the calls of an open group are to launch: as NCCL does, they are counted when it ends. */
+#define MOST_PENDING 64
+static __thread uint64_t *pending[MOST_PENDING];
+static __thread int waiting;
+
+static void launch(void)
+{
+	while (waiting)
+		++*pending[--waiting];
+}
+
+static ncclResult_t enqueue(int function, ncclComm_t comm, const char *name)
 {
 	ncclResult_t result = CommCheck(comm);
 
 	if (result)
 		return result;
 	delay(comm);
-	if (function >= 0)
-		comm->seqNumber[function]++;
+	result = end(name);
+	if (result || function < 0 || waiting == MOST_PENDING)
+		return result;
+	pending[waiting++] = &comm->seqNumber[function];
+	if (!depth)
+		launch();
 	return ncclSuccess;
 }
 
 #define COLLECTIVE(name, function, ...)                                                                      \
 	API(name, __VA_ARGS__)                                                                               \
 	{                                                                                                    \
-		ncclResult_t result = enqueue(function, comm);                                               \
-		return result ? result : end("nccl" #name);                                                  \
+		return enqueue(function, comm, "nccl" #name);                                                \
 	}
 
 #define BUFFERS const void *send, void *recv
@@ -153,12 +167,16 @@ API(GroupStart, void)
 
 API(GroupEnd, void)
 {
-	return --depth ? ncclSuccess : end("ncclGroupEnd");
+	if (--depth)
+		return ncclSuccess;
+	launch();
+	return end("ncclGroupEnd");
 }
 
 API(GroupSimulateEnd, void *estimate)
 {
-	depth--;
+	if (!--depth)
+		waiting = 0;
 	return ncclSuccess;
 }
 
