@@ -15,6 +15,7 @@ from pathlib import Path
 CAPABILITIES = {
     "CAP_DAC_READ_SEARCH": 2,
     "CAP_NET_BIND_SERVICE": 10,
+    "CAP_NET_ADMIN": 12,
     "CAP_SYS_PTRACE": 19,
     "CAP_SYS_ADMIN": 21,
     "CAP_SYSLOG": 34,
@@ -42,7 +43,11 @@ WITHOUT_MULTI_UPROBES = "CAP_SYS_ADMIN"
 ENTERING_NAMESPACES = "CAP_SYS_ADMIN"
 """Enters the network namespace of a container to ask its NCCL; only with --collector.ras.namespaces."""
 
+COUNTING_QUEUE_PAIRS = "CAP_NET_ADMIN"
+"""Switches counters of RDMA queue pairs on and off again; only with --collector.infiniband.qp-counters."""
+
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 38, 23, 24
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _VERSION_3 = 0x20080522
 
 
@@ -82,6 +87,21 @@ def drop(keep: Collection[str]) -> frozenset[str]:
     header, sets = struct.pack("Ii", _VERSION_3, 0), struct.pack("6I", low, low, 0, high, high, 0)
     _check(libc.capset(header, sets), "drop capabilities")
     return left
+
+
+def pass_on() -> None:
+    """Has programs that this thread starts keep its capabilities also where it is not root's (ambient, Linux 4.3).
+
+    Does nothing where the kernel refuses: what is started has fewer rights then, and says so.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    held = [CAPABILITIES[name] for name in effective(Path("/proc/thread-self/status"))]
+    mask = sum(1 << number for number in held)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    header, sets = struct.pack("Ii", _VERSION_3, 0), struct.pack("6I", low, low, low, high, high, high)
+    if os.geteuid() and not libc.capset(header, sets):
+        for number in held:
+            libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, number, 0, 0)
 
 
 def _check(result: int, doing: str) -> None:

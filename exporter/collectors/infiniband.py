@@ -6,13 +6,15 @@ import fnmatch
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from exporter.bpf import status
 from exporter.infiniband import drivers, metrics, node_exporter, sysfs
 from exporter.infiniband.device import Device
 from exporter.infiniband.ethtool import Ethtool
-from exporter.infiniband.watches import Read, Watches
+from exporter.infiniband.qp_counters import MASKS, QpCounters
+from exporter.infiniband.watches import Read, Watch, Watches
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Option, SettingsError, Value
@@ -21,6 +23,7 @@ from exporter.series import SeriesLimit
 SWITCH, EXCLUDE = "collector.infiniband", "collector.infiniband.exclude"
 INTERVAL, DEADLINE = "collector.infiniband.interval", "collector.infiniband.deadline"
 SERIES_LIMIT, COMPATIBLE = "collector.infiniband.series-limit", "compat.node-exporter"
+QP_COUNTERS = "collector.infiniband.qp-counters"
 OPTIONS = (
     Option(SWITCH, True, "counters and links of RDMA devices", "collectors"),
     Option(
@@ -34,11 +37,20 @@ OPTIONS = (
         duration=True,
     ),
     Option(DEADLINE, 5.0, "how long a reading may take before the device is given up", "collectors", duration=True),
+    Option(
+        QP_COUNTERS,
+        "",
+        "have devices count by process (pid) or type of queue pair; changes their state until the exporter ends",
+        "collectors",
+        choices=tuple(MASKS),
+        metavar="pid|type|type,pid",
+    ),
     Option(SERIES_LIMIT, 10_000, "series at most; what exceeds it is folded", "collectors"),
     Option(COMPATIBLE, False, "also node_exporter's series of InfiniBand, in its names and units", "collectors"),
 )
 METRICS = (*(value for value in vars(metrics).values() if isinstance(value, Metric)), *node_exporter.METRICS)
 LONGEST_INTERVAL = 30.0
+CLOSE_SECONDS = 2.5
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +85,8 @@ class Infiniband:
         self._drivers = drivers.load()
         self._ethtool: Ethtool | None = None
         self._watches = Watches(self._make, float(settings[INTERVAL]), float(settings[DEADLINE]))
+        self._qp_counters = QpCounters(settings[QP_COUNTERS]) if settings[QP_COUNTERS] else None
+        self._qp_watch: Watch | None = None
         self._problems: list[str] = []
 
     def start(self) -> None:
@@ -82,11 +96,11 @@ class Infiniband:
         except OSError as error:
             log.warning("pauses (PFC) are not seen: there is no socket to ask interfaces with: %s", error.strerror)
         with suppress(Unavailable):
-            self._watches.follow(self._devices())
+            self._follow()
 
     def collect(self) -> Iterator[Sample]:
         """What the last readings gave. Raises Unavailable when there is no RDMA device."""
-        self._watches.follow(self._devices())
+        self._follow()
         yield from self._limit.apply(self._samples())
 
     def problems(self) -> Iterator[str]:
@@ -95,22 +109,51 @@ class Infiniband:
 
     def close(self) -> None:
         self._watches.close()
+        if self._qp_watch is not None:
+            self._qp_watch.close()
+            self._qp_watch.join(CLOSE_SECONDS)
+        if self._qp_counters is not None:
+            self._qp_counters.close()
         if self._ethtool is not None:
             self._ethtool.close()
 
-    def _devices(self) -> list[str]:
-        try:
-            found = sysfs.devices(self._node.sys)
-        except OSError:
-            found = {}
-        names = [name for name in found if not any(fnmatch.fnmatchcase(name, it) for it in self._excluded)]
+    def _follow(self) -> None:
+        names = self._names()
+        self._watches.follow(names)
         if not names:
-            self._watches.close()
-            reason = (
-                "all RDMA devices are excluded" if found else f"no RDMA device in {self._node.sys}/class/infiniband"
+            reason = f"no RDMA device in {self._node.sys}/class/infiniband"
+            raise Unavailable(reason + " that is not excluded" if self._excluded else reason)
+        if self._qp_counters is not None and self._qp_watch is None:
+            interval, deadline = float(self._node.settings[INTERVAL]), float(self._node.settings[DEADLINE])
+            self._qp_watch = Watch("queue pairs", partial(self._read_qps, self._qp_counters), interval, deadline)
+
+    def _read_qps(self, counters: QpCounters) -> list[Sample]:
+        folder = self._node.sys / "class/infiniband"
+        ports = {(device, number) for device in self._names() for number in sysfs.ports(folder / device)}
+        return [
+            metrics.QP_COUNTER.sample(
+                value,
+                {
+                    **(self._node.processes.labels(it.pid) if it.pid else {}),
+                    "device": it.device,
+                    "port": str(it.port),
+                    "qp_type": it.qp_type,
+                    "counter": name,
+                },
             )
-            raise Unavailable(reason)
-        return names[: sysfs.MOST_DEVICES]
+            for it in counters.read(ports)
+            for name, value in it.values.items()
+        ]
+
+    def _names(self) -> list[str]:
+        """The devices that there are and are not excluded."""
+        with suppress(OSError):
+            found = [it for it in sysfs.devices(self._node.sys) if not self._is_excluded(it)]
+            return found[: sysfs.MOST_DEVICES]
+        return []
+
+    def _is_excluded(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, it) for it in self._excluded)
 
     def _make(self, name: str) -> Read:
         path = self._node.sys / "class/infiniband" / name
@@ -123,6 +166,11 @@ class Infiniband:
             yield metrics.SUCCESS.sample(int(not shown.failure), {"device": name})
             if shown.age is not None:
                 yield status.SOURCE_AGE.sample(shown.age, {"source": f"infiniband_{name}"})
+            if shown.failure:
+                problems.append(shown.failure)
+        if self._qp_watch is not None:
+            shown = self._qp_watch.show()
+            yield from shown.samples
             if shown.failure:
                 problems.append(shown.failure)
         self._problems = problems

@@ -10,7 +10,7 @@ import errno
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass
 
 from exporter.infiniband import nldev
@@ -23,9 +23,9 @@ MOST_COUNTERS = 4096
 _GET_DEVICES, _SET, _GET = 1, 16, 17
 _DEVICE_INDEX, _DEVICE_NAME, _PORT = 1, 2, 3
 _QP, _QP_TYPE, _PID = 19, 26, 28
-_MODE, _RESOURCE, _MASK = 72, 73, 74
-_COUNTERS, _COUNTER, _COUNTER_ID = 75, 76, 77
-_VALUES, _VALUE, _NAME, _NUMBER = 78, 79, 80, 81
+_MODE, _RESOURCE, _MASK = 74, 75, 76
+_COUNTERS, _COUNTER = 77, 78
+_VALUES, _VALUE, _NAME, _NUMBER = 80, 81, 82, 83
 _NONE, _AUTO = 0, 1
 _TYPES = {2: "RC", 3: "UC", 4: "UD", 8: "RAW_PACKET", 9: "XRC_INI", 10: "XRC_TGT", 255: "DRIVER"}
 """enum ib_qp_type."""
@@ -50,42 +50,39 @@ class QpCounters:
     def __init__(self, wanted: str, connect: Callable[[], Socket] = nldev.connect) -> None:
         """`wanted` is a key of MASKS."""
         self._mask, self._connect = MASKS[wanted], connect
-        self._socket: Socket | None = None
         self._ports: dict[tuple[str, int], int] = {}
         """The indexes of devices whose port we switched on."""
         self._refused: set[tuple[str, int]] = set()
 
     def read(self, ports: set[tuple[str, int]]) -> list[Counted]:
         """The counters of these ports, each a device and a number; new ones are switched on. Raises OSError."""
-        if self._socket is None:
-            self._socket = self._connect()
-        indexes = _indexes(self._socket)
-        for gone in self._ports.keys() - ports:
-            del self._ports[gone]
-        self._refused &= ports
-        for port in sorted(ports - self._ports.keys() - self._refused):
-            if port[0] in indexes:
-                self._switch_on(self._socket, port, indexes[port[0]])
-        found: list[Counted] = []
-        for device in sorted({device for device, _ in ports} & indexes.keys()):
-            body = nldev.pack(_DEVICE_INDEX, indexes[device]) + nldev.pack(_RESOURCE, _QP)
-            with suppress(OSError):  # the device is gone, or its driver has none
-                for answer in nldev.dump(self._socket, _GET, body):
+        with closing(self._connect()) as asked:
+            indexes = _indexes(asked)
+            for gone in self._ports.keys() - ports:
+                del self._ports[gone]
+            self._refused &= ports
+            for port in sorted(ports - self._ports.keys() - self._refused):
+                if port[0] in indexes:
+                    self._switch_on(asked, port, indexes[port[0]])
+            found: list[Counted] = []
+            for device in sorted({device for device, _ in ports} & indexes.keys()):
+                body = nldev.pack(_DEVICE_INDEX, indexes[device]) + nldev.pack(_RESOURCE, _QP)
+                for answer in nldev.dump(asked, _GET, body):
                     found += (it for it in _read(answer, device) if (device, it.port) in ports)
         return found[:MOST_COUNTERS]
 
     def close(self) -> None:
         """Switches off what was switched on."""
-        if self._socket is None:
+        if not self._ports:
             return
-        for (device, port), index in self._ports.items():
-            try:
-                nldev.ask(self._socket, _SET, _request(index, port) + nldev.pack(_MODE, _AUTO) + nldev.pack(_MASK, 0))
-            except OSError as error:
-                log.warning("counters of queue pairs stay on: %s port %d: %s", device, port, error.strerror)
+        try:
+            with closing(self._connect()) as asked:
+                for (_, port), index in self._ports.items():
+                    request = _request(index, port) + nldev.pack(_MODE, _AUTO)
+                    nldev.ask(asked, _SET, request + nldev.pack(_MASK, 0))
+        except OSError as error:
+            log.warning("counters of queue pairs stay on: %s; see rdma statistic qp mode", error.strerror or error)
         self._ports.clear()
-        self._socket.close()
-        self._socket = None
 
     def _switch_on(self, asked: Socket, port: tuple[str, int], index: int) -> None:
         request = _request(index, port[1])

@@ -90,9 +90,9 @@ def devices(sys: Path) -> dict[str, Path]:
 def read(path: Path) -> Reading:
     """Reads a device: what cannot be read is counted and left out. Raises OSError when the device is gone."""
     unreadable: Counter[str] = Counter()
-    ports = [Port(0, _groups(path, unreadable))]
-    numbers = sorted(int(it.name) for it in _entries(path / "ports")[:MOST_PORTS] if _PORT.fullmatch(it.name))
-    ports += [_port(path, number, len(numbers) == 1, unreadable) for number in numbers]
+    numbers = ports(path)
+    found = [Port(0, _groups(path, unreadable))]
+    found += [_port(path, number, len(numbers) == 1, unreadable) for number in numbers]
     if not path.exists():
         raise FileNotFoundError(errno.ENODEV, "the device is gone", str(path))
     bus_id = (path / "device").resolve().name
@@ -103,9 +103,14 @@ def read(path: Path) -> Reading:
         firmware=text(path / "fw_ver"),
         board_id=text(path / "board_id"),
         hca_type=text(path / "hca_type"),
-        ports=tuple(ports),
+        ports=tuple(found),
         unreadable=unreadable,
     )
+
+
+def ports(path: Path) -> list[int]:
+    """The numbers of a device's ports."""
+    return sorted(int(it.name) for it in _entries(path / "ports")[:MOST_PORTS] if _PORT.fullmatch(it.name))
 
 
 def text(path: Path) -> str:

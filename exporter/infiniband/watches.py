@@ -61,6 +61,10 @@ class Watch:
         """Ends it when its reading ends; does not wait for that."""
         self._closing.set()
 
+    def join(self, seconds: float) -> None:
+        """Waits so long for it to have ended."""
+        self._thread.join(seconds)
+
     def _run(self) -> None:
         while not self._closing.is_set():
             self._begun = time.monotonic()

@@ -141,7 +141,7 @@ def _boot(name: str, address: str, wire: str, environment: Mapping[str, str]) ->
         path.unlink()
     mac = f"52:54:00:77:00:0{address[-1]}"
     command = [
-        PROGRAMS / "vng", "--run", image, "--disable-kvm", "--cpus", "1", "--memory", "1200M", "--name", name,
+        PROGRAMS / "vng", "--run", image, "--disable-kvm", "--cpus", "1", "--memory", "2500M", "--name", name,
         "--rwdir", folder,
         f"--qemu-opts=-netdev socket,id=wire,{wire} -device virtio-net-pci,netdev=wire,mac={mac}",
         "--exec", f"exec bash {REPOSITORY}/tests/rdma/guest.sh {folder} {address}",
