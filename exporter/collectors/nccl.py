@@ -29,6 +29,7 @@ from exporter.nccl.traces import Traces
 from exporter.node import Flag, Node
 from exporter.push import SPANS_DROPPED
 from exporter.resolve.communicators import Member
+from exporter.resolve.on_gpus import OnGpus, Placed
 from exporter.series import SeriesLimit
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
@@ -74,11 +75,12 @@ class Nccl:
             Pace(self._node.settings["slow-call-seconds"]),
             self._node.collectives,
         )
+        self._on_gpus = OnGpus(self._node.gpus, self._node.proc)
         self._layouts = Layouts(self._object.maps["layouts"])
         self._ledger = Ledger[Activity](
             partial(read, self._object.maps, self._kinds.none, self._runs),
             self._clear,
-            self._node.processes,
+            Placed(self._node.processes, self._on_gpus),
             self._node.proc,
         )
         self._probes = Probes(
@@ -107,8 +109,11 @@ class Nccl:
 
     def _of_processes(self) -> Iterator[Sample]:
         members: list[Member] = []
+        self._on_gpus.refresh()
         processes = self._ledger.processes()
         for process in processes:
+            if not process.ended:
+                self._on_gpus.places(process.pid, {it.device for it in process.activity.communicators})
             yield from samples(process, self._kinds, self._node.clock.wall_ns, self._returns)
             for it in process.activity.communicators:
                 members.append(Member(process.pid, comm_hash(it.hash), it.rank, it.nranks))
@@ -153,6 +158,7 @@ class Nccl:
         self._object.programs["forget"].run(struct.pack("=Q", pid))
         self._object.maps["covered"].delete(pid)
         self._node.collectives.forget(pid)
+        self._on_gpus.forget(pid)
 
     def _hooks_of(self, library: Library) -> Mapping[str, Sequence[Hook]]:
         """Of what only passes calls on to NCCL (a tracer's library, say) nothing is hooked: its calls arrive there."""
@@ -179,7 +185,9 @@ class Nccl:
         yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "nccl_rate_limit"})
 
     def _receive(self, record: Any) -> None:
-        self._node.spans(self._spans.span(record, self._node.processes.labels(record.tgid)))
+        labels = self._node.processes.labels(record.tgid)
+        gpu = self._on_gpus.last(record.tgid, record.who.device + 1 if record.who.hash else 0)
+        self._node.spans(self._spans.span(record, {**labels, **gpu}))
 
 
 def _problem(settings: Mapping[str, Any]) -> str:

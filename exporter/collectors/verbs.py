@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -146,8 +147,9 @@ class Verbs:
         self._attaching.retry()
 
     def _receive(self, record: Any) -> None:
-        labels = self._node.processes.labels(record.tgid)
-        self._node.spans(span_of(record, self._peers, self._node.clock, labels))
+        span = span_of(record, self._peers, self._node.clock, self._node.processes.labels(record.tgid))
+        moved_ns = record.end_ns if record.received else record.begin_ns  # a receive is posted long before
+        self._node.spans(replace(span, links=self._node.collectives.links(record.tgid, moved_ns)))
 
     def _hits(self) -> Mapping[str, int]:
         return {_HITS[key]: count for key, count in self._object.maps["hits"].items()}

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from exporter.model import Labels
+from exporter.node import Processes
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.gpu import Inventory, Place
 
@@ -93,6 +94,21 @@ class OnGpus:
                 return {}
             self._visible[pid] = visible(environ, self._inventory, nodes(self._proc, pid))
         return self._visible[pid]
+
+
+class Placed:
+    """Processes labelled with their GPU too, if they are on one only, as `on_gpus` last knew."""
+
+    def __init__(self, processes: Processes, on_gpus: OnGpus) -> None:
+        self._processes, self._on_gpus = processes, on_gpus
+
+    def labels(self, pid: int) -> Labels:
+        """As Processes.labels, and gpu and gpu_uuid where they are known."""
+        return {**self._processes.labels(pid), **self._on_gpus.last(pid, 0)}
+
+    def forget(self, pid: int) -> None:
+        """As Processes.forget."""
+        self._processes.forget(pid)
 
 
 def visible(environ: bytes, inventory: Inventory, minors: Collection[int] | None) -> Mapping[int, Place]:

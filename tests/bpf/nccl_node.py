@@ -11,6 +11,7 @@ from exporter.bpf.targets import Targets
 from exporter.collectors.nccl import FLAGS, Nccl
 from exporter.model import Span
 from exporter.node import Node
+from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
 from tests.bpf.cuda_node import BUILD, WITHIN, Observed, Script, build_standins, eventually, started
 
@@ -51,14 +52,14 @@ class NcclNode(Observed):
 
 
 @contextmanager
-def observe(**settings: Any) -> Iterator[NcclNode]:
+def observe(gpus: Gpus | None = None, **settings: Any) -> Iterator[NcclNode]:
     """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
     spans: list[Span] = []
     targets = Targets()
     defaults = {flag.name: flag.default for flag in FLAGS}
     chosen = {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
-    node = Node(defaults | chosen, ProcessTable(), targets, spans.append)
+    node = Node(defaults | chosen, ProcessTable(), targets, spans.append, gpus=gpus or Gpus())
     nccl = Nccl(node)
     nccl.start()
     try:

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from exporter.model import Span
+from exporter.nvml.gpus import Gpus
+from exporter.nvml.snapshot import Process
 from tests.bpf.nccl_node import NcclNode, Rank, build_standins, eventually, observe, started
+from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -53,6 +56,25 @@ def test_all_ranks_share_the_traces(observed: NcclNode) -> None:
                 assert (1, 3) == (len({it.trace_id for it in same}), len({it.span_id for it in same}))
                 assert ["", same[0].span_id, same[0].span_id] == [it.parent_id for it in same]
         assert 50 == len({it.trace_id for it in by_rank[0] + calls(observed, job[0], 50)}) - 1
+
+
+def test_the_gpu_of_a_rank() -> None:
+    """Series and spans of a process name its GPU once NVML tells it, and the series stay when it has ended."""
+    build_standins()
+    gpus, listed = Gpus(), list[Process]()
+    gpus.serve(lambda: snapshot(gpu(0), gpu(1, processes=tuple(listed))), lambda seconds: True)
+    with observe(gpus) as observed:
+        with ranks(observed, 1) as (rank,):
+            rank.run("reduce_all(c, 1)")
+            assert 1 == observed.value("nccl_collective_calls_total", rank.pid)
+            listed.append(Process(rank.pid, "compute", 100))
+            observed.samples()
+            rank.run("reduce_all(c, 1)")
+            assert 2 == observed.value("nccl_collective_calls_total", rank.pid, gpu="1", gpu_uuid=WHOLE.format(1))
+            before, after = calls(observed, rank, 2)
+            assert (None, "1") == (before.process.get("gpu"), after.process.get("gpu"))
+        eventually(lambda: rank.pid not in observed.nccl._ledger, "ended")
+        assert 2 == observed.value("nccl_collective_calls_total", rank.pid, gpu="1")
 
 
 def test_a_late_rank(observed: NcclNode) -> None:
