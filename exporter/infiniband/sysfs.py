@@ -151,7 +151,7 @@ def _netdev(device: Path, port: Path, number: int, only: bool) -> str:
     Only one of the same PCI function counts: what sits above it (a bond, a VLAN) does not count pauses.
     """
     own = {it.name for it in _entries(device / "device/net") if _INTERFACE.fullmatch(it.name)}
-    for index in range(_GIDS_LOOKED_AT):
+    for index in range(_GIDS_LOOKED_AT if own else 0):
         name = text(port / "gid_attrs/ndevs" / str(index))
         if name in own:
             return name

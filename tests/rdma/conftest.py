@@ -68,6 +68,7 @@ def sides() -> Iterator[tuple[Side, Side]]:
         sides = tuple(Side(host, _exporter(host)) for host in both)
         for side in sides:
             _await(side)
+            side.host.begin(f"exec ib_write_bw --ib-dev={rig.DEVICE} --port=20000")
         for side in sides:
             _attached(side)
         yield sides[0], sides[1]
@@ -104,13 +105,12 @@ def _exporter(host: Host) -> Command:
 
 
 def _attached(side: Side) -> None:
-    """Has a program that waits for ever map the providers, until all that is wanted of them is attached to.
+    """Until the provider is attached to that a program which waits for ever has mapped.
 
     Emulated, that takes many seconds in which a program of the tests would come and go.
     """
     if "--collector.verbs" not in side.exporter.text:
         return
-    side.host.begin(f"exec ib_write_bw --ib-dev={rig.DEVICE} --port=20000")
     until, before = time.monotonic() + START_SECONDS, None
     while True:
         found = side.scrape().get("accel_exporter_probe_attached", probe="verbs")
