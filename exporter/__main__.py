@@ -46,7 +46,7 @@ def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any])
     memory.share_one_arena()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be followed, it must not end us
     plan = otlp.plan(chosen.otlp, os.environ)
-    statistics = _statistics() if chosen.bpf_stats else None
+    statistics = _statistics() if chosen.bpf_stats or "custom" in chosen.collectors else None
     if not chosen.privileges_keep:
         _drop_capabilities(chosen)
     missing = privileges.missing()
@@ -75,7 +75,7 @@ def _statistics() -> libbpf.Link | None:
     try:
         return libbpf.run_time_statistics()
     except BpfError as error:
-        logger.warning("--bpf.stats has no effect: %s", error)
+        logger.warning("the kernel does not time BPF programs: %s", error)
         return None
 
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,13 +28,22 @@ _PR_SET_PDEATHSIG = 1
 class ChildProcess:
     """Runs `python -m MODULE ARGUMENT`, which finds this package and what is in `places`, and no other packages.
 
+    Another `command` takes the place of `python -m MODULE`; it inherits the descriptors of `share`.
     The thread that makes this must outlive it: the kernel kills the child when it ends (die_with_parent).
     """
 
-    def __init__(self, module: str, argument: str, places: Iterable[Path]) -> None:
+    def __init__(
+        self,
+        module: str,
+        argument: str,
+        places: Iterable[Path] = (),
+        command: Sequence[str] = (),
+        share: Collection[int] = (),
+    ) -> None:
         found = [Path(exporter.__file__).parents[1], *places]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-S", "-m", module, argument],
+            [*(command or (sys.executable, "-P", "-S", "-m", module)), argument],
+            pass_fds=share,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -23,6 +23,7 @@ GROUPS = {
     "path": "Where this node's files are",
     "collectors": "Collectors",
     "allocation": "Whom GPUs are given to",
+    "custom": "Probes of your own, by bcc",
     "dcgm": "In place of dcgm-exporter, and beside DCGM",
 }
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.elf import Elf
 from exporter.bpf.hooks import Hook, Hooked, Place, State, find_places
-from exporter.bpf.libbpf import Link, Object
+from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library
 from exporter.bpf.placement import place as cheapest_place
 from exporter.bpf.safety import Protection
@@ -68,6 +68,13 @@ MOST_SYMBOLS = 100_000
 """A file with more is not searched for functions that should be in the table: it would take seconds."""
 
 
+class Programs(Protocol):
+    """Loaded programs by name; an Object is one."""
+
+    @property
+    def programs(self) -> Mapping[str, Program]: ...
+
+
 class Listener(Protocol):
     """Wants to know of the processes that use a probed library; called in the targets' thread, after the probes."""
 
@@ -100,7 +107,7 @@ class Probes:
     def __init__(
         self,
         name: str,
-        object: Object,
+        object: Programs,
         table: Mapping[str, Sequence[Hook]],
         *,
         hits: Callable[[], Mapping[str, int]],

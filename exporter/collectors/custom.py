@@ -1,0 +1,183 @@
+"""Probes that this site defines: a folder of C files for bcc, each with a YAML file."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from exporter.bpf.events import EVENTS_LOST
+from exporter.bpf.safety import protection
+from exporter.bpf.status import SOURCE_AGE
+from exporter.custom import folder, headers, metrics
+from exporter.custom.attach import Attacher
+from exporter.custom.child import Options
+from exporter.custom.decode import Cgroups, Decoder
+from exporter.custom.definition import Definition, Reading
+from exporter.custom.folder import FolderError, Refused, Source
+from exporter.custom.messages import Records, Shape
+from exporter.custom.probe import Probe, View
+from exporter.custom.samples import samples
+from exporter.custom.spans import span
+from exporter.model import Metric, Sample, Unavailable
+from exporter.node import Node
+from exporter.options import Option, SettingsError, Value
+from exporter.series import SeriesLimit
+
+DIR, PYTHON, HEADERS, INTERVAL = "custom.dir", "custom.python", "custom.kernel-headers", "custom.interval"
+SPANS, SERIES = "custom.spans-per-second", "custom.series-limit"
+OPTIONS = (
+    Option(
+        DIR, "", "folder of probes of your own: NAME.c for bcc with NAME.yaml; empty: none", "custom", metavar="DIR"
+    ),
+    Option(PYTHON, "/usr/bin/python3", "the Python that has bcc, which compiles them", "custom", metavar="FILE"),
+    Option(HEADERS, "", "the kernel's headers; empty: /lib/modules/RELEASE/build", "custom", metavar="DIR"),
+    Option(INTERVAL, 5.0, "between two readings of their maps", "custom", duration=True),
+    Option(SPANS, 100, "spans at most of each; what exceeds it is dropped and counted", "custom"),
+    Option(SERIES, 5_000, "series at most of each; what exceeds it is folded into series with overflow=true", "custom"),
+)
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+
+log = logging.getLogger(__name__)
+
+
+def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
+    """Off without a folder. What is in it counts as a setting: a reload follows files that came, changed or went."""
+    if not values[DIR]:
+        return None
+    interval, series = values[INTERVAL], values[SERIES]
+    assert isinstance(interval, float) and isinstance(series, int)
+    if not 0.1 <= interval <= 3600 or not series:
+        raise SettingsError(f"{INTERVAL} has to be from 100ms to 1h, and {SERIES} 1 or more")
+    return {**values, "files": folder.fingerprint(Path(str(values[DIR])))}
+
+
+def create(node: Node) -> Custom:
+    return Custom(node)
+
+
+class Custom:
+    """All probes of the folder, each with a child process of its own."""
+
+    name = "custom"
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._settings = node, node.settings
+        self._decoder = Decoder(node.processes.labels, Cgroups(node.sys / "fs/cgroup"))
+        self._probes: list[Probe] = []
+        self._limits: dict[str, SeriesLimit] = {}
+        self._refused: list[Refused] = []
+
+    def start(self) -> None:
+        """Compiles in the background. Unavailable where the folder is not to be trusted, or there are no headers."""
+        settings = self._settings
+        try:
+            found = folder.load(Path(settings[DIR]))
+        except FolderError as error:
+            raise Unavailable(str(error)) from error
+        options = Options(
+            settings[PYTHON], headers.find(settings[HEADERS]), settings[INTERVAL], settings[SPANS], str(self._node.proc)
+        )
+        self._refused = [it for it in found if isinstance(it, Refused)]
+        for refused in self._refused:
+            log.warning("the custom probe %s is not loaded: %s", refused.name, refused.reason)
+        compiling = threading.Semaphore()
+        self._probes = [self._probe(it, options, compiling) for it in found if isinstance(it, Source)]
+        self._limits = {
+            it.definition.name: SeriesLimit(f"custom_{it.definition.name}", settings[SERIES]) for it in self._probes
+        }
+        for probe in self._probes:
+            if probe.attacher.symbols:
+                self._node.targets.want(probe.attacher)
+            probe.start()
+
+    def collect(self) -> Iterator[Sample]:
+        for probe in self._probes:
+            view, name = probe.view, probe.definition.name
+            found = (it for reading in probe.definition.readings for it in self._read(reading, view))
+            yield from self._limits[name].apply(found)
+            yield from probe.attacher.collect()
+            yield from _about(probe, view)
+        for refused in self._refused:
+            yield metrics.UP.sample(0, {"probe": refused.name})
+
+    def problems(self) -> Iterator[str]:
+        """What does not run, is not attached or is full, and why; for the landing page."""
+        for refused in self._refused:
+            yield f"{refused.name}: {refused.reason}"
+        for probe in self._probes:
+            view, name = probe.view, probe.definition.name
+            if view.problem:
+                yield f"{name}: {view.problem}"
+            for event, reason in view.tracepoints.items():
+                if reason:
+                    yield f"{name}: tracepoint {event}: {reason}"
+            for state in probe.attacher.states():
+                if not state.attached:
+                    yield f"{name}: {state.symbol} in {state.library}: {state.reason}"
+            for map, rows in view.rows.items():
+                if "Hash" in view.shapes[map].kind and rows.entries >= view.shapes[map].entries:
+                    yield f"{name}: its map {map} is full with {rows.entries} keys: nothing is counted for new ones"
+
+    def settle(self, seconds: float) -> bool:
+        """Waits until each probe was read once or has failed; False when that takes longer."""
+        until = time.monotonic() + seconds
+        return all(probe.settled.wait(max(0.0, until - time.monotonic())) for probe in self._probes)
+
+    def close(self) -> None:
+        for probe in self._probes:
+            probe.close()
+
+    def _probe(self, source: Source, options: Options, compiling: threading.Semaphore) -> Probe:
+        trial = self._node.trial
+        attacher = Attacher(
+            source.definition,
+            protection=partial(protection, self._node.proc),
+            returns_allowed=trial.returns_allowed,
+            costs=lambda: trial.costs,
+            started=self._node.processes.labels,
+        )
+        return Probe(source, options, attacher, compiling, partial(self._receive, source.definition))
+
+    def _read(self, reading: Reading, view: View) -> Iterator[Sample]:
+        return samples(reading, view.shapes, view.rows, self._decoder)
+
+    def _receive(self, definition: Definition, records: Records, shape: Shape) -> None:
+        for it in definition.spans:
+            for row in records.rows if it.buffer == records.buffer else ():
+                made = span(it, shape.value or {}, row, self._node.clock, self._node.processes.labels)
+                if made:
+                    self._node.spans(made)
+
+
+def _about(probe: Probe, view: View) -> Iterator[Sample]:
+    """The exporter's own metrics about one probe."""
+    name = probe.definition.name
+    labels = {"probe": name}
+    yield metrics.UP.sample(int(not view.problem), labels)
+    for reason, count in probe.ends().items():
+        yield metrics.STARTS.sample(count, labels | {"reason": reason})
+    resident, seconds = probe.process()
+    yield metrics.PROCESSOR.sample(seconds, labels)
+    if resident is not None:
+        yield metrics.RESIDENT.sample(resident, labels)
+    for event, reason in view.tracepoints.items():
+        yield metrics.TRACEPOINT.sample(int(not reason), labels | {"tracepoint": event})
+    for map, rows in view.rows.items():
+        if "Hash" in view.shapes[map].kind:
+            yield metrics.ENTRIES.sample(rows.entries, labels | {"map": map})
+            yield metrics.LIMIT.sample(view.shapes[map].entries, labels | {"map": map})
+            yield metrics.UNREAD.sample(rows.left_out, labels | {"map": map})
+    if view.at:
+        yield SOURCE_AGE.sample(time.monotonic() - view.at, {"source": f"custom_{name}"})
+    for buffer, lost in view.lost.items():
+        yield EVENTS_LOST.sample(lost, {"stream": f"custom_{name}_{buffer}"})
+    yield metrics.LIMITED.sample(view.limited, labels)
+    lost_map = probe.definition.lost
+    if lost_map and lost_map in view.rows:
+        counted = [value for key, value in view.rows[lost_map].rows if key == 0]
+        yield metrics.LOST.sample(counted[0] if counted else 0, labels)

@@ -1,0 +1,139 @@
+"""The folder of a site's probes: which are there, and whether nobody but root can have written them."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from exporter.custom.definition import Definition
+from exporter.custom.parse import DefinitionError, parse
+
+MOST_PROBES = 16
+MOST_BYTES = 262_144
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class FolderError(ValueError):
+    """The folder, or a file of it, cannot be used: why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A probe that can be compiled: what it means and its C text, read once from the files that were examined."""
+
+    definition: Definition
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A probe that cannot, and why."""
+
+    name: str
+    reason: str
+
+
+def fingerprint(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """Changes when a file of the folder is added, changed or removed; empty when it cannot be read."""
+    try:
+        found = [(it.name, it.stat(follow_symlinks=False)) for it in os.scandir(folder) if _stem(it.name)]
+    except OSError:
+        return ()
+    return tuple(sorted((name, it.st_ino, it.st_mtime_ns, it.st_size) for name, it in found))
+
+
+def load(folder: Path, owner: int = 0) -> list[Source | Refused]:
+    """Every probe of the folder, by name. Raises FolderError when the folder itself is not to be trusted.
+
+    `owner` is the only user whose files are.
+    """
+    try:
+        resolved = folder.resolve(strict=True)
+        for place in (resolved, *resolved.parents):
+            _check_place(place, resolved, owner)
+        descriptor = os.open(resolved, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (OSError, RuntimeError) as error:
+        raise FolderError(f"{folder} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        names = {it.name for it in os.scandir(descriptor)}
+        stems = sorted({Path(it).stem for it in names if it.endswith((".c", ".yaml"))})
+        found = [_load(descriptor, stem, names, owner) for stem in stems[:MOST_PROBES]]
+        found += [Refused(_shown(stem), f"only {MOST_PROBES} probes are loaded") for stem in stems[MOST_PROBES:]]
+        return [*_without_doubles(found)]
+    finally:
+        os.close(descriptor)
+
+
+def _load(folder: int, stem: str, names: set[str], owner: int) -> Source | Refused:
+    try:
+        if not _NAME.fullmatch(stem):
+            raise FolderError("a probe's name is up to 48 small letters, digits and underscores, a letter first")
+        for name in (f"{stem}.c", f"{stem}.yaml"):
+            if name not in names:
+                raise FolderError(f"there is no {name} beside its other file")
+        meaning, text = (_read(folder, f"{stem}{suffix}", owner) for suffix in (".yaml", ".c"))
+        return Source(parse(stem, meaning), text)
+    except (FolderError, DefinitionError) as error:
+        return Refused(_shown(stem), str(error))
+
+
+def _without_doubles(found: list[Source | Refused]) -> Iterator[Source | Refused]:
+    """One probe may not have a metric of another."""
+    first: dict[str, str] = {}
+    for it in found:
+        if isinstance(it, Source):
+            names = [reading.metric.name.replace(".", "_") for reading in it.definition.readings]
+            other = next((name for name in names if name in first), "")
+            if other:
+                yield Refused(it.definition.name, f"its metric {other} is declared in {first[other]}.yaml too")
+                continue
+            first.update(dict.fromkeys(names, it.definition.name))
+        yield it
+
+
+def _check_place(place: Path, folder: Path, owner: int) -> None:
+    """Who can write a folder can replace what is in it; in a sticky one, only what is their own."""
+    found = place.stat()
+    if found.st_uid not in (0, owner):
+        raise FolderError(f"{place} does not belong to root, so what is in it is not loaded: chown root {place}")
+    if found.st_mode & _WRITABLE and (place == folder or not found.st_mode & stat.S_ISVTX):
+        raise FolderError(f"others than root can write in {place}, so nothing is loaded: chmod go-w {place}")
+
+
+def _read(folder: int, name: str, owner: int) -> str:
+    """The text of a file, examined and read through one descriptor: no other file can take its place meanwhile."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        raise FolderError(f"{name} cannot be opened ({error.strerror}); it has to be a file, no link") from error
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise FolderError(f"{name} is not a file")
+        if found.st_uid != owner:
+            raise FolderError(f"{name} does not belong to root: chown root it")
+        if found.st_mode & _WRITABLE:
+            raise FolderError(f"others than root can write {name}: chmod go-w it")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise FolderError(f"{name} is larger than {MOST_BYTES} bytes")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FolderError(f"{name} is not UTF-8 text (byte {error.start})") from error
+    if "\0" in text:
+        raise FolderError(f"{name} holds a zero byte")
+    return text
+
+
+def _stem(name: str) -> str:
+    return Path(name).stem if name.endswith((".c", ".yaml")) else ""
+
+
+def _shown(stem: str) -> str:
+    return stem[:48].encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,77 @@
+"""What the exporter tells of the custom probes themselves; their own metrics are named in their YAML files."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+UP = Metric(
+    "accel_exporter.custom.up",
+    "1 while the custom probe is compiled, loaded and read, else 0; the landing page says why not.",
+    Kind.GAUGE,
+    labels=("probe",),
+)
+STARTS = Metric(
+    "accel_exporter.custom.restarts",
+    "Times the process that runs a custom probe was replaced. reason=refused: it does not compile or load, or is not "
+    "as its YAML file says; failed: it could not be started; crashed: a signal ended it; ended: it ended by itself; "
+    "stalled: it said nothing for too long.",
+    Kind.COUNTER,
+    labels=("probe", "reason"),
+)
+RESIDENT = Metric(
+    "accel_exporter.custom.memory.resident",
+    "Memory of the process that runs a custom probe, its compiler included.",
+    Kind.GAUGE,
+    unit="By",
+    labels=("probe",),
+)
+PROCESSOR = Metric(
+    "accel_exporter.custom.cpu",
+    "Processor time of the process that runs a custom probe, compiling included; what its BPF programs take from "
+    "others is accel_exporter_probe_run_seconds_total.",
+    Kind.COUNTER,
+    unit="s",
+    labels=("probe",),
+)
+RUNS = Metric(
+    "accel_exporter.custom.runs",
+    "Runs of a program that custom probes attach to libraries; only while the kernel's BPF statistics are switched on.",
+    Kind.COUNTER,
+    labels=("probe", "program"),
+)
+TRACEPOINT = Metric(
+    "accel_exporter.custom.tracepoint.attached",
+    "1 if the custom probe is attached to this tracepoint of the kernel, else 0; the landing page says why not.",
+    Kind.GAUGE,
+    labels=("probe", "tracepoint"),
+)
+ENTRIES = Metric(
+    "accel_exporter.custom.map.entries",
+    "Keys in a map of a custom probe when it was last read. A hash map that is full counts nothing for new keys.",
+    Kind.GAUGE,
+    labels=("probe", "map"),
+)
+LIMIT = Metric(
+    "accel_exporter.custom.map.max_entries",
+    "Keys that the map has room for.",
+    Kind.GAUGE,
+    labels=("probe", "map"),
+)
+UNREAD = Metric(
+    "accel_exporter.custom.map.unread",
+    "Keys of the map beyond the 10,000 that are read, when it was last read.",
+    Kind.GAUGE,
+    labels=("probe", "map"),
+)
+LOST = Metric(
+    "accel_exporter.custom.lost",
+    "What the custom probe's program says that it could not keep: the map that its YAML file names under `lost`.",
+    Kind.COUNTER,
+    labels=("probe",),
+)
+LIMITED = Metric(
+    "accel_exporter.custom.records.limited",
+    "Records of a custom probe's buffers beyond --custom.spans-per-second: they became no spans.",
+    Kind.COUNTER,
+    labels=("probe",),
+)

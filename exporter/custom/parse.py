@@ -1,0 +1,266 @@
+"""A site's YAML file as a Definition. Whatever is wrong with it is one sentence with file and line."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import yaml
+
+from exporter.custom.definition import As, Definition, Histogram, Hooked, Label, Reading, SpanOf, Tracepoint, Usdt
+from exporter.model import PROCESS_LABELS, Kind, Metric
+
+T = TypeVar("T")
+MOST_ITEMS, MOST_LABELS, MOST_VALUES, MOST_BUCKETS = 64, 16, 1024, 64
+OURS = ("accel_exporter", "gpu", "rdma", "nccl", "process", "python", "up", "scrape", "node", "dcgm_fi", "target")
+"""First words of names that the exporter, Prometheus and their neighbours use."""
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
+_SYMBOL = re.compile(r"[A-Za-z0-9_.$@]{1,1024}", re.ASCII)
+_PATTERN = re.compile(r"[A-Za-z0-9_.+*?\[\]/-]{1,256}", re.ASCII)
+_METRIC = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+", re.ASCII)
+_LABEL = re.compile(r"(?!__)[a-z_][a-z0-9_]{0,63}", re.ASCII)
+_ATTRIBUTE = re.compile(r"[a-z][a-z0-9_.]{0,127}", re.ASCII)
+_UNIT = re.compile(r"[A-Za-z0-9/{}%_.*-]{0,32}", re.ASCII)
+_EVENT = re.compile(r"[A-Za-z0-9_]{1,64}:[A-Za-z0-9_]{1,128}", re.ASCII)
+_TEXT = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f]{1,500}")
+_LINE = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
+_TAKEN = frozenset({*PROCESS_LABELS, "overflow", "le", "job", "instance"})
+
+
+class DefinitionError(ValueError):
+    """The file is no sound definition: where, and what would be right."""
+
+
+def parse(name: str, text: str) -> Definition:
+    """The definition in a YAML text; `name` is its file's stem. Raises DefinitionError."""
+    try:
+        root = yaml.SafeLoader(text).get_single_node()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise DefinitionError(f"{name}.yaml{line}: not valid YAML: {getattr(error, 'problem', error)}") from error
+    except RecursionError as error:
+        raise DefinitionError(f"{name}.yaml is nested too deep") from error
+    if root is None:
+        raise DefinitionError(f"{name}.yaml is empty: it has to name probes and metrics")
+    return _definition(name, _Mapping(f"{name}.yaml", "the file", root))
+
+
+class _Value:
+    """A scalar of the file, which knows where it stands."""
+
+    def __init__(self, file: str, what: str, node: yaml.Node) -> None:
+        self.where = f"{file}:{node.start_mark.line + 1}: {what}"
+        if not isinstance(node, yaml.ScalarNode):
+            raise DefinitionError(f"{self.where} has to be one value")
+        self._node = node
+
+    def text(self, pattern: re.Pattern[str], expected: str) -> str:
+        value: str = self._node.value
+        if not pattern.fullmatch(value):
+            raise DefinitionError(f"{self.where}: {value[:80]!r} is not {expected}")
+        return value
+
+    def choice(self, choices: Sequence[str]) -> str:
+        if self._node.value not in choices:
+            raise DefinitionError(f"{self.where}: {self._node.value[:80]!r} is not one of {', '.join(choices)}")
+        return str(self._node.value)
+
+    def number(self, least: float, most: float) -> float:
+        try:
+            value = float(self._node.value)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise DefinitionError(f"{self.where}: {self._node.value[:80]!r} is not a number from {least:g} to {most:g}")
+        return value
+
+    def integer(self, least: int, most: int) -> int:
+        value = self.number(least, most)
+        if value != int(value):
+            raise DefinitionError(f"{self.where}: {self._node.value[:80]!r} is not a whole number")
+        return int(value)
+
+    def switch(self) -> bool:
+        return self.choice(("true", "false")) == "true"
+
+
+class _Mapping:
+    """A mapping of the file: its keys are taken one by one, and `end` objects to what is left."""
+
+    def __init__(self, file: str, what: str, node: yaml.Node) -> None:
+        self._file, self._what = file, what
+        self.where = f"{file}:{node.start_mark.line + 1}: {what}"
+        if not isinstance(node, yaml.MappingNode):
+            raise DefinitionError(f"{self.where} has to be a mapping of names to values")
+        self._nodes: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.value in self._nodes:
+                raise DefinitionError(f"{file}:{key.start_mark.line + 1}: {what} names a key twice, or no name")
+            self._nodes[key.value] = value
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._nodes
+
+    def __getitem__(self, key: str) -> _Value:
+        if key not in self._nodes:
+            raise DefinitionError(f"{self.where} lacks the key {key!r}")
+        return _Value(self._file, key, self._nodes.pop(key))
+
+    def text(self, key: str, pattern: re.Pattern[str], expected: str, default: str = "") -> str:
+        return self[key].text(pattern, expected) if key in self._nodes else default
+
+    def mapping(self, key: str) -> _Mapping:
+        if key not in self._nodes:
+            raise DefinitionError(f"{self.where} lacks the key {key!r}")
+        return _Mapping(self._file, key, self._nodes.pop(key))
+
+    def items(self, most: int) -> Iterator[tuple[str, _Value]]:
+        """Every key that is left, with its value."""
+        if len(self._nodes) > most:
+            raise DefinitionError(f"{self.where} has more than {most} entries")
+        for key, node in self._nodes.items():
+            yield key, _Value(self._file, f"{self._what} {key[:80]}", node)
+
+    def each(self, key: str, make: Callable[[_Mapping], T], most: int = MOST_ITEMS) -> tuple[T, ...]:
+        """What `make` gives for each mapping of a list; nothing if there is no such key."""
+        node = self._nodes.pop(key, None)
+        if node is None:
+            return ()
+        if not isinstance(node, yaml.SequenceNode):
+            raise DefinitionError(f"{self._file}:{node.start_mark.line + 1}: {key} has to be a list")
+        if len(node.value) > most:
+            raise DefinitionError(f"{self._file}:{node.start_mark.line + 1}: {key} has more than {most} entries")
+        made = []
+        for number, item in enumerate(node.value, 1):
+            mapping = _Mapping(self._file, f"{key} {number}", item)
+            made.append(make(mapping))
+            mapping.end()
+        return tuple(made)
+
+    def end(self) -> None:
+        for key, node in self._nodes.items():
+            raise DefinitionError(f"{self._file}:{node.start_mark.line + 1}: {self._what} has no key {key[:80]!r}")
+
+
+def _definition(name: str, root: _Mapping) -> Definition:
+    description = root.text("description", _LINE, "one line of text")
+    probes = root.each("probes", _probe)
+    if not probes:
+        raise DefinitionError(f"{name}.yaml names no probes: it needs a list of uprobe, uretprobe, usdt or tracepoint")
+    readings = root.each("metrics", _reading)
+    spans = root.each("spans", _span)
+    if not readings and not spans:
+        raise DefinitionError(f"{name}.yaml has neither metrics nor spans: nothing would come of its probes")
+    lost = root.text("lost", _IDENTIFIER, "the name of a map")
+    root.end()
+    names = [it.metric.name for it in readings]
+    for twice in {it for it in names if names.count(it) > 1}:
+        raise DefinitionError(f"{name}.yaml declares the metric {twice} twice")
+    hooks = tuple(it for it in probes if isinstance(it, Hooked))
+    usdt = tuple(it for it in probes if isinstance(it, Usdt))
+    tracepoints = tuple(it for it in probes if isinstance(it, Tracepoint))
+    return Definition(name, description, hooks, usdt, tracepoints, readings, spans, lost)
+
+
+def _probe(it: _Mapping) -> Hooked | Usdt | Tracepoint:
+    kinds = [kind for kind in ("uprobe", "uretprobe", "usdt", "tracepoint") if kind in it]
+    if len(kinds) != 1:
+        raise DefinitionError(f"{it.where} has to have one of the keys uprobe, uretprobe, usdt, tracepoint")
+    kind = kinds[0]
+    if kind == "tracepoint":
+        event = it[kind].text(_EVENT, "a tracepoint such as block:block_rq_issue")
+        return Tracepoint(event, it.text("program", _IDENTIFIER, "the name of a function in the C file"))
+    if kind == "usdt":
+        probe = it[kind].text(_EVENT, "a USDT probe such as python:gc__start")
+        return Usdt(probe, _library(it), _program(it))
+    symbol = it[kind].text(_SYMBOL, "the name of a function, as `nm -D` prints it")
+    paired = "paired" in it and it["paired"].switch()
+    if paired and kind == "uretprobe":
+        raise DefinitionError(f"{it.where}: paired is for a uprobe that serves a uretprobe")
+    return Hooked(symbol, _library(it), _program(it), kind == "uretprobe", paired)
+
+
+def _library(it: _Mapping) -> str:
+    return it["library"].text(_PATTERN, "a file's name or path, or a shell pattern of it")
+
+
+def _program(it: _Mapping) -> str:
+    return it["program"].text(_IDENTIFIER, "the name of a function in the C file")
+
+
+def _reading(it: _Mapping) -> Reading:
+    name = it["name"].text(_METRIC, "a metric's name with a prefix of your own, such as site.cache.size")
+    if len(name) > 200 or name.split(".")[0] in OURS:
+        raise DefinitionError(f"{it.where}: names that begin with {name.split('.')[0]} are taken; use your own prefix")
+    kind = Kind(it["type"].choice([kind.value for kind in Kind]))
+    help = it["help"].text(_TEXT, "a text of up to 500 characters")
+    unit = it.text("unit", _UNIT, "a unit in UCUM, such as By, s or {request}")
+    map = it["map"].text(_IDENTIFIER, "the name of a map")
+    field = it.text("value", _IDENTIFIER, "the name of a field")
+    scale = it["scale"].number(1e-15, 1e15) if "scale" in it else 1.0
+    labels = _unique(it, it.each("labels", lambda label: _label(label, _LABEL), MOST_LABELS))
+    histogram = _histogram(it) if kind is Kind.HISTOGRAM else None
+    own = tuple(label.name for label in labels if label.decode != "pid")
+    own = tuple(dict.fromkeys([*own, *(["slurm_job_id"] if any(it.decode == "cgroup" for it in labels) else [])]))
+    metric = Metric(name, help, kind, unit, own, process=any(label.decode == "pid" for label in labels))
+    return Reading(metric, map, field, scale, labels, histogram)
+
+
+def _histogram(it: _Mapping) -> Histogram:
+    log2 = it["buckets"].choice(("log2", "linear")) == "log2"
+    slot = it.text("slot", _IDENTIFIER, "the name of a field of the key")
+    count = it["count"].integer(1, MOST_BUCKETS) if "count" in it else 32
+    width = 1.0 if log2 else it["width"].number(1e-15, 1e15)
+    if "sum" not in it:
+        raise DefinitionError(
+            f"{it.where} lacks the key 'sum': name the map that adds up what was observed, for slots do not tell it"
+        )
+    sum_map = it["sum"].text(_IDENTIFIER, "the name of a map")
+    return Histogram(log2, slot, count, width, sum_map, it.text("sum_value", _IDENTIFIER, "the name of a field"))
+
+
+def _span(it: _Mapping) -> SpanOf:
+    field = "the name of a field of the record"
+    slow = it["slow"].number(0, 1e9) if "slow" in it else 0.0
+    return SpanOf(
+        it["buffer"].text(_IDENTIFIER, "the name of a ring or perf buffer"),
+        it["name"].text(_LINE, "one line of up to 100 characters"),
+        it["start"].text(_IDENTIFIER, field),
+        it["end"].text(_IDENTIFIER, field),
+        it.text("pid", _IDENTIFIER, field),
+        it.text("error", _IDENTIFIER, field),
+        round(slow * 1e9),
+        _unique(it, it.each("attributes", lambda label: _label(label, _ATTRIBUTE), MOST_LABELS)),
+    )
+
+
+def _label(it: _Mapping, names: re.Pattern[str]) -> Label:
+    field = it.text("field", _IDENTIFIER, "the name of a field of the key")
+    decode: As = "number"
+    if "as" in it:
+        said = it["as"].choice(("number", "hex", "string", "enum", "pid", "cgroup"))
+        decode = said  # type: ignore[assignment]
+    values = {}
+    if decode == "enum":
+        for key, value in it.mapping("values").items(MOST_VALUES):
+            try:
+                number = int(key, 0)
+            except ValueError:
+                raise DefinitionError(f"{value.where}: {key[:80]!r} is not a number") from None
+            values[number] = value.text(_LINE, "one line of up to 100 characters")
+    default = {"pid": "pid", "cgroup": "cgroup"}.get(decode, "")
+    name = it.text("name", names, "a name in small letters", default) or field
+    if decode == "pid" and name != "pid" or decode != "pid" and name in _TAKEN or not names.fullmatch(name):
+        raise DefinitionError(f"{it.where}: a label cannot be called {name!r}; give another name")
+    return Label(name, field, decode, values)
+
+
+def _unique(it: _Mapping, labels: tuple[Label, ...]) -> tuple[Label, ...]:
+    names = [label.name for label in labels]
+    if len({*names}) < len(names):
+        raise DefinitionError(f"{it.where} has two labels or attributes of one name")
+    return labels

@@ -1,0 +1,35 @@
+"""Programs that another process loaded, held here by their descriptors: what Probes needs of an object."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from exporter.bpf import multi
+from exporter.bpf.libbpf import Program
+
+
+class Loaded(Program):
+    """One of them. Its descriptor is closed by `close`."""
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        self.handle, self.name, self.section = 0, name, "uprobe"
+        self.multi, self.fd = multi.supported(), descriptor
+
+
+class Programs:
+    """Those of one probe, and the map of USDT arguments where it has one (else -1)."""
+
+    def __init__(self, names: Iterable[str], descriptors: Iterable[int]) -> None:
+        left = [*descriptors]
+        self.programs: Mapping[str, Program] = {name: Loaded(name, left.pop(0)) for name in names}
+        self.arguments = left.pop() if left else -1
+
+    def close(self) -> None:
+        """The kernel unloads them once nothing is attached and the child is gone."""
+        for program in self.programs.values():
+            os.close(program.fd)
+            program.fd = -1
+        if self.arguments >= 0:
+            os.close(self.arguments)
+            self.arguments = -1
