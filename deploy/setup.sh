@@ -16,6 +16,7 @@ need() {
     "$@" >/dev/null 2>&1 || missing+=("$package")
 }
 has() { command -v "$1"; }
+any_headers() { test -e "/lib/modules/$(uname -r)/build" || compgen -G "/usr/src/linux-headers-*-common"; }
 
 # Prints the first Python that is recent enough, or fails.
 find_python() {
@@ -55,6 +56,8 @@ if [ "$level" = dev ] || [ "$level" = rdma ]; then
     need openssl has openssl
     need libibverbs-dev test -e /usr/include/infiniband/verbs.h
     need ibverbs-providers test -d /etc/libibverbs.d
+    need python3-bpfcc /usr/bin/python3 -I -c "from bcc import BPF"
+    ! grep -qs '^ID=debian' /etc/os-release || need "linux-headers-cloud-$(dpkg --print-architecture)" any_headers
 fi
 if [ "$level" = rdma ]; then
     need qemu-system-x86 has qemu-system-x86_64

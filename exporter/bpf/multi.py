@@ -15,18 +15,30 @@ from collections.abc import Sequence
 
 ATTACH_TYPE = 48  # BPF_TRACE_UPROBE_MULTI
 _SYSCALL = {"x86_64": 321, "aarch64": 280}
-_PROG_LOAD, _LINK_CREATE = 5, 28
+_PROG_LOAD, LINK_CREATE = 5, 28
 _KPROBE, _RETURN = 2, 1  # BPF_PROG_TYPE_KPROBE, BPF_F_UPROBE_MULTI_RETURN
 
 
-def link(program: int, path: bytes, offsets: Sequence[int], cookies: Sequence[int], returns: bool) -> int:
-    """The descriptor of a new link from a program's descriptor to file offsets. OSError; then nothing is attached."""
+def link(
+    program: int,
+    path: bytes,
+    offsets: Sequence[int],
+    cookies: Sequence[int],
+    returns: bool,
+    semaphores: Sequence[int] = (),
+) -> int:
+    """The descriptor of a new link from a program's descriptor to file offsets. OSError; then nothing is attached.
+
+    `semaphores` are the places in the file of counters that the kernel raises while a point is probed; 0: none.
+    """
     count = len(offsets)
+    counters = (ctypes.c_uint64 * count)(*semaphores) if any(semaphores) else None
     name = ctypes.create_string_buffer(path)
     points, tags = (ctypes.c_uint64 * count)(*offsets), (ctypes.c_uint64 * count)(*cookies)
-    addresses = [ctypes.addressof(name), ctypes.addressof(points), 0, ctypes.addressof(tags)]
+    counted = ctypes.addressof(counters) if counters else 0
+    addresses = [ctypes.addressof(name), ctypes.addressof(points), counted, ctypes.addressof(tags)]
     flags = _RETURN if returns else 0
-    return _bpf(_LINK_CREATE, struct.pack("=4I4Q4I", program, 0, ATTACH_TYPE, 0, *addresses, count, flags, 0, 0))
+    return bpf(LINK_CREATE, struct.pack("=4I4Q4I", program, 0, ATTACH_TYPE, 0, *addresses, count, flags, 0, 0))
 
 
 @functools.cache
@@ -36,7 +48,7 @@ def supported() -> bool:
     name = ctypes.create_string_buffer(b"GPL")
     head = struct.pack("=2I2Q", _KPROBE, 2, ctypes.addressof(exit_zero), ctypes.addressof(name))
     try:
-        program = _bpf(_PROG_LOAD, head + struct.pack("=2IQ2I16s2I", 0, 0, 0, 0, 0, b"", 0, ATTACH_TYPE))
+        program = bpf(_PROG_LOAD, head + struct.pack("=2IQ2I16s2I", 0, 0, 0, 0, 0, b"", 0, ATTACH_TYPE))
     except OSError:
         return False
     try:
@@ -48,7 +60,8 @@ def supported() -> bool:
     return False
 
 
-def _bpf(command: int, attributes: bytes) -> int:
+def bpf(command: int, attributes: bytes) -> int:
+    """The bpf() system call: what it returned. OSError."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     size = len(attributes)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.bpf import multi
+from exporter.bpf import multi, perf
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.native import BpfError, UprobeOptions, check, failure, library
 
@@ -18,10 +18,14 @@ _CLOSERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place to attach to: its offset in the file, and the number the program gets from bpf_get_attach_cookie."""
+    """A place to attach to: its offset in the file, and the number the program gets from bpf_get_attach_cookie.
+
+    `semaphore` is where the file has a counter that the kernel raises while the place is probed (USDT); 0: nowhere.
+    """
 
     offset: int
     cookie: int = 0
+    semaphore: int = 0
 
 
 class AttachError(BpfError):
@@ -65,7 +69,7 @@ def _attach_multi(program: Program, path: str, points: Sequence[Point], returns:
 
 def _multi(program: Program, path: str, points: Sequence[Point], returns: bool) -> int:
     offsets, cookies = [point.offset for point in points], [point.cookie for point in points]
-    return multi.link(program.fd, os.fsencode(path), offsets, cookies, returns)
+    return multi.link(program.fd, os.fsencode(path), offsets, cookies, returns, [it.semaphore for it in points])
 
 
 def _accepted(program: Program, path: str, point: Point, returns: bool) -> bool:
@@ -88,9 +92,11 @@ def _attach_each(program: Program, path: str, points: Sequence[Point], returns: 
 
 
 def _perf(program: Program, path: str, point: Point, returns: bool) -> Link:
+    if not program.handle:
+        return _by_descriptor(program, path, point, returns)
     bpf = library()
     size = ctypes.sizeof(UprobeOptions)
-    options = UprobeOptions(sz=size, bpf_cookie=point.cookie, retprobe=returns)
+    options = UprobeOptions(sz=size, ref_ctr_offset=point.semaphore, bpf_cookie=point.cookie, retprobe=returns)
     with bpf.loading:
         bpf.forget_messages()
         every_process = -1
@@ -99,6 +105,19 @@ def _perf(program: Program, path: str, point: Point, returns: bool) -> Link:
         )
         check(link, f"attach {program.name}", bpf.messages)
     return Link(lambda: bpf.bpf_link__destroy(link))
+
+
+def _by_descriptor(program: Program, path: str, point: Point, returns: bool) -> Link:
+    """For a program that libbpf did not load."""
+    try:
+        event = perf.uprobe(os.fsencode(path), point.offset, point.semaphore, returns)
+        try:
+            link = perf.link(program.fd, event, point.cookie)
+        finally:
+            os.close(event)  # the link keeps it
+    except OSError as error:
+        raise failure(error.errno or 0, f"attach {program.name}") from error
+    return Link(lambda: os.close(link))
 
 
 def _refusal(code: int, program: Program, path: str, failed: Sequence[Point]) -> AttachError:

@@ -41,7 +41,9 @@ def parse(name: str, text: str) -> Definition:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise DefinitionError(f"{name}.yaml{line}: not valid YAML: {getattr(error, 'problem', error)}") from error
+        raise DefinitionError(
+            f"{name}.yaml{line}: not valid YAML: {getattr(error, 'problem', None) or ' '.join(str(error).split())}"
+        ) from error
     except RecursionError as error:
         raise DefinitionError(f"{name}.yaml is nested too deep") from error
     if root is None:
