@@ -10,10 +10,13 @@ from pathlib import Path
 from exporter.infiniband import metrics, node_exporter, pauses, sysfs
 from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, Driver, Name, scale, unknown
 from exporter.infiniband.ethtool import Ethtool
-from exporter.infiniband.sysfs import Port, Reading
+from exporter.infiniband.sysfs import Link, Port, Reading
 from exporter.infiniband.widened import Excess, Ratio, Widened
 from exporter.model import Metric, Sample
 from exporter.verbs.posted import Posted
+
+LINK_SECONDS = 15.0
+"""Between two looks at a link: ib_get_eth_speed() of the kernel logs a line for each when a port is down."""
 
 _SUMS: tuple[tuple[str, Metric], ...] = (
     ("packets", metrics.PACKETS_SENT),
@@ -43,12 +46,20 @@ class Device:
         self._path, self._drivers, self._posted = path, drivers, posted
         self._ethtool, self._compatible = ethtool, compatible
         self._widened = Widened()
+        self._links: dict[int, Link] = {}
+        self._links_at = time.monotonic()
         self._ratios: dict[int, Ratio] = {}
         self._excesses: dict[int, Excess] = {}
 
     def read(self) -> list[Sample]:
         """One reading. Raises OSError when the device is gone."""
-        return list(self._samples(sysfs.read(self._path)))
+        now = time.monotonic()
+        if now - self._links_at >= LINK_SECONDS:
+            self._links.clear()
+            self._links_at = now
+        reading = sysfs.read(self._path, self._links)
+        self._links |= {port.number: port.link for port in reading.ports}
+        return list(self._samples(reading))
 
     def _samples(self, reading: Reading) -> Iterator[Sample]:
         driver = self._drivers.get(reading.driver) or unknown(reading.driver)
@@ -126,13 +137,13 @@ def _counters(values: Mapping[Name, int], driver: Driver, labels: Mapping[str, s
 
 
 def _link(driver: Driver, port: Port, values: Mapping[Name, int], labels: Mapping[str, str]) -> Iterator[Sample]:
-    about = {"link_layer": port.link_layer, "netdev": port.netdev, "rate": port.rate}
+    about = {"link_layer": port.link.layer, "netdev": port.netdev, "rate": port.link.rate}
     yield metrics.PORT_INFO.sample(1, {**labels, **about})
     for metric, value in (
-        (metrics.STATE, port.state),
-        (metrics.PHYSICAL_STATE, port.physical_state),
-        (metrics.SPEED, port.speed if port.active else None),
-        (metrics.WIDTH, port.width if port.active else None),
+        (metrics.STATE, port.link.state),
+        (metrics.PHYSICAL_STATE, port.link.physical_state),
+        (metrics.SPEED, port.link.speed if port.link.active else None),
+        (metrics.WIDTH, port.link.width if port.link.active else None),
         (metrics.DOWNED, _downed(driver, port, values)),
     ):
         if value is not None:
@@ -144,6 +155,6 @@ def _downed(driver: Driver, port: Port, values: Mapping[Name, int]) -> int | Non
     own = driver.total("link_downed", values)
     if own is not None:
         return own
-    if port.link_layer == "InfiniBand":
+    if port.link.layer == "InfiniBand":
         return values.get((PORT_GROUP, "link_downed"), values.get((HW_GROUP, "link_downed")))
     return port.carrier_losses

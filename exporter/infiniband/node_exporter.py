@@ -110,7 +110,11 @@ def of_device(reading: Reading) -> Sample:
 
 def of_port(port: Port, values: Mapping[Name, int], labels: Mapping[str, str]) -> Iterator[Sample]:
     """What node_exporter has of a port, given its counters in their units."""
-    for metric, value in ((STATE, port.state), (PHYSICAL_STATE, port.physical_state), (RATE, port.speed)):
+    for metric, value in (
+        (STATE, port.link.state),
+        (PHYSICAL_STATE, port.link.physical_state),
+        (RATE, port.link.speed),
+    ):
         if value is not None:
             yield metric.sample(value, labels)
     if (lifespan := values.get((HW_GROUP, "lifespan"))) is not None:

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,16 +39,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Port:
-    number: int
-    groups: dict[str, Group]
-    link_layer: str = ""
+class Link:
+    """What a port is connected with. Drivers may write into the kernel log when asked: not for every reading."""
+
+    layer: str = ""
     state: int | None = None
     physical_state: int | None = None
     rate: str = ""
-    netdev: str = ""
-    """Its network interface, of the same PCI function and in the network namespace that sysfs shows; may be empty."""
-    carrier_losses: int | None = None
 
     @property
     def speed(self) -> int | None:
@@ -64,6 +61,16 @@ class Port:
     @property
     def active(self) -> bool:
         return self.state is not None and self.state > 1
+
+
+@dataclass(frozen=True)
+class Port:
+    number: int
+    groups: dict[str, Group]
+    link: Link = Link()
+    netdev: str = ""
+    """Its network interface, of the same PCI function and in the network namespace that sysfs shows; may be empty."""
+    carrier_losses: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +94,15 @@ def devices(sys: Path) -> dict[str, Path]:
     return {it.name: it for it in entries if _DEVICE.fullmatch(it.name)}
 
 
-def read(path: Path) -> Reading:
-    """Reads a device: what cannot be read is counted and left out. Raises OSError when the device is gone."""
+def read(path: Path, links: Mapping[int, Link] | None = None) -> Reading:
+    """Reads a device: what cannot be read is counted and left out. Raises OSError when the device is gone.
+
+    Links of ports that are given are not read again.
+    """
     unreadable: Counter[str] = Counter()
     numbers = ports(path)
     found = [Port(0, _groups(path, unreadable))]
-    found += [_port(path, number, len(numbers) == 1, unreadable) for number in numbers]
+    found += [_port(path, number, len(numbers) == 1, links or {}, unreadable) for number in numbers]
     if not path.exists():
         raise FileNotFoundError(errno.ENODEV, "the device is gone", str(path))
     bus_id = (path / "device").resolve().name
@@ -129,20 +139,21 @@ def _driver(path: Path) -> str:
     return "rxe" if (path / "parent").exists() else ""
 
 
-def _port(device: Path, number: int, only: bool, unreadable: Counter[str]) -> Port:
+def _port(device: Path, number: int, only: bool, links: Mapping[int, Link], unreadable: Counter[str]) -> Port:
     path = device / "ports" / str(number)
     netdev = _netdev(device, path, number, only)
     losses = _NUMBER.fullmatch(text(device / "device/net" / netdev / "carrier_down_count")) if netdev else None
     return Port(
         number,
         _groups(path, unreadable),
-        link_layer=text(path / "link_layer"),
-        state=_state(path / "state"),
-        physical_state=_state(path / "phys_state"),
-        rate=text(path / "rate"),
+        links.get(number) or _link(path),
         netdev=netdev,
         carrier_losses=int(losses[1]) if losses else None,
     )
+
+
+def _link(path: Path) -> Link:
+    return Link(text(path / "link_layer"), _state(path / "state"), _state(path / "phys_state"), text(path / "rate"))
 
 
 def _netdev(device: Path, port: Path, number: int, only: bool) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.infiniband import device as device_module
 from exporter.infiniband import drivers, metrics, sysfs
 from exporter.infiniband.device import Device
 from exporter.model import Metric, Sample
@@ -247,20 +248,32 @@ def test_interface_of_a_port(tree: Tree) -> None:
     assert {"1 eth0": 1, "2 eth1": 1} == values(found, metrics.PORT_INFO, "port", "netdev")
 
 
-def test_link(tree: Tree) -> None:
+def test_link(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """State, speed in bytes per second and lanes; a link that is down has no speed."""
+    monkeypatch.setattr(device_module, "LINK_SECONDS", 0.0)
     port = tree.infiniband()
-    found = device(tree, "mlx5_0").read()
+    subject = device(tree, "mlx5_0")
+    found = subject.read()
     assert [4, 5, 50e9, 4] == [
         value(found, it) for it in (metrics.STATE, metrics.PHYSICAL_STATE, metrics.SPEED, metrics.WIDTH)
     ]
     write(port / "state", "1: DOWN")
     write(port / "phys_state", "2: Polling")
 
-    found = device(tree, "mlx5_0").read()
+    found = subject.read()
 
     assert [1, 2] == [value(found, it) for it in (metrics.STATE, metrics.PHYSICAL_STATE)]
     assert {} == values(found, metrics.SPEED)
+
+
+def test_links_are_not_read_every_time(tree: Tree) -> None:
+    """A link is looked at now and then: drivers write into the kernel log when they are asked for it."""
+    port = tree.infiniband()
+    subject = device(tree, "mlx5_0")
+    subject.read()
+    write(port / "state", "1: DOWN")
+
+    assert 4 == value(subject.read(), metrics.STATE)
 
 
 @pytest.mark.parametrize("content", ["N/A (no PMA)", "", "-1", "1 2", "9" * 21, str(2**64), "\0\0", "0x", "x" * 9000])
