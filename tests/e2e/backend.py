@@ -75,7 +75,7 @@ class Prometheus:
         return [(float(when), float(value)) for when, value in series["values"]]
 
     def rules(self) -> list[Mapping[str, Any]]:
-        """The alert rules with their state and health."""
+        """The rules with their health, and the state of those that alert."""
         return [rule for group in self._api("rules")["groups"] for rule in group["rules"]]
 
     def _api(self, path: str) -> Any:

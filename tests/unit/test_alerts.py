@@ -22,9 +22,10 @@ needs_promtool = pytest.mark.skipif(
 )
 
 
-def rules(stem: str) -> list[dict[str, Any]]:
+def rules(stem: str, kind: str = "alert") -> list[dict[str, Any]]:
+    """The rules of a file that alert, or those that record."""
     groups = yaml.safe_load((ROOT / "alerts" / f"{stem}.yaml").read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+    return [rule for group in groups for rule in group["rules"] if kind in rule]
 
 
 def scenarios(stem: str) -> dict[str, dict[str, Any]]:
@@ -37,6 +38,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 ALERTS = {rule["alert"]: rule for stem in STEMS for rule in rules(stem)}
+RECORDED = {rule["record"]: rule for stem in STEMS for rule in rules(stem, "record")}
 each_alert = pytest.mark.parametrize("alert", ALERTS)
 each_file = pytest.mark.parametrize("stem", STEMS)
 
@@ -63,8 +65,8 @@ def test_health_is_not_mere_absence(stem: str) -> None:
     """The healthy scenario holds every series that the rules look at, and no alert is even pending."""
     healthy = scenarios(stem)["healthy"]
     given = {series["series"].partition("{")[0] for series in healthy["input_series"]}
-    wanted = {metric for rule in rules(stem) for metric in used(rule["expr"])}
-    assert wanted == given
+    wanted = {metric for rule in rules(stem) + rules(stem, "record") for metric in used(rule["expr"])}
+    assert wanted - RECORDED.keys() == given
     assert {("ALERTS", 0)} == {(check["expr"], len(check["exp_samples"])) for check in healthy["promql_expr_test"]}
 
 
@@ -130,4 +132,15 @@ def test_no_runbook_is_orphaned() -> None:
 @each_alert
 def test_metrics_are_declared_by_the_exporter(alert: str) -> None:
     """A rule names only series that the exporter's code declares or that Prometheus adds."""
-    assert set() == used(ALERTS[alert]["expr"]) - declared() - SCRAPED
+    assert set() == used(ALERTS[alert]["expr"]) - declared() - SCRAPED - RECORDED.keys()
+
+
+@pytest.mark.parametrize("record", RECORDED)
+def test_recorded_series(record: str) -> None:
+    """It is named level:metric:operations, made of declared series, and a scenario says what it is."""
+    level, metric, operations = record.split(":")
+    assert level and operations
+    expr = RECORDED[record]["expr"]
+    assert set() == used(expr) - declared() and any(series.startswith(metric) for series in used(expr))
+    checks = [check for stem in STEMS for it in scenarios(stem).values() for check in it["promql_expr_test"]]
+    assert any(check["expr"] == record and check["exp_samples"] for check in checks)

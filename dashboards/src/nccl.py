@@ -1,0 +1,197 @@
+"""NCCL jobs: what they communicate, which ranks are late, and what hangs or failed."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, lines, number, rate, rows, select, total
+
+JOB = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
+COMMUNICATOR = ('comm_hash=~"$comm_hash"',)
+PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu")
+PROCESS_NAME = "{{namespace}}/{{pod}} {{slurm_job_id}} {{comm}} {{pid}} GPU {{gpu}} {{instance}}"
+PROCESS_COLUMNS = {
+    "instance": "Instance",
+    "namespace": "Namespace",
+    "pod": "Pod",
+    "slurm_job_id": "Slurm job",
+    "comm": "Command",
+    "pid": "PID",
+    "gpu": "GPU",
+}
+RANK = ("comm_hash", "rank", "instance", "pid")
+RANK_NAME = "{{comm_hash}} rank {{rank}} {{instance}} {{pid}}"
+HOST = ("comm_hash", "rank", "host")
+HOST_NAME = "{{comm_hash}} rank {{rank}} {{host}}"
+
+
+def of_jobs(metric: str, *matchers: str) -> str:
+    return select(metric, *JOB, *matchers)
+
+
+def rising(metric: str, *labels: str) -> str:
+    """A counter's rate over all ranks of the chosen jobs, by labels."""
+    return total(rate(metric, *JOB), *labels)
+
+
+def mean(histogram: str, *labels: str) -> str:
+    """The mean of a histogram's observations."""
+    chosen = (*JOB, *COMMUNICATOR) if "comm_hash" in labels else JOB
+    sums, counts = (total(rate(f"{histogram}_{part}", *chosen), *labels) for part in ("sum", "count"))
+    return f"{sums} / ({counts} > 0)"
+
+
+def per_rank(metric: str) -> str:
+    return f"max by ({', '.join(RANK)}) ({of_jobs(metric, *COMMUNICATOR)})"
+
+
+LAST_CALL = of_jobs("nccl_last_call_timestamp_seconds")
+FAILED = of_jobs("nccl_last_error_timestamp_seconds")
+SINCE = f"time() - max by ({', '.join(PROCESS)}) ({LAST_CALL})"
+INFO = of_jobs("nccl_communicator_info", *COMMUNICATOR)
+LAG = "nccl_rank_arrival_lag_seconds"
+
+OVERVIEW = [
+    number("Ranks", "Memberships of processes in communicators.", "short", Query(f"count({INFO})")),
+    number("Collectives", "Calls per second, all ranks.", "cps", Query(rising("nccl_collective_calls_total"))),
+    number(
+        "Ranks late",
+        "Ranks that call 50 ms or more after the first of their node, on average.",
+        "short",
+        Query(f"count({mean(LAG, *RANK)} > 0.05) or vector(0)"),
+        alarm=1,
+    ),
+    number(
+        "Behind",
+        "Most calls that a rank is behind another one of its node.",
+        "short",
+        Query(f"max({of_jobs('nccl_rank_calls_behind')})"),
+    ),
+    number(
+        "Ranks missing",
+        "Ranks that NCCL cannot reach, over all nodes of the jobs asked.",
+        "short",
+        Query(total(select("nccl_ras_ranks_missing", 'state!="absent"'))),
+        alarm=1,
+    ),
+    number("Errors", "Failed calls per second.", "eps", Query(f"{rising('nccl_errors_total')} or vector(0)")),
+]
+
+TRAFFIC = [
+    lines(
+        "Collectives by kind",
+        "Calls per second, all ranks. A replayed CUDA graph makes none.",
+        "cps",
+        Query(rising("nccl_collective_calls_total", "collective"), "{{collective}}"),
+    ),
+    lines(
+        "Bus bytes by process",
+        "What the links of each rank have to carry, as nccl-tests defines it for its bus bandwidth.",
+        "Bps",
+        Query(rising("nccl_collective_bus_bytes_total", *PROCESS), PROCESS_NAME),
+    ),
+    lines(
+        "Bytes by kind",
+        "Bytes that the calls named, all ranks.",
+        "Bps",
+        Query(rising("nccl_collective_bytes_total", "collective"), "{{collective}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Time to enqueue",
+        "Mean host time in a call, which only enqueues: not the time of the transfer.",
+        "s",
+        Query(mean("nccl_enqueue_seconds", "collective"), "{{collective}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Operations on communicators",
+        "Mean host time of Init, Split, Destroy and the others.",
+        "s",
+        Query(mean("nccl_communicator_operation_seconds", "operation"), "{{operation}}"),
+        width=THIRD,
+    ),
+]
+
+STRAGGLERS = [
+    lines(
+        "Arrival lag by rank",
+        "How much later than the first rank of its node each rank calls, on average. One line above the others: a "
+        "straggler. Only where a node has two ranks of a communicator.",
+        "s",
+        Query(mean(LAG, *RANK), RANK_NAME),
+    ),
+    lines(
+        "Calls behind",
+        "Collectives that another rank of the node has called and this one not yet. Who stays behind is waited for.",
+        "short",
+        Query(per_rank("nccl_rank_calls_behind"), RANK_NAME),
+    ),
+    lines(
+        "Newest call",
+        "Time since each process called a collective last.",
+        "s",
+        Query(SINCE, PROCESS_NAME),
+    ),
+    lines(
+        "Calls in flight",
+        "Threads inside an NCCL call. One that stays is a rank that waits.",
+        "short",
+        Query(total(of_jobs("nccl_calls_in_flight"), *PROCESS), PROCESS_NAME),
+    ),
+    lines(
+        "Behind over all nodes",
+        "Collectives that a rank is behind the first of its communicator, as NCCL's RAS counts them.",
+        "short",
+        Query(f"max by ({', '.join(HOST)}) ({select('nccl_ras_rank_lag', *COMMUNICATOR)})", HOST_NAME),
+        width=HALF,
+    ),
+    lines(
+        "Missing over all nodes",
+        "Ranks that NCCL's RAS cannot reach, by communicator and state.",
+        "short",
+        Query(
+            f"sum by (comm_hash, state) ({select('nccl_ras_ranks_missing', *COMMUNICATOR)})",
+            "{{comm_hash}} {{state}}",
+        ),
+        width=HALF,
+    ),
+]
+
+WHO = [
+    rows(
+        "Communicators",
+        "Which process is which rank, of how many.",
+        "short",
+        {"comm_hash": "Communicator", "rank": "Rank", "nranks": "Ranks", **PROCESS_COLUMNS},
+        Query(f"max by (comm_hash, rank, nranks, {', '.join(PROCESS)}) ({INFO})", "Is"),
+        width=FULL,
+    ),
+    rows(
+        "Errors by call",
+        "How long ago which call of which process failed.",
+        "s",
+        {**PROCESS_COLUMNS, "api": "Call", "error": "Error", "code": "Code"},
+        Query(
+            f"time() - max by ({', '.join(PROCESS)}, api, error, code) ({FAILED})",
+            "Ago",
+        ),
+        width=FULL,
+    ),
+]
+
+
+def dashboard() -> Dashboard:
+    info = 'nccl_communicator_info{job=~"$job", instance=~"$instance"}'
+    return board(
+        "accel-exporter-nccl",
+        "NCCL jobs",
+        "Collectives of the processes on these nodes, late and missing ranks, errors.",
+        [
+            choice("namespace", "Namespace", f"label_values({info}, namespace)", every=".*"),
+            choice("pod", "Pod", f"label_values({info}, pod)", every=".*"),
+            choice("slurm_job_id", "Slurm job", f"label_values({info}, slurm_job_id)", every=".*"),
+            choice("comm_hash", "Communicator", f"label_values({info}, comm_hash)", every=".*"),
+        ],
+        {"Overview": OVERVIEW, "Traffic": TRAFFIC, "Stragglers and hangs": STRAGGLERS, "Who": WHO},
+    )
