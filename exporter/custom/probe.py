@@ -22,8 +22,8 @@ from exporter.custom.programs import Programs
 
 START_SECONDS = 90.0
 """So long compiling and loading may take, on a busy node too."""
-SILENT_INTERVALS = 5
-"""A child that says nothing for so many intervals of reading, and 10 s, is given up."""
+SILENT_INTERVALS, SILENT_SECONDS = 5, 10.0
+"""A child that says nothing for so many intervals of reading, and so long, is given up."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 SETTLED_SECONDS = 60.0
 CLOSE_SECONDS = 1.0
@@ -148,7 +148,7 @@ class Probe:
     def _follow(self, child: Child, until_started: bool) -> _End | None:
         """How it ended; None once it has started, if only that is waited for."""
         heard, failed = time.monotonic(), None
-        patience = START_SECONDS if until_started else max(10.0, SILENT_INTERVALS * self._options.interval)
+        patience = START_SECONDS if until_started else max(SILENT_SECONDS, SILENT_INTERVALS * self._options.interval)
         close_at = float("inf")
         while True:
             now = time.monotonic()

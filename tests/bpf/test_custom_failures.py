@@ -1,0 +1,187 @@
+"""What goes wrong with one probe is said, with the compiler's words, and disturbs no other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from exporter.collectors import custom
+from exporter.model import Unavailable
+from tests.bpf.cuda_node import eventually
+from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
+
+pytestmark = pytest.mark.needs_bpf
+
+GOOD = """
+BPF_ARRAY(calls, u64, 1);
+int on_take(void *ctx) {
+    int zero = 0;
+    calls.increment(zero);
+    return 0;
+}
+"""
+MEANING = """
+probes: [{uprobe: take, library: libsite.so, program: on_take}]
+metrics: [{name: %s.calls, help: Calls of take()., type: counter, map: calls}]
+"""
+
+
+@pytest.fixture(scope="module")
+def headers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    if missing := bcc_missing():
+        pytest.skip(f"no bcc: {missing}; apt-get install python3-bpfcc")
+    return kernel_headers(tmp_path_factory.mktemp("headers"))
+
+
+@pytest.fixture(scope="module")
+def library(compile_library: Callable[[str, str], Path]) -> Path:
+    return compile_library("libsite.so", "int take(int n) { return n * 2; }")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    put(tmp_path, "good", GOOD, MEANING % "good")
+    return tmp_path
+
+
+def counted(observed: Observed, library: Path, metric: str = "good_calls_total", calls: int = 23) -> None:
+    """The good probe counts as if nothing were wrong."""
+    before = observed.value(metric) or 0
+    with Caller(library) as caller:
+        found = "accel_exporter_probe_attached"
+        eventually(lambda: observed.value(found, probe="custom_good", library=str(library)) == 1, "attached", 20)
+        caller.call("take", calls, 1)
+        eventually(lambda: observed.value(metric) == before + calls, "counted")
+
+
+BAD = {
+    "syntax": ("BPF_ARRAY(calls, u64, 1);\nint on_take(void *ctx) {\n    return nothing;\n}\n", "bad.c:3:12: error:"),
+    "verifier": (
+        GOOD.replace("return 0", "u64 *a = (u64 *)ctx; a[4096] = 1; return 0"),
+        "the kernel refuses on_take",
+    ),
+    "endless": (
+        GOOD.replace("return 0;", "for (u64 i = 0;; i++) zero += i; return zero;"),
+        "the kernel refuses on_take",
+    ),
+    "no program": (GOOD.replace("on_take", "on_other"), "bad.c has no function on_take"),
+    "no map": (GOOD.replace("calls", "others"), "bad.c has no map calls"),
+    "a struct": (
+        "struct v { u64 a; u64 b; };\n" + GOOD.replace("u64, 1", "struct v, 1").replace("calls.increment(zero)", ";"),
+        "the value of calls has no number field ''; it has a, b",
+    ),
+    "no tracepoint": (GOOD + "TRACEPOINT_PROBE(nothing, such) { return 0; }\n", "bad.c"),
+    "an include": ('#include "nowhere.h"\n' + GOOD, "bad.c:1:10: fatal error: 'nowhere.h' file not found"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_probe_is_told_of(what: str, folder: Path, headers: str, library: Path) -> None:
+    """The reason names the file and, where the compiler does, the line; the probe beside it counts 23 of 23."""
+    code, expected = BAD[what]
+    put(folder, "bad", code, MEANING % "bad")
+    with observe(folder, headers) as observed:
+        [problem] = observed.problems()
+        assert problem.startswith("bad: ")
+        assert expected in problem
+        assert 0 == observed.value("accel_exporter_custom_up", probe="bad")
+        assert 1 == observed.value("accel_exporter_custom_up", probe="good")
+        assert None is observed.value("bad_calls_total")
+        assert 1 <= observed.value("accel_exporter_custom_restarts_total", probe="bad", reason="refused")
+        counted(observed, library)
+
+
+def test_a_child_that_is_killed_is_replaced(folder: Path, headers: str, library: Path) -> None:
+    """After a crash another child compiles anew, attaches to what is there, and counts from zero."""
+    with observe(folder, headers) as observed:
+        counted(observed, library)
+        [probe] = observed.collector._probes
+        child = probe._child
+        assert child
+        os.kill(child.pid, signal.SIGSEGV)
+        crashed = "accel_exporter_custom_restarts_total"
+        eventually(lambda: observed.value(crashed, reason="crashed") == 1, "noticed")
+        assert None is observed.value("good_calls_total")
+        assert ["good: its process crashed: Segmentation fault"] == observed.problems()
+        eventually(lambda: observed.value("accel_exporter_custom_up") == 1, "replaced", 20)
+        counted(observed, library)
+        assert [] == observed.problems()
+
+
+def test_a_child_that_hangs_is_given_up(
+    folder: Path, headers: str, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is stopped says nothing: after a while it is killed and replaced; meanwhile a scrape does not wait."""
+    monkeypatch.setattr("exporter.custom.probe.SILENT_SECONDS", 1.0)
+    with observe(folder, headers) as observed:
+        [probe] = observed.collector._probes
+        child = probe._child
+        assert child
+        os.kill(child.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        observed.samples()
+        assert time.monotonic() - began < 1
+        stalled = "accel_exporter_custom_restarts_total"
+        eventually(lambda: observed.value(stalled, reason="stalled") == 1, "noticed")
+        eventually(lambda: not psutil.pid_exists(child.pid), "killed")
+        eventually(lambda: observed.value("accel_exporter_custom_up") == 1, "replaced", 20)
+        counted(observed, library)
+
+
+def test_nothing_is_left_behind(folder: Path, headers: str) -> None:
+    """Closing ends the children; none outlives the collector."""
+    with observe(folder, headers) as observed:
+        [probe] = observed.collector._probes
+        child = probe._child
+        assert child
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_an_interpreter_without_bcc(folder: Path, headers: str) -> None:
+    """It is said which package to install, or which setting names another one."""
+    bare = folder / "python"
+    bare.write_text('#!/bin/sh\nshift\nexec /usr/bin/python3 -S -I "$@"\n')  # no site: no packages
+    bare.chmod(0o755)
+    with observe(folder, headers, **{custom.PYTHON: str(bare)}) as observed:
+        [problem] = observed.problems()
+        assert "has no bcc: install python3-bpfcc (Debian, Ubuntu)" in problem
+
+
+def test_no_interpreter(folder: Path, headers: str) -> None:
+    """One that is not there is said to be so."""
+    with observe(folder, headers, **{custom.PYTHON: "/nowhere/python3"}) as observed:
+        assert ["good: /nowhere/python3 cannot be started: No such file or directory"] == observed.problems()
+
+
+def test_no_headers(folder: Path, tmp_path: Path) -> None:
+    """Without kernel headers nothing is compiled, and the remedy is a package."""
+    with pytest.raises(Unavailable) as error, observe(folder, str(tmp_path)):
+        pass
+    assert "holds no kernel headers" in error.value.reason
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    code = GOOD.replace("BPF_ARRAY(calls, u64, 1)", "BPF_HASH(calls, u64, u64, 4)").replace(
+        "int zero = 0;", "u64 zero = bpf_ktime_get_ns();"
+    )
+    put(tmp_path, "good", code, MEANING % "good")
+    yield tmp_path
+
+
+def test_a_full_map_is_a_problem(full: Path, headers: str, library: Path) -> None:
+    """Keys beyond what the map holds are not counted: that it is full is told."""
+    with observe(full, headers) as observed, Caller(library) as caller:
+        found = "accel_exporter_probe_attached"
+        eventually(lambda: observed.value(found, library=str(library)) == 1, "attached", 20)
+        caller.call("take", 23, 1)
+        eventually(lambda: observed.value("accel_exporter_custom_map_entries", map="calls") == 4, "full")
+        assert 4 == observed.value("accel_exporter_custom_map_max_entries", map="calls")
+        assert 4 == observed.value("good_calls_total")
+        assert ["good: its map calls is full with 4 keys: nothing is counted for new ones"] == observed.problems()
