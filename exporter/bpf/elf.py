@@ -111,6 +111,10 @@ class Elf:
             raise ElfError("not a regular file")
         return cls(descriptor)
 
+    def fileno(self) -> int:
+        """The descriptor; it stays ours."""
+        return self._file
+
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import Any, Protocol
 
+from exporter.bpf.apart import WORKER
 from exporter.bpf.elf import Elf
 from exporter.bpf.library import Library
 from exporter.nccl.layout import ACCESSORS, UNKNOWN, Layout, find_layout
@@ -53,10 +54,10 @@ def _read(library: Library) -> Layout | None:
         with Elf.open(library.open_path) as elf:
             if not elf.functions(ACCESSORS):
                 return None
-            layout = find_layout(elf)
+            layout: Layout = WORKER.call(find_layout, elf)
     except (OSError, ValueError) as error:
         log.warning("cannot read an NCCL library: %s", error, extra={"library": library.path})
         return UNKNOWN
-    if layout is UNKNOWN:
+    if layout == UNKNOWN:
         log.warning("the code of an NCCL does not tell where communicators are", extra={"library": library.path})
     return layout

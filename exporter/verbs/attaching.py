@@ -12,7 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
+from exporter.bpf.apart import WORKER
 from exporter.bpf.btf import Btf
 from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.hooks import Hook
@@ -144,8 +146,9 @@ class Attaching:
             with Elf.open(library.open_path) as provider:
                 for path, verbs_path in self._verbs(pid):
                     with Elf.open(path) as verbs:
-                        return find(provider, verbs, ProviderNames(provided, Path(verbs_path).name))
-                return find(provider, None, ProviderNames(provided))
+                        names = ProviderNames(provided, Path(verbs_path).name)
+                        return cast(Found, WORKER.call(find, provider, verbs, names))
+                return cast(Found, WORKER.call(find, provider, None, ProviderNames(provided)))
         except (OSError, ElfError) as error:
             return Found({}, {"post_send": f"The file cannot be read: {error}."})
 
