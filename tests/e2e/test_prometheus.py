@@ -161,7 +161,7 @@ class Run:
         before = self._page()
         time.sleep(1.5)
         target = {("job", "accel-exporter"), ("instance", self._listen)}
-        current = self._prometheus.query('{job="accel-exporter", __name__!~"up|scrape_.*|ALERTS.*"}')
+        current = self._prometheus.query('{job="accel-exporter", __name__!~"up|scrape_.*|ALERTS.*|.*:.*"}')
         stored = {frozenset(labels - target) for labels in current}
         after = self._page()
         self._seen.frozen, self._seen.missing = stored - before - after, before & after - stored
