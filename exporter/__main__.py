@@ -1,4 +1,4 @@
-"""The command line: `accel-exporter` runs, `accel-exporter doctor` tells what can be observed here."""
+"""The command line: `accel-exporter` runs, `doctor` tells what can be observed here, `check-custom` tries a folder."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from exporter import checks, discover, doctor, log, options, otlp, settings
 from exporter.app import App
 from exporter.bpf import libbpf, memory, multi, privileges
 from exporter.bpf.native import BpfError
+from exporter.custom import check
 from exporter.discover import Found
 from exporter.model import Labels
 from exporter.options import SettingsError
@@ -27,15 +28,19 @@ logger = logging.getLogger("exporter")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; the exit code: 0 well, 1 failed, 2 wrong flags or settings."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    command = given.pop(0) if given[:1] == ["doctor"] else "run"
+    command = given.pop(0) if given[:1] in (["doctor"], ["check-custom"]) else "run"
+    if command == "check-custom" and given and not given[0].startswith("-"):
+        given[0] = f"--custom.dir={given[0]}"
     log.configure("info", "logfmt")
     found = discover.collectors()
     try:
         flags = options.from_flags(settings.make_parser(found.values()), given, settings.all_options(found.values()))
-        if command == "run" and (flags["check"] or flags["json"]):
+        if command != "doctor" and (flags["check"] or flags["json"]):
             raise SettingsError("--check and --json are for `accel-exporter doctor`")
         chosen = settings.load(flags, os.environ, list(found.values()))
         log.configure(chosen.log.level, chosen.log.format)
+        if command == "check-custom":
+            return _check_custom(chosen)
         return _doctor(chosen, found, flags) if command == "doctor" else _run(chosen, found, flags)
     except SettingsError as error:
         print(f"accel-exporter: {error}", file=sys.stderr)
@@ -43,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
-    memory.share_one_arena()
+    memory.give_back()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be followed, it must not end us
     plan = otlp.plan(chosen.otlp, os.environ)
     statistics = _statistics() if chosen.bpf_stats or "custom" in chosen.collectors else None
@@ -69,6 +74,13 @@ def _doctor(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, An
         findings += more
     doctor.write(findings, probes, sys.stdout, as_json=flags["json"])
     return int(doctor.failed(findings))
+
+
+def _check_custom(chosen: Settings) -> int:
+    if "custom" not in chosen.collectors:
+        raise SettingsError("check-custom needs a folder: accel-exporter check-custom DIR")
+    log.configure("error", chosen.log.format)
+    return check.run(chosen, sys.stdout)
 
 
 def _statistics() -> libbpf.Link | None:

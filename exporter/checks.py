@@ -19,6 +19,8 @@ from exporter.bpf.native import library
 from exporter.bpf.safety import try_return_probes
 from exporter.bpf.watch import Watch
 from exporter.collectors import allocation
+from exporter.custom import doctor as custom
+from exporter.custom.folder import FolderError
 from exporter.kmsg.reader import open_log
 from exporter.model import Unavailable
 from exporter.settings import Settings
@@ -299,6 +301,19 @@ def _allocations(settings: Settings) -> Answer:
     return Status.INFO, "no kubelet and no Slurm mapping folder to tell whom GPUs are given to"
 
 
+def _custom(settings: Settings) -> Answer:
+    mine = settings.collectors.get("custom")
+    if mine is None:
+        return Status.INFO, "no probes of this site's own: --custom.dir names no folder"
+    try:
+        refused, says = custom.examine(mine)
+    except (FolderError, Unavailable) as error:
+        return Status.WARN, f"no custom probe can run: {error}", getattr(error, "remedy", "")
+    if refused:
+        return Status.WARN, "; ".join(refused), f"accel-exporter check-custom {mine['custom.dir']} tries the others"
+    return Status.OK, says
+
+
 def _in_kubernetes() -> bool:
     return Path("/var/lib/kubelet").exists() or "KUBERNETES_SERVICE_HOST" in os.environ
 
@@ -332,6 +347,7 @@ QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
     "cgroups": _cgroups,
     "kubernetes": _kubernetes,
     "allocations": _allocations,
+    "custom probes": _custom,
 }
 
 

@@ -141,12 +141,13 @@ def make_parser(found: Iterable[Found]) -> Parser:
         all_options(found),
         GROUPS,
         prog="accel-exporter",
-        usage="accel-exporter [doctor [--check] [--json]] [flags]",
+        usage="accel-exporter [doctor [--check] [--json] | check-custom DIR] [flags]",
         description="What accelerator jobs on this node do and what its hardware says, as Prometheus metrics and OTLP.",
         epilog=(
             "--no-NAME switches off what --NAME switches on. Every flag is also a variable (ACCEL_EXPORTER_LOG_LEVEL)\n"
             "and a key of --config.file (log: {level: debug}). A flag wins over a variable, that over the file.\n\n"
-            "accel-exporter doctor tells what this node lets us observe."
+            "accel-exporter doctor tells what this node lets us observe; accel-exporter check-custom DIR compiles,\n"
+            "attaches and reads a folder of probes of your own once."
         ),
     )
     general = made.add_argument_group("Instead of running")

@@ -68,9 +68,9 @@ class Custom:
     def __init__(self, node: Node) -> None:
         self._node, self._settings = node, node.settings
         self._decoder = Decoder(node.processes.labels, Cgroups(node.sys / "fs/cgroup"))
-        self._probes: list[Probe] = []
+        self.probes: list[Probe] = []
         self._limits: dict[str, SeriesLimit] = {}
-        self._refused: list[Refused] = []
+        self.refused: list[Refused] = []
 
     def start(self) -> None:
         """Compiles in the background. Unavailable where the folder is not to be trusted, or there are no headers."""
@@ -82,34 +82,34 @@ class Custom:
         options = Options(
             settings[PYTHON], headers.find(settings[HEADERS]), settings[INTERVAL], settings[SPANS], str(self._node.proc)
         )
-        self._refused = [it for it in found if isinstance(it, Refused)]
-        for refused in self._refused:
+        self.refused = [it for it in found if isinstance(it, Refused)]
+        for refused in self.refused:
             log.warning("the custom probe %s is not loaded: %s", refused.name, refused.reason)
         compiling = threading.Semaphore()
-        self._probes = [self._probe(it, options, compiling) for it in found if isinstance(it, Source)]
+        self.probes = [self._probe(it, options, compiling) for it in found if isinstance(it, Source)]
         self._limits = {
-            it.definition.name: SeriesLimit(f"custom_{it.definition.name}", settings[SERIES]) for it in self._probes
+            it.definition.name: SeriesLimit(f"custom_{it.definition.name}", settings[SERIES]) for it in self.probes
         }
-        for probe in self._probes:
+        for probe in self.probes:
             if probe.attacher.symbols:
                 self._node.targets.want(probe.attacher)
             probe.start()
 
     def collect(self) -> Iterator[Sample]:
-        for probe in self._probes:
+        for probe in self.probes:
             view, name = probe.view, probe.definition.name
             found = (it for reading in probe.definition.readings for it in self._read(reading, view))
             yield from self._limits[name].apply(found)
             yield from probe.attacher.collect()
             yield from _about(probe, view)
-        for refused in self._refused:
+        for refused in self.refused:
             yield metrics.UP.sample(0, {"probe": refused.name})
 
     def problems(self) -> Iterator[str]:
         """What does not run, is not attached or is full, and why; for the landing page."""
-        for refused in self._refused:
+        for refused in self.refused:
             yield f"{refused.name}: {refused.reason}"
-        for probe in self._probes:
+        for probe in self.probes:
             view, name = probe.view, probe.definition.name
             if view.problem:
                 yield f"{name}: {view.problem}"
@@ -126,10 +126,10 @@ class Custom:
     def settle(self, seconds: float) -> bool:
         """Waits until each probe was read once or has failed; False when that takes longer."""
         until = time.monotonic() + seconds
-        return all(probe.settled.wait(max(0.0, until - time.monotonic())) for probe in self._probes)
+        return all(probe.settled.wait(max(0.0, until - time.monotonic())) for probe in self.probes)
 
     def close(self) -> None:
-        for probe in self._probes:
+        for probe in self.probes:
             probe.close()
 
     def _probe(self, source: Source, options: Options, compiling: threading.Semaphore) -> Probe:

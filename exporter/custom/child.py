@@ -20,6 +20,8 @@ _BOOT = (
     "runpy.run_module('exporter.custom.worker', run_name='__main__')"
 )
 _UNTOLD = -1
+KEPT_SECONDS = 300.0
+"""So long rows of an ended process stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ def order(source: Source, options: Options) -> Order:
         maps=[*it.maps],
         buffers=_each([span.buffer for span in it.spans]),
         mortal=mortal,
+        kept_seconds=KEPT_SECONDS,
         proc=options.proc,
     )
 

@@ -12,8 +12,8 @@ from typing import Any
 class Order:
     """What a child is to do. `maps` are read each `interval` seconds, `buffers` are listened to.
 
-    `mortal` names for maps the field of their key that is a pid: rows of processes that ended are deleted after a
-    while. `source` and `channel` are descriptors: of the C text, and of the socket for what the parent attaches.
+    `mortal` names for maps the field of their key that is a pid: rows of processes that ended are deleted
+    `kept_seconds` after. `source` and `channel` are descriptors: of the C text, and of the socket to send others over.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Order:
     maps: list[str]
     buffers: list[str]
     mortal: dict[str, str]
+    kept_seconds: float
     proc: str = "/proc"
 
 

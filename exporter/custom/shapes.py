@@ -36,7 +36,7 @@ def _of_reading(reading: Reading, shapes: Mapping[str, Shape]) -> list[str]:
         found += _missing(about, "key", reading.map, shape.key, [(histogram.slot, "number")])
         sums = shapes[histogram.sum_map]
         found += _missing(about, "value", histogram.sum_map, sums.value, [(histogram.sum_field, "number")])
-        if reading.labels:
+        if reading.labels and (sums.key is not None or len(reading.labels) > 1):  # one number is the one label
             found += _missing(about, "key", histogram.sum_map, sums.key, _wanted(reading.labels))
     return found
 

@@ -26,8 +26,6 @@ from exporter.custom.tables import Table, plain
 MEMORY = 4 << 30
 """Address space at most: a C file that makes the compiler run away ends this process and nothing else."""
 SAID = 16_384
-KEPT_SECONDS = 300.0
-"""So long rows of an ended process stay."""
 MOST_AT_ONCE = 500
 POLL_SECONDS = 0.2
 _UPROBE_MULTI = 48  # BPF_TRACE_UPROBE_MULTI
@@ -264,7 +262,7 @@ class Worker:
         pids = {pid for table, field in mortal for pid in table.pids(field)}
         now = time.monotonic()
         self._gone = {pid: self._gone.get(pid, now) for pid in pids if not self._alive(pid)}
-        due = {pid for pid, since in self._gone.items() if now - since >= KEPT_SECONDS}
+        due = {pid for pid, since in self._gone.items() if now - since >= self._order.kept_seconds}
         for table, field in mortal if due else ():
             table.delete(due.__contains__, field)
 

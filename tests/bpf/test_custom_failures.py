@@ -101,7 +101,7 @@ def test_a_child_that_is_killed_is_replaced(folder: Path, headers: str, library:
     """After a crash another child compiles anew, attaches to what is there, and counts from zero."""
     with observe(folder, headers) as observed:
         counted(observed, library)
-        [probe] = observed.collector._probes
+        [probe] = observed.collector.probes
         child = probe._child
         assert child
         os.kill(child.pid, signal.SIGSEGV)
@@ -120,7 +120,7 @@ def test_a_child_that_hangs_is_given_up(
     """One that is stopped says nothing: after a while it is killed and replaced; meanwhile a scrape does not wait."""
     monkeypatch.setattr("exporter.custom.probe.SILENT_SECONDS", 1.0)
     with observe(folder, headers) as observed:
-        [probe] = observed.collector._probes
+        [probe] = observed.collector.probes
         child = probe._child
         assert child
         os.kill(child.pid, signal.SIGSTOP)
@@ -137,7 +137,7 @@ def test_a_child_that_hangs_is_given_up(
 def test_nothing_is_left_behind(folder: Path, headers: str) -> None:
     """Closing ends the children; none outlives the collector."""
     with observe(folder, headers) as observed:
-        [probe] = observed.collector._probes
+        [probe] = observed.collector.probes
         child = probe._child
         assert child
     assert not psutil.pid_exists(child.pid)
