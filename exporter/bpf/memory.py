@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import ctypes
 
-_M_ARENA_MAX = -8  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+_LARGE = 128 << 10
 
 
-def share_one_arena() -> bool:
-    """Every thread allocates from one arena: else each that renders a page keeps what that took, 5 to 10 MB in all.
+def give_back() -> bool:
+    """Has memory that is no longer used go back to the system.
 
-    Call it before the first thread. False where the C library has no such setting (musl).
+    Every thread allocates from one arena: else each that renders a page keeps what that took, 5 to 10 MB in all. Large
+    blocks (symbol tables, the kernel's types while programs are loaded) are mappings of their own: by itself the
+    allocator puts them among the small ones after the first was freed, which kept up to 10 MB.
+
+    Call it before the first thread. False where the C library has no such settings (musl).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return bool(mallopt and mallopt(_M_ARENA_MAX, 1))
+    settings = {_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: _LARGE, _M_TRIM_THRESHOLD: _LARGE}
+    return mallopt is not None and all([mallopt(name, value) for name, value in settings.items()])
