@@ -1,4 +1,4 @@
-"""The demo: a real exporter, a synthetic training job on stand-ins of CUDA and NVML, and what /metrics says, live.
+"""The demo: a real exporter, synthetic jobs on stand-ins of CUDA, NCCL and NVML, and what /metrics says, live.
 
 Usage: python -m deploy.demo [--seconds N] [--interval N] [--listen ADDRESS:PORT] [--xid N]. Started by `make demo`.
 """
@@ -30,6 +30,7 @@ READY_WITHIN = 20.0
 SEEN_WITHIN = 20.0
 XID, XID_AFTER = 94, 3
 """The Xid of the key x, and the scrape after which --xid takes effect."""
+RANKS, LATE_RANK, LATE_SECONDS = 4, 2, 0.035
 QUICK = tuple(
     f"--collector.nvml.{set}-interval={seconds}" for set, seconds in (("fast", 1), ("processes", 1), ("slow", 5))
 )
@@ -90,7 +91,16 @@ def _demo(arguments: argparse.Namespace) -> None:
         job = demo.start("the job", [str(STANDINS / "workload"), "--steady"], LD_LIBRARY_PATH=str(STANDINS))
         demo.await_seen("no launch of the job was seen", "gpu_cuda_kernel_launch_calls_total", pid=str(job))
         gpu.uses(job)
-        demo.show(job, gpu, arguments)
+        ranks = [demo.start(f"rank {rank}", _rank(rank)) for rank in range(RANKS)]
+        demo.await_seen("no collective was seen", "nccl_collective_calls_total", pid=str(ranks[-1]))
+        demo.show(Summary(str(job), [str(pid) for pid in ranks]), gpu, arguments)
+
+
+def _rank(rank: int) -> list[str]:
+    """The command of one rank of a job that has a straggler."""
+    late = LATE_SECONDS if rank == LATE_RANK else 0
+    library = str(STANDINS / "libnccl.so.2")
+    return [sys.executable, "-m", "deploy.demo.rank", library, str(rank), str(RANKS), str(late)]
 
 
 def _free(listen: str) -> str:
@@ -182,9 +192,9 @@ class Demo:
                     )
         raise DemoError(f"{otherwise} within {SEEN_WITHIN:.0f} s; it said:\n{self._tail()}")
 
-    def show(self, job: int, gpu: Gpu, arguments: argparse.Namespace) -> None:
+    def show(self, summary: Summary, gpu: Gpu, arguments: argparse.Namespace) -> None:
         """Draw until the time is over or a KeyboardInterrupt comes."""
-        started, seconds, summary, drawn = time.monotonic(), arguments.seconds, Summary(str(job)), 0
+        started, seconds, drawn = time.monotonic(), arguments.seconds, 0
         with Screen(sys.stdout) as screen, Keys(sys.stdin) as keys:
             while seconds is None or time.monotonic() - started < seconds:
                 try:
@@ -193,7 +203,7 @@ class Demo:
                     raise DemoError(f"the exporter does not answer ({error}); it said:\n{self._tail()}") from error
                 elapsed = f"{time.monotonic() - started:.0f} s"
                 ends = "x: an Xid   Ctrl-C ends it"
-                screen.show(f"http://{self._listen}/   synthetic job: pid {job}   {elapsed}   {ends}", facts)
+                screen.show(f"http://{self._listen}/   synthetic job: pid {summary.pid}   {elapsed}   {ends}", facts)
                 drawn += 1
                 if keys.pressed("x", arguments.interval) or (drawn == XID_AFTER and arguments.xid):
                     gpu.xid(arguments.xid or XID)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 _LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
@@ -15,6 +15,9 @@ COPIED = "gpu_cuda_memory_copies_bytes_total"
 WAITS = "gpu_cuda_sync_wait_seconds_bucket"
 ERRORS = "gpu_cuda_api_errors_total"
 XIDS = "gpu_xid_errors_total"
+COLLECTIVES = "nccl_collective_calls_total"
+MOVED = "nccl_collective_bus_bytes_total"
+LAG = "nccl_rank_arrival_lag_seconds"
 _BARS = "▁▂▃▄▅▆▇█"
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -75,12 +78,13 @@ def quantile(q: float, buckets: Mapping[float, float]) -> float | None:
 
 @dataclass
 class Summary:
-    """Turns scrapes into lines about one process for a person.
+    """Turns scrapes into lines about one process, and the `ranks` of an NCCL job, for a person.
 
     Rates are between the last two scrapes, costs since the first one.
     """
 
     pid: str
+    ranks: Collection[str] = ()
     history: list[float] = field(default_factory=list)
     first: Scrape | None = None
     last: Scrape | None = None
@@ -103,6 +107,8 @@ class Summary:
             **_gpus(now),
             "its share": _share(now, self.pid),
             "Xids": _xids(now),
+            "NCCL": _collectives(rate, self.ranks),
+            "ranks late by": _lags(before, now, self.ranks),
             "probes": _probes(now),
             "exporter": _exporter(_rates(self.first, now), now),
             "the jobs pay": _overhead(_rates(self.first, now)),
@@ -190,6 +196,27 @@ def _xids(now: Scrape) -> str:
         " · ".join(f"{xid} on GPU {gpu}: {action} ({_count(it)})" for (xid, action, gpu), it in seen.items() if it)
         or "-"
     )
+
+
+def _collectives(rate: Callable[..., float | None], ranks: Collection[str]) -> str:
+    calls, moved = ([rate(name, pid=pid) or 0 for pid in ranks] for name in (COLLECTIVES, MOVED))
+    if not any(calls):
+        return "-"
+    return f"{len(ranks)} ranks · {_count(sum(calls))} collectives/s · bus {_bytes(max(moved))}/s a rank"
+
+
+def _lags(before: Scrape, now: Scrape, ranks: Collection[str]) -> str:
+    """How much later than the first one each rank called since the scrape before, on average."""
+    shown = {}
+    for pid in ranks:
+        seconds, calls = (
+            (now.total(f"{LAG}_{part}", pid=pid) or 0) - (before.total(f"{LAG}_{part}", pid=pid) or 0)
+            for part in ("sum", "count")
+        )
+        rank = next((labels["rank"] for labels, _ in now.rows(f"{LAG}_count", pid=pid)), "")
+        if calls > 0:
+            shown[f"rank {rank}"] = seconds / calls
+    return _listed(shown, _seconds)
 
 
 def _probes(now: Scrape) -> str:

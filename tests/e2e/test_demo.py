@@ -77,6 +77,20 @@ def test_the_gpu_the_jobs_share_and_an_xid(standins: None) -> None:
 
 
 @pytest.mark.needs_bpf
+def test_the_late_rank(standins: None) -> None:
+    """Of four ranks the one that comes 35 ms late is shown with that lag, the others with far less."""
+    done = subprocess.run([*COMMAND, "--seconds=5"], cwd=ROOT, capture_output=True, text=True, timeout=90)
+    assert (0, "") == (done.returncode, done.stderr)
+    last = done.stdout.splitlines()[-1]
+    assert "NCCL 4 ranks · " in last
+    found = re.search(
+        r"ranks late by rank 0 (\S+ \S+) · rank 1 (\S+ \S+) · rank 2 (\S+) ms · rank 3 (\S+ \S+) \|", last
+    )
+    assert found and 30 <= float(found[3]) <= 60
+    assert all(float(lag.split()[0]) < 30 or lag.endswith("µs") for lag in (found[1], found[2], found[4]))
+
+
+@pytest.mark.needs_bpf
 def test_ctrl_c_on_a_terminal_ends_it_cleanly(standins: None) -> None:
     """It draws in place, the key x makes an Xid; Ctrl-C ends all with status 0, no traceback, the cursor restored."""
     master, slave = pty.openpty()

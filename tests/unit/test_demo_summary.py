@@ -55,6 +55,27 @@ def test_waits_are_those_of_the_last_interval() -> None:
     assert "cuStreamSynchronize p50 1.5 ms p99 2.0 ms" == facts_after(2.0)["waits"]
 
 
+def test_the_late_rank() -> None:
+    """Each rank's mean lag is of the calls between the scrapes; what all ranks call is added up."""
+    lag = 'nccl_rank_arrival_lag_seconds_{part}{{pid="{pid}",comm_hash="ab",rank="{rank}"}} {value}'
+    calls = 'nccl_collective_calls_total{{pid="{pid}",collective="AllReduce"}} {value}'
+    bus = 'nccl_collective_bus_bytes_total{{pid="{pid}",collective="AllReduce"}} {value}'
+
+    def scrape(at: float, rounds: int, late: float) -> Scrape:
+        lines = []
+        for rank, pid in enumerate(("7", "8")):
+            lines.append(lag.format(part="sum", pid=pid, rank=rank, value=late * rank))
+            lines.append(lag.format(part="count", pid=pid, rank=rank, value=rounds))
+            lines += [calls.format(pid=pid, value=rounds), bus.format(pid=pid, value=rounds << 20)]
+        return Scrape(at=at, seconds=0.004, series=parse("\n".join(lines)))
+
+    summary = Summary("1", ("7", "8"))
+    assert "-" == summary.update(scrape(100, 10, 9.0))["ranks late by"]
+    facts = summary.update(scrape(102, 30, 9.7))
+    assert "rank 0 0 µs · rank 1 35.0 ms" == facts["ranks late by"]
+    assert "2 ranks · 20 collectives/s · bus 10.0 MiB/s a rank" == facts["NCCL"]
+
+
 def test_only_attached_probes_count() -> None:
     """A probe that is known and not attached is not shown as attached."""
     assert "1 attached in 1 libraries (emulated 1)" == facts_after(2.0)["probes"]
