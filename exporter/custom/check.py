@@ -93,7 +93,9 @@ def _rows(probe: Probe) -> Iterator[_Row]:
     waiting += [("usdt", usdt.probe, usdt.library) for usdt in it.usdt]
     for kind, at, library in dict.fromkeys(waiting):
         if at not in seen:
-            yield _Row((it.name, kind, at, library, "", "waits: no process uses a file of this name that has it"), False)
+            yield _Row(
+                (it.name, kind, at, library, "", "waits: no process uses a file of this name that has it"), False
+            )
     for event, reason in view.tracepoints.items():
         yield _Row((it.name, "tracepoint", event, "kernel", "", reason or "attached"), bool(reason))
 

@@ -50,11 +50,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Started(Message):
-    """It is compiled and loaded; the descriptors of Order.programs, and of the map of USDT arguments, were sent.
+    """It is compiled and loaded; the descriptors of `programs`, and of the map of USDT arguments, were sent.
 
-    `tracepoints` gives for each why it is not attached, or nothing.
+    Those are all that were loaded, of tracepoints too. `tracepoints` gives for each why it is not attached, or nothing.
     """
 
+    programs: list[str]
     shapes: dict[str, Shape]
     tracepoints: dict[str, str]
 

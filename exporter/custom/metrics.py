@@ -35,7 +35,7 @@ PROCESSOR = Metric(
 )
 RUNS = Metric(
     "accel_exporter.custom.runs",
-    "Runs of a program that custom probes attach to libraries; only while the kernel's BPF statistics are switched on.",
+    "Runs of a program of a custom probe; only while the kernel's BPF statistics are switched on.",
     Kind.COUNTER,
     labels=("probe", "program"),
 )

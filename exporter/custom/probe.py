@@ -180,10 +180,8 @@ class Probe:
                 return None
 
     def _started(self, child: Child, message: Started) -> _End | None:
-        programs, arguments = self.definition.programs, bool(self.definition.usdt)
-        count = len(programs) + arguments
-        descriptors = child.descriptors(count) if count else []
-        held = Programs(programs, descriptors)
+        count = len(message.programs) + bool(self.definition.usdt)
+        held = Programs(message.programs, child.descriptors(count) if count else [])
         if problem := shapes.mismatch(self.definition, message.shapes):
             held.close()
             return _End("refused", problem)

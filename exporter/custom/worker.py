@@ -28,7 +28,9 @@ MEMORY = 4 << 30
 SAID = 16_384
 MOST_AT_ONCE = 500
 POLL_SECONDS = 0.2
-_UPROBE_MULTI = 48  # BPF_TRACE_UPROBE_MULTI
+MOST_PROGRAMS = 200
+"""A message takes no more descriptors than 253 (SCM_MAX_FD)."""
+_UPROBE_MULTI, _KPROBE = 48, 2  # BPF_TRACE_UPROBE_MULTI, BPF_PROG_TYPE_KPROBE
 
 USDT = """
 struct accel_usdt_arg { u64 value; u32 kind; u32 from; u32 size; u32 is_signed; };
@@ -94,20 +96,16 @@ class Worker:
         self._limited = self._window = self._in_window = 0
         self._gone: dict[int, float] = {}
         self._polls = {self._listen_to(name) for name in order.buffers}
-        descriptors = [self._program(name) for name in order.programs]
-        if order.usdt:
-            descriptors.append(int(self._bpf["accel_usdt"].map_fd))
-        if descriptors:
-            with socket.socket(fileno=order.channel) as channel:
-                sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-                channel.sendmsg([b"."], sent)
+        for name in order.programs:
+            self._program(name)
         attached = {event: self._attach(event, program) for event, program in order.tracepoints}
+        programs = self._send_programs()
         shapes = {name: table.shape() for name, table in self._tables.items()}
         shapes.update({name: self._record_shape(name) for name in order.buffers})
         with suppress(Exception):  # as much memory as can be had back from the compiler
             self._bpf.free_bcc_memory()
             ctypes.CDLL(None).malloc_trim(0)
-        self._tell(Started(shapes, attached))
+        self._tell(Started(programs, shapes, attached))
 
     def run(self) -> None:
         """Reads and listens until the parent is gone or says so (Stop)."""
@@ -126,6 +124,19 @@ class Worker:
             readable, _, _ = select.select([0], [], [], wait)
             if readable and not os.read(0, 4096):
                 raise Stop
+
+    def _send_programs(self) -> list[str]:
+        """Their names, in the order in which their descriptors were sent."""
+        loaded = [(name.decode(), int(function.fd)) for name, function in self._bpf.funcs.items()]
+        if len(loaded) > MOST_PROGRAMS:
+            raise Stop(f"{self._order.name}.c has more than {MOST_PROGRAMS} programs")
+        descriptors = [descriptor for _, descriptor in loaded]
+        if self._order.usdt:
+            descriptors.append(int(self._bpf[b"accel_usdt"].map_fd))
+        with socket.socket(fileno=self._order.channel) as channel:
+            if descriptors:
+                channel.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
+        return [name for name, _ in loaded]
 
     def _compile(self) -> Any:
         order = self._order
@@ -155,18 +166,13 @@ class Worker:
         except IndexError as error:
             raise Stop(f"{self._order.name}.c: map {name} cannot be read: {error}") from None
 
-    def _program(self, name: str) -> int:
-        if self._order.multi:
-            with suppress(TypeError):  # bcc before 0.23 cannot say how a program is going to be attached
-                return self._load(name, attach_type=_UPROBE_MULTI)
-            raise Stop("this bcc is too old: 0.23 or newer is needed")
-        return self._load(name)
-
-    def _load(self, name: str, **how: int) -> int:
+    def _program(self, name: str) -> None:
+        """Loads it for what the parent is going to attach it to."""
+        how = {"attach_type": _UPROBE_MULTI} if self._order.multi else {}
         try:
-            return int(self._bpf.load_func(name.encode(), 2, **how).fd)  # BPF_PROG_TYPE_KPROBE
-        except TypeError:
-            raise
+            self._bpf.load_func(name.encode(), _KPROBE, **how)
+        except TypeError as error:
+            raise Stop("this bcc cannot load programs for multi-uprobe links: 0.23 or newer is needed") from error
         except Exception as error:
             if "nknown program" in str(error):
                 problem = f"{self._order.name}.c has no function {name}, which {self._order.name}.yaml names"

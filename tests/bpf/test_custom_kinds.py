@@ -171,6 +171,9 @@ def test_tracepoints_are_attached(head: str, program: str, headers: str, tmp_pat
             eventually(lambda: observed.value("site_signals_total", pid=pid) == 23, "23 signals")
             [sample] = observed.values("site_signals_total", pid=pid)
             assert sample.labels["cgroup"] == Path(f"/proc/{pid}/cgroup").read_text().split("::")[-1].strip()
+            runs = observed.value("accel_exporter_custom_runs_total", probe="site")
+            assert 23 <= runs
+            assert 0 < observed.value("accel_exporter_probe_run_seconds_total", probe="custom_site") < 1
             shell.communicate(b"\n")
         assert 3 * 23 <= observed.value("accel_exporter_custom_lost_total", probe="site")
 
