@@ -91,16 +91,17 @@ def _demo(arguments: argparse.Namespace) -> None:
         job = demo.start("the job", [str(STANDINS / "workload"), "--steady"], LD_LIBRARY_PATH=str(STANDINS))
         demo.await_seen("no launch of the job was seen", "gpu_cuda_kernel_launch_calls_total", pid=str(job))
         gpu.uses(job)
-        ranks = [demo.start(f"rank {rank}", _rank(rank)) for rank in range(RANKS)]
+        start = time.time() + 1
+        ranks = [demo.start(f"rank {rank}", _rank(rank, start)) for rank in range(RANKS)]
         demo.await_seen("no collective was seen", "nccl_collective_calls_total", pid=str(ranks[-1]))
         demo.show(Summary(str(job), [str(pid) for pid in ranks]), gpu, arguments)
 
 
-def _rank(rank: int) -> list[str]:
-    """The command of one rank of a job that has a straggler."""
+def _rank(rank: int, start: float) -> list[str]:
+    """The command of one rank of a job that has a straggler; all begin at that Unix time in seconds."""
     late = LATE_SECONDS if rank == LATE_RANK else 0
     library = str(STANDINS / "libnccl.so.2")
-    return [sys.executable, "-m", "deploy.demo.rank", library, str(rank), str(RANKS), str(late)]
+    return [sys.executable, "-m", "deploy.demo.rank", library, str(rank), str(RANKS), str(start), str(late)]
 
 
 def _free(listen: str) -> str:

@@ -1,11 +1,13 @@
-"""One rank of the demo's NCCL job, on a stand-in: python -m deploy.demo.rank LIBRARY RANK RANKS LATE_SECONDS.
+"""One rank of the demo's NCCL job, on a stand-in: python -m deploy.demo.rank LIBRARY RANK RANKS START LATE_SECONDS.
 
-All ranks call AllReduce at the same moments of the clock, ten times a second; a late one so much later each time.
+From START on, Unix time in seconds, all ranks call AllReduce at the same moments, ten times a second; a late one is so
+much later each time.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 import time
 
@@ -19,11 +21,11 @@ class Id(ctypes.Structure):
 
 
 def main() -> None:
-    library, rank, ranks, late = sys.argv[1:]
+    library, rank, ranks, start, late = sys.argv[1:]
     nccl, comm = ctypes.CDLL(library), ctypes.c_void_p()
     nccl.ncclCommInitRank(ctypes.byref(comm), int(ranks), Id(b"demo"), int(rank))
-    while True:
-        time.sleep(PERIOD - time.time() % PERIOD + float(late))
+    for call in itertools.count():
+        time.sleep(max(0.0, float(start) + call * PERIOD + float(late) - time.time()))
         nccl.ncclAllReduce(None, None, ctypes.c_size_t(COUNT), FLOAT, SUM, comm, None)
 
 
