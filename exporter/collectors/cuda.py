@@ -15,11 +15,12 @@ from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection, protection
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity
+from exporter.cuda.counted import Counted
 from exporter.cuda.functions import COVERABLE, FUNCTIONS, layer
-from exporter.cuda.ledger import Ledger
 from exporter.cuda.names import Names
-from exporter.cuda.samples import Process, function
+from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
+from exporter.ledger import Ledger, Process
 from exporter.model import Labels, Metric, Sample, Unavailable
 from exporter.node import Flag, Node
 from exporter.push import SPANS_DROPPED
@@ -71,7 +72,8 @@ class Cuda:
             raise Unavailable(f"the CUDA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._names = Names.of(self._object.types)
         self._on_gpus = OnGpus(self._node.gpus, self._node.proc)
-        self._ledger = Ledger(self._object.maps, self._forget, self._node.processes, self._node.proc, self._gpus_of)
+        self._counted = Counted(self._object.maps, self._forget, self._gpus_of)
+        self._ledger = Ledger(self._counted.read, self._counted.clear, self._node.processes, self._node.proc)
         table = {
             it.name: it.hooks(self._object.types, api, self._node.settings["all-errors"])
             for api, it in enumerate(FUNCTIONS, 1)
@@ -104,18 +106,18 @@ class Cuda:
         self._on_gpus.refresh()
         for process in self._ledger.processes():
             exemplars = partial(self._exemplars.of, process.pid)
-            yield from process.samples(self._names, self._node.clock.wall_ns, exemplars)
+            yield from samples(process, self._names, self._node.clock.wall_ns, exemplars)
             if not process.ended:
-                only = process.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
+                only = process.activity.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
                 yield metrics.SEEN_FROM_START.sample(int(process.pid in covered), {**process.labels, **only})
             if not process.ended and process.pid in covered:
                 yield from self._unattributed(process)
 
-    def _unattributed(self, process: Process) -> Iterator[Sample]:
+    def _unattributed(self, process: Process[Activity]) -> Iterator[Sample]:
         for place, told in self._on_gpus.memory(process.pid).items():
-            if told is None or place.labels not in process.gpus.values():
+            if told is None or place.labels not in process.activity.gpus.values():
                 continue
-            beyond = told - process.held(place.labels, self._names)
+            beyond = told - held(process.activity, place.labels, self._names)
             if beyond >= 0:  # less is memory that NVML has not seen yet, or does not count
                 yield metrics.UNATTRIBUTED.sample(beyond, {**process.labels, **place.labels})
 
@@ -169,7 +171,7 @@ class Cuda:
         return self._returns, reason
 
     def _hits(self) -> Mapping[str, int]:
-        return {function(api).name: calls for api, calls in self._ledger.hits().items()}
+        return {function(api).name: calls for api, calls in self._counted.hits().items()}
 
     def _losses(self) -> Iterator[Sample]:
         counted = self._object.globals()

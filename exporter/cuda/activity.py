@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from exporter.model import Labels
+
 
 class Map(Protocol):
     """The part of exporter.bpf.libbpf.Map that is used here."""
@@ -95,12 +97,14 @@ class Counts:
 class Activity:
     """One process, by device as the keys of bpf/cuda.h have it: 0 while it had used one at most, else ordinal + 1.
 
-    `used` are the ordinals of the devices on which it was seen to have a context, `first` the first of them.
+    `used` are the ordinals of the devices on which it was seen to have a context, `first` the first of them; `gpus` has
+    the gpu and gpu_uuid of its devices, those that are known.
     """
 
     devices: dict[int, Counts] = field(default_factory=lambda: defaultdict(Counts))
     used: frozenset[int] = frozenset()
     first: int | None = None
+    gpus: Mapping[int, Labels] = field(default_factory=dict)
 
     def ended(self) -> None:
         for counts in self.devices.values():

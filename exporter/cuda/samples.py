@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 from exporter.bpf import slot_bounds
@@ -13,6 +13,7 @@ from exporter.cuda.activity import Activity, Counts, together
 from exporter.cuda.codes import error_name
 from exporter.cuda.functions import FUNCTIONS, Function
 from exporter.cuda.names import Names
+from exporter.ledger import Process
 from exporter.model import Distribution, Exemplar, Labels, Metric, Sample, Value
 
 MICROSECOND = 1e-6
@@ -30,38 +31,27 @@ def function(api: int) -> Function:
     return FUNCTIONS[api - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process to tell about. `since` is the wall time in seconds from which its counters count.
+def samples(
+    process: Process[Activity], names: Names, wall_ns: Callable[[int], int], exemplars: ExemplarsOf
+) -> Iterator[Sample]:
+    """The samples of a process. `exemplars` gives those of a waiting function by bucket, of all its GPUs together."""
+    parts: dict[tuple[tuple[str, str], ...], list[Counts]] = defaultdict(list)
+    for device, counts in process.activity.devices.items():
+        parts[tuple(process.activity.gpus.get(device, {}).items())].append(counts)
+    for gpu, counted in parts.items():
+        part = _Part({**process.labels, **dict(gpu)}, together(counted), process.since)
+        yield from part.samples(names, wall_ns, exemplars if len(parts) == 1 else _no_exemplars)
 
-    `gpus` has the gpu and gpu_uuid of its devices, by the keys of `activity.devices`, those that are known.
-    """
 
-    pid: int
-    labels: Labels
-    activity: Activity
-    since: float
-    ended: bool = False
-    gpus: Mapping[int, Labels] = field(default_factory=dict)
-
-    def samples(self, names: Names, wall_ns: Callable[[int], int], exemplars: ExemplarsOf) -> Iterator[Sample]:
-        """Its samples. `exemplars` gives those of a waiting function by bucket; one GPU's only, for they are of all."""
-        parts: dict[tuple[tuple[str, str], ...], list[Counts]] = defaultdict(list)
-        for device, counts in self.activity.devices.items():
-            parts[tuple(self.gpus.get(device, {}).items())].append(counts)
-        for gpu, counted in parts.items():
-            part = _Part({**self.labels, **dict(gpu)}, together(counted), self.since)
-            yield from part.samples(names, wall_ns, exemplars if len(parts) == 1 else _no_exemplars)
-
-    def held(self, gpu: Labels, names: Names) -> int:
-        """Bytes in use on one of its GPUs, as the probes on the driver saw it."""
-        parts = (counts for device, counts in self.activity.devices.items() if self.gpus.get(device) == gpu)
-        return sum(
-            memory.usage
-            for part in parts
-            for (layer, kind), memory in part.memory.items()
-            if names.layer[layer] == "driver" and names.memory[kind] != "pinned_host"
-        )
+def held(activity: Activity, gpu: Labels, names: Names) -> int:
+    """Bytes in use on one of a process's GPUs, as the probes on the driver saw it."""
+    parts = (counts for device, counts in activity.devices.items() if activity.gpus.get(device) == gpu)
+    return sum(
+        memory.usage
+        for part in parts
+        for (layer, kind), memory in part.memory.items()
+        if names.layer[layer] == "driver" and names.memory[kind] != "pinned_host"
+    )
 
 
 def _no_exemplars(_: int) -> Mapping[int, Exemplar]:

@@ -28,7 +28,7 @@ RULES = sorted(path for path in (ROOT / "alerts").glob("*.yaml") if not path.ste
 WINDOW, RETENTION = 30, 6
 IMPATIENT = f"""
 from exporter.__main__ import main
-from exporter.cuda import ledger
+from exporter import ledger
 ledger.RETENTION = {RETENTION}.0
 raise SystemExit(main())
 """

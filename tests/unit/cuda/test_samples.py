@@ -9,8 +9,9 @@ import pytest
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity, Counts, Errors, Launches, Memory, Waits
 from exporter.cuda.functions import FUNCTIONS
-from exporter.cuda.samples import Process, function
+from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
+from exporter.ledger import Process
 from exporter.model import Distribution, Exemplar, Metric, Span, Value
 from exporter.node import Clock
 from tests.unit.cuda.fakes import NAMES
@@ -24,7 +25,7 @@ def told(activity: Counts, exemplars: dict[int, Exemplar] | None = None) -> dict
     """Values by metric and the values of its own labels, in their order."""
     found = {}
     process = Process(7, LABELS, Activity({0: activity}), 12.5)
-    for sample in process.samples(NAMES, lambda ns: ns + HOUR_NS, lambda _: exemplars or {}):
+    for sample in samples(process, NAMES, lambda ns: ns + HOUR_NS, lambda _: exemplars or {}):
         assert LABELS.items() <= sample.labels.items()
         assert sample.labels.keys() - LABELS.keys() <= set(sample.metric.labels)
         assert 12.5 == sample.start
@@ -188,18 +189,18 @@ def test_gpus() -> None:
         device: Counts(launches={API["cuLaunchKernel"]: Launches(calls, 0)})
         for device, calls in ((0, 3), (1, 20), (2, 100), (0xFFFF, 1000))
     }
-    process = Process(7, LABELS, Activity(launched), 12.5, gpus={0: first, 1: first, 2: second})
-    samples = [it for it in process.samples(NAMES, int, lambda _: {}) if it.metric is metrics.LAUNCHES]
+    process = Process(7, LABELS, Activity(launched, gpus={0: first, 1: first, 2: second}), 12.5)
+    found = [it for it in samples(process, NAMES, int, lambda _: {}) if it.metric is metrics.LAUNCHES]
 
-    assert {"GPU-a": 23, "GPU-b": 100, "": 1000} == {it.labels.get("gpu_uuid", ""): it.value for it in samples}
+    assert {"GPU-a": 23, "GPU-b": 100, "": 1000} == {it.labels.get("gpu_uuid", ""): it.value for it in found}
 
 
 def test_exemplars_of_several_gpus() -> None:
     """Exemplars are kept by process: where it uses several GPUs they are left out, for they may be another's."""
     waited = {device: Counts(waits={API["cuStreamSynchronize"]: Waits(1, (1, 0))}) for device in (1, 2)}
     exemplar = Exemplar(1e-6, 1.0, "a" * 32, "b" * 16)
-    process = Process(7, LABELS, Activity(waited), 12.5, gpus={1: {"gpu": "0"}, 2: {"gpu": "1"}})
-    values = [it.value for it in process.samples(NAMES, int, lambda _: {0: exemplar}) if it.metric is metrics.WAITED]
+    process = Process(7, LABELS, Activity(waited, gpus={1: {"gpu": "0"}, 2: {"gpu": "1"}}), 12.5)
+    values = [it.value for it in samples(process, NAMES, int, lambda _: {0: exemplar}) if it.metric is metrics.WAITED]
 
     assert [{}, {}] == [it.exemplars for it in values if isinstance(it, Distribution)]
 
@@ -210,5 +211,5 @@ def test_held() -> None:
     parts = {1: Counts(memory={**memory, (1, 0): Memory(100, 30, 0, 0, 0)}), 2: Counts(memory=memory)}
     gpu = {"gpu": "0"}
 
-    assert 75 == Process(7, LABELS, Activity(parts), 0.0, gpus={1: gpu, 2: {"gpu": "1"}}).held(gpu, NAMES)
-    assert 0 == Process(7, LABELS, Activity(parts), 0.0).held(gpu, NAMES)
+    assert 75 == held(Activity(parts, gpus={1: gpu, 2: {"gpu": "1"}}), gpu, NAMES)
+    assert 0 == held(Activity(parts), gpu, NAMES)
