@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.bpf.elf import ElfError
-from exporter.bpf.library import Closeable, Interest, Library, examine, imports_of
+from exporter.bpf.library import Closeable, Interest, Library, examine, imports_of, usdt_of
 from exporter.bpf.mappings import File, Mapping
 
 MAX_LIBRARIES = 256
@@ -42,6 +42,7 @@ class Attachments:
         self._interests, self._proc, self._grace = interests, proc, grace
         self._wanted = frozenset(symbol for interest in interests for symbol in interest.symbols)
         self._imported = frozenset(symbol for interest in interests for symbol in imports_of(interest))
+        self._traced = frozenset(probe for interest in interests for probe in usdt_of(interest))
         self._verdicts: dict[File, Attached | None] = {}
         self._by_inode: dict[tuple[int, ...], Attached] = {}
         self._doubtful: set[File] = set()
@@ -97,7 +98,7 @@ class Attachments:
         before = self._by_inode.get(inode)
         self.examined += 1
         try:
-            found = examine(self._proc, mapping, self._wanted, self._imported)
+            found = examine(self._proc, mapping, self._wanted, self._imported, self._traced)
         except ElfError as error:
             log.debug("skipped a mapped file", extra={"pid": mapping.pid, "reason": error})
             found = None
@@ -139,8 +140,9 @@ class Attachments:
 
     def _links(self, library: Library) -> Iterator[tuple[Interest, Closeable]]:
         for interest in self._interests:
-            defined, imported = library.functions.keys(), library.imports
-            if not (defined.isdisjoint(interest.symbols) and imported.isdisjoint(imports_of(interest))):
+            wanted = (interest.symbols, imports_of(interest), usdt_of(interest))
+            there = (library.functions.keys(), library.imports, library.usdt.keys())
+            if not all(has.isdisjoint(asked) for has, asked in zip(there, wanted, strict=True)):
                 try:
                     yield interest, interest.attach(library)
                 except Exception as error:
@@ -165,4 +167,4 @@ class Attachments:
 
 
 def _same_code(new: Library, old: Library) -> bool:
-    return (new.build_id, new.functions, new.imports) == (old.build_id, old.functions, old.imports)
+    return (new.build_id, new.functions, new.imports, new.usdt) == (old.build_id, old.functions, old.imports, old.usdt)

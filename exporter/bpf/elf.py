@@ -25,7 +25,7 @@ _NOTE = struct.Struct("<III")
 _ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
 _EXECUTABLE_OR_SHARED = (2, 3)
 _LOAD, _NOTES, _EXECUTE = 1, 4, 1
-_SYMTAB, _STRTAB, _DYNSYM, _VERSYM = 2, 3, 11, 0x6FFFFFFF
+_SYMTAB, _STRTAB, _NOTE_SECTION, _DYNSYM, _VERSYM = 2, 3, 7, 11, 0x6FFFFFFF
 _FUNCTION = 2
 _BUILD_ID = 3
 _LOCAL = 0
@@ -35,6 +35,7 @@ MAX_SYMBOLS = 1 << 23
 MAX_STRINGS = 1 << 28
 MAX_NAMES = 1 << 16
 _MAX_NOTES = 1 << 16
+_MAX_NOTES_SECTION = 1 << 22
 _LONGEST_NAME = 1 << 12
 _CHUNK = 1 << 20
 
@@ -168,6 +169,14 @@ class Elf:
         table = _first(sections, _DYNSYM)
         found = self._symbols(table, sections, wanted) if table else ()
         return frozenset(name for _, name, (_, _, _, section, _, _) in found if not section)
+
+    def notes(self, owner: bytes, kind: int) -> Iterator[bytes]:
+        """The contents of all notes of a kind in the file's sections, loaded or not; ElfError for endless ones."""
+        for section in self._sections():
+            if section.kind == _NOTE_SECTION:
+                if section.size > _MAX_NOTES_SECTION:
+                    raise ElfError("more notes than a real library has")
+                yield from _notes(self._read(section.offset, section.size), owner, kind)
 
     def parts(self, kind: int) -> list[Part]:
         """What the segments of a kind (p_type) take of the file."""
@@ -317,13 +326,17 @@ def _occurrences(text: bytes, name: bytes) -> Iterator[int]:
 
 
 def _find_note(notes: bytes, owner: bytes, kind: int) -> bytes:
-    """The content of a note; empty when there is none. Names and contents are padded to four bytes."""
+    """The content of the first such note; empty when there is none."""
+    return next(_notes(notes, owner, kind), b"")
+
+
+def _notes(notes: bytes, owner: bytes, kind: int) -> Iterator[bytes]:
+    """The contents of all such notes. Names and contents are padded to four bytes."""
     at = 0
     while at + _NOTE.size <= len(notes):
         owner_size, size, found = _NOTE.unpack_from(notes, at)
         at += _NOTE.size
         content = at + (owner_size + 3 & ~3)
         if found == kind and notes[at : at + owner_size] == owner:
-            return notes[content : content + size]
+            yield notes[content : content + size]
         at = content + (size + 3 & ~3)
-    return b""

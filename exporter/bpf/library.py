@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from exporter.bpf import usdt
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.mappings import File
 from exporter.bpf.mappings import Mapping as MappedFile
+from exporter.bpf.usdt import Site
 
 _DELETED = " (deleted)"
 
@@ -36,6 +38,8 @@ class Library:
     """Those any interest wants, by name."""
     imports: frozenset[str] = frozenset()
     """Names of functions it leaves to others to define, of those any interest asks for."""
+    usdt: Mapping[str, tuple[Site, ...]] = field(default_factory=dict)
+    """The sites of probes it was built with, by `provider:name`, of those any interest asks for."""
 
 
 class Closeable(Protocol):
@@ -77,17 +81,36 @@ class ImportInterest(Interest, Protocol):
         ...
 
 
+@runtime_checkable
+class UsdtInterest(Interest, Protocol):
+    """An interest in probes that files were built with too."""
+
+    @property
+    def usdt(self) -> Collection[str]:
+        """Probes as `provider:name`; a file that has any of them is of interest. Read once, at start."""
+        ...
+
+
+def usdt_of(interest: Interest) -> Collection[str]:
+    """The probes built into files that an interest wants."""
+    return interest.usdt if isinstance(interest, UsdtInterest) else ()
+
+
 def imports_of(interest: Interest) -> Collection[str]:
     """The functions whose callers an interest wants."""
     return interest.imports if isinstance(interest, ImportInterest) else ()
 
 
 def examine(
-    proc: Path, mapping: MappedFile, wanted: Collection[str], imported: Collection[str] = ()
+    proc: Path,
+    mapping: MappedFile,
+    wanted: Collection[str],
+    imported: Collection[str] = (),
+    traced: Collection[str] = (),
 ) -> tuple[Library, int] | None:
     """The library behind a mapping and the descriptor that keeps it.
 
-    None if it neither defines any of the wanted functions nor imports any of the others.
+    None if it neither defines any of the wanted functions nor imports any of the others nor has any probe of `traced`.
 
     Raises Gone, OSError when it may not be read, and ElfError when it is malformed.
     """
@@ -101,11 +124,11 @@ def examine(
     try:
         _check(os.fstat(descriptor), mapping.file)
         with Elf(os.dup(descriptor)) as elf:
-            functions, imports = elf.functions(wanted), elf.imports(imported)
-            if functions or imports:
+            functions, imports, probes = elf.functions(wanted), elf.imports(imported), usdt.find(elf, traced)
+            if functions or imports or probes:
                 path = shown.decode(errors="replace").removesuffix(_DELETED)
                 held, identity = f"/proc/self/fd/{descriptor}", mapping.file.identity
-                return Library(identity, path, held, elf.machine, elf.build_id, functions, imports), descriptor
+                return Library(identity, path, held, elf.machine, elf.build_id, functions, imports, probes), descriptor
     except BaseException:
         os.close(descriptor)
         raise

@@ -91,7 +91,7 @@ class Custom:
             it.definition.name: SeriesLimit(f"custom_{it.definition.name}", settings[SERIES]) for it in self.probes
         }
         for probe in self.probes:
-            if probe.attacher.symbols:
+            if probe.attacher.symbols or probe.attacher.usdt:
                 self._node.targets.want(probe.attacher)
             probe.start()
 

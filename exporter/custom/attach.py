@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
-from exporter.bpf.probe import OVERHEAD, RUN, Hook, Probes, State
+from exporter.bpf.probe import ATTACHED, OVERHEAD, RUN, Hook, Probes, State
 from exporter.bpf.safety import Protection
-from exporter.custom import metrics
+from exporter.custom import built_in, metrics
+from exporter.custom.built_in import BuiltIn
 from exporter.custom.definition import Definition
 from exporter.custom.programs import Programs
 from exporter.model import Sample
@@ -25,6 +24,7 @@ class _Known:
     users: dict[int, bool] = field(default_factory=dict)
     """Pids, and whether they were seen from their first call."""
     link: Link | None = None
+    built_in: BuiltIn | None = None
 
 
 class Attacher:
@@ -40,6 +40,7 @@ class Attacher:
         started: Callable[[int], object],
     ) -> None:
         self.symbols = frozenset(hook.symbol for hook in definition.hooks)
+        self.usdt = frozenset(it.probe for it in definition.usdt)
         self._definition, self._started = definition, started
         self._protection, self._returns_allowed, self._costs = protection, returns_allowed, costs
         self._patterns = {hook.symbol: hook.library for hook in definition.hooks}
@@ -54,7 +55,7 @@ class Attacher:
     def attach(self, library: Library) -> Link:
         with self._lock:
             known = _Known(library)
-            if self._hooks(library):
+            if self._hooks(library) or built_in.wanted(self._definition, library):
                 self._known[id(library)] = known
                 self._hook(known)
         return Link(lambda: self._release(library))
@@ -102,9 +103,7 @@ class Attacher:
         """Detaches: the child is gone."""
         with self._lock:
             for known in self._known.values():
-                if known.link:
-                    known.link.close()
-                    known.link = None
+                _unhook(known)
             if self._programs:
                 self._before = self._runs()
                 self._programs.close()
@@ -112,19 +111,19 @@ class Attacher:
 
     def states(self) -> list[State]:
         with self._lock:
-            return self._probes.states() if self._probes else []
-
-    def waiting(self) -> bool:
-        """Whether no process uses any file that this probe is for."""
-        with self._lock:
-            return bool(self.symbols) and not self._known
+            states = self._probes.states() if self._probes else []
+            return states + self._built_in()
 
     def collect(self) -> Iterator[Sample]:
         with self._lock:
             probes, runs = self._probes, self._runs()
             samples = [*probes.collect()] if probes else []
+            states = self._built_in()
         probe = self._definition.name
         yield from (sample for sample in samples if sample.metric is not RUN)
+        for state in states:
+            place = {"symbol": state.symbol, "library": state.library, "placement": state.placement}
+            yield ATTACHED.sample(int(state.attached), {"probe": f"custom_{probe}", **place})
         if not any(count for _, count in runs.values()):
             return
         yield RUN.sample(sum(nanoseconds for nanoseconds, _ in runs.values()) / 1e9, {"probe": f"custom_{probe}"})
@@ -137,23 +136,28 @@ class Attacher:
     def _hook(self, known: _Known) -> None:
         if self._probes is None:
             return
+        if self._programs and built_in.wanted(self._definition, known.library):
+            known.built_in = BuiltIn(self._definition, known.library, self._programs)
         known.link = self._probes.attach(known.library)
         for pid, from_first_call in known.users.items():
             self._probes.process_started(pid, known.library, from_first_call)
+
+    def _built_in(self) -> list[State]:
+        return [state for known in self._known.values() if known.built_in for state in known.built_in.states]
 
     def _hooks(self, library: Library) -> Mapping[str, Sequence[Hook]]:
         """Those for this file, by the names that its first user knows it by."""
         hooks: dict[str, list[Hook]] = {}
         for it in self._definition.hooks:
-            if it.symbol in library.functions and matches(library.path, it.library):
+            if it.symbol in library.functions and built_in.matches(library.path, it.library):
                 hooks.setdefault(it.symbol, []).append(Hook(it.program, 0, it.returns, it.paired))
         return hooks
 
     def _release(self, library: Library) -> None:
         with self._lock:
             known = self._known.pop(id(library), None)
-            if known and known.link:
-                known.link.close()
+            if known:
+                _unhook(known)
 
     def _runs(self) -> dict[str, tuple[int, int]]:
         """Nanoseconds and runs of each program, those of children before this one included."""
@@ -168,14 +172,17 @@ class Attacher:
         """Seconds of a hit, where its functions differ the dearest."""
         costs, kinds = self._costs(), {state.symbol: state.placement for state in self.states()}
         found = [0.0]
-        for hook in self._definition.hooks:
-            placement = kinds.get(hook.symbol)
-            if costs and hook.program == program and placement in ("emulated", "stepped"):
-                kind = "emulated" if placement == "emulated" else "stepped"
-                found.append(costs.of(kind, hook.returns) or 0.0)  # type: ignore[arg-type]
+        points = [(hook.symbol, hook.program, hook.returns) for hook in self._definition.hooks]
+        points += [(it.probe, it.program, False) for it in self._definition.usdt]
+        for at, name, returns in points:
+            if costs and name == program and kinds.get(at):
+                found.append(costs.of("emulated" if kinds[at] == "emulated" else "stepped", returns) or 0.0)
         return max(found)
 
 
-def matches(path: str, pattern: str) -> bool:
-    """Whether a file is meant: a pattern with a slash is of the whole path, any other of the file's name."""
-    return fnmatch.fnmatchcase(path if "/" in pattern else PurePath(path).name, pattern)
+def _unhook(known: _Known) -> None:
+    if known.link:
+        known.link.close()
+    if known.built_in:
+        known.built_in.close()
+    known.link = known.built_in = None

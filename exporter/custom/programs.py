@@ -24,6 +24,8 @@ class Programs:
         left = [*descriptors]
         self.programs: Mapping[str, Program] = {name: Loaded(name, left.pop(0)) for name in names}
         self.arguments = left.pop() if left else -1
+        self.taken: set[int] = set()
+        """Numbers of its entries that are in use."""
 
     def close(self) -> None:
         """The kernel unloads them once nothing is attached and the child is gone."""

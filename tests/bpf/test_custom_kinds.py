@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from exporter.bpf import usdt
+from exporter.bpf.elf import Elf
 from exporter.collectors import custom
 from tests.bpf.cuda_node import eventually
 from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
@@ -295,3 +297,83 @@ metrics: [{name: site.calls, help: Calls., type: counter, map: calls, labels: [{
         assert 7 == observed.value("site_calls_total", pid=pid)
         eventually(lambda: observed.value("site_calls_total", pid=pid) is None, "gone")
         assert 5 == observed.value("site_calls_total", pid=str(stays.pid))
+
+
+USDT = """
+struct key_t { u32 pid; u64 generation; };
+BPF_HASH(starts, struct key_t, u64);
+BPF_HASH(collected, u32, u64);
+int on_start(void *ctx) {
+    struct key_t key = {.pid = bpf_get_current_pid_tgid() >> 32};
+    if (!usdt_arg(ctx, 1, &key.generation))
+        starts.increment(key);
+    return 0;
+}
+int on_done(void *ctx) {
+    u32 pid = bpf_get_current_pid_tgid() >> 32;
+    u64 count;
+    if (!usdt_arg(ctx, 1, &count))
+        collected.increment(pid, count);
+    return 0;
+}
+"""
+USDT_MEANING = """
+probes:
+  - {usdt: "python:gc__start", library: "python3.*", program: on_start}
+  - {usdt: "python:gc__done", library: "python3.*", program: on_done}
+metrics:
+  - name: site.gc.runs
+    help: Garbage collections.
+    type: counter
+    map: starts
+    labels: [{field: pid, as: pid}, {field: generation}]
+  - {name: site.gc.collected, help: Objects collected., type: counter, map: collected, labels: [{as: pid}]}
+"""
+COLLECT = """
+import gc, sys
+gc.disable()
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(23):
+    gc.collect(1)
+for _ in range(7):
+    gc.collect(0)
+cycles = [[] for _ in range(1000)]
+for cycle in cycles:
+    cycle.append(cycle)
+del cycles, cycle
+print(gc.collect(), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("links", ["multi", "perf"])
+def test_usdt(links: str, headers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's Python tells of 23 and 7 collections with their generation, and of what it collected, on request only.
+
+    Its probes have semaphores: unless those are raised nothing happens; arguments are in memory and in a register.
+    """
+    python = Path("/usr/bin/python3").resolve()
+    with Elf.open(python) as elf:
+        if not usdt.find(elf, {"python:gc__start"}):
+            pytest.skip("this Python was built without USDT probes")
+    if links == "perf":
+        monkeypatch.setattr("exporter.bpf.multi.supported", lambda: False)
+    put(tmp_path, "site", USDT, USDT_MEANING)
+    with subprocess.Popen([python, "-c", COLLECT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        process.stdout.readline()
+        with observe(tmp_path, headers) as observed:
+            assert [] == observed.problems()
+            found = "accel_exporter_probe_attached"
+            eventually(
+                lambda: [it.value for it in observed.values(found, library=str(python))] == [1, 1], "attached", 20
+            )
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            count, pid = int(process.stdout.readline()), str(process.pid)
+            eventually(lambda: observed.value("site_gc_runs_total", pid=pid, generation="2") == 1, "one of all")
+            assert 23 == observed.value("site_gc_runs_total", pid=pid, generation="1")
+            assert 7 == observed.value("site_gc_runs_total", pid=pid, generation="0")
+            assert 1000 <= count <= observed.value("site_gc_collected_total", pid=pid)
+        process.communicate("end\n")

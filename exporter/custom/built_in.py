@@ -1,0 +1,72 @@
+"""USDT probes of one file: every site attached, each with a number by which the program finds its arguments."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from pathlib import PurePath
+
+from exporter.bpf import uprobe
+from exporter.bpf.libbpf import BpfError, Link
+from exporter.bpf.library import Library
+from exporter.bpf.native import check, library
+from exporter.bpf.probe import State
+from exporter.bpf.uprobe import Point
+from exporter.custom import arguments
+from exporter.custom.definition import Definition, Usdt
+from exporter.custom.programs import Programs
+
+MOST_SITES = 256
+"""Entries of the map of arguments (worker.py): sites that a probe is attached to at once, in all files."""
+
+
+class BuiltIn:
+    """What a definition wants of the file is attached when this is made; what cannot be is in `states`."""
+
+    def __init__(self, definition: Definition, file: Library, programs: Programs) -> None:
+        self._programs = programs
+        self._links: list[Link] = []
+        self._taken: list[int] = []
+        self.states = [self._attach(it, file) for it in wanted(definition, file)]
+
+    def close(self) -> None:
+        uprobe.close_all(self._links)
+        self._programs.taken.difference_update(self._taken)
+        self._links, self._taken = [], []
+
+    def _attach(self, it: Usdt, file: Library) -> State:
+        sites = file.usdt[it.probe]
+        placement = "emulated" if all(site.emulated for site in sites) else "stepped"
+        try:
+            points = [Point(site.offset, self._number(site.arguments, file.machine), site.semaphore) for site in sites]
+            self._links.append(uprobe.attach(self._programs.programs[it.program], file.open_path, points))
+        except BpfError as error:
+            return State(it.probe, file.path, placement, False, str(error))
+        except LookupError:
+            return State(it.probe, file.path, placement, False, f"more than {MOST_SITES} places have USDT probes")
+        return State(it.probe, file.path, placement, True, "")
+
+    def _number(self, text: str, machine: int) -> int:
+        """LookupError when all are taken."""
+        taken = self._programs.taken
+        number = next((free for free in itertools.count() if free not in taken), 0)
+        if number >= MOST_SITES:
+            raise LookupError
+        taken.add(number)
+        self._taken.append(number)
+        key, value = number.to_bytes(4, "little"), arguments.encode(text, machine)
+        check(
+            library().bpf_map_update_elem(self._programs.arguments, key, value, 0),
+            "tell a probe where its arguments are",
+        )
+        return number
+
+
+def wanted(definition: Definition, file: Library) -> list[Usdt]:
+    """The definition's USDT probes that are meant for the file, and that it has."""
+    return [it for it in definition.usdt if it.probe in file.usdt and matches(file.path, it.library)]
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a file is meant: a pattern with a slash is of the whole path, any other of the file's name."""
+    return fnmatch.fnmatchcase(path if "/" in pattern else PurePath(path).name, pattern)
