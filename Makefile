@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev objects standins demo run clean docs bench image image-check manifests
-.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma
+.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma fault-table
 
 PYTHON ?= python3
 export PYTHON
@@ -61,6 +61,9 @@ test-verbs-providers: setup-dev ## finding the functions of every RDMA provider 
 	$(PYTEST) tests/providers
 test-e2e: setup-dev ## the whole program (root, BPF)
 	$(PYTEST) tests/e2e
+
+fault-table: setup-dev ## every cause of a stopped job, injected: does its alert fire? (root, BPF)
+	@$(VENV)/python -m tests.e2e.fault_table
 
 test-rdma: setup-dev .venv/.rdma ## RDMA for real: two virtual machines with Debian's kernel and soft-RoCE (minutes)
 	@tests/rdma/kernel.sh

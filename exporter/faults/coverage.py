@@ -59,7 +59,7 @@ COVERAGE: Mapping[str, Coverage] = {
         "drivers other than mlx5 whose messages are not in the table",
     ),
     rows.NCCL: Coverage(
-        ("GpuProcessCrashed",),
+        ("NcclHang", "NcclRankBehind", "NcclRankMissing", "GpuProcessCrashed"),
         "collectives in flight and the time of the last one, ranks that RAS misses, the abort of the watchdog",
         "the rank that made the others wait, when it is on another node: compare them by communicator",
     ),
