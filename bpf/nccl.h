@@ -122,15 +122,20 @@ struct peer_key {
 };
 MAP(peers, HASH, struct peer_key, __u64, 65536);
 
-/* When the first rank of this node called a collective. */
-struct arrival_key {
+/* When the first rank of this node called, for the newest calls of a communicator: the time in units of 2^ARRIVAL_SHIFT ns
+ * above the 16 lowest bits of the call's number, so that both change at once. */
+#define ARRIVALS 512
+#define ARRIVAL_SHIFT 10
+struct meeting_key {
 	__u64 hash;
-	__u64 sequence;
 	__u32 nranks;
-	enum kind kind;
+	enum kind kind; /* 0 for all that NCCL counts */
 	__u8 zero[3];
 };
-MAP(arrivals, LRU_HASH, struct arrival_key, __u64, 16384);
+struct meeting {
+	__u64 arrivals[ARRIVALS];
+};
+MAP(meetings, LRU_HASH, struct meeting_key, struct meeting, 512);
 
 /* How much later a rank called than the first one. Slot 0 holds up to 64 us, slot i up to 64 * 4^i us, the last one
  * all above 67 s. */

@@ -21,18 +21,54 @@ static __always_inline void count_lag(__u32 tgid, const struct communicator *on,
 	add(&lag->slots[slot], 1);
 }
 
-/* The first one to call is zero behind itself. A first call from long before this communicator was met was one on
- * another with the same hash. */
+/* The number of a call among those that all ranks make in one order; of the kinds that the library does not count each
+ * by itself, for their numbers may be known where those of the others are not. */
+static __always_inline __u64 number_of(const struct communicator *on, enum kind kind, __u64 sequence)
+{
+	const __u64 *calls = on->calls;
+
+	return kind < COUNTED_BY_NCCL ? calls[0] + calls[1] + calls[2] + calls[3] + calls[4] : sequence;
+}
+
+#define LAPPED (~0ull)
+
+/* When the first rank called, on this node, or LAPPED if there were too many calls since. */
+static __always_inline __u64 first_arrival(const struct communicator *on, enum kind kind, __u64 number,
+					   __u64 now)
+{
+	static const struct meeting none;
+	struct meeting_key key = {.hash = on->who.hash, .nranks = on->who.nranks};
+	__u64 *slot, before, mine = now >> ARRIVAL_SHIFT << 16 | (number & 0xffff);
+	struct meeting *meeting;
+	__u64 at;
+	__s16 ahead;
+
+	key.kind = kind < COUNTED_BY_NCCL ? 0 : kind;
+	meeting = lookup_or_init(meetings, &key, &none);
+	if (!meeting)
+		return LAPPED;
+	slot = &meeting->arrivals[number % ARRIVALS];
+	before = *(volatile __u64 *)slot;
+	for (int attempt = 0; attempt < 2; attempt++) {
+		at = before >> 16 << ARRIVAL_SHIFT;
+		ahead = (__s16)(number - before);
+		if (at && !ahead)
+			return at;
+		if (at && ahead < 0 && at + MINUTE > on->since_ns)
+			return LAPPED;
+		at = __sync_val_compare_and_swap(slot, before, mine);
+		if (at == before)
+			return now;
+		before = at; /* another CPU was faster */
+	}
+	return LAPPED;
+}
+
 static __always_inline void note_arrival(__u32 tgid, const struct communicator *on, enum kind kind,
 					 __u64 sequence, __u64 now)
 {
-	struct arrival_key key = {
-	    .hash = on->who.hash, .sequence = sequence, .nranks = on->who.nranks, .kind = kind};
-	__u64 *first = bpf_map_lookup_elem(&arrivals, &key);
+	__u64 first = first_arrival(on, kind, number_of(on, kind, sequence), now);
 
-	if (!first && bpf_map_update_elem(&arrivals, &key, &now, BPF_NOEXIST))
-		first = bpf_map_lookup_elem(&arrivals, &key); /* another CPU was faster */
-	if (first && *first + MINUTE < on->since_ns)
-		*first = now;
-	count_lag(tgid, on, first && *first < now ? now - *first : 0);
+	if (first != LAPPED)
+		count_lag(tgid, on, now > first ? now - first : 0);
 }

@@ -40,7 +40,7 @@ FLAGS = (
     Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
 )
 
-_NEVER_FULL = ("layouts", "hits", "arrivals", "nccl_spans")
+_NEVER_FULL = ("layouts", "hits", "meetings", "nccl_spans")
 """Arrays; what makes room for the newest; and the ring, whose losses are the events' to tell."""
 
 

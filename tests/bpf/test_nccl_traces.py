@@ -67,6 +67,7 @@ def test_the_gpu_of_a_rank() -> None:
         with ranks(observed, 1) as (rank,):
             rank.run("reduce_all(c, 1)")
             assert 1 == observed.value("nccl_collective_calls_total", rank.pid)
+            calls(observed, rank, 1)
             listed.append(Process(rank.pid, "compute", 100))
             observed.samples()
             rank.run("reduce_all(c, 1)")
@@ -91,6 +92,25 @@ def test_a_late_rank(observed: NcclNode) -> None:
         assert early.sum == 0 and 0.6 <= late.sum < 3 * (took + 0.2)
         second.run("reduce_all(c, 1); reduce_all(c, 1)")
         assert (2, 0) == (observed.value(BEHIND, first.pid), observed.value(BEHIND, second.pid))
+
+
+def test_a_rank_too_far_behind(observed: NcclNode) -> None:
+    """The lag of a call that the first rank made more than 512 calls ago is not known, and not said to be any."""
+    with ranks(observed, 2, "c = init({0}, {1}, b'lapped')") as job:
+        for rank in job:
+            rank.run("for i in range(300): reduce_all(c, 1); lib.ncclAllGather(None, None, size(1), 7, c, None)")
+        lags = [observed.value(LAG, rank.pid) for rank in job]
+        assert [600, 512] == [sum(lag.counts) for lag in lags]
+        assert lags[0].sum == 0 < lags[1].sum
+
+
+def test_kinds_that_nccl_does_not_count(observed: NcclNode) -> None:
+    """They are compared by numbers of their own."""
+    with ranks(observed, 2, "c = init({0}, {1}, b'others')") as job:
+        job[0].run("reduce_all(c, 1)")
+        for rank in job:
+            rank.run("lib.ncclAlltoAll(None, None, size(1), 7, c, None)")
+        assert [2, 1] == [sum(observed.value(LAG, rank.pid).counts) for rank in job]
 
 
 def test_a_rank_alone_has_no_lag(observed: NcclNode) -> None:
@@ -148,7 +168,7 @@ def test_attached_in_an_open_group() -> None:
             rank.run("lib.ncclGroupStart(); reduce_all(c, 1); reduce_all(c, 1); lib.ncclGroupEnd()")
             found = calls(observed, rank, 4)
             assert [None, 3, 4, 5] == [numbered(it) for it in found]
-            [*_, end] = calls(observed, rank, 1, "GroupEnd")
+            _, end = calls(observed, rank, 2, "GroupEnd")
             assert {((end.trace_id, end.span_id),)} == {it.links for it in found[2:]}
 
 
