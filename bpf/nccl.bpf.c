@@ -66,7 +66,8 @@ static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, st
 	if (on) {
 		on->last_ns = now;
 		settle(on, cookie, argument(ctx, cookie.comm_at), caller && caller->depth);
-		number(tgid, on, cookie, peer, caller && caller->capturing, now);
+		if (!discarded(cookie, argument(ctx, cookie.count_at)))
+			number(tgid, on, cookie, peer, caller && caller->capturing, now);
 	}
 	if (!calls)
 		return;
@@ -282,7 +283,9 @@ int on_return(struct pt_regs *ctx)
 			note_async_error(thread.tgid, call, now);
 	} else if (!inner && cookie.kind != kind_none) {
 		count_duration(thread.tgid, cookie.kind, now - call->start_ns);
-		on = cookie.kind < COLLECTIVES ? bpf_map_lookup_elem(&communicators, &key) : NULL;
+		on = cookie.kind < COLLECTIVES && !discarded(cookie, call->count)
+			 ? bpf_map_lookup_elem(&communicators, &key)
+			 : NULL;
 		if (on)
 			confirm(on, cookie, call->comm);
 		send_span(&thread, caller, code, now);

@@ -124,6 +124,12 @@ static __always_inline __u64 *calls_so_far(__u32 tgid, struct communicator *on, 
 	return &on->calls[at % NUMBERED];
 }
 
+/* Of no elements: the library returns at once, on all ranks alike, and counts nothing. */
+static __always_inline bool discarded(struct cookie cookie, __u64 count)
+{
+	return cookie.kind < COUNTED_BY_NCCL && cookie.effect == effect_collective && !count;
+}
+
 /* From where on such calls are numbered. */
 static __always_inline enum origin origin_of(const struct communicator *on, enum kind kind, bool captured)
 {

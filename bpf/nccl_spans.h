@@ -30,6 +30,8 @@ static __always_inline void fill_communicator(struct span *span, const struct fl
 		return;
 	span->who = on->who;
 	span->communicator = on->since_ns;
+	if (discarded(call->cookie, call->count))
+		return;
 	numbered = calls_so_far(span->tgid, on, span->kind, span->peer, span->captured);
 	if (!numbered || !*numbered)
 		return;

@@ -183,6 +183,19 @@ def test_attached_before_a_group() -> None:
             assert [1, 2, 3] == [numbered(it) for it in calls(observed, rank, 3)]
 
 
+def test_calls_of_nothing() -> None:
+    """NCCL discards calls without elements and does not count them: nor are they here, and what follows is in step."""
+    build_standins()
+    nothing = "reduce_all(c, 0); reduce_all(c, 1)"
+    with observe() as observed, ranks(observed, 1, "c = init(0, 2, b'nothing'); " + nothing) as (rank,):
+        with observe() as late:
+            started(late, rank)
+            rank.run(nothing)
+            assert [None, 0, None, 1] == [numbered(it) for it in calls(observed, rank, 4)]
+            assert [None, 1] == [numbered(it) for it in calls(late, rank, 2)]
+        assert 4 == observed.value("nccl_collective_calls_total", rank.pid)
+
+
 def numbered(span: Span) -> Any:
     """The sequence of a call, None if it is not believed."""
     return span.attributes["nccl.sequence"] if span.attributes["nccl.trace_shared"] else None

@@ -106,7 +106,8 @@ static void delay(const struct ncclComm *comm)
 
 static __attribute__((noinline)) ncclResult_t CommCheck(struct ncclComm *comm)
 {
-	return comm && comm->startMagic == MAGIC && comm->endMagic == MAGIC ? ncclSuccess : ncclInvalidArgument;
+	return comm && comm->startMagic == MAGIC && comm->endMagic == MAGIC ? ncclSuccess
+									    : ncclInvalidArgument;
 }
 
 /* What the calls of an open group are to launch: as NCCL does, they are counted when it ends. */
@@ -142,15 +143,18 @@ static ncclResult_t enqueue(int function, ncclComm_t comm, const char *name)
 		return enqueue(function, comm, "nccl" #name);                                                \
 	}
 
+/* What has no elements is discarded. */
+#define COUNTED(function) (count ? (int)function : -1)
 #define BUFFERS const void *send, void *recv
 #define ON ncclComm_t comm, cudaStream_t stream
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-COLLECTIVE(AllReduce, AllReduce, BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op, ON)
-COLLECTIVE(ReduceScatter, ReduceScatter, BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op, ON)
-COLLECTIVE(AllGather, AllGather, BUFFERS, size_t count, ncclDataType_t type, ON)
-COLLECTIVE(Broadcast, Broadcast, BUFFERS, size_t count, ncclDataType_t type, int root, ON)
-COLLECTIVE(Reduce, Reduce, BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ON)
+COLLECTIVE(AllReduce, COUNTED(AllReduce), BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op, ON)
+COLLECTIVE(ReduceScatter, COUNTED(ReduceScatter), BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op,
+	   ON)
+COLLECTIVE(AllGather, COUNTED(AllGather), BUFFERS, size_t count, ncclDataType_t type, ON)
+COLLECTIVE(Broadcast, COUNTED(Broadcast), BUFFERS, size_t count, ncclDataType_t type, int root, ON)
+COLLECTIVE(Reduce, COUNTED(Reduce), BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ON)
 COLLECTIVE(Send, -1, const void *send, size_t count, ncclDataType_t type, int peer, ON)
 COLLECTIVE(Recv, -1, void *recv, size_t count, ncclDataType_t type, int peer, ON)
 
@@ -207,11 +211,13 @@ typedef struct ncclCollConfig ncclCollConfig_t;
 COLLECTIVE(AlltoAll, -1, BUFFERS, size_t count, ncclDataType_t type, ON)
 COLLECTIVE(Gather, -1, BUFFERS, size_t count, ncclDataType_t type, int root, ON)
 COLLECTIVE(Scatter, -1, BUFFERS, size_t count, ncclDataType_t type, int root, ON)
-COLLECTIVE(AllReduceConfig, AllReduce, BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op, ON, CONFIG)
-COLLECTIVE(ReduceConfig, Reduce, BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ON, CONFIG)
-COLLECTIVE(AllGatherConfig, AllGather, BUFFERS, size_t count, ncclDataType_t type, ON, CONFIG)
-COLLECTIVE(PutSignal, -1, const void *buffer, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
-	   size_t offset, int signal, int context, unsigned flags, ON)
+COLLECTIVE(AllReduceConfig, COUNTED(AllReduce), BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op,
+	   ON, CONFIG)
+COLLECTIVE(ReduceConfig, COUNTED(Reduce), BUFFERS, size_t count, ncclDataType_t type, ncclRedOp_t op,
+	   int root, ON, CONFIG)
+COLLECTIVE(AllGatherConfig, COUNTED(AllGather), BUFFERS, size_t count, ncclDataType_t type, ON, CONFIG)
+COLLECTIVE(PutSignal, -1, const void *buffer, size_t count, ncclDataType_t type, int peer,
+	   ncclWindow_t window, size_t offset, int signal, int context, unsigned flags, ON)
 COLLECTIVE(Signal, -1, int peer, int signal, int context, unsigned flags, ON)
 COLLECTIVE(WaitSignal, -1, int count, void *descriptors, ON)
 #endif
@@ -286,7 +292,8 @@ API(CommInitRankConfig, ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
 	return ncclInProgress;
 }
 
-API(CommInitRankScalable, ncclComm_t *comm, int nranks, int rank, int nids, ncclUniqueId *ids, ncclConfig_t *config)
+API(CommInitRankScalable, ncclComm_t *comm, int nranks, int rank, int nids, ncclUniqueId *ids,
+    ncclConfig_t *config)
 {
 	*comm = make(hash_of(ids, nids * sizeof(*ids)), nranks, rank);
 	return end("ncclCommInitRankScalable");
@@ -319,7 +326,8 @@ API(CommShrink, ncclComm_t comm, int *exclude, int count, ncclComm_t *made, nccl
 	return end("ncclCommShrink");
 }
 
-API(CommGrow, ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *made, ncclConfig_t *config)
+API(CommGrow, ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *made,
+    ncclConfig_t *config)
 {
 	uint64_t parts[2] = {comm ? comm->commHash : hash_of(id, sizeof(*id)), nranks};
 
