@@ -29,9 +29,16 @@ class Page:
     values: Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
     def get(self, name: str, **labels: str) -> dict[frozenset[tuple[str, str]], float]:
-        """The series of a name that have these labels among theirs."""
+        """The series of a name that have these labels among theirs; of a program, those of its newest process."""
         wanted = set(labels.items())
+        if "comm" in labels:
+            wanted.add(("pid", self._newest(labels["comm"])))
         return {found: value for (it, found), value in self.values.items() if it == name and wanted <= found}
+
+    def _newest(self, comm: str) -> str:
+        """Other tests may have run the program before; pids grow."""
+        pids = {dict(labels).get("pid", "") for _, labels in self.values if ("comm", comm) in labels}
+        return max(pids, key=int, default="")
 
     def value(self, name: str, **labels: str) -> float:
         """The sum of these series; AssertionError when there is none."""
