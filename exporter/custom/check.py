@@ -82,7 +82,10 @@ def _rows(probe: Probe) -> Iterator[_Row]:
     it, view = probe.definition, probe.view
     if view.problem:
         return
-    kinds = {hook.symbol: "uretprobe" if hook.returns else "uprobe" for hook in it.hooks}
+    kinds: dict[str, str] = {}
+    for hook in it.hooks:
+        kind = "uretprobe" if hook.returns else "uprobe"
+        kinds[hook.symbol] = f"{before}, {kind}" if (before := kinds.get(hook.symbol)) else kind
     states = probe.attacher.states()
     for state in states:
         said = "attached" if state.attached else state.reason

@@ -126,7 +126,7 @@ def test_spans_have_a_limit(headers: str, library: Path, tmp_path: Path) -> None
 
 
 TRACEPOINT = """
-struct key_t { u32 pid; u64 cgroup; };
+struct key_t { u64 pid; u64 cgroup; };
 BPF_HASH(sent, struct key_t, u64);
 BPF_ARRAY(gone, u64, 1);
 %s
@@ -195,7 +195,7 @@ def test_a_tracepoint_that_is_not_there(headers: str, tmp_path: Path) -> None:
 MAPS = """
 #include <uapi/linux/ptrace.h>
 struct value_t { u64 calls; u64 bytes; };
-struct bucket_t { u32 kind; u64 slot; };
+struct bucket_t { u32 kind; u32 slot; };
 BPF_PERCPU_HASH(sums, u32, struct value_t);
 BPF_TABLE("lru_hash", u32, u32, last, 128);
 BPF_HISTOGRAM(slots, struct bucket_t);
@@ -300,7 +300,7 @@ metrics: [{name: site.calls, help: Calls., type: counter, map: calls, labels: [{
 
 
 USDT = """
-struct key_t { u32 pid; u64 generation; };
+struct key_t { u64 pid; u64 generation; };
 BPF_HASH(starts, struct key_t, u64);
 BPF_HASH(collected, u32, u64);
 int on_start(void *ctx) {

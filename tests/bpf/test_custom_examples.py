@@ -1,0 +1,206 @@
+"""The examples in deploy/custom-probes count what they say."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf import usdt
+from exporter.bpf.elf import Elf
+from tests.bpf.cuda_node import eventually
+from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
+
+pytestmark = pytest.mark.needs_bpf
+
+EXAMPLES = Path(__file__).parents[2] / "deploy" / "custom-probes"
+PYTHON = Path("/usr/bin/python3").resolve()
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def headers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    if missing := bcc_missing():
+        pytest.skip(f"no bcc: {missing}; apt-get install python3-bpfcc")
+    return kernel_headers(tmp_path_factory.mktemp("headers"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A folder with one of the examples, as root would copy it there."""
+    code, meaning = ((EXAMPLES / f"{request.param}{suffix}").read_text() for suffix in (".c", ".yaml"))
+    put(tmp_path, request.param, code, meaning)
+    return tmp_path
+
+
+def attached(observed: Observed, library: Path, symbols: int) -> None:
+    found = "accel_exporter_probe_attached"
+    eventually(
+        lambda: [it.value for it in observed.values(found, library=str(library))] == [1] * symbols, "attached", 20
+    )
+
+
+def test_all_have_a_test() -> None:
+    """No example goes without one."""
+    tested = {"torch_allocator", "python_gil", "block_latency", "python_gc"}
+    assert tested == {path.stem for path in EXAMPLES.glob("*.c")} == {path.stem for path in EXAMPLES.glob("*.yaml")}
+
+
+TORCH = """
+int _ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator6mallocEPPvamP11CUstream_st(
+    void *self, void **pointer, signed char device, unsigned long size, void *stream) { return device + size; }
+"""
+C10 = """
+struct device { signed char type, index; };
+int _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(
+    void *pointer, long size, unsigned long allocated, unsigned long reserved, struct device device)
+    { return device.type; }
+"""
+
+
+@pytest.mark.parametrize("folder", ["torch_allocator"], indirect=True)
+def test_torch_allocator(folder: Path, headers: str, compile_library: Callable[[str, str], Path]) -> None:
+    """23 requests of 1 MiB on GPU 3 are 23 MiB there; the totals are those last reported, of CUDA only."""
+    cuda, core = compile_library("libc10_cuda.so", TORCH), compile_library("libc10.so", C10)
+    malloc = "_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator6mallocEPPvamP11CUstream_st"
+    report = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
+    with observe(folder, headers) as observed, Caller(cuda) as tensors, Caller(core) as totals:
+        assert [] == observed.problems()
+        attached(observed, cuda, 1)
+        attached(observed, core, 1)
+        tensors.call(malloc, 23, 0, 0, 3, MIB, 0)
+        totals.call(report, 1, 0, MIB, 5 * MIB, 20 * MIB, 1 | 3 << 8)
+        totals.call(report, 1, 0, MIB, 4 * MIB, 22 * MIB, 1 | 3 << 8)
+        totals.call(report, 1, 0, MIB, 9 * MIB, 99 * MIB, 0)
+        place = {"pid": str(tensors.pid), "device": "3"}
+        eventually(lambda: observed.value("site_torch_allocator_requests_total", **place) == 23, "23 requests")
+        assert 23 * MIB == observed.value("site_torch_allocator_requested_bytes_total", **place)
+        found = observed.values("site_torch_allocator_allocated_bytes", pid=str(totals.pid))
+        assert [("3", 4 * MIB)] == [(it.labels["device"], it.value) for it in found]
+        assert 22 * MIB == observed.value("site_torch_allocator_reserved_bytes", pid=str(totals.pid), device="3")
+
+
+SPIN = """
+import sys, threading, time
+def spin():
+    while True:
+        pass
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[1] == "spin":
+    threading.Thread(target=spin, daemon=True).start()
+for _ in range(23):
+    time.sleep(0.001)
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("folder", ["python_gil"], indirect=True)
+def test_python_gil(folder: Path, headers: str) -> None:
+    """A thread that sleeps 23 times waits 23 times; beside one that computes, about a switch interval (5 ms) each."""
+    with Elf.open(PYTHON) as elf:
+        if not elf.functions(["PyEval_RestoreThread"]):
+            pytest.skip("this Python has its interpreter in a library")
+    waited = {}
+    with observe(folder, headers) as observed:
+        for how in ("alone", "spin"):
+            command = [PYTHON, "-c", SPIN, how]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdin and process.stdout
+                process.stdout.readline()
+                attached(observed, PYTHON, 1)
+                print("go", file=process.stdin, flush=True)
+                process.stdout.readline()
+
+                def value(pid: str = str(process.pid)) -> object:
+                    return observed.value("site_python_gil_wait_duration_seconds", pid=pid)
+
+                eventually(lambda value=value: (it := value()) is not None and sum(it.counts) >= 23, "23 waits")
+                waited[how] = value()
+                process.kill()
+    assert 23 <= sum(waited["alone"].counts) <= 500  # starting, reading and printing take it too
+    long = [sum(it.counts[it_at] for it_at in range(11, len(it.counts))) for it in waited.values()]
+    assert long[0] <= 3
+    assert long[1] >= 12  # of 2 ms or more; on a busy machine the other thread is interrupted at times
+    assert waited["alone"].sum < 0.05 < waited["spin"].sum < 5
+
+
+@pytest.mark.parametrize("folder", ["block_latency"], indirect=True)
+def test_block_latency(folder: Path, headers: str, tmp_path: Path) -> None:
+    """23 synchronous writes of a block past the page cache are at least 23 requests of that device, and take time."""
+    path = Path(__file__).with_name(f".block-latency-{os.getpid()}")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_DSYNC)
+    except OSError:
+        pytest.skip("this file system takes no direct writes")
+    device = os.fstat(descriptor).st_dev
+    try:
+        if not Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").exists():
+            pytest.skip("this file system is on no block device")
+        with observe(folder, headers) as observed, mmap.mmap(-1, 4096) as block:
+            assert [] == observed.problems()
+
+            def writes() -> int:
+                found = observed.values("site_block_request_duration_seconds", operation="write")
+                return sum(sum(it.value.counts) for it in found)
+
+            before = writes()
+            for number in range(23):
+                os.pwrite(descriptor, block, 4096 * number)
+            eventually(lambda: writes() >= before + 23, "23 writes")
+            found = observed.values("site_block_request_duration_seconds", operation="write")
+            assert 0 < sum(it.value.sum for it in found) < 60
+            assert 0 == observed.value("accel_exporter_custom_lost_total")
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+GARBAGE = """
+import gc, sys
+gc.disable()
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(23):
+    gc.collect(1)
+cycles = [[] for _ in range(300000)]
+for cycle in cycles:
+    cycle.append(cycle)
+del cycles, cycle
+print(gc.collect(), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("folder", ["python_gc"], indirect=True)
+def test_python_gc(folder: Path, headers: str) -> None:
+    """23 collections are 23, with their generation; a long one is a span with the number of objects."""
+    with Elf.open(PYTHON) as elf:
+        if not usdt.find(elf, {"python:gc__start"}):
+            pytest.skip("this Python was built without USDT probes")
+    with (
+        subprocess.Popen([PYTHON, "-c", GARBAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+        observe(folder, headers) as observed,
+    ):
+        assert process.stdin and process.stdout
+        process.stdout.readline()
+        attached(observed, PYTHON, 2)
+        print("go", file=process.stdin, flush=True)
+        count, pid = int(process.stdout.readline()), str(process.pid)
+        eventually(lambda: observed.value("site_python_gc_runs_total", pid=pid, generation="1") == 23, "23 runs")
+        eventually(lambda: observed.value("site_python_gc_runs_total", pid=pid, generation="2") == 1, "a full run")
+        assert 300_000 <= count <= observed.value("site_python_gc_collected_total", pid=pid)
+        [span] = [span for span in observed.spans if span.process["pid"] == pid]
+        assert ("python gc", 2, count) == (
+            span.name,
+            span.attributes["site.python.gc.generation"],
+            span.attributes["site.python.gc.collected"],
+        )
+        spent = observed.value("site_python_gc_time_seconds_total", pid=pid, generation="2")
+        assert abs(spent - (span.end_ns - span.start_ns) / 1e9) < 1e-3
+        process.kill()
