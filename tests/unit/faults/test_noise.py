@@ -1,0 +1,199 @@
+"""Noise: a healthy day of a busy node, floods, sources that flap, counters that begin anew."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from exporter.collectors import faults, xid
+from exporter.faults import metrics
+from exporter.faults.kernel_log import WORDS, find
+from exporter.faults.ledger import MOST_SERIES, Fault, Ledger
+from exporter.faults.rises import Rises
+from exporter.kmsg.records import parse
+from exporter.model import Sample
+from exporter.node import Node
+from exporter.nvml.gpus import Gpus
+from exporter.xid.decode import Decoder
+
+RULES = Path(__file__).parents[3] / "alerts/faults.yaml"
+HEALTHY = (
+    'audit: type=1400 audit({n}.{m}:{n}): apparmor="ALLOWED" operation="open" profile="snap.x" pid={n} comm="timeout"',
+    "docker0: port {m}(veth{x}) entered forwarding state",
+    "IPv6: ADDRCONF(NETDEV_CHANGE): eth{m}: link becomes ready",
+    "mlx5_core 0000:{b}:00.0 ens{m}f0: Link up",
+    "mlx5_core 0000:{b}:00.0: Port module event: module {m}, Cable plugged",
+    "mlx5_core 0000:{b}:00.0: mlx5_fw_tracer_start:821: FWTracer: Ownership granted and active",
+    "mlx5_core 0000:{b}:00.0: firmware version: 28.39.{n}",
+    "nvidia-nvlink: Nvlink Core is being initialized, major device number {m}",
+    "nvidia 0000:{b}:00.0: enabling device (0000 -> 0003)",
+    "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.{m}",
+    "nvme nvme{m}: {m}/0/0 default/read/poll queues",
+    "nvme nvme{m}: Shutdown timeout set to {m} seconds",
+    "EDAC MC{m}: Giving out device to module skx_edac controller Skylake Socket#{m} IMC#0",
+    "EDAC MC{m}: 1 CE memory read error on CPU_SrcID#{m}_Ha#0_Chan#1_DIMM#0 (channel:1 slot:0 page:0x{x})",
+    "mce: CPU{m}: Thermal monitoring enabled (TM1)",
+    "pcieport 0000:{b}:01.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
+    "pcieport 0000:{b}:01.0: AER: Corrected error received: 0000:{b}:00.0",
+    "pcieport 0000:{b}:00.0: pciehp: Slot({m}): Attention button pressed",
+    "nfs: server storage{m}.example OK",
+    "NFS: state manager: lease expired failed on NFSv4 server storage{m} with error {m}",
+    "EXT4-fs (nvme{m}n1p2): mounted filesystem with ordered data mode. Quota mode: none.",
+    "XFS (nvme{m}n1): Ending clean mount",
+    "perf: interrupt took too long ({n} > 2500), lowering kernel.perf_event_max_sample_rate to {n}",
+    "python3[{n}]: segfault at {x} ip 00007f{x} sp 00007ffd{x} error 4 in libc.so.6[7f{x}+1000]",
+    "traps: bash[{n}] general protection fault ip:7f{x} sp:7ffd{x} error:0 in bash[55{x}+1000]",
+    "python3 invoked oom-killer: gfp_mask=0x{x}, order=0, oom_score_adj={m}",
+    "systemd-journald[{n}]: Received client request to flush runtime journal.",
+    "TCP: request_sock_TCP: Possible SYN flooding on port {n}. Sending cookies.",
+    "hrtimer: interrupt took {n} ns",
+    "cgroup: fork rejected by pids controller in /kubepods/burstable/pod{x}",
+    "workqueue: blk_mq_run_work_fn hogged CPU for >{n}us {m} times, consider switching to WQ_UNBOUND",
+    "sd {m}:0:0:0: [sda] Synchronizing SCSI cache",
+)
+
+
+def day() -> Iterator[bytes]:
+    """100,000 lines as the kernel of a busy healthy node says them within 24 hours, the same at each run."""
+    chance = random.Random(6)
+    for number in range(100_000):
+        numbers = {"n": chance.randrange(1, 99_999), "m": chance.randrange(16), "b": f"{chance.randrange(256):02x}"}
+        text = chance.choice(HEALTHY).format(**numbers, x=f"{chance.randrange(1 << 32):08x}")
+        yield f"6,{number},{number * 864_000},-;{text}".encode()
+
+
+def test_a_healthy_day() -> None:
+    """100,000 lines of a healthy node are no fault and no Xid."""
+    records, decoder = [parse(line) for line in day()], Decoder()
+
+    assert 100_000 == len(records)
+    assert [] == [it.text for it in records if WORDS.search(it.text.encode()) and find(it.text)]
+    assert [] == [it.text for it in records if decoder.fault(it)]
+
+
+def node(tmp_path: Path, flags: tuple[object, ...]) -> Node:
+    settings = {flag.name: flag.default for flag in flags} | {"kmsg": str(tmp_path / "kmsg")}  # type: ignore[attr-defined]
+    return Node(settings, None, None, lambda span: None, gpus=Gpus(), proc=tmp_path, sys=tmp_path)  # type: ignore[arg-type]
+
+
+def say(tmp_path: Path, texts: list[str]) -> None:
+    """The kernel says all that at once, now."""
+    now = time.monotonic_ns() // 1000
+    with (tmp_path / "kmsg").open("a") as file:
+        file.writelines(f"3,{number},{now},-;{text}\n" for number, text in enumerate(texts))
+
+
+def total(ledger: Ledger) -> dict[str, int]:
+    """Faults by signal."""
+    found: dict[str, int] = {}
+    for it in ledger.samples():
+        if it.metric is metrics.FAULTS:
+            found[it.labels["signal"]] = found.get(it.labels["signal"], 0) + int(str(it.value))
+    return found
+
+
+def until(condition: object) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_ten_thousand_lines_in_a_second(tmp_path: Path) -> None:
+    """Each of 10,000 faults among as many other lines counts, though of 3,000 drives: in few series, none lost."""
+    (tmp_path / "kmsg").touch()
+    on = node(tmp_path, faults.FLAGS)
+    collector = faults.Faults(on)
+    collector.start()
+    try:
+        until(collector._reader.caught_up.is_set)
+        texts = [f"nvme nvme{number % 3000}: I/O {number} QID 5 timeout, aborting" for number in range(10_000)]
+        say(tmp_path, [line for text in texts for line in (text, "audit: noise")])
+        until(lambda: total(on.faults) == {"nvme_timeout": 10_000})
+        assert MOST_SERIES + 1 == sum(it.metric is metrics.FAULTS for it in on.faults.samples())
+        assert 0 == collector._reader.lost
+    finally:
+        collector.close()
+
+
+def test_an_xid_storm(tmp_path: Path) -> None:
+    """10,000 Xids of 8 GPUs are 10,000 in a series for each GPU and code, with the time of the newest."""
+    (tmp_path / "kmsg").touch()
+    on = node(tmp_path, xid.FLAGS)
+    collector = xid.create(on)
+    collector.start()
+    try:
+        until(collector.reader.caught_up.is_set)
+        codes = (31, 74, 94)
+        texts = [f"NVRM: Xid (PCI:0000:{it % 8:02x}:00): {codes[it % 3]}, pid={it}, name=x, y" for it in range(10_000)]
+        say(tmp_path, texts)
+        until(lambda: sum(total(on.faults).values()) == 10_000)
+        found = [it for it in on.faults.samples() if it.metric is metrics.FAULTS]
+        assert 8 * len(codes) == len(found)
+        assert 0 == collector.reader.lost
+    finally:
+        collector.close()
+
+
+def test_a_flapping_sensor() -> None:
+    """A sensor that flaps is one series however often, with each alarm counted."""
+    ledger = Ledger()
+    rises = Rises(ledger.add)
+    for look in range(1000):
+        labels = {"chip": "psu_hwmon0", "sensor": "fan1"}
+        rises.see([metrics.ALARM.sample(look % 2, labels)], float(look))
+
+    assert {"sensor_alarm": 500} == total(ledger)
+    assert 1 == sum(it.metric is metrics.FAULTS for it in ledger.samples())
+
+
+def test_a_counter_that_begins_anew() -> None:
+    """Errors after a reset count from 0; the reset itself is none."""
+    told: list[tuple[Fault, int]] = []
+    rises = Rises(lambda fault, times: told.append((fault, times)))
+    for look, value in enumerate((100, 0, 0, 2, 2, 0, 1)):
+        rises.see([_uncorrected(value)], float(look))
+
+    assert [(3.0, 2), (6.0, 1)] == [(fault.time, times) for fault, times in told]
+
+
+def _uncorrected(value: int) -> Sample:
+    return metrics.EDAC.sample(value, {"controller": "mc0", "dimm": "A1", "type": "uncorrected"})
+
+
+SENSOR = 'instance="n1",category="server_chassis",component="psu fan1",signal="sensor_alarm"'
+ALERT = f'alertname="ChassisFault",severity="warning",{SENSOR}'
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool (Debian: prometheus) is not installed")
+def test_no_page_twice(tmp_path: Path) -> None:
+    """Two hours of flapping are one alert that fires without a break until ten minutes after the last alarm; a counter
+    of corrected errors that is reset every ten minutes is none."""
+    flapping = " ".join(str(60 * (minute - minute % 5)) for minute in range(10, 130))
+    errors = 'node_edac_errors_total{instance="n1",controller="mc0",dimm="A1",type="corrected"}'
+    scenario = {
+        "interval": "1m",
+        "input_series": [
+            {"series": f"node_fault_last_timestamp_seconds{{{SENSOR}}}", "values": f"_x9 {flapping} 7500x130"},
+            {"series": errors, "values": " ".join(str(minute % 10) for minute in range(90))},
+        ],
+        "promql_expr_test": [
+            {"expr": expr, "eval_time": "4h", "exp_samples": [{"labels": f"{{{labels}}}", "value": value}]}
+            for expr, labels, value in (
+                ('count_over_time(ALERTS{alertstate="firing"}[4h])', f'{ALERT},alertstate="firing"', 126),
+                ("changes(ALERTS_FOR_STATE[4h])", ALERT, 0),
+            )
+        ],
+    }
+    text = yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [scenario]})
+    (tmp_path / "pages.yaml").write_text(text)
+    checked = subprocess.run(["promtool", "test", "rules", tmp_path / "pages.yaml"], capture_output=True, text=True)
+
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
