@@ -117,7 +117,8 @@ def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], boo
             seen[key.tgid].communicators.add(Communicator(who.hash, who.rank, who.nranks, who.device))
             if value.origin and not value.unsure:
                 member = Membership(who.hash, who.nranks, who.rank)
-                seen[key.tgid].numbers[member] = sum(value.calls[:COUNTED_BY_NCCL])
+                numbers = seen[key.tgid].numbers  # before NCCL 2.24 a split made again has the hash of the first one
+                numbers[member] = max(numbers.get(member, 0), sum(value.calls[:COUNTED_BY_NCCL]))
     for key, value in maps["lags"].items():
         seen[key.tgid].lags[Membership(key.hash, key.nranks, key.rank)] = Durations(value.sum_ns, tuple(value.slots))
     for key, value in maps["callers"].items():

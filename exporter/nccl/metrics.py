@@ -91,7 +91,8 @@ LAG = Metric(
     "nccl.rank.arrival_lag",
     "How much later this rank called a collective than the first rank of its communicator on this node that called the "
     "same one: host time, not that of GPUs. Of every call that all ranks number alike; Send, Recv, one-sided calls and "
-    "those captured into graphs are none. Only where the node has two ranks of the communicator or more.",
+    "those captured into graphs are none, nor is one that the first rank called more than 512 calls ago. Only where "
+    "the node has two ranks of the communicator or more.",
     Kind.HISTOGRAM,
     "s",
     labels=("comm_hash", "rank"),

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from exporter.model import Span
 from exporter.nccl import traces
 from exporter.nccl.traces import Alone, Name, Traces, span_id, trace_id
+from exporter.sampling import Sampler, Verdict
 from tests.unit.nccl.records import KINDS, record
 
 
@@ -110,6 +112,26 @@ def test_groups() -> None:
     assert calls[0].trace_id[16:] == end.trace_id[16:] and calls[0].trace_id != end.trace_id
     assert calls[0].trace_id != calls[1].trace_id
     assert end.trace_id != name(record("GroupEnd", group_ns=60), node).trace_id
+
+
+def test_sampling_keeps_whole_traces() -> None:
+    """A tenth is kept: of each collective all ranks or none, with their groups, and what was slow besides."""
+    sampler = Sampler(0.1)
+    verdicts: dict[int, set[Verdict]] = {}
+    for rank in range(4):
+        node = Traces()
+        for number in range(500):
+            call = name(record(rank=rank, sequence=number, group_ns=number + 1, depth=1), node)
+            group = name(record("GroupEnd", rank=rank, group_ns=number + 1), node)
+            verdicts.setdefault(number, set()).update(sampler.judge(span(it.trace_id)) for it in (call, group))
+    assert {1} == {len(it) for it in verdicts.values()}
+    assert 25 < sum(it == {Verdict.WHOLE} for it in verdicts.values()) < 80
+    [left_out, *_] = (number for number, it in verdicts.items() if it == {Verdict.OUT})
+    assert Verdict.PARTIAL is sampler.judge(span(name(record(sequence=left_out)).trace_id, slow=True))
+
+
+def span(trace: str, slow: bool = False) -> Span:
+    return Span("AllReduce", trace, "1" * 16, 0, 0, {}, {}, slow=slow)
 
 
 def test_a_call_that_failed_is_not_taken_for_the_next() -> None:
