@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from exporter.bpf.targets import Targets
-from exporter.collectors.custom import Custom
+from exporter.collectors.custom import INTERVAL, Custom
 from exporter.custom.probe import Probe
 from exporter.model import Metric, Unavailable
 from exporter.node import Node
@@ -17,7 +17,7 @@ from exporter.resolve.process import ProcessTable
 from exporter.settings import Settings
 from exporter.views import prometheus
 
-COMPILE_WITHIN, SEARCH_WITHIN, READ_AFTER = 120.0, 30.0, 1.5
+COMPILE_WITHIN, SEARCH_WITHIN, READ_AFTER, READ_EVERY = 120.0, 30.0, 2.0, 0.5
 HEAD = ("probe", "kind", "at", "in", "placement", "state")
 
 
@@ -33,7 +33,7 @@ def run(settings: Settings, to: TextIO) -> int:
     """The exit code: 0 when all that is here to attach to is attached; 1 when a probe does not work."""
     targets = Targets(settings.procfs)
     node = Node(
-        settings.collectors["custom"],
+        {**settings.collectors["custom"], INTERVAL: READ_EVERY},
         ProcessTable(settings.procfs, settings.logs),
         targets,
         lambda span: None,
