@@ -16,6 +16,7 @@ from exporter.faults.rises import Rises
 from exporter.kmsg.reader import Reader
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Flag, Node
+from exporter.nvml.samples import samples as gpu_samples
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
@@ -112,7 +113,7 @@ class Faults:
             self._closing.wait(self._interval)
 
     def look(self) -> None:
-        """Reads all sources but the kernel log once."""
+        """Reads all sources but the kernel log once. NVML's are shown by their own collector."""
         found: dict[str, list[Sample]] = {}
         absent: dict[str, str] = {}
         for name, read in self._sources.items():
@@ -121,6 +122,7 @@ class Faults:
             except OSError as error:
                 absent[name] = f"faults of {name} are not seen: {error.filename or ''} {error.strerror}"
         self._rises.see((it for samples in found.values() for it in samples), time.time())
+        self._rises.see(gpu_samples(self._node.gpus.snapshot(), lambda pid: {}), time.time())
         self._found, self._absent, self._looked = found, absent, time.monotonic()
 
     def _pci(self) -> Iterator[Sample]:

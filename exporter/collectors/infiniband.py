@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from exporter.bpf import status
+from exporter.faults.rises import Rises
 from exporter.infiniband import drivers, metrics, node_exporter, sysfs
 from exporter.infiniband.device import Device
 from exporter.infiniband.ethtool import Ethtool
@@ -156,8 +158,18 @@ class Infiniband:
         return any(fnmatch.fnmatchcase(name, it) for it in self._excluded)
 
     def _make(self, name: str) -> Read:
-        path = self._node.sys / "class/infiniband" / name
-        return Device(path, self._drivers, self._node.posted, self._ethtool, bool(self._node.settings[COMPATIBLE])).read
+        path, compatible = self._node.sys / "class/infiniband" / name, bool(self._node.settings[COMPATIBLE])
+        device, rises = (
+            Device(path, self._drivers, self._node.posted, self._ethtool, compatible),
+            Rises(self._node.faults.add),
+        )
+
+        def read() -> list[Sample]:
+            samples = device.read()
+            rises.see(samples, time.time())
+            return samples
+
+        return read
 
     def _samples(self) -> Iterator[Sample]:
         problems = []

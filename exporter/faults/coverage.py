@@ -34,7 +34,7 @@ COVERAGE: Mapping[str, Coverage] = {
         "a job that ends by itself with an exception: gpu_process_exits_total has its status, which no alert can judge",
     ),
     rows.NETWORK: Coverage(
-        ("NicDegraded", "NvswitchFatalError", "GpuNvlinkDown", "GpuNvlinkErrorsRising"),
+        ("RdmaLinkDown", "NicDegraded", "NvswitchFatalError", "GpuNvlinkDown", "GpuNvlinkErrorsRising"),
         "port counters and link states of RDMA devices",
         "the switch: many nodes at once mean it",
     ),

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from exporter.faults import categories as rows
 from exporter.faults import metrics
 from exporter.faults.ledger import Fault
+from exporter.infiniband import metrics as rdma
 from exporter.model import Kind, Metric, Sample
+from exporter.nvml import metrics as gpu
 
 
 @dataclass(frozen=True, slots=True)
 class Rise:
     """A value that only rises when something is wrong; `component` names the labels that say what failed.
 
-    `only` are labels that the sample has to have.
+    `only` are labels that the sample has to have. A state with a `least` is bad below it, and a fault only if it was
+    good before. `alert` looks at the metric itself; without it one looks at node_fault_last_timestamp_seconds.
     """
 
     name: str
@@ -25,9 +28,14 @@ class Rise:
     metric: Metric
     component: tuple[str, ...]
     only: tuple[tuple[str, str], ...] = ()
+    least: int | None = None
+    alert: str = ""
 
 
-RISES = (
+_GPU = ("gpu_uuid",)
+_PORT = ("device", "port")
+_UNHEALTHY = "GpuUnhealthy"
+RISES: tuple[Rise, ...] = (
     Rise(
         "pcie_nonfatal",
         rows.EXPANSION,
@@ -79,8 +87,87 @@ RISES = (
         metrics.NVME_MEDIA,
         ("device",),
     ),
+    Rise(
+        "rdma_link_down",
+        rows.NETWORK,
+        "a link of an RDMA device that was active is not any more",
+        "see the switch's side; cable, module, or the switch itself when many nodes tell it",
+        rdma.STATE,
+        _PORT,
+        least=4,
+        alert="RdmaLinkDown",
+    ),
+    Rise(
+        "rdma_link_flap",
+        rows.NETWORK,
+        "a link of an RDMA device went down, if only for a moment",
+        "once may be the switch's maintenance; again and again is cable or module",
+        rdma.DOWNED,
+        _PORT,
+    ),
+    Rise(
+        "gpu_hbm_uncorrected",
+        rows.HBM,
+        "NVML counts an error of a GPU's memory that ECC could not correct",
+        "end its jobs and reset the GPU, so that the row is replaced",
+        gpu.ECC,
+        _GPU,
+        (("error_type", "uncorrected"), ("lifetime", "volatile"), ("location", "dram")),
+        alert="GpuEccUncorrectable",
+    ),
+    Rise(
+        "gpu_row_remap_failed",
+        rows.HBM,
+        "a row of a GPU's memory could not be replaced by a spare one",
+        "replace the GPU",
+        gpu.REMAP_FAILURE,
+        _GPU,
+        alert="GpuRowRemapFailed",
+    ),
+    *(
+        Rise(
+            f"gpu_sram_{kind}",
+            rows.SRAM,
+            f"NVML counts an error of a GPU's caches or registers that {kind.upper()} found and could not correct",
+            "reset the GPU; replace it when gpu_ecc_sram_threshold_exceeded is 1",
+            gpu.ECC,
+            _GPU,
+            (("error_type", f"uncorrected_{kind}"), ("lifetime", "volatile"), ("location", "sram")),
+            alert="GpuEccUncorrectable",
+        )
+        for kind in ("parity", "secded")
+    ),
+    *(
+        Rise(f"gpu_{state}", category, meaning, action, gpu.STATUS, _GPU, (("state", state),), alert=alert)
+        for state, category, meaning, action, alert in (
+            (
+                "lost",
+                rows.FAULTY_GPU,
+                "a GPU does not answer NVML any more",
+                "reboot; reseat or replace it",
+                _UNHEALTHY,
+            ),
+            ("failed", rows.FAULTY_GPU, "a GPU needs a reset, or nothing of it can be read", "reset it", _UNHEALTHY),
+            (
+                "stalled",
+                rows.PROCESSOR,
+                "an NVML call about a GPU does not return, which its firmware has to answer",
+                "drain the node; reset the GPU or reboot",
+                "GpuNvmlStalled",
+            ),
+        )
+    ),
+    Rise(
+        "gpu_recovery_asked",
+        rows.FAULTY_GPU,
+        "the driver asks for a recovery of a GPU (gpu_recovery_action)",
+        "do it as soon as its jobs have ended",
+        gpu.RECOVERY,
+        _GPU,
+        alert="GpuRecoveryActionNeeded",
+    ),
 )
-"""What sysfs counts. Corrected errors are no faults: they are in their own metrics."""
+"""What sysfs and NVML count. Corrected errors are no faults: they are in their own metrics."""
 
 
 class Rises:
@@ -105,7 +192,9 @@ class Rises:
         component = " ".join(part for name in rise.component if (part := sample.labels.get(name, "")))
         key, value = (rise.name, component), sample.value
         counter = sample.metric.kind is Kind.COUNTER
-        before = self._last.get(key, value if counter else 0)
+        if rise.least is not None:
+            value = int(value < rise.least)
+        before = self._last.get(key, value if counter or rise.least is not None else 0)
         self._last[key] = value
         risen = value if counter and value < before else value - before
         if risen > 0:

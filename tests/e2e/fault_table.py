@@ -26,6 +26,7 @@ from tests.e2e.test_cli import Exporter
 from tests.e2e.test_xid import Log
 from tests.standins import nvml
 from tests.standins.nvml import Scenario
+from tests.unit.infiniband.trees import Tree, write
 
 ROOT = Path(__file__).parents[2]
 GPU, NIC, ROOT_PORT = "0000:18:00.0", "0000:5e:00.0", "0000:00:01.0"
@@ -61,6 +62,7 @@ class Machine:
             link = folder / "sys/bus/pci/devices" / name
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(folder / "sys/devices/pci0000:00" / ROOT_PORT / name)
+        self.port = Tree(folder / "sys").infiniband()
         self.stamp, self.shutdown = folder / "passed", folder / "scheduled"
         self.stamp.touch()
         self.worker = stack.enter_context(Script())
@@ -80,6 +82,7 @@ class Machine:
             f"--path.sysfs={self._folder / 'sys'}",
             *(f"--collector.{name}.kmsg={self.log.path}" for name in ("faults", "xid")),
             "--collector.faults.interval=1",
+            "--collector.infiniband.interval=1s",
             f"--collector.faults.shutdown-file={self.shutdown}",
             f"--collector.faults.diagnostic-stamp={self.stamp}",
             *(f"--collector.nvml.{set}-interval=1" for set in ("fast", "processes", "slow")),
@@ -134,6 +137,10 @@ def _hang(machine: Machine) -> None:
     machine.rank.begin("lib.standin_stall(c_uint64(600 * 10**9)); reduce_all(c, 1)")
 
 
+def _link_down(machine: Machine) -> None:
+    write(machine.port / "state", "1: DOWN")
+
+
 def _schedule(machine: Machine) -> None:
     machine.shutdown.write_text(f"USEC={(time.time() + 3600) * 1e6:.0f}\nMODE=reboot\n")
 
@@ -165,6 +172,14 @@ CASES = (
         _says(f"mlx5_core {NIC}: Port module event: module 0, Cable unplugged"),
         "NicDegraded",
         {"component": NIC, "category": rows.NETWORK},
+    ),
+    Case(rows.NETWORK, "RDMA link in sysfs", _link_down, "RdmaLinkDown", {"device": "mlx5_0"}),
+    Case(
+        rows.NETWORK,
+        "RDMA counter in sysfs",
+        lambda machine: write(machine.port / "counters/link_downed", 1),
+        "NicDegraded",
+        {"component": "mlx5_0 1", "signal": "rdma_link_flap"},
     ),
     Case(
         rows.NETWORK,
@@ -316,6 +331,7 @@ def _settled(exporter: Exporter, prometheus: Prometheus, machine: Machine) -> bo
         all(re.search(rf'^{name}\b.*\bpid="{pid}"', page, re.M) for name, pid in zip(_SEEN, pids, strict=True))
         and 8 == len(re.findall(r'^hw_status\{.*state="ok".* 1$', page, re.M))
         and bool(prometheus.query("node_edac_errors_total") and prometheus.query("hw_errors_total"))
+        and bool(prometheus.query("rdma_link_state"))
     )
 
 

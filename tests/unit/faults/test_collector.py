@@ -13,6 +13,7 @@ import pytest
 from exporter.collectors.faults import FLAGS, Faults
 from exporter.model import Unavailable
 from exporter.node import Node
+from exporter.nvml.snapshot import Gpu, Identity, Readings, Snapshot
 from exporter.views import prometheus
 
 NIC_LINE = "3,{},{},-;mlx5_core 0000:5e:00.0: print_health:427: synd 0x8: unrecoverable hardware error\n"
@@ -121,6 +122,37 @@ def test_active_test(make: Callable[..., Faults], tmp_path: Path) -> None:
     stamp.touch()
     os.utime(stamp, (1700000000, 1700000000))
     eventually(lambda: values(collector).get(("node_diagnostic_last_pass_timestamp_seconds",)) == 1700000000)
+
+
+def test_nvml(make: Callable[..., Faults]) -> None:
+    """What NVML counts and says of a GPU is a fault when it comes; what it counted before is none."""
+    collector = make()
+    key = ("gpu_hbm3_memory", "GPU-1", "gpu_hbm_uncorrected")
+    good = {"ecc_uncorrected_volatile_dram": 2, "remapped_rows_failure": 0, "recovery_action": 0}
+    collector._node.gpus.serve(lambda: snapshot("ok", good), lambda seconds: True)
+    collector.look()
+    assert not [it for it in values(collector) if it[0] == "node_fault_total"]
+    bad = {"ecc_uncorrected_volatile_dram": 5, "remapped_rows_failure": 1, "recovery_action": 1}
+    collector._node.gpus.serve(lambda: snapshot("ok", bad), lambda seconds: True)
+    collector.look()
+    collector._node.gpus.serve(lambda: snapshot("lost", {}), lambda seconds: True)
+    collector.look()
+    collector.look()
+    found = values(collector)
+
+    assert 3 == found["node_fault_total", *key]
+    for category, signal in (
+        ("gpu_hbm3_memory", "gpu_row_remap_failed"),
+        ("faulty_gpu", "gpu_recovery_asked"),
+        ("faulty_gpu", "gpu_lost"),
+    ):
+        assert 1 == found["node_fault_total", category, "GPU-1", signal]
+    assert not [it for it in found if it[0].startswith(("hw_", "gpu_"))]
+
+
+def snapshot(state: str, read: dict[str, int]) -> Snapshot:
+    sets = {"fast": Readings(0.0, read)} if read else {}
+    return Snapshot("running", gpus=(Gpu(Identity("GPU-1", 0, "H100", "00000000:18:00.0"), state, sets),))
 
 
 def test_interval(make: Callable[..., Faults]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from exporter.faults import machine, metrics, pci, sensors
 from exporter.faults.ledger import Fault, Ledger
 from exporter.faults.rises import Rises
+from exporter.infiniband import metrics as rdma
 from exporter.model import Labels, Metric, Sample
 
 GPU, NIC, ROOT, SWITCH = "0000:18:00.0", "0000:19:00.0", "0000:00:01.0", "0000:17:00.0"
@@ -184,6 +185,16 @@ def test_alarms() -> None:
     on, off = (metrics.ALARM.sample(value, {"chip": "psu", "sensor": "inlet"}) for value in (1, 0))
 
     assert [("sensor_alarm", "psu inlet", 1)] * 2 == list(seen([on], [on], [off], [on]))
+
+
+def test_links() -> None:
+    """A link that was active and is not is a fault; one that never was is none."""
+    up, down, never = (
+        rdma.STATE.sample(it, {"device": name, "port": "1"}) for it, name in ((4, "a"), (1, "a"), (1, "b"))
+    )
+
+    told = list(seen([up, never], [down, never], [down, never], [up, never], [down, never]))
+    assert [("rdma_link_down", "a 1", 1)] * 2 == told
 
 
 def test_ledger_is_bounded() -> None:
