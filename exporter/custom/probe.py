@@ -107,7 +107,11 @@ class Probe:
         pause, said = SHORTEST_PAUSE, ""
         while not self._closing.is_set():
             began = time.monotonic()
-            end = self._live()
+            try:
+                end = self._live()
+            except Exception as error:  # nobody else would start the next one
+                log.exception("the custom probe %s failed; it is tried again", self.definition.name)
+                end = _End("failed", f"{type(error).__name__}: {error}")
             if self._closing.is_set():
                 return
             self._ends.add(end.reason)
