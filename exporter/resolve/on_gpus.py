@@ -19,8 +19,9 @@ UNKNOWN_DEVICE = 0xFFFF
 """DEVICE_UNKNOWN of bpf/cuda.h."""
 _ENVIRON_BYTES = 1 << 20
 _MOST_ENTRIES = 64
+_LONGEST_VARIABLE = 8192
 _MOST_REMEMBERED = 16_384
-_VARIABLE = r"(?:^|\0)%s=([^\0]{0,8192})(?=\0|$)"
+_VARIABLE = r"(?:^|\0)%s=([^\0]*)"
 _VISIBLE = re.compile((_VARIABLE % "CUDA_VISIBLE_DEVICES").encode())
 _ORDER = re.compile((_VARIABLE % "CUDA_DEVICE_ORDER").encode())
 _NODE = re.compile(r"nvidia([0-9]{1,4})", re.ASCII)
@@ -121,6 +122,8 @@ def visible(environ: bytes, inventory: Inventory, minors: Collection[int] | None
     found = _VISIBLE.search(environ)
     if not found:
         return dict(enumerate(numbered))
+    if len(found[1]) > _LONGEST_VARIABLE:
+        return {}
     entries = found[1].decode("ascii", "replace").split(",")[:_MOST_ENTRIES]
     places: list[Place] = []
     for entry in (entry.strip() for entry in entries):
