@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from exporter.faults import categories, coverage
-from exporter.faults.rises import RISES
-from exporter.faults.signals import KERNEL_LOG
+from exporter.faults.rises import RISES, Rise
+from exporter.faults.signals import KERNEL_LOG, Signal
 from exporter.xid import catalog
 
 HEAD = """
@@ -20,18 +20,32 @@ A counter of the hardware that was above 0 before the exporter started is no fau
 What the kernel log already held at the start is in `node_fault_replayed`, with its time, and pages nobody.
 `node_fault_source_available` is 0 for a source that this node does not have: nothing is known of its faults then.
 """
+RECORDED = """
+alerts/recording.yaml sums over the nodes of a job, a pod, a rack and a switch. Which rack and switch a node hangs on is
+not for the exporter to know: give its target the labels `rack` and `switch`, from whatever knows them. In Kubernetes
+that is labels of the node, with `attachMetadata: {node: true}` in the monitor:
+
+```yaml
+relabelings:
+  - {sourceLabels: [__meta_kubernetes_node_label_topology_kubernetes_io_rack], targetLabel: rack}
+```
+
+Elsewhere in `static_configs`, `file_sd_configs` or `relabel_configs`. Where each NIC of a node has a switch of its own,
+set `switch` by device with `metric_relabel_configs` instead.
+"""
 CRASHES = (
     "process_sigabrt, process_sigsegv, …",
     categories.SOFTWARE,
     "a process that used a GPU was ended by such a signal; gpu_process_exits_total counts all ends",
     "see its log or core file; restart the job",
 )
+SIGNALS: tuple[Signal | Rise, ...] = (*KERNEL_LOG, *RISES)
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
 
 def page(notice: str, table: Table) -> str:
     """The whole page."""
-    signals = [*((it.name, it.category, it.meaning, it.action) for it in (*KERNEL_LOG, *RISES)), CRASHES]
+    signals = [*((it.name, it.category, it.meaning, it.action) for it in SIGNALS), CRASHES]
     parts = [
         notice,
         "# Faults that stop jobs",
@@ -45,6 +59,8 @@ def page(notice: str, table: Table) -> str:
             ("signal", "category", "what happened", "what to do"),
             [(f"`{name}`", f"`{category}`", meaning, action) for name, category, meaning, action in signals],
         ),
+        "## By job, rack and switch",
+        RECORDED.strip(),
         "## In the words of another fleet",
         table(
             ("its cause", "categories here", "alerts"),
@@ -63,7 +79,7 @@ def page(notice: str, table: Table) -> str:
 
 def _row(category: categories.Category) -> tuple[str, ...]:
     covered = coverage.COVERAGE[category.label]
-    own = [f"`{it.name}`" for it in (*KERNEL_LOG, *RISES) if it.category == category.label]
+    own = [f"`{it.name}`" for it in SIGNALS if it.category == category.label]
     codes = sorted(code for code, it in catalog.XIDS.items() if it.category == category.label)
     xids = [f"Xid {', '.join(map(str, codes))}"] if codes else []
     signals = "; ".join(filter(None, (", ".join(own), *xids, covered.besides))) or "none"
