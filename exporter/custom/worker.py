@@ -95,6 +95,7 @@ class Worker:
         self._lost = dict.fromkeys(order.buffers, 0)
         self._limited = self._window = self._in_window = 0
         self._gone: dict[int, float] = {}
+        self._bury_at = 0.0
         self._polls = {self._listen_to(name) for name in order.buffers}
         for name in order.programs:
             self._program(name)
@@ -264,9 +265,12 @@ class Worker:
 
     def _bury(self) -> None:
         """Deletes the rows of processes that ended a while ago: hash maps would fill up with them."""
+        now = time.monotonic()
+        if now < self._bury_at:
+            return
+        self._bury_at = now + self._order.kept_seconds / 10
         mortal = [(self._tables[name], field) for name, field in self._order.mortal.items()]
         pids = {pid for table, field in mortal for pid in table.pids(field)}
-        now = time.monotonic()
         self._gone = {pid: self._gone.get(pid, now) for pid in pids if not self._alive(pid)}
         due = {pid for pid, since in self._gone.items() if now - since >= self._order.kept_seconds}
         for table, field in mortal if due else ():
