@@ -13,6 +13,7 @@ from exporter.bpf import events, status
 from exporter.faults import machine, metrics, pci, sensors
 from exporter.faults.kernel_log import WORDS, KernelLog
 from exporter.faults.rises import Rises
+from exporter.faults.smart import Smart
 from exporter.kmsg.reader import Reader
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Flag, Node
@@ -24,6 +25,7 @@ FLAGS = (
     Flag("from-processes", False, "Believe lines that a process wrote into the kernel log too."),
     Flag("interval", 15.0, "Seconds between two looks at sysfs."),
     Flag("shutdown-file", str(machine.SCHEDULED), "Where systemd-logind says that a shutdown is scheduled."),
+    Flag("nvme-smart", False, "Ask NVMe drives for their SMART log every minute; keeps CAP_SYS_ADMIN for it."),
     Flag(
         "diagnostic-stamp",
         "",
@@ -59,6 +61,9 @@ class Faults:
         }
         if settings["diagnostic-stamp"]:
             self._sources["diagnostic"] = partial(machine.active_test, Path(settings["diagnostic-stamp"]))
+        self._smart = Smart(node.sys) if settings["nvme-smart"] else None
+        if self._smart:
+            self._sources["nvme_smart"] = self._smart.samples
         self._found: dict[str, list[Sample]] = {}
         self._absent: dict[str, str] = {}
         self._looked = 0.0
@@ -76,6 +81,8 @@ class Faults:
         except Unavailable as error:
             self._refusal = f"{error.reason}; {error.remedy}"
             log.warning("faults in the kernel log are not seen: %s", self._refusal)
+        if self._smart:
+            self._smart.start()
         self._thread.start()
 
     def collect(self) -> Iterator[Sample]:
@@ -99,6 +106,8 @@ class Faults:
 
     def close(self) -> None:
         self._closing.set()
+        if self._smart:
+            self._smart.close()
         if self._reading:
             self._reader.close()
         if self._thread.ident is not None:

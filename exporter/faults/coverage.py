@@ -73,7 +73,11 @@ COVERAGE: Mapping[str, Coverage] = {
         "NVML: temperatures, margins, time slowed down by heat",
         "a sensor that tells a plausible wrong value",
     ),
-    rows.SSD: Coverage(("DriveFault",), "state of NVMe controllers", "wear that has not failed yet"),
+    rows.SSD: Coverage(
+        ("DriveFault",),
+        "state of NVMe controllers; their SMART logs with --collector.faults.nvme-smart",
+        "drives behind RAID controllers",
+    ),
     rows.POWER: Coverage(
         ("GpuNeedsService", "GpuPowerBrake", "ChassisFault", "NodeRebooted"),
         "NVML: power brake; hwmon alarms of power supplies where the machine has such sensors",

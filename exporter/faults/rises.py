@@ -72,6 +72,15 @@ RISES: tuple[Rise, ...] = (
         ("chip", "sensor"),
     ),
     Rise(
+        "nvme_not_live",
+        rows.SSD,
+        "an NVMe drive's controller was live and is resetting, dead or being removed",
+        "see the kernel log beside it; drain the node and replace the drive when it stays so",
+        metrics.NVME_LIVE,
+        ("device",),
+        least=1,
+    ),
+    Rise(
         "nvme_critical_warning",
         rows.SSD,
         "an NVMe drive warns of itself: spare blocks, temperature, reliability or writing",

@@ -220,6 +220,13 @@ CASES = (
         {"component": "nvme0", "signal": "nvme_timeout"},
     ),
     Case(
+        rows.SSD,
+        "NVMe state in sysfs",
+        _file("class/nvme/nvme0/state", "dead"),
+        "DriveFault",
+        {"component": "nvme0", "signal": "nvme_not_live"},
+    ),
+    Case(
         rows.POWER,
         "NVML",
         _field(6, "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN", 100_000_000_000),

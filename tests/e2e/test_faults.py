@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from exporter.bpf import multi
+from exporter.bpf.privileges import CAPABILITIES
 from exporter.faults import categories, coverage
 from tests.e2e import fault_table
 from tests.e2e.fault_table import CASES, Case, Outcome
+from tests.e2e.test_cli import Exporter
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -55,6 +59,28 @@ def test_every_row_has_a_fault() -> None:
     for row in categories.CATEGORIES:
         alerts = {case.alert for case in CASES if case.category == row.label}
         assert alerts and alerts <= set(coverage.COVERAGE[row.label].alerts), row.label
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_asking_drives_keeps_a_capability(asked: bool, tmp_path: Path) -> None:
+    """CAP_SYS_ADMIN, which the kernel wants for it, is kept for --collector.faults.nvme-smart and not without."""
+    if not multi.supported():
+        pytest.skip("this kernel has no multi-uprobe links (Linux 6.6): the capability is kept anyway")
+    flags = (
+        "--collector.disable-defaults",
+        "--collector.faults",
+        *(["--collector.faults.nvme-smart"] if asked else []),
+    )
+    exporter = Exporter(tmp_path, *flags).await_ready()
+    try:
+        assert {asked} == {
+            bool(int(mask, 16) >> CAPABILITIES["CAP_SYS_ADMIN"] & 1) for mask in exporter.status("CapEff")
+        }
+        source = 'node_fault_source_available{source="nvme_smart"}'
+        exporter.await_(lambda: 'source="nvme"' in exporter.get("/metrics")[1])
+        assert asked is (exporter.value(source) is not None)
+    finally:
+        exporter.end()
 
 
 def test_the_table_says_what_did_not_fire() -> None:
