@@ -1,7 +1,4 @@
-"""What probing verbs costs a program that polls without pause, and one that posts: without the exporter, and with it.
-
-Usage: python -m bench.verbs. Takes about a minute.
-"""
+"""What probing verbs costs a program that polls without pause: without the exporter, in windows, and all the time."""
 
 from __future__ import annotations
 
@@ -11,46 +8,43 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from bench.result import Result
 from tests.bpf.verbs_node import Job, attached, build_standins, observe
 
-TURNS, POLLS = 3_000, 1_000_000
 SECONDS = 20.0
 """Two windows' intervals."""
 
 
-def polls_per_second(job: Job) -> float:
-    """Polls that find nothing, in a second of the program's CPU time: what else runs on the machine does not matter."""
-    polls, before, until = 0, cpu_seconds(job.pid), time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        job.step("idle", POLLS)
-        polls += POLLS
-    return polls / (cpu_seconds(job.pid) - before)
+def run() -> list[Result]:
+    """Takes about a minute."""
+    build_standins()
+    without, _ = _polls(nullcontext(), 1_000_000)
+    windows, share = _polls(observe(poll_window_seconds=0.1, poll_interval_seconds=10.0), 1_000_000)
+    always, _ = _polls(observe(), 20_000)
+    by = "empty polls in a second of the program's CPU time"
+    return [
+        Result("polls without the exporter", without, "/s", None, by),
+        Result("polls with windows of 0.1 s in 10 s", windows, "/s", None, f"poll_cq probed {share:.1%} of the time"),
+        Result("time lost to windows", (1 - windows / without) * 100, "%", 5, "of a thread that only polls"),
+        Result(
+            "polls while always probed", always, "/s", None, "--collector.verbs.poll-window-seconds as its interval"
+        ),
+    ]
 
 
-def cpu_seconds(pid: int) -> float:
+def _polls(exporter: AbstractContextManager[Any], at_once: int) -> tuple[float, float]:
+    """Polls that find nothing, in a second of CPU time, for what else runs here does not matter; the share probed."""
+    with exporter as observed, Job() as job:
+        if observed is not None:
+            attached(observed, job)
+        polls, before, until = 0, _cpu_seconds(job.pid), time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            job.step("idle", at_once)
+            polls += at_once
+        share = observed.value("rdma_poll_cq_sampled_ratio") if observed is not None else 0.0
+        return polls / (_cpu_seconds(job.pid) - before), share
+
+
+def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def main() -> None:
-    build_standins()
-    cases: list[tuple[str, AbstractContextManager[Any]]] = [
-        ("without the exporter", nullcontext()),
-        ("windows of 0.1 s in 10 s", observe(poll_window_seconds=0.1, poll_interval_seconds=10.0)),
-        ("poll_cq probed all the time", observe()),
-    ]
-    for name, exporter in cases:
-        with exporter as observed, Job() as job:
-            if observed is not None:
-                attached(observed, job)
-            polled = polls_per_second(job)
-            share = observed.value("rdma_poll_cq_sampled_ratio") if observed is not None else 0.0
-            turn = job.step("spin", TURNS)
-            print(
-                f"{name:<28} {polled:>12.0f} empty polls/s {turn:>8.0f} ns for 1 post_send and 21 polls,"
-                f" poll_cq probed {share:.1%} of the time"
-            )
-
-
-if __name__ == "__main__":
-    main()
