@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.result import Result
@@ -19,6 +22,14 @@ from exporter.cuda.functions import FUNCTIONS
 STANDINS = Path(__file__).parents[1] / "tests" / "standins"
 LAUNCHES, CALLS = 100_000, 4000
 LAUNCH_BUDGET_NS = 150
+_ON_TWO = """
+import ctypes, sys
+driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+for device in (0, 1):
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+print(flush=True)
+sys.stdin.read()
+"""
 
 
 def run() -> list[Result]:
@@ -35,10 +46,13 @@ def run() -> list[Result]:
             statistics = run_time_statistics()
             _work(folder, 2, "--launches", str(LAUNCHES))
             _work(folder, 1, "--allocations", str(CALLS), "--frees", str(CALLS), "--copies", str(CALLS))
+            results = [_result(object.programs[name], what, budget) for name, (what, budget) in PROGRAMS.items()]
+            with _process_on_two_devices(folder):
+                results.append(_while_some_use_two(object, folder))
             statistics.close()
         finally:
             close_all(links)
-        return [_result(object.programs[name], what, budget) for name, (what, budget) in PROGRAMS.items()]
+        return results
 
 
 PROGRAMS: dict[str, tuple[str, float | None]] = {
@@ -66,6 +80,32 @@ def _work(folder: str, threads: int, *arguments: str) -> None:
     command = [f"{folder}/workload", "--threads", str(threads), *arguments]
     environment = os.environ | {"LD_LIBRARY_PATH": folder}
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, timeout=60, check=True)
+
+
+@contextmanager
+def _process_on_two_devices(folder: str) -> Iterator[None]:
+    """From the first such process on, a launch of any process looks up which device it is on."""
+    environment = os.environ | {"LD_LIBRARY_PATH": folder}
+    command = [sys.executable, "-c", _ON_TWO]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        try:
+            if not process.stdout.readline():
+                raise RuntimeError("the process on two devices did not start")
+            yield
+        finally:
+            process.stdin.close()
+
+
+def _while_some_use_two(object: Object, folder: str) -> Result:
+    if not object.globals()["with_several"]:
+        raise RuntimeError("a process on two devices was not seen")
+    program = object.programs["on_launch"]
+    before = program.stats()
+    _work(folder, 2, "--launches", str(LAUNCHES))
+    nanoseconds, runs = (now - then for now, then in zip(program.stats(), before, strict=True))
+    what = "the same while a process uses two devices"
+    return Result(what, nanoseconds / runs, "ns", LAUNCH_BUDGET_NS, f"mean of {runs} runs of {program.name}")
 
 
 def _result(program: Program, what: str, budget: float | None) -> Result:
