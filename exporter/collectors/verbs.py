@@ -23,7 +23,7 @@ from exporter.verbs import control_samples, metrics
 from exporter.verbs.activity import Activity, clear, read
 from exporter.verbs.attaching import Attaching, table
 from exporter.verbs.peers import Peers
-from exporter.verbs.samples import samples
+from exporter.verbs.samples import Ends, samples
 from exporter.verbs.spans import span_of
 from exporter.verbs.windows import Windows
 
@@ -72,6 +72,7 @@ class Verbs:
             raise Unavailable(f"the RDMA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._timed = self._object.types.enum("timed")
         self._peers = Peers(self._node.sys)
+        self._ends = Ends(self._peers)
         maps = self._object.maps
         self._ledger = Ledger[Activity](
             partial(read, maps), partial(clear, maps), self._node.processes, self._node.proc
@@ -135,8 +136,9 @@ class Verbs:
     def _of_processes(self) -> Iterator[Sample]:
         self._peers.refresh()
         processes = self._ledger.processes()
+        self._ends.keep({process.pid for process in processes})
         for process in processes:
-            yield from samples(process, self._timed, self._peers)
+            yield from samples(process, self._timed, self._ends)
         yield from control_samples.samples([(process, process.activity.control) for process in processes], self._peers)
 
     def _may_poll(self, library: Library) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from exporter.bpf import slot_bounds
 from exporter.ledger import Process
@@ -11,25 +11,7 @@ from exporter.verbs import metrics
 from exporter.verbs.activity import Activity, Times
 from exporter.verbs.control import Qp
 from exporter.verbs.peers import Peers
-from exporter.verbs.spans import status_name
-
-OPCODES: Mapping[int, str] = {
-    0: "RDMA_WRITE",
-    1: "RDMA_WRITE_WITH_IMM",
-    2: "SEND",
-    3: "SEND_WITH_IMM",
-    4: "RDMA_READ",
-    5: "ATOMIC_CMP_AND_SWP",
-    6: "ATOMIC_FETCH_AND_ADD",
-    7: "LOCAL_INV",
-    8: "BIND_MW",
-    9: "SEND_WITH_INV",
-    10: "TSO",
-    11: "DRIVER1",
-    14: "FLUSH",
-    15: "ATOMIC_WRITE",
-}
-"""enum ibv_wr_opcode of infiniband/verbs.h, without IBV_WR_."""
+from exporter.verbs.spans import OPCODES, status_name
 
 MOST = (1 << 63) - 1
 _FIRST_SLOT = 8
@@ -41,7 +23,26 @@ _TIMED: Mapping[str, Metric] = {
 }
 
 
-def samples(process: Process[Activity], timed: Mapping[str, int], peers: Peers) -> Iterator[Sample]:
+class Ends:
+    """The other ends of queue pairs, remembered: a counter keeps its labels when its queue pair is destroyed."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._known: dict[tuple[int, str, int], dict[str, str]] = {}
+
+    def of(self, pid: int, qps: Mapping[tuple[str, int], Qp], device: str, number: int) -> dict[str, str]:
+        """peer_qp and peer_gid, as far as they are or were known."""
+        key = pid, device, number
+        if qp := qps.get((device, number)):
+            self._known[key] = _peer(qp, self._peers)
+        return self._known.get(key, {})
+
+    def keep(self, pids: Collection[int]) -> None:
+        """Forgets those of other processes."""
+        self._known = {key: it for key, it in self._known.items() if key[0] in pids}
+
+
+def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) -> Iterator[Sample]:
     """What one process posted and saw complete. `timed` is enum timed of bpf/verbs.h."""
     activity = process.activity
     qps = {(qp.device, qp.number): qp for qp in activity.control.qps.values()}
@@ -55,7 +56,7 @@ def samples(process: Process[Activity], timed: Mapping[str, int], peers: Peers) 
         yield sample(metrics.POSTS, calls, device=device, qp=str(number))
     for (device, number, opcode), it in activity.posted.items():
         labels = {"device": device, "qp": str(number), "opcode": OPCODES.get(opcode, str(opcode))}
-        labels |= _peer(qps.get((device, number)), peers)
+        labels |= ends.of(process.pid, qps, device, number)
         yield sample(metrics.BYTES, it.bytes, **labels)
         yield sample(metrics.REQUESTS, it.requests, **labels)
         if not it.unsized:
@@ -69,9 +70,7 @@ def samples(process: Process[Activity], timed: Mapping[str, int], peers: Peers) 
                 yield sample(metric, _distribution(times), device=device, **own)
 
 
-def _peer(qp: Qp | None, peers: Peers) -> dict[str, str]:
-    if qp is None:
-        return {}
+def _peer(qp: Qp, peers: Peers) -> dict[str, str]:
     kernel = peers.kernel(qp.device, qp.number)
     peer = qp.peer if qp.peer is not None else kernel.remote if kernel and kernel.remote else None
     return {"peer_qp": "" if peer is None else str(peer), "peer_gid": qp.peer_gid}
