@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
+import os
 import select
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ EVENTS_LOST = Metric(
     labels=("stream",),
 )
 _AT_ONCE = 4096
-_WAIT_MS = 500
+_STOP_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -45,6 +46,9 @@ class Events:
     def __init__(self) -> None:
         self._bpf = library()
         self._poller = select.epoll()
+        self._waker = os.eventfd(0)
+        self._poller.register(self._waker, select.EPOLLIN)
+        self._closed = False
         self._streams: dict[int, _Stream] = {}
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None
@@ -71,7 +75,10 @@ class Events:
         self._reader.start()
 
     def poll(self, timeout_ms: int) -> int:
-        """Waits for records and hands them over; how many. A flood ends a call after some thousand records a stream."""
+        """Waits for records (for ever, if negative) and hands them over; how many.
+
+        A flood ends a call after some thousand records a stream. BpfError when closed.
+        """
         try:
             ready = self._poller.poll(timeout_ms / 1000)
         except ValueError as error:  # closed by another thread
@@ -89,21 +96,26 @@ class Events:
                 yield EVENTS_LOST.sample(lost + stream.failed, {"stream": stream.map.name})
 
     def close(self) -> None:
-        """Stops reading; a poll in another thread ends within its timeout with BpfError."""
+        """Stops reading. Once is enough; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        os.eventfd_write(self._waker, 1)
+        if self._reader:
+            self._reader.join(_STOP_SECONDS)
         with self._lock:
             for stream in self._streams.values():
                 self._bpf.ring_buffer__free(stream.ring)
             self._streams.clear()
             self._poller.close()
-        if self._reader:
-            self._reader.join(2 * _WAIT_MS / 1000)
+            os.close(self._waker)
 
     def _run(self) -> None:
-        while True:
+        while not self._closed:
             try:
-                self.poll(_WAIT_MS)
+                self.poll(-1)
             except BpfError:
-                return  # closed
+                return  # closed while a callback took its time
 
     def _drain(self, stream: _Stream) -> int:
         stream.budget = _AT_ONCE
