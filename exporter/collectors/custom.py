@@ -170,7 +170,8 @@ def _about(probe: Probe, view: View) -> Iterator[Sample]:
     for map, rows in view.rows.items():
         if "Hash" in view.shapes[map].kind:
             yield metrics.ENTRIES.sample(rows.entries, labels | {"map": map})
-            yield metrics.LIMIT.sample(view.shapes[map].entries, labels | {"map": map})
+            if "Lru" not in view.shapes[map].kind:
+                yield metrics.LIMIT.sample(view.shapes[map].entries, labels | {"map": map})
             yield metrics.UNREAD.sample(rows.left_out, labels | {"map": map})
     if view.at:
         yield SOURCE_AGE.sample(time.monotonic() - view.at, {"source": f"custom_{name}"})

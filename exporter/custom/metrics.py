@@ -53,7 +53,7 @@ ENTRIES = Metric(
 )
 LIMIT = Metric(
     "accel_exporter.custom.map.max_entries",
-    "Keys that the map has room for.",
+    "Keys that the map has room for. Not shown of LRU maps, which give up old keys for new ones.",
     Kind.GAUGE,
     labels=("probe", "map"),
 )
