@@ -262,6 +262,64 @@ LOSSES = [
     ),
 ]
 
+CUSTOM = [
+    lines(
+        "Custom probes that run",
+        "1 while a site's own probe is compiled, loaded and read. The landing page of the exporter says why not.",
+        "short",
+        Query(f"min by (instance, probe) ({select('accel_exporter_custom_up')})", "{{probe}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Fill of their maps",
+        "Keys in a map over those it has room for; at 100 % nothing is counted for new ones.",
+        "percentunit",
+        Query(
+            f"max by (instance, probe, map) ({select('accel_exporter_custom_map_entries')} "
+            f"/ {select('accel_exporter_custom_map_max_entries')})",
+            "{{probe}} {{map}} {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "Lost by them",
+        "What their programs say they could not keep, and records beyond the spans of a second.",
+        "eps",
+        Query(total(rate("accel_exporter_custom_lost_total"), "instance", "probe"), "{{probe}} {{instance}}"),
+        Query(
+            total(rate("accel_exporter_custom_records_limited_total"), "instance", "probe"),
+            "{{probe}} over the limit {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "Time in their programs",
+        "What the BPF programs of custom probes take from other processes, in cores.",
+        "percentunit",
+        Query(
+            total(rate("accel_exporter_probe_run_seconds_total", 'probe=~"custom_.*"'), "instance", "probe"),
+            "{{probe}} {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "CPU of their processes",
+        "Compiling and reading, in cores.",
+        "percentunit",
+        Query(total(rate("accel_exporter_custom_cpu_seconds_total"), "instance", "probe"), "{{probe}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Memory of their processes",
+        "Resident memory; most of it is the compiler.",
+        "bytes",
+        Query(
+            total(select("accel_exporter_custom_memory_resident_bytes"), "instance", "probe"), "{{probe}} {{instance}}"
+        ),
+        width=THIRD,
+    ),
+]
+
 
 def dashboard() -> Dashboard:
     return board(
@@ -269,5 +327,12 @@ def dashboard() -> Dashboard:
         "Accelerator exporter",
         "The exporter's own health: collectors, probes, losses and cost.",
         [],
-        {"Overview": OVERVIEW, "Collectors": COLLECTORS, "Probes": PROBES, "Cost": COST, "Losses": LOSSES},
+        {
+            "Overview": OVERVIEW,
+            "Collectors": COLLECTORS,
+            "Probes": PROBES,
+            "Cost": COST,
+            "Losses": LOSSES,
+            "Custom probes": CUSTOM,
+        },
     )

@@ -120,7 +120,7 @@ class Custom:
                 if not state.attached:
                     yield f"{name}: {state.symbol} in {state.library}: {state.reason}"
             for map, rows in view.rows.items():
-                if "Hash" in view.shapes[map].kind and rows.entries >= view.shapes[map].entries:
+                if view.shapes[map].fills and rows.entries >= view.shapes[map].entries:
                     yield f"{name}: its map {map} is full with {rows.entries} keys: nothing is counted for new ones"
 
     def settle(self, seconds: float) -> bool:
@@ -170,7 +170,7 @@ def _about(probe: Probe, view: View) -> Iterator[Sample]:
     for map, rows in view.rows.items():
         if "Hash" in view.shapes[map].kind:
             yield metrics.ENTRIES.sample(rows.entries, labels | {"map": map})
-            if "Lru" not in view.shapes[map].kind:
+            if view.shapes[map].fills:
                 yield metrics.LIMIT.sample(view.shapes[map].entries, labels | {"map": map})
             yield metrics.UNREAD.sample(rows.left_out, labels | {"map": map})
     if view.at:

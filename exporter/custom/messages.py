@@ -47,6 +47,11 @@ class Shape:
     key: dict[str, str] | None
     value: dict[str, str] | None
 
+    @property
+    def fills(self) -> bool:
+        """Whether it takes no new key once it is full; an LRU map gives up an old one."""
+        return "Hash" in self.kind and "Lru" not in self.kind
+
 
 @dataclass(frozen=True)
 class Started(Message):

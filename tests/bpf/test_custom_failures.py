@@ -185,3 +185,21 @@ def test_a_full_map_is_a_problem(full: Path, headers: str, library: Path) -> Non
         assert 4 == observed.value("accel_exporter_custom_map_max_entries", map="calls")
         assert 4 == observed.value("good_calls_total")
         assert ["good: its map calls is full with 4 keys: nothing is counted for new ones"] == observed.problems()
+
+
+def test_an_lru_map_is_never_full(tmp_path: Path, headers: str, library: Path) -> None:
+    """It gives up old keys for new ones: no limit of it is shown, and no problem told."""
+    code = GOOD.replace("BPF_ARRAY(calls, u64, 1)", 'BPF_TABLE("lru_hash", u64, u64, calls, 256)').replace(
+        "int zero = 0;", "u64 now = bpf_ktime_get_ns();"
+    )
+    code = code.replace(
+        "calls.increment(zero)", "calls.update(&now, &now)"
+    )  # bcc's increment adds no key to an LRU map
+    put(tmp_path, "good", code, MEANING % "good")
+    with observe(tmp_path, headers) as observed, Caller(library) as caller:
+        found = "accel_exporter_probe_attached"
+        eventually(lambda: observed.value(found, library=str(library)) == 1, "attached", 20)
+        caller.call("take", 2300, 1)
+        eventually(lambda: observed.value("accel_exporter_custom_map_entries", map="calls"), "read")
+        assert observed.value("accel_exporter_custom_map_max_entries", map="calls") is None
+        assert [] == observed.problems()
