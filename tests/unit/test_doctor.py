@@ -63,7 +63,7 @@ def test_uprobes_missing(node: Settings) -> None:
 )
 def test_return_probes(node: Settings, monkeypatch: pytest.MonkeyPatch, survival: Survival, status: Status) -> None:
     """Return probes that would harm somebody are a warning."""
-    monkeypatch.setattr(checks, "try_return_probes", lambda: survival)
+    monkeypatch.setattr(checks.kernel, "try_return_probes", lambda: survival)
 
     assert status is answer("return probes", node).status
 
@@ -219,9 +219,9 @@ def test_allocations_that_cannot_be_read(node: Settings, tmp_path: Path) -> None
 def test_no_allocations(node: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No kubelet is nothing to speak of, except in Kubernetes, where its socket has to be mounted."""
     asked = asking(node, **{allocation.SOCKET: str(tmp_path / "kubelet.sock"), allocation.FOLDER: ""})
-    monkeypatch.setattr(checks, "_in_kubernetes", lambda: False)
+    monkeypatch.setattr(checks.site, "_in_kubernetes", lambda: False)
     assert Status.INFO is answer("allocations", asked).status
-    monkeypatch.setattr(checks, "_in_kubernetes", lambda: True)
+    monkeypatch.setattr(checks.site, "_in_kubernetes", lambda: True)
     finding = answer("allocations", asked)
 
     assert (Status.WARN, True) == (finding.status, "--kubernetes.pod-resources-socket" in finding.do)

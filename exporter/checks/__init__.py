@@ -1,0 +1,48 @@
+"""What this node lets us observe: one function a question, each answering in a sentence and with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from exporter.bpf.native import BpfError
+from exporter.checks import kernel, node, site
+from exporter.checks.finding import Answer, Finding, Status
+from exporter.model import Unavailable
+from exporter.settings import Settings
+
+__all__ = ["Answer", "Finding", "Status", "examine"]
+
+QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
+    "capabilities": kernel.capabilities,
+    "libbpf": kernel.libbpf,
+    "lockdown": kernel.lockdown,
+    "probes": kernel.objects,
+    "uprobes": kernel.uprobes,
+    "btf": kernel.btf,
+    "return probes": kernel.returns,
+    "new processes": kernel.watch,
+    "pid namespace": node.pid_namespace,
+    "mapped files": node.map_files,
+    "addresses": node.addresses,
+    "memory": node.memory,
+    "processes": node.processes,
+    "nvidia": node.nvidia,
+    "kernel log": node.kernel_log,
+    "rdma": node.rdma,
+    "rdma providers": node.providers,
+    "cgroups": site.cgroups,
+    "kubernetes": site.kubernetes,
+    "allocations": site.allocations,
+    "custom probes": site.custom,
+}
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Asks everything, in an order in which a person would; a question that cannot be answered is a failed one."""
+    for name, question in QUESTIONS.items():
+        try:
+            yield Finding(name, *question(settings))
+        except (Unavailable, BpfError) as error:
+            yield Finding(name, Status.FAIL, str(error).partition("\n")[0], getattr(error, "remedy", ""))
+        except Exception as error:
+            yield Finding(name, Status.FAIL, f"cannot be examined: {type(error).__name__}: {error}", "report this")

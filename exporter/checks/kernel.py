@@ -1,0 +1,109 @@
+"""What the kernel lets us do: load programs, attach probes, watch processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import select
+
+from exporter.bpf import multi, object_path, privileges
+from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.native import library
+from exporter.bpf.safety import try_return_probes
+from exporter.bpf.watch import Watch
+from exporter.checks.finding import Answer, Status, text
+from exporter.settings import Settings
+
+
+def capabilities(_: Settings) -> Answer:
+    missing = privileges.missing()
+    if not missing:
+        return Status.OK, f"all capabilities that probes need are there (uid {os.geteuid()})"
+    why = ", ".join(f"{name} (to {privileges.OBSERVING[name]})" for name in missing)
+    remedy = "run as root, or grant them (systemd AmbientCapabilities=, --cap-add, securityContext)"
+    return Status.FAIL, f"missing: {why}", remedy
+
+
+def libbpf(_: Settings) -> Answer:
+    try:
+        bpf = library()
+    except BpfError as error:
+        return Status.FAIL, str(error)
+    return Status.OK, f"libbpf.so.1 is version {bpf.libbpf_major_version()}.{bpf.libbpf_minor_version()}"
+
+
+def objects(_: Settings) -> Answer:
+    """Loading each object asks the kernel all at once: bpf(), its capabilities, seccomp, lockdown, the verifier."""
+    folder = object_path("any").parent
+    objects = sorted(folder.glob("*.bpf.o"))
+    if not objects:
+        missing = f"there are no compiled probes for {platform.machine()} in {folder}"
+        return Status.FAIL, missing, "run make setup, or install the package anew"
+    for path in objects:
+        try:
+            Object(path).close()
+        except BpfError as error:
+            lines = str(error).splitlines()
+            said = lines[0] if error.errno in (errno.EPERM, errno.EACCES) else "\n".join(lines)
+            return Status.FAIL, f"Linux {platform.release()} does not take {path.name}: {said}"
+    names = ", ".join(path.name.removesuffix(".bpf.o") for path in objects)
+    return Status.OK, f"Linux {platform.release()} loads every probe ({names})"
+
+
+def lockdown(settings: Settings) -> Answer:
+    state = text(settings.sysfs / "kernel/security/lockdown")
+    if "[confidentiality]" in state:
+        remedy = "boot without lockdown=confidentiality, or lockdown=integrity"
+        return Status.FAIL, "the kernel is locked down (confidentiality): tracing programs may not read memory", remedy
+    return Status.OK, "kernel lockdown does not forbid tracing"
+
+
+def uprobes(settings: Settings) -> Answer:
+    if not (settings.sysfs / "bus/event_source/devices/uprobe").exists():
+        return (
+            Status.FAIL,
+            "the kernel has no uprobes: no library can be probed",
+            "use a kernel with CONFIG_UPROBE_EVENTS",
+        )
+    if {"CAP_BPF", "CAP_PERFMON"} & set(privileges.missing()):
+        return Status.INFO, "uprobes; of what kind is not told without CAP_BPF and CAP_PERFMON"
+    if multi.supported():
+        return Status.OK, "uprobes, with multi-uprobe links: attaching and detaching take milliseconds"
+    if privileges.WITHOUT_MULTI_UPROBES not in privileges.effective():
+        remedy = f"grant {privileges.WITHOUT_MULTI_UPROBES}, or use Linux 6.6 or newer"
+        return (
+            Status.FAIL,
+            f"no multi-uprobe links, and uprobes without them need {privileges.WITHOUT_MULTI_UPROBES}",
+            remedy,
+        )
+    return (
+        Status.WARN,
+        "no multi-uprobe links: detaching takes up to a quarter of a second each, in parallel",
+        "use Linux 6.6 or newer",
+    )
+
+
+def btf(settings: Settings) -> Answer:
+    if (settings.sysfs / "kernel/btf/vmlinux").exists():
+        return Status.OK, "the kernel describes its types (BTF)"
+    return Status.WARN, "no /sys/kernel/btf/vmlinux: probes on kernel functions are off, those on libraries work"
+
+
+def returns(_: Settings) -> Answer:
+    survival = try_return_probes()
+    if survival.doubt:
+        return Status.WARN, survival.doubt, "without return probes waits, errors and frees of allocations go uncounted"
+    if not survival.seccomp:
+        remedy = "update to Linux 6.14 or 6.12.14; until then waits, errors and frees of allocations go uncounted"
+        return Status.WARN, "a return probe would kill processes under a seccomp filter here, so there are none", remedy
+    if not survival.shadow_stack:
+        says = "return probes are safe, but not with a shadow stack: libraries that such a process uses get none"
+        return Status.WARN, says, "update to Linux 6.11 or later"
+    return Status.OK, "return probes are safe, under seccomp filters and with shadow stacks too"
+
+
+def watch(_: Settings) -> Answer:
+    with select.epoll() as poll:
+        Watch(poll).close()
+    return Status.OK, "the kernel tells of new mappings as they happen"

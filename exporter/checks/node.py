@@ -1,0 +1,137 @@
+"""What there is on this node to observe, and whether it can be reached."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from pathlib import Path
+
+from exporter.checks.finding import Answer, Status, process_folders, readable, text
+from exporter.kmsg.reader import open_log
+from exporter.model import Unavailable
+from exporter.settings import Settings
+from exporter.verbs import doctor
+from exporter.web import listen
+
+HOST_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
+
+LIBRARIES = {
+    "CUDA": re.compile(r"lib(?:cuda|cudart)\.so"),
+    "NCCL": re.compile(r"libnccl\.so"),
+    "RDMA verbs": re.compile(r"libibverbs\.so"),
+}
+_PROCESSES = 32_768
+_SAMPLE = 256
+_MAPS_BYTES = 4 * 1024 * 1024
+_SMALL_MEMORY = 96 * 1024 * 1024
+
+
+def addresses(settings: Settings) -> Answer:
+    if settings.web.systemd_socket:
+        return Status.INFO, "systemd opens the sockets"
+    try:
+        for bound in listen.bind(settings.web.listen_address):
+            bound.close()
+    except listen.ListenError as error:
+        return Status.WARN, f"{error}", "if it is this exporter that runs there, all is well"
+    return Status.OK, f"{', '.join(settings.web.listen_address)} is free to listen on"
+
+
+def pid_namespace(settings: Settings) -> Answer:
+    if Path("/proc/self/ns/pid").stat().st_ino == HOST_PID_NAMESPACE:
+        return Status.OK, "this process sees the host's pids, those the kernel gives to probes"
+    remedy = "use hostPID: true (Kubernetes) or --pid=host (docker), or mount the host's /proc and say --path.procfs"
+    try:
+        if (settings.procfs / "1/ns/pid").stat().st_ino == HOST_PID_NAMESPACE:
+            return Status.OK, f"{settings.procfs} shows the host's pids, those the kernel gives to probes"
+    except OSError as error:
+        return Status.FAIL, f"whether {settings.procfs} shows the host's pids cannot be told: {error.strerror}", remedy
+    return Status.FAIL, f"{settings.procfs} shows a container's pids: those that probes give mean others here", remedy
+
+
+def map_files(settings: Settings) -> Answer:
+    readable, denied, refusal = 0, [], ""
+    for folder in itertools.islice(process_folders(settings), _SAMPLE):
+        try:
+            entry = next((folder / "map_files").iterdir(), None)
+            readable += bool(entry and entry.stat())
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            denied.append(folder.name)
+            refusal = error.strerror or ""
+    if denied and not readable:
+        remedy = "grant CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE (or CAP_SYS_ADMIN)"
+        return Status.FAIL, f"files that processes have mapped cannot be opened ({refusal})", remedy
+    but = f", but not of pid {', '.join(denied[:5])} ({refusal})" if denied else ""
+    return Status.OK, f"files that processes have mapped can be opened, whatever their mount namespace{but}"
+
+
+def processes(settings: Settings) -> Answer:
+    users: dict[str, list[str]] = {name: [] for name in LIBRARIES}
+    seen = 0
+    for folder in itertools.islice(process_folders(settings), _PROCESSES):
+        seen += 1
+        maps = text(folder / "maps", _MAPS_BYTES)
+        for name, pattern in LIBRARIES.items():
+            if pattern.search(maps):
+                users[name].append(folder.name)
+    shown = [
+        f"{name}: {len(pids)} (pid {', '.join(pids[:5])}{', …' if len(pids) > 5 else ''})"
+        for name, pids in users.items()
+        if pids
+    ]
+    if shown:
+        return Status.OK, f"of {seen} processes these use libraries we know by name: {'; '.join(shown)}"
+    return Status.INFO, f"none of {seen} processes uses a CUDA, NCCL or verbs library by its usual name now"
+
+
+def nvidia(settings: Settings) -> Answer:
+    version = re.search(r"Kernel Module.*?\s([0-9]+(?:\.[0-9]+)+)", text(settings.procfs / "driver/nvidia/version"))
+    gpus = len(list((settings.procfs / "driver/nvidia/gpus").glob("*")))
+    if version:
+        return Status.OK, f"NVIDIA driver {version[1]} with {gpus} GPU{'' if gpus == 1 else 's'}"
+    return Status.INFO, "no NVIDIA driver here: calls of CUDA libraries are still seen, GPU metrics are not to be had"
+
+
+def kernel_log(settings: Settings) -> Answer:
+    if "xid" not in settings.collectors:
+        return Status.INFO, "the kernel log is not read: the collector xid is off"
+    path = Path(settings.collectors["xid"]["kmsg"])
+    try:
+        os.close(open_log(path))
+    except Unavailable as error:
+        return Status.WARN, f"{error}: faults of GPUs are only seen as far as NVML tells them", error.remedy
+    return Status.OK, f"{path} can be read: faults of GPUs and NVSwitches are seen"
+
+
+def rdma(settings: Settings) -> Answer:
+    devices = sorted(path.name for path in (settings.sysfs / "class/infiniband").glob("*"))
+    if devices:
+        return Status.OK, f"RDMA devices: {', '.join(devices[:16])}"
+    return Status.INFO, "no RDMA device here: port counters and NACKs are not to be had"
+
+
+def providers(settings: Settings) -> Answer:
+    host = settings.procfs / "1/root"
+    found = list(doctor.installed(host if readable(host) else Path("/")))
+    if not found:
+        return Status.INFO, "no rdma-core here to look into; containers bring their own, which are found when they run"
+    said = [(False, f"{name}: {it}", "") if isinstance(it, str) else doctor.says(name, it) for name, it in found]
+    well = [name for (name, _), (whole, _, _) in zip(found, said, strict=True) if whole]
+    text = f"of {len(found)} RDMA providers the functions are found in {len(well)}"
+    for whole, sentence, remedy in said:
+        if not whole:
+            concerned = any((settings.sysfs / "class/infiniband").glob("*"))
+            return Status.WARN if concerned else Status.INFO, f"{text}; {sentence}", remedy if concerned else ""
+    return Status.OK, text
+
+
+def memory(_: Settings) -> Answer:
+    limits = [text(Path("/sys/fs/cgroup/memory.max")), text(Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))]
+    limit = min((int(text) for text in limits if text.strip().isdecimal()), default=0)
+    if 0 < limit < _SMALL_MEMORY:
+        return Status.WARN, f"memory is limited to {limit >> 20} MiB", f"allow {_SMALL_MEMORY >> 20} MiB or more"
+    return Status.OK, "no memory limit is too small for us"

@@ -1,0 +1,65 @@
+"""Who tells whose the processes and GPUs are, and what this site adds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from exporter.checks.finding import Answer, Status, readable
+from exporter.collectors import allocation
+from exporter.custom import doctor
+from exporter.custom.folder import FolderError
+from exporter.model import Unavailable
+from exporter.settings import Settings
+
+
+def cgroups(settings: Settings) -> Answer:
+    if (settings.sysfs / "fs/cgroup/cgroup.controllers").exists():
+        return Status.OK, "cgroup v2: container, pod and Slurm job ids come from /proc/PID/cgroup"
+    return Status.OK, "cgroup v1 or hybrid: container, pod and Slurm job ids come from /proc/PID/cgroup"
+
+
+def kubernetes(settings: Settings) -> Answer:
+    if readable(settings.logs / "pods"):
+        return Status.OK, f"pod and container names come from {settings.logs}"
+    if _in_kubernetes():
+        remedy = f"mount the host's /var/log read-only, or say --path.logs (now {settings.logs})"
+        return Status.WARN, "Kubernetes, but not the kubelet's log folders: pods have ids and no names", remedy
+    return Status.INFO, "no kubelet here: pods have no names to find"
+
+
+def allocations(settings: Settings) -> Answer:
+    mine = settings.collectors.get("allocation")
+    if mine is None:
+        return Status.INFO, "whom GPUs are given to is not asked: the collector allocation is off"
+    kubelet, slurm, pods = found = allocation.sources(mine)
+    for source in found:
+        source.read(may_be_absent=source is kubelet)
+    failures = [source.failure for source in found if source.there and source.failure]
+    if failures:
+        return Status.WARN, "; ".join(failures), "until then series of GPUs name no pod or job by allocation"
+    if not kubelet.there and kubelet.where and _in_kubernetes():
+        remedy = f"mount the host's folder of it read-only, or say --{allocation.SOCKET}"
+        return Status.WARN, f"Kubernetes, but no {kubelet.where}: whose a GPU is, is not known", remedy
+    things = {kubelet: "GPUs given to containers", slurm: "jobs on GPUs", pods: "pods with the labels asked for"}
+    said = [f"{source.where} tells of {len(source.items())} {things[source]}" for source in found if source.there]
+    if said:
+        return Status.OK, "; ".join(said)
+    return Status.INFO, "no kubelet and no Slurm mapping folder to tell whom GPUs are given to"
+
+
+def custom(settings: Settings) -> Answer:
+    mine = settings.collectors.get("custom")
+    if mine is None:
+        return Status.INFO, "no probes of this site's own: --custom.dir names no folder"
+    try:
+        refused, says = doctor.examine(mine)
+    except (FolderError, Unavailable) as error:
+        return Status.WARN, f"no custom probe can run: {error}", getattr(error, "remedy", "")
+    if refused:
+        return Status.WARN, "; ".join(refused), f"accel-exporter check-custom {mine['custom.dir']} tries the others"
+    return Status.OK, says
+
+
+def _in_kubernetes() -> bool:
+    return Path("/var/lib/kubelet").exists() or "KUBERNETES_SERVICE_HOST" in os.environ
