@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from exporter.infiniband import nldev
-from exporter.infiniband.nldev import Socket
+from exporter import nldev
 
 MASKS = {"": 0, "type": 1, "pid": 2, "type,pid": 3}
 """What is told apart, as `rdma statistic` calls it: enum rdma_nl_counter_mask."""
@@ -47,7 +46,7 @@ class Counted:
 class QpCounters:
     """Switches the counters on where they are off, and off again at the end; what was on already stays as it is."""
 
-    def __init__(self, wanted: str, connect: Callable[[], Socket] = nldev.connect) -> None:
+    def __init__(self, wanted: str, connect: Callable[[], nldev.Socket] = nldev.connect) -> None:
         """`wanted` is a key of MASKS."""
         self._mask, self._connect = MASKS[wanted], connect
         self._ports: dict[tuple[str, int], int] = {}
@@ -84,7 +83,7 @@ class QpCounters:
             log.warning("counters of queue pairs stay on: %s; see rdma statistic qp mode", error.strerror or error)
         self._ports.clear()
 
-    def _switch_on(self, asked: Socket, port: tuple[str, int], index: int) -> None:
+    def _switch_on(self, asked: nldev.Socket, port: tuple[str, int], index: int) -> None:
         request = _request(index, port[1])
         try:
             [state] = nldev.ask(asked, _GET, request + nldev.pack(_MODE, _NONE)) or [{}]
@@ -101,7 +100,7 @@ def _request(index: int, port: int) -> bytes:
     return nldev.pack(_DEVICE_INDEX, index) + nldev.pack(_PORT, port) + nldev.pack(_RESOURCE, _QP)
 
 
-def _indexes(asked: Socket) -> dict[str, int]:
+def _indexes(asked: nldev.Socket) -> dict[str, int]:
     """The kernel's index of each device by name."""
     found: dict[str, int] = {}
     for it in nldev.dump(asked, _GET_DEVICES, b""):

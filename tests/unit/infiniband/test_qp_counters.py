@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.infiniband import nldev, qp_counters
+from exporter import nldev
+from exporter.infiniband import qp_counters
 from exporter.infiniband.qp_counters import Counted, QpCounters
 
 GET_DEVICES, SET, GET = 1, 16, 17

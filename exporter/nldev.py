@@ -19,7 +19,7 @@ _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _TYPE_BITS = 0x3FFF
-_BUFFER, _MOST_MESSAGES = 1 << 16, 4096
+_BUFFER, _MOST_MESSAGES = 1 << 16, 1 << 16
 _TIMEOUT = 2.0
 
 
