@@ -1,7 +1,7 @@
 # Every target is one that CI runs too. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev objects standins demo run clean docs bench image image-check manifests
+.PHONY: help setup setup-dev objects standins demo run clean docs site bench image image-check manifests
 .PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma fault-table
 
 PYTHON ?= python3
@@ -80,7 +80,10 @@ test-gpu: $(if $(findstring dry-run,$(ARGS)),setup-dev) ## what only a GPU can t
 
 docs: .venv/.dev ## write the pages of docs/ that the declarations in code give
 	@mkdir -p build
-	@for page in metrics flags xid dcgm-fields faults; do $(VENV)/python -m exporter.docs $$page >build/$$page.md && mv build/$$page.md docs/ || exit 1; done
+	@for page in metrics flags xid dcgm-fields faults alerts; do $(VENV)/python -m exporter.docs $$page >build/$$page.md && mv build/$$page.md docs/ || exit 1; done
+
+site: .venv/.dev ## docs/ as a site, in build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict --quiet && echo "build/site/index.html"
 
 manifests: .venv/.dev ## write deploy/kubernetes/ from the chart
 	@deploy/manifests.sh deploy/kubernetes

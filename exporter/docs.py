@@ -1,12 +1,17 @@
-"""Prints a page of docs/ from what the code declares: `python -m exporter.docs metrics|flags|xid|dcgm-fields`."""
+"""Prints a page of docs/ from what code and rules declare: `python -m exporter.docs PAGE`, one of PAGES."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import yaml
 
 import exporter
 from exporter import discover
@@ -20,6 +25,25 @@ from exporter.settings import GROUPS, all_options
 from exporter.views import prometheus
 from exporter.xid import catalog, nvlink
 
+_ALERTS_HEAD = """
+Every alert of [alerts/](../alerts), file by file. Each has a runbook: what it means, what it does to jobs, how to look,
+what to do. `critical` is for somebody now, `warning` for a ticket, `info` for whoever reads it. "For" is how long the
+condition holds before the alert fires; where it is empty, one event is enough. Every rule is tested with promtool: it
+fires on its fault, is silent on a healthy day, and resolves.
+
+Load the files with `rule_files` of Prometheus, or set `prometheusRule.enabled` of the
+[chart](deployment.md). Nothing needs to be edited, if the scrape job is called `accel-exporter`.
+"""
+_ALERT_FILES = {
+    "faults": "Faults that stop jobs",
+    "xid": "Xids",
+    "gpu": "GPUs",
+    "cuda": "CUDA jobs",
+    "nccl": "Collectives",
+    "rdma": "The RDMA network",
+    "custom": "Probes of your own",
+    "exporter": "The exporter itself",
+}
 _CONVERSIONS: Mapping[Callable[[Number], Number], str] = {
     field.mib: "/ 2^20, rounded down",
     field.from_mib: "× 2^20",
@@ -140,6 +164,25 @@ def fault_page() -> str:
     return faults.page(_NOTICE, _table)
 
 
+def alerts() -> str:
+    """Every alert with its severity, how long it waits, what it means and its runbook; needs a checkout."""
+    rules = Path(__file__).parents[1] / "alerts"
+    parts = [_NOTICE, "# Alerts", _ALERTS_HEAD.strip()]
+    for stem, title in _ALERT_FILES.items():
+        groups = yaml.safe_load((rules / f"{stem}.yaml").read_text())["groups"]
+        rows = [_alert_row(rule) for group in groups for rule in group["rules"] if "alert" in rule]
+        parts += [f"## {title}", f"`alerts/{stem}.yaml`", _table(("alert", "severity", "for", "meaning"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _alert_row(rule: Mapping[str, Any]) -> tuple[str, ...]:
+    runbook = Path(rule["annotations"]["runbook_url"])
+    text = (Path(__file__).parents[1] / runbook).read_text()
+    [meaning] = re.findall(r"^## Meaning\n\n(.+?)(?:\n\n|\n- )", text, re.DOTALL | re.MULTILINE)
+    meaning = re.sub(r"\]\((\.\./)?", lambda link: "](" if link[1] else "](runbooks/", " ".join(meaning.split()))
+    return f"[{rule['alert']}](runbooks/{runbook.name})", rule["labels"]["severity"], rule.get("for", ""), meaning
+
+
 def _metric_row(metric: Metric) -> tuple[str, ...]:
     if metric.literal:
         return f"`{metric.name}`", "", metric.kind.value, "*another exporter's*", metric.help
@@ -163,7 +206,14 @@ def _modules() -> Iterable[ModuleType]:
             yield importlib.import_module(module.name)
 
 
-PAGES = {"metrics": metrics, "flags": flags, "xid": xid, "dcgm-fields": dcgm_fields, "faults": fault_page}
+PAGES = {
+    "metrics": metrics,
+    "flags": flags,
+    "xid": xid,
+    "dcgm-fields": dcgm_fields,
+    "faults": fault_page,
+    "alerts": alerts,
+}
 
 
 if __name__ == "__main__":
