@@ -21,27 +21,12 @@ static __always_inline bool worth_a_span(const struct flight *call, const struct
 	}
 }
 
-/* CPUs that meet at the turn of a second may both start it: a few spans more. */
-static __always_inline bool within_limit(__u64 now)
-{
-	static __u64 second, sent;
-
-	if (second != now / 1000000000) {
-		second = now / 1000000000;
-		sent = 0;
-	}
-	if (__sync_fetch_and_add(&sent, 1) < spans_per_second)
-		return true;
-	add(&spans_limited, 1);
-	return false;
-}
-
 static __always_inline void send_span(const struct thread *thread, const struct flight *call,
 				      const struct outcome *outcome, __s32 code, __u64 now)
 {
 	struct span *span;
 
-	if (!within_limit(now))
+	if (!within_limit(now, spans_per_second, &spans_limited))
 		return;
 	span = reserve(cuda_spans);
 	if (!span)

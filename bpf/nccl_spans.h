@@ -3,21 +3,6 @@
 #pragma once
 #include "nccl_comms.h"
 
-/* CPUs that meet at the turn of a second may both start it: a few spans more. */
-static __always_inline bool within_limit(__u64 now)
-{
-	static __u64 second, sent;
-
-	if (second != now / 1000000000) {
-		second = now / 1000000000;
-		sent = 0;
-	}
-	if (__sync_fetch_and_add(&sent, 1) < spans_per_second)
-		return true;
-	add(&spans_limited, 1);
-	return false;
-}
-
 /* A communicator is used by one call at a time (nccl.h), so the newest number is this call's. */
 static __always_inline void fill_communicator(struct span *span, const struct flight *call)
 {
@@ -45,7 +30,7 @@ static __always_inline void send_span(const struct thread *thread, const struct 
 	const struct flight *call = &caller->call;
 	struct span *span;
 
-	if (!within_limit(now))
+	if (!within_limit(now, spans_per_second, &spans_limited))
 		return;
 	span = reserve(nccl_spans);
 	if (!span)

@@ -68,6 +68,22 @@ static __always_inline void *reserve_(void *ring, __u64 size, __u64 *lost)
 /* Room for one record in an EVENTS() buffer, to be filled and given to bpf_ringbuf_submit; NULL (and counted) if full. */
 #define reserve(ring) ((typeof(ring.value))reserve_(&ring, sizeof(*ring.value), &ring##_lost))
 
+/* Whether one more event may be told in this second; what may not is counted in *over. One limit an object. CPUs that
+ * meet at the turn of a second may both start it: a few events more. */
+static __always_inline bool within_limit(__u64 now, __u64 per_second, __u64 *over)
+{
+	static __u64 second, sent;
+
+	if (second != now / 1000000000) {
+		second = now / 1000000000;
+		sent = 0;
+	}
+	if (__sync_fetch_and_add(&sent, 1) < per_second)
+		return true;
+	add(over, 1);
+	return false;
+}
+
 /* The histogram slot of a value: slot 0 holds v <= 2^first, slot i holds 2^(first+i-1) < v <= 2^(first+i), the last
  * one everything above. exporter.bpf.slot_bounds gives the same bounds. */
 static __always_inline __u32 log2_slot(__u64 v, __u32 first, __u32 slots)

@@ -26,21 +26,6 @@ __u64 verbs_spans_limited = 0; /* not sent, to keep to verbs_spans_per_second */
 const volatile __u64 request_span_ns = 10000000;
 const volatile __u64 verbs_spans_per_second = 100;
 
-/* CPUs that meet at the turn of a second may both start it: a few spans more. */
-static __always_inline bool verbs_spans_left(__u64 now)
-{
-	static __u64 second, sent;
-
-	if (second != now / 1000000000) {
-		second = now / 1000000000;
-		sent = 0;
-	}
-	if (__sync_fetch_and_add(&sent, 1) < verbs_spans_per_second)
-		return true;
-	add(&verbs_spans_limited, 1);
-	return false;
-}
-
 /* A request that was posted at `posted_ns` (0: it is not known which one it was, nor its opcode and bytes) on the QP at
  * this address has completed. The data path calls it for every completion that it takes; few become spans. */
 static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now, __u32 opcode, __u64 bytes,
@@ -53,7 +38,7 @@ static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now
 	if (status == STATUS_FLUSHED || (!status && (!posted_ns || now - posted_ns < request_span_ns)))
 		return;
 	control = meet_qp(qp, false);
-	if (!control || !verbs_spans_left(now))
+	if (!control || !within_limit(now, verbs_spans_per_second, &verbs_spans_limited))
 		return;
 	span = reserve(verbs_spans);
 	if (!span)
