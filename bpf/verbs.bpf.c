@@ -11,15 +11,19 @@
 __u64 requests_unread, bytes_unread, completions_unread, completions_unmatched, failures_unread;
 
 struct walk {
-	struct qp_key key;
-	__u64 next, now, address, created_ns;
+	struct qp_life life;
+	__u64 next, now;
+	__u64 opcodes; /* a bit for each */
 	__u32 mtu;
-	__u8 all_signaled;
-	__u8 takes_back; /* the requests were refused: they were counted and were not posted */
-	__u8 unread;	 /* some of the chain: who counts messages knows no number any more */
-	__u8 zero;
+	__u32 capacity; /* requests that can be outstanding */
 	__u32 signaled;
 	__u32 messages; /* of those taken back */
+	__u8 all_signaled;
+	__u8 acknowledged; /* by the peer, before they complete */
+	__u8 missed;	   /* what was posted before is not known */
+	__u8 takes_back;   /* the requests were refused: they were counted and were not posted */
+	__u8 unread;	   /* some of the chain: who counts messages knows no number any more */
+	__u8 zero[3];
 };
 
 static __always_inline __u64 current_window(void)
@@ -90,6 +94,12 @@ static __always_inline bool is_message(__u32 opcode)
 	       opcode == OPCODE_WRITE_WITH_IMM;
 }
 
+/* Of a receive queue a message's number is the place of its request. */
+static __always_inline __u64 received_number(const struct queue *queue, __u64 at)
+{
+	return queue->created_ns && queue->messages < UNCOUNTED / 2 ? at : NOT_NUMBERED;
+}
+
 /* The whole number of a request that is outstanding: there are never as many as its low bits can tell apart. */
 static __always_inline __u64 message_number(const struct queue *queue, const struct request *request)
 {
@@ -101,11 +111,22 @@ static __always_inline __u64 message_number(const struct queue *queue, const str
 	return newest - ((newest - request->message) & 0xffff);
 }
 
+/* The place of a new request that will complete. */
+static __always_inline __u64 append(struct walk *walk, struct queue *queue, __u64 wr_id)
+{
+	__u64 at = __sync_fetch_and_add(&queue->tail, 1);
+	struct request *request = &queue->requests[at % QUEUE];
+
+	request->wr_id = wr_id;
+	request->posted_ns = walk->now;
+	walk->signaled++;
+	return at;
+}
+
 static __always_inline void push(struct walk *walk, struct queue *queue, const struct user_send_wr *wr,
 				 __u64 bytes)
 {
 	struct request *request;
-	__u64 window = current_window();
 	__u64 at, message = queue->messages;
 
 	if (is_message(wr->opcode))
@@ -114,20 +135,18 @@ static __always_inline void push(struct walk *walk, struct queue *queue, const s
 		queue->unsignaled++;
 		return;
 	}
-	at = __sync_fetch_and_add(&queue->tail, 1);
+	at = append(walk, queue, wr->wr_id);
 	if (at && walk->now - queue->posted_ns > LONG_SILENCE_NS)
 		queue->quiet = at;
 	request = &queue->requests[at % QUEUE];
-	request->wr_id = wr->wr_id;
-	request->posted_ns = walk->now;
 	request->bytes = bytes > 0xffffffff ? 0xffffffff : bytes;
 	request->opcode = wr->opcode;
 	request->message = message;
-	request->lone = queue->synced && queue->window == window && queue->head == at && !queue->unsignaled &&
-			walk->mtu && bytes <= walk->mtu;
+	request->lone = walk->acknowledged && (wr->opcode == OPCODE_WRITE || is_message(wr->opcode)) &&
+			queue->synced && queue->window == current_window() && queue->head == at &&
+			!queue->unsignaled && !wr->next && walk->mtu && bytes <= walk->mtu;
 	queue->unsignaled = 0;
 	queue->posted_ns = walk->now;
-	walk->signaled++;
 }
 
 /* Counts one request of a chain and goes to the next. Not inlined: verified once. */
@@ -150,6 +169,9 @@ __noinline int take_request(struct walk *walk)
 		return 0;
 	}
 	walk->next = wr.next;
+	if (wr.opcode > OTHER_OPCODE)
+		wr.opcode = OTHER_OPCODE;
+	walk->opcodes |= 1ull << wr.opcode;
 	if (wr.opcode == OPCODE_LOCAL_INV || wr.opcode == OPCODE_BIND_MW)
 		packets = 0;
 	else
@@ -157,7 +179,7 @@ __noinline int take_request(struct walk *walk)
 	if (walk->mtu && packets && wr.opcode != OPCODE_READ && bytes)
 		packets = (bytes + walk->mtu - 1) / walk->mtu;
 	one = walk->takes_back ? -1 : 1;
-	key.qp = walk->key;
+	key.life = walk->life;
 	key.opcode = wr.opcode;
 	counts = lookup_or_init(posted, &key, &none);
 	if (counts) {
@@ -174,134 +196,232 @@ __noinline int take_request(struct walk *walk)
 		return 0;
 	}
 	/* On the stack: before Linux 6.2 a key may not be elsewhere. */
-	queue = bpf_map_lookup_elem(&queues, &key.qp);
+	queue = bpf_map_lookup_elem(&queues, &key.life.qp);
 	if (queue)
 		push(walk, queue, &wr, bytes);
 	return 0;
 }
 
-static __always_inline void walk_chain(struct walk *walk)
+/* The same for a receive. */
+__noinline int take_receive(struct walk *walk)
 {
-	for (int i = 0; i < MOST_REQUESTS && walk->next; i++)
-		take_request(walk);
-	if (walk->next)
+	struct user_recv_wr wr;
+	struct queue *queue;
+	struct qp_key key;
+
+	if (!walk)
+		return 0;
+	if (bpf_probe_read_user(&wr, sizeof(wr), (void *)walk->next)) {
 		add(walk->takes_back ? &failures_unread : &requests_unread, 1);
+		walk->next = 0;
+		walk->unread = 1;
+		return 0;
+	}
+	walk->next = wr.next;
+	if (walk->takes_back) {
+		walk->signaled++;
+		return 0;
+	}
+	key = walk->life.qp;
+	queue = bpf_map_lookup_elem(&receives, &key);
+	if (queue)
+		append(walk, queue, wr.wr_id);
+	return 0;
 }
 
-static __always_inline bool begin_walk(struct walk *walk, __u64 address, __u64 first)
+static __always_inline void walk_chain(struct walk *walk, bool receiving)
+{
+	for (int i = 0; i < (receiving ? MOST_RECEIVES : MOST_REQUESTS) && walk->next; i++) {
+		if (receiving)
+			take_receive(walk);
+		else
+			take_request(walk);
+	}
+	if (!walk->next)
+		return;
+	add(walk->takes_back ? &failures_unread : &requests_unread, 1);
+	walk->unread = 1;
+}
+
+static __always_inline bool begin_walk(struct walk *walk, __u64 address, __u64 first, bool receiving)
 {
 	struct qp_control *control = qp_control(address);
 	struct user_qp qp;
 
 	if (bpf_probe_read_user(&qp, sizeof(qp), (void *)address))
 		return false;
-	walk->key.tgid = bpf_get_current_pid_tgid() >> 32;
-	walk->key.number = qp.qp_num;
-	walk->key.context = qp.context;
-	walk->address = address;
+	walk->life.qp.tgid = bpf_get_current_pid_tgid() >> 32;
+	walk->life.qp.number = qp.qp_num;
+	walk->life.qp.context = qp.context;
 	walk->next = first;
-	if (control && control->number == qp.qp_num) {
-		walk->all_signaled = control->all_signaled;
-		walk->created_ns = control->created_ns;
-		if (control->known & QP_ATTR_PATH_MTU && control->path_mtu >= 1 && control->path_mtu <= 5)
-			walk->mtu = 128 << control->path_mtu;
-	}
+	if (!control || control->number != qp.qp_num)
+		return true;
+	walk->life.created_ns = control->created_ns;
+	walk->all_signaled = control->all_signaled;
+	walk->acknowledged = control->type == QP_TYPE_RC || control->type == QP_TYPE_XRC_SEND;
+	walk->missed = receiving ? control->receive_missed : control->send_missed;
+	walk->capacity = receiving ? control->most_receives : control->most_sends;
+	if (control->known & QP_ATTR_PATH_MTU && control->path_mtu >= 1 && control->path_mtu <= 5)
+		walk->mtu = 128 << control->path_mtu;
 	return true;
+}
+
+static __always_inline void miss(__u64 address, bool receiving)
+{
+	struct qp_control *control = qp_control(address);
+
+	if (control && receiving)
+		control->receive_missed = 1;
+	else if (control)
+		control->send_missed = 1;
+}
+
+/* The requests of this QP, of `queues` or `receives`; NULL if there is no room. */
+static __always_inline struct queue *follow(void *map, __u64 *lost, struct walk *walk, __u64 address,
+					    bool receiving)
+{
+	static const struct queue none;
+	struct qp_key key = walk->life.qp;
+	struct queue *queue = bpf_map_lookup_elem(map, &key);
+
+	if (queue && queue->created_ns != walk->life.created_ns) {
+		bpf_map_delete_elem(map, &key); /* another QP's, whose end was not seen */
+		queue = NULL;
+	}
+	if (!queue) {
+		queue = lookup_or_init_(map, &key, &none, lost);
+		if (!queue) {
+			miss(address, receiving);
+			return NULL;
+		}
+		queue->created_ns = walk->life.created_ns;
+		queue->window = current_window();
+		queue->synced = walk->life.created_ns && !walk->missed; /* these are its first requests */
+		if (!queue->synced)
+			queue->messages = UNCOUNTED;
+	}
+	if (queue->address && queue->address != address)
+		queue->synced = 0; /* another QP with the number of one that was destroyed */
+	queue->address = address;
+	queue->capacity = walk->capacity;
+	if (__sync_fetch_and_add(&queue->posting, 1))
+		queue->messages = UNCOUNTED; /* which of two calls at once is first is not known */
+	return queue;
+}
+
+static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
+{
+	static const struct calls none;
+	struct control_thread thread = control_this_thread();
+	struct post_flight call = {.sp = PT_REGS_SP(ctx), .qp = PT_REGS_PARM1(ctx), .receiving = receiving};
+	struct walk walk = {.now = bpf_ktime_get_ns()};
+	struct queue *queue;
+	struct calls *row;
+
+	if (!begin_walk(&walk, call.qp, PT_REGS_PARM2(ctx), receiving)) {
+		add(&requests_unread, 1);
+		return;
+	}
+	call.life = walk.life;
+	if (receiving) {
+		queue = follow(&receives, &receives_lost, &walk, call.qp, true);
+	} else {
+		know_context(walk.life.qp.tgid, walk.life.qp.context);
+		queue = follow(&queues, &queues_lost, &walk, call.qp, false);
+	}
+	call.before = queue ? queue->tail : 0;
+	walk_chain(&walk, receiving);
+	if (queue && walk.unread) {
+		queue->synced = 0;
+		queue->messages = UNCOUNTED;
+	}
+	row = receiving ? NULL : lookup_or_init(calls, &call.life, &none);
+	if (row) {
+		add(&row->count, 1);
+		if (walk.opcodes & ~row->opcodes)
+			__sync_fetch_and_or(&row->opcodes, walk.opcodes);
+	}
+	call.after = call.before + walk.signaled;
+	call.start_ns = walk.now;
+	call.bad_wr = PT_REGS_PARM3(ctx);
+	if (bpf_map_update_elem(&post_flights, &thread, &call, BPF_ANY))
+		add(&post_flights_lost, 1);
+}
+
+/* A call that failed posted what is before *bad_wr. */
+static __always_inline void take_back(const struct post_flight *call, struct queue *queue, bool receiving)
+{
+	struct walk walk = {.takes_back = 1};
+	__u64 bad = 0;
+
+	if (bpf_probe_read_user(&bad, sizeof(bad), (void *)call->bad_wr) || !bad ||
+	    !begin_walk(&walk, call->qp, bad, receiving)) {
+		add(&failures_unread, 1);
+		walk.unread = 1;
+	} else {
+		walk_chain(&walk, receiving);
+	}
+	if (!queue)
+		return;
+	queue->messages -= walk.messages;
+	if (walk.unread)
+		queue->messages = UNCOUNTED;
+	if (!walk.unread && queue->tail == call->after && walk.signaled <= call->after - call->before) {
+		queue->tail -= walk.signaled;
+		return;
+	}
+	queue->synced = 0;
+	if (receiving)
+		queue->messages = UNCOUNTED;
+}
+
+static __always_inline void return_post(struct pt_regs *ctx, bool receiving)
+{
+	struct control_thread thread = control_this_thread();
+	struct post_flight *call = bpf_map_lookup_elem(&post_flights, &thread);
+	struct queue *queue;
+	struct qp_key key;
+
+	if (!call || call->receiving != receiving || call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+		return;
+	key = call->life.qp;
+	queue = receiving ? bpf_map_lookup_elem(&receives, &key) : bpf_map_lookup_elem(&queues, &key);
+	if (!receiving)
+		count_time(key.tgid, key.context, timed_post_send, 0, bpf_ktime_get_ns() - call->start_ns);
+	if ((__s32)PT_REGS_RC(ctx))
+		take_back(call, queue, receiving);
+	if (queue && queue->posting)
+		__sync_fetch_and_add(&queue->posting, -1);
+	bpf_map_delete_elem(&post_flights, &thread);
 }
 
 SEC("uprobe")
 int post_send_enter(struct pt_regs *ctx)
 {
-	static const struct queue none;
-	struct control_thread thread = control_this_thread();
-	struct post_flight call = {.sp = PT_REGS_SP(ctx), .qp = PT_REGS_PARM1(ctx)};
-	struct walk walk = {.now = bpf_ktime_get_ns()};
-	struct qp_control *control;
-	struct queue *queue;
-
 	count_hit(hit_post_send);
-	if (!begin_walk(&walk, call.qp, PT_REGS_PARM2(ctx))) {
-		add(&requests_unread, 1);
-		return 0;
-	}
-	know_context(walk.key.tgid, walk.key.context);
-	queue = bpf_map_lookup_elem(&queues, &walk.key);
-	if (!queue) {
-		queue = lookup_or_init(queues, &walk.key, &none);
-		if (queue && walk.created_ns) {
-			queue->synced = 1; /* this is its first request */
-			queue->window = current_window();
-		}
-	}
-	control = queue ? NULL : qp_control(call.qp);
-	if (control)
-		control->created_ns = 0; /* no room: not followed from its creation on */
-	if (queue) {
-		if (queue->address && queue->address != call.qp)
-			queue->synced = 0; /* another QP with the number of one that was destroyed */
-		if (queue->created_ns != walk.created_ns) {
-			queue->created_ns = walk.created_ns;
-			queue->messages = 0;
-		}
-		queue->address = call.qp;
-		add(&queue->calls, 1);
-		call.before = queue->tail;
-	}
-	walk_chain(&walk);
-	if (queue && (walk.next || walk.unread)) {
-		queue->synced = 0;
-		queue->messages = UNCOUNTED;
-	}
-	call.after = call.before + walk.signaled;
-	call.start_ns = walk.now;
-	call.bad_wr = PT_REGS_PARM3(ctx);
-	call.key = walk.key;
-	if (bpf_map_update_elem(&post_flights, &thread, &call, BPF_ANY))
-		add(&post_flights_lost, 1);
+	enter_post(ctx, false);
 	return 0;
-}
-
-/* A call that failed posted what is before *bad_wr. */
-static __always_inline void take_back(const struct post_flight *call)
-{
-	struct walk walk = {.takes_back = 1};
-	struct queue *queue = bpf_map_lookup_elem(&queues, &call->key);
-	__u64 bad = 0;
-
-	if (bpf_probe_read_user(&bad, sizeof(bad), (void *)call->bad_wr) || !bad ||
-	    !begin_walk(&walk, call->qp, bad)) {
-		add(&failures_unread, 1);
-		if (queue) {
-			queue->synced = 0;
-			queue->messages = UNCOUNTED;
-		}
-		return;
-	}
-	walk_chain(&walk);
-	if (!queue)
-		return;
-	if (walk.next || walk.unread)
-		queue->messages = UNCOUNTED;
-	queue->messages -= walk.messages;
-	if (walk.next || queue->tail != call->after || walk.signaled > call->after - call->before)
-		queue->synced = 0;
-	else
-		queue->tail -= walk.signaled;
 }
 
 SEC("uretprobe")
 int post_send_return(struct pt_regs *ctx)
 {
-	struct control_thread thread = control_this_thread();
-	struct post_flight *call = bpf_map_lookup_elem(&post_flights, &thread);
+	return_post(ctx, false);
+	return 0;
+}
 
-	if (!call || call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
-		return 0;
-	count_time(call->key.tgid, call->key.context, timed_post_send, 0,
-		   bpf_ktime_get_ns() - call->start_ns);
-	if ((__s32)PT_REGS_RC(ctx))
-		take_back(call);
-	bpf_map_delete_elem(&post_flights, &thread);
+SEC("uprobe")
+int post_recv_enter(struct pt_regs *ctx)
+{
+	count_hit(hit_post_recv);
+	enter_post(ctx, true);
+	return 0;
+}
+
+SEC("uretprobe")
+int post_recv_return(struct pt_regs *ctx)
+{
+	return_post(ctx, true);
 	return 0;
 }
 
@@ -343,9 +463,10 @@ __noinline int compare(struct search *search, struct queue *queue)
 static __always_inline __u64 find_request(struct queue *queue, __u64 wr_id)
 {
 	struct search search = {.wr_id = wr_id, .at = queue->quiet, .tail = queue->tail};
+	__u32 most = queue->capacity && queue->capacity < QUEUE ? queue->capacity : QUEUE;
 
-	if (search.tail > QUEUE && search.at < search.tail - QUEUE)
-		search.at = search.tail - QUEUE;
+	if (search.tail > most && search.at < search.tail - most)
+		search.at = search.tail - most;
 	for (int i = 0; i < QUEUE; i++) {
 		if (search.at >= search.tail || search.matches > 1)
 			break;
@@ -377,16 +498,80 @@ struct seen {
 	struct context_key from;
 };
 
+/* The request that completed; NULL if it is not certain. Threads that poll at once may take each other's places. */
+static __always_inline struct request *pop(struct queue *queue, __u64 window, __u64 wr_id, __u64 *at)
+{
+	struct request *request;
+
+	if (!synchronise(queue, window, wr_id))
+		return NULL;
+	*at = __sync_fetch_and_add(&queue->head, 1);
+	request = &queue->requests[*at % QUEUE];
+	if (*at < queue->tail && request->wr_id == wr_id)
+		return request;
+	queue->synced = 0;
+	return NULL;
+}
+
+static __always_inline void sent(struct seen *seen, struct queue *queue, const struct qp_key *qp, __u64 wr_id)
+{
+	struct request *request;
+	__u64 at = 0, took;
+
+	request = pop(queue, seen->window, wr_id, &at);
+	if (!request) {
+		add(&completions_unmatched, 1);
+		return;
+	}
+	took = seen->now - request->posted_ns;
+	if ((__s64)took < 0)
+		return;
+	count_time(qp->tgid, qp->context, timed_request, request->opcode, took);
+	send_verbs_span(queue->address, request->posted_ns, seen->now, request->opcode, request->bytes, 0,
+			message_number(queue, request), false);
+	if (request->lone)
+		count_time(qp->tgid, qp->context, timed_ack, 0, took);
+}
+
+static __always_inline void arrived(struct seen *seen, struct queue *queue, const struct user_wc *wc)
+{
+	__u64 at = 0;
+	struct request *request = pop(queue, seen->window, wc->wr_id, &at);
+
+	if (request && (__s64)(seen->now - request->posted_ns) >= 0)
+		send_verbs_span(queue->address, request->posted_ns, seen->now, 0, wc->byte_len, 0,
+				received_number(queue, at), true);
+}
+
+/* It may be of a send or a receive; all that is outstanding fails now. */
+static __always_inline void failed(struct seen *seen, struct queue *queue, struct queue *received,
+				   __u32 status)
+{
+	__u64 address = queue ? queue->address : received ? received->address : 0;
+
+	if (queue) {
+		queue->synced = 0;
+		queue->quiet = queue->tail;
+	}
+	if (received) {
+		received->synced = 0;
+		received->quiet = received->tail;
+	}
+	if (!address)
+		return;
+	qp_failed(address);
+	send_verbs_span(address, 0, seen->now, 0, 0, status, NOT_NUMBERED, false);
+}
+
 /* One completion. Of a failed one only wr_id, status and QP are valid. Not inlined: verified once. */
 __noinline int take_completion(struct seen *seen)
 {
 	static const __u64 none;
 	struct status_key status = {};
 	struct qp_key key = {};
-	struct request *request;
-	struct queue *queue;
+	struct queue *queue, *received;
 	struct user_wc wc;
-	__u64 *count, took;
+	__u64 *count;
 
 	if (!seen)
 		return 0;
@@ -401,31 +586,14 @@ __noinline int take_completion(struct seen *seen)
 	if (count)
 		add(count, 1);
 	key.number = wc.qp_num;
-	if (!wc.status && wc.opcode & COMPLETED_RECEIVE)
-		return 0;
 	queue = bpf_map_lookup_elem(&queues, &key);
-	if (!queue)
-		return 0;
-	if (wc.status) { /* it may be a receive's; all that is outstanding fails now */
-		queue->synced = 0;
-		queue->quiet = queue->tail;
-		qp_failed(queue->address);
-		send_verbs_span(queue->address, 0, seen->now, 0, 0, wc.status, NOT_NUMBERED, false);
-		return 0;
-	}
-	if (!synchronise(queue, seen->window, wc.wr_id)) {
-		add(&completions_unmatched, 1);
-		return 0;
-	}
-	request = &queue->requests[__sync_fetch_and_add(&queue->head, 1) % QUEUE];
-	took = seen->now - request->posted_ns;
-	if ((__s64)took < 0)
-		return 0;
-	count_time(key.tgid, key.context, timed_request, request->opcode, took);
-	send_verbs_span(queue->address, request->posted_ns, seen->now, request->opcode, request->bytes, 0,
-			message_number(queue, request), false);
-	if (request->lone)
-		count_time(key.tgid, key.context, timed_ack, 0, took);
+	received = bpf_map_lookup_elem(&receives, &key);
+	if (wc.status)
+		failed(seen, queue, received, wc.status);
+	else if (!(wc.opcode & COMPLETED_RECEIVE) && queue)
+		sent(seen, queue, &key, wc.wr_id);
+	else if (wc.opcode & COMPLETED_RECEIVE && received)
+		arrived(seen, received, &wc);
 	return 0;
 }
 

@@ -6,14 +6,16 @@
 
 /* What is read of one call; what exceeds it is counted as unread. */
 #define MOST_REQUESTS 64
+#define MOST_RECEIVES 256
 #define MOST_SEGMENTS 32
 #define MOST_COMPLETIONS 64
 
 #define SEND_SIGNALED 2 /* enum ibv_send_flags */
-#define OPCODE_READ 4	/* enum ibv_wr_opcode */
+#define OPCODE_WRITE 0	/* enum ibv_wr_opcode */
 #define OPCODE_WRITE_WITH_IMM 1
 #define OPCODE_SEND 2
 #define OPCODE_SEND_WITH_IMM 3
+#define OPCODE_READ 4
 #define OPCODE_SEND_WITH_INV 9
 #define OPCODE_LOCAL_INV 7
 #define OPCODE_BIND_MW 8
@@ -22,6 +24,9 @@
 struct user_send_wr {
 	__u64 wr_id, next, sg_list;
 	__u32 num_sge, opcode, send_flags, imm_data;
+};
+struct user_recv_wr {
+	__u64 wr_id, next;
 };
 struct user_sge {
 	__u64 addr;
@@ -40,54 +45,6 @@ struct context_key {
 	__u64 context;
 };
 MAP(contexts, HASH, struct context_key, struct verbs_device, 4096);
-
-/* Numbers of destroyed QPs come again, addresses too: counters go by number, as the QP's series does. */
-struct qp_key {
-	__u32 tgid;
-	__u32 number;
-	__u64 context;
-};
-
-/* A work request that will complete. */
-struct request {
-	__u64 wr_id;
-	__u64 posted_ns;
-	__u32 bytes;
-	__u8 opcode;
-	__u8 lone;     /* posted on an idle QP, no larger than the path's MTU */
-	__u16 message; /* of those that the peer receives, the low bits of its number */
-};
-#define QUEUE 256
-#define UNCOUNTED (1ull << 63)
-
-/* The requests of one QP that will complete, in order: from `head` on they are outstanding, if `synced`. */
-struct queue {
-	__u64 address; /* of the struct ibv_qp */
-	__u64 calls;
-	__u64 head, tail;
-	__u64 quiet; /* the place of the last one posted after a long silence: those before have completed */
-	__u64 posted_ns;
-	__u64 window;	  /* in which `head` is valid */
-	__u32 unsignaled; /* posted since the last that will complete */
-	__u32 synced;
-	__u64 created_ns; /* of the QP, 0 if not seen: another one may have its number and address */
-	__u64 messages;	  /* posted since then that the peer receives; UNCOUNTED: some were missed */
-	struct request requests[QUEUE];
-};
-MAP(queues, HASH, struct qp_key, struct queue, 2048);
-
-struct posted_key {
-	struct qp_key qp;
-	__u32 opcode;
-	__u32 zero;
-};
-struct posted {
-	__u64 requests;
-	__u64 bytes;
-	__u64 packets; /* of those whose MTU was known */
-	__u64 unsized; /* requests whose MTU was not known */
-};
-MAP(posted, HASH, struct posted_key, struct posted, 8192);
 
 struct status_key {
 	__u32 tgid;
@@ -115,7 +72,8 @@ MAP(times, HASH, struct time_key, struct time, 8192);
 
 struct post_flight {
 	__u64 start_ns, sp, qp, bad_wr, before, after;
-	struct qp_key key;
+	struct qp_life life;
+	__u64 receiving; /* post_recv */
 };
 MAP(post_flights, HASH, struct control_thread, struct post_flight, 8192);
 
@@ -128,5 +86,5 @@ MAP(poll_flights, HASH, struct control_thread, struct poll_flight, 8192);
 MAP(windows, ARRAY, __u32, __u64, 1);
 
 /* Calls seen. */
-enum hit { hit_post_send, hit_poll_cq };
-MAP(hits, PERCPU_ARRAY, __u32, __u64, 2);
+enum hit { hit_post_send, hit_post_recv, hit_poll_cq };
+MAP(hits, PERCPU_ARRAY, __u32, __u64, 3);

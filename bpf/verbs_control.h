@@ -5,7 +5,7 @@
  * infiniband/verbs.h, the same since rdma-core 17. Only calls that returned success count. */
 #pragma once
 #include <stddef.h>
-#include "probe.h"
+#include "verbs_qp.h"
 
 #if defined(__TARGET_ARCH_x86)
 #define CONTROL_RETURN_POPS 8
@@ -25,43 +25,6 @@ enum control_call {
 	control_reregister,
 	control_deregister,
 } __attribute__((packed));
-
-struct verbs_device {
-	char name[64]; /* as in /sys/class/infiniband */
-};
-
-struct control_key {
-	__u32 tgid;
-	__u32 zero;
-	__u64 address; /* of the struct ibv_qp or ibv_mr */
-};
-
-/* A QP as its process set it up. Attributes count only if their bit is in `known`. */
-struct qp_control {
-	struct verbs_device device;
-	__u64 created_ns; /* 0: it was there before its process was observed */
-	__u64 changed_ns; /* when its state was last told */
-	__u32 number;
-	__u32 type;  /* enum ibv_qp_type */
-	__u32 state; /* enum ibv_qp_state */
-	__u32 known; /* enum ibv_qp_attr_mask: what was set since it was last reset */
-	__u32 peer;
-	__u32 send_psn; /* the first packet's number, as the peer's receive_psn */
-	__u32 receive_psn;
-	__u32 resets;  /* after something was set: messages are counted from 0 again */
-	__u16 lid;     /* the peer's, on InfiniBand */
-	__u8 path_mtu; /* enum ibv_mtu: 128 << it is bytes */
-	__u8 port;
-	__u8 peer_gid[16]; /* as `routed` says */
-	__u8 gid_index;	   /* of its own GID, as `routed` says */
-	__u8 routed;	   /* the path has GIDs */
-	__u8 timeout;	   /* 4.096 us << it, 0 is none */
-	__u8 retries;
-	__u8 rnr_retries;
-	__u8 all_signaled; /* every work request completes, flagged or not: known only if it was seen made */
-	__u8 zero[6];
-};
-MAP(qp_controls, HASH, struct control_key, struct qp_control, 32768);
 
 struct state_key {
 	__u32 tgid;
@@ -105,7 +68,7 @@ struct control_flight {
 	struct verbs_device device; /* of a region that the call ends: gone when it returns */
 	__u64 sp;
 	__u64 arguments[3];
-	__u64 created_ns;    /* of a QP that the call ends */
+	struct qp_life life; /* of a QP that the call ends */
 	struct region taken; /* that the call ends */
 	enum control_call call;
 	__u8 took; /* `taken` was in `regions` */
@@ -142,6 +105,7 @@ _Static_assert(offsetof(struct user_qp_attr, port_num) == 129, "struct ibv_qp_at
 
 #define DEVICE_OF_CONTEXT 0
 #define NAME_OF_DEVICE 24
+#define ATTRIBUTES_MOST 32	 /* max_send_wr and max_recv_wr; the library writes what there is */
 #define ATTRIBUTES_SQ_SIG_ALL 56 /* struct ibv_qp_init_attr and ibv_qp_init_attr_ex */
 #define MR_INIT_COMP_MASK 12	 /* struct ibv_mr_init_attr */
 #define MR_MASK_FD 4		 /* IBV_REG_MR_MASK_FD */
@@ -231,15 +195,31 @@ static __always_inline void qp_failed(__u64 address)
 	qp->changed_ns = bpf_ktime_get_ns();
 }
 
+static __always_inline struct qp_life qp_life(__u64 address, const struct qp_control *control)
+{
+	struct qp_life life = {.qp.tgid = bpf_get_current_pid_tgid() >> 32};
+	struct user_qp qp = {};
+
+	bpf_probe_read_user(&qp, sizeof(qp), (void *)address);
+	life.qp.number = qp.qp_num;
+	life.qp.context = qp.context;
+	if (control && control->number == qp.qp_num)
+		life.created_ns = control->created_ns;
+	return life;
+}
+
 static __always_inline void created_qp(const struct control_flight *call, __u64 address)
 {
 	struct qp_control *qp = meet_qp(address, true);
-	__u32 all = 0;
+	__u32 all = 0, most[2] = {};
 
 	if (!qp)
 		return;
 	bpf_probe_read_user(&all, sizeof(all), (void *)(call->arguments[1] + ATTRIBUTES_SQ_SIG_ALL));
 	qp->all_signaled = !!all;
+	bpf_probe_read_user(most, sizeof(most), (void *)(call->arguments[1] + ATTRIBUTES_MOST));
+	qp->most_sends = most[0];
+	qp->most_receives = most[1];
 }
 
 static __always_inline void count_state(struct qp_control *qp)
@@ -272,6 +252,7 @@ static __always_inline void changed_qp(const struct control_flight *call)
 	bool modified = call->call == control_modify_qp;
 	__u32 mask = call->arguments[2];
 	struct user_qp_attr attr;
+	struct qp_life life;
 
 	if (!qp || bpf_probe_read_user(&attr, sizeof(attr), (void *)call->arguments[1]))
 		return;
@@ -279,6 +260,9 @@ static __always_inline void changed_qp(const struct control_flight *call)
 		if (modified && attr.qp_state == QP_STATE_RESET) {
 			qp->resets += !!qp->known;
 			qp->known = 0;
+			life = qp_life(call->arguments[0], qp);
+			drop_requests(&life);
+			qp->send_missed = qp->receive_missed = 0;
 		}
 		if (modified || qp->state != attr.qp_state)
 			qp->changed_ns = bpf_ktime_get_ns();
@@ -315,7 +299,10 @@ static __always_inline void destroyed_qp(const struct control_flight *call)
 	struct control_key key = control_key(call->arguments[0]);
 	struct qp_control *qp = bpf_map_lookup_elem(&qp_controls, &key);
 
-	if (qp && qp->created_ns == call->created_ns)
+	if (qp && qp->created_ns != call->life.created_ns)
+		qp = NULL;
+	end_qp(&call->life, qp);
+	if (qp)
 		bpf_map_delete_elem(&qp_controls, &key);
 }
 
@@ -428,17 +415,14 @@ int control_enter(struct pt_regs *ctx)
 	struct control_flight call = {.call = bpf_get_attach_cookie(ctx), .sp = PT_REGS_SP(ctx)};
 	struct control_thread thread = control_this_thread();
 	struct control_flight *before = bpf_map_lookup_elem(&control_flights, &thread);
-	struct qp_control *qp;
 
 	if (control_nested(before, call.sp, call.call))
 		return 0;
 	call.arguments[0] = PT_REGS_PARM1(ctx);
 	call.arguments[1] = PT_REGS_PARM2(ctx);
 	call.arguments[2] = PT_REGS_PARM3(ctx);
-	if (call.call == control_destroy_qp) {
-		qp = qp_control(call.arguments[0]);
-		call.created_ns = qp ? qp->created_ns : 0;
-	}
+	if (call.call == control_destroy_qp)
+		call.life = qp_life(call.arguments[0], qp_control(call.arguments[0]));
 	if (call.call == control_deregister)
 		take_region(&call);
 	if (bpf_map_update_elem(&control_flights, &thread, &call, BPF_ANY)) {

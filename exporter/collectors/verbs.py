@@ -22,6 +22,7 @@ from exporter.series import SeriesLimit
 from exporter.verbs import control_samples, metrics
 from exporter.verbs.activity import Activity, clear, read
 from exporter.verbs.attaching import Attaching, table
+from exporter.verbs.gone import Gone
 from exporter.verbs.peers import Peers
 from exporter.verbs.samples import Ends, samples
 from exporter.verbs.spans import span_of
@@ -31,7 +32,7 @@ METRICS: tuple[Metric, ...] = tuple(
     value for part in (metrics, control_samples) for value in vars(part).values() if isinstance(value, Metric)
 )
 FLAGS = (
-    Flag("queue-pairs", 2048, "Queue pairs whose requests can be followed at once (6.2 KB of kernel memory each)."),
+    Flag("queue-pairs", 2048, "Queue pairs whose requests can be followed at once (12.4 KB of kernel memory each)."),
     Flag(
         "poll-window-seconds",
         0.1,
@@ -43,7 +44,7 @@ FLAGS = (
     Flag("spans-per-second", 100, "Spans at most; what exceeds it is counted."),
     Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
 )
-_HITS = ("post_send", "poll_cq")
+_HITS = ("post_send", "post_recv", "poll_cq")
 """By enum hit of bpf/verbs.h."""
 
 
@@ -66,16 +67,16 @@ class Verbs:
         if problem := _problem(settings):
             raise Unavailable(problem)
         try:
-            entries = {"queues": settings["queue-pairs"]}
+            entries = _entries(settings["queue-pairs"])
             self._object = Object(object_path(self.name), constants=_constants(settings), entries=entries)
         except BpfError as error:
             raise Unavailable(f"the RDMA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._timed = self._object.types.enum("timed")
         self._peers = Peers(self._node.sys)
         self._ends = Ends(self._peers)
-        maps = self._object.maps
+        maps, gone = self._object.maps, Gone()
         self._ledger = Ledger[Activity](
-            partial(read, maps), partial(clear, maps), self._node.processes, self._node.proc
+            partial(read, maps, gone), partial(clear, maps, gone), self._node.processes, self._node.proc
         )
         protected = partial(protection, self._node.proc)
         self._probes = Probes(
@@ -94,7 +95,8 @@ class Verbs:
         self._attaching = Attaching(self._probes, self._windows, protected, self._node.proc)
         self._events = Events()
         self._events.add(maps["verbs_spans"], self._receive)
-        self._events.start("verbs spans")
+        self._events.add(maps["qp_ends"], gone.add)
+        self._events.start("verbs events")
         self._node.targets.want(self._attaching)
         self._windows.start()
 
@@ -136,7 +138,7 @@ class Verbs:
     def _of_processes(self) -> Iterator[Sample]:
         self._peers.refresh()
         processes = self._ledger.processes()
-        self._ends.keep({process.pid for process in processes})
+        self._ends.turn()
         for process in processes:
             yield from samples(process, self._timed, self._ends)
         yield from control_samples.samples([(process, process.activity.control) for process in processes], self._peers)
@@ -159,12 +161,16 @@ class Verbs:
     def _losses(self) -> Iterator[Sample]:
         counted = self._object.globals()
         for name in self._object.maps:
-            if f"{name}_lost" in counted and name != "verbs_spans":
+            if f"{name}_lost" in counted and name not in ("verbs_spans", "qp_ends"):
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"verbs_{name}"})
         yield SPANS_DROPPED.sample(counted["verbs_spans_limited"], {"reason": "verbs_rate_limit"})
         yield metrics.UNMATCHED.sample(counted["completions_unmatched"])
         for what in ("requests", "bytes", "completions", "failures"):
             yield metrics.UNREAD.sample(counted[f"{what}_unread"], {"what": what})
+
+
+def _entries(queue_pairs: int) -> dict[str, int]:
+    return {"queues": queue_pairs, "receives": queue_pairs, "calls": 4 * queue_pairs, "posted": 4 * queue_pairs}
 
 
 def _constants(settings: Mapping[str, Any]) -> dict[str, int]:

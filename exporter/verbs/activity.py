@@ -1,27 +1,26 @@
-"""What RDMA did in each process: the maps of bpf/verbs.h as plain numbers."""
+"""What RDMA did in each process: the maps of bpf/verbs.h and bpf/verbs_qp.h as plain numbers."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from exporter.verbs import control
-from exporter.verbs.control import Control, Map, device_name
+from exporter.verbs.control import Control, Map, Qp, device_name
+from exporter.verbs.gone import Gone, Place, Posted
 
-MAPS = ("contexts", "queues", "posted", "completions", "times", "post_flights", "poll_flights")
-"""Each has `tgid` in its key, alone or in `qp`."""
+MAPS = ("contexts", "queues", "receives", "calls", "posted", "completions", "times", "post_flights", "poll_flights")
+"""Each has `tgid` in its key, alone, in `qp` or in `life`."""
 
 
-class Posted(NamedTuple):
-    """Work requests of one queue pair and opcode."""
+class Life(NamedTuple):
+    """A queue pair, told apart from those that had its number before; `created_ns` is 0 if that was not seen."""
 
-    requests: int = 0
-    bytes: int = 0
-    packets: int = 0
-    unsized: int = 0
-    """Requests without a known MTU: then packets are not known."""
+    device: str
+    number: int
+    created_ns: int
 
 
 class Times(NamedTuple):
@@ -34,30 +33,38 @@ class Activity:
     """RDMA of one process. Devices by name; `what` is a number of enum timed."""
 
     control: Control = field(default_factory=Control)
-    calls: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """By device and queue pair's number."""
-    posted: dict[tuple[str, int, int], Posted] = field(default_factory=dict)
-    """By device, queue pair's number and opcode."""
+    gone: dict[Life, Qp] = field(default_factory=dict)
+    """Queue pairs that were destroyed, as they were."""
+    calls: Counter[Life] = field(default_factory=Counter)
+    posted: dict[tuple[Life, int], Posted] = field(default_factory=dict)
+    """By queue pair and opcode."""
     completions: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By device and status."""
     times: dict[tuple[int, str, int], Times] = field(default_factory=dict)
     """By what, device and opcode."""
 
+    @property
+    def qps(self) -> dict[Life, Qp]:
+        """Those that there are, and those that were."""
+        return self.gone | {Life(qp.device, qp.number, qp.created_ns): qp for qp in self.control.qps.values()}
+
     def ended(self) -> None:
+        self.gone = self.qps
         self.control.ended()
 
     def absorb(self, late: Activity) -> None:
         """Adds what was counted after this was read."""
         self.control.absorb(late.control)
+        self.gone |= late.gone
         self.calls += late.calls
         self.completions += late.completions
         for key, posted in late.posted.items():
-            self._add_posted(key, posted)
+            self.add_posted(*key, posted)
         for timed, times in late.times.items():
             self._add_times(timed, times)
 
-    def _add_posted(self, key: tuple[str, int, int], more: Posted) -> None:
-        self.posted[key] = Posted(*(a + b for a, b in zip(self.posted.get(key, Posted()), more, strict=True)))
+    def add_posted(self, life: Life, opcode: int, more: Posted) -> None:
+        self.posted[life, opcode] = self.posted.get((life, opcode), Posted()).plus(more)
 
     def _add_times(self, key: tuple[int, str, int], more: Times) -> None:
         known = self.times.get(key) or Times(0, (0,) * len(more.slots))
@@ -65,39 +72,48 @@ class Activity:
         self.times[key] = Times(known.sum_ns + more.sum_ns, slots)
 
 
-def read(maps: Mapping[str, Map]) -> dict[int, Activity]:
-    """Everything the maps hold now, by pid. Contexts of one device are one."""
+def read(maps: Mapping[str, Map], gone: Gone) -> dict[int, Activity]:
+    """Everything the maps hold now, by pid, with what destroyed queue pairs did. Contexts of one device are one."""
+    destroyed = gone.now()  # before the maps: what moves meanwhile must not be there twice
     seen: dict[int, Activity] = defaultdict(Activity)
     for pid, controlled in control.read(maps).items():
         seen[pid].control = controlled
     names = {(key.tgid, key.context): device_name(value.name) for key, value in maps["contexts"].items()}
 
-    def device(pid: int, context: int) -> str:
-        return names.get((pid, context), "")
+    def life(place: Place) -> Life:
+        return Life(names.get((place.tgid, place.context), ""), place.number, place.created_ns)
 
-    for key, queue in maps["queues"].items():
-        seen[key.tgid].calls[device(key.tgid, key.context), key.number] += queue.calls
+    for place, it in destroyed.items():
+        activity, was = seen[place.tgid], life(place)
+        activity.calls[was] += it.calls
+        if it.qp:
+            activity.gone[was] = it.qp
+        for opcode, posted in it.posted.items():
+            activity.add_posted(was, opcode, posted)
+    for key, row in maps["calls"].items():
+        place = Place.of(key)
+        seen[place.tgid].calls[life(place)] += row.count
     for key, row in maps["posted"].items():
-        place = device(key.qp.tgid, key.qp.context), key.qp.number, key.opcode
-        counted = (_signed(getattr(row, name)) for name in Posted._fields)
-        seen[key.qp.tgid]._add_posted(place, Posted(*counted))
+        place = Place.of(key.life)
+        seen[place.tgid].add_posted(life(place), key.opcode, Posted.of(row))
     for key, count in maps["completions"].items():
-        seen[key.tgid].completions[device(key.tgid, key.context), key.status] += count
+        seen[key.tgid].completions[names.get((key.tgid, key.context), ""), key.status] += count
     for key, row in maps["times"].items():
-        where = int(key.what), device(key.tgid, key.context), key.opcode
+        where = int(key.what), names.get((key.tgid, key.context), ""), key.opcode
         seen[key.tgid]._add_times(where, Times(row.sum_ns, tuple(row.slots)))
     return dict(seen)
 
 
-def clear(maps: Mapping[str, Map], pid: int) -> None:
-    """Deletes all that the kernel keeps of one process."""
+def clear(maps: Mapping[str, Map], gone: Gone, pid: int) -> None:
+    """Deletes all that is kept of one process."""
     control.clear(maps, pid)
     for name in MAPS:
         for key, _ in maps[name].items():
-            if getattr(key, "qp", key).tgid == pid:
+            if _tgid(key) == pid:
                 maps[name].delete(key)
+    gone.clear(pid)
 
 
-def _signed(count: int) -> int:
-    """Calls that failed take back what they had counted, a moment later and from memory that may have changed."""
-    return 0 if count >> 63 else count
+def _tgid(key: Any) -> int:
+    key = getattr(key, "life", key)
+    return int(getattr(key, "qp", key).tgid)

@@ -38,9 +38,11 @@ log = logging.getLogger(__name__)
 
 
 def table(types: Btf) -> dict[str, list[Hook]]:
-    """What runs at which function, poll_cq apart: libibverbs' own, and every version of a provider's post_send."""
+    """What runs at which function, poll_cq apart: libibverbs' own, and every version of a provider's post_send
+    and post_recv."""
     post = [Hook("post_send_enter"), Hook("post_send_return", returns=True)]
-    return control.hooks(types) | dict.fromkeys(names("post_send"), post)
+    receive = [Hook("post_recv_enter"), Hook("post_recv_return", returns=True)]
+    return control.hooks(types) | dict.fromkeys(names("post_send"), post) | dict.fromkeys(names("post_recv"), receive)
 
 
 def names(op: str) -> list[str]:
@@ -130,7 +132,7 @@ class Attaching:
         provider.said = "" if whole else f"{said}; {do}"
         functions = {
             name: replace(function, name=name)
-            for op in ("post_send", "poll_cq")
+            for op in ("post_send", "post_recv", "poll_cq")
             for name, function in zip(names(op), found.functions.get(op, ()), strict=False)
         }
         if "post_send" not in functions:

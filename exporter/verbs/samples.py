@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from exporter.bpf import slot_bounds
 from exporter.ledger import Process
 from exporter.model import Distribution, Metric, Sample, Value
 from exporter.verbs import metrics
-from exporter.verbs.activity import Activity, Times
+from exporter.verbs.activity import Activity, Life, Times
 from exporter.verbs.control import Qp
+from exporter.verbs.gone import Posted
 from exporter.verbs.peers import Peers
 from exporter.verbs.spans import OPCODES, status_name
 
@@ -24,39 +26,51 @@ _TIMED: Mapping[str, Metric] = {
 
 
 class Ends:
-    """The other ends of queue pairs, remembered: a counter keeps its labels when its queue pair is destroyed."""
+    """The other ends of queue pairs, remembered for as long as they are asked for: a counter keeps its labels when its
+    queue pair is destroyed, and the kernel knows no more of it.
+    """
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._known: dict[tuple[int, str, int], dict[str, str]] = {}
+        self._known: dict[tuple[int, Life], dict[str, str]] = {}
+        self._asked: dict[tuple[int, Life], dict[str, str]] = {}
 
-    def of(self, pid: int, qps: Mapping[tuple[str, int], Qp], device: str, number: int) -> dict[str, str]:
+    def turn(self) -> None:
+        """Forgets what was not asked for since the last turn."""
+        self._known, self._asked = self._asked, {}
+
+    def of(self, pid: int, qps: Mapping[Life, Qp], life: Life) -> dict[str, str]:
         """peer_qp and peer_gid, as far as they are or were known."""
-        key = pid, device, number
-        if qp := qps.get((device, number)):
-            self._known[key] = _peer(qp, self._peers)
-        return self._known.get(key, {})
+        key = pid, life
+        found = self._find(pid, qps.get(life), life) or self._known.get(key, {})
+        self._asked[key] = found
+        return found
 
-    def keep(self, pids: Collection[int]) -> None:
-        """Forgets those of other processes."""
-        self._known = {key: it for key, it in self._known.items() if key[0] in pids}
+    def _find(self, pid: int, qp: Qp | None, life: Life) -> dict[str, str]:
+        kernel = self._peers.kernel(life.device, life.number)
+        remote = kernel.remote if kernel and kernel.remote and not life.created_ns else None
+        if qp:
+            peer = remote if qp.peer is None else qp.peer
+            return {"peer_qp": "" if peer is None else str(peer), "peer_gid": qp.peer_gid}
+        return {"peer_qp": str(remote), "peer_gid": ""} if remote and kernel and kernel.pid == pid else {}
 
 
 def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) -> Iterator[Sample]:
     """What one process posted and saw complete. `timed` is enum timed of bpf/verbs.h."""
     activity = process.activity
-    qps = {(qp.device, qp.number): qp for qp in activity.control.qps.values()}
 
     def sample(metric: Metric, value: Value, **own: str) -> Sample:
         if isinstance(value, int):  # what a process makes up has to fit the 64 bits of OTLP
             value = min(value, MOST)
         return Sample(metric, {**process.labels, **own}, value, process.since)
 
-    for (device, number), calls in activity.calls.items():
-        yield sample(metrics.POSTS, calls, device=device, qp=str(number))
-    for (device, number, opcode), it in activity.posted.items():
-        labels = {"device": device, "qp": str(number), "opcode": OPCODES.get(opcode, str(opcode))}
-        labels |= ends.of(process.pid, qps, device, number)
+    calls: Counter[tuple[str, int]] = Counter()
+    for life, count in activity.calls.items():
+        calls[life.device, life.number] += count
+    for (device, number), count in calls.items():
+        yield sample(metrics.POSTS, count, device=device, qp=str(number))
+    for place, it in _posted(process.pid, activity, ends).items():
+        labels = dict(place)
         yield sample(metrics.BYTES, it.bytes, **labels)
         yield sample(metrics.REQUESTS, it.requests, **labels)
         if not it.unsized:
@@ -70,10 +84,14 @@ def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) ->
                 yield sample(metric, _distribution(times), device=device, **own)
 
 
-def _peer(qp: Qp, peers: Peers) -> dict[str, str]:
-    kernel = peers.kernel(qp.device, qp.number)
-    peer = qp.peer if qp.peer is not None else kernel.remote if kernel and kernel.remote else None
-    return {"peer_qp": "" if peer is None else str(peer), "peer_gid": qp.peer_gid}
+def _posted(pid: int, activity: Activity, ends: Ends) -> dict[frozenset[tuple[str, str]], Posted]:
+    """By labels: queue pairs that had one number and one peer, one after the other, are one."""
+    qps, summed = activity.qps, dict[frozenset[tuple[str, str]], Posted]()
+    for (life, opcode), it in activity.posted.items():
+        labels = {"device": life.device, "qp": str(life.number), "opcode": OPCODES.get(opcode, "OTHER")}
+        own = frozenset((labels | ends.of(pid, qps, life)).items())
+        summed[own] = summed.get(own, Posted()).plus(it)
+    return summed
 
 
 def _distribution(times: Times) -> Distribution:

@@ -2,14 +2,171 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import pytest
 
-from tests.bpf.verbs_node import Job, attached, build_standins, eventually, observe
+from exporter.model import Span
+from exporter.verbs.spans import trace_id
+from tests.bpf.verbs_node import RC, UD, Job, Observed, attached, build_standins, eventually, observe
 
 pytestmark = pytest.mark.needs_bpf
 
-SEND = 2
+WRITE, WRITE_WITH_IMM, SEND = 0, 1, 2
 FLUSHED, RETRIES_EXCEEDED = 5, 12
+GIDS = {number: ":".join(["fe80", *["0000"] * 6, f"{number:04x}"]) for number in (1, 2)}
+PAUSE = 20_000
+"""Microseconds, above the threshold of `two_ends`."""
+
+
+@contextmanager
+def two_ends(**settings: float) -> Iterator[tuple[Observed, Job, Job]]:
+    """A sender with GID fe80::1 and a receiver with fe80::2, as two hosts see them: each by its own queue pair."""
+    build_standins()
+    with observe(span_seconds=0.01, **settings) as observed, Job() as sender, Job() as receiver:
+        observed.cuda._peers.gid = lambda device, port, index: GIDS.get(index, "")  # type: ignore[method-assign]
+        attached(observed, sender).step("number", 1000)
+        attached(observed, receiver).step("number", 2000)
+        yield observed, sender, receiver
+
+
+def join(sender: Job, receiver: Job, kind: int = RC) -> None:
+    """Makes and connects both queue pairs, 1000 and 2000."""
+    assert (1000, 2000) == (sender.create(kind=kind), receiver.create(kind=kind))
+    assert 0 == sender.connect(peer=2000, gid=2, own=1, sends_from=7, receives_from=8)
+    assert 0 == receiver.connect(peer=1000, gid=1, own=2, sends_from=8, receives_from=7)
+
+
+def transfer(sender: Job, receiver: Job, opcodes: Sequence[int], same: int = 1) -> None:
+    """Sends one request of each opcode, slowly; what the receiver gets a message of arrives there."""
+    for opcode in opcodes:
+        assert 0 == sender.post(8, 1, opcode=opcode, same=same)
+        sender.step("sleep", PAUSE)
+        sender.step("complete", 1, 0)
+        assert 1 == sender.step("poll", 1)
+        if opcode != WRITE:
+            receiver.step("arrive", 8, 1)
+            assert 1 == receiver.step("poll", 1)
+
+
+def told(observed: Observed, job: Job, count: int) -> list[Span]:
+    """So many spans of a job, by when they ended."""
+
+    def found() -> list[Span]:
+        return sorted((it for it in observed.spans if it.process["pid"] == str(job.pid)), key=lambda it: it.end_ns)
+
+    eventually(lambda: len(found()) >= count, f"{count} spans")
+    assert count == len(found())
+    return found()
+
+
+def test_one_trace_at_both_ends() -> None:
+    """The n-th message sent and the n-th received are of one trace, with both ends; a WRITE is none."""
+    with two_ends() as (observed, sender, receiver):
+        join(sender, receiver)
+        assert 0 == receiver.step("receive", 8, 5, -1)
+        transfer(sender, receiver, (SEND, WRITE, WRITE_WITH_IMM, SEND))
+        sent, got = told(observed, sender, 4), told(observed, receiver, 3)
+    messages = [it for it in sent if it.name != "rdma RDMA_WRITE"]
+    here, there = (GIDS[1], 1000), (GIDS[2], 2000)
+    assert [trace_id(here, there, 7, number) for number in range(3)] == [it.trace_id for it in got]
+    assert [it.trace_id for it in messages] == [it.trace_id for it in got]
+    assert [True, False, True, True] == [it.attributes["rdma.trace_shared"] for it in sent]
+    assert ["rdma RECV"] * 3 == [it.name for it in got]
+    assert [(n, 2000, 1000, GIDS[2], GIDS[1], 4096) for n in range(3)] == [
+        tuple(it.attributes[f"rdma.{name}"] for name in ("message", "qp", "peer_qp", "gid", "peer_gid", "bytes"))
+        for it in got
+    ]
+
+
+def test_a_refused_receive_takes_no_number() -> None:
+    """Of a chain of 4 receives of which 2 are taken, the next one to be posted is the third message's."""
+    with two_ends() as (observed, sender, receiver):
+        join(sender, receiver)
+        receiver.step("refuse", 2)
+        assert 0 != receiver.step("receive", 8, 4, -1)
+        receiver.step("refuse", -1)
+        receiver.step("receive", 8, 1, -1)
+        transfer(sender, receiver, (SEND, SEND, SEND))
+        traces = [[it.trace_id for it in told(observed, job, 3)] for job in (sender, receiver)]
+    assert traces[0] == traces[1]
+
+
+def test_windows_tell_the_number() -> None:
+    """A message in a later window has its number too, where only one request that may be outstanding has its wr_id."""
+    with two_ends(poll_window_seconds=0.2, poll_interval_seconds=0.4) as (observed, sender, receiver):
+        join(sender, receiver)
+
+        def shared() -> set[object]:
+            names: dict[str, set[str]] = {}
+            for it in observed.spans:
+                if it.attributes.get("rdma.message", 0) >= 400:
+                    names.setdefault(it.trace_id, set()).add(it.name)
+            return {trace for trace, both in names.items() if both == {"rdma SEND", "rdma RECV"}}
+
+        for first in range(0, 4000, 40):
+            assert 0 == receiver.step("receive", 8, 40, first)
+            transfer(sender, receiver, (SEND, SEND), same=0)
+            sender.post(8, 38, opcode=SEND)
+            sender.step("complete", 38, 0)
+            receiver.step("arrive", 8, 38)
+            assert (38, 38) == (sender.step("poll", 40), receiver.step("poll", 40))
+            if shared():
+                break
+        assert shared()
+        assert {True} == {it.attributes["rdma.trace_shared"] for it in observed.spans}
+
+
+def test_a_chain_that_is_too_long_ends_the_numbers() -> None:
+    """Of 257 receives in one call 256 are looked at: those that follow have no number."""
+    with two_ends() as (observed, sender, receiver):
+        join(sender, receiver)
+        assert 0 == receiver.step("receive", 8, 257, 0)
+        receiver.step("arrive", 8, 257)
+        assert 257 == receiver.step("poll", 256) + receiver.step("poll", 256)
+        receiver.step("receive", 8, 1, 1000)
+        receiver.step("sleep", PAUSE)
+        receiver.step("arrive", 8, 1)
+        assert 1 == receiver.step("poll", 1)
+        [span] = told(observed, receiver, 1)
+        assert 1 == observed.value("rdma_calls_unread_total", what="requests")
+    assert ("rdma RECV", False) == (span.name, span.attributes["rdma.trace_shared"])
+
+
+@pytest.mark.parametrize("what", ["reset", "before", "datagrams"])
+def test_no_shared_trace_without_a_number(what: str) -> None:
+    """After a reset, on a queue pair from before, and of UD, a trace is the span's own."""
+    with two_ends() as (observed, sender, receiver):
+        slot = 0 if what == "before" else 8
+        join(sender, receiver, UD if what == "datagrams" else RC)
+        if what == "reset":
+            assert 0 == receiver.step("reset", 8) == receiver.connect(peer=1000, gid=1, own=2, receives_from=7)
+        assert 0 == receiver.step("receive", slot, 2, 0)
+        receiver.step("sleep", PAUSE)
+        receiver.step("arrive", slot, 1)
+        assert 1 == receiver.step("poll", 1)
+        [span] = told(observed, receiver, 1)
+    assert ("rdma RECV", False) == (span.name, span.attributes["rdma.trace_shared"])
+
+
+def test_receives_leave_room_for_others() -> None:
+    """Receives, which wait for long as a rule, take half of the spans at most."""
+    build_standins()
+    with observe(span_seconds=0.001, spans_per_second=10) as observed, attached(observed, Job()) as job:
+        job.create()
+        job.connect()
+        job.step("receive", 8, 64, 0)
+        job.post(8, 10)
+        job.step("sleep", PAUSE)
+        job.step("arrive", 8, 64)
+        assert 64 == job.step("poll", 64)
+        job.step("complete", 10, 0)
+        assert 10 == job.step("poll", 64)
+        eventually(lambda: len(observed.spans) >= 10, "spans")
+        names = [it.name for it in observed.spans]
+    assert 5 <= names.count("rdma RDMA_WRITE")
+    assert 5 <= names.count("rdma RECV") <= 10  # the second may turn in between
 
 
 def test_slow_and_failed_requests() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from exporter.bpf.targets import Targets
@@ -14,7 +15,12 @@ from exporter.node import Node
 from exporter.resolve.process import ProcessTable
 from tests.bpf.cuda_node import BUILD, WITHIN, Observed, build_standins, eventually
 
-__all__ = ["Job", "Observed", "attached", "build_standins", "eventually", "observe"]
+__all__ = ["RC", "UD", "Job", "Observed", "attached", "build_standins", "eventually", "observe"]
+
+
+RC, UD = 2, 4
+
+PROVIDER = BUILD / "libstandin-rdmav34.so"
 
 
 @contextmanager
@@ -39,11 +45,14 @@ def observe(**settings: Any) -> Iterator[Observed]:
 
 
 class Job:
-    """A process that uses the stand-in provider, a step for each call (tests/standins/verbs_job.c)."""
+    """A process that uses the stand-in provider, a step for each call (tests/standins/verbs_job.c).
 
-    def __init__(self) -> None:
+    `provider` is None for a program that contains one.
+    """
+
+    def __init__(self, program: Path = BUILD / "verbs_job", provider: Path | None = PROVIDER) -> None:
         self.process = subprocess.Popen(
-            [BUILD / "verbs_job", BUILD / "libstandin-rdmav34.so"],
+            [program, provider] if provider else [program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -62,6 +71,16 @@ class Job:
         """A chain of so many requests of so many segments of so many bytes, each `every`-th and the last signaled."""
         return self.step("post", qp, count, opcode, segments, size, every, same)
 
+    def create(self, qp: int = 8, *, all_signaled: bool = False, kind: int = RC) -> int:
+        """A queue pair that libibverbs makes, in a place from 8 to 15; its number."""
+        return self.step("create", qp, int(all_signaled), kind)
+
+    def connect(
+        self, qp: int = 8, *, peer: int = 5, gid: int = 2, own: int = 1, sends_from: int = 0, receives_from: int = 0
+    ) -> int:
+        """From RESET to RTS, with an MTU of 1024 bytes; the peer's GID is fe80::<gid>, the own one has place `own`."""
+        return self.step("connect", qp, 3, peer, gid, own, sends_from, receives_from)
+
     def __enter__(self) -> Job:
         return self
 
@@ -75,11 +94,12 @@ class Job:
 
 def attached(observed: Observed, job: Job) -> Job:
     """The job, once its provider is probed: poll_cq too if it is its time."""
-    provider = str(BUILD / "libstandin-rdmav34.so")
+    provider = str(PROVIDER)
 
     def ready() -> bool:
-        found = observed.values("accel_exporter_probe_attached", symbol="post_send", library=provider)
-        return bool(found) and all(found.values()) and job.pid in observed.cuda._ledger
+        own = observed.values("accel_exporter_probe_attached", library=provider)
+        calls = observed.values("accel_exporter_probe_attached", symbol="ibv_create_qp")
+        return bool(own and calls) and all((own | calls).values()) and job.pid in observed.cuda._ledger
 
     eventually(ready, "attached")
     return job

@@ -1,6 +1,8 @@
-/* A verbs provider without a device: the real verbs_set_ops of libibverbs, and queue pairs whose requests complete when
- * standin_complete says so. Flushed, refused and failed requests are asked for by standin_*. */
+/* A verbs provider without a device: the real verbs_set_ops of libibverbs, so that its calls come here. Requests complete
+ * when standin_complete says so, receives when standin_arrive does, on one completion queue that is all there is.
+ * Flushed, refused and failed requests are asked for by standin_*. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <infiniband/verbs.h>
@@ -10,6 +12,7 @@ extern void verbs_set_ops(struct verbs_context *context, const struct verbs_cont
 
 #define MEMBERS 76 /* of struct verbs_context_ops, rdma-core 36 to 58 */
 #define ROOM 65536
+#define QPS 64 /* numbers that are this far apart share their receives */
 #define CONTEXT_AT 4096
 
 struct request {
@@ -18,36 +21,68 @@ struct request {
 };
 static struct request queue[ROOM];
 static unsigned posted, completed, polled;
+static struct {
+	uint64_t wr_ids[1024];
+	unsigned posted, arrived;
+} receives[QPS];
+static struct ibv_wc arrivals[ROOM];
+static unsigned arrived, taken;
+static unsigned next_number = 200;
 static int refuse_after = -1;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int unused(void)
 {
 	return 0;
 }
 
+static int refused(void)
+{
+	int now = !refuse_after;
+
+	refuse_after -= refuse_after > 0;
+	return now;
+}
+
+/* A QP's `handle` says that all its requests are signaled. */
 static __attribute__((noinline)) int standin_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
+	int error = 0;
+
+	pthread_mutex_lock(&lock);
 	for (; wr; wr = wr->next) {
 		struct request *request = &queue[posted % ROOM];
 
-		if (!refuse_after || posted - polled >= ROOM) {
+		if (refused() || posted - polled >= ROOM) {
 			*bad = wr;
-			return ENOMEM;
+			error = ENOMEM;
+			break;
 		}
-		refuse_after -= refuse_after > 0;
 		memset(request, 0, sizeof(*request));
 		request->wc.wr_id = wr->wr_id;
 		request->wc.qp_num = qp->qp_num;
-		request->signaled = !!(wr->send_flags & IBV_SEND_SIGNALED);
+		request->signaled = qp->handle || wr->send_flags & IBV_SEND_SIGNALED;
 		posted++;
 	}
-	return 0;
+	pthread_mutex_unlock(&lock);
+	return error;
 }
 
 static __attribute__((noinline)) int standin_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	(void)qp, (void)wr, (void)bad;
-	return 0;
+	int error = 0;
+
+	pthread_mutex_lock(&lock);
+	for (; wr; wr = wr->next) {
+		if (refused()) {
+			*bad = wr;
+			error = ENOMEM;
+			break;
+		}
+		receives[qp->qp_num % QPS].wr_ids[receives[qp->qp_num % QPS].posted++ % 1024] = wr->wr_id;
+	}
+	pthread_mutex_unlock(&lock);
+	return error;
 }
 
 static __attribute__((noinline)) int standin_poll_cq(struct ibv_cq *cq, int most, struct ibv_wc *wc)
@@ -55,18 +90,81 @@ static __attribute__((noinline)) int standin_poll_cq(struct ibv_cq *cq, int most
 	int n = 0;
 
 	(void)cq;
+	pthread_mutex_lock(&lock);
 	for (; n < most && polled != completed; polled++) {
 		if (queue[polled % ROOM].signaled || queue[polled % ROOM].wc.status)
 			wc[n++] = queue[polled % ROOM].wc;
 	}
+	while (n < most && taken != arrived)
+		wc[n++] = arrivals[taken++ % ROOM];
+	pthread_mutex_unlock(&lock);
 	return n;
+}
+
+/* What a QP had outstanding goes without a completion. */
+static void drop(unsigned number)
+{
+	pthread_mutex_lock(&lock);
+	for (unsigned at = polled; at != posted; at++)
+		if (queue[at % ROOM].wc.qp_num == number)
+			queue[at % ROOM].signaled = queue[at % ROOM].wc.status = 0;
+	receives[number % QPS].posted = receives[number % QPS].arrived = 0;
+	pthread_mutex_unlock(&lock);
+}
+
+static struct ibv_qp *standin_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes)
+{
+	struct ibv_qp *qp = refused() ? NULL : calloc(1, sizeof(*qp));
+
+	if (!qp)
+		return NULL;
+	qp->context = pd->context;
+	qp->pd = pd;
+	qp->send_cq = attributes->send_cq;
+	qp->recv_cq = attributes->recv_cq;
+	qp->qp_type = attributes->qp_type;
+	qp->handle = attributes->sq_sig_all;
+	qp->qp_num = next_number++;
+	return qp;
+}
+
+static int standin_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask)
+{
+	if (mask & IBV_QP_STATE && attributes->qp_state == IBV_QPS_RESET)
+		drop(qp->qp_num);
+	return 0;
+}
+
+static int standin_destroy_qp(struct ibv_qp *qp)
+{
+	if (refused())
+		return EBUSY;
+	drop(qp->qp_num);
+	free(qp);
+	return 0;
 }
 
 /* Lets so many requests complete with this status (enum ibv_wc_status), in the order in which they were posted. */
 void standin_complete(unsigned count, int status)
 {
+	pthread_mutex_lock(&lock);
 	for (; count && completed != posted; count--, completed++)
 		queue[completed % ROOM].wc.status = status;
+	pthread_mutex_unlock(&lock);
+}
+
+/* So many messages arrive at the QP with this number. */
+void standin_arrive(unsigned number, unsigned count)
+{
+	pthread_mutex_lock(&lock);
+	for (; count && receives[number % QPS].arrived != receives[number % QPS].posted; count--)
+		arrivals[arrived++ % ROOM] = (struct ibv_wc){
+			.wr_id = receives[number % QPS].wr_ids[receives[number % QPS].arrived++ % 1024],
+			.opcode = IBV_WC_RECV,
+			.byte_len = 4096,
+			.qp_num = number,
+		};
+	pthread_mutex_unlock(&lock);
 }
 
 /* The next calls accept so many requests in all, then fail; -1 takes it back. */
@@ -75,12 +173,32 @@ void standin_refuse_after(int count)
 	refuse_after = count;
 }
 
+/* The number of the next QP; later ones count on. */
+void standin_next_number(unsigned number)
+{
+	next_number = number;
+}
+
 #define MANDATORY(member) [member] = (void *)unused
 static void *const members[MEMBERS] = {
-	MANDATORY(5),  MANDATORY(15), MANDATORY(19), MANDATORY(20), MANDATORY(26), MANDATORY(28),
-	MANDATORY(31), MANDATORY(34), MANDATORY(40), MANDATORY(47), MANDATORY(61), MANDATORY(60),
-	MANDATORY(58), MANDATORY(68), MANDATORY(69), [53] = (void *)standin_poll_cq,
-	[54] = (void *)standin_post_recv,	     [55] = (void *)standin_post_send,
+	MANDATORY(5),
+	MANDATORY(15),
+	[19] = (void *)standin_create_qp,
+	MANDATORY(20),
+	MANDATORY(26),
+	MANDATORY(28),
+	MANDATORY(31),
+	[34] = (void *)standin_destroy_qp,
+	MANDATORY(40),
+	[47] = (void *)standin_modify_qp,
+	[53] = (void *)standin_poll_cq,
+	[54] = (void *)standin_post_recv,
+	[55] = (void *)standin_post_send,
+	MANDATORY(58),
+	MANDATORY(60),
+	MANDATORY(61),
+	MANDATORY(68),
+	MANDATORY(69),
 };
 
 /* A device's context; the device is called standin0. */

@@ -1,6 +1,7 @@
 /* Uses the stand-in provider through the inline calls of libibverbs, one step for each line of its input; answers each
  * with what the step's last call returned. Steps: see `step`. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +10,18 @@
 #include <unistd.h>
 #include <infiniband/verbs.h>
 
-#define CHAIN 128
+#define CHAIN 300
+#define BEFORE 8
+#define QPS 16
 
 static void (*complete)(unsigned, int);
 static void (*refuse_after)(int);
-static struct ibv_qp qps[8];
+static void (*arrive)(unsigned, unsigned);
+static void (*next_number)(unsigned);
+static struct ibv_qp before[BEFORE]; /* made without a call that could be seen */
+static struct ibv_qp *qps[QPS];
 static struct ibv_cq cq;
+static struct ibv_pd pd;
 
 /* A chain of so many requests of this opcode, each of so many segments of so many bytes; with `every`, only each
  * such one is signaled, and the last. wr_ids count on, or are all 7. */
@@ -36,7 +43,55 @@ static int post(int qp, int count, int opcode, int segments, int bytes, int ever
 		wrs[i].opcode = opcode;
 		wrs[i].send_flags = (i + 1) % every && i + 1 < count ? 0 : IBV_SEND_SIGNALED;
 	}
-	return ibv_post_send(&qps[qp], wrs, &bad);
+	return ibv_post_send(qps[qp], wrs, &bad);
+}
+
+/* Posts a chain of so many receives. wr_ids count on from `first`, or are all 7 if it is negative. */
+static int receive(int qp, int count, int first)
+{
+	static struct ibv_recv_wr wrs[CHAIN];
+	struct ibv_recv_wr *bad = NULL;
+
+	memset(wrs, 0, sizeof(wrs));
+	for (int i = 0; i < count; i++) {
+		wrs[i].wr_id = first < 0 ? 7 : first + i;
+		wrs[i].next = i + 1 < count ? &wrs[i + 1] : NULL;
+	}
+	return ibv_post_recv(qps[qp], wrs, &bad);
+}
+
+/* Makes a QP in this place; its number, -1 if that failed. */
+static int create(int qp, int all, int type)
+{
+	struct ibv_qp_init_attr attributes = {
+		.send_cq = &cq, .recv_cq = &cq, .qp_type = type, .sq_sig_all = all,
+		.cap = {.max_send_wr = 64, .max_recv_wr = 64}};
+
+	qps[qp] = ibv_create_qp(&pd, &attributes);
+	return qps[qp] ? (int)qps[qp]->qp_num : -1;
+}
+
+/* From RESET to RTS: enum ibv_mtu, the peer's number, the last byte of its GID and the place of the own one, both ends'
+ * first packet numbers. */
+static int join(int qp, int mtu, int peer, int gid, int own, int sends_from, int receives_from)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+	int bad = ibv_modify_qp(qps[qp], &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS);
+
+	attr = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTR, .path_mtu = mtu, .dest_qp_num = peer, .rq_psn = receives_from,
+		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = own, .dgid.raw = {[0] = 0xfe, [1] = 0x80, [15] = gid}}}};
+	bad |= ibv_modify_qp(qps[qp], &attr,
+			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN);
+	attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .sq_psn = sends_from};
+	return bad | ibv_modify_qp(qps[qp], &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
+}
+
+static int reset(int qp)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
+
+	return ibv_modify_qp(qps[qp], &attr, IBV_QP_STATE);
 }
 
 static int poll_once(int most)
@@ -44,6 +99,51 @@ static int poll_once(int most)
 	struct ibv_wc wc[256];
 
 	return ibv_poll_cq(&cq, most, wc);
+}
+
+/* Makes, uses and destroys so many QPs, one after the other, with so many requests of 10 bytes each. */
+static int churn(int count, int requests)
+{
+	int bad = 0;
+
+	for (int i = 0; i < count; i++) {
+		bad |= create(BEFORE, 0, IBV_QPT_RC) < 0 || join(BEFORE, IBV_MTU_1024, 5, 2, 1, 0, 0) ||
+		       post(BEFORE, requests, IBV_WR_SEND, 1, 10, 1, 0) || receive(BEFORE, 1, 0);
+		complete(requests, 0);
+		bad |= poll_once(requests) != requests || ibv_destroy_qp(qps[BEFORE]);
+	}
+	return bad;
+}
+
+static volatile int polling;
+static void *poll_on(void *sum)
+{
+	while (polling)
+		*(int *)sum += poll_once(1);
+	return NULL;
+}
+
+/* So many threads poll one completion queue while requests are posted and complete; the completions they saw. */
+static int compete(int threads, int requests, int same)
+{
+	pthread_t ids[16];
+	int seen[16] = {0}, all = 0;
+
+	polling = 1;
+	for (int i = 0; i < threads; i++)
+		pthread_create(&ids[i], NULL, poll_on, &seen[i]);
+	for (int i = 0; i < requests; i += 10) {
+		post(BEFORE, 10, IBV_WR_RDMA_WRITE, 1, 10, 1, same);
+		complete(10, 0);
+		usleep(100);
+	}
+	usleep(200000);
+	polling = 0;
+	for (int i = 0; i < threads; i++) {
+		pthread_join(ids[i], NULL);
+		all += seen[i];
+	}
+	return all;
 }
 
 /* Posts and completes in turn, so many times; nanoseconds for each turn. */
@@ -83,13 +183,29 @@ static int hostile(int kind)
 
 	wr = (struct ibv_send_wr){.opcode = IBV_WR_SEND, .num_sge = 1, .sg_list = nowhere};
 	if (kind == 0) /* segments that are not there */
-		return ibv_post_send(&qps[0], &wr, &bad);
+		return ibv_post_send(qps[0], &wr, &bad);
 	refuse_after(0);
 	if (kind == 1) /* a chain that is a circle */
 		wr.next = &wr;
 	if (kind == 2)
 		wr.num_sge = -2147483647 - 1;
-	return ibv_post_send(&qps[0], kind == 3 ? (void *)8 : &wr, &bad);
+	return ibv_post_send(qps[0], kind == 3 ? (void *)8 : &wr, &bad);
+}
+
+/* Exchanges post_send in the context, where the exporter looks for it; -1 puts it back. Nothing is posted meanwhile. */
+static int forge(int kind)
+{
+	static int (*own)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
+	void *others[] = {(void *)cq.context->ops.poll_cq, (void *)memcpy, (void *)8, NULL};
+
+	if (!own)
+		own = cq.context->ops.post_send;
+	cq.context->ops.post_send = own;
+	if (kind >= 0 && kind < 4)
+		cq.context->ops.post_send = others[kind];
+	if (kind >= 4)
+		cq.context->ops.post_send = (void *)((char *)own + kind);
+	return 0;
 }
 
 static int step(const char *line)
@@ -101,6 +217,24 @@ static int step(const char *line)
 		return -1;
 	if (!strcmp(what, "post"))
 		return post(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
+	if (!strcmp(what, "receive"))
+		return receive(a[0], a[1], a[2]);
+	if (!strcmp(what, "create"))
+		return create(a[0], a[1], a[2]);
+	if (!strcmp(what, "connect"))
+		return join(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
+	if (!strcmp(what, "reset"))
+		return reset(a[0]);
+	if (!strcmp(what, "destroy"))
+		return ibv_destroy_qp(qps[a[0]]);
+	if (!strcmp(what, "number"))
+		return next_number(a[0]), 0;
+	if (!strcmp(what, "arrive"))
+		return arrive(qps[a[0]]->qp_num, a[1]), 0;
+	if (!strcmp(what, "churn"))
+		return churn(a[0], a[1]);
+	if (!strcmp(what, "compete"))
+		return compete(a[0], a[1], a[2]);
 	if (!strcmp(what, "complete"))
 		return complete(a[0], a[1]), 0;
 	if (!strcmp(what, "poll"))
@@ -129,10 +263,14 @@ int main(int count, char **arguments)
 	opened = (struct ibv_context * (*)(void)) dlsym(provider, "standin_open");
 	complete = (void (*)(unsigned, int))dlsym(provider, "standin_complete");
 	refuse_after = (void (*)(int))dlsym(provider, "standin_refuse_after");
-	cq.context = opened();
-	for (int i = 0; i < 8; i++)
-		qps[i] = (struct ibv_qp){
+	arrive = (void (*)(unsigned, unsigned))dlsym(provider, "standin_arrive");
+	next_number = (void (*)(unsigned))dlsym(provider, "standin_next_number");
+	pd.context = cq.context = opened();
+	for (int i = 0; i < BEFORE; i++) {
+		before[i] = (struct ibv_qp){
 			.context = cq.context, .send_cq = &cq, .recv_cq = &cq, .qp_num = 100 + i, .qp_type = IBV_QPT_RC};
+		qps[i] = &before[i];
+	}
 	while (fgets(line, sizeof(line), stdin)) {
 		printf("%d\n", step(line));
 		fflush(stdout);

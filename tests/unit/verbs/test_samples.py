@@ -5,23 +5,51 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from exporter.verbs.samples import Ends
+from exporter.verbs.activity import Activity, Life
+from exporter.verbs.gone import Posted
+from exporter.verbs.samples import Ends, samples
 
-QPS: dict[tuple[str, int], Any] = {
-    ("rxe0", 17): SimpleNamespace(device="rxe0", number=17, peer=23, peer_gid="fe80::2"),
-    ("rxe0", 18): SimpleNamespace(device="rxe0", number=18, peer=None, peer_gid=""),
+FIRST, SECOND, UNSEEN = Life("rxe0", 17, 1000), Life("rxe0", 17, 2000), Life("rxe0", 18, 0)
+QPS: dict[Life, Any] = {
+    FIRST: SimpleNamespace(peer=23, peer_gid="fe80::2"),
+    UNSEEN: SimpleNamespace(peer=None, peer_gid=""),
 }
-PEERS: Any = SimpleNamespace(kernel=lambda device, number: SimpleNamespace(remote=42) if number == 18 else None)
+KERNEL = SimpleNamespace(remote=42, pid=7)
+PEERS: Any = SimpleNamespace(kernel=lambda device, number: KERNEL if number == 18 else None)
 
 
 def test_ends_are_remembered() -> None:
-    """A queue pair that is destroyed keeps its other end, so that its counters stay the same series."""
+    """A queue pair that is gone keeps its other end, so its counters stay the same series; a later one has none."""
     ends = Ends(PEERS)
     first = {"peer_qp": "23", "peer_gid": "fe80::2"}
 
-    assert first == ends.of(7, QPS, "rxe0", 17)
-    assert {"peer_qp": "42", "peer_gid": ""} == ends.of(7, QPS, "rxe0", 18)
-    assert first == ends.of(7, {}, "rxe0", 17)
-    assert {} == ends.of(8, {}, "rxe0", 17) == ends.of(7, {}, "rxe1", 17)
-    ends.keep({8})
-    assert {} == ends.of(7, {}, "rxe0", 17)
+    assert first == ends.of(7, QPS, FIRST)
+    assert {"peer_qp": "42", "peer_gid": ""} == ends.of(7, QPS, UNSEEN)
+    ends.turn()
+    assert first == ends.of(7, {}, FIRST)
+    assert {} == ends.of(8, {}, FIRST) == ends.of(7, {}, SECOND) == ends.of(8, {}, UNSEEN)
+    ends.turn()
+    ends.turn()
+    assert {} == ends.of(7, {}, FIRST)
+
+
+def test_queue_pairs_of_one_number() -> None:
+    """Those with one peer are summed up, those with another one are another series; calls are by number alone."""
+    activity = Activity()
+    activity.gone = {FIRST: QPS[FIRST], SECOND: QPS[FIRST]}
+    for life, count in ((FIRST, 100), (SECOND, 20), (Life("rxe0", 17, 3000), 3)):
+        activity.add_posted(life, 2, Posted(count, 10 * count, count, 0))
+        activity.calls[life] = count
+    process: Any = SimpleNamespace(pid=7, labels={"pid": "7"}, since=1.0, activity=activity)
+    timed = dict.fromkeys(("timed_post_send", "timed_poll_cq", "timed_request", "timed_ack"), 0)
+
+    found = [(it.metric.name, it.labels.get("peer_qp"), it.value) for it in samples(process, timed, Ends(PEERS))]
+    assert [
+        ("rdma.post_send.calls", None, 123),
+        ("rdma.send", "23", 1200),
+        ("rdma.send.work_requests", "23", 120),
+        ("rdma.send.packets.estimated", "23", 120),
+        ("rdma.send", None, 30),
+        ("rdma.send.work_requests", None, 3),
+        ("rdma.send.packets.estimated", None, 3),
+    ] == found

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What is kept of each queue pair: how its process set it up, which of its requests are outstanding, what it posted. */
+#pragma once
+#include "probe.h"
+
+struct verbs_device {
+	char name[64]; /* as in /sys/class/infiniband */
+};
+
+struct control_key {
+	__u32 tgid;
+	__u32 zero;
+	__u64 address; /* of the struct ibv_qp or ibv_mr */
+};
+
+/* A QP as its process set it up. Attributes count only if their bit is in `known`. */
+struct qp_control {
+	struct verbs_device device;
+	__u64 created_ns; /* 0: it was there before its process was observed */
+	__u64 changed_ns; /* when its state was last told */
+	__u32 number;
+	__u32 type;  /* enum ibv_qp_type */
+	__u32 state; /* enum ibv_qp_state */
+	__u32 known; /* enum ibv_qp_attr_mask: what was set since it was last reset */
+	__u32 peer;
+	__u32 send_psn; /* the first packet's number, as the peer's receive_psn */
+	__u32 receive_psn;
+	__u32 resets;  /* after something was set: messages are counted from 0 again */
+	__u16 lid;     /* the peer's, on InfiniBand */
+	__u8 path_mtu; /* enum ibv_mtu: 128 << it is bytes */
+	__u8 port;
+	__u8 peer_gid[16]; /* as `routed` says */
+	__u8 gid_index;	   /* of its own GID, as `routed` says */
+	__u8 routed;	   /* the path has GIDs */
+	__u8 timeout;	   /* 4.096 us << it, 0 is none */
+	__u8 retries;
+	__u8 rnr_retries;
+	__u8 all_signaled; /* every work request completes, flagged or not: known only if it was seen made */
+	__u8 send_missed;  /* there was no room for `queues`: what is outstanding is not known */
+	__u8 receive_missed;
+	__u8 zero[4];
+	__u32 most_sends; /* that can be outstanding; 0 if that was not seen */
+	__u32 most_receives;
+};
+MAP(qp_controls, HASH, struct control_key, struct qp_control, 32768);
+
+struct qp_key {
+	__u32 tgid;
+	__u32 number;
+	__u64 context;
+};
+/* Numbers of destroyed QPs come again, addresses too. */
+struct qp_life {
+	struct qp_key qp;
+	__u64 created_ns; /* 0: that was not seen */
+};
+
+/* A work request that will complete. */
+struct request {
+	__u64 wr_id;
+	__u64 posted_ns;
+	__u32 bytes;
+	__u8 opcode;
+	__u8 lone;     /* posted on an idle QP, no larger than the path's MTU */
+	__u16 message; /* of those that the peer receives, the low bits of its number */
+};
+#define QUEUE 256
+#define UNCOUNTED (1ull << 63)
+
+/* The requests of one QP that will complete, in order: from `head` on they are outstanding, if `synced`. */
+struct queue {
+	__u64 address; /* of the struct ibv_qp */
+	__u64 head, tail;
+	__u64 quiet; /* the place of the last one posted after a long silence: those before have completed */
+	__u64 posted_ns;
+	__u64 window;	  /* in which `head` is valid */
+	__u64 created_ns; /* of the QP: another one may have its number and address */
+	__u64
+	    messages; /* posted since then that the peer receives, or has sent; UNCOUNTED: some were missed */
+	__u32 unsignaled; /* posted since the last that will complete */
+	__u32 posting;	  /* threads in a call that posts */
+	__u32 capacity;	  /* of requests that can be outstanding; 0: not known */
+	__u8 synced;
+	__u8 zero[3];
+	struct request requests[QUEUE];
+};
+MAP(queues, HASH, struct qp_key, struct queue, 2048);
+MAP(receives, HASH, struct qp_key, struct queue, 2048);
+
+struct calls {
+	__u64 count;
+	__u64 opcodes; /* a bit for each that was posted */
+};
+MAP(calls, HASH, struct qp_life, struct calls, 8192);
+
+#define OTHER_OPCODE 16 /* in place of what enum ibv_wr_opcode does not have */
+struct posted_key {
+	struct qp_life life;
+	__u32 opcode;
+	__u32 zero;
+};
+struct posted {
+	__u64 requests;
+	__u64 bytes;
+	__u64 packets; /* of those whose MTU was known */
+	__u64 unsized; /* requests whose MTU was not known */
+};
+MAP(posted, HASH, struct posted_key, struct posted, 8192);
+
+/* What a QP that was destroyed had posted: a record for its calls, and one for each opcode. Rows that find no room here
+ * stay where they are until their process ends. */
+#define NO_OPCODE (~0u)
+struct qp_end {
+	struct qp_life life;
+	struct qp_control qp; /* as it was; zeros if that is not known */
+	__u64 calls;
+	struct posted posted;
+	__u32 opcode;
+	__u32 zero;
+};
+EVENTS(qp_ends, struct qp_end, 512 * 1024);
+
+static __always_inline struct qp_end *tell_end(const struct qp_life *life, const struct qp_control *control)
+{
+	struct qp_end *end = reserve(qp_ends);
+
+	if (!end)
+		return NULL;
+	__builtin_memset(end, 0, sizeof(*end));
+	end->life = *life;
+	end->opcode = NO_OPCODE;
+	if (control)
+		__builtin_memcpy(&end->qp, control, sizeof(end->qp));
+	return end;
+}
+
+static __always_inline void tell_posted(const struct qp_life *life, const struct qp_control *control,
+					__u32 opcode)
+{
+	struct posted_key key = {.life = *life, .opcode = opcode};
+	struct posted *posted_ = bpf_map_lookup_elem(&posted, &key);
+	struct qp_end *end = posted_ ? tell_end(life, control) : NULL;
+
+	if (!end)
+		return;
+	end->posted = *posted_;
+	end->opcode = opcode;
+	bpf_map_delete_elem(&posted, &key);
+	bpf_ringbuf_submit(end, 0);
+}
+
+/* Its requests are gone without a completion: it was destroyed or reset. */
+static __always_inline void drop_requests(const struct qp_life *life)
+{
+	struct queue *queue = bpf_map_lookup_elem(&queues, &life->qp);
+	struct queue *received = bpf_map_lookup_elem(&receives, &life->qp);
+
+	if (queue && queue->created_ns == life->created_ns)
+		bpf_map_delete_elem(&queues, &life->qp);
+	if (received && received->created_ns == life->created_ns)
+		bpf_map_delete_elem(&receives, &life->qp);
+}
+
+static __always_inline void end_qp(const struct qp_life *life, const struct qp_control *control)
+{
+	struct calls *row = bpf_map_lookup_elem(&calls, life);
+	struct qp_end *end;
+
+	drop_requests(life);
+	if (!row)
+		return;
+	for (__u32 opcode = 0; opcode <= OTHER_OPCODE; opcode++)
+		if (row->opcodes >> opcode & 1)
+			tell_posted(life, control, opcode);
+	end = tell_end(life, control);
+	if (!end)
+		return;
+	end->calls = row->count;
+	bpf_map_delete_elem(&calls, life);
+	bpf_ringbuf_submit(end, 0);
+}
