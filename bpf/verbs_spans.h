@@ -26,23 +26,19 @@ __u64 verbs_spans_limited = 0; /* not sent, to keep to verbs_spans_per_second */
 const volatile __u64 request_span_ns = 10000000;
 const volatile __u64 verbs_spans_per_second = 100;
 
-/* Receives, which wait for long as a rule, get half of them at most. CPUs that meet may both take the last one. */
-static __always_inline bool verbs_spans_left(__u64 now, bool received)
+/* Receives wait for long as a rule: they get half of the spans at most. */
+static __always_inline bool receives_left(__u64 now)
 {
-	static __u64 second, told, told_received;
+	static __u64 second, told;
 
 	if (second != now / 1000000000) {
 		second = now / 1000000000;
-		told = told_received = 0;
+		told = 0;
 	}
-	if (told >= verbs_spans_per_second ||
-	    (received && told_received >= (verbs_spans_per_second + 1) / 2)) {
-		add(&verbs_spans_limited, 1);
-		return false;
-	}
-	add(&told, 1);
-	add(&told_received, received);
-	return true;
+	if (__sync_fetch_and_add(&told, 1) < (verbs_spans_per_second + 1) / 2)
+		return true;
+	add(&verbs_spans_limited, 1);
+	return false;
 }
 
 /* A request that was posted at `posted_ns` (0: it is not known which one it was, nor its opcode and bytes) on the QP at
@@ -57,7 +53,8 @@ static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now
 	if (status == STATUS_FLUSHED || (!status && (!posted_ns || now - posted_ns < request_span_ns)))
 		return;
 	control = meet_qp(qp, false);
-	if (!control || !verbs_spans_left(now, received))
+	if (!control || (received && !receives_left(now)) ||
+	    !within_limit(now, verbs_spans_per_second, &verbs_spans_limited))
 		return;
 	span = reserve(verbs_spans);
 	if (!span)

@@ -192,22 +192,6 @@ static int hostile(int kind)
 	return ibv_post_send(qps[0], kind == 3 ? (void *)8 : &wr, &bad);
 }
 
-/* Exchanges post_send in the context, where the exporter looks for it; -1 puts it back. Nothing is posted meanwhile. */
-static int forge(int kind)
-{
-	static int (*own)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
-	void *others[] = {(void *)cq.context->ops.poll_cq, (void *)memcpy, (void *)8, NULL};
-
-	if (!own)
-		own = cq.context->ops.post_send;
-	cq.context->ops.post_send = own;
-	if (kind >= 0 && kind < 4)
-		cq.context->ops.post_send = others[kind];
-	if (kind >= 4)
-		cq.context->ops.post_send = (void *)((char *)own + kind);
-	return 0;
-}
-
 static int step(const char *line)
 {
 	char what[16];
