@@ -3,6 +3,7 @@
  * exporter/verbs/activity.py gives the maps their meaning. */
 #pragma once
 #include "verbs_spans.h"
+#include "verbs_live.h"
 
 /* What is read of one call; what exceeds it is counted as unread. */
 #define MOST_REQUESTS 64

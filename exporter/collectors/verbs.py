@@ -23,6 +23,7 @@ from exporter.verbs import control_samples, metrics
 from exporter.verbs.activity import Activity, clear, read
 from exporter.verbs.attaching import Attaching, table
 from exporter.verbs.gone import Gone
+from exporter.verbs.live import POINTERS
 from exporter.verbs.peers import Peers
 from exporter.verbs.samples import Ends, samples
 from exporter.verbs.spans import span_of
@@ -92,8 +93,9 @@ class Verbs:
         )
         length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
         self._windows = Windows(self._object, length, interval, self._may_poll, self._before_window)
-        self._attaching = Attaching(self._probes, self._windows, protected, self._node.proc)
+        self._attaching = Attaching(self._probes, self._windows, protected, self._node.proc, self._told)
         self._events = Events()
+        self._events.add(maps["live_contexts"], self._learn)
         self._events.add(maps["verbs_spans"], self._receive)
         self._events.add(maps["qp_ends"], gone.add)
         self._events.start("verbs events")
@@ -155,13 +157,19 @@ class Verbs:
         moved_ns = record.end_ns if record.received else record.begin_ns  # a receive is posted long before
         self._node.spans(replace(span, links=self._node.collectives.links(record.tgid, moved_ns)))
 
+    def _told(self, pid: int) -> list[dict[str, int]]:
+        return [_addresses(value) for key, value in self._object.maps["live_functions"].items() if key.tgid == pid]
+
+    def _learn(self, record: Any) -> None:
+        self._attaching.learn(record.tgid, _addresses(record.functions))
+
     def _hits(self) -> Mapping[str, int]:
         return {_HITS[key]: count for key, count in self._object.maps["hits"].items()}
 
     def _losses(self) -> Iterator[Sample]:
         counted = self._object.globals()
         for name in self._object.maps:
-            if f"{name}_lost" in counted and name not in ("verbs_spans", "qp_ends"):
+            if f"{name}_lost" in counted and name not in ("verbs_spans", "qp_ends", "live_contexts"):
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"verbs_{name}"})
         yield SPANS_DROPPED.sample(counted["verbs_spans_limited"], {"reason": "verbs_rate_limit"})
         yield metrics.UNMATCHED.sample(counted["completions_unmatched"])
@@ -171,6 +179,10 @@ class Verbs:
 
 def _entries(queue_pairs: int) -> dict[str, int]:
     return {"queues": queue_pairs, "receives": queue_pairs, "calls": 4 * queue_pairs, "posted": 4 * queue_pairs}
+
+
+def _addresses(functions: Any) -> dict[str, int]:
+    return {op: getattr(functions, op) for op in POINTERS}
 
 
 def _constants(settings: Mapping[str, Any]) -> dict[str, int]:

@@ -11,7 +11,10 @@ from exporter.verbs import control
 from exporter.verbs.control import Control, Map, Qp, device_name
 from exporter.verbs.gone import Gone, Place, Posted
 
-MAPS = ("contexts", "queues", "receives", "calls", "posted", "completions", "times", "post_flights", "poll_flights")
+MAPS = (
+    *("contexts", "queues", "receives", "calls", "posted", "completions", "times", "post_flights", "poll_flights"),
+    "live_functions",
+)
 """Each has `tgid` in its key, alone, in `qp` or in `life`."""
 
 

@@ -1,14 +1,14 @@
 """Attaches to RDMA providers: which functions to probe is found when the first process uses one.
 
 Targets finds libibverbs by its symbols and providers by what they import of it; what a provider's functions are depends
-on the libibverbs that its process has mapped too.
+on the libibverbs that its process has mapped too. What the file does not tell is learnt from the contexts of processes.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,14 @@ from typing import cast
 
 from exporter.bpf.apart import WORKER
 from exporter.bpf.btf import Btf
-from exporter.bpf.elf import Elf, ElfError
+from exporter.bpf.elf import Elf, ElfError, Function
 from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection
 from exporter.bpf.uprobe import close_all
-from exporter.verbs import control, doctor
+from exporter.verbs import control, doctor, live
 from exporter.verbs.providers import Found, ProviderNames, find
 from exporter.verbs.tables import SET_OPS
 from exporter.verbs.windows import Windows
@@ -31,8 +31,13 @@ from exporter.verbs.windows import Windows
 _VERSIONS = 8
 """Of one function in a provider that are probed at most."""
 _ATTEMPTS = 10
+_MOST_LEARNT = 16
+"""Sets of pointers of one process that are looked at: it may change them as it likes."""
 _MOST_LINES = 1 << 16
 _MOST_USERS = 1 << 14
+_VERBS = "libibverbs"
+_ALLOC_PD = "ibv_alloc_pd"
+"""The first thing that a program asks a context for."""
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +47,9 @@ def table(types: Btf) -> dict[str, list[Hook]]:
     and post_recv."""
     post = [Hook("post_send_enter"), Hook("post_send_return", returns=True)]
     receive = [Hook("post_recv_enter"), Hook("post_recv_return", returns=True)]
-    return control.hooks(types) | dict.fromkeys(names("post_send"), post) | dict.fromkeys(names("post_recv"), receive)
+    own = {symbol: [*hooks, Hook("live_enter")] for symbol, hooks in control.hooks(types).items()}
+    own[_ALLOC_PD] = [Hook("live_enter", cookie=1)]
+    return own | dict.fromkeys(names("post_send"), post) | dict.fromkeys(names("post_recv"), receive)
 
 
 def names(op: str) -> list[str]:
@@ -52,28 +59,54 @@ def names(op: str) -> list[str]:
 
 @dataclass
 class _Provider:
+    """A file with functions to probe: a provider, or a program that contains one and libibverbs."""
+
     library: Library
-    derived: Library | None = None
-    """The same file with the functions found in it."""
-    link: Link | None = None
+    found: Found | None = None
+    learnt: bool = False
+    """Whether functions that the file does not tell are known from a process."""
+    parts: list[Library] = field(default_factory=list)
+    """The same file with functions found in it, no function twice."""
+    links: list[Link] = field(default_factory=list)
     said: str = ""
     attempts: int = 0
     users: dict[int, Protection | None] = field(default_factory=dict)
 
+    @property
+    def searched(self) -> bool:
+        """Whether nothing more can be found in the file."""
+        return bool(self.found and "post_send" in self.found.functions) or SET_OPS not in self.library.imports
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.found and self.searched and not self.found.incomplete and "poll_cq" in self.found.functions)
+
 
 class Attaching:
-    """An interest for Targets, in front of the probes and the windows. `protection` as of Probes."""
+    """An interest for Targets, in front of the probes and the windows. `protection` as of Probes.
 
-    def __init__(self, probes: Probes, windows: Windows, protection: Callable[[int], Protection | None], proc: Path):
-        self.symbols: Collection[str] = frozenset(control.FUNCTIONS)
+    `told` gives what the contexts of a process point to, by the names of live.POINTERS.
+    """
+
+    def __init__(
+        self,
+        probes: Probes,
+        windows: Windows,
+        protection: Callable[[int], Protection | None],
+        proc: Path,
+        told: Callable[[int], Iterable[Mapping[str, int]]],
+    ) -> None:
+        self.symbols: Collection[str] = frozenset({*control.FUNCTIONS, _ALLOC_PD})
         self.imports: Collection[str] = frozenset({SET_OPS})
         self._probes, self._windows, self._protection, self._proc = probes, windows, protection, proc
+        self._told = told
         self._lock = threading.RLock()
         self._providers: dict[int, _Provider] = {}
+        self._looked: dict[int, set[tuple[int, ...]]] = {}
 
     def attach(self, library: Library) -> Link:
         links = []
-        if SET_OPS in library.imports:
+        if SET_OPS in library.imports or not Path(library.path).name.startswith(_VERBS):
             with self._lock:
                 self._providers[id(library)] = _Provider(library)
             links.append(Link(lambda: self._release(library)))
@@ -86,10 +119,14 @@ class Attaching:
             provider = self._providers.get(id(library))
             if provider and len(provider.users) < _MOST_USERS:
                 provider.users[pid] = self._protection(pid)
+                for part in provider.parts:
+                    self._probes.process_started(pid, part, from_first_call)
+                    self._windows.review(part)
                 self._try(provider, pid)
-                if provider.derived:
-                    self._probes.process_started(pid, provider.derived, from_first_call)
-                    self._windows.review(provider.derived)
+                if not provider.whole:
+                    self._looked.pop(pid, None)
+                    for addresses in self._told(pid):
+                        self.learn(pid, addresses)
         if library.functions:
             self._probes.process_started(pid, library, from_first_call)
 
@@ -105,17 +142,32 @@ class Attaching:
         """Looks again at providers whose process had not mapped libibverbs yet."""
         with self._lock:
             for provider in self._providers.values():
-                if provider.derived or provider.attempts >= _ATTEMPTS:
-                    continue
-                for pid in [*provider.users][:1]:
-                    self._try(provider, pid)
-                if derived := provider.derived:
-                    for pid in provider.users:
-                        self._probes.process_started(pid, derived, from_first_call=False)
+                if not provider.searched and provider.attempts < _ATTEMPTS:
+                    for pid in [*provider.users][:1]:
+                        self._try(provider, pid)
 
-    def users(self, derived: Library) -> list[Protection]:
+    def learn(self, pid: int, addresses: Mapping[str, int]) -> None:
+        """A context of the process calls these functions: takes those that are certain and were not known."""
+        with self._lock:
+            unsure = [it for it in self._providers.values() if pid in it.users and not it.whole]
+            looked = self._looked.setdefault(pid, set()) if unsure else set()
+            if not unsure or len(looked) >= _MOST_LEARNT or tuple(addresses.values()) in looked:
+                return
+            looked.add(tuple(addresses.values()))
+            for provider in unsure:
+                if (found := self._learn(provider, pid, addresses)) is None:
+                    continue
+                self._take(provider, found)
+                if found.functions:
+                    provider.learnt, provider.said = True, ""
+                elif not provider.learnt:
+                    _, said, do = doctor.says(provider.library.path, found)
+                    provider.said = f"{said}; {do}"
+
+    def users(self, part: Library) -> list[Protection]:
         """What the processes that use a provider run under; an unknown one counts for nothing."""
-        found = [it for it in list(self._providers.values()) if it.derived is derived]  # no lock: windows hold theirs
+        providers = list(self._providers.values())  # no lock: windows hold theirs
+        found = [it for it in providers if any(its is part for its in it.parts)]
         return [protected for it in found for protected in list(it.users.values()) if protected]
 
     def says(self) -> Iterator[str]:
@@ -124,22 +176,43 @@ class Attaching:
             yield from [provider.said for provider in self._providers.values() if provider.said]
 
     def _try(self, provider: _Provider, pid: int) -> None:
-        if provider.derived:
+        if provider.searched:
             return
         provider.attempts += 1
-        found = self._find(provider.library, pid)
-        whole, said, do = doctor.says(provider.library.path, found)
-        provider.said = "" if whole else f"{said}; {do}"
-        functions = {
-            name: replace(function, name=name)
-            for op in ("post_send", "post_recv", "poll_cq")
-            for name, function in zip(names(op), found.functions.get(op, ()), strict=False)
-        }
-        if "post_send" not in functions:
+        provider.found = self._find(provider.library, pid)
+        whole, said, do = doctor.says(provider.library.path, provider.found)
+        if not provider.learnt:
+            provider.said = "" if whole else f"{said}; {do}"
+        if "post_send" in provider.found.functions:
+            self._take(provider, provider.found)
+
+    def _learn(self, provider: _Provider, pid: int, addresses: Mapping[str, int]) -> Found | None:
+        """What the functions at these addresses are; None if they are another file's, or known."""
+        try:
+            offsets = live.offsets_in(provider.library, pid, addresses, self._proc)
+            known = {it.offset for part in provider.parts for it in part.functions.values()}
+            if known.issuperset(offsets.values()):
+                return None
+            return live.learn(provider.library, offsets)
+        except (OSError, ElfError) as error:
+            return Found({}, dict.fromkeys(live.POINTERS, f"The file cannot be read: {error}."))
+
+    def _take(self, provider: _Provider, found: Found) -> None:
+        """Probes the functions that are not probed yet, for all the processes that use the provider."""
+        known = {(name.partition("#")[0], it.offset) for part in provider.parts for name, it in part.functions.items()}
+        functions: dict[str, Function] = {}
+        for op in live.POINTERS:
+            new = [it for it in found.functions.get(op, ()) if (op, it.offset) not in known]
+            free = names(op)[sum(its == op for its, _ in known) :]
+            functions |= {name: replace(it, name=name) for name, it in zip(free, new, strict=False)}
+        if not functions:
             return
-        provider.derived = replace(provider.library, functions=functions, imports=frozenset())
-        self._windows.add(provider.derived, [name for name in functions if name in names("poll_cq")])
-        provider.link = self._probes.attach(provider.derived)
+        part = replace(provider.library, functions=functions, imports=frozenset())
+        provider.parts.append(part)
+        self._windows.add(part, [name for name in functions if name in names("poll_cq")])
+        provider.links.append(self._probes.attach(part))
+        for pid in provider.users:
+            self._probes.process_started(pid, part, from_first_call=False)
         log.info("probing an RDMA provider", extra={"library": provider.library.path})
 
     def _find(self, library: Library, pid: int) -> Found:
@@ -169,15 +242,17 @@ class Attaching:
 
     def _forget(self, pid: int) -> None:
         with self._lock:
+            self._looked.pop(pid, None)
             for provider in self._providers.values():
                 known = pid in provider.users
                 provider.users.pop(pid, None)
-                if known and provider.derived:
-                    self._windows.review(provider.derived)
+                for part in provider.parts if known else ():
+                    self._windows.review(part)
 
     def _release(self, library: Library) -> None:
         with self._lock:
             provider = self._providers.pop(id(library), None)
-        if provider and provider.derived and provider.link:
-            self._windows.remove(provider.derived)
-            provider.link.close()
+        if provider:
+            for part in provider.parts:
+                self._windows.remove(part)
+            close_all(provider.links)

@@ -13,7 +13,7 @@ from exporter.verbs.providers import OPS, Found, ProviderNames, find
 _FOLDERS = ("usr/lib/*-linux-gnu", "usr/lib64", "usr/lib")
 _MOST = 64
 _DATA_PATH = ("post_send", "post_recv", "poll_cq")
-_DO = "restart its jobs while the exporter runs: functions are then learnt as they are set"
+_DO = "they are learnt from a running job when it next makes a queue pair or registers memory"
 
 
 def says(library: str, found: Found) -> tuple[bool, str, str]:

@@ -1,102 +1,98 @@
-"""Functions that only a running process tells of: which file holds an address, and which pointers are of interest.
+"""Functions of a provider that only a running process tells of: those its contexts point to.
 
-For providers whose table is chosen when they run (hns), those no file analysis understands, and the extended API.
-A probe at SET_OPS sees every table of functions that a provider sets, as its second argument (`table_block`); one at
-the return of OPEN_DEVICE, or anything that has a struct ibv_context, sees those in use (`context_block`). Both are
-symbols of libibverbs, and of programs that contain it unless they are stripped.
+For providers whose table is chosen when they run (hns), those that no file analysis understands, and programs that
+contain rdma-core. bpf/verbs_live.h reads the pointers; a process may have written anything there. They are believed
+only if a table in the file itself has the three next to each other, as every struct verbs_context_ops does.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
+from exporter.bpf.apart import WORKER
 from exporter.bpf.elf import Elf, ElfError, Function
-from exporter.verbs import ops
+from exporter.bpf.library import Library
+from exporter.verbs import relocations
 from exporter.verbs.frames import Frames
-from exporter.verbs.objects import pointers
-from exporter.verbs.ops import POINTER, Layout
-from exporter.verbs.providers import OPS, Refused
-from exporter.verbs.tables import SET_OPS
+from exporter.verbs.providers import Found
 
-__all__ = ["OPEN_DEVICE", "SET_OPS", "Block", "Located", "context_block", "locate", "table_block"]
-
-OPEN_DEVICE = "verbs_open_device"
-"""Returns struct ibv_context *."""
+POINTERS = ("poll_cq", "post_recv", "post_send")
+"""In the order that they have in every struct verbs_context_ops (layout.yaml), and in struct live_functions."""
 
 MAX_LINES = 1 << 16
+MAX_LOADED = 1 << 26
+"""Bytes of a file that are searched for a table without relocations; larger ones are refused."""
+_LOAD, _WORD = 1, 8
 _LOCAL = 0
 _LINE = re.compile(rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ..x. ([0-9a-f]{1,16}) \S+ (\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What to read of a process's memory: `size` bytes from `start` bytes after (before, if negative) a pointer."""
+def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: Path = Path("/proc")) -> dict[str, int]:
+    """Where in a library's file the addresses of a process are; those that are elsewhere are left out.
 
-    start: int
-    size: int
-    offsets: Mapping[str, int]
-    """Operation to the place of its pointer, in bytes from the same pointer."""
-
-    def addresses(self, content: bytes) -> dict[str, int]:
-        """The functions in what was read, by operation; those that are not set are left out."""
-        return pointers(content, self.offsets, self.start)
-
-
-def context_block() -> Block:
-    """The functions in use of a struct ibv_context."""
-    return _block({op: at for op, at in ops.in_context().items() if op in OPS})
-
-
-def table_block(layout: Layout) -> Block:
-    """The functions in a table given to verbs_set_ops, laid out as `exporter.verbs.ops` tells."""
-    return _block({op: at for op, at in layout.offsets.items() if op in OPS})
-
-
-def _block(offsets: Mapping[str, int]) -> Block:
-    start = min(offsets.values())
-    return Block(start, max(offsets.values()) + POINTER - start, offsets)
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """The function at an address of a process."""
-
-    identity: tuple[int, int]
-    """st_dev and st_ino of its file as the process sees it: another than its real file's below an overlay."""
-    open_path: str
-    """For attaching to it; lasts as long as the process has it mapped."""
-    function: Function
-    """`offset` is where it is in the file."""
-
-
-def locate(pid: int, address: int, name: str = "", proc: Path = Path("/proc")) -> Located:
-    """Which file and function an address of a process is; `name` is what the function is to be called.
-
-    Refused, with a sentence, where no function of a file begins there; OSError where the process may not be looked at.
+    OSError where the process, or the library, may not be looked at.
     """
+    there = Path(library.open_path).stat()
+    found: dict[str, int] = {}
     for start, end, offset in _code_mappings(proc / str(pid) / "maps"):
-        if start <= address < end:
-            path = proc / str(pid) / "map_files" / f"{start:x}-{end:x}"
-            try:
-                return _function(path, offset + address - start, name)
-            except ElfError as error:
-                raise Refused(f"The file of address {address:#x} cannot be understood: {error}.") from error
-    raise Refused(f"Address {address:#x} is in no file that the process executes.")
+        inside = {op: offset + address - start for op, address in addresses.items() if start <= address < end}
+        if inside:
+            mapped = (proc / str(pid) / "map_files" / f"{start:x}-{end:x}").stat()
+            # Not by device and number, which overlays of one file do not share.
+            if (mapped.st_size, mapped.st_mtime_ns) == (there.st_size, there.st_mtime_ns):
+                found |= inside
+    return found
 
 
-def _function(path: Path, offset: int, name: str) -> Located:
-    with Elf.open(path) as elf:
-        part = next((part for part in elf.code_parts if 0 <= offset - part.offset < part.size), None)
-        address = part.address + offset - part.offset if part else 0
-        size = Frames(elf).size(address) if part else 0
-        if not size:
-            raise Refused(f"No function begins at offset {offset:#x} of the file.")
-        found = path.stat()
-        return Located((found.st_dev, found.st_ino), str(path), Function(name, offset, size, address, _LOCAL))
+def learn(library: Library, offsets: Mapping[str, int]) -> Found:
+    """The functions at these places of a library's file, or why they are not certain; OSError, ElfError."""
+    with Elf.open(library.open_path) as elf:
+        return cast(Found, WORKER.call(confirm, elf, dict(offsets)))
+
+
+def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:
+    """All of POINTERS as functions of the file, if a table of it has them one after the other; else none, and why."""
+    if offsets.keys() != set(POINTERS):
+        return _refused("A process calls functions for them that are not all in this file.")
+    frames = Frames(elf)
+    functions: dict[str, tuple[Function, ...]] = {}
+    for op in POINTERS:
+        address = _address(elf, offsets[op])
+        size = frames.size(address) if address is not None else 0
+        if address is None or not size:
+            return _refused(f"A process calls offset {offsets[op]:#x} for {op}, where no function begins.")
+        functions[op] = (Function(op, offsets[op], size, address, _LOCAL),)
+    if not _in_a_table(elf, [functions[op][0].address for op in POINTERS]):
+        return _refused("A process calls functions for them that no table in the file has next to each other.")
+    return Found(functions, {})
+
+
+def _refused(why: str) -> Found:
+    return Found({}, dict.fromkeys(POINTERS, why))
+
+
+def _address(elf: Elf, offset: int) -> int | None:
+    part = next((part for part in elf.code_parts if 0 <= offset - part.offset < part.size), None)
+    return part.address + offset - part.offset if part else None
+
+
+def _in_a_table(elf: Elf, functions: list[int]) -> bool:
+    with suppress(ElfError):  # a program at fixed addresses may have no relocations
+        pointers = relocations.read(elf).pointers
+        starts = [word for word, address in pointers.items() if address == functions[0]]
+        if any(all(pointers.get(word + _WORD * i) == it for i, it in enumerate(functions)) for word in starts):
+            return True
+    loaded = elf.parts(_LOAD)
+    if sum(part.size for part in loaded) > MAX_LOADED:
+        return False
+    table = struct.pack(f"<{len(functions)}Q", *functions)
+    return any(table in elf.read(part.address, part.size) for part in loaded if part.size)
 
 
 def _code_mappings(maps: Path) -> Iterator[tuple[int, int, int]]:

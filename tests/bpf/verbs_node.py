@@ -15,7 +15,7 @@ from exporter.node import Node
 from exporter.resolve.process import ProcessTable
 from tests.bpf.cuda_node import BUILD, WITHIN, Observed, build_standins, eventually
 
-__all__ = ["RC", "UD", "Job", "Observed", "attached", "build_standins", "eventually", "observe"]
+__all__ = ["BUILD", "RC", "UD", "Job", "Observed", "attached", "build_standins", "eventually", "observe"]
 
 
 RC, UD = 2, 4

@@ -192,6 +192,22 @@ static int hostile(int kind)
 	return ibv_post_send(qps[0], kind == 3 ? (void *)8 : &wr, &bad);
 }
 
+/* Exchanges post_send in the context, where the exporter looks for it; -1 puts it back. Nothing is posted meanwhile. */
+static int forge(int kind)
+{
+	static int (*own)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
+	void *others[] = {(void *)cq.context->ops.poll_cq, (void *)memcpy, (void *)8, NULL};
+
+	if (!own)
+		own = cq.context->ops.post_send;
+	cq.context->ops.post_send = own;
+	if (kind >= 0 && kind < 4)
+		cq.context->ops.post_send = others[kind];
+	if (kind >= 4)
+		cq.context->ops.post_send = (void *)((char *)own + kind);
+	return 0;
+}
+
 static int step(const char *line)
 {
 	char what[16];
@@ -231,6 +247,10 @@ static int step(const char *line)
 		return spin(a[0]);
 	if (!strcmp(what, "idle"))
 		return idle(a[0]);
+	if (!strcmp(what, "modify"))
+		return ibv_modify_qp(qps[a[0]], &(struct ibv_qp_attr){0}, 0);
+	if (!strcmp(what, "forge"))
+		return forge(a[0]);
 	if (!strcmp(what, "hostile"))
 		return hostile(a[0]);
 	return -1;
@@ -238,7 +258,7 @@ static int step(const char *line)
 
 int main(int count, char **arguments)
 {
-	void *provider = count > 1 ? dlopen(arguments[1], RTLD_NOW) : NULL;
+	void *provider = dlopen(count > 1 ? arguments[1] : NULL, RTLD_NOW); /* NULL: linked into this program */
 	struct ibv_context *(*opened)(void);
 	char line[128];
 

@@ -35,7 +35,7 @@ def test_a_provider_that_is_refused() -> None:
     whole, text, advice = says("libx.so", found)
     assert not whole
     assert "libx.so: no function is certain; not post_send, poll_cq: it is unclear" == text
-    assert "restart" in advice
+    assert "learnt" in advice
 
 
 def test_installed(tmp_path: Path) -> None:

@@ -1,110 +1,141 @@
-"""What addresses of a running process are, and which of its memory has them."""
+"""What pointers of a running process are: functions of which file, if a table of the file has them."""
 
 from __future__ import annotations
 
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from exporter.bpf.elf import Elf, Function
 from exporter.verbs import live, objects, ops
-from exporter.verbs.providers import OPS, Refused
+from exporter.verbs.live import POINTERS
 
 PID, START = 4711, 0x7F0000001000
-SOURCE = "int first(int a) { return a * 3; }\nint second(int a) { return a / 7 + first(a); }"
+FUNCTIONS = "".join(f"int {op}(int a) {{ return a * {len(op)}; }}\n" for op in (*POINTERS, "modify_qp"))
+TABLE = f"void *const table[] = {{ 0, {', '.join(POINTERS)}, modify_qp }};"
+APART = f"void *const table[] = {{ {', 0, '.join(POINTERS)} }};"
 
 
 @pytest.fixture(scope="module")
-def library(compile_library: Callable[[str, str], Path]) -> Path:
-    return compile_library("libprovider.so", SOURCE)
+def library(compile_library: Callable[..., Path]) -> Path:
+    return compile_library("libprovider.so", FUNCTIONS + TABLE)
 
 
-@pytest.fixture
-def second(library: Path) -> Function:
-    with Elf.open(library) as elf:
-        return elf.functions({"second"})["second"]
+def functions_of(path: Path, names: tuple[str, ...] = POINTERS) -> dict[str, Function]:
+    with Elf.open(path) as elf:
+        return elf.functions(names)
+
+
+def offsets_of(path: Path) -> dict[str, int]:
+    return {name: it.offset for name, it in functions_of(path).items()}
+
+
+def opened(path: Path) -> Any:
+    return SimpleNamespace(open_path=str(path))
 
 
 @pytest.fixture
 def proc(tmp_path: Path, library: Path) -> Path:
-    """A process that has the library's code mapped, and a piece of memory that is no file's."""
+    """A process that has the library's code mapped, another file, and a piece of memory that is no file's."""
     with Elf.open(library) as elf:
         part = elf.code_parts[0]
     page, end = part.offset & ~0xFFF, START + 0x1000
     files = tmp_path / str(PID) / "map_files"
     files.mkdir(parents=True)
     (files / f"{START:x}-{end:x}").symlink_to(library)
+    (tmp_path / "other").write_bytes(b"other")
+    (files / f"{end:x}-{end + 0x1000:x}").symlink_to(tmp_path / "other")
     (tmp_path / str(PID) / "maps").write_text(
         f"{START - 0x1000:x}-{START:x} r--p 00000000 08:01 77   /x\n"
         f"{START:x}-{end:x} r-xp {page:08x} 08:01 77   /x\n"
-        f"{end:x}-{end + 0x1000:x} r-xp 00000000 00:00 0\n"
+        f"{end:x}-{end + 0x1000:x} r-xp {page:08x} 08:01 78   /y\n"
+        f"{end + 0x1000:x}-{end + 0x2000:x} r-xp 00000000 00:00 0\n"
     )
     return tmp_path
 
 
-def address_of(function: Function) -> int:
-    return START + (function.offset & 0xFFF)
+def test_addresses_are_places_of_the_file(proc: Path, library: Path) -> None:
+    """What lies in the file's code is told with its offset; in other files, other memory and nowhere it is not."""
+    places = offsets_of(library)
+    addresses = {op: START + (offset & 0xFFF) for op, offset in places.items()}
+    assert places == live.offsets_in(opened(library), PID, addresses, proc)
+    for shift in (0x1000, 0x2000, -0x1000, -START):
+        elsewhere = {op: address + shift for op, address in addresses.items()}
+        assert {} == live.offsets_in(opened(library), PID, elsewhere, proc)
+    assert {} == live.offsets_in(opened(proc / "other"), PID, addresses, proc)
 
 
-def test_an_address_is_a_function_of_a_file(proc: Path, library: Path, second: Function) -> None:
-    """Its file can be opened for as long as it is mapped, and offset and size are those of its symbol."""
-    found = live.locate(PID, address_of(second), "start_poll", proc)
-    assert ("start_poll", second.offset, second.size) == (
-        found.function.name,
-        found.function.offset,
-        found.function.size,
-    )
-    assert second.address == found.function.address
-    assert (library.stat().st_dev, library.stat().st_ino) == found.identity
-    assert library.read_bytes() == Path(found.open_path).read_bytes()
-
-
-@pytest.mark.parametrize("wrong", [1, -1, 0x1000, -0x1000, -START])
-def test_an_address_where_no_function_starts_is_refused(proc: Path, second: Function, wrong: int) -> None:
-    """Inside a function, outside of code, in memory without a file: there is nothing to attach to."""
-    with pytest.raises(Refused):
-        live.locate(PID, address_of(second) + wrong, proc=proc)
-
-
-def test_a_file_that_is_no_elf_is_refused(proc: Path, second: Function, tmp_path: Path) -> None:
-    """A mapped file that is something else is told, and no error of ours."""
-    (tmp_path / "text").write_text("not a library" * 100)
-    link = next((proc / str(PID) / "map_files").iterdir())
-    link.unlink()
-    link.symlink_to(tmp_path / "text")
-    with pytest.raises(Refused, match="cannot be understood"):
-        live.locate(PID, address_of(second), proc=proc)
-
-
-def test_a_process_that_is_gone_is_an_error(tmp_path: Path) -> None:
+def test_a_process_that_is_gone_is_an_error(tmp_path: Path, library: Path) -> None:
     """A process that ended meanwhile is the caller's to know."""
     with pytest.raises(FileNotFoundError):
-        live.locate(PID, START, proc=tmp_path)
+        live.offsets_in(opened(library), PID, {"poll_cq": START}, tmp_path)
 
 
-def test_a_table_is_read_by_the_layout() -> None:
-    """Of a table given to verbs_set_ops, the functions that are set are told by name."""
-    layout = ops.of_release(44)
-    assert layout
-    block = live.table_block(layout)
-    memory = bytearray(layout.size)
-    struct.pack_into("<Q", memory, 0x1B8, 0xABC)
-    struct.pack_into("<Q", memory, 0x1A8, 0xDEF)
-    content = bytes(memory[block.start : block.start + block.size])
-    assert {"post_send": 0xABC, "poll_cq": 0xDEF} == block.addresses(content)
+def test_functions_that_a_table_has_are_certain(library: Path, tmp_path: Path) -> None:
+    """They are those of the symbols, in a file without symbols too."""
+    stripped = tmp_path / "libstripped.so"
+    subprocess.run(["strip", "-o", stripped, library], check=True)
+    for path in (library, stripped):
+        found = live.learn(opened(path), offsets_of(library))
+        assert {} == found.refused
+        assert set(POINTERS) == found.functions.keys()
+        for op, (function,) in found.functions.items():
+            symbol = functions_of(library)[op]
+            assert (symbol.offset, symbol.size, symbol.address) == (function.offset, function.size, function.address)
 
 
-def test_a_context_is_read_around_its_pointer() -> None:
-    """What lies around a pointer to struct ibv_context is told by name; its create_cq_ex is libibverbs's own."""
-    block = live.context_block()
-    before = -block.start
-    memory = bytearray(block.size)
-    for number, at in enumerate((96, 208, -56), start=1):
-        struct.pack_into("<Q", memory, before + at, number)
-    assert {"poll_cq": 1, "post_send": 2, "create_qp_ex": 3} == block.addresses(bytes(memory))
-    assert set(OPS) - {"create_cq_ex"} == set(block.offsets)
+def test_a_program_at_a_fixed_address(tmp_path: Path) -> None:
+    """Its table needs no relocations, and is found in the file."""
+    source, path = tmp_path / "program.c", tmp_path / "program"
+    source.write_text(FUNCTIONS + TABLE + "int main(void) { return table[0] != 0; }")
+    subprocess.run(["gcc", "-O2", "-no-pie", "-fno-pic", "-o", path, source], check=True)
+    assert set(POINTERS) == live.learn(opened(path), offsets_of(path)).functions.keys()
+
+
+def test_functions_that_no_table_has_next_to_each_other(compile_library: Callable[..., Path]) -> None:
+    """Functions of the file that may be anything are refused, and why is said."""
+    path = compile_library("libapart.so", FUNCTIONS + APART)
+    found = live.learn(opened(path), offsets_of(path))
+    assert {} == found.functions
+    assert set(POINTERS) == found.refused.keys()
+    assert "next to each other" in found.refused["post_send"]
+
+
+@pytest.mark.parametrize(
+    ("op", "by"), [("poll_cq", 1), ("post_send", -1), ("post_recv", 1 << 20), ("post_send", -(1 << 40))]
+)
+def test_where_no_function_begins(library: Path, op: str, by: int) -> None:
+    """Inside a function, outside of code and of the file: refused."""
+    offsets = offsets_of(library)
+    found = live.learn(opened(library), offsets | {op: offsets[op] + by})
+    assert {} == found.functions
+    assert "no function begins" in found.refused[op]
+
+
+def test_the_wrong_function_is_refused(library: Path) -> None:
+    """Another function of the same table in the place of one."""
+    other = functions_of(library, ("modify_qp",))["modify_qp"].offset
+    assert {} == live.learn(opened(library), offsets_of(library) | {"post_send": other}).functions
+
+
+def test_functions_of_several_files_are_refused(library: Path) -> None:
+    """Where one of the three is elsewhere nothing is certain."""
+    offsets = offsets_of(library)
+    del offsets["post_recv"]
+    found = live.learn(opened(library), offsets)
+    assert ({}, set(POINTERS)) == (found.functions, found.refused.keys())
+
+
+def test_a_file_that_is_no_elf_is_an_error(tmp_path: Path) -> None:
+    """A mapped file that is something else is told, and no error of ours."""
+    (tmp_path / "text").write_text("not a library" * 100)
+    with pytest.raises(ValueError, match="ELF"):
+        live.learn(opened(tmp_path / "text"), dict.fromkeys(POINTERS, 0))
 
 
 def test_what_was_not_read_is_left_out() -> None:

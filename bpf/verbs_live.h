@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Which functions of its provider a process calls: struct ibv_context has them, and every object of libibverbs begins
+ * with a pointer to its context. exporter/verbs/live.py judges what they are. */
+#pragma once
+#include "verbs_control.h"
+
+/* struct ibv_context, public and the same since rdma-core 17. */
+#define CONTEXT_POLL_CQ 96
+#define CONTEXT_POST_SEND 208
+#define CONTEXT_POST_RECV 216
+
+struct live_key {
+	__u32 tgid;
+	__u32 zero;
+	__u64 context;
+};
+struct live_functions {
+	__u64 poll_cq, post_recv, post_send;
+};
+MAP(live_functions, HASH, struct live_key, struct live_functions, 4096);
+
+struct live_context {
+	struct live_functions functions;
+	__u32 tgid;
+	__u32 zero;
+};
+EVENTS(live_contexts, struct live_context, 64 * 1024);
+
+/* At functions whose first argument is an object of libibverbs, or with cookie 1 the context itself. */
+SEC("uprobe")
+int live_enter(struct pt_regs *ctx)
+{
+	struct live_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .context = PT_REGS_PARM1(ctx)};
+	struct live_functions now, *known;
+	struct live_context *told;
+
+	if (!bpf_get_attach_cookie(ctx) &&
+	    bpf_probe_read_user(&key.context, sizeof(key.context), (void *)PT_REGS_PARM1(ctx)))
+		return 0;
+	if (bpf_probe_read_user(&now.poll_cq, sizeof(now.poll_cq), (void *)(key.context + CONTEXT_POLL_CQ)) ||
+	    bpf_probe_read_user(&now.post_send, sizeof(now.post_send),
+				(void *)(key.context + CONTEXT_POST_SEND)) ||
+	    bpf_probe_read_user(&now.post_recv, sizeof(now.post_recv),
+				(void *)(key.context + CONTEXT_POST_RECV)))
+		return 0;
+	known = bpf_map_lookup_elem(&live_functions, &key);
+	if (known && known->poll_cq == now.poll_cq && known->post_send == now.post_send &&
+	    known->post_recv == now.post_recv)
+		return 0;
+	if (bpf_map_update_elem(&live_functions, &key, &now, BPF_ANY)) {
+		add(&live_functions_lost, 1);
+		return 0;
+	}
+	told = reserve(live_contexts);
+	if (!told) { /* the next call tells */
+		bpf_map_delete_elem(&live_functions, &key);
+		return 0;
+	}
+	told->functions = now;
+	told->tgid = key.tgid;
+	told->zero = 0;
+	bpf_ringbuf_submit(told, 0);
+	return 0;
+}

@@ -1,0 +1,105 @@
+"""Functions that only a running process tells of are probed if they are certain, and refused otherwise."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bpf.verbs_node import BUILD, Job, Observed, build_standins, eventually, observe
+
+pytestmark = pytest.mark.needs_bpf
+
+BYTES = "rdma_send_bytes_total"
+PROVIDER = "libstandin-rdmav34.so"
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    build_standins()
+    with observe() as observed:
+        yield observed
+
+
+def said(observed: Observed, path: Path) -> list[str]:
+    return [line for line in observed.cuda.problems() if line.startswith(f"{path}:")]
+
+
+def attached(observed: Observed, path: Path) -> bool:
+    found = observed.values("accel_exporter_probe_attached", symbol="post_send", library=str(path))
+    return bool(found) and all(found.values())
+
+
+def known(observed: Observed, job: Job) -> None:
+    """Waits until libibverbs, or what contains it, is probed and the process known."""
+    eventually(lambda: job.pid in observed.cuda._ledger, "the process known")
+
+
+@pytest.mark.parametrize("program", ["verbs_job", "live/verbs_job", "live/verbs_job_fixed"])
+def test_what_the_file_does_not_tell_is_learnt(observed: Observed, program: str) -> None:
+    """A provider that chooses its table when it runs, and programs that contain rdma-core, count from the first call
+    of libibverbs on: not before, and then exactly."""
+    own = program != "verbs_job"
+    path = BUILD / program if own else BUILD / "live" / PROVIDER
+    with Job(BUILD / program, None if own else path) as job:
+        known(observed, job)
+        assert own or 1 == len(said(observed, path))
+        assert not attached(observed, path)
+        assert 0 == job.step("modify", 0)
+        eventually(lambda: attached(observed, path), "attached")
+        assert [] == said(observed, path)
+        job.post(0, 23, segments=3, size=1001)
+        assert 23 * 3 * 1001 == observed.value(BYTES, job.pid, qp="100")
+        job.step("complete", 23, 0)
+        assert 23 == job.step("poll", 64)
+        assert 23 == observed.value("rdma_completions_total", job.pid, status="SUCCESS")
+
+
+def test_a_second_process_is_counted_at_once(observed: Observed) -> None:
+    """What one process told holds for all that use the file, and is attached to once."""
+    path = BUILD / "live" / PROVIDER
+    with Job(BUILD / "verbs_job", path) as first, Job(BUILD / "verbs_job", path) as second:
+        known(observed, first)
+        first.step("modify", 0)
+        eventually(lambda: attached(observed, path), "attached")
+        known(observed, second)
+        for _ in range(3):
+            second.step("modify", 0)
+        second.post(0, 5, size=10)
+        assert 50 == observed.value(BYTES, second.pid, qp="100")
+        assert 1 == observed.value("rdma_post_send_calls_total", second.pid, qp="100")
+
+
+def test_what_is_in_no_table_is_refused(observed: Observed) -> None:
+    """A table that a provider makes when it runs proves nothing: not attached to, and the landing page says why."""
+    path = BUILD / "made" / PROVIDER
+    with Job(BUILD / "verbs_job", path) as job:
+        known(observed, job)
+        job.step("modify", 0)
+        eventually(lambda: any("next to each other" in line for line in said(observed, path)), "refused")
+        assert not attached(observed, path)
+        job.post(0, 5)
+        assert {} == observed.values(BYTES, job.pid)
+
+
+def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> None:
+    """A process that puts other functions into its context has none of them probed, and does not spoil it for
+    others; after a number of them it is not looked at any more."""
+    path = Path(shutil.copy(BUILD / "live" / PROVIDER, tmp_path))
+    with Job(BUILD / "verbs_job", path) as forger, Job(BUILD / "verbs_job", path) as honest:
+        known(observed, forger)
+        for kind in range(40):
+            forger.step("forge", kind)
+            forger.step("modify", 0)
+        forger.step("forge", -1)
+        eventually(lambda: len(observed.cuda._attaching._looked[forger.pid]) == 16, "looked at")
+        forger.step("modify", 0)
+        assert not attached(observed, path)
+        assert 1 == len(said(observed, path))
+        known(observed, honest)
+        honest.step("modify", 0)
+        eventually(lambda: attached(observed, path), "attached")
+        honest.post(0, 5, size=10)
+        assert 50 == observed.value(BYTES, honest.pid, qp="100")
