@@ -95,7 +95,7 @@ def number(
 
 
 def heat(title: str, description: str, unit: str, query: Query, width: int = HALF) -> heatmap.Panel:
-    """A histogram over time; the query returns its buckets by `le`."""
+    """A histogram over time, with its exemplars, which lead to traces; the query returns its buckets by `le`."""
     panel = _panel(heatmap.Panel(), title, description, unit, [query], width, 8, PromQueryFormat.HEATMAP)
     color = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Oranges").steps(64)
     return panel.calculate(False).color(color).y_axis(heatmap.YAxisConfig().unit(unit)).show_legend()
@@ -176,6 +176,8 @@ def _panel(
     panel.span(width)
     for index, query in enumerate(queries):
         target = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(_ref(index)).format(format_)
+        if format_ is PromQueryFormat.HEATMAP:
+            target.exemplar(True)
         panel.with_target(target.instant() if format_ is PromQueryFormat.TABLE else target.range())
     return panel
 

@@ -1,0 +1,346 @@
+"""Jobs: who uses the GPUs and the network of a cluster, how much, and who holds GPUs without using them.
+
+A job is a pod, a Slurm job, or both; where there is neither, the processes of one command on one node.
+"""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders.dashboard import TextBoxVariable
+from grafana_foundation_sdk.models.dashboard import Dashboard, VariableOption
+
+from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, total
+
+WHO = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
+JOB = ("namespace", "pod", "slurm_job_id", "command")
+NAME = "{{namespace}} {{pod}} {{slurm_job_id}} {{command}}"
+COLUMNS = {"namespace": "Namespace", "pod": "Pod", "slurm_job_id": "Slurm job", "command": "Command"}
+GPU = ("instance", "gpu", "gpu_uuid")
+OWNER = ("namespace", "pod", "container", "slurm_job_id")
+OWNER_NAME = "{{namespace}} {{pod}} {{container}} {{slurm_job_id}}"
+OWNER_COLUMNS = {"namespace": "Namespace", "pod": "Pod", "container": "Container", "slurm_job_id": "Slurm job"}
+GPU_COLUMNS = {"instance": "Instance", "gpu": "GPU", "gpu_uuid": "UUID"}
+SAME_GPU = "on (job, instance, gpu_uuid)"
+
+
+def job_of(expr: str) -> str:
+    """The expression with a label `command`: comm and instance of what is neither of a pod nor of Slurm, else empty."""
+    named = f'label_join({expr}, "command", " @ ", "comm", "instance")'
+    named = f'label_replace({named}, "command", "(folded) @ $1", "command", " @ (.*)")'
+    for label in ("pod", "slurm_job_id"):
+        named = f'label_replace({named}, "command", "", "{label}", ".+")'
+    return named
+
+
+def jobs(expr: str, *labels: str) -> str:
+    """Sum of an expression by job, and by labels."""
+    return total(job_of(expr), *JOB, *labels)
+
+
+def of_jobs(metric: str, *matchers: str) -> str:
+    return select(metric, *WHO, *matchers)
+
+
+def rising(metric: str, *matchers: str) -> str:
+    return rate(metric, *WHO, *matchers)
+
+
+def by_pod_label(expr: str) -> str:
+    """Sum of an expression by the label of pods that the dashboard's variable names."""
+    labelled = f"group by (namespace, pod, $pod_label) ({PODS})"
+    summed = total(expr, "namespace", "pod")
+    return total(f"{summed} * on (namespace, pod) group_left ($pod_label) {labelled}", "$pod_label")
+
+
+PODS = of_jobs("gpu_allocation_info", 'pod!=""')
+DRIVER, GENERAL = 'api_layer="driver"', 'task="general"'
+HELD = of_jobs("gpu_process_memory_usage_bytes")
+SM = of_jobs("gpu_process_utilization_ratio", 'engine="sm"')
+GPUS = f"count by ({', '.join(JOB)}) ({jobs(HELD, 'gpu_uuid')})"
+MEMORY = of_jobs("gpu_cuda_memory_usage_bytes", DRIVER, 'memory!="pinned_host"')
+REST = of_jobs("gpu_cuda_memory_unattributed_bytes")
+LAUNCHES = rising("gpu_cuda_kernel_launch_calls_total", DRIVER)
+GRAPHS = rising("gpu_cuda_graph_launch_calls_total", DRIVER)
+COPIES = rising("gpu_cuda_memory_copies_bytes_total")
+WAITED = rising("gpu_cuda_sync_wait_seconds_sum", 'api!~"cuda.*"')
+WAITS = rising("gpu_cuda_sync_wait_seconds_bucket", 'api!~"cuda.*"')
+ERRORS = rising("gpu_cuda_api_errors_total", DRIVER)
+NCCL_ERRORS = rising("nccl_errors_total")
+BUS = rising("nccl_collective_bus_bytes_total")
+IN_NCCL = rising("nccl_enqueue_seconds_sum")
+RDMA = rising("rdma_send_bytes_total")
+GIVEN = of_jobs("gpu_allocation_info", 'gpu_uuid!=""')
+KNOWN = select("hw_gpu_memory_usage_bytes")
+IDLE = f"({GIVEN} and {SAME_GPU} {KNOWN}) unless {SAME_GPU} {select('gpu_process_memory_usage_bytes')}"
+LIMIT = f"max by (job, {', '.join(GPU)}) ({select('hw_gpu_memory_limit_bytes')})"
+BUSY = f"max by (job, {', '.join(GPU)}) ({select('hw_gpu_utilization_ratio', GENERAL)})"
+SINCE = f"time() - max by ({', '.join(JOB)}) ({job_of(of_jobs('gpu_cuda_last_launch_timestamp_seconds'))})"
+
+OVERVIEW = [
+    number("Jobs", "Jobs that have a process on a GPU now.", "short", Query(f"count({jobs(HELD)})")),
+    number(
+        "GPUs in use", "GPUs that these jobs have processes on.", "short", Query(f"count({total(HELD, 'gpu_uuid')})")
+    ),
+    number(
+        "GPUs idle",
+        "Given to a pod or a Slurm job, and no process is on them.",
+        "short",
+        Query(f"count(count by (gpu_uuid) ({IDLE})) or vector(0)"),
+        alarm=1,
+    ),
+    number("Device memory", "Held by these jobs, as NVML tells.", "bytes", Query(total(HELD))),
+    number("Waiting", "Threads blocked in calls that wait for the GPU, on average.", "short", Query(total(WAITED))),
+    number(
+        "Errors",
+        "Driver and NCCL calls that returned an error, per second.",
+        "eps",
+        Query(f"({total(ERRORS)} or vector(0)) + ({total(NCCL_ERRORS)} or vector(0))"),
+        alarm=0.001,
+    ),
+    rows(
+        "Jobs",
+        "What each job uses now. SMs is the sum over its GPUs: 200 % is two GPUs' worth. Waiting counts every blocked "
+        "thread, over wall time. NCCL is bus bytes, RDMA what was posted.",
+        "short",
+        COLUMNS,
+        Query(GPUS, "GPUs"),
+        Query(jobs(SM), "SMs", "percentunit"),
+        Query(jobs(HELD), "Memory (NVML)", "bytes"),
+        Query(jobs(MEMORY), "Allocated (CUDA)", "bytes"),
+        Query(jobs(LAUNCHES), "Launches", "ops"),
+        Query(jobs(COPIES), "Copies", "Bps"),
+        Query(jobs(WAITED), "Waiting", "percentunit"),
+        Query(jobs(BUS), "NCCL", "Bps"),
+        Query(jobs(RDMA), "RDMA", "Bps"),
+    ),
+]
+
+SHARES = [
+    lines(
+        "GPUs' worth of SM time",
+        "Share of time in which an SM worked for a job, summed over its GPUs: 1 is one GPU all the time. By NVML's "
+        "samples of processes; not on MIG.",
+        "short",
+        Query(jobs(SM), NAME),
+        stacked=True,
+    ),
+    lines(
+        "Use of the GPUs a job is on",
+        "The same over the number of GPUs that the job has processes on. Low where it holds more GPUs than it feeds.",
+        "percentunit",
+        Query(f"{jobs(SM)} / {GPUS}", NAME),
+    ),
+    rows(
+        "Shares of each GPU",
+        "Who is on which GPU, with how much of its SM time and of its memory.",
+        "percentunit",
+        {**COLUMNS, **GPU_COLUMNS},
+        Query(jobs(SM, *GPU), "SMs"),
+        Query(total(f"{jobs(HELD, 'job', *GPU)} / {SAME_GPU} group_left () {LIMIT}", *JOB, *GPU), "Memory"),
+    ),
+]
+
+MEMORY_PANELS = [
+    lines(
+        "Device memory by job",
+        "As NVML tells it of processes: contexts and modules included.",
+        "bytes",
+        Query(jobs(HELD), NAME),
+        width=THIRD,
+        stacked=True,
+    ),
+    lines(
+        "Allocated by job",
+        "Bytes allocated through the driver and not freed, as the probes saw it; nothing older than they are.",
+        "bytes",
+        Query(jobs(MEMORY), NAME),
+        width=THIRD,
+        stacked=True,
+    ),
+    lines(
+        "Unattributed bytes",
+        "What NVML says beyond the allocations seen: contexts, modules, libraries' own. Of processes seen from their "
+        "start only.",
+        "bytes",
+        Query(jobs(REST), NAME),
+        width=THIRD,
+    ),
+]
+
+WORK = [
+    lines("Kernel launches", "Launch calls by job, without graph replays.", "ops", Query(jobs(LAUNCHES), NAME)),
+    lines("Graph launches", "Graph launches by job; one may hold many kernels.", "ops", Query(jobs(GRAPHS), NAME)),
+    lines("Copies by job", "Bytes given to copy calls, all directions.", "Bps", Query(jobs(COPIES), NAME), width=THIRD),
+    lines(
+        "Copies by kind",
+        "h2d host to device, d2h back, d2d on or between devices; by the host's kind of memory. Pageable memory is "
+        "staged and blocks the caller.",
+        "Bps",
+        Query(total(COPIES, "direction", "host_memory"), "{{direction}} {{host_memory}}"),
+        width=THIRD,
+        stacked=True,
+    ),
+    lines(
+        "Time since the last launch",
+        "Of a kernel or a graph by any process of the job. A line that climbs is a job that gives its GPUs nothing.",
+        "s",
+        Query(SINCE, NAME),
+        width=THIRD,
+    ),
+]
+
+WAIT_PANELS = [
+    lines(
+        "Waiting by job",
+        "Time threads were blocked in synchronising driver calls, over wall time; many threads exceed 100 %. Waste "
+        "only where the GPU idles meanwhile.",
+        "percentunit",
+        Query(jobs(WAITED), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "99th percentile of a wait",
+        "By job. Absent where return probes are not safe for its processes.",
+        "s",
+        Query(f"histogram_quantile(0.99, {jobs(WAITS, 'le')})", NAME),
+        width=THIRD,
+    ),
+    heat(
+        "Waits",
+        "How many waits took how long; the dots are single waits, and lead to their traces.",
+        "s",
+        Query(total(WAITS, "le"), "{{le}}"),
+        width=THIRD,
+    ),
+]
+
+NETWORK = [
+    lines(
+        "NCCL bus bytes",
+        "What the links of a job's ranks have to carry, as nccl-tests defines it.",
+        "Bps",
+        Query(jobs(BUS), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Time in NCCL calls",
+        "Host time in NCCL's calls over wall time, all ranks: enqueueing, not the transfers. A high share is a job "
+        "that is held up by the host, or waits in blocking groups.",
+        "percentunit",
+        Query(jobs(IN_NCCL), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "RDMA bytes",
+        "Bytes of work requests posted with ibv_post_send. What GPUs or UCX's rc_mlx5 post is not seen.",
+        "Bps",
+        Query(jobs(RDMA), NAME),
+        width=THIRD,
+    ),
+]
+
+TROUBLE = [
+    lines(
+        "CUDA errors",
+        "Driver calls that returned an error.",
+        "eps",
+        Query(jobs(ERRORS, "error", "code"), f"{NAME} {{{{error}}}} {{{{code}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "NCCL errors",
+        "NCCL calls that returned an error.",
+        "eps",
+        Query(jobs(NCCL_ERRORS, "error", "code"), f"{NAME} {{{{error}}}} {{{{code}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Processes ended",
+        "GPU processes that ended, by exit status or the signal that killed them; 0 is success.",
+        "cps",
+        Query(jobs(rising("gpu_process_exits_total"), "status"), f"{NAME} {{{{status}}}}"),
+        width=THIRD,
+    ),
+]
+
+ALLOCATIONS = [
+    rows(
+        "Idle allocations",
+        "GPUs that the kubelet gave to a container, or a prolog to a Slurm job, and that no process is on.",
+        "bool_yes_no",
+        {**GPU_COLUMNS, "mig_uuid": "MIG UUID", **OWNER_COLUMNS},
+        Query(f"max by ({', '.join((*GPU, 'mig_uuid', *OWNER))}) ({IDLE})", "Idle"),
+        width=FULL,
+    ),
+    lines(
+        "Use of the GPUs given",
+        "Share of time in which any kernel ran, mean of the GPUs given. A GPU that several share counts for each.",
+        "percentunit",
+        Query(f"avg by ({', '.join(OWNER)}) ({GIVEN} * {SAME_GPU} group_left () {BUSY})", OWNER_NAME),
+        width=HALF,
+    ),
+    lines(
+        "GPUs given",
+        "GPUs, MIG devices or slices given to each container and Slurm job.",
+        "short",
+        Query(f"count by ({', '.join(OWNER)}) ({GIVEN})", OWNER_NAME),
+        width=HALF,
+        stacked=True,
+    ),
+]
+
+LABEL_NAME = "{{$pod_label}}"
+BY_LABEL = [
+    lines(
+        "GPUs by pod label",
+        "GPUs, MIG devices or slices given to pods, by the label named above, as app, team or owner. Needs "
+        "--kubernetes.pod-labels.",
+        "short",
+        Query(total(PODS, "$pod_label"), LABEL_NAME),
+        width=THIRD,
+        stacked=True,
+    ),
+    lines(
+        "SM time by pod label",
+        "GPUs' worth of SM time of the pods that have it.",
+        "short",
+        Query(by_pod_label(SM), LABEL_NAME),
+        width=THIRD,
+        stacked=True,
+    ),
+    lines(
+        "Device memory by pod label",
+        "Device memory of the pods that have it, by NVML.",
+        "bytes",
+        Query(by_pod_label(HELD), LABEL_NAME),
+        width=THIRD,
+        stacked=True,
+    ),
+]
+
+
+def dashboard() -> Dashboard:
+    seen = "gpu_process_memory_usage_bytes|gpu_cuda_api_calls_total|nccl_communicator_info|rdma_qp_info"
+    anyone = select("", f'__name__=~"{seen}|gpu_allocation_info"')
+    label = TextBoxVariable("pod_label").label("Pod label").default_value("label_app")
+    return board(
+        "accel-exporter-jobs",
+        "Jobs",
+        "Who uses the GPUs and the network, by pod, Slurm job or command; and GPUs that nobody uses.",
+        [
+            choice("namespace", "Namespace", f"label_values({anyone}, namespace)", every=".*"),
+            choice("pod", "Pod", f"label_values({anyone}, pod)", every=".*"),
+            choice("slurm_job_id", "Slurm job", f"label_values({anyone}, slurm_job_id)", every=".*"),
+            label.current(VariableOption(selected=True, text="label_app", value="label_app")),
+        ],
+        {
+            "Who uses what": OVERVIEW,
+            "Shares of the GPUs": SHARES,
+            "Memory": MEMORY_PANELS,
+            "Work": WORK,
+            "Waits": WAIT_PANELS,
+            "Network": NETWORK,
+            "Errors and ends": TROUBLE,
+            "Allocations": ALLOCATIONS,
+            "By label of the pod": BY_LABEL,
+        },
+    )
