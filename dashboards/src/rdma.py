@@ -1,0 +1,533 @@
+"""RDMA network: who talks to whom, how fast, what is lost or held up on the way, and which links are not well."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, total
+
+DEVICE = ('device=~"$device"',)
+WHO = (*DEVICE, 'namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
+PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
+NAME = "{{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
+PROCESS_COLUMNS = {
+    "instance": "Instance",
+    "namespace": "Namespace",
+    "pod": "Pod",
+    "slurm_job_id": "Slurm job",
+    "comm": "Command",
+    "pid": "PID",
+}
+PORT = ("instance", "device", "port")
+PORT_NAME = "{{instance}} {{device}}/{{port}}"
+PORT_COLUMNS = {"instance": "Instance", "device": "Device", "port": "Port"}
+PAIR = ("instance", "device", "local_gid", "peer_gid", "peer_lid")
+PAIR_NAME = "{{instance}} {{device}} {{local_gid}} → {{peer_gid}} {{peer_lid}}"
+PAIR_COLUMNS = {
+    "instance": "Instance",
+    "device": "Device",
+    "local_gid": "Local GID",
+    "peer_gid": "Peer GID",
+    "peer_lid": "Peer LID",
+}
+USER = ("job", "instance", "pid", "device")
+QP = (*USER, "qp")
+
+
+def of(metric: str, *matchers: str) -> str:
+    """A metric of the chosen devices."""
+    return select(metric, *DEVICE, *matchers)
+
+
+def rising(metric: str, *labels: str, only: tuple[str, ...] = ()) -> str:
+    """A counter's rate of the chosen devices, by labels."""
+    return total(rate(metric, *DEVICE, *only), *labels)
+
+
+def used(metric: str, *labels: str) -> str:
+    """A counter's rate of the chosen jobs on the chosen devices, by labels."""
+    return total(rate(metric, *WHO), *labels)
+
+
+def most(metric: str, *labels: str, only: tuple[str, ...] = ()) -> str:
+    return f"max by ({', '.join(labels)}) ({of(metric, *only)})"
+
+
+def quantiles(histogram: str, *labels: str) -> list[Query]:
+    """Median and 99th percentile by labels."""
+    buckets = used(f"{histogram}_bucket", "le", *labels)
+    name = " ".join(f"{{{{{label}}}}}" for label in labels)
+    return [Query(f"histogram_quantile({q}, {buckets})", f"{name} {q:.0%}") for q in (0.5, 0.99)]
+
+
+def counters(names: str, *labels: str) -> str:
+    """Rates of the devices' own counters of these names."""
+    return rising("rdma_port_hw_counter_total", *PORT, *labels, only=(f'counter=~"{names}"',))
+
+
+def traffic(counter: str) -> str:
+    return counters(counter)
+
+
+def of_speed(counter: str) -> str:
+    """A port's traffic as a share of what its link carries."""
+    speed = most("rdma_link_speed_bytes_per_second", *PORT)
+    return f"{traffic(counter)} / on ({', '.join(PORT)}) {speed}"
+
+
+def by_pair(metric: str) -> str:
+    """A counter of queue pairs by local and peer address, of queue pairs that are there."""
+    names = ", ".join((*QP, "local_gid", "peer_gid", "peer_lid"))
+    addresses = f"max by ({names}) ({INFO})"
+    joined = f"{used(metric, *QP)} * on ({', '.join(QP)}) group_left (local_gid, peer_gid, peer_lid) {addresses}"
+    return total(joined, *PAIR)
+
+
+def of_users(metric: str) -> str:
+    """A counter of processes by the addresses that each of them talks to."""
+    users = ", ".join(USER)
+    pairs = f"max by ({users}, local_gid, peer_gid, peer_lid) ({INFO})"
+    return total(f"{pairs} * on ({users}) group_left () {used(metric, *USER)}", *PAIR)
+
+
+INFO = select("rdma_qp_info", *WHO)
+IN_ERROR, ADDRESSED = select("rdma_qp_info", *WHO, 'state="ERR"'), select("rdma_qp_info", 'local_gid!=""')
+ONE = ("instance", "comm", "pid", "device", "qp", "peer_gid", "peer_qp")
+LATENCY, ACK, POST = "rdma_work_request_latency_seconds", "rdma_ack_latency_seconds", "rdma_post_send_seconds"
+MEAN = f"{of_users(f'{LATENCY}_sum')} / ({of_users(f'{LATENCY}_count')} > 0)"
+LOSS, SLOW = ('kind=~"sequence|implied"',), ('kind="rnr"',)
+RETRIES = (
+    "retry_exceeded_err|retry_rnr_exceeded_err|req_transport_retries_exceeded|req_rnr_retries_exceeded|"
+    "max_retry_exceeded"
+)
+LINK_ERRORS = (
+    "symbol_error|link_error_recovery|local_link_integrity_errors|excessive_buffer_overrun_errors|port_rcv_errors|"
+    "port_xmit_discards|port_rcv_remote_physical_errors"
+)
+DOWN = of("rdma_link_state")
+FAILED = ('status!="SUCCESS"',)
+
+OVERVIEW = [
+    number(
+        "Ports not active",
+        "Ports whose link is down, or still comes up; unused ones too.",
+        "short",
+        Query(f"count({DOWN} < 4) or vector(0)"),
+    ),
+    number(
+        "NACK ratio: sequence",
+        "Sequence errors that peers told over packets sent, of the worst port: loss on the way.",
+        "percentunit",
+        Query(f"max({of('rdma_nack_ratio', *LOSS)})"),
+        alarm=0.001,
+    ),
+    number(
+        "NACK ratio: RNR",
+        "Receivers that had no buffer posted, over packets sent, of the worst port: not loss, but a slow peer.",
+        "percentunit",
+        Query(f"max({of('rdma_nack_ratio', *SLOW)})"),
+        alarm=0.01,
+    ),
+    number(
+        "Retries exhausted",
+        "Requests given up after their last retry, per second: their queue pairs fail.",
+        "cps",
+        Query(f"{total(counters(RETRIES))} or vector(0)"),
+        alarm=0.0001,
+    ),
+    number(
+        "Queue pairs in error",
+        "Queue pairs in state ERR now.",
+        "short",
+        Query(f"count({IN_ERROR}) or vector(0)"),
+        alarm=1,
+    ),
+    number("Posted", "Bytes of work requests posted.", "Bps", Query(used("rdma_send_bytes_total"))),
+]
+
+LATENCIES = [
+    lines(
+        "Work request latency by opcode",
+        "From posting a signaled request until poll_cq returned its completion: queueing, transfer, acknowledgement, "
+        "and the time until the program looked. A sample.",
+        "s",
+        *quantiles(LATENCY, "opcode"),
+    ),
+    heat(
+        "Work request latency",
+        "How many requests took how long; a sample.",
+        "s",
+        Query(used(f"{LATENCY}_bucket", "le"), "{{le}}"),
+    ),
+    lines(
+        "ACK latency",
+        "The same for single packets posted while nothing else was outstanding: close to the round trip. A sample.",
+        "s",
+        *quantiles(ACK, "instance", "device"),
+    ),
+    heat(
+        "ACK latencies",
+        "How many round trips took how long; a sample.",
+        "s",
+        Query(used(f"{ACK}_bucket", "le"), "{{le}}"),
+    ),
+    lines(
+        "Time in post_send",
+        "Time threads spent in the provider's post_send, every call, with the probe's own cost. It has no opcode: a "
+        "call may post several.",
+        "s",
+        *quantiles(POST, "instance", "device"),
+    ),
+    heat("Times in post_send", "How many calls took how long.", "s", Query(used(f"{POST}_bucket", "le"), "{{le}}")),
+    lines(
+        "Time in poll_cq",
+        "Of calls that returned completions, with the probe's own cost. A sample.",
+        "s",
+        *quantiles("rdma_poll_cq_seconds", "instance", "device"),
+        width=FULL,
+    ),
+]
+
+TRAFFIC = [
+    lines(
+        "Bytes by process",
+        "Posted with ibv_post_send; what GPUs, UCX's rc_mlx5 or the kernel post is not seen.",
+        "Bps",
+        Query(used("rdma_send_bytes_total", *PROCESS), NAME),
+    ),
+    lines(
+        "Bytes by peer",
+        "Posted to each peer's GID by all nodes; without one, where it was not seen set.",
+        "Bps",
+        Query(used("rdma_send_bytes_total", "peer_gid"), "{{peer_gid}}"),
+    ),
+    lines(
+        "Bytes by queue pair",
+        "The twenty queue pairs that post most.",
+        "Bps",
+        Query(
+            f"topk(20, {used('rdma_send_bytes_total', *ONE)})",
+            "{{instance}} {{comm}} {{pid}} {{device}} {{qp}} → {{peer_gid}} {{peer_qp}}",
+        ),
+    ),
+    lines(
+        "Work requests by opcode",
+        "Posted per second. Of RDMA_READ the bytes flow the other way.",
+        "cps",
+        Query(used("rdma_send_work_requests_total", "opcode"), "{{opcode}}"),
+        width=HALF,
+        stacked=True,
+    ),
+    lines(
+        "Calls of ibv_post_send",
+        "By process; far fewer than work requests where a call posts many.",
+        "ops",
+        Query(used("rdma_post_send_calls_total", *PROCESS), NAME),
+    ),
+    lines(
+        "Packets, estimated",
+        "Packets that the requests make at the path's MTU, by process. Only where the MTU was seen set.",
+        "cps",
+        Query(used("rdma_send_packets_estimated_total", *PROCESS), NAME),
+    ),
+]
+
+PEERS = [
+    rows(
+        "Who talks to whom",
+        "Each pair of local and peer address, of queue pairs that are there now. Latency is the mean over the "
+        "processes that talk to that peer, whatever peer their requests went to; a sample.",
+        "short",
+        PAIR_COLUMNS,
+        Query(by_pair("rdma_send_bytes_total"), "Bytes", "Bps"),
+        Query(by_pair("rdma_send_work_requests_total"), "Requests", "cps"),
+        Query(MEAN, "Latency", "s"),
+        Query(f"count by ({', '.join(PAIR)}) (max by ({', '.join((*QP, *PAIR[2:]))}) ({INFO}))", "Queue pairs"),
+    ),
+    lines(
+        "Bytes by pair",
+        "What flows between each two addresses.",
+        "Bps",
+        Query(by_pair("rdma_send_bytes_total"), PAIR_NAME),
+    ),
+    lines(
+        "Latency by pair",
+        "Mean of work requests of the processes that talk to that peer, as in the table.",
+        "s",
+        Query(MEAN, PAIR_NAME),
+    ),
+    rows(
+        "Whose a GID is",
+        "Nodes and devices of the GIDs that queue pairs here use: look up a peer's GID in it.",
+        "short",
+        {"local_gid": "GID", "instance": "Instance", "device": "Device"},
+        Query(f"count by (local_gid, instance, device) ({ADDRESSED})", "Queue pairs"),
+        width=HALF,
+    ),
+    rows(
+        "Queue pairs",
+        "Each queue pair, whose it is and what it was set to.",
+        "short",
+        {
+            **PROCESS_COLUMNS,
+            "device": "Device",
+            "qp": "QP",
+            "type": "Type",
+            "state": "State",
+            "peer_gid": "Peer GID",
+            "peer_qp": "Peer QP",
+            "peer_pod": "Peer pod",
+            "mtu": "MTU",
+            "timeout_seconds": "Timeout",
+            "retries": "Retries",
+            "rnr_retries": "RNR retries",
+        },
+        Query(INFO, "Is"),
+        width=HALF,
+    ),
+]
+
+LOSSES = [
+    lines(
+        "NACK ratio: sequence errors",
+        "Negative acknowledgements received for packets that a peer missed, over packets sent: the network lost or "
+        "reordered some. One stands for a gap, not for a packet.",
+        "percentunit",
+        Query(most("rdma_nack_ratio", *PORT, "kind", only=LOSS), f"{PORT_NAME} {{{{kind}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "NACK ratio: receiver not ready",
+        "Negative acknowledgements for want of a receive buffer (RNR), over packets sent: the peer's program is slow.",
+        "percentunit",
+        Query(most("rdma_nack_ratio", *PORT, only=SLOW), PORT_NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Retries exhausted by port",
+        "Requests given up after their last retry, by the device's own counter.",
+        "cps",
+        Query(counters(RETRIES, "counter"), f"{PORT_NAME} {{{{counter}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "NAKs received",
+        "By kind; what this port sent arrived badly. Absent where the driver does not count them.",
+        "cps",
+        Query(rising("rdma_naks_received_total", *PORT, "kind"), f"{PORT_NAME} {{{{kind}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "NAKs sent",
+        "By kind; what this port received came badly. The same events as the peers' received ones: never add both.",
+        "cps",
+        Query(rising("rdma_naks_sent_total", *PORT, "kind"), f"{PORT_NAME} {{{{kind}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Retransmissions and timeouts",
+        "Packets sent again (EFA's measure of loss), and acknowledgements that did not come in time.",
+        "cps",
+        Query(rising("rdma_packets_retransmitted_total", *PORT), f"{PORT_NAME} sent again"),
+        Query(rising("rdma_ack_timeouts_total", *PORT), f"{PORT_NAME} timeouts"),
+        width=THIRD,
+    ),
+    lines(
+        "Completions by status",
+        "As poll_cq returned them, receives included: a sample, of the time shown under blind spots.",
+        "cps",
+        Query(used("rdma_completions_total", "status"), "{{status}}"),
+    ),
+    lines(
+        "Failed completions by process",
+        "Completions of any status but SUCCESS; the first one of a queue pair says why, WR_FLUSH_ERR follow. A sample.",
+        "cps",
+        Query(
+            total(rate("rdma_completions_total", *WHO, *FAILED), *PROCESS, "device", "status"), f"{NAME} {{{{status}}}}"
+        ),
+    ),
+]
+
+LINKS = [
+    rows(
+        "Ports",
+        "State 4 is active; 1 down, 2 and 3 coming up. Physical 5 is up, 2 polling, 3 disabled, 4 training.",
+        "short",
+        {**PORT_COLUMNS, "link_layer": "Layer", "netdev": "Interface"},
+        Query(most("rdma_port_info", *PORT, "link_layer", "netdev"), "Is"),
+        Query(most("rdma_link_state", *PORT), "State"),
+        Query(most("rdma_link_physical_state", *PORT), "Physical"),
+        Query(most("rdma_link_speed_bytes_per_second", *PORT), "Speed", "Bps"),
+        Query(most("rdma_link_width", *PORT), "Lanes"),
+        Query(traffic("port_xmit_data"), "Sent", "Bps"),
+        Query(traffic("port_rcv_data"), "Received", "Bps"),
+    ),
+    lines(
+        "Sent over link speed",
+        "Bytes sent by each port as a share of what its link carries, by the device's own counter.",
+        "percentunit",
+        Query(of_speed("port_xmit_data"), PORT_NAME),
+    ),
+    lines(
+        "Received over link speed",
+        "Bytes received by each port as a share of what its link carries.",
+        "percentunit",
+        Query(of_speed("port_rcv_data"), PORT_NAME),
+    ),
+    lines(
+        "Link state",
+        "4 is active. A line that falls is a link that went down.",
+        "short",
+        Query(most("rdma_link_state", *PORT), PORT_NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Link went down",
+        "How often, per second, by the device's or the interface's count.",
+        "cps",
+        Query(rising("rdma_link_downed_total", *PORT), PORT_NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Link errors",
+        "Bit errors, recoveries, discards and malformed packets, by the device's own counters.",
+        "eps",
+        Query(f"{counters(LINK_ERRORS, 'counter')} > 0", f"{PORT_NAME} {{{{counter}}}}"),
+        width=THIRD,
+    ),
+]
+
+CONGESTION = [
+    lines(
+        "Paused (PFC)",
+        "Share of time for which a port was paused by its peer (received) or paused it (sent), by priority.",
+        "percentunit",
+        Query(
+            rising("rdma_pfc_pause_time_seconds_total", *PORT, "priority", "direction"),
+            f"{PORT_NAME} {{{{priority}}}} {{{{direction}}}}",
+        ),
+    ),
+    lines(
+        "Pause frames",
+        "By priority and direction; storms are pauses without end.",
+        "cps",
+        Query(
+            rising("rdma_pfc_pause_frames_total", *PORT, "priority", "direction"),
+            f"{PORT_NAME} {{{{priority}}}} {{{{direction}}}}",
+        ),
+        Query(rising("rdma_pfc_pause_storms_total", *PORT, "severity"), f"{PORT_NAME} storm {{{{severity}}}}"),
+    ),
+    lines(
+        "ECN marks received",
+        "RDMA packets received that a switch had marked for congestion.",
+        "cps",
+        Query(rising("rdma_ecn_packets_marked_total", *PORT), PORT_NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Congestion notifications",
+        "Sent to whoever sends here too fast; handled and ignored are received.",
+        "cps",
+        Query(rising("rdma_cnp_packets_total", *PORT, "kind"), f"{PORT_NAME} {{{{kind}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "PCIe stalled",
+        "Part of the last second in which PCIe took nothing from the device: the host is the bottleneck.",
+        "percentunit",
+        Query(most("rdma_pci_stalled_ratio", *PORT, "direction"), f"{PORT_NAME} {{{{direction}}}}"),
+        width=THIRD,
+    ),
+]
+
+RESOURCES = [
+    lines(
+        "Queue pairs by state",
+        "Of each type; those in ERR are dead until their program makes them anew.",
+        "short",
+        Query(f"count by (type, state) ({INFO})", "{{type}} {{state}}"),
+        stacked=True,
+    ),
+    lines(
+        "Changes of state",
+        "By ibv_modify_qp; what the hardware does by itself is no call.",
+        "cps",
+        Query(used("rdma_qp_state_changes_total", "state"), "{{state}}"),
+    ),
+    lines(
+        "Memory registered",
+        "By process and kind; dmabuf is memory of a device. Pages registered twice count twice.",
+        "bytes",
+        Query(total(select("rdma_memory_region_registered_bytes", *WHO), *PROCESS, "memory"), f"{NAME} {{{{memory}}}}"),
+    ),
+    lines(
+        "Registrations",
+        "Memory regions registered, changed and deregistered. Steady flows are churn: registering is slow.",
+        "ops",
+        Query(used("rdma_memory_region_operations_total", "operation", "memory"), "{{operation}} {{memory}}"),
+    ),
+]
+
+BLIND = [
+    lines(
+        "Share of time poll_cq is probed",
+        "Completions and latencies are a sample of this share; divide counts by it for an estimate of all.",
+        "percentunit",
+        Query(f"max by (instance) ({select('rdma_poll_cq_sampled_ratio')})", "{{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Unattributed bytes",
+        "Sent by a port beyond what was seen posted: headers, retransmissions, answers to READs, and what goes around "
+        "libibverbs.",
+        "Bps",
+        Query(rising("rdma_bytes_unattributed_total", *PORT), PORT_NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Not matched or not read",
+        "Completions whose request is not certain, and parts of calls that could not be read.",
+        "cps",
+        Query(total(rate("rdma_completions_unmatched_total"), "instance"), "{{instance}} unmatched"),
+        Query(total(rate("rdma_calls_unread_total"), "instance", "what"), "{{instance}} {{what}}"),
+        width=THIRD,
+    ),
+    rows(
+        "Devices",
+        "Whether each device was read in time, and counters of it that the driver refuses.",
+        "short",
+        {"instance": "Instance", "device": "Device", "driver": "Driver", "firmware": "Firmware", "error": "Error"},
+        Query(most("rdma_device_info", "instance", "device", "driver", "firmware"), "Is"),
+        Query(most("accel_exporter_infiniband_device_success", "instance", "device"), "Read", "bool_yes_no"),
+        Query(most("accel_exporter_infiniband_files_unreadable", "instance", "device", "error"), "Refused"),
+    ),
+]
+
+
+def dashboard() -> Dashboard:
+    info = select("rdma_qp_info")
+    return board(
+        "accel-exporter-rdma",
+        "RDMA network",
+        "Who talks to whom by RDMA, how long it takes, what is lost, and how the links are.",
+        [
+            choice(name, title, f"label_values({selector}, {name})", every=".*")
+            for name, title, selector in (
+                ("device", "Device", select("", '__name__=~"rdma_link_state|rdma_qp_info"')),
+                ("namespace", "Namespace", info),
+                ("pod", "Pod", info),
+                ("slurm_job_id", "Slurm job", info),
+            )
+        ],
+        {
+            "Overview": OVERVIEW,
+            "Latency": LATENCIES,
+            "Traffic": TRAFFIC,
+            "Peers": PEERS,
+            "Loss": LOSSES,
+            "Links": LINKS,
+            "Congestion": CONGESTION,
+            "Queue pairs and memory": RESOURCES,
+            "Blind spots": BLIND,
+        },
+    )
