@@ -21,11 +21,12 @@ from exporter.push import SPANS_DROPPED
 from exporter.series import SeriesLimit
 from exporter.verbs import control_samples, metrics
 from exporter.verbs.activity import Activity, clear, read
-from exporter.verbs.attaching import Attaching, table
+from exporter.verbs.attaching import Attaching, names, table
 from exporter.verbs.gone import Gone
 from exporter.verbs.live import POINTERS
 from exporter.verbs.peers import Peers
-from exporter.verbs.samples import Ends, samples
+from exporter.verbs.posted import Sums, Told
+from exporter.verbs.samples import Ends, bytes_by_port, samples
 from exporter.verbs.spans import span_of
 from exporter.verbs.windows import Windows
 
@@ -47,6 +48,8 @@ FLAGS = (
 )
 _HITS = ("post_send", "post_recv", "poll_cq")
 """By enum hit of bpf/verbs.h."""
+_MISSED = ("requests_unread", "bytes_unread", "failures_unread", "posted_lost", "contexts_lost", "post_flights_lost")
+"""Globals of the object that say that bytes posted are not all known."""
 
 
 def create(node: Node) -> Verbs:
@@ -101,6 +104,8 @@ class Verbs:
         self._events.start("verbs events")
         self._node.targets.want(self._attaching)
         self._windows.start()
+        self._sums = Sums()
+        self._node.posted.follow(self._posted)
 
     def collect(self) -> Iterator[Sample]:
         yield from self._limit.apply(self._of_processes())
@@ -121,6 +126,7 @@ class Verbs:
 
     def close(self) -> None:
         """Unloads; Targets has detached before. Nothing else may be called afterwards."""
+        self._node.posted.follow(None)
         self._windows.close()
         self._events.close()
         self._object.close()
@@ -144,6 +150,22 @@ class Verbs:
         for process in processes:
             yield from samples(process, self._timed, self._ends)
         yield from control_samples.samples([(process, process.activity.control) for process in processes], self._peers)
+
+    def _posted(self) -> Told | None:
+        """What was posted until now; asked from other threads, one at a time."""
+        self._peers.refresh()
+        processes = self._ledger.processes()
+        counts = {key: it for process in processes for key, it in bytes_by_port(process, self._peers).items()}
+        return self._sums.see(counts, self._missed())
+
+    def _missed(self) -> tuple[int, ...] | None:
+        """How much of what was posted was missed so far; None while that is not known."""
+        posting = names("post_send")
+        unprobed = any(not state.attached for state in self._probes.states() if state.symbol in posting)
+        if unprobed or any(self._attaching.says()) or not self._node.targets.scanned.is_set():
+            return None
+        counted = self._object.globals()
+        return tuple(counted[name] for name in _MISSED)
 
     def _may_poll(self, library: Library) -> bool:
         users: Collection[Protection] = self._attaching.users(library)

@@ -77,7 +77,7 @@ UNATTRIBUTED = Metric(
     "rdma.bytes.unattributed",
     "Bytes that this port sent beyond those seen posted since every process was observed: headers, acknowledgements, "
     "retransmissions, answers to READs of peers, and what was posted around libibverbs (by GPUs, UCX rc_mlx5, EFA "
-    "direct, the kernel).",
+    "direct, the kernel). Absent while the post_send of some provider in use is not probed.",
     Kind.COUNTER,
     "{byte}",
     PORT,

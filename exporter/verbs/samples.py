@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 from exporter.bpf import slot_bounds
 from exporter.ledger import Process
@@ -13,10 +13,13 @@ from exporter.verbs.activity import Activity, Life, Times
 from exporter.verbs.control import Qp
 from exporter.verbs.gone import Posted
 from exporter.verbs.peers import Peers
+from exporter.verbs.posted import Port
 from exporter.verbs.spans import OPCODES, status_name
 
 MOST = (1 << 63) - 1
 _FIRST_SLOT = 8
+_READ = "RDMA_READ"
+"""Its bytes are sent by the peer."""
 _TIMED: Mapping[str, Metric] = {
     "timed_post_send": metrics.POST_SECONDS,
     "timed_poll_cq": metrics.POLL_SECONDS,
@@ -82,6 +85,18 @@ def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) ->
             if what == timed[name]:
                 own = {"opcode": OPCODES.get(opcode, str(opcode))} if "opcode" in metric.labels else {}
                 yield sample(metric, _distribution(times), device=device, **own)
+
+
+def bytes_by_port(process: Process[Activity], peers: Peers) -> dict[Hashable, tuple[Port, int]]:
+    """What one process posted that this node sends, by row, with the port it goes through."""
+    qps, found = process.activity.qps, dict[Hashable, tuple[Port, int]]()
+    for (life, opcode), it in process.activity.posted.items():
+        if OPCODES.get(opcode) == _READ:
+            continue
+        qp, kernel = qps.get(life), peers.kernel(life.device, life.number)
+        number = (qp.port if qp else 0) or (kernel.port if kernel and not life.created_ns else 0)
+        found[process.pid, process.since, life, opcode] = Port(life.device, number), it.bytes
+    return found
 
 
 def _posted(pid: int, activity: Activity, ends: Ends) -> dict[frozenset[tuple[str, str]], Posted]:

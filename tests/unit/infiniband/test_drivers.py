@@ -13,7 +13,7 @@ from exporter.infiniband import device as device_module
 from exporter.infiniband import drivers, metrics, sysfs
 from exporter.infiniband.device import Device
 from exporter.model import Metric, Sample
-from exporter.verbs.posted import Posted
+from exporter.verbs.posted import Port, Posted, Told
 from tests.unit.infiniband.trees import EFA, IRDMA_GEN2, IRDMA_GEN3, MANA, MLX5, Tree, count, write
 
 
@@ -201,25 +201,38 @@ def test_ratio(tree: Tree) -> None:
     assert {"sequence": 0.01, "rnr": 0.0, "implied": 0.0} == values(subject.read(), metrics.NACK_RATIO)
 
 
+class Posts:
+    """What was posted, as the verbs collector would tell it."""
+
+    def __init__(self) -> None:
+        self.posted, self.told = Posted(), Told({}, 1)
+        self.certain = True
+        self.posted.follow(lambda: self.told if self.certain else None)
+
+    def add(self, port: int, count: int) -> None:
+        known = Port("mlx5_0", port)
+        self.told = Told({**self.told.bytes, known: self.told.bytes.get(known, 0) + count}, self.told.since)
+
+
 def test_unattributed(tree: Tree) -> None:
     """Bytes sent beyond those posted since all posts are seen; it does not fall, and is missing when they are not."""
     port = tree.mlx5(port_xmit_data=1000)
-    posted = Posted()
-    subject = device(tree, "mlx5_0", posted)
-    posted.add("mlx5_0", 1, 100)
-    assert {} == values(subject.read(), metrics.UNATTRIBUTED)
-    posted.whole()
+    posts = Posts()
+    subject = device(tree, "mlx5_0", posts.posted)
+    posts.add(1, 100)
     assert 0 == value(subject.read(), metrics.UNATTRIBUTED)
     write(port / "counters/port_xmit_data", 1500)  # 2000 bytes more
-    posted.add("mlx5_0", 1, 1500)
+    posts.add(1, 1500)
     assert 500 == value(subject.read(), metrics.UNATTRIBUTED)
-    posted.add("mlx5_0", 0, 400)  # not yet sent; the only port there is
+    posts.add(0, 400)  # not yet sent; the only port there is
     assert 500 == value(subject.read(), metrics.UNATTRIBUTED)
-    posted.lapse()
+    posts.certain = False
     assert {} == values(subject.read(), metrics.UNATTRIBUTED)
     write(port / "counters/port_xmit_data", 9000)
-    posted.whole()
+    posts.certain, posts.told = True, Told(posts.told.bytes, 2)
     assert 500 == value(subject.read(), metrics.UNATTRIBUTED)
+    posts.posted.follow(None)
+    assert {} == values(subject.read(), metrics.UNATTRIBUTED)
 
 
 def test_posts_of_an_unknown_port(tree: Tree) -> None:
@@ -227,11 +240,10 @@ def test_posts_of_an_unknown_port(tree: Tree) -> None:
     tree.mlx5(port_xmit_data=1000)
     second = tree.device("mlx5_0", "mlx5_core", number=2)
     count(second / "counters", ["port_xmit_data"], {})
-    posted = Posted()
-    posted.whole()
-    subject = device(tree, "mlx5_0", posted)
+    posts = Posts()
+    subject = device(tree, "mlx5_0", posts.posted)
     assert 2 == len(values(subject.read(), metrics.UNATTRIBUTED, "port"))
-    posted.add("mlx5_0", 0, 1)
+    posts.add(0, 1)
 
     assert {} == values(subject.read(), metrics.UNATTRIBUTED)
 

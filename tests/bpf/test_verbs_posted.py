@@ -1,0 +1,53 @@
+"""What a port sends beyond what was seen posted: the collector's counts against a device's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exporter.infiniband import drivers, metrics
+from exporter.infiniband.device import Device
+from tests.bpf.verbs_node import Job, attached, build_standins, eventually, observe
+from tests.unit.infiniband.trees import PMA, Tree, count, write
+
+pytestmark = pytest.mark.needs_bpf
+
+SEND, READ = 2, 4
+
+
+def test_bytes_that_nobody_posted(tmp_path: Path) -> None:
+    """Port counters less SENDs and WRITEs, to the byte; what ended stays taken off, and what was missed begins anew."""
+    build_standins()
+    tree = Tree(tmp_path)
+    port = tree.device("standin0", "mlx5_core")
+    count(port / "counters", PMA, {"port_xmit_data": 250})
+    with observe() as observed:
+        posted = observed.cuda._node.posted
+        device = Device(tmp_path / "class/infiniband/standin0", drivers.load(), posted, None, False)
+
+        def unattributed() -> list[float]:
+            return [it.value for it in device.read() if it.metric is metrics.UNATTRIBUTED]
+
+        with attached(observed, Job()) as job:
+            job.create()
+            job.connect()
+            job.post(8, 2, opcode=SEND, size=100)
+            assert [0] == unattributed()
+            job.post(8, 3, opcode=SEND, size=1000)
+            job.post(8, 1, opcode=READ, size=5000)
+            write(port / "counters/port_xmit_data", 250 + 900)  # 4 bytes each
+            assert [600] == unattributed()
+            job.post(0, 1, size=400)  # of a queue pair from before, whose port is not known: the device has only one
+            assert 0 == job.step("destroy", 8)
+            eventually(lambda: observed.value("rdma_send_bytes_total", job.pid, opcode="SEND"), "moved")
+            write(port / "counters/port_xmit_data", 250 + 1000)
+            assert [600] == unattributed()
+            job.step("hostile", 3)  # a chain that cannot be read
+            assert [600] == unattributed()
+            job.process.kill()
+            job.process.wait()
+        eventually(lambda: job.pid not in observed.cuda._ledger, "the end noticed")
+        write(port / "counters/port_xmit_data", 250 + 1010)
+        assert [640] == unattributed()
+    assert [] == unattributed()
