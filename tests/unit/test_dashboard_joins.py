@@ -1,0 +1,144 @@
+"""What panels of the dashboards make of several metrics, by Prometheus itself on a small cluster made up here."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dashboards.build import HERE
+
+needs_promtool = pytest.mark.skipif(
+    not shutil.which("promtool"), reason="promtool (Debian: prometheus) is not installed"
+)
+
+TRAIN, OTHER = 'namespace="ml",pod="train-0"', 'namespace="ml",pod="sleeper"'
+SLURM, BASH = 'comm="x",pid="3",slurm_job_id="7"', 'comm="bash",pid="4"'
+JOBS = {
+    f'gpu_process_memory_usage_bytes{{instance="n1",gpu="0",gpu_uuid="A",{TRAIN},comm="python",pid="1"}}': "40x9",
+    f'gpu_process_memory_usage_bytes{{instance="n1",gpu="1",gpu_uuid="B",{TRAIN},comm="loader",pid="2"}}': "20x9",
+    f'gpu_process_memory_usage_bytes{{instance="n2",gpu="0",gpu_uuid="C",{SLURM}}}': "10x9",
+    f'gpu_process_memory_usage_bytes{{instance="n2",gpu="0",gpu_uuid="C",{BASH}}}': "5x9",
+    'gpu_process_memory_usage_bytes{instance="n2",gpu="0",gpu_uuid="C",overflow="true"}': "1x9",
+    f'gpu_process_utilization_ratio{{instance="n1",gpu="0",gpu_uuid="A",{TRAIN},comm="python",pid="1",engine="sm"}}': (
+        "0.5x9"
+    ),
+    **{
+        f'hw_gpu_memory_{what}_bytes{{instance="{instance}",gpu="{gpu}",gpu_uuid="{uuid}"}}': "80x9"
+        for instance, gpu, uuid in (("n1", 0, "A"), ("n1", 1, "B"), ("n2", 0, "C"), ("n2", 1, "D"))
+        for what in ("usage", "limit")
+    },
+    'hw_gpu_utilization_ratio{instance="n1",gpu="0",gpu_uuid="A",task="general"}': "0.9x9",
+    'hw_gpu_utilization_ratio{instance="n2",gpu="1",gpu_uuid="D",task="general"}': "0x9",
+    f'gpu_allocation_info{{instance="n1",gpu="0",gpu_uuid="A",{TRAIN},container="c",label_app="llm"}}': "1x9",
+    f'gpu_allocation_info{{instance="n2",gpu="1",gpu_uuid="D",{OTHER},container="c"}}': "1x9",
+    f'gpu_allocation_info{{instance="n3",gpu="0",gpu_uuid="E",{OTHER},container="c"}}': "1x9",
+    f'rdma_send_bytes_total{{instance="n1",device="m0",qp="5",peer_gid="g2",{TRAIN},comm="python",pid="1"}}': "0+60x9",
+}
+"""GPUs A to D as NVML knows them; of n3 NVML tells nothing, so nobody can say that E is idle."""
+
+PID = 'instance="n1",comm="python",pid="1",device="m0"'
+PORT = 'instance="n1",device="m0",port="1"'
+RDMA = {
+    f'rdma_qp_info{{{PID},qp="5",state="RTS",local_gid="g1",peer_gid="g2"}}': "1x9",
+    f'rdma_qp_info{{{PID},qp="6",state="RTS",local_gid="g1",peer_gid="g2"}}': "1x9",
+    f'rdma_qp_info{{{PID},qp="7",state="ERR",local_gid="g1",peer_gid="g3"}}': "1x9",
+    f'rdma_send_bytes_total{{{PID},qp="5",peer_gid="g2",opcode="SEND"}}': "0+60x9",
+    f'rdma_send_bytes_total{{{PID},qp="5",peer_gid="g2",opcode="RDMA_WRITE"}}': "0+120x9",
+    f'rdma_send_bytes_total{{{PID},qp="6",peer_gid="g2",opcode="SEND"}}': "0+60x9",
+    f'rdma_send_bytes_total{{{PID},qp="4",peer_gid="g2",opcode="SEND"}}': "0+600x9",
+    f'rdma_work_request_latency_seconds_sum{{{PID},opcode="SEND"}}': "0+6x9",
+    f'rdma_work_request_latency_seconds_count{{{PID},opcode="SEND"}}': "0+60x9",
+    f'rdma_port_hw_counter_total{{{PORT},group="counters",counter="port_xmit_data"}}': "0+6000x9",
+    f'rdma_port_hw_counter_total{{{PORT},group="counters",counter="symbol_error"}}': "0+60x9",
+    f"rdma_link_speed_bytes_per_second{{{PORT}}}": "400x9",
+}
+"""Queue pair 4 has gone: what it sent is in no row of those that are there."""
+
+POD, JOB, ALONE, FOLDED = (
+    {"namespace": "ml", "pod": "train-0"},
+    {"slurm_job_id": "7"},
+    {"command": "bash @ n2"},
+    {"command": "(folded) @ n2"},
+)
+PAIR = {"instance": "n1", "device": "m0", "local_gid": "g1"}
+EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
+    ("jobs", "Jobs", "GPUs"): [(POD, 2), (JOB, 1), (ALONE, 1), (FOLDED, 1)],
+    ("jobs", "Jobs", "Memory (NVML)"): [(POD, 60), (JOB, 10), (ALONE, 5), (FOLDED, 1)],
+    ("jobs", "Jobs", "SMs"): [(POD, 0.5)],
+    ("jobs", "Jobs", "RDMA"): [(POD, 1)],
+    ("jobs", "Use of the GPUs a job is on", ""): [(POD, 0.25)],
+    ("jobs", "Shares of each GPU", "Memory"): [
+        ({**POD, "instance": "n1", "gpu": "0", "gpu_uuid": "A"}, 0.5),
+        ({**POD, "instance": "n1", "gpu": "1", "gpu_uuid": "B"}, 0.25),
+        ({**JOB, "instance": "n2", "gpu": "0", "gpu_uuid": "C"}, 0.125),
+        ({**ALONE, "instance": "n2", "gpu": "0", "gpu_uuid": "C"}, 0.0625),
+        ({**FOLDED, "instance": "n2", "gpu": "0", "gpu_uuid": "C"}, 0.0125),
+    ],
+    ("jobs", "GPUs idle", ""): [({}, 1)],
+    ("jobs", "Idle allocations", "Idle"): [
+        (
+            {"namespace": "ml", "pod": "sleeper", "container": "c", "instance": "n2", "gpu": "1", "gpu_uuid": "D"},
+            1,
+        )
+    ],
+    ("jobs", "Use of the GPUs given", ""): [
+        ({**POD, "container": "c"}, 0.9),
+        ({"namespace": "ml", "pod": "sleeper", "container": "c"}, 0),
+    ],
+    ("jobs", "Device memory by pod label", ""): [({"label_app": "llm"}, 60)],
+    ("jobs", "GPUs by pod label", ""): [({"label_app": "llm"}, 1), ({}, 2)],
+    ("rdma", "Who talks to whom", "Bytes"): [({**PAIR, "peer_gid": "g2"}, 4)],
+    ("rdma", "Who talks to whom", "Latency"): [({**PAIR, "peer_gid": gid}, 0.1) for gid in ("g2", "g3")],
+    ("rdma", "Who talks to whom", "Queue pairs"): [
+        ({**PAIR, "peer_gid": "g2"}, 2),
+        ({**PAIR, "peer_gid": "g3"}, 1),
+    ],
+    ("rdma", "Sent over link speed", ""): [({"instance": "n1", "device": "m0", "port": "1"}, 0.25)],
+    ("rdma", "Link errors", ""): [({"instance": "n1", "device": "m0", "port": "1", "counter": "symbol_error"}, 1)],
+    ("rdma", "Queue pairs in error", ""): [({}, 1)],
+    ("rdma", "Whose a GID is", "Queue pairs"): [({"local_gid": "g1", "instance": "n1", "device": "m0"}, 3)],
+}
+
+
+def query(stem: str, title: str, column: str) -> str:
+    """The first query of a panel, or a table's of that column, with all of every variable chosen."""
+    board: dict[str, Any] = json.loads((HERE / f"{stem}.json").read_text())
+    (expr, *_) = (
+        target["expr"]
+        for panel in board["panels"]
+        if panel["title"] == title
+        for target in panel.get("targets") or []
+        if column in ("", target["legendFormat"])
+    )
+    everything = re.sub(r'=~"\$\w+"', '=~".*"', expr)
+    return everything.replace("$__rate_interval", "5m").replace("$pod_label", "label_app")
+
+
+@needs_promtool
+@pytest.mark.parametrize(("stem", "title", "column"), EXPECTED)
+def test_joined(stem: str, title: str, column: str, tmp_path: Path) -> None:
+    """The panel has exactly the rows and values that the cluster has."""
+    series = JOBS if stem == "jobs" else RDMA
+    expected = [
+        {"labels": "{" + ", ".join(f'{key}="{value}"' for key, value in labels.items()) + "}", "value": value}
+        for labels, value in EXPECTED[stem, title, column]
+    ]
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {"series": name.replace("{", '{job="accel-exporter",', 1), "values": values}
+            for name, values in series.items()
+        ],
+        "promql_expr_test": [{"expr": query(stem, title, column), "eval_time": "9m", "exp_samples": expected}],
+    }
+    file = tmp_path / "panel.test.yaml"
+    file.write_text(yaml.safe_dump({"tests": [test]}))
+    checked = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
