@@ -1,4 +1,4 @@
-"""What probing verbs costs a program that polls without pause: without the exporter, in windows, and all the time."""
+"""What probing verbs costs: each post and completion, and a program that polls without pause."""
 
 from __future__ import annotations
 
@@ -9,20 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from bench.result import Result
+from exporter.bpf.libbpf import run_time_statistics
 from tests.bpf.verbs_node import Job, attached, build_standins, observe
 
 SECONDS = 20.0
 """Two windows' intervals."""
+REQUESTS = 5000
+NEVER = {"poll_window_seconds": 0.01, "poll_interval_seconds": 1000.0}
+POST_BUDGET_NS = 2000
 
 
 def run() -> list[Result]:
     """Takes about a minute."""
     build_standins()
+    post, both = _run_time(**NEVER), _run_time()
     without, _ = _polls(nullcontext(), 1_000_000)
     windows, share = _polls(observe(poll_window_seconds=0.1, poll_interval_seconds=10.0), 1_000_000)
     always, _ = _polls(observe(), 20_000)
     by = "empty polls in a second of the program's CPU time"
+    clock = f"mean of {REQUESTS}, by the kernel's clock"
     return [
+        Result(
+            "programs run at a post_send of one request", post, "ns", POST_BUDGET_NS, f"its return included; {clock}"
+        ),
+        Result("programs run at a poll_cq that returns its completion", both - post, "ns", None, clock),
         Result("polls without the exporter", without, "/s", None, by),
         Result("polls with windows of 0.1 s in 10 s", windows, "/s", None, f"poll_cq probed {share:.1%} of the time"),
         Result("time lost to windows", (1 - windows / without) * 100, "%", 5, "of a thread that only polls"),
@@ -30,6 +40,22 @@ def run() -> list[Result]:
             "polls while always probed", always, "/s", None, "--collector.verbs.poll-window-seconds as its interval"
         ),
     ]
+
+
+def _run_time(**settings: float) -> float:
+    """Nanoseconds in BPF programs for a request that is posted, completed and polled for."""
+    with observe(**settings) as observed, Job() as job:
+        attached(observed, job)
+        job.post(0, 1)  # what is met for the first time costs more
+        statistics = run_time_statistics()
+        before = observed.value("accel_exporter_probe_run_seconds_total") or 0
+        for _ in range(REQUESTS):
+            job.post(0, 1)
+            job.step("complete", 0, 1, 0)
+            job.step("poll", 1)
+        after = observed.value("accel_exporter_probe_run_seconds_total")
+        statistics.close()
+        return float(after - before) / REQUESTS * 1e9
 
 
 def _polls(exporter: AbstractContextManager[Any], at_once: int) -> tuple[float, float]:
