@@ -16,14 +16,15 @@ FAULTS = Metric(
 )
 FAULT_LAST = Metric(
     "node.fault.last_timestamp",
-    "Unix time of the newest such fault, also of one from before the exporter started.",
+    "Unix time of the newest such fault, also of one from before the exporter started; of a state that lasts (an "
+    "alarm, a drive that is dead), of the last look at it.",
     Kind.GAUGE,
     "s",
     labels=_FAULT,
 )
 FAULTS_REPLAYED = Metric(
     "node.fault.replayed",
-    "Faults that the kernel log already held when the exporter started: not in the counter.",
+    "Faults that were there when the exporter started, in the kernel log or as a state that lasts: not in the counter.",
     Kind.GAUGE,
     labels=_FAULT,
 )

@@ -17,7 +17,9 @@ theirs. Xids are counted here too, by the category of their code ([xid.md](xid.m
 categories of theirs are no rows: `gpu_memory`, `information` and `unknown`.
 
 A counter of the hardware that was above 0 before the exporter started is no fault: it is in the counter's own metric.
-What the kernel log already held at the start is in `node_fault_replayed`, with its time, and pages nobody.
+What the kernel log already held at the start is in `node_fault_replayed`, with its time, and pages nobody anew. A state
+that is bad at the start (an alarm, a dead drive) is there too. Its alert fires as long as the state lasts; a restart of
+the exporter neither counts it again nor resolves the alert, unless it takes more than five minutes.
 `node_fault_source_available` is 0 for a source that this node does not have: nothing is known of its faults then.
 """
 RECORDED = """

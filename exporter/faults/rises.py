@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exporter.faults import categories as rows
 from exporter.faults import metrics
@@ -17,8 +17,9 @@ from exporter.nvml import metrics as gpu
 class Rise:
     """A value that only rises when something is wrong; `component` names the labels that say what failed.
 
-    `only` are labels that the sample has to have. A state with a `least` is bad below it, and a fault only if it was
-    good before. `alert` looks at the metric itself; without it one looks at node_fault_last_timestamp_seconds.
+    `only` are labels that the sample has to have. A state is bad above 0, one with a `least` below that. One that may
+    be bad for ever where nothing is used (`unused`) is a fault only after it was good. `alert` looks at the metric
+    itself; without it one looks at node_fault_last_timestamp_seconds.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Rise:
     component: tuple[str, ...]
     only: tuple[tuple[str, str], ...] = ()
     least: int | None = None
+    unused: bool = False
     alert: str = ""
 
 
@@ -74,7 +76,7 @@ RISES: tuple[Rise, ...] = (
     Rise(
         "nvme_not_live",
         rows.SSD,
-        "an NVMe drive's controller was live and is resetting, dead or being removed",
+        "an NVMe drive's controller is not live: it is resetting, dead or being removed",
         "see the kernel log beside it; drain the node and replace the drive when it stays so",
         metrics.NVME_LIVE,
         ("device",),
@@ -104,6 +106,7 @@ RISES: tuple[Rise, ...] = (
         rdma.STATE,
         _PORT,
         least=4,
+        unused=True,
         alert="RdmaLinkDown",
     ),
     Rise(
@@ -180,14 +183,15 @@ RISES: tuple[Rise, ...] = (
 
 
 class Rises:
-    """Remembers what was last seen. A counter's first value is from before and no fault; a bad state is one at once."""
+    """Remembers what was last seen: what was there at the first look was there before, and does not count as new."""
 
     def __init__(self, tell: Callable[[Fault, int], None]) -> None:
         self._tell = tell
         self._last: dict[tuple[str, str], float] = {}
+        self._lasting: set[tuple[str, str]] = set()
 
     def see(self, samples: Iterable[Sample], now: float) -> None:
-        """`now` is wall time in seconds. A counter that fell began anew, and what it shows came since."""
+        """`now` is wall time in seconds. A bad state that lasts is told at each look, 0 times: it is still there."""
         by_metric: dict[Metric, list[Rise]] = {}
         for rise in RISES:
             by_metric.setdefault(rise.metric, []).append(rise)
@@ -198,13 +202,26 @@ class Rises:
 
     def _compare(self, rise: Rise, sample: Sample, now: float) -> None:
         assert isinstance(sample.value, int | float)
-        component = " ".join(part for name in rise.component if (part := sample.labels.get(name, "")))
-        key, value = (rise.name, component), sample.value
-        counter = sample.metric.kind is Kind.COUNTER
-        if rise.least is not None:
-            value = int(value < rise.least)
-        before = self._last.get(key, value if counter or rise.least is not None else 0)
-        self._last[key] = value
-        risen = value if counter and value < before else value - before
-        if risen > 0:
-            self._tell(Fault(rise.category, component or "unknown", rise.name, now), int(risen) if counter else 1)
+        component = " ".join(part for name in rise.component if (part := sample.labels.get(name, ""))) or "unknown"
+        value = sample.value if rise.least is None else int(sample.value < rise.least)
+        before = self._last.get((rise.name, component))
+        self._last[rise.name, component] = value
+        fault = Fault(rise.category, component, rise.name, now)
+        if sample.metric.kind is Kind.COUNTER:
+            if before is not None and (risen := value if value < before else value - before):
+                self._tell(fault, int(risen))
+        else:
+            self._state(rise, fault, before, value)
+
+    def _state(self, rise: Rise, fault: Fault, before: float | None, value: float) -> None:
+        key = (rise.name, fault.component)
+        if not value:
+            self._lasting.discard(key)
+        elif before is None and not rise.unused:
+            self._lasting.add(key)
+            self._tell(replace(fault, replayed=True), 1)
+        elif before is not None and value > before:
+            self._lasting.add(key)
+            self._tell(fault, 1)
+        elif key in self._lasting:
+            self._tell(fault, 0)

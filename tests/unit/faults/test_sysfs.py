@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -164,27 +164,43 @@ def counter(value: int, labels: Labels | None = None) -> Sample:
     return metrics.AER.sample(value, {"pci_bus_id": GPU, "type": "fatal", **(labels or {})})
 
 
-def seen(*rounds: list[Sample]) -> Iterator[tuple[str, str, int]]:
-    """What is told of the samples of each round."""
-    told: list[tuple[Fault, int]] = []
-    rises = Rises(lambda fault, times: told.append((fault, times)))
+def told(*rounds: list[Sample]) -> list[tuple[str, str, int, bool]]:
+    """What is told of the samples of each round: signal, component, how often, and whether from before."""
+    faults: list[tuple[str, str, int, bool]] = []
+    rises = Rises(lambda it, times: faults.append((it.signal, it.component, times, it.replayed)))
     for number, samples in enumerate(rounds):
         rises.see(samples, float(number))
-    return ((fault.signal, fault.component, times) for fault, times in told)
+    return faults
+
+
+def seen(*rounds: list[Sample]) -> list[tuple[str, str, int]]:
+    """What counts as new of it."""
+    return [(signal, component, times) for signal, component, times, before in told(*rounds) if times and not before]
 
 
 def test_rises() -> None:
     """A counter's rise is so many faults; its first value is from before, and one that fell began anew."""
-    assert [("pcie_fatal", GPU, 2)] == list(seen([counter(5)], [counter(5)], [counter(7)], [counter(7)]))
-    assert [("pcie_fatal", GPU, 1)] == list(seen([counter(5)], [counter(1)]))
-    assert [] == list(seen([counter(1, {"type": "correctable"})], [counter(9, {"type": "correctable"})]))
+    assert [("pcie_fatal", GPU, 2)] == seen([counter(5)], [counter(5)], [counter(7)], [counter(7)])
+    assert [("pcie_fatal", GPU, 1)] == seen([counter(5)], [counter(1)])
+    assert [] == seen([counter(1, {"type": "correctable"})], [counter(9, {"type": "correctable"})])
 
 
 def test_alarms() -> None:
-    """A bad state is a fault at once, and again only after it was good."""
+    """A bad state is a fault when it comes, and again only after it was good."""
     on, off = (metrics.ALARM.sample(value, {"chip": "psu", "sensor": "inlet"}) for value in (1, 0))
 
-    assert [("sensor_alarm", "psu inlet", 1)] * 2 == list(seen([on], [on], [off], [on]))
+    assert [("sensor_alarm", "psu inlet", 1)] * 2 == seen([off], [on], [on], [off], [off], [on])
+
+
+def test_a_state_that_lasts() -> None:
+    """One that was bad at the first look is not new, as after a restart; while it lasts it keeps being told."""
+    on, off = (metrics.ALARM.sample(value, {"chip": "psu", "sensor": "inlet"}) for value in (1, 0))
+    dead = metrics.NVME_LIVE.sample(0, {"device": "nvme0", "state": "dead"})
+    alarm = ("sensor_alarm", "psu inlet")
+
+    assert [(*alarm, 1, True), (*alarm, 0, False)] == told([on], [on], [off], [off])
+    assert [(*alarm, 1, False), (*alarm, 0, False)] == told([off], [on], [on], [off], [off])
+    assert [("nvme_not_live", "nvme0", 1, True), ("nvme_not_live", "nvme0", 0, False)] == told([dead], [dead])
 
 
 def test_links() -> None:
@@ -193,8 +209,9 @@ def test_links() -> None:
         rdma.STATE.sample(it, {"device": name, "port": "1"}) for it, name in ((4, "a"), (1, "a"), (1, "b"))
     )
 
-    told = list(seen([up, never], [down, never], [down, never], [up, never], [down, never]))
-    assert [("rdma_link_down", "a 1", 1)] * 2 == told
+    looks = ([up, never], [down, never], [down, never], [up, never], [down, never])
+    assert [("rdma_link_down", "a 1", 1)] * 2 == seen(*looks)
+    assert {"a 1"} == {component for _, component, *_ in told(*looks)}
 
 
 def test_ledger_is_bounded() -> None:
