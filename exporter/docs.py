@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import re
 import sys
@@ -44,6 +45,25 @@ _ALERT_FILES = {
     "custom": "Probes of your own",
     "exporter": "The exporter itself",
 }
+_DASHBOARDS_HEAD = """
+The files of [dashboards/](../dashboards), for Grafana 11 and newer. Import one by hand (*Dashboards, New, Import*), let
+[the composition](quick-start.md#grafana) provision them, or set `dashboards.enabled` of the [chart](deployment.md). The
+data source, the job and the instances are chosen at the top of each. Every panel has a description: the *i* in its
+corner. Where one stays empty: [why is a metric absent?](faq.md#why-is-a-metric-absent)
+
+The pictures are drawn from the answers of a Prometheus that scraped the [demo](quick-start.md) or a stand-in of the
+hardware, laid out as the dashboard says. They are not screenshots of Grafana.
+"""
+_QUESTIONS = {
+    "fleet": "What needs attention now, and on which node?",
+    "node": "What does this node do, and is it well?",
+    "jobs": "Who uses what, and do they use what they were given?",
+    "cuda": "What does a process do with its GPU: memory, launches, copies, waits, errors?",
+    "gpu": "Are the GPUs busy, hot, throttled or broken, and whose are they?",
+    "nccl": "Which rank is late, behind or missing?",
+    "rdma": "Is the network lossless and quick, and between whom is it not?",
+    "exporter": "Does the exporter see everything, and what does that cost?",
+}
 _CONVERSIONS: Mapping[Callable[[Number], Number], str] = {
     field.mib: "/ 2^20, rounded down",
     field.from_mib: "× 2^20",
@@ -57,6 +77,7 @@ the others. "Made of" names the reading of NVML and what is done to it; what NVM
 [coming-from-dcgm-exporter.md](coming-from-dcgm-exporter.md) tells the rest.
 """
 _NOTICE = "<!-- Written by `make docs` from the declarations in exporter/; do not edit. -->"
+_ROOT = Path(__file__).parents[1]
 _XID_HEAD = """
 An Xid is a number by which NVIDIA's driver tells of a fault, in the kernel log and to NVML; an SXid is an NVSwitch's.
 Both are read: the log's line decides, NVML's event counts where the log has none within 5 s. Lines that a process wrote
@@ -166,18 +187,42 @@ def fault_page() -> str:
 
 def alerts() -> str:
     """Every alert with its severity, how long it waits, what it means and its runbook; needs a checkout."""
-    rules = Path(__file__).parents[1] / "alerts"
     parts = [_NOTICE, "# Alerts", _ALERTS_HEAD.strip()]
     for stem, title in _ALERT_FILES.items():
-        groups = yaml.safe_load((rules / f"{stem}.yaml").read_text())["groups"]
+        groups = yaml.safe_load((_ROOT / "alerts" / f"{stem}.yaml").read_text())["groups"]
         rows = [_alert_row(rule) for group in groups for rule in group["rules"] if "alert" in rule]
         parts += [f"## {title}", f"`alerts/{stem}.yaml`", _table(("alert", "severity", "for", "meaning"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
+def dashboards() -> str:
+    """Every dashboard with the question it answers, its panels, and its picture if there is one; needs a checkout."""
+    found = {path.stem: path for path in (_ROOT / "dashboards").glob("*.json")}
+    parts = [_NOTICE, "# Dashboards", _DASHBOARDS_HEAD.strip()]
+    for stem in sorted(found, key=lambda stem: ([*_QUESTIONS, stem].index(stem), stem)):
+        board = json.loads(found[stem].read_text())
+        parts += [f"## {board['title']}", f"*{_QUESTIONS.get(stem, '')}* {board['description']}".removeprefix("** ")]
+        if (_ROOT / "docs" / (image := f"images/dashboard-{stem}.png")).exists():
+            parts.append(f"![The dashboard {board['title']}]({image})")
+        parts += [_table(("row", "panels"), _rows(board["panels"])), f"File: `dashboards/{stem}.json`."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rows(panels: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+    rows: dict[str, list[str]] = {}
+    row = ""
+    for panel in panels:
+        if panel["type"] == "row":
+            row = panel["title"]
+            rows[row] = [inner["title"] for inner in panel.get("panels", ())]
+        else:
+            rows.setdefault(row, []).append(panel["title"])
+    return ((row, ", ".join(titles)) for row, titles in rows.items())
+
+
 def _alert_row(rule: Mapping[str, Any]) -> tuple[str, ...]:
     runbook = Path(rule["annotations"]["runbook_url"])
-    text = (Path(__file__).parents[1] / runbook).read_text()
+    text = (_ROOT / runbook).read_text()
     [meaning] = re.findall(r"^## Meaning\n\n(.+?)(?:\n\n|\n- )", text, re.DOTALL | re.MULTILINE)
     meaning = re.sub(r"\]\((\.\./)?", lambda link: "](" if link[1] else "](runbooks/", " ".join(meaning.split()))
     return f"[{rule['alert']}](runbooks/{runbook.name})", rule["labels"]["severity"], rule.get("for", ""), meaning
@@ -213,6 +258,7 @@ PAGES = {
     "dcgm-fields": dcgm_fields,
     "faults": fault_page,
     "alerts": alerts,
+    "dashboards": dashboards,
 }
 
 
