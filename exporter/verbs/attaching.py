@@ -36,6 +36,7 @@ _MOST_LEARNT = 16
 _MOST_LINES = 1 << 16
 _MOST_USERS = 1 << 14
 _VERBS = "libibverbs"
+_CREATE = "create_qp_ex"
 _ALLOC_PD = "ibv_alloc_pd"
 """The first thing that a program asks a context for."""
 
@@ -43,13 +44,15 @@ log = logging.getLogger(__name__)
 
 
 def table(types: Btf) -> dict[str, list[Hook]]:
-    """What runs at which function, poll_cq apart: libibverbs' own, and every version of a provider's post_send
-    and post_recv."""
+    """What runs at which function, poll_cq apart: libibverbs' own, and every version of a provider's post_send,
+    post_recv and create_qp_ex (ibv_create_qp_ex is inline)."""
     post = [Hook("post_send_enter"), Hook("post_send_return", returns=True)]
     receive = [Hook("post_recv_enter"), Hook("post_recv_return", returns=True)]
     own = {symbol: [*hooks, Hook("live_enter")] for symbol, hooks in control.hooks(types).items()}
     own[_ALLOC_PD] = [Hook("live_enter", cookie=1)]
-    return own | dict.fromkeys(names("post_send"), post) | dict.fromkeys(names("post_recv"), receive)
+    created = control.hooks_of(types, "create_qp")
+    per_op = {"post_send": post, "post_recv": receive, _CREATE: created}
+    return own | {name: hooks for op, hooks in per_op.items() for name in names(op)}
 
 
 def names(op: str) -> list[str]:
@@ -201,7 +204,7 @@ class Attaching:
         """Probes the functions that are not probed yet, for all the processes that use the provider."""
         known = {(name.partition("#")[0], it.offset) for part in provider.parts for name, it in part.functions.items()}
         functions: dict[str, Function] = {}
-        for op in live.POINTERS:
+        for op in (*live.POINTERS, _CREATE):
             new = [it for it in found.functions.get(op, ()) if (op, it.offset) not in known]
             free = names(op)[sum(its == op for its, _ in known) :]
             functions |= {name: replace(it, name=name) for name, it in zip(free, new, strict=False)}

@@ -109,11 +109,12 @@ def test_all_are_signaled(observed: Observed) -> None:
         assert 1 == counted(observed, LATENCY, job, opcode="RDMA_WRITE")
 
 
-def test_order_alone_tells_from_creation_on(observed: Observed) -> None:
-    """Requests with one wr_id are told apart by order, on a queue pair that was seen made."""
+@pytest.mark.parametrize("extended", [False, True])
+def test_order_alone_tells_from_creation_on(observed: Observed, extended: bool) -> None:
+    """Requests with one wr_id are told apart by order, on a queue pair that was seen made, whoever made it."""
     with attached(observed, Job()) as job:
         before = observed.value(UNMATCHED)
-        job.create()
+        assert job.create(extended=extended) >= 200
         job.connect()
         job.post(8, 5, opcode=SEND, same=1)
         job.step("sleep", 20_000)

@@ -150,6 +150,20 @@ def test_no_shared_trace_without_a_number(what: str) -> None:
     assert ("rdma RECV", False) == (span.name, span.attributes["rdma.trace_shared"])
 
 
+def test_threads_that_post_at_once_end_the_numbers() -> None:
+    """Which of two calls at once was first is not known: neither has a number, nor what follows on the queue pair."""
+    with two_ends() as (observed, sender, receiver):
+        join(sender, receiver)
+        receiver.step("receive", 8, 2, -1)
+        transfer(sender, receiver, (SEND,))
+        sender.step("together")
+        sender.step("complete", 2, 0)
+        assert 2 == sender.step("poll", 2)
+        transfer(sender, receiver, (SEND,))
+        sent = told(observed, sender, 4)
+    assert [True, False, False, False] == [it.attributes["rdma.trace_shared"] for it in sent]
+
+
 def test_receives_leave_room_for_others() -> None:
     """Receives, which wait for long as a rule, take half of the spans at most."""
     build_standins()

@@ -71,9 +71,9 @@ class Job:
         """A chain of so many requests of so many segments of so many bytes, each `every`-th and the last signaled."""
         return self.step("post", qp, count, opcode, segments, size, every, same)
 
-    def create(self, qp: int = 8, *, all_signaled: bool = False, kind: int = RC) -> int:
-        """A queue pair that libibverbs makes, in a place from 8 to 15; its number."""
-        return self.step("create", qp, int(all_signaled), kind)
+    def create(self, qp: int = 8, *, all_signaled: bool = False, kind: int = RC, extended: bool = False) -> int:
+        """A queue pair that libibverbs makes, in a place from 8 to 15, or create_qp_ex of the provider; its number."""
+        return self.step("create", qp, int(all_signaled), kind, int(extended))
 
     def connect(
         self, qp: int = 8, *, peer: int = 5, gid: int = 2, own: int = 1, sends_from: int = 0, receives_from: int = 0
@@ -94,12 +94,14 @@ class Job:
 
 def attached(observed: Observed, job: Job) -> Job:
     """The job, once its provider is probed: poll_cq too if it is its time."""
-    provider = str(PROVIDER)
+    provider, settings = str(PROVIDER), observed.cuda._node.settings
+    always = settings["poll-window-seconds"] == settings["poll-interval-seconds"]
 
     def ready() -> bool:
         own = observed.values("accel_exporter_probe_attached", library=provider)
         calls = observed.values("accel_exporter_probe_attached", symbol="ibv_create_qp")
-        return bool(own and calls) and all((own | calls).values()) and job.pid in observed.cuda._ledger
+        polled = not always or any(observed.values("rdma_poll_cq_sampled_ratio").values())
+        return polled and bool(own and calls) and all((own | calls).values()) and job.pid in observed.cuda._ledger
 
     eventually(ready, "attached")
     return job

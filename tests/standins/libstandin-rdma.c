@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <infiniband/verbs.h>
 
 struct verbs_context_ops;
@@ -29,6 +30,7 @@ static struct ibv_wc arrivals[ROOM];
 static unsigned arrived, taken;
 static unsigned next_number = 200;
 static int refuse_after = -1;
+static unsigned delay;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int unused(void)
@@ -49,6 +51,8 @@ static __attribute__((noinline)) int standin_post_send(struct ibv_qp *qp, struct
 {
 	int error = 0;
 
+	if (delay)
+		usleep(delay);
 	pthread_mutex_lock(&lock);
 	for (; wr; wr = wr->next) {
 		struct request *request = &queue[posted % ROOM];
@@ -128,6 +132,14 @@ static struct ibv_qp *standin_create_qp(struct ibv_pd *pd, struct ibv_qp_init_at
 	return qp;
 }
 
+static struct ibv_qp *standin_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attributes)
+{
+	struct ibv_qp *qp = standin_create_qp(attributes->pd, (struct ibv_qp_init_attr *)attributes);
+
+	(void)context;
+	return qp;
+}
+
 static int standin_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask)
 {
 	if (mask & IBV_QP_STATE && attributes->qp_state == IBV_QPS_RESET)
@@ -173,6 +185,12 @@ void standin_refuse_after(int count)
 	refuse_after = count;
 }
 
+/* Calls of post_send take so many microseconds. */
+void standin_delay(unsigned microseconds)
+{
+	delay = microseconds;
+}
+
 /* The number of the next QP; later ones count on. */
 void standin_next_number(unsigned number)
 {
@@ -189,7 +207,7 @@ static void *const members[MEMBERS] = {
 	MANDATORY(5),
 	MANDATORY(15),
 	[AT(19)] = (void *)standin_create_qp,
-	MANDATORY(20),
+	[AT(20)] = (void *)standin_create_qp_ex,
 	MANDATORY(26),
 	MANDATORY(28),
 	MANDATORY(31),
@@ -230,6 +248,8 @@ struct ibv_context *standin_open(void)
 	struct verbs_context *context = (void *)memory;
 
 	context->priv = (void *)(memory + CONTEXT_AT);
+	context->sz = sizeof(*context);
+	context->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
 	context->context.device = &device;
 	verbs_set_ops(context, (const void *)table);
 	return &context->context;

@@ -18,6 +18,7 @@ static void (*complete)(unsigned, int);
 static void (*refuse_after)(int);
 static void (*arrive)(unsigned, unsigned);
 static void (*next_number)(unsigned);
+static void (*delay)(unsigned);
 static struct ibv_qp before[BEFORE]; /* made without a call that could be seen */
 static struct ibv_qp *qps[QPS];
 static struct ibv_cq cq;
@@ -60,14 +61,16 @@ static int receive(int qp, int count, int first)
 	return ibv_post_recv(qps[qp], wrs, &bad);
 }
 
-/* Makes a QP in this place; its number, -1 if that failed. */
-static int create(int qp, int all, int type)
+/* Makes a QP in this place, by the extended call or the plain one; its number, -1 if that failed. */
+static int create(int qp, int all, int type, int extended)
 {
-	struct ibv_qp_init_attr attributes = {
+	struct ibv_qp_init_attr_ex attributes = {
 		.send_cq = &cq, .recv_cq = &cq, .qp_type = type, .sq_sig_all = all,
-		.cap = {.max_send_wr = 64, .max_recv_wr = 64}};
+		.cap = {.max_send_wr = 64, .max_recv_wr = 64},
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS, .pd = &pd};
 
-	qps[qp] = ibv_create_qp(&pd, &attributes);
+	qps[qp] = extended ? ibv_create_qp_ex(pd.context, &attributes)
+			   : ibv_create_qp(&pd, (struct ibv_qp_init_attr *)&attributes);
 	return qps[qp] ? (int)qps[qp]->qp_num : -1;
 }
 
@@ -107,12 +110,37 @@ static int churn(int count, int requests)
 	int bad = 0;
 
 	for (int i = 0; i < count; i++) {
-		bad |= create(BEFORE, 0, IBV_QPT_RC) < 0 || join(BEFORE, IBV_MTU_1024, 5, 2, 1, 0, 0) ||
+		bad |= create(BEFORE, 0, IBV_QPT_RC, 0) < 0 || join(BEFORE, IBV_MTU_1024, 5, 2, 1, 0, 0) ||
 		       post(BEFORE, requests, IBV_WR_SEND, 1, 10, 1, 0) || receive(BEFORE, 1, 0);
 		complete(requests, 0);
 		bad |= poll_once(requests) != requests || ibv_destroy_qp(qps[BEFORE]);
 	}
 	return bad;
+}
+
+static void *post_one(void *wr)
+{
+	struct ibv_send_wr *bad;
+
+	ibv_post_send(qps[BEFORE], wr, &bad);
+	return NULL;
+}
+
+/* Two threads post a SEND each on one QP, in calls of 50 ms. */
+static int together(void)
+{
+	static struct ibv_send_wr wrs[2] = {
+		{.wr_id = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED},
+		{.wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}};
+	pthread_t other;
+
+	delay(50000);
+	pthread_create(&other, NULL, post_one, &wrs[0]);
+	usleep(10000);
+	post_one(&wrs[1]);
+	pthread_join(other, NULL);
+	delay(0);
+	return 0;
 }
 
 static volatile int polling;
@@ -220,7 +248,7 @@ static int step(const char *line)
 	if (!strcmp(what, "receive"))
 		return receive(a[0], a[1], a[2]);
 	if (!strcmp(what, "create"))
-		return create(a[0], a[1], a[2]);
+		return create(a[0], a[1], a[2], a[3]);
 	if (!strcmp(what, "connect"))
 		return join(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
 	if (!strcmp(what, "reset"))
@@ -233,6 +261,8 @@ static int step(const char *line)
 		return arrive(qps[a[0]]->qp_num, a[1]), 0;
 	if (!strcmp(what, "churn"))
 		return churn(a[0], a[1]);
+	if (!strcmp(what, "together"))
+		return together();
 	if (!strcmp(what, "compete"))
 		return compete(a[0], a[1], a[2]);
 	if (!strcmp(what, "complete"))
@@ -269,6 +299,7 @@ int main(int count, char **arguments)
 	refuse_after = (void (*)(int))dlsym(provider, "standin_refuse_after");
 	arrive = (void (*)(unsigned, unsigned))dlsym(provider, "standin_arrive");
 	next_number = (void (*)(unsigned))dlsym(provider, "standin_next_number");
+	delay = (void (*)(unsigned))dlsym(provider, "standin_delay");
 	pd.context = cq.context = opened();
 	for (int i = 0; i < BEFORE; i++) {
 		before[i] = (struct ibv_qp){
