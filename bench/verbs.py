@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.result import Result
 from exporter.bpf.libbpf import run_time_statistics
-from tests.bpf.verbs_node import Job, attached, build_standins, observe
+from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, observe
 
 SECONDS = 20.0
 """Two windows' intervals."""
@@ -67,7 +67,7 @@ def _polls(exporter: AbstractContextManager[Any], at_once: int) -> tuple[float, 
         while time.monotonic() < until:
             job.step("idle", at_once)
             polls += at_once
-        share = observed.value("rdma_poll_cq_sampled_ratio") if observed is not None else 0.0
+        share = observed.value("rdma_poll_cq_sampled_ratio", library=str(PROVIDER)) if observed is not None else 0.0
         return polls / (_cpu_seconds(job.pid) - before), share
 
 

@@ -26,14 +26,6 @@ struct walk {
 	__u8 zero[3];
 };
 
-static __always_inline __u64 current_window(void)
-{
-	__u32 zero = 0;
-	__u64 *window = bpf_map_lookup_elem(&windows, &zero);
-
-	return window ? *window : 0;
-}
-
 static __always_inline void count_hit(__u32 hit)
 {
 	__u64 *seen = bpf_map_lookup_elem(&hits, &hit);
@@ -143,8 +135,8 @@ static __always_inline void push(struct walk *walk, struct queue *queue, const s
 	request->opcode = wr->opcode;
 	request->message = message;
 	request->lone = walk->acknowledged && (wr->opcode == OPCODE_WRITE || is_message(wr->opcode)) &&
-			queue->synced && queue->window == current_window() && queue->head == at &&
-			!queue->unsignaled && !wr->next && walk->mtu && bytes <= walk->mtu;
+			queue->synced && queue->head == at && !queue->unsignaled && !wr->next && walk->mtu &&
+			bytes <= walk->mtu;
 	queue->unsignaled = 0;
 	queue->posted_ns = walk->now;
 }
@@ -295,7 +287,7 @@ static __always_inline struct queue *follow(void *map, __u64 *lost, struct walk 
 			return NULL;
 		}
 		queue->created_ns = walk->life.created_ns;
-		queue->window = current_window();
+		queue->window = bpf_ktime_get_ns();
 		queue->synced = walk->life.created_ns && !walk->missed; /* these are its first requests */
 		if (!queue->synced)
 			queue->messages = UNCOUNTED;
@@ -433,6 +425,7 @@ int poll_cq_enter(struct pt_regs *ctx)
 
 	count_hit(hit_poll_cq);
 	call.start_ns = bpf_ktime_get_ns();
+	count_poll(thread, bpf_get_attach_cookie(ctx), call.start_ns);
 	if (bpf_map_update_elem(&poll_flights, &thread, &call, BPF_ANY))
 		add(&poll_flights_lost, 1);
 	return 0;
@@ -479,7 +472,7 @@ static __always_inline bool synchronise(struct queue *queue, __u64 window, __u64
 {
 	__u64 at;
 
-	if (queue->window != window) {
+	if (queue->window < window) {
 		queue->window = window;
 		queue->synced = 0;
 	}
@@ -612,7 +605,7 @@ int poll_cq_return(struct pt_regs *ctx)
 		seen.from.tgid = thread.tgid;
 		seen.at = call->wc;
 		seen.cq = call->cq;
-		seen.window = current_window();
+		seen.window = window_of(bpf_get_attach_cookie(ctx));
 		know_context(thread.tgid, seen.from.context);
 		count_time(thread.tgid, seen.from.context, timed_poll_cq, 0, seen.now - call->start_ns);
 		for (int i = 0; i < MOST_COMPLETIONS && i < completed; i++) {

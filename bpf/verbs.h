@@ -4,6 +4,7 @@
 #pragma once
 #include "verbs_spans.h"
 #include "verbs_live.h"
+#include "verbs_polls.h"
 
 /* What is read of one call; what exceeds it is counted as unread. */
 #define MOST_REQUESTS 64
@@ -82,9 +83,6 @@ struct poll_flight {
 	__u64 start_ns, sp, cq, wc, context;
 };
 MAP(poll_flights, HASH, struct control_thread, struct poll_flight, 8192);
-
-/* Key 0: the number of the window in which poll_cq is observed; the exporter sets it. */
-MAP(windows, ARRAY, __u32, __u64, 1);
 
 /* Calls seen. */
 enum hit { hit_post_send, hit_post_recv, hit_poll_cq };

@@ -73,7 +73,7 @@ struct queue {
 	__u64 head, tail;
 	__u64 quiet; /* the place of the last one posted after a long silence: those before have completed */
 	__u64 posted_ns;
-	__u64 window;	  /* in which `head` is valid */
+	__u64 window;	  /* a time from which on `head` is valid, while every call of poll_cq is observed */
 	__u64 created_ns; /* of the QP: another one may have its number and address */
 	__u64
 	    messages; /* posted since then that the peer receives, or has sent; UNCOUNTED: some were missed */

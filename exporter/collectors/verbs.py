@@ -28,7 +28,7 @@ from exporter.verbs.peers import Peers
 from exporter.verbs.posted import Sums, Told
 from exporter.verbs.samples import Ends, bytes_by_port, samples
 from exporter.verbs.spans import span_of
-from exporter.verbs.windows import Windows
+from exporter.verbs.windows import Windows, polls_allowed
 
 METRICS: tuple[Metric, ...] = tuple(
     value for part in (metrics, control_samples) for value in vars(part).values() if isinstance(value, Metric)
@@ -38,14 +38,18 @@ FLAGS = (
     Flag(
         "poll-window-seconds",
         0.1,
-        "For how long poll_cq is probed at a time; equal to the interval: always, which costs programs that poll "
-        "without pause most of their speed.",
+        "For how long poll_cq is probed at a time where it is called often; equal to the interval: always, which costs "
+        "programs that poll without pause most of their speed.",
     ),
-    Flag("poll-interval-seconds", 10.0, "How often poll_cq is probed."),
+    Flag(
+        "poll-interval-seconds", 10.0, "How often poll_cq is probed where it is called often; elsewhere it is always."
+    ),
     Flag("span-seconds", 0.01, "Work requests that took this long or longer, and failed ones, become spans."),
     Flag("spans-per-second", 100, "Spans at most; what exceeds it is counted."),
     Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
 )
+_STREAMS = frozenset({"verbs_spans", "qp_ends", "live_contexts", "poll_busy"})
+"""Ring buffers, whose losses their readers count."""
 _HITS = ("post_send", "post_recv", "poll_cq")
 """By enum hit of bpf/verbs.h."""
 _MISSED = ("requests_unread", "bytes_unread", "failures_unread", "posted_lost", "contexts_lost", "post_flights_lost")
@@ -57,7 +61,7 @@ def create(node: Node) -> Verbs:
 
 
 class Verbs:
-    """The probes of bpf/verbs.bpf.c: on libibverbs and post_send all the time, on poll_cq in windows."""
+    """The probes of bpf/verbs.bpf.c: on libibverbs and post_send all the time, on poll_cq as it can be borne."""
 
     name = "verbs"
 
@@ -72,7 +76,7 @@ class Verbs:
             raise Unavailable(problem)
         try:
             entries = _entries(settings["queue-pairs"])
-            self._object = Object(object_path(self.name), constants=_constants(settings), entries=entries)
+            self._object = Object(object_path(self.name), constants=self._constants(), entries=entries)
         except BpfError as error:
             raise Unavailable(f"the RDMA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._timed = self._object.types.enum("timed")
@@ -110,8 +114,7 @@ class Verbs:
     def collect(self) -> Iterator[Sample]:
         yield from self._limit.apply(self._of_processes())
         yield from self._probes.collect()
-        if (ratio := self._windows.ratio()) is not None:
-            yield metrics.SAMPLED.sample(ratio)
+        yield from self._windows.collect()
         yield from self._events.collect()
         yield from self._losses()
 
@@ -167,6 +170,17 @@ class Verbs:
         counted = self._object.globals()
         return tuple(counted[name] for name in _MISSED)
 
+    def _constants(self) -> dict[str, int]:
+        settings, costs = self._node.settings, self._node.trial.costs
+        length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
+        hit = costs.of("stepped", returns=True) if costs else None
+        return {
+            "request_span_ns": round(settings["span-seconds"] * 1e9),
+            "verbs_spans_per_second": settings["spans-per-second"],
+            "poll_span_ns": round(length * 1e9),
+            "polls_allowed": polls_allowed(length, interval, hit),
+        }
+
     def _may_poll(self, library: Library) -> bool:
         users: Collection[Protection] = self._attaching.users(library)
         return bool(users) and self._node.trial.returns_allowed(users)[0]
@@ -191,7 +205,7 @@ class Verbs:
     def _losses(self) -> Iterator[Sample]:
         counted = self._object.globals()
         for name in self._object.maps:
-            if f"{name}_lost" in counted and name not in ("verbs_spans", "qp_ends", "live_contexts"):
+            if f"{name}_lost" in counted and name not in _STREAMS:
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"verbs_{name}"})
         yield SPANS_DROPPED.sample(counted["verbs_spans_limited"], {"reason": "verbs_rate_limit"})
         yield metrics.UNMATCHED.sample(counted["completions_unmatched"])
@@ -205,13 +219,6 @@ def _entries(queue_pairs: int) -> dict[str, int]:
 
 def _addresses(functions: Any) -> dict[str, int]:
     return {op: getattr(functions, op) for op in POINTERS}
-
-
-def _constants(settings: Mapping[str, Any]) -> dict[str, int]:
-    return {
-        "request_span_ns": round(settings["span-seconds"] * 1e9),
-        "verbs_spans_per_second": settings["spans-per-second"],
-    }
 
 
 def _problem(settings: Mapping[str, Any]) -> str:

@@ -83,10 +83,12 @@ COMPLETIONS = Metric(
 )
 SAMPLED = Metric(
     "rdma.poll_cq.sampled.ratio",
-    "Share of the time since a provider was first attached to for which poll_cq was probed. A thread that polls "
-    "without pause loses at most this share of its time.",
+    "Share of the last minute for which poll_cq of this provider was probed: about 1 while no thread calls it often, "
+    "as where programs wait for events; else windows only, so that a thread that polls without pause loses little of "
+    "its time. A program that does both by turns is seen more when it is calm.",
     Kind.GAUGE,
     "1",
+    labels=("library",),
 )
 UNMATCHED = Metric(
     "rdma.completions.unmatched",

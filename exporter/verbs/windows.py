@@ -1,30 +1,84 @@
-"""When poll_cq is probed: in windows, for programs that poll without pause would lose all their time to probes."""
+"""When poll_cq is probed: all the time where it is called seldom, as by programs that wait for events, and else in
+windows, for programs that poll without pause would lose all their time to probes."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+from exporter.bpf.events import Events
 from exporter.bpf.hooks import find_places
 from exporter.bpf.libbpf import Link, Object
 from exporter.bpf.library import Library
 from exporter.bpf.native import BpfError
 from exporter.bpf.placement import place
 from exporter.bpf.uprobe import Point, attach, close_all
+from exporter.model import Sample
+from exporter.verbs import metrics
 
 ENTER, RETURN = "poll_cq_enter", "poll_cq_return"
 _JOIN_SECONDS = 4.0
+_RECENT_SECONDS = 60.0
+_WHOLE = 0.9
+"""Of a window that has to be seen before a file stays attached to."""
+
+_DEAR, _CHEAP = 50e-6, 1e-6
+"""Seconds that a probed poll takes where that is not known, and at least."""
+_TIMES_DEARER = 3.0
+"""A probed poll than the small probes that are measured at start; docs/rdma.md has the measurement."""
 
 log = logging.getLogger(__name__)
+
+
+def polls_allowed(length: float, interval: float, hit: float | None) -> int:
+    """Polls of one thread in `length` seconds that take it length/interval of that time.
+
+    `hit` is what a small return probe costs, in seconds; None: that is not known. 0, which is any number, where the
+    probes are to stay.
+    """
+    if length >= interval:
+        return 0
+    poll = _DEAR if hit is None else max(_TIMES_DEARER * hit, _CHEAP)
+    return max(1, round(length * length / interval / poll))
+
+
+@dataclass(eq=False)
+class _Observed:
+    """A file with poll_cq. `slot` is its place in the map of windows: 0 is shared, for those that found none."""
+
+    library: Library
+    points: list[Point]
+    slot: int
+    links: list[Link] = field(default_factory=list)
+    opened: float = 0.0
+    """Since when it is probed; 0: it is not. Times are of time.monotonic."""
+    seconds: float = 0.0
+    """For which it was probed before that."""
+    stays: bool = False
+    """Probed beyond the window: no thread polls often."""
+    busy: bool = False
+    """Whether a thread polled too often in this window."""
+    rests: float = 0.0
+    """Not to be probed again before."""
+    history: deque[tuple[float, float]] = field(default_factory=deque)
+    """Times, and for how long it had been probed by then."""
+
+    def probed(self, now: float) -> float:
+        return self.seconds + (now - self.opened if self.opened else 0.0)
 
 
 class Windows:
     """Attaches poll_cq's probes to all providers for `length` of every `interval` seconds, from a thread of its own.
 
-    A thread that does nothing but poll loses at most length/interval of its time. Where the two are equal the probes
-    stay. `allowed` says whether a provider may have return probes now; `tick` is called before every window.
+    A thread that does nothing but poll loses at most length/interval of its time. A provider of which no thread called
+    poll_cq more often in a window than may take it that share of its time stays attached to until one does, for an
+    interval without the probes then. Where length and interval are equal the probes always stay. `allowed` says whether
+    a provider may have return probes now; `tick` is called before every window.
     """
 
     def __init__(
@@ -37,99 +91,132 @@ class Windows:
     ) -> None:
         self._object, self._length, self._interval, self._allowed = object, length, interval, allowed
         self._tick = tick
+        self._always = length >= interval
         self._lock = threading.Lock()
-        self._points: dict[int, tuple[Library, list[Point]]] = {}
-        self._links: dict[int, list[Link]] = {}
+        self._observed: dict[int, _Observed] = {}
+        self._slots = list(range(object.maps["windows"].max_entries - 1, 0, -1))
+        self._open = False
         self._closing = threading.Event()
-        self._window = 1
-        self._opened = self._observed = self._since = 0.0
         self._thread = threading.Thread(target=self._run, name="poll_cq windows", daemon=True)
-        self._object.maps["windows"].set(0, self._window)
+        self._events = Events()
+        self._events.add(object.maps["poll_busy"], self._heed)
 
     def start(self) -> None:
+        self._events.start("poll_cq load")
         self._thread.start()
 
     def add(self, library: Library, symbols: Collection[str]) -> None:
         """Takes a provider on; what has no place for a probe is left out (its other probes tell)."""
         found = find_places(library, list(symbols), place).found.values()
         with self._lock:
-            self._points[id(library)] = library, [Point(it.offset) for it in found]
-            self._since = self._since or time.monotonic()
-            if self._opened:
-                self._attach(id(library))
+            slot = self._slots.pop() if self._slots else 0
+            it = _Observed(library, [Point(found.offset, slot) for found in found], slot)
+            it.history.append((time.monotonic(), 0.0))
+            self._observed[id(library)] = it
+            if self._open:
+                self._attach(it)
 
     def remove(self, library: Library) -> None:
         with self._lock:
-            self._points.pop(id(library), None)
-            close_all(reversed(self._links.pop(id(library), [])))
+            if it := self._observed.pop(id(library), None):
+                self._detach([it])
+                self._slots += [it.slot] if it.slot else []
 
     def review(self, library: Library) -> None:
-        """Its users changed: in a window, detaches where return probes are not allowed any more, or attaches."""
+        """Its users changed: detaches where return probes are not allowed any more, or attaches where it is time."""
         with self._lock:
-            if not self._opened or id(library) not in self._points:
-                return
-            if not self._allowed(library):
-                close_all(reversed(self._links.pop(id(library), [])))
-            elif id(library) not in self._links:
-                self._attach(id(library))
+            it = self._observed.get(id(library))
+            if it and it.opened and not self._allowed(library):
+                self._detach([it])
+            elif it and not it.opened and (self._open or it.stays):
+                self._attach(it)
 
-    def ratio(self) -> float | None:
-        """The share of time so far for which poll_cq was probed; None before there was a provider."""
+    def collect(self) -> Iterator[Sample]:
+        """How much of what poll_cq did is seen, by provider; files of one path together."""
+        spans: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        now = time.monotonic()
         with self._lock:
-            now = time.monotonic()
-            if not self._since or now <= self._since:
-                return None
-            observed = self._observed + (now - max(self._opened, self._since) if self._opened else 0.0)
-            return min(1.0, observed / (now - self._since))
+            for it in self._observed.values():
+                since, before = it.history[0]
+                spans[it.library.path][0] += it.probed(now) - before
+                spans[it.library.path][1] += now - since
+        for path, (probed, time_) in spans.items():
+            if time_ > 0:
+                yield metrics.SAMPLED.sample(min(1.0, probed / time_), {"library": path})
+        yield from self._events.collect()
 
     def close(self) -> None:
         self._closing.set()
+        self._events.close()
         if self._thread.is_alive():
             self._thread.join(_JOIN_SECONDS)
-        self._shut()
+        with self._lock:
+            self._detach([*self._observed.values()])
 
     def _run(self) -> None:
-        always = self._length >= self._interval
         while not self._closing.is_set():
             try:
                 self._tick()
-                if not (always and self._opened):
-                    self._open()
+                self._begin()
                 self._closing.wait(self._length)
-                if not always:
-                    self._shut()
+                self._end()
             except Exception:
                 log.exception("observing poll_cq failed; tried again in the next window")
-                self._shut()
             self._closing.wait(max(0.0, self._interval - self._length))
 
-    def _open(self) -> None:
+    def _begin(self) -> None:
         with self._lock:
-            if self._window > 1 or self._length < self._interval:
-                self._window += 1
-            self._object.maps["windows"].set(0, self._window)
-            for key in self._points:
-                self._attach(key)
-            self._opened = time.monotonic()
+            self._open, now = True, time.monotonic()
+            for it in self._observed.values():
+                it.history.append((now, it.probed(now)))
+                while len(it.history) > 1 and it.history[1][0] < now - max(_RECENT_SECONDS, 2 * self._interval):
+                    it.history.popleft()
+                it.busy = False
+                if not it.opened and it.rests <= now:
+                    self._attach(it)
 
-    def _shut(self) -> None:
-        with self._lock:
-            if self._opened:
-                self._observed += time.monotonic() - max(self._opened, self._since or self._opened)
-            self._opened = 0.0
-            for links in self._links.values():
-                close_all(reversed(links))
-            self._links.clear()
-
-    def _attach(self, key: int) -> None:
-        """Returns first: no call is left waiting for its return. Asks whether it is allowed."""
-        library, points = self._points[key]
-        if not points or not self._allowed(library):
+    def _end(self) -> None:
+        if self._always:
             return
-        links = self._links.setdefault(key, [])
+        with self._lock:
+            self._open, now = False, time.monotonic()
+            ending = []
+            for it in [it for it in self._observed.values() if it.opened and not it.stays]:
+                seen = now - it.opened >= _WHOLE * self._length
+                it.stays = bool(it.slot and seen and not it.busy)
+                ending += [] if it.stays else [it]
+            self._detach(ending)
+
+    def _heed(self, record: Any) -> None:
+        """A thread polls more often than it may."""
+        with self._lock:
+            for it in [it for it in self._observed.values() if it.slot == record.slot]:
+                it.busy = True
+                if it.stays:
+                    it.stays = False
+                    self._detach([it])
+                    it.rests = time.monotonic() + self._interval - self._length
+
+    def _attach(self, it: _Observed) -> None:
+        """Returns first: no call is left waiting for its return. Asks whether it is allowed."""
+        if not it.points or not self._allowed(it.library):
+            return
+        windows = self._object.maps["windows"]
         try:
+            windows.set(it.slot, time.monotonic_ns())
             for name, returns in ((RETURN, True), (ENTER, False)):
-                links.append(attach(self._object.programs[name], library.open_path, points, returns))
+                it.links.append(attach(self._object.programs[name], it.library.open_path, it.points, returns))
+            windows.set(it.slot, time.monotonic_ns())  # what was polled meanwhile was not seen
+            it.opened = time.monotonic()
         except BpfError as error:
-            close_all(self._links.pop(key))
-            log.warning("cannot observe poll_cq in %s: %s", library.path, error)
+            self._detach([it])
+            log.warning("cannot observe poll_cq in %s: %s", it.library.path, error)
+
+    def _detach(self, ending: list[_Observed]) -> None:
+        now = time.monotonic()
+        for it in ending:
+            it.seconds, it.opened = it.probed(now), 0.0
+        links = [link for it in ending for link in reversed(it.links)]
+        for it in ending:
+            it.links = []
+        close_all(links)

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* When poll_cq is observed, and whether a thread polls so often that it must not be. exporter/verbs/windows.py attaches
+ * and detaches; each file that it attaches to has a slot, which travels as the uprobe's cookie. */
+#pragma once
+#include "verbs_control.h"
+
+#define POLL_SLOTS 256
+
+/* By slot: since when every call of poll_cq is observed. */
+MAP(windows, ARRAY, __u32, __u64, POLL_SLOTS);
+
+const volatile __u64 poll_span_ns = 100000000;
+const volatile __u64 polls_allowed = 0; /* of one thread in that time; 0: any number */
+
+struct poll_rate {
+	__u64 since_ns, calls;
+};
+MAP(poll_rates, LRU_HASH, struct control_thread, struct poll_rate, 8192);
+
+struct poll_busy {
+	__u32 slot;
+	__u32 tgid;
+};
+EVENTS(poll_busy, struct poll_busy, 16 * 1024);
+
+static __always_inline __u64 window_of(__u32 slot)
+{
+	__u64 *since = bpf_map_lookup_elem(&windows, &slot);
+
+	return since ? *since : 0;
+}
+
+/* Told once a span, when a thread exceeds what it may. */
+static __always_inline void count_poll(struct control_thread thread, __u32 slot, __u64 now)
+{
+	struct poll_rate *rate, fresh = {.since_ns = now, .calls = 1};
+	struct poll_busy *busy;
+
+	if (!polls_allowed)
+		return;
+	rate = bpf_map_lookup_elem(&poll_rates, &thread);
+	if (!rate || now - rate->since_ns >= poll_span_ns) {
+		if (bpf_map_update_elem(&poll_rates, &thread, &fresh, BPF_ANY))
+			add(&poll_rates_lost, 1);
+		return;
+	}
+	if (rate->calls++ != polls_allowed)
+		return;
+	busy = reserve(poll_busy);
+	if (!busy)
+		return;
+	busy->slot = slot;
+	busy->tgid = thread.tgid;
+	bpf_ringbuf_submit(busy, 0);
+}

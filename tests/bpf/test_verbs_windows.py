@@ -1,0 +1,91 @@
+"""poll_cq is probed all the time where it is called seldom, and in windows where that would cost too much."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.bpf.verbs_node import PROVIDER, Job, Observed, attached, build_standins, eventually, observe
+
+pytestmark = pytest.mark.needs_bpf
+
+LENGTH, INTERVAL = 0.1, 1.0
+DONE, LATENCY = "rdma_completions_total", "rdma_work_request_latency_seconds"
+
+
+@contextmanager
+def windows() -> Iterator[Observed]:
+    build_standins()
+    with observe(poll_window_seconds=LENGTH, poll_interval_seconds=INTERVAL) as observed:
+        yield observed
+
+
+def files(observed: Observed) -> list[Any]:
+    """The stand-in provider: others use providers on this machine, too."""
+    return [it for it in observed.cuda._windows._observed.values() if it.library.path == str(PROVIDER)]
+
+
+def stays(observed: Observed) -> bool:
+    found = files(observed)
+    return bool(found) and all(it.stays for it in found)
+
+
+def spin(job: Job, seconds: float) -> tuple[int, float]:
+    """Polls without pause for so long; how many polls, and the seconds that they took."""
+    polls, begin = 0, time.monotonic()
+    while time.monotonic() < begin + seconds:
+        job.step("idle", 2000)
+        polls += 2000
+    return polls, time.monotonic() - begin
+
+
+def test_seldom_polled_is_seen_whole() -> None:
+    """A program that polls when there is something: after one window every completion is counted, with its latency,
+    also where all requests have the same wr_id."""
+    with windows() as observed, attached(observed, Job()) as job:
+        eventually(lambda: stays(observed), "stays")
+        job.create()
+        for _ in range(150):
+            job.post(8, 1, same=1)
+            job.step("complete", 1, 0)
+            assert 1 == job.step("poll", 1)
+            job.step("sleep", 10_000)
+        assert 150 == observed.value(DONE, job.pid, status="SUCCESS")
+        assert 150 == sum(observed.value(LATENCY, job.pid, opcode="RDMA_WRITE").counts)
+        assert stays(observed)
+
+
+def test_a_thread_that_polls_without_pause_is_left_alone() -> None:
+    """As soon as it begins the probes go, and come back in windows: it loses little more than their share of its time.
+    When it calms down it is seen whole again."""
+    with windows() as observed, attached(observed, Job()) as job:
+        eventually(lambda: stays(observed), "stays")
+        hits = observed.value("accel_exporter_probe_hits_total", symbol="poll_cq")
+        job.step("idle", 20_000)
+        eventually(lambda: not stays(observed), "detached")
+        begun = time.monotonic()
+        spin(job, 5 * INTERVAL)
+        assert not stays(observed)
+        [it] = files(observed)
+        times = [(at, probed) for at, probed in it.history if at > begun]
+        assert (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0]) < 3 * LENGTH / INTERVAL
+        assert observed.value("accel_exporter_probe_hits_total", symbol="poll_cq") > hits
+        eventually(lambda: stays(observed), "stays again")
+
+
+def test_the_share_that_is_seen() -> None:
+    """What completes outside of windows is not counted, and the share of the time that was probed tells how much."""
+    with windows() as observed, attached(observed, Job()) as job:
+        done, until = 0, time.monotonic() + 4 * INTERVAL
+        while time.monotonic() < until:
+            job.post(0, 1)
+            job.step("complete", 1, 0)
+            done += job.step("poll", 1)
+            job.step("idle", 5000)
+        share = observed.value("rdma_poll_cq_sampled_ratio", library=str(PROVIDER))
+        assert 0.01 < share < 0.5
+        assert 1 <= observed.value(DONE, job.pid, status="SUCCESS") <= done / 2
