@@ -38,12 +38,17 @@ WITHOUT_DATA = {
     ("cuda", "Allocations not remembered"),
     ("cuda", "Frees of unseen allocations"),
     ("exporter", "Probes not attached"),
+    ("exporter", "Custom probes that run"),
+    ("exporter", "Fill of their maps"),
+    ("exporter", "Lost by them"),
+    *(("exporter", f"{what} of their processes") for what in ("CPU", "Memory")),
+    ("exporter", "Time in their programs"),
     *(("cuda", f"${label}") for label in ("namespace", "pod", "slurm_job_id")),
 }
-"""Faults that this run has none of, and names that its processes do not have; other processes may."""
+"""Faults and custom probes that this run has none of, and names that its processes do not have; other processes may."""
 
-OF_OTHERS = {"gpu", "nccl"}
-"""Dashboards of what this run has none of: GPUs and NCCL jobs. That Prometheus takes their queries is tested."""
+OF_OTHERS = {"gpu", "jobs", "nccl", "rdma"}
+"""Dashboards of what this run does not have: GPUs, NCCL, RDMA. That Prometheus takes their queries is tested."""
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -228,7 +233,7 @@ def panels() -> dict[tuple[str, str, str], str]:
 
 def choose(expr: str) -> str:
     """The expression with "All" chosen in every variable and a usual resolution."""
-    expr = expr.replace("$__rate_interval", "15s")
+    expr = expr.replace("$__rate_interval", "15s").replace("$pod_label", "label_app")
     expr = re.sub(r'"\$(job|instance)"', '".+"', expr)
     return re.sub(r'"\$\w+"', '".*"', expr)
 
