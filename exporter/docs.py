@@ -236,7 +236,7 @@ def _metric_row(metric: Metric) -> tuple[str, ...]:
 
 
 def _flag_row(option: Option) -> tuple[str, ...]:
-    choices = f" ({', '.join(option.choices)})" if option.choices else ""
+    choices = f" ({', '.join(filter(None, option.choices))})" if option.choices else ""
     return f"`--{option.name}`", f"`{option.shown}`" if option.shown else "", option.help + choices
 
 

@@ -47,6 +47,13 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert [] == re.findall(r'<(?:script|img|link rel="(?:stylesheet|preconnect)")[^>]+"https?://[^>]*', text), path
 
 
+@pytest.mark.parametrize("path", ["docs/quick-start.md", "deploy/compose/prometheus.yml"])
+def test_prometheus_is_told_of_all_rules(path: str) -> None:
+    """Rules by name, since a pattern would take their tests too: none is forgotten."""
+    rules = {rule.name for rule in (ROOT / "alerts").glob("*.yaml") if not rule.stem.endswith(".test")}
+    assert rules == set(re.findall(r"^ +- \S*alerts/(\S+)$", (ROOT / path).read_text(), re.MULTILINE))
+
+
 def test_links_of_the_readme_lead_somewhere() -> None:
     """Each file that README.md, CONTRIBUTING.md or CHANGELOG.md links to is there."""
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
