@@ -123,8 +123,8 @@ class Attaching:
             if provider and len(provider.users) < _MOST_USERS:
                 provider.users[pid] = self._protection(pid)
                 for part in provider.parts:
-                    self._probes.process_started(pid, part, from_first_call)
                     self._windows.review(part)
+                    self._probes.process_started(pid, part, from_first_call)
                 self._try(provider, pid)
                 if not provider.whole:
                     self._looked.pop(pid, None)

@@ -100,7 +100,9 @@ def attached(observed: Observed, job: Job) -> Job:
     def ready() -> bool:
         own = observed.values("accel_exporter_probe_attached", library=provider)
         calls = observed.values("accel_exporter_probe_attached", symbol="ibv_create_qp")
-        polled = not always or any(observed.values("rdma_poll_cq_sampled_ratio").values())
+        probed = [it for it in observed.cuda._windows._observed.values() if it.library.path == provider]
+        users = [it.users for it in observed.cuda._attaching._providers.values() if it.library.path == provider]
+        polled = any(job.pid in it for it in users) and (not always or all(it.opened for it in probed))
         return polled and bool(own and calls) and all((own | calls).values()) and job.pid in observed.cuda._ledger
 
     eventually(ready, "attached")
