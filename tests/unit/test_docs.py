@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from exporter import docs
+from exporter import discover, docs
+from exporter.settings import all_options
+from tests.metric_names import declared, metrics
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in DOCS.rglob("*.md") if path.stem not in docs.PAGES),
+]
+"""Those that people write."""
+SERIES = re.compile(r"`((?:accel_exporter|gpu|hw|nccl|node|rdma)_[a-z0-9_]*[a-z0-9])[`{\[]")
+FLAG = re.compile(r"`--((?:bpf|collector|compat|config|custom|dcgm|kubernetes|log|otlp|path|slurm|web)\.[a-z0-9.-]*[a-z0-9])")
+SYSFS = {"hw_counters"}
+"""Folders of the kernel's that sound like series."""
 
 
 @pytest.mark.parametrize("page", docs.PAGES)
 def test_current(page: str) -> None:
     """The committed pages are what the declarations give; `make docs` writes them."""
     assert docs.PAGES[page]() == (DOCS / f"{page}.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_series_are_declared(page: Path) -> None:
+    """A series that a page names is one that the code declares, or a label."""
+    labels = {label for metric in metrics() for label in metric.labels} | {"gpu_uuid"}
+    series = declared()
+    families = {name.removesuffix(part) for name in series for part in ("_bucket", "_sum", "_count")}
+    assert set() == set(SERIES.findall(page.read_text())) - series - families - labels - SYSFS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_flags_are_declared(page: Path) -> None:
+    """A flag that a page names is one that the program takes."""
+    flags = {option.name for option in all_options(discover.collectors().values())}
+    assert set() == set(FLAG.findall(page.read_text())) - flags
 
 
 def test_every_metric_has_help() -> None:
