@@ -19,7 +19,9 @@ PAGES = [
 ]
 """Those that people write."""
 SERIES = re.compile(r"`((?:accel_exporter|gpu|hw|nccl|node|rdma)_[a-z0-9_]*[a-z0-9])[`{\[]")
-FLAG = re.compile(r"`--((?:bpf|collector|compat|config|custom|dcgm|kubernetes|log|otlp|path|slurm|web)\.[a-z0-9.-]*[a-z0-9])")
+FLAG = re.compile(
+    r"`--((?:bpf|collector|compat|config|custom|dcgm|kubernetes|log|otlp|path|slurm|web)\.[a-z0-9.-]*[a-z0-9])"
+)
 SYSFS = {"hw_counters"}
 """Folders of the kernel's that sound like series."""
 
@@ -44,6 +46,14 @@ def test_flags_are_declared(page: Path) -> None:
     """A flag that a page names is one that the program takes."""
     flags = {option.name for option in all_options(discover.collectors().values())}
     assert set() == set(FLAG.findall(page.read_text())) - flags
+
+
+def test_every_alert_is_listed() -> None:
+    """No file of rules is left out: each alert is listed once, with its runbook."""
+    text = "".join(path.read_text() for path in (ROOT / "alerts").glob("*.yaml"))
+    alerts = re.findall(r"^ +- alert: (\w+)$", text, re.MULTILINE)
+    listed = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md\)", docs.alerts(), re.MULTILINE)
+    assert sorted((alert, alert.lower()) for alert in alerts) == sorted(listed)
 
 
 def test_every_metric_has_help() -> None:
