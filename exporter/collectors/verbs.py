@@ -124,6 +124,8 @@ class Verbs:
         for state in self._probes.states():
             if not state.attached:
                 yield f"{state.symbol} in {state.library}: {state.reason}"
+        if extended := self._object.globals()["extended_qps"]:
+            yield f"{extended} RDMA queue pairs were made for ibv_wr_start: what they post by it is not counted"
         if self._peers.problem:
             yield self._peers.problem
 
@@ -208,6 +210,7 @@ class Verbs:
             if f"{name}_lost" in counted and name not in _STREAMS:
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"verbs_{name}"})
         yield SPANS_DROPPED.sample(counted["verbs_spans_limited"], {"reason": "verbs_rate_limit"})
+        yield metrics.EXTENDED.sample(counted["extended_qps"])
         yield metrics.UNMATCHED.sample(counted["completions_unmatched"])
         for what in ("requests", "bytes", "completions", "failures"):
             yield metrics.UNREAD.sample(counted[f"{what}_unread"], {"what": what})

@@ -50,7 +50,7 @@ def table(types: Btf) -> dict[str, list[Hook]]:
     receive = [Hook("post_recv_enter"), Hook("post_recv_return", returns=True)]
     own = {symbol: [*hooks, Hook("live_enter")] for symbol, hooks in control.hooks(types).items()}
     own[_ALLOC_PD] = [Hook("live_enter", cookie=1)]
-    created = control.hooks_of(types, "create_qp")
+    created = [*control.hooks_of(types, "create_qp"), Hook("extended_enter")]
     per_op = {"post_send": post, "post_recv": receive, _CREATE: created}
     return own | {name: hooks for op, hooks in per_op.items() for name in names(op)}
 

@@ -95,6 +95,12 @@ UNMATCHED = Metric(
     "Successful completions seen whose work request is not certain, so that no latency is told.",
     Kind.COUNTER,
 )
+EXTENDED = Metric(
+    "rdma.extended.queue_pairs",
+    "Queue pairs seen made for the extended calls (ibv_wr_start to ibv_wr_complete): what is posted by these is not "
+    "counted, nor what is polled by ibv_start_poll.",
+    Kind.COUNTER,
+)
 UNREAD = Metric(
     "rdma.calls.unread",
     "What the probes could not read in a process's memory, or was more than they look at in one call: work requests "

@@ -4,8 +4,8 @@ Applications call them through pointers (ibv_post_send and ibv_poll_cq are inlin
 a table of pointers to verbs_set_ops; see tables.py for where it is and ops.py for what is where in it. A function is
 found only if what is known of it from different sides agrees; else it is refused, and why is told.
 
-The extended API (ibv_wr_start, ibv_start_poll ...) goes through pointers in the objects that create_qp_ex and
-create_cq_ex return: objects.py has where they are, live.py what function such a pointer is.
+The extended calls (ibv_wr_start, ibv_start_poll ...) go through pointers in the objects that create_qp_ex and
+create_cq_ex return. No table has those, so which functions they are would be a guess: none is looked for.
 """
 
 from __future__ import annotations

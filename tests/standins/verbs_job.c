@@ -69,6 +69,9 @@ static int create(int qp, int all, int type, int extended)
 		.cap = {.max_send_wr = 64, .max_recv_wr = 64},
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS, .pd = &pd};
 
+	if (extended > 1) /* to be used by ibv_wr_start and its like */
+		attributes.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+
 	qps[qp] = extended ? ibv_create_qp_ex(pd.context, &attributes)
 			   : ibv_create_qp(&pd, (struct ibv_qp_init_attr *)&attributes);
 	return qps[qp] ? (int)qps[qp]->qp_num : -1;

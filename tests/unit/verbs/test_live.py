@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from exporter.bpf.elf import Elf, Function
-from exporter.verbs import live, objects, ops
+from exporter.verbs import live, ops
 from exporter.verbs.live import POINTERS
 
 PID, START = 4711, 0x7F0000001000
@@ -136,12 +135,6 @@ def test_a_file_that_is_no_elf_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a library" * 100)
     with pytest.raises(ValueError, match="ELF"):
         live.learn(opened(tmp_path / "text"), dict.fromkeys(POINTERS, 0))
-
-
-def test_what_was_not_read_is_left_out() -> None:
-    """Memory cut short gives the pointers that it holds, and no part of one."""
-    memory = struct.pack("<QQ", 7, 8)[:-1]
-    assert {"wr_start": 7} == objects.pointers(memory, objects.QP_EX, start=320)
 
 
 @pytest.mark.parametrize(
