@@ -14,7 +14,17 @@ from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-TARGET = ('job=~"$job"', 'instance=~"$instance"')
+TARGET = ('job=~"$job"', 'instance=~"$instance"', 'cluster=~"$cluster"')
+"""`cluster` is a label that Prometheus adds for others (external_labels); where there is none every value matches."""
+LEADS = {
+    "instance": ("node", "Node ${__value.text}"),
+    "gpu": ("gpu", "GPU ${__value.text}"),
+    "pod": ("jobs", "Pod ${__value.text}"),
+    "slurm_job_id": ("jobs", "Slurm job ${__value.text}"),
+    "device": ("rdma", "Device ${__value.text}"),
+    "comm_hash": ("nccl", "Communicator ${__value.text}"),
+}
+"""Label to the dashboard that tells more of it, where it is a variable, and what the link is called."""
 HALF, THIRD, FULL = 12, 8, 24
 
 
@@ -69,6 +79,9 @@ def lines(
     tooltip = common.VizTooltipOptions().mode(options.TooltipDisplayMode.MULTI)
     tooltip.sort(options.SortOrder.DESCENDING)
     panel.legend(legend).tooltip(tooltip).min(0).line_width(1).show_points(options.VisibilityMode.NEVER)
+    if all("{{instance}}" in query.legend for query in queries):
+        url = _address("node", {"instance": "${__field.labels.instance}"})
+        panel.data_links([dashboard.DashboardLink("Node ${__field.labels.instance}").url(url)])
     if stacked:
         panel.fill_opacity(25).stacking(common.StackingConfig().mode(options.StackingMode.NORMAL))
     return panel
@@ -116,6 +129,8 @@ def rows(
         "organize": {"indexByName": order, "renameByName": titles},
     }.items():
         panel.with_transformation(models.DataTransformerConfig(id_val=name, options=settings))
+    for label in (label for label in labels if label in LEADS):
+        panel.override_by_name(labels[label], [models.DynamicConfigValue(id_val="links", value=[_lead(label, labels)])])
     for query in queries:
         if query.unit:
             panel.override_by_name(query.legend, [models.DynamicConfigValue(id_val="unit", value=query.unit)])
@@ -135,8 +150,11 @@ def board(
     link = dashboard.DashboardLink("accel-exporter").type(models.DashboardLinkType.DASHBOARDS)
     result.link(link.tags(["accel-exporter"]).as_dropdown(True).include_vars(True).keep_time(True))
     result.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-    result.with_variable(choice("job", "Job", "label_values(accel_exporter_build_info, job)", every=".+"))
-    instances = 'label_values(accel_exporter_build_info{job=~"$job"}, instance)'
+    clusters = "label_values(accel_exporter_build_info, cluster)"
+    result.with_variable(choice("cluster", "Cluster", clusters, every=".*"))
+    jobs = 'label_values(accel_exporter_build_info{cluster=~"$cluster"}, job)'
+    result.with_variable(choice("job", "Job", jobs, every=".+"))
+    instances = 'label_values(accel_exporter_build_info{cluster=~"$cluster", job=~"$job"}, instance)'
     result.with_variable(choice("instance", "Instance", instances, every=".+"))
     for variable in variables:
         result.with_variable(variable)
@@ -180,6 +198,20 @@ def _panel(
             target.exemplar(True)
         panel.with_target(target.instant() if format_ is PromQueryFormat.TABLE else target.range())
     return panel
+
+
+def _lead(label: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """A link from a cell of a table to the dashboard of what it names, on the node of its row where that has one."""
+    stem, title = LEADS[label]
+    chosen = {label: "${__value.raw}"}
+    if label != "instance" and "instance" in labels:
+        chosen["instance"] = f"${{__data.fields.{labels['instance']}}}"
+    return {"title": title, "url": _address(stem, chosen)}
+
+
+def _address(stem: str, chosen: Mapping[str, str]) -> str:
+    kept = "${datasource:queryparam}&${cluster:queryparam}&${job:queryparam}&${__url_time_range}"
+    return f"/d/accel-exporter-{stem}?{kept}" + "".join(f"&var-{name}={value}" for name, value in chosen.items())
 
 
 def _ref(index: int) -> str:

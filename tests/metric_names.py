@@ -11,8 +11,8 @@ from exporter import discover
 from exporter.model import Kind, Metric
 from exporter.views import prometheus
 
-SCRAPED = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
-"""Prometheus adds these to every target."""
+SCRAPED = {"up", "scrape_duration_seconds", "scrape_samples_scraped", "ALERTS"}
+"""Prometheus adds these to every target, and ALERTS to every alert."""
 
 _WORDS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(?!\w)(?!\s*\()")
 _OPERATORS = {"and", "or", "unless", "by", "without", "on", "ignoring", "group_left", "group_right", "bool", "offset"}

@@ -119,7 +119,8 @@ def test_every_selector_keeps_to_the_chosen_targets(board: dict[str, Any]) -> No
         selectors = re.findall(r"\{([^}]*)\}", expr)
         assert len(used(expr)) <= len(selectors), expr
         for selector in selectors:
-            assert 'job=~"$job"' in selector and 'instance=~"$instance"' in selector, expr
+            wanted = ('job=~"$job"', 'instance=~"$instance"', 'cluster=~"$cluster"')
+            assert all(matcher in selector for matcher in wanted), expr
 
 
 def test_rates_adapt_to_the_resolution(board: dict[str, Any]) -> None:
@@ -137,6 +138,35 @@ def test_metrics_are_declared_by_the_exporter(board: dict[str, Any]) -> None:
     named = {metric for query in queries for metric in re.findall(r"label_values\((\w+)", query)}
     named |= {metric for expr in expressions(board) for metric in used(expr)}
     assert set() == named - declared() - SCRAPED
+
+
+def links(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Those of table cells and of lines."""
+    for panel in panels(board):
+        yield from panel["fieldConfig"]["defaults"].get("links", ())
+        for override in panel["fieldConfig"]["overrides"]:
+            for setting in override["properties"]:
+                if setting["id"] == "links":
+                    columns = panel["transformations"][-1]["options"]["renameByName"].values()
+                    assert override["matcher"]["options"] in columns
+                    used = re.findall(r"__data\.fields\.(\w+)", setting["value"][0]["url"])
+                    assert set(used) <= {*columns}, panel["title"]
+                    yield from setting["value"]
+
+
+def test_links_lead_to_what_they_name(board: dict[str, Any]) -> None:
+    """Each goes to one of these dashboards, with the data source, time and targets kept, and sets variables it has."""
+    others = {each["uid"]: each for each in (json.loads((HERE / f"{stem}.json").read_text()) for stem in stems())}
+    for link in links(board):
+        match = re.fullmatch(r"/d/([\w-]+)\?\$\{datasource:queryparam\}&(.+)", link["url"])
+        assert match and "${__url_time_range}" in match[2], link
+        variables = {each["name"] for each in others[match[1]]["templating"]["list"]}
+        assert set(re.findall(r"var-(\w+)=", match[2])) <= variables, link
+
+
+def test_every_dashboard_leads_to_the_node(board: dict[str, Any]) -> None:
+    """Wherever an instance is named, a click shows that node."""
+    assert any("/d/accel-exporter-node?" in link["url"] for link in links(board))
 
 
 def test_not_editable(board: dict[str, Any]) -> None:

@@ -1,0 +1,260 @@
+"""The fleet: what needs attention now, on which node, and what it costs whom."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.parts import FULL, HALF, THIRD, Query, board, lines, number, rate, rows, select, total
+
+HOUR, DAY = 3600, 86400
+FIRING = select("ALERTS", 'alertstate="firing"')
+CRITICAL, WARNING = (select("ALERTS", 'alertstate="firing"', f'severity="{it}"') for it in ("critical", "warning"))
+FAULT = select("node_fault_last_timestamp_seconds")
+NOT_OK = select("hw_status", 'state!="ok"')
+BUSY = select("hw_gpu_utilization_ratio", 'task="general"')
+HELD = select("gpu_process_memory_usage_bytes")
+SAME_GPU = "on (job, instance, gpu_uuid)"
+IDLE = f"{HELD} and {SAME_GPU} {BUSY} < 0.05"
+DOWN = f"{select('rdma_link_state')} < 4"
+LOST = select("rdma_nack_ratio", 'kind!="rnr"')
+OVERHEAD = rate("accel_exporter_overhead_seconds_total")
+NODE = {"instance": "Instance"}
+
+
+def recent(seconds: int, *labels: str) -> str:
+    """Seconds since the last fault by labels, of those within so many seconds."""
+    return f"time() - max by ({', '.join(labels)}) ({FAULT}) < {seconds}"
+
+
+def per_node(how: str, expr: str) -> str:
+    return f"{how} by (instance) ({expr})"
+
+
+ATTENTION = [
+    number(
+        "Critical alerts",
+        "Alerts of severity critical that fire for these nodes.",
+        "short",
+        Query(f"count({CRITICAL}) or vector(0)"),
+        alarm=1,
+    ),
+    number(
+        "Warnings",
+        "Alerts of severity warning that fire for these nodes.",
+        "short",
+        Query(f"count({WARNING}) or vector(0)"),
+        alarm=1,
+    ),
+    number(
+        "Nodes with new faults",
+        "Nodes on which a fault was seen within the last hour.",
+        "short",
+        Query(f"count({recent(HOUR, 'instance')}) or vector(0)"),
+        alarm=1,
+    ),
+    number(
+        "GPUs not well",
+        "GPUs that are lost, failed, stalled, or ask for a recovery.",
+        "short",
+        Query(total(NOT_OK)),
+        alarm=1,
+    ),
+    number(
+        "RDMA links down",
+        "Ports that are not active; those nobody uses too.",
+        "short",
+        Query(f"count({DOWN}) or vector(0)"),
+    ),
+    number(
+        "Exporters down",
+        "Exporters that did not answer the last scrape: of their nodes nothing is known.",
+        "short",
+        Query(f"count({select('up')} == 0) or vector(0)"),
+        alarm=1,
+    ),
+    rows(
+        "Alerts that fire",
+        "What Prometheus pages for. Alerts without an instance, as of a rack or a switch, are only in Prometheus.",
+        "short",
+        {
+            "severity": "Severity",
+            "alertname": "Alert",
+            "instance": "Instance",
+            "gpu": "GPU",
+            "device": "Device",
+            "component": "Component",
+            "signal": "Signal",
+            "xid": "Xid",
+            "comm_hash": "Communicator",
+            "pod": "Pod",
+            "slurm_job_id": "Slurm job",
+        },
+        Query(f"topk(100, {FIRING})", "Firing"),
+    ),
+]
+
+FAULTS = [
+    rows(
+        "Faults of the last day",
+        "The newest of each kind on each node, by the row of the Llama 3 table of interruptions that it tells of.",
+        "s",
+        {"instance": "Instance", "category": "Category", "signal": "Signal", "component": "Component"},
+        Query(f"bottomk(50, {recent(DAY, 'instance', 'category', 'signal', 'component')})", "Ago"),
+        width=HALF,
+    ),
+    lines(
+        "Nodes with faults, by category",
+        "Nodes on which the category was seen within the hour before.",
+        "short",
+        Query(f"count by (category) ({recent(HOUR, 'instance', 'category')})", "{{category}}"),
+        width=HALF,
+        stacked=True,
+    ),
+    rows(
+        "GPUs not well",
+        "What state each is in, and what the driver asks for: 1 GPU reset, 2 node reboot, 4 drain and reset.",
+        "short",
+        {**NODE, "gpu": "GPU", "state": "State"},
+        Query(f"max by (instance, gpu, state) ({NOT_OK}) == 1", "In it"),
+        Query(f"max by (instance, gpu) ({select('gpu_recovery_action')}) > 0", "Action"),
+        width=HALF,
+    ),
+    rows(
+        "Xids of the last day",
+        "What NVIDIA's driver told of GPUs, how long ago, and what is to be done.",
+        "s",
+        {**NODE, "gpu": "GPU", "xid": "Xid", "action": "Action"},
+        Query(
+            "bottomk(50, time() - max by (instance, gpu, xid, action) "
+            f"({select('gpu_xid_last_timestamp_seconds')}) < {DAY})",
+            "Ago",
+        ),
+        width=HALF,
+    ),
+]
+
+WASTE = [
+    lines(
+        "Utilisation of the fleet",
+        "Share of time in which a kernel ran, however small: mean of all GPUs, and of those that a process holds.",
+        "percentunit",
+        Query(f"avg({BUSY})", "all"),
+        Query(
+            f"avg({BUSY} and {SAME_GPU} {HELD})",
+            "held by a process",
+        ),
+        width=HALF,
+    ),
+    lines(
+        "GPUs by use",
+        "Held by a process and busy, held and idle (less than 5 % of the time), and held by nobody.",
+        "short",
+        Query(f"count({BUSY} >= 0.05 and {SAME_GPU} {HELD}) or vector(0)", "held and busy"),
+        Query(f"count({BUSY} < 0.05 and {SAME_GPU} {HELD}) or vector(0)", "held and idle"),
+        Query(f"count({BUSY} unless {SAME_GPU} {HELD}) or vector(0)", "nobody's"),
+        width=HALF,
+        stacked=True,
+    ),
+    rows(
+        "Held and idle",
+        "Processes that hold the most memory of a GPU which is used less than 5 % of the time now.",
+        "bytes",
+        {
+            **NODE,
+            "gpu": "GPU",
+            "namespace": "Namespace",
+            "pod": "Pod",
+            "slurm_job_id": "Slurm job",
+            "comm": "Command",
+        },
+        Query(
+            f"topk(20, {total(IDLE, 'instance', 'gpu', 'namespace', 'pod', 'slurm_job_id', 'comm')})",
+            "Memory",
+        ),
+    ),
+]
+
+NETWORK = [
+    lines(
+        "Loss, worst ports",
+        "Negative acknowledgements for missing packets over packets sent. A thousandth costs throughput.",
+        "percentunit",
+        Query(f"topk(10, max by (instance, device, port) ({LOST}))", "{{device}} {{port}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Ranks behind",
+        "Collectives that another rank of the communicator on the node has called and this one has not.",
+        "short",
+        Query(
+            f"topk(10, max by (instance, comm_hash, rank) ({select('nccl_rank_calls_behind')}) > 0)",
+            "rank {{rank}} of {{comm_hash}} {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "Ranks missing",
+        "Ranks that NCCL's own RAS cannot reach, by communicator.",
+        "short",
+        Query(
+            f"topk(10, max by (comm_hash, state) ({select('nccl_ras_ranks_missing')}) > 0)",
+            "{{state}} of {{comm_hash}}",
+        ),
+        width=THIRD,
+    ),
+    rows(
+        "RDMA links down",
+        "State as InfiniBand numbers it: 1 down, 2 init, 3 armed; and the physical one: 2 polling, 3 disabled.",
+        "short",
+        {**NODE, "device": "Device", "port": "Port"},
+        Query(f"max by (instance, device, port) ({DOWN})", "State"),
+        Query(
+            f"max by (instance, device, port) ({select('rdma_link_physical_state')} "
+            f"and on (job, instance, device, port) {DOWN})",
+            "Physical",
+        ),
+        width=HALF,
+    ),
+    lines(
+        "Ports that lose packets, by node",
+        "Ports that were sent negative acknowledgements for missing packets within the last minute.",
+        "short",
+        Query(f"topk(10, count by (instance) ({LOST} > 0))", "{{instance}}"),
+        width=HALF,
+    ),
+]
+
+NODES = [
+    rows(
+        "Nodes",
+        "One line for each node; its name leads to its own dashboard.",
+        "short",
+        NODE,
+        Query(per_node("count", select("hw_status", 'state="ok"')), "GPUs"),
+        Query(per_node("avg", BUSY), "Use", "percentunit"),
+        Query(per_node("sum", select("hw_gpu_memory_usage_bytes")), "GPU memory", "bytes"),
+        Query(per_node("sum", select("hw_power_watts")), "Watts"),
+        Query(per_node("max", select("hw_temperature_celsius", 'sensor="gpu"')), "Hottest °C"),
+        Query(per_node("sum", NOT_OK), "Not well"),
+        Query(per_node("max", LOST), "Loss", "percentunit"),
+        Query(per_node("count", recent(DAY, "instance", "category", "signal", "component")), "Faults in a day"),
+        Query(per_node("sum", OVERHEAD), "Cost of probes", "percentunit"),
+        width=FULL,
+    ),
+]
+
+
+def dashboard() -> Dashboard:
+    return board(
+        "accel-exporter-fleet",
+        "Fleet",
+        "What needs attention now: alerts, faults, idle GPUs, lossy links, ranks that hold up their job.",
+        [],
+        {
+            "Attention": ATTENTION,
+            "Faults": FAULTS,
+            "Waste": WASTE,
+            "Network and collectives": NETWORK,
+            "Nodes": NODES,
+        },
+    )

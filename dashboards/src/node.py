@@ -1,0 +1,267 @@
+"""One node: its GPUs and who is on them, its links, its sensors and everything that went wrong with it."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.parts import HALF, THIRD, Query, board, lines, number, rate, rows, select, total
+
+GPU = ("instance", "gpu")
+NAME = "GPU {{gpu}} {{instance}}"
+PORT = ("instance", "device", "port")
+PORT_NAME = "{{device}} {{port}} {{instance}}"
+PCI = ("instance", "pci_bus_id", "kind")
+JOB = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
+FAULT = select("node_fault_last_timestamp_seconds")
+WIDTH, WIDEST = select("node_pci_link_width"), select("node_pci_link_width_max")
+
+
+def per(labels: tuple[str, ...], metric: str, *matchers: str) -> str:
+    """A gauge's one value by labels."""
+    return f"max by ({', '.join(labels)}) ({select(metric, *matchers)})"
+
+
+def rising(labels: tuple[str, ...], metric: str, *matchers: str) -> str:
+    return total(rate(metric, *matchers), *labels)
+
+
+OVERVIEW = [
+    number(
+        "Up for",
+        "Time since the kernel of the node started last; the shortest of the nodes chosen.",
+        "s",
+        Query(f"time() - max({select('node_boot_timestamp_seconds')})"),
+    ),
+    number("GPUs well", "GPUs that answer and want nothing.", "short", Query(total(select("hw_status", 'state="ok"')))),
+    number(
+        "GPUs not well",
+        "GPUs that are lost, failed, stalled, or ask for a recovery.",
+        "short",
+        Query(total(select("hw_status", 'state!="ok"'))),
+        alarm=1,
+    ),
+    number(
+        "RDMA links down",
+        "Ports that are not active; those nobody uses too.",
+        "short",
+        Query(f"count({select('rdma_link_state')} < 4) or vector(0)"),
+    ),
+    number(
+        "Kinds of faults",
+        "Kinds of faults seen within the last day.",
+        "short",
+        Query(f"count(time() - {FAULT} < 86400) or vector(0)"),
+        alarm=1,
+    ),
+    number(
+        "Alarms of sensors",
+        "Temperatures, fans, voltages and power supplies out of their limits, as the machine says.",
+        "short",
+        Query(total(select("node_hwmon_alarm"))),
+        alarm=1,
+    ),
+]
+
+GPUS = [
+    rows(
+        "GPUs",
+        "What each does now, and what the driver asks for: 1 GPU reset, 2 node reboot, 4 drain and reset.",
+        "short",
+        {"instance": "Instance", "gpu": "GPU"},
+        Query(per(GPU, "hw_gpu_utilization_ratio", 'task="general"'), "Use", "percentunit"),
+        Query(per(GPU, "gpu_tensor_active_ratio"), "Tensor", "percentunit"),
+        Query(per(GPU, "hw_gpu_memory_usage_bytes"), "Memory", "bytes"),
+        Query(per(GPU, "hw_gpu_memory_limit_bytes"), "Of", "bytes"),
+        Query(per(GPU, "hw_power_watts"), "Watts"),
+        Query(per(GPU, "hw_temperature_celsius", 'sensor="gpu"'), "°C"),
+        Query(per(GPU, "gpu_pcie_width"), "PCIe lanes"),
+        Query(per(GPU, "gpu_recovery_action"), "Action"),
+    ),
+    lines(
+        "Use",
+        "Share of time in which a kernel ran, however small.",
+        "percentunit",
+        Query(select("hw_gpu_utilization_ratio", 'task="general"'), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Power",
+        "What each board draws, in watts.",
+        "short",
+        Query(select("hw_power_watts"), NAME),
+        width=THIRD,
+        stacked=True,
+    ),
+    lines(
+        "Temperature",
+        "Degrees Celsius of each sensor.",
+        "short",
+        Query(select("hw_temperature_celsius"), f"{{{{sensor}}}} {NAME}"),
+        width=THIRD,
+    ),
+]
+
+JOBS = [
+    rows(
+        "Processes",
+        "Memory that the probes saw allocated, what NVML says the process holds, launches, waits for the GPU.",
+        "short",
+        {
+            "instance": "Instance",
+            "namespace": "Namespace",
+            "pod": "Pod",
+            "container": "Container",
+            "slurm_job_id": "Slurm job",
+            "comm": "Command",
+            "pid": "PID",
+        },
+        Query(
+            total(select("gpu_cuda_memory_usage_bytes", 'api_layer="driver"', 'memory!="pinned_host"'), *JOB),
+            "Allocated",
+            "bytes",
+        ),
+        Query(total(select("gpu_process_memory_usage_bytes"), *JOB), "Held", "bytes"),
+        Query(rising(JOB, "gpu_cuda_kernel_launch_calls_total", 'api_layer="driver"'), "Launches", "ops"),
+        Query(rising(JOB, "gpu_cuda_sync_wait_seconds_sum", 'api!~"cuda.*"'), "Waiting", "percentunit"),
+        Query(rising(JOB, "nccl_collective_bus_bytes_total"), "NCCL bus", "Bps"),
+        Query(rising(JOB, "rdma_send_bytes_total"), "RDMA sent", "Bps"),
+    ),
+    rows(
+        "Given GPUs",
+        "Whom the kubelet or Slurm gave each GPU to, used or not.",
+        "short",
+        {
+            "instance": "Instance",
+            "gpu": "GPU",
+            "namespace": "Namespace",
+            "pod": "Pod",
+            "container": "Container",
+            "slurm_job_id": "Slurm job",
+        },
+        Query(
+            per(("instance", "gpu", "namespace", "pod", "container", "slurm_job_id"), "gpu_allocation_info"), "Given"
+        ),
+    ),
+]
+
+LINKS = [
+    lines(
+        "RDMA sent and received",
+        "Bytes of all traffic of each port, by the port's own counters.",
+        "Bps",
+        Query(rising(PORT, "rdma_port_hw_counter_total", 'counter="port_xmit_data"'), f"sent {PORT_NAME}"),
+        Query(rising(PORT, "rdma_port_hw_counter_total", 'counter="port_rcv_data"'), f"received {PORT_NAME}"),
+        width=THIRD,
+    ),
+    lines(
+        "RDMA loss",
+        "Negative acknowledgements received over packets sent, by kind; rnr is a receiver without buffers, not loss.",
+        "percentunit",
+        Query(select("rdma_nack_ratio"), f"{{{{kind}}}} {PORT_NAME}"),
+        width=THIRD,
+    ),
+    lines(
+        "RDMA link state",
+        "4 is active; 1 down, 2 init, 3 armed.",
+        "short",
+        Query(select("rdma_link_state"), PORT_NAME),
+        width=THIRD,
+    ),
+    rows(
+        "PCIe links",
+        "GPUs, NICs and drives: lanes now and at best, and transfers a second of a lane (GPUs lower it when idle).",
+        "short",
+        {"instance": "Instance", "kind": "Kind", "pci_bus_id": "Address"},
+        Query(per(PCI, "node_pci_link_width"), "Lanes"),
+        Query(per(PCI, "node_pci_link_width_max"), "At best"),
+        Query(per(PCI, "node_pci_link_speed"), "GT/s"),
+        width=HALF,
+    ),
+    lines(
+        "PCIe errors",
+        "What devices told of themselves by AER, per second.",
+        "eps",
+        Query(rising((*PCI, "type"), "node_pci_aer_errors_total"), "{{type}} {{kind}} {{pci_bus_id}} {{instance}}"),
+        width=HALF,
+    ),
+]
+
+FAULTS = [
+    rows(
+        "Faults",
+        "Newest of each kind since the node started, by the row of the Llama 3 table that it tells of.",
+        "s",
+        {"instance": "Instance", "category": "Category", "signal": "Signal", "component": "Component"},
+        Query(f"time() - max by (instance, category, signal, component) ({FAULT})", "Ago"),
+        Query(
+            f"max by (instance, category, signal, component) ({select('node_fault_replayed')})",
+            "Before the exporter",
+            "short",
+        ),
+        width=HALF,
+    ),
+    lines(
+        "Faults per second",
+        "Each line of the kernel log, each error of a counter, each crash counts.",
+        "eps",
+        Query(rising(("instance", "category", "signal"), "node_fault_total"), "{{category}} {{signal}} {{instance}}"),
+        width=HALF,
+    ),
+    rows(
+        "Xids",
+        "What NVIDIA's driver told of GPUs, how long ago, and what is to be done.",
+        "s",
+        {"instance": "Instance", "gpu": "GPU", "xid": "Xid", "category": "Category", "action": "Action"},
+        Query(
+            f"time() - max by (instance, gpu, xid, category, action) ({select('gpu_xid_last_timestamp_seconds')})",
+            "Ago",
+        ),
+        width=HALF,
+    ),
+    rows(
+        "What cannot be seen",
+        "Sources of faults that this node does not have or does not let us read.",
+        "short",
+        {"instance": "Instance", "source": "Source"},
+        Query(f"min by (instance, source) ({select('node_fault_source_available')}) == 0", "Readable"),
+        width=HALF,
+    ),
+]
+
+MACHINE = [
+    lines(
+        "Memory errors",
+        "Corrected and uncorrected, by module, as the memory controller counts them; per second.",
+        "eps",
+        Query(
+            rising(("instance", "controller", "dimm", "type"), "node_edac_errors_total"),
+            "{{type}} {{dimm}} {{controller}} {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "Drives",
+        "Share of the rated endurance used; of the spare blocks that is left.",
+        "percentunit",
+        Query(select("node_nvme_used_ratio"), "used {{device}} {{instance}}"),
+        Query(select("node_nvme_spare_ratio"), "spare {{device}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Alarms of sensors",
+        "1 while a sensor of the machine is out of its limits.",
+        "short",
+        Query(f"{select('node_hwmon_alarm')} == 1", "{{chip}} {{sensor}} {{instance}}"),
+        width=THIRD,
+    ),
+]
+
+
+def dashboard() -> Dashboard:
+    return board(
+        "accel-exporter-node",
+        "Node",
+        "One node or a few: GPUs and who is on them, links, sensors, faults.",
+        [],
+        {"Overview": OVERVIEW, "GPUs": GPUS, "Jobs": JOBS, "Links": LINKS, "Faults": FAULTS, "Machine": MACHINE},
+    )
