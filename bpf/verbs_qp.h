@@ -75,8 +75,7 @@ struct queue {
 	__u64 posted_ns;
 	__u64 window;	  /* a time from which on `head` is valid, while every call of poll_cq is observed */
 	__u64 created_ns; /* of the QP: another one may have its number and address */
-	__u64
-	    messages; /* posted since then that the peer receives, or has sent; UNCOUNTED: some were missed */
+	__u64 messages;	  /* since then, that the peer receives or sent; UNCOUNTED: some were missed */
 	__u32 unsignaled; /* posted since the last that will complete */
 	__u32 posting;	  /* threads in a call that posts */
 	__u32 capacity;	  /* of requests that can be outstanding; 0: not known */

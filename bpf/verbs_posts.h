@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What is posted: every request of every call of post_send and post_recv, and how long post_send takes. */
+#pragma once
+#include "verbs.h"
+
+#define LONG_SILENCE_NS 100000000
+
+__u64 requests_unread, bytes_unread, failures_unread;
+
+struct walk {
+	struct qp_life life;
+	__u64 next, now;
+	__u64 opcodes; /* a bit for each */
+	__u32 mtu;
+	__u32 capacity; /* requests that can be outstanding */
+	__u32 signaled;
+	__u32 messages; /* of those taken back */
+	__u8 all_signaled;
+	__u8 acknowledged; /* by the peer, before they complete */
+	__u8 missed;	   /* what was posted before is not known */
+	__u8 takes_back;   /* the requests were refused: they were counted and were not posted */
+	__u8 unread;	   /* some of the chain: who counts messages knows no number any more */
+	__u8 zero[3];
+};
+
+static __always_inline void count_hit(__u32 hit)
+{
+	__u64 *seen = bpf_map_lookup_elem(&hits, &hit);
+
+	if (seen)
+		add(seen, 1);
+}
+
+static __always_inline void know_context(__u32 tgid, __u64 context)
+{
+	struct context_key key = {.tgid = tgid, .context = context};
+	struct verbs_device device;
+
+	if (bpf_map_lookup_elem(&contexts, &key))
+		return;
+	read_verbs_device(&device, context);
+	if (bpf_map_update_elem(&contexts, &key, &device, BPF_ANY))
+		add(&contexts_lost, 1);
+}
+
+static __always_inline void count_time(__u32 tgid, __u64 context, enum timed what, __u32 opcode, __u64 ns)
+{
+	static const struct time none;
+	struct time_key key = {.tgid = tgid, .context = context, .what = what, .opcode = opcode};
+	struct time *time = lookup_or_init(times, &key, &none);
+	__u32 slot = log2_slot(ns, TIME_FIRST, TIME_SLOTS);
+
+	if (!time || slot >= TIME_SLOTS)
+		return;
+	add(&time->sum_ns, ns);
+	add(&time->slots[slot], 1);
+}
+
+/* The bytes of a request's segments; what cannot be read is counted, but not again. Not inlined: verified once. */
+__noinline __u64 segment_bytes(__u64 list, __u32 count, __u32 again)
+{
+	struct user_sge segment;
+	__u64 bytes = 0;
+
+	for (__u32 i = 0; i < MOST_SEGMENTS; i++) {
+		if (i >= count)
+			return bytes;
+		if (bpf_probe_read_user(&segment, sizeof(segment), (void *)(list + i * sizeof(segment)))) {
+			add(&bytes_unread, !again);
+			return bytes;
+		}
+		bytes += segment.length;
+	}
+	if (count > MOST_SEGMENTS)
+		add(&bytes_unread, !again);
+	return bytes;
+}
+
+/* Whether the peer's receive queue has a completion for it. */
+static __always_inline bool is_message(__u32 opcode)
+{
+	return opcode == OPCODE_SEND || opcode == OPCODE_SEND_WITH_IMM || opcode == OPCODE_SEND_WITH_INV ||
+	       opcode == OPCODE_WRITE_WITH_IMM;
+}
+
+/* The place of a new request that will complete. */
+static __always_inline __u64 append(struct walk *walk, struct queue *queue, __u64 wr_id)
+{
+	__u64 at = __sync_fetch_and_add(&queue->tail, 1);
+	struct request *request = &queue->requests[at % QUEUE];
+
+	request->wr_id = wr_id;
+	request->posted_ns = walk->now;
+	walk->signaled++;
+	return at;
+}
+
+static __always_inline void push(struct walk *walk, struct queue *queue, const struct user_send_wr *wr,
+				 __u64 bytes)
+{
+	struct request *request;
+	__u64 at, message = queue->messages;
+
+	if (is_message(wr->opcode))
+		__sync_fetch_and_add(&queue->messages, 1);
+	if (!walk->all_signaled && !(wr->send_flags & SEND_SIGNALED)) {
+		queue->unsignaled++;
+		return;
+	}
+	at = append(walk, queue, wr->wr_id);
+	if (at && walk->now - queue->posted_ns > LONG_SILENCE_NS)
+		queue->quiet = at;
+	request = &queue->requests[at % QUEUE];
+	request->bytes = bytes > 0xffffffff ? 0xffffffff : bytes;
+	request->opcode = wr->opcode;
+	request->message = message;
+	request->lone = walk->acknowledged && (wr->opcode == OPCODE_WRITE || is_message(wr->opcode)) &&
+			queue->synced && queue->head == at && !queue->unsignaled && !wr->next && walk->mtu &&
+			bytes <= walk->mtu;
+	queue->unsignaled = 0;
+	queue->posted_ns = walk->now;
+}
+
+/* Counts one request of a chain and goes to the next. Not inlined: verified once. */
+__noinline int take_request(struct walk *walk)
+{
+	static const struct posted none;
+	struct posted_key key = {};
+	struct posted *counts;
+	struct queue *queue;
+	struct user_send_wr wr;
+	__u64 bytes = 0, packets = 1;
+	__s64 one;
+
+	if (!walk)
+		return 0;
+	if (bpf_probe_read_user(&wr, sizeof(wr), (void *)walk->next)) {
+		add(walk->takes_back ? &failures_unread : &requests_unread, 1);
+		walk->next = 0;
+		walk->unread = 1;
+		return 0;
+	}
+	walk->next = wr.next;
+	if (wr.opcode > OTHER_OPCODE)
+		wr.opcode = OTHER_OPCODE;
+	walk->opcodes |= 1ull << wr.opcode;
+	if (wr.opcode == OPCODE_LOCAL_INV || wr.opcode == OPCODE_BIND_MW)
+		packets = 0;
+	else
+		bytes = segment_bytes(wr.sg_list, wr.num_sge, walk->takes_back);
+	if (walk->mtu && packets && wr.opcode != OPCODE_READ && bytes)
+		packets = (bytes + walk->mtu - 1) / walk->mtu;
+	one = walk->takes_back ? -1 : 1;
+	key.life = walk->life;
+	key.opcode = wr.opcode;
+	counts = lookup_or_init(posted, &key, &none);
+	if (counts) {
+		add(&counts->requests, one);
+		add(&counts->bytes, bytes * one);
+		if (walk->mtu)
+			add(&counts->packets, packets * one);
+		else
+			add(&counts->unsized, one);
+	}
+	if (walk->takes_back) {
+		walk->signaled += walk->all_signaled || wr.send_flags & SEND_SIGNALED;
+		walk->messages += is_message(wr.opcode);
+		return 0;
+	}
+	/* On the stack: before Linux 6.2 a key may not be elsewhere. */
+	queue = bpf_map_lookup_elem(&queues, &key.life.qp);
+	if (queue)
+		push(walk, queue, &wr, bytes);
+	return 0;
+}
+
+/* The same for a receive. */
+__noinline int take_receive(struct walk *walk)
+{
+	struct user_recv_wr wr;
+	struct queue *queue;
+	struct qp_key key;
+
+	if (!walk)
+		return 0;
+	if (bpf_probe_read_user(&wr, sizeof(wr), (void *)walk->next)) {
+		add(walk->takes_back ? &failures_unread : &requests_unread, 1);
+		walk->next = 0;
+		walk->unread = 1;
+		return 0;
+	}
+	walk->next = wr.next;
+	if (walk->takes_back) {
+		walk->signaled++;
+		return 0;
+	}
+	key = walk->life.qp;
+	queue = bpf_map_lookup_elem(&receives, &key);
+	if (queue)
+		append(walk, queue, wr.wr_id);
+	return 0;
+}
+
+static __always_inline void walk_chain(struct walk *walk, bool receiving)
+{
+	for (int i = 0; i < (receiving ? MOST_RECEIVES : MOST_REQUESTS) && walk->next; i++) {
+		if (receiving)
+			take_receive(walk);
+		else
+			take_request(walk);
+	}
+	if (!walk->next)
+		return;
+	add(walk->takes_back ? &failures_unread : &requests_unread, 1);
+	walk->unread = 1;
+}
+
+static __always_inline bool begin_walk(struct walk *walk, __u64 address, __u64 first, bool receiving)
+{
+	struct qp_control *control = qp_control(address);
+	struct user_qp qp;
+
+	if (bpf_probe_read_user(&qp, sizeof(qp), (void *)address))
+		return false;
+	walk->life.qp.tgid = bpf_get_current_pid_tgid() >> 32;
+	walk->life.qp.number = qp.qp_num;
+	walk->life.qp.context = qp.context;
+	walk->next = first;
+	if (!control || control->number != qp.qp_num)
+		return true;
+	walk->life.created_ns = control->created_ns;
+	walk->all_signaled = control->all_signaled;
+	walk->acknowledged = control->type == QP_TYPE_RC || control->type == QP_TYPE_XRC_SEND;
+	walk->missed = receiving ? control->receive_missed : control->send_missed;
+	walk->capacity = receiving ? control->most_receives : control->most_sends;
+	if (control->known & QP_ATTR_PATH_MTU && control->path_mtu >= 1 && control->path_mtu <= 5)
+		walk->mtu = 128 << control->path_mtu;
+	return true;
+}
+
+static __always_inline void miss(__u64 address, bool receiving)
+{
+	struct qp_control *control = qp_control(address);
+
+	if (control && receiving)
+		control->receive_missed = 1;
+	else if (control)
+		control->send_missed = 1;
+}
+
+/* The requests of this QP, of `queues` or `receives`; NULL if there is no room. */
+static __always_inline struct queue *follow(void *map, __u64 *lost, struct walk *walk, __u64 address,
+					    bool receiving)
+{
+	static const struct queue none;
+	struct qp_key key = walk->life.qp;
+	struct queue *queue = bpf_map_lookup_elem(map, &key);
+
+	if (queue && queue->created_ns != walk->life.created_ns) {
+		bpf_map_delete_elem(map, &key); /* another QP's, whose end was not seen */
+		queue = NULL;
+	}
+	if (!queue) {
+		queue = lookup_or_init_(map, &key, &none, lost);
+		if (!queue) {
+			miss(address, receiving);
+			return NULL;
+		}
+		queue->created_ns = walk->life.created_ns;
+		queue->window = bpf_ktime_get_ns();
+		queue->synced = walk->life.created_ns && !walk->missed; /* these are its first requests */
+		if (!queue->synced)
+			queue->messages = UNCOUNTED;
+	}
+	if (queue->address && queue->address != address)
+		queue->synced = 0; /* another QP with the number of one that was destroyed */
+	queue->address = address;
+	queue->capacity = walk->capacity;
+	if (__sync_fetch_and_add(&queue->posting, 1))
+		queue->messages = UNCOUNTED; /* which of two calls at once is first is not known */
+	return queue;
+}
+
+static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
+{
+	static const struct calls none;
+	struct control_thread thread = control_this_thread();
+	struct post_flight call = {.sp = PT_REGS_SP(ctx), .qp = PT_REGS_PARM1(ctx), .receiving = receiving};
+	struct walk walk = {.now = bpf_ktime_get_ns()};
+	struct queue *queue;
+	struct calls *row;
+
+	if (!begin_walk(&walk, call.qp, PT_REGS_PARM2(ctx), receiving)) {
+		add(&requests_unread, 1);
+		return;
+	}
+	call.life = walk.life;
+	if (receiving) {
+		queue = follow(&receives, &receives_lost, &walk, call.qp, true);
+	} else {
+		know_context(walk.life.qp.tgid, walk.life.qp.context);
+		queue = follow(&queues, &queues_lost, &walk, call.qp, false);
+	}
+	call.before = queue ? queue->tail : 0;
+	walk_chain(&walk, receiving);
+	if (queue && walk.unread) {
+		queue->synced = 0;
+		queue->messages = UNCOUNTED;
+	}
+	row = receiving ? NULL : lookup_or_init(calls, &call.life, &none);
+	if (row) {
+		add(&row->count, 1);
+		if (walk.opcodes & ~row->opcodes)
+			__sync_fetch_and_or(&row->opcodes, walk.opcodes);
+	}
+	call.after = call.before + walk.signaled;
+	call.start_ns = walk.now;
+	call.bad_wr = PT_REGS_PARM3(ctx);
+	if (bpf_map_update_elem(&post_flights, &thread, &call, BPF_ANY))
+		add(&post_flights_lost, 1);
+}
+
+/* A call that failed posted what is before *bad_wr. */
+static __always_inline void take_back(const struct post_flight *call, struct queue *queue, bool receiving)
+{
+	struct walk walk = {.takes_back = 1};
+	__u64 bad = 0;
+
+	if (bpf_probe_read_user(&bad, sizeof(bad), (void *)call->bad_wr) || !bad ||
+	    !begin_walk(&walk, call->qp, bad, receiving)) {
+		add(&failures_unread, 1);
+		walk.unread = 1;
+	} else {
+		walk_chain(&walk, receiving);
+	}
+	if (!queue)
+		return;
+	queue->messages -= walk.messages;
+	if (walk.unread)
+		queue->messages = UNCOUNTED;
+	if (!walk.unread && queue->tail == call->after && walk.signaled <= call->after - call->before) {
+		queue->tail -= walk.signaled;
+		return;
+	}
+	queue->synced = 0;
+	if (receiving)
+		queue->messages = UNCOUNTED;
+}
+
+static __always_inline void return_post(struct pt_regs *ctx, bool receiving)
+{
+	struct control_thread thread = control_this_thread();
+	struct post_flight *call = bpf_map_lookup_elem(&post_flights, &thread);
+	struct queue *queue;
+	struct qp_key key;
+
+	if (!call || call->receiving != receiving || call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+		return;
+	key = call->life.qp;
+	queue = receiving ? bpf_map_lookup_elem(&receives, &key) : bpf_map_lookup_elem(&queues, &key);
+	if (!receiving)
+		count_time(key.tgid, key.context, timed_post_send, 0, bpf_ktime_get_ns() - call->start_ns);
+	if ((__s32)PT_REGS_RC(ctx))
+		take_back(call, queue, receiving);
+	if (queue && queue->posting)
+		__sync_fetch_and_add(&queue->posting, -1);
+	bpf_map_delete_elem(&post_flights, &thread);
+}
+
+SEC("uprobe")
+int post_send_enter(struct pt_regs *ctx)
+{
+	count_hit(hit_post_send);
+	enter_post(ctx, false);
+	return 0;
+}
+
+SEC("uretprobe")
+int post_send_return(struct pt_regs *ctx)
+{
+	return_post(ctx, false);
+	return 0;
+}
+
+SEC("uprobe")
+int post_recv_enter(struct pt_regs *ctx)
+{
+	count_hit(hit_post_recv);
+	enter_post(ctx, true);
+	return 0;
+}
+
+SEC("uretprobe")
+int post_recv_return(struct pt_regs *ctx)
+{
+	return_post(ctx, true);
+	return 0;
+}
