@@ -1,0 +1,238 @@
+"""docs/coming-from-dcgm-exporter.md by a real Prometheus: both sides of each row, and each rule before and after."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from exporter.dcgm.fields import FIELDS
+from tests.e2e.backend import Prometheus, until
+from tests.e2e.test_dcgm import PANELS as OF_12239
+from tests.e2e.test_dcgm import ROOT, SELECTED, Exporter, exporter
+from tests.standins import nvml
+
+PAGE = (ROOT / "docs" / "coming-from-dcgm-exporter.md").read_text()
+ROWS = dict(re.findall(r"^\| `(DCGM_\w+)` \| `([^`]+)` \| [^|]*\|$", PAGE, re.M))
+PANELS = {
+    panel: sides for panel, *sides in re.findall(r"^\| (\w[^|]*) \| `([^`]*DCGM[^`]+)` \| `([^`]+)` \|$", PAGE, re.M)
+}
+LABELS = dict(re.findall(r"^\| `(DCGM_\w+)` \| `([a-z_]+)` \|$", PAGE, re.M))
+BLOCK = PAGE.partition("```promql\n")[2].partition("```")[0]
+RULES = dict(re.findall(r"^# (\w+)[^\n]*\n([^#]+)", BLOCK, re.M))
+"""Queries by the first of the rules that they answer."""
+
+NAMED = "DCGM_FI_DEV_XID_ERRORS"
+"""Its value is a label here."""
+COUNTED_OTHERWISE = {"DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL"}
+"""The page says how these differ: only that both sides say something is tested."""
+MOVING = {
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1e-3,
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": 0.25,
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": 0.25,
+}
+"""By how much they may differ: NVML may be read between the two, and rates are of other spans of time."""
+BEFORE_HOPPER = {"DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "DCGM_FI_DEV_PCIE_RX_THROUGHPUT"}
+SETTLED = 5
+"""Seconds of scrapes that rates are made of."""
+UNANSWERED = {"DCGM_FI_DEV_OEM_INFOROM_VER", "DCGM_FI_DEV_ECC_INFOROM_VER", "DCGM_FI_DEV_POWER_INFOROM_VER"}
+
+COUNTS = (3, 4, 5, 6, 29, 30, 38, 45, 52, 59, *range(74, 80), 94, 142, 143, 173)
+"""Field values (NVML's numbers) that count something: each is another number, so that none is taken for another."""
+DIFFERENT: dict[str, object] = {
+    **{f"gpu.field.{number}": 1_000_000 + number for number in COUNTS},
+    **{f"gpu.gpm.{number}": 1_000_000 + number for number in range(248, 261)},
+    **{f"gpu.gpm.{number}": number + 0.5 for number in range(1, 14)},
+    "gpu.encoder": 11,
+    "gpu.decoder": 12,
+    "gpu.vgpu_licensed": 1,
+    "gpu.pstate": 2,
+    "gpu.reasons": "0x0",
+    "gpu.field.31": 0,
+    "gpu.field.192": 600_000,
+    "gpu.field.189": 650_000,
+    "gpu.field.190": 710_000,
+}
+HEALTHY: dict[str, object] = {"gpu.field.31": 0, "gpu.reasons": "0x0"}
+FAULTY: dict[str, object] = {
+    "gpu0.temperature": 91,
+    "gpu0.reasons": "0xe0",
+    "gpu0.field.4": 1,
+    "gpu0.field.31": 1,
+    "gpu0.field.144": 1,
+    "gpu0.field.145": 1,
+    "gpu0.field.230": 1,
+    "event.1": "0 8 79",
+    "event.2": "0 8 94",
+    "gpu1.lost": 1,
+}
+SILENT = {"CollectionFailing", "CollectionStale"}
+"""Rules that fire while NVML does not answer; the others need its answer."""
+FIFTEEN = {
+    *("CollectionFailing", "CollectionStale", "CollectionSlow", "RecoveryActionNeeded", "XidCritical", "XidWarning"),
+    *("UncorrectableEcc", "RowRemapFailure", "RowRemapPending", "RetiredPagesPending", "HwThermalSlowdown"),
+    *("SwThermalSlowdown", "PowerBrake", "TemperatureHigh", "GpuMissing"),
+}
+
+pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed")
+
+
+@dataclass
+class Both:
+    """An exporter that says everything in both namings, and the Prometheus that scrapes it."""
+
+    exporter: Exporter
+    prometheus: Prometheus
+
+    def ask(self, expr: str, at: float, *labels: str) -> dict[tuple[str, ...], float]:
+        """The values by labels, which have to tell the series apart."""
+        found = [(dict(series), value) for series, value in self.prometheus.query(expr, at).items()]
+        values = {tuple(series.get(label, "") for label in labels): value for series, value in found}
+        assert len(found) == len(values), f"{expr} has several series with the same {labels}"
+        return values
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    nvml.build()
+
+
+@contextmanager
+def scraped(folder: Path, **scenario: object) -> Iterator[Both]:
+    """Every field of dcgm-exporter, with Xids from NVML alone."""
+    csv, kmsg = folder / "counters.csv", folder / "kmsg"
+    csv.write_text("".join(f"{it.name}, {it.kind.value if it.kind else 'label'}, x\n" for it in FIELDS))
+    kmsg.touch()
+    flags = ("--compat.dcgm", f"--compat.dcgm.csv={csv}", "--collector.xid", f"--collector.xid.kmsg={kmsg}")
+    with exporter(folder, *flags, **scenario) as subject, Prometheus(folder, subject.listen, []) as prometheus:
+        until(lambda: prometheus.query("DCGM_FI_DEV_GPU_TEMP"), 20, "Prometheus has scraped")
+        yield Both(subject, prometheus)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    with scraped(tmp_path_factory.mktemp("dropin"), **DIFFERENT) as made:
+        made.exporter.scenario.set({"event.1": "0 8 31", "gpu1.reasons": "0x4"})
+        for name in ("DCGM_EXP_XID_ERRORS_TOTAL", "gpu_xid_errors_total"):
+            until(lambda query=f'{name}{{xid="31"}}': made.prometheus.query(query), 20, f"the Xid is in {name}")
+        until(lambda: made.prometheus.query("DCGM_EXP_CLOCK_EVENTS_COUNT"), 20, "the reason is scraped")
+        time.sleep(SETTLED)
+        yield made
+
+
+def test_every_field_has_a_row() -> None:
+    """The page's tables answer each field that the exporter fills, link 0 standing for all links."""
+    fields = {re.sub(r"_L\d+$", "_L0", it.name): it.kind for it in FIELDS}
+
+    assert {name for name, kind in fields.items() if kind} == set(ROWS)
+    assert {name for name, kind in fields.items() if not kind} - UNANSWERED == set(LABELS)
+
+
+@pytest.mark.parametrize("field", sorted(ROWS.keys() - {NAMED} - COUNTED_OTHERWISE - BEFORE_HOPPER))
+def test_field(both: Both, field: str) -> None:
+    """Ours has DCGM's values for the same GPUs, scraped at the same time."""
+    at = time.time() - 1
+    by = ("gpu", "xid")
+    theirs = both.ask(field, at, *by)
+    if field.startswith("DCGM_EXP_XID"):  # 0 there for a GPU that had none, absent here
+        theirs = {key: value for key, value in theirs.items() if value}
+    ours = ROWS[field].replace("[1m]", f"[{SETTLED}s]")
+
+    assert theirs
+    assert theirs == pytest.approx(both.ask(ours, at, *by), rel=MOVING.get(field, 1e-9))
+
+
+@pytest.mark.parametrize("field", sorted(COUNTED_OTHERWISE))
+def test_field_that_is_counted_otherwise(both: Both, field: str) -> None:
+    """Both tell of the GPU whose clocks are lowered."""
+    at = time.time() - 1
+
+    assert {("1",)} == {gpu for gpu, value in both.ask(f"max by (gpu) ({field})", at, "gpu").items() if value}
+    assert {("1",)} == {gpu for gpu, value in both.ask(f"max by (gpu) ({ROWS[field]})", at, "gpu").items() if value}
+
+
+def test_last_xid(both: Both) -> None:
+    """The label of ours is DCGM's value, of the GPU that had one."""
+    at = time.time() - 1
+    theirs = {(gpu, f"{xid:.0f}") for (gpu,), xid in both.ask(NAMED, at, "gpu").items() if xid}
+
+    assert {("0", "31")} == theirs == both.ask(ROWS[NAMED], at, "gpu", "xid").keys()
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_panel(both: Both, panel: str) -> None:
+    """Ours has the values of the dashboard's query."""
+    at = time.time() - 1
+    theirs, ours = (both.ask(side, at, "gpu") for side in PANELS[panel])
+
+    assert theirs
+    assert theirs == pytest.approx(ours)
+
+
+def test_panels_are_those_of_12239() -> None:
+    """The page has each panel of the dashboard, with its query."""
+    expected = {panel: query.replace(SELECTED, "") for panel, (query, _) in OF_12239.items()}
+
+    assert expected == {panel: theirs for panel, (theirs, _) in PANELS.items()}
+
+
+def test_join_with_the_labels(both: Both) -> None:
+    """The join that the page gives puts the model and the driver on a series of each GPU."""
+    (join,) = re.findall(r"^    (hw_power_watts \* .*)$", PAGE, re.M)
+    expected = {(gpu, "NVIDIA H100 80GB HBM3", "580.95.05") for gpu in ("0", "1")}
+
+    assert expected == both.ask(join, time.time() - 1, "gpu", "name", "driver_version").keys()
+
+
+@pytest.mark.parametrize("field", LABELS)
+def test_label(both: Both, field: str) -> None:
+    """The label of ours has the value of DCGM's."""
+    at = time.time() - 1
+
+    theirs, ours = both.ask("DCGM_FI_DEV_GPU_TEMP", at, "gpu", field), both.ask("hw_gpu_info", at, "gpu", LABELS[field])
+
+    assert theirs.keys() == ours.keys()
+    assert all(value for _, value in ours)
+
+
+def test_before_hopper(tmp_path: Path) -> None:
+    """PCIe traffic of GPUs without GPM."""
+    with scraped(tmp_path, **{"gpu.gpm": 0, "gpu.pcie_throughput.0": 9, "gpu.pcie_throughput.1": 7}) as both:
+        until(lambda: both.prometheus.query("DCGM_FI_DEV_PCIE_RX_THROUGHPUT"), 20, "it is scraped")
+        at = time.time()
+        for field in BEFORE_HOPPER:
+            assert {2} == {len(both.ask(field, at, "gpu"))}
+            assert both.ask(field, at, "gpu") == pytest.approx(both.ask(ROWS[field], at, "gpu"))
+
+
+def test_rules(tmp_path: Path) -> None:
+    """Every rule's query finds nothing on healthy GPUs, and its fault once that is there."""
+    rules = {rule: query.replace("> 300", "> 2").replace(":1m]", ":1s]") for rule, query in RULES.items()}
+    with scraped(tmp_path, **HEALTHY) as both:
+        time.sleep(SETTLED)
+        assert {} == {rule: found for rule, query in rules.items() if (found := both.prometheus.query(query))}
+
+        both.exporter.scenario.set(FAULTY)
+        for rule in rules.keys() - SILENT:
+            until(lambda query=rules[rule]: both.prometheus.query(query), 20, rule)
+
+        both.exporter.scenario.set({"hang": "nvmlDeviceGetFieldValues@0"})
+        for rule in SILENT:
+            until(lambda query=rules[rule]: both.prometheus.query(query), 20, rule)
+
+
+def test_rules_are_all_there() -> None:
+    """Each rule of nvidia_gpu_exporter's chart has a query, and the alerts that answer to it are there."""
+    headings = re.findall(r"^# ([\w, ]+)(?:: ([\w, ]+))?", BLOCK, re.M)
+    rules = {name for names, _ in headings for name in names.split(", ")}
+    alerts = {name for _, names in headings for name in names.split(", ") if name}
+    known = {it for path in (ROOT / "alerts").glob("*.yaml") for it in re.findall(r"alert: (\w+)", path.read_text())}
+
+    assert rules == FIFTEEN
+    assert set() == alerts - known
