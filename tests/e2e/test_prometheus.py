@@ -44,10 +44,11 @@ WITHOUT_DATA = {
     *(("exporter", f"{what} of their processes") for what in ("CPU", "Memory")),
     ("exporter", "Time in their programs"),
     *(("cuda", f"${label}") for label in ("namespace", "pod", "slurm_job_id")),
+    *((stem, "$cluster") for stem in ("cuda", "exporter")),
 }
 """Faults and custom probes that this run has none of, and names that its processes do not have; other processes may."""
 
-OF_OTHERS = {"gpu", "jobs", "nccl", "rdma"}
+OF_OTHERS = {"fleet", "gpu", "jobs", "nccl", "node", "rdma"}
 """Dashboards of what this run does not have: GPUs, NCCL, RDMA. That Prometheus takes their queries is tested."""
 
 pytestmark = [
