@@ -47,6 +47,13 @@ def polls_allowed(length: float, interval: float, hit: float | None) -> int:
     return max(1, round(length * length / interval / poll))
 
 
+def until_next(interval: float, now: float) -> float:
+    """Seconds until the next whole multiple of the interval: nodes with clocks that agree look at the same time, so
+    that both ends of a message are seen. `now` is wall time.
+    """
+    return interval - now % interval
+
+
 @dataclass(eq=False)
 class _Observed:
     """A file with poll_cq. `slot` is its place in the map of windows: 0 is shared, for those that found none."""
@@ -162,7 +169,8 @@ class Windows:
                 self._end()
             except Exception:
                 log.exception("observing poll_cq failed; tried again in the next window")
-            self._closing.wait(max(0.0, self._interval - self._length))
+            if not self._always:
+                self._closing.wait(until_next(self._interval, time.time()))
 
     def _begin(self) -> None:
         with self._lock:

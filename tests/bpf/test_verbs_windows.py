@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -75,6 +76,17 @@ def test_a_thread_that_polls_without_pause_is_left_alone() -> None:
         assert (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0]) < 3 * LENGTH / INTERVAL
         assert observed.value("accel_exporter_probe_hits_total", symbol="poll_cq") > hits
         eventually(lambda: stays(observed), "stays again")
+
+
+def test_nodes_look_at_the_same_time() -> None:
+    """Windows begin with whole multiples of the interval by the clock, whenever the exporter was started."""
+    with windows() as observed:
+        begun: list[float] = []
+        before = observed.cuda._windows._tick
+        observed.cuda._windows._tick = lambda: (begun.append(time.time()), before())
+        eventually(lambda: len(begun) >= 3, "windows")
+    assert all(at % INTERVAL < 0.3 for at in begun)
+    assert [1, 1] == [round(after - at) for at, after in pairwise(begun[:3])]
 
 
 def test_the_share_that_is_seen() -> None:
