@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.elf import Elf, Function
-from exporter.verbs import ops, providers, relocations, tables
+from exporter.verbs import live, ops, providers, relocations, tables
 from exporter.verbs.frames import Frames
 from exporter.verbs.providers import Found, ProviderNames
 from tests.providers import archives, packages
@@ -101,6 +101,32 @@ def test_every_version_is_found(release: Release) -> None:
                 own = {f for f in _expected(release.archives[name], size, op) if f in release.archives[name].functions}
                 counts[name, op] = len(found.functions.get(op, ())), len(own)
     assert {} == {where: pair for where, pair in counts.items() if pair[0] != pair[1]}
+
+
+def test_tables_chosen_at_run_time_are_believed(release: Release) -> None:
+    """Of these providers too a table in the file has the three functions next to each other that contexts point to."""
+    for name in CHOSEN_AT_RUN_TIME & release.found.keys():
+        path, _ = release.found[name]
+        with Elf.open(path) as elf:
+            pointers, calls = relocations.read(elf).pointers, _calls(elf)
+            accepted = []
+            for word in pointers:
+                functions = {op: _start(elf, pointers.get(word + 8 * i, 0)) for i, op in enumerate(live.POINTERS)}
+                if all(
+                    it
+                    and any(found.endswith(f"_{op}") for found in _most_alike(elf, it, release.archives[name], calls))
+                    for op, it in functions.items()
+                ):
+                    offsets = {op: it.offset for op, it in functions.items() if it}
+                    accepted.append(live.confirm(elf, offsets).functions.keys())
+            assert [set(live.POINTERS)] == accepted
+
+
+def _start(elf: Elf, address: int) -> Function | None:
+    """The function that begins at an address."""
+    code = any(0 <= address - part.address < part.size for part in elf.code_parts)
+    size = Frames(elf).size(address) if code else 0
+    return Function("", elf.offset(address), size, address, 0) if size else None
 
 
 def test_calibration_and_release_agree(release: Release) -> None:
