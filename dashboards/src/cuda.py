@@ -83,6 +83,19 @@ MEMORY_PANELS = [
         stacked=True,
     ),
     lines(
+        "Unattributed memory",
+        "What NVML says a process holds beyond the allocations seen: contexts, modules, libraries' own. Of processes "
+        "seen from their start only.",
+        "bytes",
+        Query(total(select("gpu_cuda_memory_unattributed_bytes", *WHO), *PROCESS), NAME),
+    ),
+    lines(
+        "Processes not seen from their start",
+        "Processes that were under way before the probes: what they had allocated until then only NVML knows.",
+        "short",
+        Query(total(f"1 - {select('gpu_cuda_seen_from_start', *WHO)}", "instance"), "{{instance}}"),
+    ),
+    lines(
         "Allocated and freed",
         "Bytes of successful allocations and of frees per second. Steady flows of both are churn: reuse the buffers, "
         "or take them from a pool.",
@@ -211,7 +224,7 @@ ERROR_PANELS = [
 
 
 def dashboard() -> Dashboard:
-    calls = 'gpu_cuda_api_calls_total{job=~"$job", instance=~"$instance"}'
+    calls = select("gpu_cuda_api_calls_total")
     return board(
         "accel-exporter-cuda",
         "CUDA jobs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, lines, number, rate, rows, select, total
+from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, total
 
 JOB = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
 COMMUNICATOR = ('comm_hash=~"$comm_hash"',)
@@ -39,6 +39,11 @@ def mean(histogram: str, *labels: str) -> str:
     chosen = (*JOB, *COMMUNICATOR) if "comm_hash" in labels else JOB
     sums, counts = (total(rate(f"{histogram}_{part}", *chosen), *labels) for part in ("sum", "count"))
     return f"{sums} / ({counts} > 0)"
+
+
+def rising_lags(*labels: str) -> str:
+    """Observations of the arrival lag per second in the chosen communicators, by labels."""
+    return total(rate("nccl_rank_arrival_lag_seconds_bucket", *JOB, *COMMUNICATOR), *labels)
 
 
 def per_rank(metric: str) -> str:
@@ -114,6 +119,18 @@ TRAFFIC = [
 ]
 
 STRAGGLERS = [
+    heat(
+        "Arrival lags",
+        "How many calls came how much later than the first rank's of their node. A band apart: a straggler.",
+        "s",
+        Query(rising_lags("le"), "{{le}}"),
+    ),
+    lines(
+        "99th percentile of the arrival lag",
+        "By rank. Much above the mean below: a rank that is late at times, as in saving or loading.",
+        "s",
+        Query(f"histogram_quantile(0.99, {rising_lags('le', *RANK)})", RANK_NAME),
+    ),
     lines(
         "Arrival lag by rank",
         "How much later than the first rank of its node each rank calls, on average. One line above the others: a "
@@ -182,7 +199,7 @@ WHO = [
 
 
 def dashboard() -> Dashboard:
-    info = 'nccl_communicator_info{job=~"$job", instance=~"$instance"}'
+    info = select("nccl_communicator_info")
     return board(
         "accel-exporter-nccl",
         "NCCL jobs",

@@ -35,6 +35,7 @@ raise SystemExit(main())
 """The exporter, which keeps the series of an ended process for seconds in place of five minutes."""
 
 WITHOUT_DATA = {
+    ("cuda", "Unattributed memory"),
     ("cuda", "Allocations not remembered"),
     ("cuda", "Frees of unseen allocations"),
     ("exporter", "Probes not attached"),
