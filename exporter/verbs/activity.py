@@ -30,6 +30,9 @@ class Times(NamedTuple):
     sum_ns: int
     slots: tuple[int, ...]
 
+    def plus(self, more: Times) -> Times:
+        return Times(self.sum_ns + more.sum_ns, tuple(a + b for a, b in zip(self.slots, more.slots, strict=True)))
+
 
 @dataclass(slots=True)
 class Activity:
@@ -56,23 +59,20 @@ class Activity:
         self.control.ended()
 
     def absorb(self, late: Activity) -> None:
-        """Adds what was counted after this was read."""
+        """Adds what was counted after this was read. Replaces what it changes: another thread may be reading it."""
         self.control.absorb(late.control)
-        self.gone |= late.gone
-        self.calls += late.calls
-        self.completions += late.completions
-        for key, posted in late.posted.items():
-            self.add_posted(*key, posted)
-        for timed, times in late.times.items():
-            self._add_times(timed, times)
+        self.gone = self.gone | late.gone
+        self.calls = self.calls + late.calls
+        self.completions = self.completions + late.completions
+        posted = {key: more.plus(self.posted.get(key, Posted())) for key, more in late.posted.items()}
+        times = {key: more.plus(self.times[key]) if key in self.times else more for key, more in late.times.items()}
+        self.posted, self.times = self.posted | posted, self.times | times
 
     def add_posted(self, life: Life, opcode: int, more: Posted) -> None:
         self.posted[life, opcode] = self.posted.get((life, opcode), Posted()).plus(more)
 
-    def _add_times(self, key: tuple[int, str, int], more: Times) -> None:
-        known = self.times.get(key) or Times(0, (0,) * len(more.slots))
-        slots = tuple(a + b for a, b in zip(known.slots, more.slots, strict=True))
-        self.times[key] = Times(known.sum_ns + more.sum_ns, slots)
+    def add_times(self, key: tuple[int, str, int], more: Times) -> None:
+        self.times[key] = more.plus(self.times[key]) if key in self.times else more
 
 
 def read(maps: Mapping[str, Map], gone: Gone) -> dict[int, Activity]:
@@ -103,7 +103,7 @@ def read(maps: Mapping[str, Map], gone: Gone) -> dict[int, Activity]:
         seen[key.tgid].completions[names.get((key.tgid, key.context), ""), key.status] += count
     for key, row in maps["times"].items():
         where = int(key.what), names.get((key.tgid, key.context), ""), key.opcode
-        seen[key.tgid]._add_times(where, Times(row.sum_ns, tuple(row.slots)))
+        seen[key.tgid].add_times(where, Times(row.sum_ns, tuple(row.slots)))
     return dict(seen)
 
 

@@ -139,11 +139,13 @@ class Control:
         self.regions = {key: it._replace(removed=it.added, untracked=0) for key, it in self.regions.items()}
 
     def absorb(self, late: Control) -> None:
-        """Adds what was counted after this was read."""
-        self.states += late.states
-        for key, more in late.regions.items():
-            summed = (a + b for a, b in zip(self.regions.get(key, Regions()), more, strict=True))
-            self.regions[key] = Regions(*summed)
+        """Adds what was counted after this was read. Replaces what it changes: another thread may be reading it."""
+        self.states = self.states + late.states
+        summed = {
+            key: Regions(*(a + b for a, b in zip(self.regions.get(key, Regions()), more, strict=True)))
+            for key, more in late.regions.items()
+        }
+        self.regions = self.regions | summed
 
 
 def read(maps: Mapping[str, Map]) -> dict[int, Control]:
