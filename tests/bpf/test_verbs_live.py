@@ -95,7 +95,7 @@ def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> N
             forger.step("forge", kind)
             forger.step("modify", 0)
         forger.step("forge", -1)
-        eventually(lambda: len(observed.cuda._attaching._looked[forger.pid]) == 16, "looked at")
+        eventually(lambda: len(observed.cuda._attaching._looked.get(forger.pid, ())) == 16, "looked at")
         forger.step("modify", 0)
         assert not attached(observed, path)
         assert 1 == len(said(observed, path))
