@@ -17,6 +17,8 @@ from exporter.verbs.posted import Posted
 
 LINK_SECONDS = 15.0
 """Between two looks at a link: ib_get_eth_speed() of the kernel logs a line for each when a port is down."""
+POSTED_SECONDS = 30.0
+"""Between two questions for what was posted on a port: each reads all that the verbs collector counts."""
 
 _SUMS: tuple[tuple[str, Metric], ...] = (
     ("packets", metrics.PACKETS_SENT),
@@ -50,6 +52,8 @@ class Device:
         self._links_at = time.monotonic()
         self._ratios: dict[int, Ratio] = {}
         self._excesses: dict[int, Excess] = {}
+        self._unattributed: dict[int, tuple[float, int | None]] = {}
+        """By port, when it was asked for last and what came of it."""
 
     def read(self) -> list[Sample]:
         """One reading. Raises OSError when the device is gone."""
@@ -113,10 +117,22 @@ class Device:
             ratio = self._ratios.setdefault(port.number, Ratio())
             for kind, share in ratio.see(time.monotonic(), naks, packets).items():
                 yield metrics.NACK_RATIO.sample(share, {**labels, "kind": kind})
-        sent, seen = driver.total("bytes", values), self._posted.seen(self._path.name, port.number, only)
+        unattributed = self._beyond(port.number, driver.total("bytes", values), only)
+        if unattributed is not None:
+            yield metrics.UNATTRIBUTED.sample(unattributed, labels)
+
+    def _beyond(self, port: int, sent: int | None, only: bool) -> int | None:
+        """Bytes sent beyond those posted. What was posted is asked for after `sent` was read."""
+        asked, known = self._unattributed.get(port, (-POSTED_SECONDS, None))
+        now = time.monotonic()
+        if now - asked < POSTED_SECONDS:
+            return known
+        seen = None if sent is None else self._posted.seen(self._path.name, port, only)
+        known = None
         if sent is not None and seen is not None:
-            excess = self._excesses.setdefault(port.number, Excess())
-            yield metrics.UNATTRIBUTED.sample(excess.see(sent, seen.bytes, seen.since), labels)
+            known = self._excesses.setdefault(port, Excess()).see(sent, seen.bytes, seen.since)
+        self._unattributed[port] = now, known
+        return known
 
     def _interface(
         self, bus_id: str, port: Port, labels: Mapping[str, str], failed: dict[str, int]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_REMEMBERED_NS = 60_000_000_000
+_REMEMBERED_NS = 300_000_000_000
 
 
 class Port(NamedTuple):

@@ -214,8 +214,9 @@ class Posts:
         self.told = Told({**self.told.bytes, known: self.told.bytes.get(known, 0) + count}, self.told.since)
 
 
-def test_unattributed(tree: Tree) -> None:
+def test_unattributed(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes sent beyond those posted since all posts are seen; it does not fall, and is missing when they are not."""
+    monkeypatch.setattr("exporter.infiniband.device.POSTED_SECONDS", 0.0)
     port = tree.mlx5(port_xmit_data=1000)
     posts = Posts()
     subject = device(tree, "mlx5_0", posts.posted)
@@ -235,8 +236,21 @@ def test_unattributed(tree: Tree) -> None:
     assert {} == values(subject.read(), metrics.UNATTRIBUTED)
 
 
-def test_posts_of_an_unknown_port(tree: Tree) -> None:
+def test_what_was_posted_is_not_asked_for_at_each_reading(tree: Tree) -> None:
+    """Twice a minute is enough: in between the port keeps its value."""
+    port = tree.mlx5(port_xmit_data=1000)
+    posts, asked = Posts(), []
+    posts.posted.follow(lambda: asked.append(1) or posts.told)
+    subject = device(tree, "mlx5_0", posts.posted)
+    assert 0 == value(subject.read(), metrics.UNATTRIBUTED)
+    write(port / "counters/port_xmit_data", 1500)
+    assert 0 == value(subject.read(), metrics.UNATTRIBUTED)
+    assert [1] == asked
+
+
+def test_posts_of_an_unknown_port(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a device has two ports and a post may be of either, nothing is said of them."""
+    monkeypatch.setattr("exporter.infiniband.device.POSTED_SECONDS", 0.0)
     tree.mlx5(port_xmit_data=1000)
     second = tree.device("mlx5_0", "mlx5_core", number=2)
     count(second / "counters", ["port_xmit_data"], {})
