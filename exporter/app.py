@@ -20,7 +20,7 @@ from exporter.push import Push
 from exporter.server import Server
 from exporter.settings import Settings
 from exporter.systemd import Notifier
-from exporter.views import landing
+from exporter.views import landing, landing_plots
 from exporter.web.config import WebConfigError
 from exporter.web.listen import ListenError
 
@@ -58,7 +58,9 @@ class App:
         self._reloaded, self._reload_successful = time.time(), True
         self._push = Push(plan, self._gather, time.time()) if plan else None
         self._observer = Observer(settings, found, self._push.span if self._push else _no_span, (self._own,))
-        page = landing.Page(settings.web.telemetry_path)
+        self._history = landing_plots.history()
+        self._observer.scraper.follow(self._history.see)
+        page = landing.Page(settings.web.telemetry_path, self._history)
         self._server = Server(
             settings.web, self._observer.scraper, page.render, self.reload, self._observer.gpus.release
         )
@@ -115,12 +117,14 @@ class App:
     def _start(self) -> None:
         try:
             self._observer.start()
+            self._history.start(self._observer.scraper.gather)
             if self._push:
                 self._push.start()
         finally:
             self._busy.release()
 
     def _close(self) -> None:
+        self._history.close()
         with self._busy:
             if self._push:
                 self._push.stop()

@@ -109,6 +109,7 @@ class Scraper:
         self._states = {name: State(name, Health.WAITING) for name in self._collectors}
         self._said: dict[str, tuple[Health, float]] = {}
         self._lock = threading.Lock()
+        self._seen: Callable[[Sequence[Sample], Collection[str] | None], None] | None = None
 
     def start(self) -> None:
         """Starts each collector in turn; one that cannot start is left out and said."""
@@ -120,6 +121,10 @@ class Scraper:
             else:
                 self._startable = {**self._startable, name: collector}  # a scrape may be going through it
         self.ready = True
+
+    def follow(self, seen: Callable[[Sequence[Sample], Collection[str] | None], None]) -> None:
+        """Gives `seen` what each gathering finds, and the names it was asked for; of one follower."""
+        self._seen = seen
 
     def replace(self, collectors: Sequence[Collector], disabled: Mapping[str, str]) -> None:
         """Starts these collectors in place of those before, which have been closed."""
@@ -182,6 +187,11 @@ class Scraper:
                 samples += source()
             except Exception as error:
                 log.error("a source of the exporter's own metrics failed: %s", error)
+        if self._seen:
+            try:
+                self._seen(samples, names)
+            except Exception as error:
+                log.error("what was gathered could not be kept for the page at /: %s", error)
         return samples
 
     def gather(self, names: Collection[str] | None = None, timeout: float = 10.0) -> list[Sample]:

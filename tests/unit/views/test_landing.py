@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from exporter.model import Distribution, Kind, Metric, Sample
 from exporter.scrape import Health, State
-from exporter.views.html import duration, size
-from exporter.views.landing import MOST_ROWS, Page
+from exporter.views import landing_plots
+from exporter.views.html import MOST_ROWS, duration, share, size
+from exporter.views.landing import Page
 
 USAGE = Metric("gpu.cuda.memory.usage", "", Kind.GAUGE, "By", labels=("api_layer", "memory"), process=True)
 LAUNCHES = Metric("gpu.cuda.kernel.launch.calls", "", Kind.COUNTER, labels=("api_layer",), process=True)
@@ -20,6 +21,7 @@ WAIT = Metric("gpu.cuda.sync_wait", "", Kind.HISTOGRAM, "s", labels=("api",), pr
 ATTACHED = Metric("accel_exporter.probe.attached", "", Kind.GAUGE, labels=("probe", "symbol", "library", "placement"))
 LOST = Metric("accel_exporter.events.lost", "", Kind.COUNTER, labels=("stream",))
 CUDA = State("cuda", Health.OK, 0.012)
+HEADS = ("pid", "GPU", "device/port", "communicator", "signal", "name", "library", "what")
 
 
 class Reader(HTMLParser):
@@ -30,7 +32,7 @@ class Reader(HTMLParser):
         self.rows: list[list[str]] = []
         self.tags: set[str] = set()
         self.text = ""
-        self._in_cell = False
+        self._in_cell = self._in_plot = False
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -40,13 +42,15 @@ class Reader(HTMLParser):
         if tag in ("td", "th"):
             self.rows[-1].append("")
             self._in_cell = True
+        self._in_plot = self._in_plot or tag == "svg"
 
     def handle_endtag(self, tag: str) -> None:
         self._in_cell = self._in_cell and tag not in ("td", "th")
+        self._in_plot = self._in_plot and tag != "svg"
 
     def handle_data(self, data: str) -> None:
         self.text += data + "\n"
-        if self._in_cell:
+        if self._in_cell and not self._in_plot:
             self.rows[-1][-1] += data
 
 
@@ -62,32 +66,57 @@ def process(pid: str, launches: int = 1000, **labels: str) -> list[Sample]:
     ]
 
 
-def row(page: str, first: str) -> list[str]:
-    [found] = [cells for cells in Reader(page).rows if cells[:1] == [first]]
-    return found
+def row(page: str, first: str) -> dict[str, str]:
+    """The only row that begins with this text: cells by the head of their column."""
+    heads: list[str] = []
+    found = []
+    for cells in Reader(page).rows:
+        heads = cells if cells[0] in HEADS else heads
+        if cells[0] == first:
+            found.append(dict(zip(heads, cells, strict=True)))
+    [only] = found
+    return only
+
+
+def seen(page: Page, samples: list[Sample]) -> str:
+    """The page after a gathering, as Scraper has it."""
+    assert page._history
+    page._history.see(samples, None)
+    return page.render(samples, [CUDA])
 
 
 def test_process_row_counts_one_layer() -> None:
     """Bytes and waits of a process are the driver layer's: those of the runtime are the same ones again."""
     page = Page().render(process("4711", pod="train-0", namespace="ml", container="main", gpu="3"), [CUDA])
 
-    assert ["4711", "python3", "ml/train-0/main", "3", "4.0 GiB", "–", "1\u202f000", "–", "5 s in 4", "0"] == row(
-        page, "4711"
-    )
+    assert {
+        "pid": "4711",
+        "name": "python3",
+        "where": "ml/train-0/main",
+        "GPU": "3",
+        "allocated": "4.0 GiB",
+        "launches/s": "–",
+        "launches": "1\u202f000",
+        "last launch": "–",
+        "waited": "5 s in 4",
+        "errors": "0",
+    } == row(page, "4711")
 
 
 def test_runtime_layer_counts_where_the_driver_was_not_seen() -> None:
     """A process of which only runtime calls were seen shows those."""
     samples = [USAGE.sample(2048, {"pid": "7", "api_layer": "runtime", "memory": "device"})]
 
-    assert "2.0 KiB" == row(Page().render(samples, [CUDA]), "7")[4]
+    assert "2.0 KiB" == row(Page().render(samples, [CUDA]), "7")["allocated"]
 
 
 def test_what_is_not_known_of_a_process_is_no_zero() -> None:
     """A process of which only a wait was seen has a dash for bytes, launches and the last launch."""
     samples = [WAIT.sample(Distribution((1.0,), (3, 1), 5.0), {"pid": "7", "api": "cuCtxSynchronize"})]
 
-    assert ["–", "–", "–", "–", "5 s in 4"] == row(Page().render(samples, [CUDA]), "7")[4:9]
+    found = row(Page().render(samples, [CUDA]), "7")
+    assert {"–"} == {found[head] for head in ("allocated", "launches/s", "launches", "last launch")}
+    assert ("5 s in 4", "0") == (found["waited"], found["errors"])
 
 
 def test_bytes_are_the_least_where_allocations_may_have_been_missed() -> None:
@@ -96,7 +125,7 @@ def test_bytes_are_the_least_where_allocations_may_have_been_missed() -> None:
     samples = [*process("4711"), seen.sample(0, {"pid": "4711"}), *process("12"), seen.sample(1, {"pid": "12"})]
     page = Page().render(samples, [CUDA])
 
-    assert ("≥ 4.0 GiB", "4.0 GiB") == (row(page, "4711")[4], row(page, "12")[4])
+    assert ("≥ 4.0 GiB", "4.0 GiB") == (row(page, "4711")["allocated"], row(page, "12")["allocated"])
 
 
 @pytest.mark.parametrize(
@@ -110,21 +139,23 @@ def test_bytes_are_the_least_where_allocations_may_have_been_missed() -> None:
 )
 def test_where_a_process_runs(labels: dict[str, str], where: str) -> None:
     """A pod, a Slurm job, a container or the host, by what is known."""
-    assert where == row(Page().render(process("1", **labels), [CUDA]), "1")[2]
+    assert where == row(Page().render(process("1", **labels), [CUDA]), "1")["where"]
 
 
-def test_rate_is_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches a second are those between two looks at the page; a process new since then has none yet."""
+def test_rates_and_plots_are_those_of_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches a second are those since the look before; of a process with no look before, nothing is known."""
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    page = Page()
-    page.render(process("1", 1000), [CUDA])
+    page = Page(history=landing_plots.history())
+    first = seen(page, process("1", 1000))
     clock[0] += 10
 
-    second = page.render(process("1", 3000) + process("2"), [CUDA])
+    second = seen(page, process("1", 3000) + process("2"))
 
-    assert ("200", "–") == (row(second, "1")[5], row(second, "2")[5])
-    assert "launches/s over 10 s" in Reader(second).text
+    assert "rates follow within seconds" in first
+    assert "rates of the last 10 s" in second
+    assert ("200", "–") == (row(second, "1")["launches/s"], row(second, "2")["launches/s"])
+    assert "launches a second, last 10 minutes: highest 200, now 200" in second
 
 
 def test_most_of_many_processes_are_left_to_metrics() -> None:
@@ -133,8 +164,8 @@ def test_most_of_many_processes_are_left_to_metrics() -> None:
 
     page = Page().render(samples, [CUDA])
 
-    assert MOST_ROWS == sum(len(cells) == 10 and cells[0].isdecimal() for cells in Reader(page).rows)
-    assert "and 5 more on /metrics" in page
+    assert MOST_ROWS == sum(cells[0].isdecimal() for cells in Reader(page).rows)
+    assert "and 5 more processes on /metrics" in page
 
 
 def test_what_does_not_work_is_said_with_its_remedy() -> None:
@@ -151,9 +182,9 @@ def test_what_does_not_work_is_said_with_its_remedy() -> None:
 
     page = Page().render(samples, states)
 
-    assert ["infiniband", "unavailable", "–", "no device; load the driver"] == row(page, "infiniband")
-    assert ["nvml", "late", "10 s", "still running after 9.5 s"] == row(page, "nvml")
-    assert ["libcuda.so.1", "cuda", "2 of 3", "1", "1", "0", "0"] == row(page, "libcuda.so.1")
+    assert ["infiniband", "unavailable", "–", "no device; load the driver"] == [*row(page, "infiniband").values()]
+    assert ["nvml", "late", "10 s", "still running after 9.5 s"] == [*row(page, "nvml").values()]
+    assert ["libcuda.so.1", "cuda", "2 of 3", "1", "1", "0", "0"] == [*row(page, "libcuda.so.1").values()]
     assert "cuMemAlloc_v2 in libcuda.so.1: seccomp" in Reader(page).text
 
 
@@ -161,41 +192,69 @@ def test_losses_are_listed_and_their_absence_said() -> None:
     """A counter of losses above 0 is a row; all at 0 is said."""
     lost = Page().render([LOST.sample(1234567, {"stream": "spans"}), LOST.sample(0, {"stream": "x"})], [CUDA])
 
-    assert ["events lost on their way from the kernel", "stream=spans", "1\u202f234\u202f567"] == row(
-        lost, "events lost on their way from the kernel"
-    )
+    what = "events lost on their way from the kernel"
+    assert [what, "stream=spans", "1\u202f234\u202f567"] == [*row(lost, what).values()]
     assert "stream=x" not in lost
     assert "None that is known." in Page().render([LOST.sample(0, {"stream": "x"})], [CUDA])
 
 
 def test_unknown_is_no_zero() -> None:
-    """Where the CUDA collector does not work, the page claims no number of processes, bytes or launches."""
-    assert 3 == Page().render([], [State("cuda", Health.FAILED, None, "no BPF")]).count("<b>–</b>")
-    assert 0 == Page().render([], [CUDA]).count("<b>–</b>")
+    """A node's card has a dash where the collector does not work, and 0 where it works and saw nobody."""
+    success = Metric("accel_exporter.collector.success", "", Kind.GAUGE, labels=("collector",))
+
+    def cards(value: int) -> str:
+        page = Page(history=landing_plots.history())
+        return seen(page, [success.sample(value, {"collector": name}) for name in ("cuda", "nvml", "infiniband")])
+
+    assert (6, 5) == (cards(0).count("<b>–</b>"), cards(1).count("<b>–</b>"))
+    assert "allocated through CUDA</span><b>0 B</b>" in cards(1)
+
+
+def everything(text: str) -> list[Sample]:
+    """Samples of every table, with this text wherever others choose it; two looks' worth of counters."""
+    who = {"pid": "1", "comm": text, "pod": text, "namespace": text, "container": text, "gpu": text}
+    gpu = {"gpu": text, "gpu_uuid": text, "pci_bus_id": text}
+    qp = {"device": text, "port": text, "qp": text, "peer_qp": text, "peer_gid": text, "peer_pod": text}
+    rank = {"comm_hash": text, "rank": text, "nranks": text}
+    fault = {"category": text, "component": text, "signal": text}
+    own: list[tuple[str, dict[str, str], float | Distribution]] = [
+        ("accel_exporter.collector.success", {"collector": "xid"}, 1),
+        ("accel_exporter.events.lost", {"stream": text}, 1),
+        ("accel_exporter.probe.attached", {"probe": text, "symbol": text, "library": text, "placement": text}, 0),
+        ("hw.gpu.info", {**gpu, "name": text}, 1),
+        ("hw.status", {**gpu, "state": text}, 1),
+        ("hw.gpu.utilization", {**gpu, "task": "general"}, 0.5),
+        ("gpu.xid.errors", {**gpu, "xid": text}, 2),
+        ("rdma.qp.info", {**who, **qp, "state": text, "peer_namespace": text, "peer_lid": text}, 1),
+        ("rdma.send", {**who, **qp}, 5),
+        ("rdma.link.state", {"device": text, "port": text}, 4),
+        ("rdma.nack", {"device": text, "port": text, "kind": text}, 0.5),
+        ("nccl.communicator.info", {**who, **rank}, 1),
+        ("nccl.rank.arrival_lag", {**who, **rank}, Distribution((1.0,), (3, 1), 5.0)),
+        ("nccl.collective.calls", {**who, "collective": text}, 9),
+        ("node.fault", fault, 1),
+        ("node.fault.source_available", {"source": text}, 0),
+    ]
+    names = tuple({key for _, labels, _ in own for key in labels})
+    return process(**who) + [
+        Metric(name, "", Kind.GAUGE, labels=names).sample(value, labels) for name, labels, value in own
+    ]
 
 
 @given(st.text(st.characters(), min_size=1, max_size=300))
 def test_no_text_becomes_markup(text: str) -> None:
-    """Whatever a process, pod, library or error is called, the page has the same tags and no script."""
-    samples = process("1", comm=text, pod=text) + [
-        LOST.sample(1, {"stream": text}),
-        ATTACHED.sample(0, {"probe": text, "symbol": text, "library": text, "placement": text}),
-    ]
-    states = [State(text, Health.FAILED, 1.0, text, text, (text,))]
-    plain = Page().render(
-        process("1", comm="x", pod="x")
-        + [
-            LOST.sample(1, {"stream": "x"}),
-            ATTACHED.sample(0, {"probe": "x", "symbol": "x", "library": "x", "placement": "x"}),
-        ],
-        [State("x", Health.FAILED, 1.0, "x", "x", ("x",))],
-    )
+    """Whatever a process, pod, device, GPU, fault or error is called, the page has the same tags and no script."""
 
-    page = Page(telemetry_path="/metrics").render(samples, states)
+    def page(text: str) -> str:
+        page, state = Page(history=landing_plots.history()), State(text, Health.FAILED, 1.0, text, text, (text,))
+        page._history.see(everything(text), None)
+        return page.render(everything(text), [state])
 
-    assert Reader(plain).tags == Reader(page).tags
-    assert page.count("<") == plain.count("<")
-    assert "script" not in Reader(page).tags
+    plain, found = page("x"), page(text)
+
+    assert Reader(plain).tags == Reader(found).tags
+    assert found.count("<") == plain.count("<")
+    assert Reader(plain).tags.isdisjoint({"script", "object", "iframe", "img", "form"})
 
 
 @pytest.mark.parametrize(
@@ -221,3 +280,11 @@ def test_sizes(number: int, text: str) -> None:
 def test_durations(seconds: float, text: str) -> None:
     """Times are in the unit that suits them; a clock set back is no time."""
     assert text == duration(seconds)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(0, "0 %"), (1, "100 %"), (0.123, "12 %"), (0.000123, "0.012 %"), (2.3e-7, "2e-05 %")]
+)
+def test_shares(ratio: float, text: str) -> None:
+    """Shares are in percent, small ones with the digits that tell them from none."""
+    assert text == share(ratio)

@@ -1,0 +1,218 @@
+"""Tables of the page at / about jobs: processes, and ranks of NCCL communicators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from exporter.history import WINDOW, Key, Recent
+from exporter.model import Distribution, Sample
+from exporter.views.html import (
+    MOST_ROWS,
+    UNKNOWN,
+    Column,
+    ago,
+    amount,
+    cell,
+    count,
+    duration,
+    more,
+    plotted,
+    section,
+    size,
+)
+from exporter.views.landing_plots import BYTES, COLLECTIVES, LAUNCHES, SENT
+from exporter.views.landing_samples import Named, number
+from exporter.views.spark import spark
+
+
+@dataclass(slots=True)
+class Process:
+    """What one process was seen doing; None is what nothing is known of."""
+
+    labels: Mapping[str, str]
+    gpus: set[str] = field(default_factory=set)
+    bytes: float | None = None
+    whole: bool = True
+    """Whether all of its allocations were seen; else `bytes` is the least it holds."""
+    resident: float | None = None
+    """Bytes of GPU memory by NVML."""
+    launches: float | None = None
+    last_launch: float | None = None
+    waits: int = 0
+    waited: float = 0
+    errors: float | None = None
+    collectives: float | None = None
+    sent: float | None = None
+
+
+def processes(named: Named) -> dict[str, Process]:
+    """The processes by pid."""
+    found: dict[str, Process] = {}
+
+    def of(name: str) -> Iterable[tuple[Process, Sample]]:
+        for sample in named.of_processes(name):
+            process = found.setdefault(sample.labels["pid"], Process(sample.labels))
+            process.gpus.add(sample.labels.get("gpu", ""))
+            yield process, sample
+
+    for process, sample in of("gpu.cuda.memory.usage"):
+        process.bytes = (process.bytes or 0) + number(sample)
+    for process, sample in of("gpu.cuda.seen_from_start"):
+        process.whole = bool(number(sample))
+    for process, sample in of("gpu.process.memory.usage"):
+        process.resident = (process.resident or 0) + number(sample)
+    for process, sample in of("gpu.cuda.kernel.launch.calls"):
+        process.launches = (process.launches or 0) + number(sample)
+    for process, sample in of("gpu.cuda.api.errors"):
+        process.errors = (process.errors or 0) + number(sample)
+    for process, sample in of("gpu.cuda.last_launch.timestamp"):
+        process.last_launch = max(process.last_launch or 0, number(sample))
+    for process, sample in of("nccl.collective.calls"):
+        process.collectives = (process.collectives or 0) + number(sample)
+    for process, sample in of("rdma.send"):
+        process.sent = (process.sent or 0) + number(sample)
+    for process, sample in of("gpu.cuda.sync_wait"):
+        # a cuda* call waits in a cu* call
+        if isinstance(sample.value, Distribution) and not sample.labels.get("api", "").startswith("cuda"):
+            process.waits += sum(sample.value.counts)
+            process.waited += sample.value.sum
+    return found
+
+
+def process_table(found: Mapping[str, Process], recent: Recent) -> str:
+    ranked = sorted(found.items(), key=lambda item: _rank(*item))
+    shown = ranked[:MOST_ROWS]
+    own = [it for _, it in shown]
+    columns = (
+        Column("pid", [cell(pid, "n") for pid, _ in shown], numbers=True),
+        Column("name", [cell(it.labels.get("comm", ""), "m") for it in own]),
+        Column("where", [cell(where(it.labels)) for it in own]),
+        Column("GPU", [amount(", ".join(sorted(filter(None, it.gpus))) or None) for it in own], True, optional=True),
+        Column("allocated", [_plot(recent, (BYTES, pid), "allocated", _allocated(it)) for pid, it in shown], True),
+        Column("GPU memory", [amount(None if it.resident is None else size(it.resident)) for it in own], True, True),
+        Column("launches/s", [_rate(recent, (LAUNCHES, pid), "launches", it.launches) for pid, it in shown], True),
+        Column("launches", [amount(None if it.launches is None else count(it.launches)) for it in own], True),
+        Column("last launch", [amount(ago(it.last_launch) if it.last_launch else None) for it in own], True),
+        Column("waited", [amount(_waited(it)) for it in own], True),
+        Column("errors", [amount(_errors(it)) for it in own], True),
+        Column(
+            "collectives/s",
+            [_rate(recent, (COLLECTIVES, pid), "collectives", it.collectives) for pid, it in shown],
+            True,
+            optional=True,
+        ),
+        Column("RDMA sent/s", [_sent(recent, pid, it) for pid, it in shown], True, optional=True),
+    )
+    return section(
+        "Processes",
+        columns,
+        "No calls of CUDA, NCCL or RDMA were seen.",
+        more(len(ranked), "processes"),
+        period(recent),
+    )
+
+
+def period(recent: Recent) -> str:
+    """Over what time the rates are, as a note beside a heading."""
+    return f"rates of the last {duration(recent.seconds)}" if recent.seconds else "rates follow within seconds"
+
+
+def where(labels: Mapping[str, str]) -> str:
+    """Where a process runs: in a pod, a Slurm job, a container, else on the host."""
+    if labels.get("pod"):
+        return "/".join(filter(None, (labels.get("namespace"), labels["pod"], labels.get("container"))))
+    if labels.get("slurm_job_id"):
+        return f"Slurm job {labels['slurm_job_id']}"
+    return f"container {labels['container_id'][:12]}" if labels.get("container_id") else "host"
+
+
+def _rank(pid: str, it: Process) -> tuple[float, float, float, float, str]:
+    return -(it.bytes or it.resident or 0), -(it.launches or 0), -(it.sent or 0), -(it.collectives or 0), pid
+
+
+def _allocated(it: Process) -> str:
+    return UNKNOWN if it.bytes is None else ("" if it.whole else "≥ ") + size(it.bytes)
+
+
+def _errors(it: Process) -> str | None:
+    """Errors of CUDA: none seen is 0 where calls of CUDA were seen."""
+    seen = it.launches is not None or it.bytes is not None or bool(it.waits)
+    return count(it.errors or 0) if seen or it.errors else None
+
+
+def _waited(it: Process) -> str | None:
+    return f"{duration(it.waited)} in {count(it.waits)}" if it.waits else None
+
+
+def _plot(recent: Recent, key: Key, what: str, text: str) -> str:
+    if text == UNKNOWN:
+        return amount(None)
+    return plotted(spark(recent.plots.get(key, ()), WINDOW, what, size), text)
+
+
+def _rate(recent: Recent, key: Key, what: str, known: float | None) -> str:
+    if known is None or key not in recent.rates:
+        return amount(None)
+    return plotted(spark(recent.plots.get(key, ()), WINDOW, f"{what} a second", count), count(recent.rates[key]))
+
+
+def _sent(recent: Recent, pid: str, it: Process) -> str:
+    rate = recent.rates.get((SENT, pid))
+    return amount(None if it.sent is None or rate is None else size(rate))
+
+
+def rank_table(named: Named, recent: Recent) -> str:
+    """The ranks on this node of every communicator, the latest first where it is told."""
+    lags = {_place(it): it.value for it in named.all("nccl.rank.arrival_lag") if isinstance(it.value, Distribution)}
+    behind = {_place(it): number(it) for it in named.all("nccl.rank.calls_behind")}
+    errors = Counter[str]()
+    for sample in named.all("nccl.errors"):
+        errors[_pid(sample)] += int(number(sample))
+    last = {_pid(it): number(it) for it in named.all("nccl.last_call.timestamp")}
+    ranks = sorted(named.all("nccl.communicator.info"), key=_order)
+    shown = ranks[:MOST_ROWS]
+    lateness = [_mean(lags.get(_place(it))) for it in shown]
+    late = [amount(None if lag is None else duration(lag)) for lag in lateness]
+    steps = [behind.get(_place(it)) for it in shown]
+    columns = (
+        Column("communicator", [cell(it.labels.get("comm_hash", ""), "m") for it in shown]),
+        Column(
+            "rank", [cell(f"{it.labels.get('rank', '?')} of {it.labels.get('nranks', '?')}", "n") for it in shown], True
+        ),
+        Column("pid", [cell(_pid(it), "n") for it in shown], True),
+        Column("name", [cell(it.labels.get("comm", ""), "m") for it in shown]),
+        Column("where", [cell(where(it.labels)) for it in shown]),
+        Column("GPU", [amount(it.labels.get("gpu") or None) for it in shown], True, optional=True),
+        Column("collectives/s", [_rate(recent, (COLLECTIVES, _pid(it)), "collectives", 0.0) for it in shown], True),
+        Column("arrives late by (mean)", late, True),
+        Column("calls behind", [amount(None if step is None else count(step)) for step in steps], True),
+        Column("last call", [amount(ago(last[_pid(it)]) if _pid(it) in last else None) for it in shown], True),
+        Column("errors", [amount(count(errors[_pid(it)])) for it in shown], True),
+    )
+    return section(
+        "NCCL communicators",
+        columns,
+        "No communicator was seen.",
+        more(len(ranks), "ranks"),
+        "collectives of the whole process; lag against the first rank on this node",
+        "nccl",
+    )
+
+
+def _pid(sample: Sample) -> str:
+    return sample.labels.get("pid", "")
+
+
+def _place(sample: Sample) -> tuple[str, str, str]:
+    return _pid(sample), sample.labels.get("comm_hash", ""), sample.labels.get("rank", "")
+
+
+def _order(sample: Sample) -> tuple[str, int, str]:
+    rank = sample.labels.get("rank", "")
+    return sample.labels.get("comm_hash", ""), int(rank) if rank.isdecimal() else 0, _pid(sample)
+
+
+def _mean(lag: Distribution | None) -> float | None:
+    return lag.sum / sum(lag.counts) if lag and sum(lag.counts) else None

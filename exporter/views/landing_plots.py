@@ -1,0 +1,67 @@
+"""What the page at / plots, and how it is read from samples."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from exporter.history import Count, History, Key, Reading
+from exporter.model import Sample
+from exporter.views.landing_samples import Named, number, place, queue_pair
+
+LAUNCHES, BYTES, COLLECTIVES = "launches", "bytes", "collectives"
+"""Kinds of a process."""
+SENT, QP_SENT, PORT_SENT, NACKS = "sent", "qp", "port", "nacks"
+"""Of a process, a queue pair and, the last two, a port."""
+GPU = "gpu"
+_COLLECTOR = {LAUNCHES: "cuda", BYTES: "cuda", COLLECTIVES: "nccl", SENT: "verbs", GPU: "nvml", NACKS: "infiniband"}
+_ADDED = (LAUNCHES, COLLECTIVES, SENT)
+
+
+def history() -> History:
+    return History(read, frozenset(_COLLECTOR.values()), _ADDED)
+
+
+def read(samples: Sequence[Sample]) -> Reading:
+    """What is plotted and of which rates are shown; what is not in the samples is not in it."""
+    named = Named(samples)
+    watched = {kind for kind, collector in _COLLECTOR.items() if named.healthy(collector)}
+    data = named.where("rdma.port.hw_counter", counter="port_xmit_data")
+    counts = {
+        **_counts(LAUNCHES, ((it.labels["pid"], it) for it in named.of_processes("gpu.cuda.kernel.launch.calls"))),
+        **_counts(COLLECTIVES, ((it.labels["pid"], it) for it in named.of_processes("nccl.collective.calls"))),
+        **_counts(SENT, ((it.labels["pid"], it) for it in named.of_processes("rdma.send"))),
+        **_counts(QP_SENT, (("/".join(queue_pair(it)), it) for it in named.of_processes("rdma.send"))),
+        **_counts(PORT_SENT, ((place(it), it) for it in data if it.labels.get("port"))),
+    }
+    return Reading(counts, _gauges(named, watched), watched)
+
+
+def _counts(kind: str, samples: Iterable[tuple[str, Sample]]) -> dict[Key, Count]:
+    found: dict[Key, Count] = {}
+    for of, sample in samples:
+        before = found.get((kind, of), Count(0.0, sample.start or 0.0))
+        found[kind, of] = Count(before.value + number(sample), min(before.start, sample.start or 0.0))
+    return found
+
+
+def _gauges(named: Named, watched: set[str]) -> dict[Key, float]:
+    gauges: dict[Key, float] = defaultdict(float)
+    for sample in named.of_processes("gpu.cuda.memory.usage"):
+        gauges[BYTES, sample.labels["pid"]] += number(sample)
+    if BYTES in watched:
+        gauges[BYTES, ""] = sum(gauges.values())
+    for sample in named.all("rdma.nack"):
+        gauges[NACKS, place(sample)] += number(sample)
+    ratios = [value for (kind, _), value in gauges.items() if kind == NACKS]
+    if ratios:
+        gauges[NACKS, ""] = max(ratios)
+    busy = {
+        sample.labels.get("gpu_uuid", ""): number(sample)
+        for sample in named.where("hw.gpu.utilization", task="general")
+    }
+    gauges.update({(GPU, uuid): value for uuid, value in busy.items() if uuid})
+    if busy:
+        gauges[GPU, ""] = fmean(busy.values())
+    return gauges

@@ -1,0 +1,148 @@
+"""Tables of the page at / about RDMA: queue pairs of processes, and ports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from exporter.history import WINDOW, Key, Recent
+from exporter.views.html import MOST_ROWS, NOTHING, Column, amount, cell, count, more, plotted, section, share, size
+from exporter.views.landing_jobs import period, where
+from exporter.views.landing_plots import NACKS, PORT_SENT, QP_SENT
+from exporter.views.landing_samples import Named, number, place, queue_pair
+from exporter.views.spark import spark
+
+_STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "about to go down"}
+"""Of rdma.link.state."""
+
+
+@dataclass(slots=True)
+class Pair:
+    """One queue pair. `sent` is None where nothing was seen posted."""
+
+    labels: Mapping[str, str]
+    info: Mapping[str, str] = field(default_factory=dict)
+    sent: float | None = None
+    requests: float = 0.0
+
+    @property
+    def peer(self) -> str:
+        """The other end as far as it is known: its queue pair, and the pod or GID."""
+        of = {**{key: value for key, value in self.labels.items() if value}, **self.info}
+        pod = "/".join(filter(None, (of.get("peer_namespace"), of.get("peer_pod"))))
+        lid = of.get("peer_lid") and f"LID {of['peer_lid']}"
+        at = pod or of.get("peer_gid") or lid
+        return " at ".join(filter(None, (of.get("peer_qp"), at)))
+
+
+def pairs(named: Named) -> dict[tuple[str, str, str], Pair]:
+    """The queue pairs by process, device and number: those that are there, and those that sent."""
+    found = {
+        queue_pair(it): Pair(it.labels, {key: value for key, value in it.labels.items() if value})
+        for it in named.of_processes("rdma.qp.info")
+    }
+    for sample in named.of_processes("rdma.send"):
+        pair = found.setdefault(queue_pair(sample), Pair(sample.labels))
+        pair.sent = (pair.sent or 0) + number(sample)
+    for sample in named.of_processes("rdma.send.work_requests"):
+        found.setdefault(queue_pair(sample), Pair(sample.labels)).requests += number(sample)
+    return found
+
+
+def pair_table(named: Named, recent: Recent) -> str:
+    found = pairs(named)
+    keys = {of: (QP_SENT, "/".join(of)) for of in found}
+    ranked = sorted(found, key=lambda of: (-recent.rates.get(keys[of], 0), -(found[of].sent or 0), of))
+    shown = ranked[:MOST_ROWS]
+    own = [found[of] for of in shown]
+    ratios = _ratios(named)
+    columns = (
+        Column("pid", [cell(pid, "n") for pid, _, _ in shown], True),
+        Column("name", [cell(it.labels.get("comm", ""), "m") for it in own]),
+        Column("where", [cell(where(it.labels)) for it in own]),
+        Column(
+            "device/port",
+            [cell("/".join(filter(None, (device, _port(found[of]))))) for of in shown for device in [of[1]]],
+        ),
+        Column("QP", [cell(qp, "n") for _, _, qp in shown], True),
+        Column("peer", [cell(it.peer, "m") if it.peer else NOTHING for it in own], optional=True),
+        Column("state", [cell(it.info.get("state", "")) for it in own]),
+        Column("sent/s", [_rate(recent, keys[of], "bytes posted a second") for of in shown], True),
+        Column("sent", [amount(None if it.sent is None else size(it.sent)) for it in own], True),
+        Column("requests", [amount(None if it.sent is None else count(it.requests)) for it in own], True),
+        Column("NACK ratio of the port", [_ratio(ratios, of[1], found[of]) for of in shown], True),
+    )
+    return section(
+        "RDMA queue pairs",
+        columns,
+        "No process was seen using RDMA verbs.",
+        more(len(ranked), "queue pairs"),
+        f"bytes posted; {period(recent)}",
+        "rdma",
+    )
+
+
+def _port(pair: Pair) -> str:
+    return pair.info.get("port", "")
+
+
+def _ratio(ratios: Mapping[str, float], device: str, pair: Pair) -> str:
+    """Of the queue pair's port, or of the device's only one where the port is not known."""
+    own = [ratio for at, ratio in ratios.items() if at.rpartition("/")[0] == device]
+    ratio = ratios.get(f"{device}/{_port(pair)}") if _port(pair) else own[0] if len(own) == 1 else None
+    return amount(None if ratio is None else share(ratio))
+
+
+def _rate(recent: Recent, key: Key, what: str) -> str:
+    if key not in recent.rates:
+        return NOTHING
+    return plotted(spark(recent.plots.get(key, ()), WINDOW, what, size), size(recent.rates[key]))
+
+
+def _ratios(named: Named) -> dict[str, float]:
+    """Negative acknowledgements of all kinds over packets sent, by port."""
+    ratios: dict[str, float] = defaultdict(float)
+    for sample in named.all("rdma.nack"):
+        ratios[place(sample)] += number(sample)
+    return ratios
+
+
+def port_table(named: Named, recent: Recent) -> str:
+    states = {place(it): int(number(it)) for it in named.all("rdma.link.state")}
+    shown = sorted(states)[:MOST_ROWS]
+    speeds = {place(it): number(it) for it in named.all("rdma.link.speed")}
+    ratios = _ratios(named)
+
+    def totals(name: str) -> list[str]:
+        sums: dict[str, float] = defaultdict(float)
+        for sample in named.all(name):
+            sums[place(sample)] += number(sample)
+        return [amount(count(sums[at]) if at in sums else None) for at in shown]
+
+    columns = (
+        Column("device/port", [cell(at) for at in shown]),
+        Column("link", [cell(_STATES.get(states[at], str(states[at]))) for at in shown]),
+        Column("speed", [amount(f"{speeds[at] * 8 / 1e9:g} Gb/s" if at in speeds else None) for at in shown], True),
+        Column("sent/s", [_rate(recent, (PORT_SENT, at), "bytes sent a second") for at in shown], True),
+        Column("packets sent", totals("rdma.packets.sent"), True),
+        Column("NAKs received", totals("rdma.naks.received"), True),
+        Column("NACK ratio", [_plotted_ratio(recent, at, ratios.get(at)) for at in shown], True),
+        Column("retransmitted", totals("rdma.packets.retransmitted"), True, optional=True),
+        Column("ACK timeouts", totals("rdma.ack.timeouts"), True, optional=True),
+        Column("link downs", totals("rdma.link.downed"), True, optional=True),
+    )
+    return section(
+        "RDMA ports",
+        columns,
+        "No RDMA device was found.",
+        more(len(states), "ports"),
+        "what the devices count",
+        "ports",
+    )
+
+
+def _plotted_ratio(recent: Recent, at: str, ratio: float | None) -> str:
+    if ratio is None:
+        return NOTHING
+    return plotted(spark(recent.plots.get((NACKS, at), ()), WINDOW, "NACK ratio", share), share(ratio))

@@ -1,0 +1,56 @@
+"""The samples of one gathering as the page at / asks for them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from exporter.model import Distribution, Sample
+
+
+class Named:
+    """Samples by the name of their metric."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._by_name: dict[str, list[Sample]] = defaultdict(list)
+        for sample in samples:
+            self._by_name[sample.metric.name].append(sample)
+
+    def all(self, name: str) -> Sequence[Sample]:
+        return self._by_name.get(name, ())
+
+    def where(self, name: str, **labels: str) -> Iterator[Sample]:
+        """The samples that have these labels."""
+        for sample in self.all(name):
+            if all(sample.labels.get(key) == value for key, value in labels.items()):
+                yield sample
+
+    def of_processes(self, name: str) -> Iterator[Sample]:
+        """Those of a process; of the layers the driver's, and the runtime's only where the driver was not seen."""
+        samples = [sample for sample in self.all(name) if sample.labels.get("pid")]
+        driven = {it.labels["pid"] for it in samples if it.labels.get("api_layer") == "driver"}
+        for sample in samples:
+            if sample.labels.get("api_layer") != "runtime" or sample.labels["pid"] not in driven:
+                yield sample
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of those samples; 0 if there are none."""
+        return sum(map(number, self.where(name, **labels)))
+
+    def healthy(self, collector: str) -> bool:
+        """Whether the collector ended in time and without an error."""
+        return bool(self.total("accel_exporter.collector.success", collector=collector))
+
+
+def number(sample: Sample) -> float:
+    return 0.0 if isinstance(sample.value, Distribution) else float(sample.value)
+
+
+def place(sample: Sample) -> str:
+    """The port of an RDMA device, as the page writes it."""
+    return f"{sample.labels.get('device', '')}/{sample.labels.get('port', '')}"
+
+
+def queue_pair(sample: Sample) -> tuple[str, str, str]:
+    """Process, device and number of a queue pair."""
+    return sample.labels.get("pid", ""), sample.labels.get("device", ""), sample.labels.get("qp", "")

@@ -1,0 +1,197 @@
+"""The last minutes of a few values: what is known of rates, where there are gaps, and that all of it is bounded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from math import isnan, nan
+
+import pytest
+
+from exporter import history
+from exporter.history import LEAST_STEP, LONGEST_STEP, MOST_OF_A_KIND, POINTS, Count, History, Reading
+
+
+class Told:
+    """A history that is told readings, at times of a clock that stands still between them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = 1000.0
+        monkeypatch.setattr(history.time, "monotonic", lambda: self.clock)
+        monkeypatch.setattr(history.time, "time", lambda: self.clock)
+        self.reading = Reading()
+        self.history = History(lambda _: self.reading, ("cuda",), ("calls",))
+
+    def look(
+        self, *, after: float = 10.0, watched: Collection[str] = (), busy: float | None = None, **counts: Count
+    ) -> None:
+        """Counters of the kind calls by who they are of, and the gauge busy of the node."""
+        self.clock += after
+        gauges = {} if busy is None else {("busy", ""): busy}
+        self.reading = Reading({("calls", of): count for of, count in counts.items()}, gauges, watched)
+        self.history.see([], None)
+
+    def plot(self, kind: str, of: str = "") -> list[float | None]:
+        """The values of a plot, None for a gap."""
+        points = self.history.recent().plots.get((kind, of), ())
+        return [None if isnan(value) else pytest.approx(value) for _, value in points]
+
+    def rates(self) -> dict[str, float]:
+        return {of: rate for (_, of), rate in self.history.recent().rates.items()}
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return Told(monkeypatch)
+
+
+def test_first_point_of_a_counter_is_unknown(told: Told) -> None:
+    """A rate takes two looks; what was counted before the first is nobody's rate."""
+    told.look(a=Count(5000))
+    assert {} == told.rates()
+    told.look(a=Count(5200))
+    assert {"a": 20.0, "": 20.0} == told.rates()
+    assert [None, 20.0] == told.plot("calls")
+    assert 10.0 == told.history.recent().seconds
+
+
+def test_what_starts_between_two_looks_is_known_from_its_start(told: Told) -> None:
+    """A process that began since the last look has made all its calls since then; an older one that is new has not."""
+    told.look(a=Count(100))
+    told.look(a=Count(200), b=Count(50, start=told.clock + 3))
+    assert {"a": 10.0, "b": 5.0, "": 15.0} == told.rates()
+    told.look(a=Count(300), b=Count(60, start=1013), c=Count(999, start=1001))
+    assert {"a": 10.0, "b": 1.0} == told.rates()
+
+
+def test_counter_that_fell_is_a_gap(told: Told) -> None:
+    """A reset is no negative rate and no guess, of who it is and of the node's sum; the next point is well again."""
+    told.look(a=Count(100), b=Count(10))
+    told.look(a=Count(200), b=Count(20))
+    told.look(a=Count(50), b=Count(30))
+    told.look(a=Count(150), b=Count(40))
+
+    assert [None, 10.0, None, 10.0] == told.plot("calls", "a")
+    assert [None, 1.0, 1.0, 1.0] == told.plot("calls", "b")
+    assert [None, 11.0, None, 11.0] == told.plot("calls")
+
+
+def test_counter_that_began_anew_is_known(told: Told) -> None:
+    """A counter with a later start than the last look counted all of its value since then, even if it is higher."""
+    told.look(a=Count(100))
+    told.look(a=Count(70, start=told.clock + 1))
+    assert 7.0 == told.rates()["a"]
+    told.look(a=Count(300, start=told.clock + 1))
+    assert 30.0 == told.rates()["a"]
+
+
+def test_process_that_is_gone_takes_nothing_from_the_sum(told: Told) -> None:
+    """When a process disappears, the node's rate is that of the others and never below 0."""
+    told.look(a=Count(1_000_000), b=Count(10))
+    told.look(b=Count(20))
+    assert {"b": 1.0, "": 1.0} == told.rates()
+
+
+def test_missing_is_a_gap_and_nobody_is_none(told: Told) -> None:
+    """Where the collector works and saw nobody, the node's rate is 0; where it does not, it is unknown."""
+    told.look(watched=["calls"])
+    told.look(watched=["calls"])
+    told.look()
+    told.look(watched=["calls"], busy=0.0)
+
+    assert [None, 0.0, None, 0.0] == told.plot("calls")
+    assert [None, None, None, 0.0] == told.plot("busy")
+
+
+def test_long_silence_is_a_gap(told: Told) -> None:
+    """After a minute without a look no line is drawn across it, and no rate is told over it."""
+    told.look(a=Count(100), busy=0.5)
+    told.look(a=Count(200), busy=0.5)
+    told.look(after=LONGEST_STEP + 1, a=Count(9000), busy=0.5)
+    told.look(a=Count(9100), busy=0.5)
+
+    assert [None, 10.0, None, None, 10.0] == told.plot("calls", "a")
+    assert [0.5, 0.5, None, 0.5, 0.5] == told.plot("busy")
+
+
+def test_looks_in_quick_succession_are_one(told: Told) -> None:
+    """However often is gathered, points are LEAST_STEP apart at least, and the rate goes on from the last of them."""
+    told.look(a=Count(0))
+    for value in (1, 2, 3, 4):
+        told.look(after=1, a=Count(value))
+    assert {} == told.rates()
+    told.look(after=1, a=Count(5))
+    assert LEAST_STEP == told.history.recent().seconds
+    assert 1.0 == told.rates()["a"]
+
+
+def test_part_of_the_collectors_is_no_look(told: Told) -> None:
+    """A scrape with collect[] that leaves out what is plotted makes no gap."""
+    told.look(busy=0.5)
+    told.clock += 10
+    told.reading = Reading()
+    told.history.see([], ["nvml"])
+    assert [0.5] == told.plot("busy")
+    told.history.see([], ["nvml", "cuda"])
+    assert [0.5, None] == told.plot("busy")
+
+
+def test_points_and_plots_are_bounded(told: Told) -> None:
+    """There are POINTS points, of the last ten minutes, and of each kind MOST_OF_A_KIND plots and that of the node."""
+    for at in range(2 * POINTS):
+        told.look(after=LEAST_STEP, **{f"p{n}": Count(at * (n + 1)) for n in range(100)})
+    recent = told.history.recent()
+
+    assert MOST_OF_A_KIND + 1 == len(recent.plots)
+    assert {""} | {f"p{n}" for n in range(84, 100)} == {of for _, of in recent.plots}
+    assert {POINTS} == {len(points) for points in recent.plots.values()}
+    assert max(age for points in recent.plots.values() for age, _ in points) <= history.WINDOW
+    assert 101 == len(recent.rates)
+
+
+def test_plot_of_who_is_gone_makes_room(told: Told) -> None:
+    """Where there is no room for a new process, the plot of one that is gone is dropped; else it stays its time."""
+    told.look(**{f"p{n}": Count(0) for n in range(MOST_OF_A_KIND)})
+    told.look(**{f"p{n}": Count(1000 - n) for n in range(MOST_OF_A_KIND)})
+    told.look(**{f"p{n}": Count(1000) for n in range(1, MOST_OF_A_KIND)})
+    assert [None, 100.0, None] == told.plot("calls", "p0")
+    told.look(new=Count(20, start=told.clock + 1), **{f"p{n}": Count(1000) for n in range(1, MOST_OF_A_KIND)})
+
+    assert ([], [None, None, None, 2.0]) == (told.plot("calls", "p0"), told.plot("calls", "new"))
+    for _ in range(POINTS):
+        told.look(after=LEAST_STEP)
+    assert {} == told.history.recent().plots
+
+
+def test_it_asks_only_when_nobody_else_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors are asked after MOST_STEP seconds without a look; a node that is scraped is never asked besides."""
+    monkeypatch.setattr(history, "_FIRST_AFTER", 0.01)
+    monkeypatch.setattr(history, "MOST_STEP", 0.1)
+    asked, enough = [], threading.Event()
+
+    def gather(names: Collection[str]) -> None:
+        asked.append(frozenset(names))
+        if len(asked) == 3:
+            enough.set()
+
+    alone = History(lambda _: Reading(), ("cuda",), ())
+    alone.start(gather)
+    assert enough.wait(5)
+    alone.close()
+    assert {frozenset({"cuda"})} == set(asked)
+
+    monkeypatch.setattr(history, "MOST_STEP", 60.0)
+    scraped = History(lambda _: Reading(), ("cuda",), ())
+    scraped.see([], None)
+    count = len(asked)
+    scraped.start(gather)
+    threading.Event().wait(0.2)
+    scraped.close()
+    assert count == len(asked)
+
+
+def test_not_a_number_is_a_gap(told: Told) -> None:
+    """A gauge that is not a number is not drawn."""
+    told.look(busy=0.5)
+    told.look(busy=nan)
+    assert [0.5, None] == told.plot("busy")
