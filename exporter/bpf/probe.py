@@ -18,6 +18,7 @@ from exporter.bpf.elf import Elf
 from exporter.bpf.hooks import Hook, Hooked, Place, State, find_places
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library
+from exporter.bpf.placement import Placement
 from exporter.bpf.placement import place as cheapest_place
 from exporter.bpf.safety import Protection
 from exporter.model import Kind, Metric, Sample
@@ -215,12 +216,16 @@ class Probes:
             return ()  # find_places says what is wrong with the file
         return tuple(sorted(name for name in names if name not in self.symbols and self._coverable.fullmatch(name)))
 
-    def _remember_costs(self, hooked: Hooked) -> None:
+    def account(self, symbol: str, placement: Placement, returns: bool) -> None:
+        """Counts calls of a symbol at what they cost at this place, also where someone else attaches to it."""
         if costs := self._costs:
-            for symbol, placement in hooked.places.found.items():
-                returns = hooked.returned and any(hook.returns for hook in self._table[symbol])
-                cost = costs.of(placement.kind, returns) or costs.of(placement.kind, returns=False) or 0.0
-                self._dearest[symbol] = max(self._dearest.get(symbol, 0.0), cost)
+            cost = costs.of(placement.kind, returns) or costs.of(placement.kind, returns=False) or 0.0
+            self._dearest[symbol] = max(self._dearest.get(symbol, 0.0), cost)
+
+    def _remember_costs(self, hooked: Hooked) -> None:
+        for symbol, placement in hooked.places.found.items():
+            returns = hooked.returned and any(hook.returns for hook in self._table[symbol])
+            self.account(symbol, placement, returns)
 
     def _present(self) -> list[_Probed]:
         with self._lock:

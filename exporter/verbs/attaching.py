@@ -31,6 +31,7 @@ from exporter.verbs.windows import Windows
 _VERSIONS = 8
 """Of one function in a provider that are probed at most."""
 _ATTEMPTS = 10
+"""To find functions in one file."""
 _MOST_LEARNT = 16
 """Sets of pointers of one process that are looked at: it may change them as it likes."""
 _MOST_LINES = 1 << 16
@@ -145,9 +146,8 @@ class Attaching:
         """Looks again at providers whose process had not mapped libibverbs yet."""
         with self._lock:
             for provider in self._providers.values():
-                if not provider.searched and provider.attempts < _ATTEMPTS:
-                    for pid in [*provider.users][:1]:
-                        self._try(provider, pid)
+                for pid in [*provider.users][:1]:
+                    self._try(provider, pid)
 
     def learn(self, pid: int, addresses: Mapping[str, int]) -> None:
         """A context of the process calls these functions: takes those that are certain and were not known."""
@@ -179,7 +179,7 @@ class Attaching:
             yield from [provider.said for provider in self._providers.values() if provider.said]
 
     def _try(self, provider: _Provider, pid: int) -> None:
-        if provider.searched:
+        if provider.searched or provider.attempts >= _ATTEMPTS:
             return
         provider.attempts += 1
         provider.found = self._find(provider.library, pid)
@@ -212,7 +212,8 @@ class Attaching:
             return
         part = replace(provider.library, functions=functions, imports=frozenset())
         provider.parts.append(part)
-        self._windows.add(part, [name for name in functions if name in names("poll_cq")])
+        for placement in self._windows.add(part, [name for name in functions if name in names("poll_cq")]):
+            self._probes.account("poll_cq", placement, returns=True)
         provider.links.append(self._probes.attach(part))
         for pid in provider.users:
             self._probes.process_started(pid, part, from_first_call=False)

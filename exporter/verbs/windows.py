@@ -16,7 +16,7 @@ from exporter.bpf.hooks import find_places
 from exporter.bpf.libbpf import Link, Object
 from exporter.bpf.library import Library
 from exporter.bpf.native import BpfError
-from exporter.bpf.placement import place
+from exporter.bpf.placement import Placement, place
 from exporter.bpf.uprobe import Point, attach, close_all
 from exporter.model import Sample
 from exporter.verbs import metrics
@@ -112,9 +112,11 @@ class Windows:
         self._events.start("poll_cq load")
         self._thread.start()
 
-    def add(self, library: Library, symbols: Collection[str]) -> None:
-        """Takes a provider on; what has no place for a probe is left out (its other probes tell)."""
-        found = find_places(library, list(symbols), place).found.values()
+    def add(self, library: Library, symbols: Collection[str]) -> list[Placement]:
+        """Takes a provider on, and tells where it will be probed; what has no place for a probe is left out (its other
+        probes tell).
+        """
+        found = [*find_places(library, list(symbols), place).found.values()]
         with self._lock:
             slot = self._slots.pop() if self._slots else 0
             it = _Observed(library, [Point(found.offset, slot) for found in found], slot)
@@ -122,6 +124,7 @@ class Windows:
             self._observed[id(library)] = it
             if self._open:
                 self._attach(it)
+        return found
 
     def remove(self, library: Library) -> None:
         with self._lock:

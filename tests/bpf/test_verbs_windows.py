@@ -101,3 +101,13 @@ def test_the_share_that_is_seen() -> None:
         share = observed.value("rdma_poll_cq_sampled_ratio", library=str(PROVIDER))
         assert 0.01 < share < 0.5
         assert 1 <= observed.value(DONE, job.pid, status="SUCCESS") <= done / 2
+
+
+def test_polls_are_in_the_overhead() -> None:
+    """What probed polls take from threads is counted, though they are attached to apart."""
+    build_standins()
+    with observe() as observed, attached(observed, Job()) as job:
+        before = observed.value("accel_exporter_overhead_seconds_total")
+        cost = observed.cuda._node.trial.costs.of("emulated", returns=True)
+        job.step("idle", 10_000)
+        assert observed.value("accel_exporter_overhead_seconds_total") - before >= 10_000 * cost
