@@ -19,7 +19,10 @@ class Coverage:
 
 COVERAGE: Mapping[str, Coverage] = {
     rows.FAULTY_GPU: Coverage(
-        ("GpuLost", "GpuResetNeeded", "GpuNvlinkFault", "GpuUnhealthy", "GpuRecoveryActionNeeded", "GpuCountFell"),
+        (
+            *("GpuLost", "GpuResetNeeded", "GpuNvlinkFault", "GpuUnhealthy", "GpuRecoveryActionNeeded"),
+            *("GpuRecoveryPending", "GpuCountFell", "GpuFabricUnhealthy", "GpuFabricNotJoined"),
+        ),
         "NVML: GPUs that are gone, recovery action, NVLinks, fabric",
         "a GPU that computes wrongly and says nothing",
     ),
@@ -34,7 +37,11 @@ COVERAGE: Mapping[str, Coverage] = {
         "a job that ends by itself with an exception: gpu_process_exits_total has its status, which no alert can judge",
     ),
     rows.NETWORK: Coverage(
-        ("RdmaLinkDown", "NicDegraded", "NvswitchFatalError", "GpuNvlinkDown", "GpuNvlinkErrorsRising"),
+        (
+            *("RdmaLinkDown", "NicDegraded", "RdmaLinkErrorsRising", "RdmaLinkSpeedReduced", "RdmaRetriesExceeded"),
+            *("RdmaAckTimeouts", "RdmaNackRatioHigh", "NvswitchFatalError", "GpuNvlinkDown", "GpuNvlinkInactive"),
+            "GpuNvlinkErrorsRising",
+        ),
         "port counters and link states of RDMA devices",
         "the switch: many nodes at once mean it",
     ),

@@ -1,4 +1,4 @@
-"""A real Prometheus (Debian's) that scrapes one exporter every second and evaluates the alert rules."""
+"""A real Prometheus (Debian's) that scrapes exporters every second and evaluates the alert rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -26,11 +26,11 @@ class QueryError(Exception):
 class Prometheus:
     """Started in `folder`, ended with the context. Targets and rules cannot change while it runs."""
 
-    def __init__(self, folder: Path, target: str, rules: list[Path]) -> None:
+    def __init__(self, folder: Path, target: str, rules: list[Path], others: Sequence[str] = ()) -> None:
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(path) for path in rules],
-            "scrape_configs": [{"job_name": "accel-exporter", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [{"job_name": "accel-exporter", "static_configs": [{"targets": [target, *others]}]}],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         self._address, self._folder = f"127.0.0.1:{free_port()}", folder
@@ -74,9 +74,10 @@ class Prometheus:
         (series,) = self._api("query?" + urllib.parse.urlencode(parameters))["result"]
         return [(float(when), float(value)) for when, value in series["values"]]
 
-    def rules(self) -> list[Mapping[str, Any]]:
-        """The rules with their health, and the state of those that alert."""
-        return [rule for group in self._api("rules")["groups"] for rule in group["rules"]]
+    def rules(self, stems: Collection[str] = ()) -> list[Mapping[str, Any]]:
+        """The rules with their health, and the state of those that alert; of these files, or of all."""
+        groups = self._api("rules")["groups"]
+        return [rule for group in groups if not stems or Path(group["file"]).stem in stems for rule in group["rules"]]
 
     def _api(self, path: str) -> Any:
         try:

@@ -1,0 +1,128 @@
+"""Machines of our own, on which faults are injected at their sources: healthy ones until then."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pynvml
+
+from tests.bpf.cuda_node import Script
+from tests.bpf.nccl_node import Rank
+from tests.e2e.test_cli import Exporter
+from tests.e2e.test_xid import Log
+from tests.standins.nvml import Scenario
+from tests.unit.infiniband.trees import Tree
+
+GPU, NIC, ROOT_PORT = "0000:18:00.0", "0000:5e:00.0", "0000:00:01.0"
+PCI = f"devices/pci0000:00/{ROOT_PORT}"
+_BOOT = "sys/kernel/random/boot_id"
+
+
+def _device(bus_id: str, kind: str, vendor: str) -> dict[str, str]:
+    folder = f"{PCI}/{bus_id}"
+    return {
+        f"{folder}/class": kind,
+        f"{folder}/vendor": vendor,
+        f"{folder}/aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0",
+        f"{folder}/aer_dev_fatal": "TOTAL_ERR_FATAL 0",
+        f"{folder}/current_link_width": "16",
+        f"{folder}/max_link_width": "16",
+    }
+
+
+class Machine:
+    """A healthy /sys, a kernel log, eight GPUs of the stand-in, three processes that use them; and a node beside it."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self.log = Log(folder / "kmsg")
+        self.gpus = Scenario(folder, gpus=8, **{f"gpu.field.{pynvml.NVML_FI_DEV_RETIRED_PENDING}": 0})
+        for name, text in {
+            **_device(GPU, "0x030200", "0x10de"),
+            **_device(NIC, "0x020000", "0x15b3"),
+            "devices/system/edac/mc/mc0/ce_count": "0",
+            "devices/system/edac/mc/mc0/ue_count": "0",
+            "devices/system/edac/mc/mc0/dimm0/dimm_label": "DIMM_A1",
+            "devices/system/edac/mc/mc0/dimm0/dimm_ce_count": "0",
+            "devices/system/edac/mc/mc0/dimm0/dimm_ue_count": "0",
+            "class/hwmon/hwmon0/name": "psu",
+            "class/hwmon/hwmon0/power1_alarm": "0",
+            "class/hwmon/hwmon1/name": "nct6779",
+            "class/hwmon/hwmon1/fan2_alarm": "0",
+            "class/nvme/nvme0/state": "live",
+        }.items():
+            self.write(name, text)
+        for name in (GPU, NIC):
+            link = folder / "sys/bus/pci/devices" / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(folder / "sys" / PCI / name)
+        self.port = Tree(folder / "sys").infiniband()
+        self.stamp, self.shutdown = folder / "passed", folder / "scheduled"
+        self.stamp.touch()
+        self.worker, self.failing = stack.enter_context(Script()), stack.enter_context(Script())
+        self.rank = stack.enter_context(Rank())
+        self.rank.run("c = init(0, 2, b'table')")
+        self.node = Neighbour(folder / "neighbour", stack)
+
+    def write(self, name: str, text: str) -> None:
+        """A file of /sys."""
+        path = self._folder / "sys" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+
+    def exporter(self, *arguments: str) -> Exporter:
+        """The real one, which looks every second."""
+        return Exporter(
+            self._folder,
+            f"--path.sysfs={self._folder / 'sys'}",
+            *(f"--collector.{name}.kmsg={self.log.path}" for name in ("faults", "xid")),
+            "--collector.faults.interval=1",
+            "--collector.infiniband.interval=1s",
+            f"--collector.faults.shutdown-file={self.shutdown}",
+            f"--collector.faults.diagnostic-stamp={self.stamp}",
+            *(f"--collector.nvml.{set}-interval=1" for set in ("fast", "processes", "slow")),
+            *arguments,
+            **self.gpus.environment(),
+        )
+
+
+class Neighbour:
+    """A node whose /proc is ours too: one that boots anew, and then has no kernel log to read."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._boots("11111111-1d1f-4d49-ad44-b323a7176f73", time.time() - 86_400)
+        (folder / "sys").mkdir()
+        self._log = Log(folder / "kmsg")
+        self._gpus = Scenario(folder)
+        self._exporter = self._start()
+        self.address = self._exporter.address
+        stack.callback(lambda: self._exporter.end())
+
+    def boot(self) -> None:
+        """It starts again, its exporter with it, and /dev/kmsg is not there any more."""
+        self._exporter.end()
+        self._boots("22222222-1d1f-4d49-ad44-b323a7176f73", time.time())
+        self._log.path.unlink()
+        self._exporter = self._start(f"--web.listen-address={self.address}")
+
+    def _start(self, *arguments: str) -> Exporter:
+        return Exporter(
+            self._folder,
+            "--collector.disable-defaults",
+            *(f"--collector.{name}" for name in ("faults", "nvml", "xid")),
+            f"--path.procfs={self._folder / 'proc'}",
+            f"--path.sysfs={self._folder / 'sys'}",
+            *(f"--collector.{name}.kmsg={self._log.path}" for name in ("faults", "xid")),
+            "--collector.faults.interval=1",
+            *arguments,
+            **self._gpus.environment(),
+        )
+
+    def _boots(self, identity: str, at: float) -> None:
+        for name, text in ((_BOOT, identity), ("stat", f"cpu 1 2 3\nbtime {at:.0f}")):
+            path = self._folder / "proc" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
