@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -17,14 +18,16 @@ SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TARGET = ('job=~"$job"', 'instance=~"$instance"', 'cluster=~"$cluster"')
 """`cluster` is a label that Prometheus adds for others (external_labels); where there is none every value matches."""
 LEADS = {
-    "instance": ("node", "Node ${__value.text}"),
-    "gpu": ("gpu", "GPU ${__value.text}"),
-    "pod": ("jobs", "Pod ${__value.text}"),
-    "slurm_job_id": ("jobs", "Slurm job ${__value.text}"),
-    "device": ("rdma", "Device ${__value.text}"),
-    "comm_hash": ("nccl", "Communicator ${__value.text}"),
+    "instance": ("node", "Node"),
+    "gpu": ("gpu", "GPU"),
+    "pod": ("jobs", "Pod"),
+    "slurm_job_id": ("jobs", "Slurm job"),
+    "device": ("rdma", "Device"),
+    "comm_hash": ("nccl", "Communicator"),
 }
-"""Label to the dashboard that tells more of it, where it is a variable, and what the link is called."""
+"""Label to the dashboard that tells more of it, where it is a variable, and what the link calls it."""
+DRIVES = "node_nvme_"
+"""Metrics whose `device` is a drive, of which no other dashboard tells more."""
 HALF, THIRD, FULL = 12, 8, 24
 
 
@@ -36,6 +39,8 @@ class Query:
     legend: str = ""
     unit: str = ""
     """Of a table's column, where it differs from the panel's."""
+    alarm: float | None = None
+    """The value from which on the cells of a table's column are red."""
 
 
 class Common(Protocol):
@@ -70,18 +75,26 @@ def total(expr: str, *labels: str) -> str:
 
 
 def lines(
-    title: str, description: str, unit: str, *queries: Query, width: int = HALF, stacked: bool = False
+    title: str,
+    description: str,
+    unit: str,
+    *queries: Query,
+    width: int = HALF,
+    stacked: bool = False,
+    alarm: float | None = None,
+    below: bool = False,
 ) -> timeseries.Panel:
-    """Values over time. Stacked where the sum of the lines means something."""
+    """Values over time. Stacked where the sum of the lines means something; `alarm` is dashed: bad above, or below."""
     panel = _panel(timeseries.Panel(), title, description, unit, queries, width, 8)
     legend = common.VizLegendOptions().display_mode(options.LegendDisplayMode.TABLE)
     legend.placement(options.LegendPlacement.BOTTOM).show_legend(True).calcs(["lastNotNull", "max"])
     tooltip = common.VizTooltipOptions().mode(options.TooltipDisplayMode.MULTI)
     tooltip.sort(options.SortOrder.DESCENDING)
     panel.legend(legend).tooltip(tooltip).min(0).line_width(1).show_points(options.VisibilityMode.NEVER)
-    if all("{{instance}}" in query.legend for query in queries):
-        url = _address("node", {"instance": "${__field.labels.instance}"})
-        panel.data_links([dashboard.DashboardLink("Node ${__field.labels.instance}").url(url)])
+    panel.data_links([dashboard.DashboardLink(title).url(url) for title, url in _line_leads(queries)])
+    if alarm is not None:
+        dashed = common.GraphThresholdsStyleConfig().mode(options.GraphThresholdsStyleMode.DASHED)
+        panel.thresholds(_thresholds(alarm, below)).thresholds_style(dashed)
     if stacked:
         panel.fill_opacity(25).stacking(common.StackingConfig().mode(options.StackingMode.NORMAL))
     return panel
@@ -100,11 +113,7 @@ def number(
     panel = _panel(stat.Panel(), title, description, unit, [query], 4, 4)
     panel.graph_mode(options.BigValueGraphMode.AREA).color_mode(options.BigValueColorMode.VALUE)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-    good, bad = ("red", "green") if below else ("green", "red")
-    steps = [models.Threshold(value=None, color=good if alarm is not None else "text")]
-    if alarm is not None:
-        steps.append(models.Threshold(value=alarm, color=bad))
-    return panel.thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
+    return panel.thresholds(_thresholds(alarm, below))
 
 
 def heat(title: str, description: str, unit: str, query: Query, width: int = HALF) -> heatmap.Panel:
@@ -129,11 +138,11 @@ def rows(
         "organize": {"indexByName": order, "renameByName": titles},
     }.items():
         panel.with_transformation(models.DataTransformerConfig(id_val=name, options=settings))
-    for label in (label for label in labels if label in LEADS):
+    for label in _leading(labels, queries):
         panel.override_by_name(labels[label], [models.DynamicConfigValue(id_val="links", value=[_lead(label, labels)])])
     for query in queries:
-        if query.unit:
-            panel.override_by_name(query.legend, [models.DynamicConfigValue(id_val="unit", value=query.unit)])
+        if settings := list(_column(query)):
+            panel.override_by_name(query.legend, settings)
     return panel.filterable(True)
 
 
@@ -200,13 +209,50 @@ def _panel(
     return panel
 
 
+def _thresholds(alarm: float | None, below: bool) -> dashboard.ThresholdsConfig:
+    good, bad = ("red", "green") if below else ("green", "red")
+    steps = [models.Threshold(value=None, color=good if alarm is not None else "text")]
+    if alarm is not None:
+        steps.append(models.Threshold(value=alarm, color=bad))
+    return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+def _column(query: Query) -> Iterator[models.DynamicConfigValue]:
+    """Where a table's column differs from the others."""
+    if query.unit:
+        yield models.DynamicConfigValue(id_val="unit", value=query.unit)
+    if query.alarm is not None:
+        steps = [{"color": "text", "value": None}, {"color": "red", "value": query.alarm}]
+        yield models.DynamicConfigValue(id_val="thresholds", value={"mode": "absolute", "steps": steps})
+        yield models.DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"})
+
+
+def _leading(labels: Iterable[str], queries: Sequence[Query]) -> list[str]:
+    """Those of the labels that another dashboard tells more of."""
+    drives = any(DRIVES in query.expr for query in queries)
+    return [label for label in labels if label in LEADS and not (drives and label == "device")]
+
+
+def _line_leads(queries: Sequence[Query]) -> Iterator[tuple[str, str]]:
+    """Title and address of the links of a line, by labels that all of a panel's legends name and no line lacks.
+
+    Grafana would leave the name of an absent label in the address: not every process has a pod, a Slurm job or one GPU.
+    """
+    named = set.intersection(*(set(re.findall(r"{{(\w+)}}", query.legend)) for query in queries))
+    sure = ("instance", "device", "comm_hash") if "pid" in named else ("instance", "gpu", "device", "comm_hash")
+    for label in _leading([label for label in sure if label in named], queries):
+        stem, title = LEADS[label]
+        chosen = {name: f"${{__field.labels.{name}}}" for name in ("instance", label) if name in named}
+        yield f"{title} {chosen[label]}", _address(stem, chosen)
+
+
 def _lead(label: str, labels: Mapping[str, str]) -> dict[str, str]:
     """A link from a cell of a table to the dashboard of what it names, on the node of its row where that has one."""
     stem, title = LEADS[label]
     chosen = {label: "${__value.raw}"}
     if label != "instance" and "instance" in labels:
         chosen["instance"] = f"${{__data.fields.{labels['instance']}}}"
-    return {"title": title, "url": _address(stem, chosen)}
+    return {"title": f"{title} ${{__value.text}}", "url": _address(stem, chosen)}
 
 
 def _address(stem: str, chosen: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ COLUMNS = {
     "instance": "Instance",
     "namespace": "Namespace",
     "pod": "Pod",
+    "container": "Container",
     "slurm_job_id": "Slurm job",
     "comm": "Command",
     "pid": "PID",

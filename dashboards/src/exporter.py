@@ -68,6 +68,8 @@ COLLECTORS = [
             f"min by (instance, collector) ({select('accel_exporter_collector_success')})", "{{collector}} {{instance}}"
         ),
         width=THIRD,
+        alarm=1,
+        below=True,
     ),
     lines(
         "Collector duration",
@@ -85,6 +87,7 @@ COLLECTORS = [
         "s",
         Query(select("scrape_duration_seconds"), "{{instance}}"),
         width=THIRD,
+        alarm=2,
     ),
 ]
 
@@ -175,6 +178,7 @@ COST = [
         "percentunit",
         Query(total(OVERHEAD, "instance", "probe"), "{{probe}} {{instance}}"),
         width=THIRD,
+        alarm=0.01,
     ),
     lines(
         "Time in the BPF programs",
@@ -196,6 +200,7 @@ COST = [
         "bytes",
         Query(select("process_resident_memory_bytes"), "{{instance}}"),
         width=THIRD,
+        alarm=192 * 2**20,
     ),
     lines(
         "Open files of the exporter",
@@ -269,6 +274,8 @@ CUSTOM = [
         "short",
         Query(f"min by (instance, probe) ({select('accel_exporter_custom_up')})", "{{probe}} {{instance}}"),
         width=THIRD,
+        alarm=1,
+        below=True,
     ),
     lines(
         "Fill of their maps",
@@ -280,6 +287,7 @@ CUSTOM = [
             "{{probe}} {{map}} {{instance}}",
         ),
         width=THIRD,
+        alarm=0.9,
     ),
     lines(
         "Lost by them",

@@ -18,7 +18,18 @@ IDLE = f"{HELD} and {SAME_GPU} {BUSY} < 0.05"
 DOWN = f"{select('rdma_link_state')} < 4"
 LOST = select("rdma_nack_ratio", 'kind!="rnr"')
 OVERHEAD = rate("accel_exporter_overhead_seconds_total")
+LAG = "nccl_rank_arrival_lag_seconds"
+RANK = ("instance", "comm_hash", "rank")
+PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
+IN_NCCL = f"({select('nccl_calls_in_flight')} or {select('nccl_rank_calls_behind')})"
+SLOWED = rate("gpu_clock_slowed_seconds_total", 'reason=~"(hw_|sw_)?thermal|hw_power_brake"')
+FAILING = (
+    f"{select('accel_exporter_collector_success')} == 0 "
+    f"unless on (job, instance, collector) {select('accel_exporter_collector_available')} == 0"
+)
 NODE = {"instance": "Instance"}
+PLACE = ("cluster", "rack")
+WHO = {"namespace": "Namespace", "pod": "Pod", "slurm_job_id": "Slurm job", "comm": "Command"}
 
 
 def recent(seconds: int, *labels: str) -> str:
@@ -28,6 +39,10 @@ def recent(seconds: int, *labels: str) -> str:
 
 def per_node(how: str, expr: str) -> str:
     return f"{how} by (instance) ({expr})"
+
+
+def per_place(how: str, expr: str) -> str:
+    return f"{how} by ({', '.join(PLACE)}) ({expr})"
 
 
 ATTENTION = [
@@ -116,7 +131,7 @@ FAULTS = [
         "short",
         {**NODE, "gpu": "GPU", "state": "State"},
         Query(f"max by (instance, gpu, state) ({NOT_OK}) == 1", "In it"),
-        Query(f"max by (instance, gpu) ({select('gpu_recovery_action')}) > 0", "Action"),
+        Query(f"max by (instance, gpu) ({select('gpu_recovery_action')}) > 0", "Action", alarm=1),
         width=HALF,
     ),
     rows(
@@ -159,18 +174,21 @@ WASTE = [
         "Held and idle",
         "Processes that hold the most memory of a GPU which is used less than 5 % of the time now.",
         "bytes",
-        {
-            **NODE,
-            "gpu": "GPU",
-            "namespace": "Namespace",
-            "pod": "Pod",
-            "slurm_job_id": "Slurm job",
-            "comm": "Command",
-        },
+        {**NODE, "gpu": "GPU", **WHO},
         Query(
-            f"topk(20, {total(IDLE, 'instance', 'gpu', 'namespace', 'pod', 'slurm_job_id', 'comm')})",
+            f"topk(20, {total(IDLE, 'instance', 'gpu', *WHO)})",
             "Memory",
         ),
+        width=HALF,
+    ),
+    lines(
+        "Slowed down, worst GPUs",
+        "Share of time in which heat or the power brake held clocks down. A job of many GPUs goes at the pace of the "
+        "slowest.",
+        "percentunit",
+        Query(f"topk(10, max by (instance, gpu, reason) ({SLOWED}) > 0)", "GPU {{gpu}} {{reason}} {{instance}}"),
+        width=HALF,
+        alarm=0.05,
     ),
 ]
 
@@ -181,6 +199,18 @@ NETWORK = [
         "percentunit",
         Query(f"topk(10, max by (instance, device, port) ({LOST}))", "{{device}} {{port}} {{instance}}"),
         width=THIRD,
+        alarm=0.001,
+    ),
+    lines(
+        "Stragglers",
+        "How much later than the first rank of its node a rank calls on average; all others wait for it.",
+        "s",
+        Query(
+            f"topk(10, {total(rate(f'{LAG}_sum'), *RANK)} / ({total(rate(f'{LAG}_count'), *RANK)} > 0))",
+            "rank {{rank}} of {{comm_hash}} {{instance}}",
+        ),
+        width=THIRD,
+        alarm=0.05,
     ),
     lines(
         "Ranks behind",
@@ -192,6 +222,19 @@ NETWORK = [
         ),
         width=THIRD,
     ),
+    rows(
+        "Waiting in NCCL",
+        "Processes inside a call, or with fewer calls than another rank, that have called no collective for a minute.",
+        "s",
+        {**NODE, **WHO, "pid": "PID"},
+        Query(
+            f"topk(20, time() - max by ({', '.join(PROCESS)}) ({select('nccl_last_call_timestamp_seconds')}) > 60 "
+            f"and max by ({', '.join(PROCESS)}) ({IN_NCCL}) > 0)",
+            "Last call",
+            alarm=300,
+        ),
+        width=HALF,
+    ),
     lines(
         "Ranks missing",
         "Ranks that NCCL's own RAS cannot reach, by communicator.",
@@ -200,7 +243,8 @@ NETWORK = [
             f"topk(10, max by (comm_hash, state) ({select('nccl_ras_ranks_missing')}) > 0)",
             "{{state}} of {{comm_hash}}",
         ),
-        width=THIRD,
+        width=HALF,
+        alarm=1,
     ),
     rows(
         "RDMA links down",
@@ -233,13 +277,60 @@ NODES = [
         Query(per_node("count", select("hw_status", 'state="ok"')), "GPUs"),
         Query(per_node("avg", BUSY), "Use", "percentunit"),
         Query(per_node("sum", select("hw_gpu_memory_usage_bytes")), "GPU memory", "bytes"),
-        Query(per_node("sum", select("hw_power_watts")), "Watts"),
-        Query(per_node("max", select("hw_temperature_celsius", 'sensor="gpu"')), "Hottest °C"),
-        Query(per_node("sum", NOT_OK), "Not well"),
-        Query(per_node("max", LOST), "Loss", "percentunit"),
+        Query(per_node("sum", select("hw_power_watts")), "Power", "watt"),
+        Query(per_node("max", select("hw_temperature_celsius", 'sensor="gpu"')), "Hottest", "celsius"),
+        Query(per_node("sum", NOT_OK), "Not well", alarm=1),
+        Query(per_node("max", LOST), "Loss", "percentunit", alarm=0.001),
         Query(per_node("count", recent(DAY, "instance", "category", "signal", "component")), "Faults in a day"),
-        Query(per_node("sum", OVERHEAD), "Cost of probes", "percentunit"),
         width=FULL,
+    ),
+    rows(
+        "Clusters and racks",
+        "Sums by the labels cluster and rack that Prometheus adds to its targets; one line where it adds none.",
+        "short",
+        {"cluster": "Cluster", "rack": "Rack"},
+        Query(per_place("count", select("up")), "Nodes"),
+        Query(per_place("count", f"{select('up')} == 0"), "Exporters down", alarm=1),
+        Query(
+            per_place("count", f"time() - max by (job, instance, {', '.join(PLACE)}) ({FAULT}) < {HOUR}"),
+            "Nodes with new faults",
+            alarm=1,
+        ),
+        Query(per_place("count", select("hw_status", 'state="ok"')), "GPUs"),
+        Query(per_place("avg", BUSY), "Use", "percentunit"),
+        Query(per_place("sum", NOT_OK), "Not well", alarm=1),
+        Query(per_place("count", DOWN), "RDMA links down"),
+        Query(per_place("max", LOST), "Loss", "percentunit", alarm=0.001),
+        width=FULL,
+    ),
+]
+
+EXPORTERS = [
+    rows(
+        "Exporters down",
+        "No answer to the last scrape: of these nodes nothing is known.",
+        "short",
+        NODE,
+        Query(f"min by (instance) ({select('up')}) == 0", "Up"),
+        width=THIRD,
+    ),
+    rows(
+        "Exporters that do not see all",
+        "Collectors that fail, functions that could not be probed, and what was lost of events per second.",
+        "short",
+        NODE,
+        Query(per_node("count", FAILING), "Collectors", alarm=1),
+        Query(per_node("count", f"{select('accel_exporter_probe_attached')} == 0"), "Functions", alarm=1),
+        Query(f"{per_node('sum', rate('accel_exporter_events_lost_total'))} > 0", "Events lost", "eps", alarm=0),
+        width=THIRD,
+    ),
+    lines(
+        "Cost of the probes, dearest nodes",
+        "Hits times the calibrated cost of one hit: time taken from the observed processes, in cores.",
+        "percentunit",
+        Query(f"topk(10, {per_node('sum', OVERHEAD)})", "{{instance}}"),
+        width=THIRD,
+        alarm=0.01,
     ),
 ]
 
@@ -256,5 +347,6 @@ def dashboard() -> Dashboard:
             "Waste": WASTE,
             "Network and collectives": NETWORK,
             "Nodes": NODES,
+            "Exporters": EXPORTERS,
         },
     )

@@ -62,11 +62,11 @@ OVERVIEW = [
         "percentunit",
         Query(f"{total(gauge('hw_gpu_memory_usage_bytes'))} / {total(gauge('hw_gpu_memory_limit_bytes'))}"),
     ),
-    number("Power", "Drawn by all boards, in watts.", "short", Query(total(gauge("hw_power_watts")))),
+    number("Power", "Drawn by all boards.", "watt", Query(total(gauge("hw_power_watts")))),
     number(
         "Least margin",
-        "Degrees Celsius left until the first GPU slows down for heat; only newer GPUs tell.",
-        "short",
+        "Left until the first GPU slows down for heat; only newer GPUs tell.",
+        "celsius",
         Query(f"min({gauge('gpu_temperature_margin_celsius')})"),
         alarm=3,
         below=True,
@@ -80,8 +80,8 @@ OVERVIEW = [
         Query(per_gpu("gpu_sm_active_ratio"), "SMs", "percentunit"),
         Query(per_gpu("gpu_dram_active_ratio"), "DRAM", "percentunit"),
         Query(per_gpu("hw_gpu_memory_usage_bytes"), "Memory", "bytes"),
-        Query(per_gpu("hw_power_watts"), "Watts", "short"),
-        Query(per_gpu("hw_temperature_celsius", 'sensor="gpu"'), "°C", "short"),
+        Query(per_gpu("hw_power_watts"), "Power", "watt"),
+        Query(per_gpu("hw_temperature_celsius", 'sensor="gpu"'), "Temperature", "celsius"),
         Query(per_gpu("gpu_recovery_action"), "Recovery action", "short"),
     ),
 ]
@@ -124,40 +124,42 @@ USE = [
 POWER = [
     lines(
         "Power",
-        "Watts drawn, and the limit enforced.",
-        "short",
+        "What each board draws, and the limit enforced.",
+        "watt",
         Query(gauge("hw_power_watts"), NAME),
         Query(gauge("gpu_power_limit_watts", 'limit="enforced"'), f"{NAME} limit"),
         width=THIRD,
     ),
     lines(
         "Mean power by energy",
-        "Watts from the energy counter, which misses no peak between two samples.",
-        "short",
+        "From the energy counter, which misses no peak between two samples.",
+        "watt",
         Query(rising("hw_energy_joules_total"), NAME),
         width=THIRD,
     ),
     lines(
         "Clocks",
-        "Frequency of the SMs in hertz.",
-        "short",
+        "Frequency of the SMs.",
+        "hertz",
         Query(gauge("gpu_clock_hertz", 'clock="sm"'), NAME),
         width=THIRD,
     ),
     lines(
         "Temperature",
-        "Degrees Celsius of GPU and memory.",
-        "short",
+        "Of GPU and memory.",
+        "celsius",
         Query(gauge("hw_temperature_celsius"), f"{NAME} {{{{sensor}}}}"),
         width=THIRD,
     ),
     lines(
         "Margin",
-        "Degrees Celsius left until the thermal limit; below zero is beyond it.",
-        "short",
+        "Left until the thermal limit; below zero is beyond it.",
+        "celsius",
         Query(gauge("gpu_temperature_margin_celsius"), NAME),
         width=THIRD,
-    ),
+        alarm=3,
+        below=True,
+    ).min(-20),
     lines(
         "Slowed down",
         "Share of time in which clocks were held down, by reason. Reasons overlap: do not add them up.",
@@ -181,6 +183,7 @@ LINKS = [
         "short",
         Query(f"{per_gpu('gpu_pcie_width_max')} - {per_gpu('gpu_pcie_width')}", NAME),
         width=THIRD,
+        alarm=1,
     ),
     lines(
         "PCIe replays and errors",
@@ -203,6 +206,7 @@ LINKS = [
         "short",
         Query(f"count by ({', '.join(WHICH)}) ({gauge('gpu_nvlink_link_up')} == 0)", NAME),
         width=THIRD,
+        alarm=1,
     ),
     lines(
         "NVLink errors",
@@ -220,6 +224,7 @@ HEALTH = [
         "short",
         Query(f"{NOT_OK} == 1", f"{NAME} {{{{state}}}}"),
         width=THIRD,
+        alarm=1,
     ),
     lines(
         "ECC errors",
@@ -237,6 +242,7 @@ HEALTH = [
         "short",
         Query(f"{gauge('gpu_fabric_condition')} == 1", f"{NAME} {{{{condition}}}}"),
         width=THIRD,
+        alarm=1,
     ),
     rows(
         "Memory repairs",
@@ -311,12 +317,11 @@ WHO = [
 
 
 def dashboard() -> Dashboard:
-    status = 'hw_status{job=~"$job", instance=~"$instance"}'
     return board(
         "accel-exporter-gpu",
         "GPUs",
         "What NVML, the kernel log and the schedulers say of the GPUs of these nodes.",
-        [choice("gpu", "GPU", f"label_values({status}, gpu)", every=".*")],
+        [choice("gpu", "GPU", f"label_values({select('hw_status')}, gpu)", every=".*")],
         {
             "Overview": OVERVIEW,
             "Use": USE,

@@ -1,20 +1,30 @@
-"""The committed dashboards: built from their sources, importable, and made by the rules people expect."""
+"""The committed dashboards: built from their sources, importable, and made by the rules people expect.
+
+Every rule of Grafana's dashboard-linter that concerns Prometheus is among them, by what it wants.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.build import HERE, render, stems
 from tests.metric_names import SCRAPED, declared, used
 
-UNITS = {"bool_yes_no", "bytes", "Bps", "cps", "eps", "ops", "percentunit", "reqps", "s", "short"}
+UNITS = {
+    *("bool_yes_no", "bytes", "Bps", "celsius", "cps", "eps", "hertz"),
+    *("ops", "percentunit", "reqps", "s", "short", "watt"),
+}
 """Ids of Grafana's unit list that the dashboards use; any other is probably a slip."""
 
 COUNTER = re.compile(r"\w+_(total|bucket|count|sum)\b")
@@ -124,12 +134,66 @@ def test_every_selector_keeps_to_the_chosen_targets(board: dict[str, Any]) -> No
 
 
 def test_rates_adapt_to_the_resolution(board: dict[str, Any]) -> None:
-    """Every range is $__rate_interval, and counters appear only inside rate()."""
+    """Every range is $__rate_interval; counters are inside rate(), or their series are counted."""
     for expr in expressions(board):
         assert set(re.findall(r"\[([^\]]*)\]", expr)) <= {"$__rate_interval"}, expr
         for counter in COUNTER.finditer(expr):
-            counted = expr[: counter.start()].endswith("rate(") or "count(" in expr
-            assert counted, expr
+            assert re.search(r"(rate|count\(sum by \([^)]*\) )\($", expr[: counter.start()]), expr
+
+
+def test_variables_offer_what_was_chosen_before(board: dict[str, Any]) -> None:
+    """Every list of values is of the chosen cluster, jobs and instances, as far as those stand before it."""
+    before: list[str] = []
+    for each in board["templating"]["list"]:
+        if each["type"] == "query":
+            missing = [name for name in before if f'{name}=~"${name}"' not in each["query"]]
+            assert [] == missing, each["query"]
+        if each["name"] in ("cluster", "job", "instance"):
+            before.append(each["name"])
+    assert ["cluster", "job", "instance"] == before
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool (Debian: prometheus) is not installed")
+def test_prometheus_can_read_every_query(board: dict[str, Any], tmp_path: Path) -> None:
+    """promtool takes the expressions of all panels, and the selectors of all variables."""
+    variables = [each["query"] for each in board["templating"]["list"] if each["type"] == "query"]
+    selectors = [found[1] for query in variables if (found := re.fullmatch(r"label_values\((.+), \w+\)", query))]
+    rules = [
+        {"record": f"query:{number}", "expr": expr.replace("$__rate_interval", "5m").replace("$pod_label", "label_app")}
+        for number, expr in enumerate((*expressions(board), *selectors))
+    ]
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    checked = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, timeout=60)
+    assert (0, True) == (checked.returncode, f"{len(rules)} rules found" in checked.stdout), checked.stderr
+
+
+def test_legends_name_labels_that_there_are(board: dict[str, Any]) -> None:
+    """What a legend or a column of a table names survives the aggregation of its query."""
+    for panel in panels(board):
+        kept = [labels_of(target["expr"]) for target in panel["targets"]]
+        for target, labels in zip(panel["targets"], kept, strict=True):
+            named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert labels is None or named <= labels, (panel["title"], named, labels)
+        if panel["type"] == "table" and None not in kept:
+            columns = panel["transformations"][-1]["options"]["renameByName"]
+            named = {name for name in columns if not name.startswith("Value")}
+            assert named == set().union(*(labels or () for labels in kept)), panel["title"]
+
+
+def labels_of(expr: str) -> set[str] | None:
+    """The labels that the outermost `by` of an expression keeps; None where it has none, or makes labels."""
+    found = re.search(r"\bby \(([^)]*)\)", expr)
+    return set(found[1].split(", ")) if found and "label_replace" not in expr else None
+
+
+def test_numbers_change_colour(board: dict[str, Any]) -> None:
+    """A number that calls for action is green or red, any other has the colour of text; lines have a dashed limit."""
+    for panel in panels(board):
+        colors = [step["color"] for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ())]
+        assert panel["type"] != "stat" or colors in (["text"], ["green", "red"], ["red", "green"]), panel["title"]
+        if panel["type"] == "timeseries" and len(colors) > 1:
+            assert "dashed" == panel["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"], panel["title"]
 
 
 def test_metrics_are_declared_by_the_exporter(board: dict[str, Any]) -> None:
