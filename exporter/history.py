@@ -38,7 +38,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is in the samples of one gathering. `watched` kinds were looked for: of them, nobody means none."""
+    """What is in the samples of one gathering. Of who is missing in a kind that was `watched`, nothing was counted."""
 
     counts: Mapping[Key, Count] = field(default_factory=dict)
     gauges: Mapping[Key, float] = field(default_factory=dict)
@@ -52,6 +52,24 @@ class Recent:
     rates: Mapping[Key, float] = field(default_factory=dict)
     seconds: float = 0.0
     plots: Mapping[Key, Sequence[tuple[float, float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A reading, and when it was, by the monotonic clock and the wall's."""
+
+    at: float
+    wall: float
+    reading: Reading
+
+    def rise(self, key: Key, count: Count) -> float | None:
+        """How much was counted since then; None where that cannot be known."""
+        if count.start > self.wall:
+            return count.value
+        before = self.reading.counts.get(key)
+        if before is None:
+            return count.value if key[0] in self.reading.watched else None
+        return count.value - before.value if count.value >= before.value else None
 
 
 class History:
@@ -71,7 +89,7 @@ class History:
         self._plots: dict[Key, array[float]] = {}
         self._rates: Mapping[Key, float] = {}
         self._seconds = 0.0
-        self._before: tuple[float, float, Mapping[Key, Count]] | None = None
+        self._before: _Look | None = None
 
     def start(self, gather: Callable[[Collection[str]], object]) -> None:
         """Has `gather` ask the collectors whenever nobody has for MOST_STEP seconds, from a thread of its own."""
@@ -86,7 +104,7 @@ class History:
             return
         with self._lock:
             now, wall = time.monotonic(), time.time()
-            if self._before is None or now - self._before[0] >= LEAST_STEP:
+            if self._before is None or now - self._before.at >= LEAST_STEP:
                 self._add(self._read(samples), now, wall)
 
     def recent(self) -> Recent:
@@ -101,23 +119,22 @@ class History:
         pause = _FIRST_AFTER
         while not self._ended.wait(pause):
             with self._lock:
-                pause = self._before[0] + MOST_STEP - time.monotonic() if self._before else 0.0
+                pause = self._before.at + MOST_STEP - time.monotonic() if self._before else 0.0
             if pause <= 0:
                 gather(self.collectors)
                 pause = MOST_STEP
 
     def _add(self, reading: Reading, now: float, wall: float) -> None:
-        before, self._before = self._before, (now, wall, reading.counts)
-        gap = before is not None and now - before[0] > LONGEST_STEP
-        self._seconds = 0.0 if before is None or gap else now - before[0]
+        before, self._before = self._before, _Look(now, wall, reading)
+        gap = before is not None and now - before.at > LONGEST_STEP
+        self._seconds = 0.0 if before is None or gap else now - before.at
         self._rates = self._all_rates(reading, before) if before and not gap else {}
         if gap:
             self._append(now, {})
         self._append(now, {**reading.gauges, **self._rates})
 
-    def _all_rates(self, reading: Reading, before: tuple[float, float, Mapping[Key, Count]]) -> dict[Key, float]:
-        _, wall, counts = before
-        risen = {key: _rise(count, counts.get(key), wall) for key, count in reading.counts.items()}
+    def _all_rates(self, reading: Reading, before: _Look) -> dict[Key, float]:
+        risen = {key: before.rise(key, count) for key, count in reading.counts.items()}
         for kind in self._added:
             own = [rise for key, rise in risen.items() if key[0] == kind]
             if own or kind in reading.watched:
@@ -147,12 +164,3 @@ class History:
             room = MOST_OF_A_KIND - sum(key in self._plots for key in own)
             admitted += waiting[:room]
         return admitted
-
-
-def _rise(count: Count, before: Count | None, wall: float) -> float | None:
-    """How much was counted since that wall time; None where that cannot be known."""
-    if count.start > wall:
-        return count.value
-    if before is None or count.value < before.value:
-        return None
-    return count.value - before.value

@@ -110,11 +110,11 @@ def _cards(recent: Recent, named: Named) -> str:
     """The node's values now, each with its last minutes."""
     cards: tuple[tuple[str, str, Callable[[float], str], float], ...] = (
         (LAUNCHES, "kernel launches", _a_second(count), 0.0),
-        (BYTES, "allocated through CUDA", size, 0.0),
+        (BYTES, "CUDA memory", size, 0.0),
         (GPU, "GPUs in use, mean", share, 1.0),
         (COLLECTIVES, "NCCL collectives", _a_second(count), 0.0),
         (SENT, "RDMA posted", _a_second(size), 0.0),
-        (NACKS, "NACK ratio, worst port", share, 0.0),
+        (NACKS, "NACK ratio, worst", share, 0.0),
     )
     return '<div class="cards">' + "".join(_card(recent, *card) for card in cards) + "</div>"
 

@@ -46,9 +46,15 @@ class Process:
     collectives: float | None = None
     sent: float | None = None
 
+    @property
+    def seen(self) -> bool:
+        """Whether it did anything besides having a library."""
+        known = (self.bytes, self.resident, self.launches, self.errors, self.collectives, self.sent)
+        return bool(self.waits) or any(it is not None for it in known)
+
 
 def processes(named: Named) -> dict[str, Process]:
-    """The processes by pid."""
+    """The processes that were seen doing something, by pid."""
     found: dict[str, Process] = {}
 
     def of(name: str) -> Iterable[tuple[Process, Sample]]:
@@ -78,7 +84,7 @@ def processes(named: Named) -> dict[str, Process]:
         if isinstance(sample.value, Distribution) and not sample.labels.get("api", "").startswith("cuda"):
             process.waits += sum(sample.value.counts)
             process.waited += sample.value.sum
-    return found
+    return {pid: it for pid, it in found.items() if it.seen}
 
 
 def process_table(found: Mapping[str, Process], recent: Recent) -> str:

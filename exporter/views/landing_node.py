@@ -139,7 +139,7 @@ def fault_table(named: Named) -> str:
 
 def collector_table(states: Sequence[State]) -> str:
     columns = (
-        Column("name", [cell(state.name, "m") for state in states]),
+        Column("name", [cell(state.name, "m w") for state in states]),
         Column("state", [pill(state.health.value, PILLS[state.health]) for state in states]),
         Column("took", [amount(None if state.seconds is None else duration(state.seconds)) for state in states], True),
         Column("why, and what to do", [cell("; ".join(filter(None, (it.reason, it.remedy)))) for it in states]),

@@ -15,18 +15,20 @@ LAUNCHES, BYTES, COLLECTIVES = "launches", "bytes", "collectives"
 SENT, QP_SENT, PORT_SENT, NACKS = "sent", "qp", "port", "nacks"
 """Of a process, a queue pair and, the last two, a port."""
 GPU = "gpu"
-_COLLECTOR = {LAUNCHES: "cuda", BYTES: "cuda", COLLECTIVES: "nccl", SENT: "verbs", GPU: "nvml", NACKS: "infiniband"}
+_PROCESSES = {LAUNCHES: "cuda", BYTES: "cuda", COLLECTIVES: "nccl", SENT: "verbs", QP_SENT: "verbs"}
+"""The collector that tells of processes: of one that it did not tell of, it has seen nothing yet."""
+_DEVICES = {GPU: "nvml", NACKS: "infiniband", PORT_SENT: "infiniband"}
 _ADDED = (LAUNCHES, COLLECTIVES, SENT)
 
 
 def history() -> History:
-    return History(read, frozenset(_COLLECTOR.values()), _ADDED)
+    return History(read, frozenset((*_PROCESSES.values(), *_DEVICES.values())), _ADDED)
 
 
 def read(samples: Sequence[Sample]) -> Reading:
     """What is plotted and of which rates are shown; what is not in the samples is not in it."""
     named = Named(samples)
-    watched = {kind for kind, collector in _COLLECTOR.items() if named.healthy(collector)}
+    watched = {kind for kind, collector in _PROCESSES.items() if named.healthy(collector)}
     data = named.where("rdma.port.hw_counter", counter="port_xmit_data")
     counts = {
         **_counts(LAUNCHES, ((it.labels["pid"], it) for it in named.of_processes("gpu.cuda.kernel.launch.calls"))),

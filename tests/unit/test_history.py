@@ -64,6 +64,16 @@ def test_what_starts_between_two_looks_is_known_from_its_start(told: Told) -> No
     assert {"a": 10.0, "b": 1.0} == told.rates()
 
 
+def test_who_was_not_told_of_had_counted_nothing(told: Told) -> None:
+    """A process that began long ago and counts now for the first time: known where its collector worked before."""
+    told.look(watched=["calls"])
+    told.look(watched=["calls"], a=Count(30, start=1001))
+    assert {"a": 3.0, "": 3.0} == told.rates()
+    told.look()
+    told.look(watched=["calls"], a=Count(60, start=1001))
+    assert {} == told.rates()
+
+
 def test_counter_that_fell_is_a_gap(told: Told) -> None:
     """A reset is no negative rate and no guess, of who it is and of the node's sum; the next point is well again."""
     told.look(a=Count(100), b=Count(10))

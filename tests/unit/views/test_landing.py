@@ -207,7 +207,7 @@ def test_unknown_is_no_zero() -> None:
         return seen(page, [success.sample(value, {"collector": name}) for name in ("cuda", "nvml", "infiniband")])
 
     assert (6, 5) == (cards(0).count("<b>–</b>"), cards(1).count("<b>–</b>"))
-    assert "allocated through CUDA</span><b>0 B</b>" in cards(1)
+    assert "CUDA memory</span><b>0 B</b>" in cards(1)
 
 
 def everything(text: str) -> list[Sample]:
