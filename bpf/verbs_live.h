@@ -17,7 +17,16 @@ struct live_key {
 struct live_functions {
 	__u64 poll_cq, post_recv, post_send;
 };
-MAP(live_functions, HASH, struct live_key, struct live_functions, 4096);
+/* What was told. A process can make up any number of contexts: it must not keep others' out. */
+MAP(live_functions, LRU_HASH, struct live_key, struct live_functions, 4096);
+
+/* By process: how often it was told of. */
+#define MOST_TOLD 64
+struct live_process {
+	__u32 tgid;
+	__u32 zero;
+};
+MAP(live_told, LRU_HASH, struct live_process, __u64, 1024);
 
 struct live_context {
 	struct live_functions functions;
@@ -41,6 +50,15 @@ int extended_enter(struct pt_regs *ctx)
 	    mask & ATTRIBUTES_SEND_OPS)
 		add(&extended_qps, 1);
 	return 0;
+}
+
+static __always_inline bool may_tell(__u32 tgid)
+{
+	static const __u64 none;
+	struct live_process key = {.tgid = tgid};
+	__u64 *told = lookup_or_init(live_told, &key, &none);
+
+	return told && __sync_fetch_and_add(told, 1) < MOST_TOLD;
 }
 
 /* At functions whose first argument is an object of libibverbs, or with cookie 1 the context itself. */
@@ -68,6 +86,8 @@ int live_enter(struct pt_regs *ctx)
 		add(&live_functions_lost, 1);
 		return 0;
 	}
+	if (!may_tell(key.tgid))
+		return 0;
 	told = reserve(live_contexts);
 	if (!told) { /* the next call tells */
 		bpf_map_delete_elem(&live_functions, &key);

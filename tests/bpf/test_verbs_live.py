@@ -38,6 +38,12 @@ def known(observed: Observed, job: Job) -> None:
     eventually(lambda: job.pid in observed.cuda._ledger, "the process known")
 
 
+def told(observed: Observed, job: Job) -> int:
+    """How often the kernel told of the process's pointers."""
+    counts = observed.cuda._object.maps["live_told"].items()
+    return sum(count for key, count in counts if key.tgid == job.pid)
+
+
 @pytest.mark.parametrize("program", ["verbs_job", "live/verbs_job", "live/verbs_job_fixed"])
 def test_what_the_file_does_not_tell_is_learnt(observed: Observed, program: str) -> None:
     """A provider that chooses its table when it runs, and programs that contain rdma-core, count from the first call
@@ -94,6 +100,7 @@ def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> N
         for kind in range(40):
             forger.step("forge", kind)
             forger.step("modify", 0)
+        assert 40 == told(observed, forger)
         forger.step("forge", -1)
         eventually(lambda: len(observed.cuda._attaching._looked.get(forger.pid, ())) == 16, "looked at")
         forger.step("modify", 0)
