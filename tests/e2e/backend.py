@@ -26,11 +26,13 @@ class QueryError(Exception):
 class Prometheus:
     """Started in `folder`, ended with the context. Targets and rules cannot change while it runs."""
 
-    def __init__(self, folder: Path, target: str, rules: list[Path], others: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, target: str, rules: list[Path], others: Sequence[str] = (), **labels: str) -> None:
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(path) for path in rules],
-            "scrape_configs": [{"job_name": "accel-exporter", "static_configs": [{"targets": [target, *others]}]}],
+            "scrape_configs": [
+                {"job_name": "accel-exporter", "static_configs": [{"targets": [target, *others], "labels": labels}]}
+            ],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         self._address, self._folder = f"127.0.0.1:{free_port()}", folder
