@@ -61,6 +61,52 @@ RDMA = {
 }
 """Queue pair 4 has gone: what it sent is in no row of those that are there."""
 
+NCCL = 'instance="n1",comm="python",slurm_job_id="7"'
+SUCCESS, AVAILABLE = "accel_exporter_collector_success", "accel_exporter_collector_available"
+FLEET = {
+    'up{instance="n1",rack="r1"}': "1x9",
+    'up{instance="n2",rack="r1"}': "1x9",
+    'up{instance="n3",rack="r2"}': "0x9",
+    'node_fault_last_timestamp_seconds{instance="n1",rack="r1",category="gpu",signal="xid",component="0"}': "500x9",
+    'node_fault_last_timestamp_seconds{instance="n1",rack="r1",category="nic",signal="down",component="m0"}': "500x9",
+    'node_fault_last_timestamp_seconds{instance="n2",rack="r1",category="gpu",signal="xid",component="0"}': "-4000x9",
+    'hw_status{instance="n1",gpu="0",gpu_uuid="A",state="ok"}': "0x9",
+    'hw_status{instance="n1",gpu="0",gpu_uuid="A",state="lost"}': "1x9",
+    'hw_status{instance="n2",gpu="0",gpu_uuid="C",state="ok"}': "1x9",
+    'hw_status{instance="n2",gpu="0",gpu_uuid="C",state="lost"}': "0x9",
+    'hw_gpu_utilization_ratio{instance="n1",gpu="1",gpu_uuid="B",task="general"}': "0.9x9",
+    'hw_gpu_utilization_ratio{instance="n2",gpu="0",gpu_uuid="C",task="general"}': "0.01x9",
+    'hw_gpu_utilization_ratio{instance="n2",gpu="1",gpu_uuid="D",task="general"}': "0x9",
+    f'gpu_process_memory_usage_bytes{{instance="n1",gpu="1",gpu_uuid="B",{TRAIN},pid="1"}}': "40x9",
+    f'gpu_process_memory_usage_bytes{{instance="n2",gpu="0",gpu_uuid="C",{OTHER},pid="1"}}': "20x9",
+    f'gpu_process_memory_usage_bytes{{instance="n2",gpu="0",gpu_uuid="C",{OTHER},pid="2"}}': "10x9",
+    'gpu_clock_slowed_seconds_total{instance="n1",gpu="1",reason="hw_thermal"}': "0+6x9",
+    'gpu_clock_slowed_seconds_total{instance="n1",gpu="1",reason="sw_power"}': "0+60x9",
+    'gpu_clock_slowed_seconds_total{instance="n2",gpu="0",reason="hw_thermal"}': "0x9",
+    f'nccl_last_call_timestamp_seconds{{{NCCL},pid="1"}}': "100x9",
+    f'nccl_calls_in_flight{{{NCCL},pid="1"}}': "1x9",
+    f'nccl_last_call_timestamp_seconds{{{NCCL},pid="2"}}': "100x9",
+    f'nccl_calls_in_flight{{{NCCL},pid="2"}}': "0x9",
+    f'nccl_last_call_timestamp_seconds{{{NCCL},pid="3"}}': "120x9",
+    f'nccl_rank_calls_behind{{{NCCL},pid="3",comm_hash="c",rank="3"}}': "2x9",
+    f'nccl_last_call_timestamp_seconds{{{NCCL},pid="4"}}': "520x9",
+    f'nccl_calls_in_flight{{{NCCL},pid="4"}}': "1x9",
+    f'nccl_rank_arrival_lag_seconds_sum{{{NCCL},pid="3",comm_hash="c",rank="3"}}': "0+12x9",
+    f'nccl_rank_arrival_lag_seconds_count{{{NCCL},pid="3",comm_hash="c",rank="3"}}': "0+60x9",
+    'rdma_link_state{instance="n1",device="m0",port="1"}': "1x9",
+    'rdma_link_physical_state{instance="n1",device="m0",port="1"}': "2x9",
+    'rdma_link_state{instance="n1",device="m1",port="1"}': "4x9",
+    'rdma_link_physical_state{instance="n1",device="m1",port="1"}': "5x9",
+    'rdma_nack_ratio{instance="n1",device="m1",port="1",kind="rnr"}': "0.5x9",
+    'rdma_nack_ratio{instance="n1",device="m1",port="1",kind="sequence"}': "0.25x9",
+    f'{SUCCESS}{{instance="n1",collector="dcgm"}}': "0x9",
+    f'{AVAILABLE}{{instance="n1",collector="dcgm"}}': "0x9",
+    f'{SUCCESS}{{instance="n2",collector="nvml"}}': "0x9",
+    f'{AVAILABLE}{{instance="n2",collector="nvml"}}': "1x9",
+}
+"""GPU A is lost, B is used, C is held and idle, D is nobody's; ranks 1 and 3 of NCCL wait, 2 is done, 4 is at work."""
+
+SERIES = {"jobs": JOBS, "rdma": RDMA, "fleet": FLEET}
 POD, JOB, ALONE, FOLDED = (
     {"namespace": "ml", "pod": "train-0"},
     {"slurm_job_id": "7"},
@@ -104,6 +150,27 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ("rdma", "Link errors", ""): [({"instance": "n1", "device": "m0", "port": "1", "counter": "symbol_error"}, 1)],
     ("rdma", "Queue pairs in error", ""): [({}, 1)],
     ("rdma", "Whose a GID is", "Queue pairs"): [({"local_gid": "g1", "instance": "n1", "device": "m0"}, 3)],
+    ("fleet", "Exporters down", ""): [({}, 1)],
+    ("fleet", "Nodes with new faults", ""): [({}, 1)],
+    ("fleet", "GPUs not well", "In it"): [({"instance": "n1", "gpu": "0", "state": "lost"}, 1)],
+    ("fleet", "Nodes with faults, by category", ""): [({"category": "gpu"}, 1), ({"category": "nic"}, 1)],
+    ("fleet", "GPUs by use", "held and busy"): [({}, 1)],
+    ("fleet", "GPUs by use", "held and idle"): [({}, 1)],
+    ("fleet", "GPUs by use", "nobody's"): [({}, 1)],
+    ("fleet", "Held and idle", ""): [({"instance": "n2", "gpu": "0", "namespace": "ml", "pod": "sleeper"}, 30)],
+    ("fleet", "Slowed down, worst GPUs", ""): [({"instance": "n1", "gpu": "1", "reason": "hw_thermal"}, 0.1)],
+    ("fleet", "Waiting in NCCL", ""): [
+        ({"instance": "n1", "comm": "python", "slurm_job_id": "7", "pid": pid}, ago)
+        for pid, ago in (("1", 440), ("3", 420))
+    ],
+    ("fleet", "Stragglers", ""): [({"instance": "n1", "comm_hash": "c", "rank": "3"}, 0.2)],
+    ("fleet", "RDMA links down", "State"): [({"instance": "n1", "device": "m0", "port": "1"}, 1)],
+    ("fleet", "RDMA links down", "Physical"): [({"instance": "n1", "device": "m0", "port": "1"}, 2)],
+    ("fleet", "Nodes", "Loss"): [({"instance": "n1"}, 0.25)],
+    ("fleet", "Clusters and racks", "Nodes"): [({"rack": "r1"}, 2), ({"rack": "r2"}, 1)],
+    ("fleet", "Clusters and racks", "Exporters down"): [({"rack": "r2"}, 1)],
+    ("fleet", "Clusters and racks", "Nodes with new faults"): [({"rack": "r1"}, 1)],
+    ("fleet", "Exporters that do not see all", "Collectors"): [({"instance": "n2"}, 1)],
 }
 
 
@@ -125,7 +192,6 @@ def query(stem: str, title: str, column: str) -> str:
 @pytest.mark.parametrize(("stem", "title", "column"), EXPECTED)
 def test_joined(stem: str, title: str, column: str, tmp_path: Path) -> None:
     """The panel has exactly the rows and values that the cluster has."""
-    series = JOBS if stem == "jobs" else RDMA
     expected = [
         {"labels": "{" + ", ".join(f'{key}="{value}"' for key, value in labels.items()) + "}", "value": value}
         for labels, value in EXPECTED[stem, title, column]
@@ -134,7 +200,7 @@ def test_joined(stem: str, title: str, column: str, tmp_path: Path) -> None:
         "interval": "1m",
         "input_series": [
             {"series": name.replace("{", '{job="accel-exporter",', 1), "values": values}
-            for name, values in series.items()
+            for name, values in SERIES[stem].items()
         ],
         "promql_expr_test": [{"expr": query(stem, title, column), "eval_time": "9m", "exp_samples": expected}],
     }
