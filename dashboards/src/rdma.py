@@ -473,7 +473,7 @@ BLIND = [
         "Share of time poll_cq is probed",
         "Completions and latencies are a sample of this share; divide counts by it for an estimate of all.",
         "percentunit",
-        Query(f"max by (instance) ({select('rdma_poll_cq_sampled_ratio')})", "{{instance}}"),
+        Query(f"min by (instance, library) ({select('rdma_poll_cq_sampled_ratio')})", "{{instance}} {{library}}"),
         width=THIRD,
     ),
     lines(
