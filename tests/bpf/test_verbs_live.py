@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,37 @@ def test_queue_pairs_for_the_extended_calls(observed: Observed) -> None:
             assert job.step("create", 8 + extended, 0, RC, extended) >= 200
         assert before + 1 == observed.value(EXTENDED)
         assert any("ibv_wr_start" in line for line in observed.cuda.problems())
+
+
+@pytest.fixture
+def containers(tmp_path: Path) -> Iterator[list[Path]]:
+    """The provider through two overlay mounts of one lower folder, as two containers of one image see it."""
+    with ExitStack() as stack:
+        (tmp_path / "lower").mkdir()
+        shutil.copy(BUILD / "live" / PROVIDER, tmp_path / "lower")
+        paths = []
+        for name in ("a", "b"):
+            for part in ("upper", "work", "merged"):
+                (tmp_path / f"{part}-{name}").mkdir()
+            layers = ",".join(f"{part}dir={tmp_path}/{part}-{name}" for part in ("upper", "work"))
+            merged, options = tmp_path / f"merged-{name}", f"lowerdir={tmp_path}/lower,{layers}"
+            made = subprocess.run(["mount", "-t", "overlay", "none", "-o", options, merged], check=False)
+            if made.returncode:
+                pytest.skip("overlays cannot be mounted here")
+            stack.callback(subprocess.run, ["umount", "-l", merged], check=True)
+            paths.append(merged / PROVIDER)
+        yield paths
+
+
+def test_containers_of_one_image(observed: Observed, containers: list[Path]) -> None:
+    """A process of one container tells for those of the others, whose file is the same below its overlay, and is the
+    one that tells where the file was first seen through another."""
+    with Job(BUILD / "verbs_job", containers[0]) as first, Job(BUILD / "verbs_job", containers[1]) as second:
+        known(observed, first)
+        known(observed, second)
+        second.step("modify", 0)
+        eventually(lambda: any(attached(observed, path) for path in containers), "attached")
+        for job in (first, second):
+            job.post(0, 5, size=10)
+            assert 50 == observed.value(BYTES, job.pid, qp="100")
+            assert 1 == observed.value("rdma_post_send_calls_total", job.pid, qp="100")
