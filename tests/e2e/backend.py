@@ -76,6 +76,14 @@ class Prometheus:
         (series,) = self._api("query?" + urllib.parse.urlencode(parameters))["result"]
         return [(float(when), float(value)) for when, value in series["values"]]
 
+    def ranges(
+        self, expr: str, begin: float, end: float, step: float
+    ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+        """Labels and samples of each series of an expression, a step apart. Raises QueryError."""
+        parameters = {"query": expr, "start": f"{begin:.3f}", "end": f"{end:.3f}", "step": str(step)}
+        result = self._api("query_range?" + urllib.parse.urlencode(parameters))["result"]
+        return [(it["metric"], [(float(at), float(value)) for at, value in it["values"]]) for it in result]
+
     def rules(self, stems: Collection[str] = ()) -> list[Mapping[str, Any]]:
         """The rules with their health, and the state of those that alert; of these files, or of all."""
         groups = self._api("rules")["groups"]

@@ -62,7 +62,7 @@ class Tree:
 
     def __init__(self, sys: Path) -> None:
         self.sys = sys
-        (sys / "class/infiniband").mkdir(parents=True)
+        (sys / "class/infiniband").mkdir(parents=True, exist_ok=True)
 
     def port(self, device: str, number: int = 1) -> Path:
         return self.sys / "class/infiniband" / device / "ports" / str(number)
