@@ -27,6 +27,11 @@ FLAGS = (
     Flag("shutdown-file", str(machine.SCHEDULED), "Where systemd-logind says that a shutdown is scheduled."),
     Flag("nvme-smart", False, "Ask NVMe drives for their SMART log every minute; keeps CAP_SYS_ADMIN for it."),
     Flag(
+        "reports",
+        "",
+        "Folder where others report faults or maintenance of the node, a file CATEGORY.COMPONENT each; empty: none.",
+    ),
+    Flag(
         "diagnostic-stamp",
         "",
         "File that whoever tests the GPUs touches when they passed (dcgmi diag, a burn-in); empty: not known.",
@@ -58,7 +63,11 @@ class Faults:
             "nvme": partial(sensors.nvme, node.sys),
             "boot": partial(machine.boot, node.proc),
             "shutdown": partial(machine.shutdown, Path(settings["shutdown-file"])),
+            "cpus": partial(machine.processors, node.sys),
+            "memory": partial(machine.memory, node.proc),
         }
+        if settings["reports"]:
+            self._sources["reports"] = partial(machine.reports, Path(settings["reports"]))
         if settings["diagnostic-stamp"]:
             self._sources["diagnostic"] = partial(machine.active_test, Path(settings["diagnostic-stamp"]))
         self._smart = Smart(node.sys) if settings["nvme-smart"] else None

@@ -40,15 +40,16 @@ COVERAGE: Mapping[str, Coverage] = {
         (
             *("RdmaLinkDown", "NicDegraded", "RdmaLinkErrorsRising", "RdmaLinkSpeedReduced", "RdmaRetriesExceeded"),
             *("RdmaAckTimeouts", "RdmaNackRatioHigh", "NvswitchFatalError", "GpuNvlinkDown", "GpuNvlinkInactive"),
-            "GpuNvlinkErrorsRising",
+            *("GpuNvlinkErrorsRising", "SwitchSuspected"),
         ),
         "port counters and link states of RDMA devices",
-        "the switch: many nodes at once mean it",
+        "the switch itself: SwitchSuspected concludes it from several nodes, where they have a label `switch`",
     ),
     rows.MAINTENANCE: Coverage(
-        ("NodeShutdownScheduled", "NodeRebooted"),
-        "systemd-logind's schedule, the time of the boot",
-        "what a cloud provider announces only through its own metadata service is not asked for",
+        ("NodeShutdownScheduled", "NodeMaintenanceAnnounced", "NodeRebooted"),
+        "systemd-logind's schedule, what others report, the time of the boot",
+        "the metadata service of a cloud is not asked: a script that does reports what it says (below); a node that "
+        "Kubernetes drains is seen by the ends of its processes alone",
     ),
     rows.SRAM: Coverage(
         ("GpuMemoryFault", "GpuSramErrorsExceeded", "GpuEccUncorrectable"),
@@ -86,14 +87,14 @@ COVERAGE: Mapping[str, Coverage] = {
         "drives behind RAID controllers",
     ),
     rows.POWER: Coverage(
-        ("GpuNeedsService", "GpuPowerBrake", "ChassisFault", "NodeRebooted"),
+        ("GpuNeedsService", "GpuPowerBrake", "ChassisFault", "FaultReported", "NodeRebooted"),
         "NVML: power brake; hwmon alarms of power supplies where the machine has such sensors",
         "the loss of the whole machine's power is seen from outside only: AccelExporterDown, and a new boot after it",
     ),
     rows.CHASSIS: Coverage(
-        ("ChassisFault", "PcieLinkDegraded"),
+        ("ChassisFault", "PcieLinkDegraded", "FaultReported"),
         "hwmon alarms of temperatures, fans and voltages",
-        "sensors that only the management controller reads (IPMI, Redfish)",
+        "sensors that only the management controller reads (IPMI, Redfish): a script that does reports them (below)",
     ),
     rows.EXPANSION: Coverage(
         ("PcieFault", "PcieLinkDegraded", "GpuPcieLinkDegraded", "GpuPcieReplaysFrequent"),
@@ -105,10 +106,14 @@ COVERAGE: Mapping[str, Coverage] = {
         "",
         "services that jobs talk to by themselves (registries, stores, DNS)",
     ),
-    rows.CPU: Coverage(("CpuFault", "KernelStuck"), "", "machine checks on kernels that do not print them"),
+    rows.CPU: Coverage(
+        ("CpuFault", "KernelStuck", "CpusMissing"),
+        "how many CPUs run",
+        "machine checks on kernels that do not print them",
+    ),
     rows.MEMORY: Coverage(
-        ("SystemMemoryFault", "SystemMemoryErrorsFrequent", "OutOfMemoryKill"),
-        "EDAC counters by module",
+        ("SystemMemoryFault", "SystemMemoryErrorsFrequent", "MemoryMissing", "OutOfMemoryKill"),
+        "EDAC counters by module, how much memory the kernel has",
         "machines without an EDAC driver: node_fault_source_available says so",
     ),
 }

@@ -1,20 +1,28 @@
-"""The machine itself: when it started, whether it is about to stop, when its GPUs were last tested."""
+"""The machine itself: when it started, what it has, whether it is about to stop, what others report of it."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from exporter.faults import metrics
+from exporter.faults import categories, metrics
 from exporter.model import Sample
 
 SCHEDULED = Path("/run/systemd/shutdown/scheduled")
 """Written by systemd-logind (shutdown(8)): USEC= and MODE= of a shutdown to come."""
+MOST_REPORTS = 256
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}", re.ASCII)
 _BOOT_TIME = re.compile(r"^btime ([0-9]{1,20})$", re.MULTILINE | re.ASCII)
 _USEC = re.compile(r"^USEC=([0-9]{1,20})$", re.MULTILINE | re.ASCII)
 _MODE = re.compile(r"^MODE=([a-z-]{1,20})$", re.MULTILINE | re.ASCII)
+_RANGES = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)*", re.ASCII)
+_MEMORY = re.compile(r"^MemTotal: +([0-9]{1,15}) kB$", re.MULTILINE | re.ASCII)
+_REPORT = re.compile(r"([a-z0-9_]{1,64})\.([\w.:-]{1,64})", re.ASCII)
+_TIME = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
 def boot(proc: Path) -> Iterator[Sample]:
@@ -33,6 +41,53 @@ def shutdown(scheduled: Path) -> Iterator[Sample]:
         return
     if (at := _USEC.search(text)) and (mode := _MODE.search(text)):
         yield metrics.SHUTDOWN.sample(int(at[1]) / 1e6, {"mode": mode[1]})
+
+
+def processors(sys: Path) -> Iterator[Sample]:
+    """How many CPUs run. Raises OSError when sysfs does not tell."""
+    path = sys / "devices/system/cpu/online"
+    text = path.read_text(errors="replace").strip()
+    if not _RANGES.fullmatch(text):
+        raise OSError(errno.EINVAL, "is no list of CPUs", str(path))
+    ends = [part.partition("-")[::2] for part in text.split(",")]
+    yield metrics.CPUS.sample(sum(int(last or first) - int(first) + 1 for first, last in ends))
+
+
+def memory(proc: Path) -> Iterator[Sample]:
+    """How much memory the kernel has. Raises OSError when /proc does not tell."""
+    path = proc / "meminfo"
+    if not (found := _MEMORY.search(path.read_text(errors="replace"))):
+        raise OSError(errno.EINVAL, "has no MemTotal", str(path))
+    yield metrics.MEMORY.sample(int(found[1]) * 1024)
+
+
+def reports(folder: Path) -> Iterator[Sample]:
+    """What others report, a file each: CATEGORY.COMPONENT. Raises OSError for a folder or name that is none."""
+    known = {it.label for it in categories.CATEGORIES}
+    for path in sorted(folder.iterdir())[:MOST_REPORTS]:
+        if path.name.startswith("."):
+            continue
+        found = _REPORT.fullmatch(path.name)
+        if not found or found[1] not in known:
+            raise OSError(errno.EINVAL, "is not named CATEGORY.COMPONENT (docs/faults.md)", str(path))
+        if since := _since(path):
+            yield metrics.REPORT.sample(since, {"category": found[1], "component": found[2]})
+
+
+def _since(path: Path) -> float:
+    """The Unix time that a file holds, or that of its last change; 0 when it is gone or no file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return 0
+        text = os.read(descriptor, 64).decode("ascii", "replace").strip()
+        return int(text) if _TIME.fullmatch(text) else status.st_mtime
+    finally:
+        os.close(descriptor)
 
 
 def active_test(stamp: Path) -> Iterator[Sample]:

@@ -112,6 +112,21 @@ SHUTDOWN = Metric(
     "s",
     ("mode",),
 )
+CPUS = Metric("node.cpus.online", "CPUs that run.", Kind.GAUGE)
+MEMORY = Metric(
+    "node.memory.usable",
+    "Memory that the kernel has to give: what is installed less what firmware and kernel keep (MemTotal).",
+    Kind.GAUGE,
+    "By",
+)
+REPORT = Metric(
+    "node.report.timestamp",
+    "Unix time from which a fault or a maintenance counts that somebody reported by a file in "
+    "--collector.faults.reports; gone when the file is.",
+    Kind.GAUGE,
+    "s",
+    ("category", "component"),
+)
 ACTIVE_TEST = Metric(
     "node.diagnostic.last_pass.timestamp",
     "Unix time at which the last active test of this node's GPUs passed, as whoever ran it noted it: the modification "

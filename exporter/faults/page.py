@@ -35,6 +35,44 @@ relabelings:
 Elsewhere in `static_configs`, `file_sd_configs` or `relabel_configs`. Where each NIC of a node has a switch of its own,
 set `switch` by device with `metric_relabel_configs` instead.
 """
+REPORTED = """
+What the exporter does not look at itself, somebody else can report: with `--collector.faults.reports=FOLDER`, a file in
+that folder is a fault or a maintenance of the node. Its name is `CATEGORY.COMPONENT`, such as `power_supply.PSU1` or
+`host_maintenance.gce`; it holds the Unix time from which it counts, or is empty and counts from its last change. While
+it is there it is `node_report_timestamp_seconds{category,component}` and fires NodeMaintenanceAnnounced or
+FaultReported; node_fault_total does not count it. Only root should be able to write into the folder.
+
+- **Maintenance that a cloud announces.** Metadata services are asked over the network, each in its own way, so the
+  exporter leaves that to a script. On Google's cloud, every minute:
+
+  ```sh
+  file=/run/node-reports/host_maintenance.gce
+  at=http://metadata.google.internal/computeMetadata/v1/instance/maintenance-event
+  said=$(curl -sf -m 5 -H 'Metadata-Flavor: Google' "$at") || exit 1
+  if [ "$said" = NONE ]; then rm -f "$file"; elif [ ! -e "$file" ]; then date +%s >"$file"; fi
+  ```
+
+- **Sensors of the management controller (IPMI, Redfish).** Who may write to /dev/ipmi0 may also switch the machine off,
+  and a round over its sensors takes seconds, in which the kernel's driver may poll the controller on a CPU that a job
+  uses. So the exporter does not open it. What the kernel reads by itself (hwmon) is seen; for the rest run
+  `ipmi-sensors` or `ipmitool` every few minutes and report what is out of its limits, or use an exporter for IPMI.
+- **Tests that fail.** `silent_data_corruption.NAME`, when a test of a GPU found wrong numbers.
+
+Errors of memory are read from the counters of EDAC and not from the tracepoint ras:mc_event: the kernel does both in
+one function (edac_raw_mc_handle_error), and a counter also has what came before the exporter. PCIe errors are read from
+the AER counters of sysfs for the same reason; many kernels have no ras:aer_event.
+"""
+SWITCHES = """
+SwitchSuspected fires when links of two nodes or more to one `switch` go down within an hour. Let it hold back the alert
+of each port, in Alertmanager's configuration:
+
+```yaml
+inhibit_rules:
+  - source_matchers: [alertname = SwitchSuspected]
+    target_matchers: [alertname = RdmaLinkDown]
+    equal: [job, switch]
+```
+"""
 CRASHES = (
     "process_sigabrt, process_sigsegv, …",
     categories.SOFTWARE,
@@ -63,6 +101,9 @@ def page(notice: str, table: Table) -> str:
         ),
         "## By job, rack and switch",
         RECORDED.strip(),
+        SWITCHES.strip(),
+        "## Reported by others",
+        REPORTED.strip(),
         "## In the words of another fleet",
         table(
             ("its cause", "categories here", "alerts"),

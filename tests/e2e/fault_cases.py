@@ -254,10 +254,27 @@ CASES = (
         {"signal": "soft_lockup"},
     ),
     Case(rows.MEMORY, "EDAC in sysfs", _file(f"{_DIMM}/dimm_ce_count", "5000"), "SystemMemoryErrorsFrequent"),
+    Case(rows.CPU, "CPUs in sysfs", _file("devices/system/cpu/online", "0-63"), "CpusMissing"),
+    Case(rows.MEMORY, "/proc/meminfo after a boot", lambda machine: None, "MemoryMissing"),
+    Case(
+        rows.MAINTENANCE,
+        "a report",
+        lambda machine: (machine.reports / "host_maintenance.gce").touch(),
+        "NodeMaintenanceAnnounced",
+        {"component": "gce"},
+    ),
+    Case(
+        rows.POWER,
+        "a report",
+        lambda machine: (machine.reports / "power_supply.PSU1").touch(),
+        "FaultReported",
+        {"component": "PSU1"},
+    ),
     Case("", "no /dev/kmsg", lambda machine: None, "FaultSourceUnread"),
     Case("", "no /dev/kmsg", lambda machine: None, "GpuKernelLogUnread"),
 )
 NOT_INJECTED = {
+    "SwitchSuspected": "takes a label that relabelling sets, on several nodes: promtool tests it",
     "GpuNvmlRestarting": "takes three crashes of NVML with growing pauses between: tests/unit/nvml/test_supervisor.py",
     "GpuRepeatedJobFault": "takes three bursts with three minutes between: tests/unit/xid/test_ledger.py counts them",
     "NcclErrors": "NCCL calls that fail are counted in tests/bpf/test_nccl_counts.py",

@@ -52,6 +52,7 @@ class Machine:
             "class/hwmon/hwmon1/name": "nct6779",
             "class/hwmon/hwmon1/fan2_alarm": "0",
             "class/nvme/nvme0/state": "live",
+            "devices/system/cpu/online": "0-127",
         }.items():
             self.write(name, text)
         for name in (GPU, NIC):
@@ -59,8 +60,9 @@ class Machine:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(folder / "sys" / PCI / name)
         self.port = Tree(folder / "sys").infiniband()
-        self.stamp, self.shutdown = folder / "passed", folder / "scheduled"
+        self.stamp, self.shutdown, self.reports = folder / "passed", folder / "scheduled", folder / "reports"
         self.stamp.touch()
+        self.reports.mkdir()
         self.worker, self.failing = stack.enter_context(Script()), stack.enter_context(Script())
         self.rank = stack.enter_context(Rank())
         self.rank.run("c = init(0, 2, b'table')")
@@ -82,6 +84,7 @@ class Machine:
             "--collector.infiniband.interval=1s",
             f"--collector.faults.shutdown-file={self.shutdown}",
             f"--collector.faults.diagnostic-stamp={self.stamp}",
+            f"--collector.faults.reports={self.reports}",
             *(f"--collector.nvml.{set}-interval=1" for set in ("fast", "processes", "slow")),
             *arguments,
             **self.gpus.environment(),
@@ -89,11 +92,11 @@ class Machine:
 
 
 class Neighbour:
-    """A node whose /proc is ours too: one that boots anew, and then has no kernel log to read."""
+    """A node whose /proc is ours too: one that boots anew, and then has less memory and no kernel log to read."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
-        self._boots("11111111-1d1f-4d49-ad44-b323a7176f73", time.time() - 86_400)
+        self._boots("11111111-1d1f-4d49-ad44-b323a7176f73", time.time() - 86_400, 1024)
         (folder / "sys").mkdir()
         self._log = Log(folder / "kmsg")
         self._gpus = Scenario(folder)
@@ -102,9 +105,9 @@ class Neighbour:
         stack.callback(lambda: self._exporter.end())
 
     def boot(self) -> None:
-        """It starts again, its exporter with it, and /dev/kmsg is not there any more."""
+        """It starts again with a module of memory less, its exporter with it, and /dev/kmsg is not there any more."""
         self._exporter.end()
-        self._boots("22222222-1d1f-4d49-ad44-b323a7176f73", time.time())
+        self._boots("22222222-1d1f-4d49-ad44-b323a7176f73", time.time(), 992)
         self._log.path.unlink()
         self._exporter = self._start(f"--web.listen-address={self.address}")
 
@@ -121,8 +124,9 @@ class Neighbour:
             **self._gpus.environment(),
         )
 
-    def _boots(self, identity: str, at: float) -> None:
-        for name, text in ((_BOOT, identity), ("stat", f"cpu 1 2 3\nbtime {at:.0f}")):
+    def _boots(self, identity: str, at: float, gib: int) -> None:
+        meminfo = f"MemTotal:       {gib << 20} kB\nMemFree: 1 kB"
+        for name, text in ((_BOOT, identity), ("stat", f"cpu 1 2 3\nbtime {at:.0f}"), ("meminfo", meminfo)):
             path = self._folder / "proc" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -158,6 +159,36 @@ def test_shutdown(tmp_path: Path) -> None:
     assert {"reboot": 1700000000.5} == values(machine.shutdown(scheduled), metrics.SHUTDOWN)
     write(scheduled, "USEC=x\nMODE=reboot")
     assert [] == list(machine.shutdown(scheduled))
+
+
+def test_what_the_machine_has(tmp_path: Path) -> None:
+    """CPUs that run, and memory that the kernel has; what is no such file is not guessed at."""
+    write(tmp_path / "devices/system/cpu/online", "0-2,4,8-11")
+    write(tmp_path / "meminfo", "MemTotal:       24630020 kB\nMemFree:        9 kB")
+    assert {"": 8} == values(machine.processors(tmp_path), metrics.CPUS)
+    assert {"": 24630020 * 1024} == values(machine.memory(tmp_path), metrics.MEMORY)
+    write(tmp_path / "devices/system/cpu/online", "all of them")
+    write(tmp_path / "meminfo", "MemTotal: lots")
+    for read in (machine.processors, machine.memory):
+        with pytest.raises(OSError, match="no list of CPUs|has no MemTotal"):
+            list(read(tmp_path))
+
+
+def test_reports(tmp_path: Path) -> None:
+    """A file is what somebody reports, since the time in it or its last change; links, pipes and folders are none."""
+    write(tmp_path / "host_maintenance.gce", "1700000000")
+    write(tmp_path / "power_supply.PSU1", "input lost")
+    os.utime(tmp_path / "power_supply.PSU1", (1600000000, 1600000000))
+    (tmp_path / "ssd.link").symlink_to(tmp_path / "host_maintenance.gce")
+    (tmp_path / "ssd.folder").mkdir()
+    os.mkfifo(tmp_path / "ssd.pipe")
+    write(tmp_path / ".host_maintenance.gce.new", "")
+
+    expected = {"host_maintenance gce": 1700000000, "power_supply PSU1": 1600000000}
+    assert expected == values(machine.reports(tmp_path), metrics.REPORT)
+    write(tmp_path / "powersupply.PSU1", "")
+    with pytest.raises(OSError, match="is not named CATEGORY.COMPONENT"):
+        list(machine.reports(tmp_path))
 
 
 def counter(value: int, labels: Labels | None = None) -> Sample:
