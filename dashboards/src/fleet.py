@@ -22,6 +22,7 @@ LAG = "nccl_rank_arrival_lag_seconds"
 RANK = ("instance", "comm_hash", "rank")
 PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
 IN_NCCL = f"({select('nccl_calls_in_flight')} or {select('nccl_rank_calls_behind')})"
+MISSING = select("nccl_ras_ranks_missing", 'state!="absent"')
 SLOWED = rate("gpu_clock_slowed_seconds_total", 'reason=~"(hw_|sw_)?thermal|hw_power_brake"')
 FAILING = (
     f"{select('accel_exporter_collector_success')} == 0 "
@@ -240,7 +241,7 @@ NETWORK = [
         "Ranks that NCCL's own RAS cannot reach, by communicator.",
         "short",
         Query(
-            f"topk(10, max by (comm_hash, state) ({select('nccl_ras_ranks_missing')}) > 0)",
+            f"topk(10, max by (comm_hash, state) ({MISSING}) > 0)",
             "{{state}} of {{comm_hash}}",
         ),
         width=HALF,

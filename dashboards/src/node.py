@@ -13,7 +13,7 @@ PORT_NAME = "{{device}} {{port}} {{instance}}"
 PCI = ("instance", "pci_bus_id", "kind")
 JOB = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
 FAULT = select("node_fault_last_timestamp_seconds")
-WIDTH, WIDEST = select("node_pci_link_width"), select("node_pci_link_width_max")
+NARROW = f"{select('node_pci_link_width_max')} - {select('node_pci_link_width')}"
 
 
 def per(labels: tuple[str, ...], metric: str, *matchers: str) -> str:
@@ -194,11 +194,12 @@ LINKS = [
     ),
     rows(
         "PCIe links",
-        "GPUs, NICs and drives: lanes now and at best, and transfers a second of a lane (GPUs lower it when idle).",
+        "GPUs, NICs and drives: lanes in use, lanes beyond those that the device has, and 10⁹ transfers a second of a "
+        "lane, which GPUs lower when idle.",
         "short",
         {"instance": "Instance", "kind": "Kind", "pci_bus_id": "Address"},
         Query(per(PCI, "node_pci_link_width"), "Lanes"),
-        Query(per(PCI, "node_pci_link_width_max"), "At best"),
+        Query(f"max by ({', '.join(PCI)}) ({NARROW})", "Missing", alarm=1),
         Query(per(PCI, "node_pci_link_speed"), "GT/s"),
         width=HALF,
     ),
@@ -278,6 +279,16 @@ MACHINE = [
         "short",
         Query(f"{select('node_hwmon_alarm')} == 1", "{{chip}} {{sensor}} {{instance}}"),
         width=THIRD,
+    ),
+    rows(
+        "Drives that warn",
+        "The critical warning of SMART: 1 spare low, 2 temperature, 4 reliability, 8 read only, 16 backup, added up; "
+        "and media errors per second.",
+        "short",
+        {"instance": "Instance", "device": "Drive"},
+        Query(f"{per(('instance', 'device'), 'node_nvme_critical_warning')} > 0", "Warning", alarm=1),
+        Query(f"{rising(('instance', 'device'), 'node_nvme_media_errors_total')} > 0", "Media errors", "eps", alarm=0),
+        width=HALF,
     ),
 ]
 

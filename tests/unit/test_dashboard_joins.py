@@ -106,7 +106,21 @@ FLEET = {
 }
 """GPU A is lost, B is used, C is held and idle, D is nobody's; ranks 1 and 3 of NCCL wait, 2 is done, 4 is at work."""
 
-SERIES = {"jobs": JOBS, "rdma": RDMA, "fleet": FLEET}
+NODE = {
+    'node_boot_timestamp_seconds{instance="n1",boot_id="x"}': "-100x9",
+    'node_pci_link_width{instance="n1",kind="gpu",pci_bus_id="a"}': "8x9",
+    'node_pci_link_width_max{instance="n1",kind="gpu",pci_bus_id="a"}': "16x9",
+    f'gpu_cuda_memory_usage_bytes{{instance="n1",{TRAIN},api_layer="driver",memory="device"}}': "30x9",
+    f'gpu_cuda_memory_usage_bytes{{instance="n1",{TRAIN},api_layer="driver",memory="pinned_host"}}': "50x9",
+    f'gpu_cuda_memory_usage_bytes{{instance="n1",{TRAIN},api_layer="runtime",memory="device"}}': "20x9",
+    'rdma_port_hw_counter_total{instance="n1",device="m0",port="1",counter="port_xmit_data"}': "0+60x9",
+    'rdma_port_hw_counter_total{instance="n1",device="m0",port="1",counter="port_rcv_data"}': "0+600x9",
+    'node_fault_last_timestamp_seconds{instance="n1",category="gpu",signal="xid",component="0"}': "500x9",
+    'node_fault_source_available{instance="n1",source="edac"}': "0x9",
+    'node_fault_source_available{instance="n1",source="kmsg"}': "1x9",
+}
+
+SERIES = {"jobs": JOBS, "rdma": RDMA, "fleet": FLEET, "node": NODE}
 POD, JOB, ALONE, FOLDED = (
     {"namespace": "ml", "pod": "train-0"},
     {"slurm_job_id": "7"},
@@ -171,6 +185,12 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ("fleet", "Clusters and racks", "Exporters down"): [({"rack": "r2"}, 1)],
     ("fleet", "Clusters and racks", "Nodes with new faults"): [({"rack": "r1"}, 1)],
     ("fleet", "Exporters that do not see all", "Collectors"): [({"instance": "n2"}, 1)],
+    ("node", "Up for", ""): [({}, 640)],
+    ("node", "PCIe links", "Missing"): [({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 8)],
+    ("node", "Processes", "Allocated"): [({"instance": "n1", "namespace": "ml", "pod": "train-0"}, 30)],
+    ("node", "RDMA sent and received", ""): [({"instance": "n1", "device": "m0", "port": "1"}, 1)],
+    ("node", "Faults", "Ago"): [({"instance": "n1", "category": "gpu", "signal": "xid", "component": "0"}, 40)],
+    ("node", "What cannot be seen", ""): [({"instance": "n1", "source": "edac"}, 0)],
 }
 
 
