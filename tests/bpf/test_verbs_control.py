@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -313,10 +316,11 @@ SEC("uprobe") int completed(struct pt_regs *ctx) /* note(qp, ns ago, status, mes
 """
 
 
-def test_spans_of_slow_and_failed_requests(compile_bpf: Callable[[str, str], Path], standin: Path) -> None:
-    """Requests above the threshold and failed ones become spans, as many as are allowed; both ends name one trace."""
+@contextmanager
+def noting(path: Path, standin: Path, per_second: int) -> Iterator[tuple[Script, Object, list[Span]]]:
+    """A job with one queue pair, whose note(ns ago, status, message, received) is a completion on it."""
     names, received, links = ("ibv_create_qp", "ibv_modify_qp"), list[Span](), list[Link]()
-    path, constants = compile_bpf("spans", SPANS), {"request_span_ns": 10_000_000, "verbs_spans_per_second": 4}
+    constants = {"request_span_ns": 10_000_000, "verbs_spans_per_second": per_second}
     peers = Peers(Path("/nonexistent"))
     peers.gid = lambda *_: A  # type: ignore[method-assign]
     with Object(path, constants=constants) as loaded, Script(standin.name, standin.parent) as job:
@@ -333,13 +337,21 @@ def test_spans_of_slow_and_failed_requests(compile_bpf: Callable[[str, str], Pat
             PRELUDE + "def note(*it): lib.note(qp, *map(c_uint64, (it[0], it[1], it[2] % 2**64, it[3])))\n"
             "qp = p(lib.make_qp(0)); lib.connect_qp(qp); ms = 1000000\n"
         )
+        try:
+            yield job, loaded, received
+        finally:
+            events.close()
+            uprobe.close_all(links)
+
+
+def test_spans_of_slow_and_failed_requests(compile_bpf: Callable[[str, str], Path], standin: Path) -> None:
+    """Requests above the threshold and failed ones become spans, as many as are allowed; both ends name one trace."""
+    with noting(compile_bpf("spans", SPANS), standin, 4) as (job, loaded, received):
         job.run("for it in ((9 * ms, 0, 1, 0), (11 * ms, 0, 7, 0), (0, 12, -1, 0)): note(*it)")
         job.run("note(30 * ms, 0, 8, 1); note(0, 0, -1, 0)")
         eventually(lambda: len(received) == 3, "three spans")
         job.run("for _ in range(20): note(0, 12, -1, 0)  # no flush: those that an error took along are not told")
         eventually(lambda: loaded.globals()["verbs_spans_limited"] >= 12, "the others counted")
-        events.close()
-        uprobe.close_all(links)
     sent, failed, got = received[:3]
     here, there = (A, 0x100), (B, 0x4242)
     assert ("rdma SEND", trace_id(here, there, 99, 7)) == (sent.name, sent.trace_id)
@@ -351,6 +363,16 @@ def test_spans_of_slow_and_failed_requests(compile_bpf: Callable[[str, str], Pat
     assert ("RETRY_EXC_ERR", failed.start_ns) == (failed.error, failed.end_ns)
     assert "rdma.bytes" not in failed.attributes
     assert ("rdma RECV", trace_id(there, here, 77, 8)) == (got.name, got.trace_id)
+
+
+def test_receives_leave_room_for_others(compile_bpf: Callable[[str, str], Path], standin: Path) -> None:
+    """Receives, which wait for long as a rule, take half of a second's spans at most."""
+    with noting(compile_bpf("spans", SPANS), standin, 100) as (job, loaded, received):
+        time.sleep(1.05 - time.monotonic() % 1)  # the kernel's seconds begin with those of this clock
+        job.run("for _ in range(200): note(30 * ms, 0, -1, 1)")
+        job.run("for _ in range(200): note(30 * ms, 0, -1, 0)")
+        eventually(lambda: loaded.globals()["verbs_spans_limited"] + len(received) == 400, "all told or counted")
+    assert Counter({"rdma RECV": 50, "rdma SEND": 50}) == Counter(span.name for span in received)
 
 
 @pytest.mark.skipif(not DEBIANS.exists(), reason="libibverbs1 is not installed")

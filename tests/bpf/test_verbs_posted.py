@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,15 @@ SEND, READ = 2, 4
 def test_bytes_that_nobody_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Port counters less SENDs and WRITEs, to the byte; what ended stays taken off, and what was missed begins anew."""
     monkeypatch.setattr("exporter.infiniband.device.POSTED_SECONDS", 0.0)
+    name = f"standin{os.getpid()}"  # others on this machine post on standin0
+    monkeypatch.setenv("STANDIN_DEVICE", name)
     build_standins()
-    tree = Tree(tmp_path)
-    port = tree.device("standin0", "mlx5_core")
+    port = Tree(tmp_path).device(name, "mlx5_core")
     count(port / "counters", PMA, {"port_xmit_data": 250})
     with observe() as observed:
-        posted = observed.cuda._node.posted
-        device = Device(tmp_path / "class/infiniband/standin0", drivers.load(), posted, None, False)
+        posted, missed = observed.cuda._node.posted, [0]
+        observed.cuda._missed = lambda: tuple(missed) or None  # others may miss something
+        device = Device(tmp_path / "class/infiniband" / name, drivers.load(), posted, None, False)
 
         def unattributed() -> list[float]:
             return [it.value for it in device.read() if it.metric is metrics.UNATTRIBUTED]
@@ -44,11 +47,26 @@ def test_bytes_that_nobody_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             eventually(lambda: observed.value("rdma_send_bytes_total", job.pid, opcode="SEND"), "moved")
             write(port / "counters/port_xmit_data", 250 + 1000)
             assert [600] == unattributed()
-            job.step("hostile", 3)  # a chain that cannot be read
+            missed[0] += 1
+            write(port / "counters/port_xmit_data", 250 + 5000)
             assert [600] == unattributed()
             job.process.kill()
             job.process.wait()
         eventually(lambda: job.pid not in observed.cuda._ledger, "the end noticed")
-        write(port / "counters/port_xmit_data", 250 + 1010)
+        write(port / "counters/port_xmit_data", 250 + 5010)
+        assert [640] == unattributed()
+        missed.clear()
+        assert [] == unattributed()
+        missed.append(1)
         assert [640] == unattributed()
     assert [] == unattributed()
+
+
+def test_what_could_not_be_read_is_missed() -> None:
+    """A chain that could not be read makes what was posted uncertain, from then on it is certain again."""
+    build_standins()
+    with observe() as observed, attached(observed, Job()) as job:
+        eventually(lambda: observed.cuda._missed() is not None, "certain")
+        before = observed.cuda._object.globals()["requests_unread"]
+        job.step("hostile", 3)
+        eventually(lambda: (observed.cuda._missed() or (before,))[0] > before, "missed")

@@ -3,6 +3,7 @@
  * Flushed, refused and failed requests are asked for by standin_*. */
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -240,13 +241,16 @@ static const void *table_made(void)
 #define table members
 #endif
 
-/* A device's context; the device is called standin0. */
+/* A device's context; the device is called standin0, or as the environment says. */
 struct ibv_context *standin_open(void)
 {
 	static struct ibv_device device = {.name = "standin0"};
+	const char *name = getenv("STANDIN_DEVICE");
 	char *memory = calloc(1, 4 * CONTEXT_AT);
 	struct verbs_context *context = (void *)memory;
 
+	if (name)
+		snprintf(device.name, sizeof(device.name), "%s", name);
 	context->priv = (void *)(memory + CONTEXT_AT);
 	context->sz = sizeof(*context);
 	context->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
