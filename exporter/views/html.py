@@ -9,14 +9,14 @@ from html import escape
 
 MOST_ROWS = 100
 UNKNOWN = "–"
-NOTHING = f'<td class="n">{UNKNOWN}</td>'
+NOTHING = f'<td class="n u">{UNKNOWN}</td>'
 
 STYLE = """
 :root{color-scheme:light dark;--ink:light-dark(#1c2128,#e6edf3);--line:light-dark(#dfe3e8,#30363d);
 --dim:light-dark(#5c6670,#9aa4af);--card:light-dark(#f6f8fa,#161b22);--accent:light-dark(#0b5fae,#6cb6ff);
 --area:light-dark(#0b5fae1f,#6cb6ff26)}
 *{box-sizing:border-box}
-body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1.5rem 1.5rem 4rem;max-width:84rem;
+body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1.5rem 1.5rem 4rem;max-width:92rem;
 background:light-dark(#fff,#0d1117);color:var(--ink)}
 header{display:flex;flex-wrap:wrap;align-items:baseline;gap:.2rem 1.2rem}
 h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:2.2rem 0 .5rem}h3{font-size:.95rem;margin:1.2rem 0 .3rem}
@@ -37,14 +37,14 @@ display:flex;flex-direction:column;color:var(--dim);font-size:.88rem;padding-top
 .p{overflow:visible}.p path{fill:none;stroke-linejoin:round;stroke-linecap:round}
 .p .a{fill:var(--area)}.p .l{stroke:var(--accent);stroke-width:1.5;vector-effect:non-scaling-stroke}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:.92rem}
-th,td{text-align:left;padding:.35rem .9rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+table{border-collapse:collapse;width:100%;font-size:.9rem}
+th,td{text-align:left;padding:.35rem .75rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 th:last-child,td:last-child{padding-right:0}
 th{font-weight:500;font-size:.92em;white-space:nowrap}
-td svg{width:6rem;height:1.3rem;margin-right:.6rem;vertical-align:middle}
+td svg{width:5rem;height:1.3rem;margin-right:.6rem;vertical-align:middle}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.w{white-space:nowrap}
-.m{font-family:ui-monospace,monospace;font-size:.88em;overflow-wrap:anywhere;min-width:5rem}
+.w{white-space:nowrap}.u{color:var(--dim)}
+.m{font-family:ui-monospace,monospace;font-size:.88em;overflow-wrap:anywhere;min-width:6.2rem}
 .s{border-radius:1rem;padding:.05rem .6rem;font-size:.85em;white-space:nowrap}
 .ok{background:light-dark(#d8f3dc,#12361f);color:light-dark(#14532d,#7ee2a0)}
 .bad{background:light-dark(#fde2e1,#4a1a1a);color:light-dark(#8a1c16,#ffa198)}
@@ -90,15 +90,20 @@ def plotted(plot: str, text: str) -> str:
     return f'<td class="n">{plot}{escape(cut(text, 200))}</td>'
 
 
-def cell(text: str, kind: str = "") -> str:
+def cell(text: str, kind: str = "", most: int = 200) -> str:
     """A table cell with a text of anyone's in it; `kind` is its CSS class."""
     attribute = f' class="{kind}"' if kind else ""
-    return f"<td{attribute}>{escape(cut(text, 200))}</td>"
+    return f"<td{attribute}>{escape(cut(text, most))}</td>"
 
 
 def amount(text: str | None) -> str:
     """A table cell with a number; a dash where it is not known."""
     return NOTHING if text is None else cell(text, "n")
+
+
+def short(text: str) -> str:
+    """A table cell with a text of anyone's that is not broken into lines if it is short."""
+    return cell(text, "w" if len(text) <= 24 else "")
 
 
 def cut(text: str, length: int) -> str:
@@ -107,7 +112,7 @@ def cut(text: str, length: int) -> str:
 
 def count(number: float) -> str:
     """A count with its thousands apart; below 10 with one decimal where it has any."""
-    if number < 10 and number != int(number):
+    if number < 9.95 and abs(number - round(number)) >= 0.05:
         return f"{number:.1f}"
     return f"{number:,.0f}".replace(",", "\u202f")
 

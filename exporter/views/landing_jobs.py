@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from exporter.history import WINDOW, Key, Recent
@@ -20,6 +20,7 @@ from exporter.views.html import (
     more,
     plotted,
     section,
+    short,
     size,
 )
 from exporter.views.landing_plots import BYTES, COLLECTIVES, LAUNCHES, SENT
@@ -94,7 +95,7 @@ def process_table(found: Mapping[str, Process], recent: Recent) -> str:
     columns = (
         Column("pid", [cell(pid, "n") for pid, _ in shown], numbers=True),
         Column("name", [cell(it.labels.get("comm", ""), "m") for it in own]),
-        Column("where", [cell(where(it.labels)) for it in own]),
+        Column("where", [short(where(it.labels)) for it in own]),
         Column("GPU", [amount(", ".join(sorted(filter(None, it.gpus))) or None) for it in own], True, optional=True),
         Column("allocated", [_plot(recent, (BYTES, pid), "allocated", _allocated(it)) for pid, it in shown], True),
         Column("GPU memory", [amount(None if it.resident is None else size(it.resident)) for it in own], True, True),
@@ -104,12 +105,12 @@ def process_table(found: Mapping[str, Process], recent: Recent) -> str:
         Column("waited", [amount(_waited(it)) for it in own], True),
         Column("errors", [amount(_errors(it)) for it in own], True),
         Column(
-            "collectives/s",
-            [_rate(recent, (COLLECTIVES, pid), "collectives", it.collectives) for pid, it in shown],
+            "NCCL calls/s",
+            [_bare(recent, (COLLECTIVES, pid), it.collectives, count) for pid, it in shown],
             True,
             optional=True,
         ),
-        Column("RDMA sent/s", [_sent(recent, pid, it) for pid, it in shown], True, optional=True),
+        Column("RDMA sent/s", [_bare(recent, (SENT, pid), it.sent, size) for pid, it in shown], True, optional=True),
     )
     return section(
         "Processes",
@@ -164,9 +165,9 @@ def _rate(recent: Recent, key: Key, what: str, known: float | None) -> str:
     return plotted(spark(recent.plots.get(key, ()), WINDOW, f"{what} a second", count), count(recent.rates[key]))
 
 
-def _sent(recent: Recent, pid: str, it: Process) -> str:
-    rate = recent.rates.get((SENT, pid))
-    return amount(None if it.sent is None or rate is None else size(rate))
+def _bare(recent: Recent, key: Key, known: float | None, text: Callable[[float], str]) -> str:
+    """A rate whose plot another table has."""
+    return amount(None if known is None or key not in recent.rates else text(recent.rates[key]))
 
 
 def rank_table(named: Named, recent: Recent) -> str:
@@ -183,13 +184,13 @@ def rank_table(named: Named, recent: Recent) -> str:
     late = [amount(None if lag is None else duration(lag)) for lag in lateness]
     steps = [behind.get(_place(it)) for it in shown]
     columns = (
-        Column("communicator", [cell(it.labels.get("comm_hash", ""), "m") for it in shown]),
+        Column("communicator", [cell(it.labels.get("comm_hash", "")[:20], "m w") for it in shown]),
         Column(
             "rank", [cell(f"{it.labels.get('rank', '?')} of {it.labels.get('nranks', '?')}", "n") for it in shown], True
         ),
         Column("pid", [cell(_pid(it), "n") for it in shown], True),
         Column("name", [cell(it.labels.get("comm", ""), "m") for it in shown]),
-        Column("where", [cell(where(it.labels)) for it in shown]),
+        Column("where", [short(where(it.labels)) for it in shown]),
         Column("GPU", [amount(it.labels.get("gpu") or None) for it in shown], True, optional=True),
         Column("collectives/s", [_rate(recent, (COLLECTIVES, _pid(it)), "collectives", 0.0) for it in shown], True),
         Column("arrives late by (mean)", late, True),

@@ -24,6 +24,7 @@ from exporter.views.html import (
     plotted,
     section,
     share,
+    short,
     size,
 )
 from exporter.views.landing_plots import GPU
@@ -63,7 +64,7 @@ def gpu_table(named: Named, recent: Recent) -> str:
     degrees = values("hw.temperature", sensor="gpu")
     columns = (
         Column("GPU", [cell(it.labels.get("gpu", ""), "n") for it in shown], True),
-        Column("model", [cell(it.labels.get("name", "")) for it in shown]),
+        Column("model", [short(it.labels.get("name", "")) for it in shown]),
         Column(
             "state", [pill(states[it], _STATUS.get(states[it], "bad")) if it in states else NOTHING for it in uuids]
         ),
@@ -123,8 +124,8 @@ def fault_table(named: Named) -> str:
     found, last = faults(named), _last(named)
     shown = found[:MOST_ROWS]
     columns = (
-        Column("signal", [cell(it.labels.get("signal", ""), "m") for it, _, _ in shown]),
-        Column("category", [cell(it.labels.get("category", ""), "m") for it, _, _ in shown]),
+        Column("signal", [cell(it.labels.get("signal", ""), "m w") for it, _, _ in shown]),
+        Column("category", [cell(it.labels.get("category", ""), "m w") for it, _, _ in shown]),
         Column("part", [cell(it.labels.get("component", ""), "m") for it, _, _ in shown]),
         Column("since the start", [amount(count(live)) for _, live, _ in shown], True),
         Column("before", [amount(count(old)) for _, _, old in shown], True),
@@ -142,7 +143,9 @@ def collector_table(states: Sequence[State]) -> str:
         Column("name", [cell(state.name, "m w") for state in states]),
         Column("state", [pill(state.health.value, PILLS[state.health]) for state in states]),
         Column("took", [amount(None if state.seconds is None else duration(state.seconds)) for state in states], True),
-        Column("why, and what to do", [cell("; ".join(filter(None, (it.reason, it.remedy)))) for it in states]),
+        Column(
+            "why, and what to do", [cell("; ".join(filter(None, (it.reason, it.remedy))), most=500) for it in states]
+        ),
     )
     return section("Collectors", columns, "No collector is switched on.")
 
@@ -168,7 +171,7 @@ def library_table(named: Named, states: Sequence[State]) -> str:
         Column("not covered", totals("accel_exporter.probe.symbols.uncovered"), True),
     )
     problems = [f"<li>{escape(cut(problem, 300))}</li>" for state in states for problem in state.problems]
-    why = f"<h3>Not attached, and why</h3><ul>{''.join(problems[:MOST_ROWS])}</ul>" if problems else ""
+    why = f"<h3>What is not seen, and why</h3><ul>{''.join(problems[:MOST_ROWS])}</ul>" if problems else ""
     empty = "No running process has a library mapped that there are probes for."
     return section("Probed libraries", columns, empty, more(len(groups), "libraries") + why, anchor="probes")
 

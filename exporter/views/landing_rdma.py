@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 
 from exporter.history import WINDOW, Key, Recent
-from exporter.views.html import MOST_ROWS, NOTHING, Column, amount, cell, count, more, plotted, section, share, size
+from exporter.views.html import (
+    MOST_ROWS,
+    NOTHING,
+    UNKNOWN,
+    Column,
+    amount,
+    cell,
+    count,
+    more,
+    plotted,
+    section,
+    share,
+    short,
+    size,
+)
 from exporter.views.landing_jobs import period, where
 from exporter.views.landing_plots import NACKS, PORT_SENT, QP_SENT
 from exporter.views.landing_samples import Named, number, place, queue_pair
@@ -32,8 +47,17 @@ class Pair:
         of = {**{key: value for key, value in self.labels.items() if value}, **self.info}
         pod = "/".join(filter(None, (of.get("peer_namespace"), of.get("peer_pod"))))
         lid = of.get("peer_lid") and f"LID {of['peer_lid']}"
-        at = pod or of.get("peer_gid") or lid
+        at = pod or _address(of.get("peer_gid", "")) or lid
         return " at ".join(filter(None, (of.get("peer_qp"), at)))
+
+
+def _address(gid: str) -> str:
+    """A GID as short as IPv6 addresses are written, as an IPv4 address where it is one."""
+    try:
+        address = IPv6Address(gid)
+    except ValueError:
+        return gid
+    return str(address.ipv4_mapped or address)
 
 
 def pairs(named: Named) -> dict[tuple[str, str, str], Pair]:
@@ -60,13 +84,13 @@ def pair_table(named: Named, recent: Recent) -> str:
     columns = (
         Column("pid", [cell(pid, "n") for pid, _, _ in shown], True),
         Column("name", [cell(it.labels.get("comm", ""), "m") for it in own]),
-        Column("where", [cell(where(it.labels)) for it in own]),
+        Column("where", [short(where(it.labels)) for it in own]),
         Column(
             "device/port",
             [cell("/".join(filter(None, (device, _port(found[of]))))) for of in shown for device in [of[1]]],
         ),
         Column("QP", [cell(qp, "n") for _, _, qp in shown], True),
-        Column("peer", [cell(it.peer, "m") if it.peer else NOTHING for it in own], optional=True),
+        Column("peer", [short(it.peer or UNKNOWN) for it in own]),
         Column("state", [cell(it.info.get("state", "")) for it in own]),
         Column("sent/s", [_rate(recent, keys[of], "bytes posted a second") for of in shown], True),
         Column("sent", [amount(None if it.sent is None else size(it.sent)) for it in own], True),
