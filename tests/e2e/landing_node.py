@@ -104,13 +104,21 @@ def busy_node(folder: Path) -> Iterator[Exporter]:
             program = Path(shutil.copy(jobs.lib / "verbs_job", jobs.lib / "kv-transfer"))
             job = stack.enter_context(Job(program, jobs.lib / PROVIDER.name))
         jobs.show(job.pid)
-        exporter.await_(lambda: f'library="{jobs.lib / PROVIDER.name}"' in exporter.get("/metrics")[1])
+        exporter.await_(lambda: _probed(exporter.get("/metrics")[1], str(jobs.lib / PROVIDER.name)))
         ended = threading.Event()
         sender = threading.Thread(target=_send, args=(job, port, ended))
         sender.start()
         stack.callback(sender.join)
         stack.callback(ended.set)
         yield exporter
+
+
+def _probed(metrics: str, provider: str) -> bool:
+    """Whether the calls of libibverbs and those of the provider are probed, all of them."""
+    lines = [line for line in metrics.splitlines() if line.startswith("accel_exporter_probe_attached{")]
+    verbs = [line for line in lines if 'probe="verbs"' in line]
+    whose = any(provider in line for line in verbs) and any("ibv_create_qp" in line for line in verbs)
+    return whose and all(line.endswith(" 1") for line in verbs)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
