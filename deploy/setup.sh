@@ -54,6 +54,7 @@ if [ "$level" = dev ] || [ "$level" = rdma ]; then
     need prometheus-node-exporter has prometheus-node-exporter
     need bpftrace has bpftrace
     need openssl has openssl
+    need chromium has chromium
     need libibverbs-dev test -e /usr/include/infiniband/verbs.h
     need ibverbs-providers test -d /etc/libibverbs.d
     need python3-bpfcc /usr/bin/python3 -I -c "from bcc import BPF"

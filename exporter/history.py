@@ -21,7 +21,7 @@ LONGEST_STEP = 60.0
 """Seconds without a look that are a gap."""
 WINDOW = POINTS * LEAST_STEP
 MOST_OF_A_KIND = 16
-"""Plots of a kind, besides that of the node. A plot takes about 700 bytes: with 8 kinds, 100 KB in all."""
+"""Plots of a kind, besides that of the node; with 8 kinds all of it takes 0.25 MB (docs/http.md says so too)."""
 _FIRST_AFTER = 5.0
 
 Key = tuple[str, str]
