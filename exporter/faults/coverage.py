@@ -119,16 +119,74 @@ COVERAGE: Mapping[str, Coverage] = {
 }
 """By category, a row of the table each."""
 
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause in another fleet's words: the categories that it is here, what fires on it, what stays unseen."""
+
+    name: str
+    categories: tuple[str, ...]
+    alerts: tuple[str, ...]
+    blind: str = ""
+
+
 ELSEWHERE = (
-    ("GPU lost", (rows.FAULTY_GPU,)),
-    ("ECC error", (rows.HBM, rows.SRAM)),
-    ("GPU failure", (rows.FAULTY_GPU, rows.PROCESSOR)),
-    ("NIC failure", (rows.NIC,)),
-    ("power outage", (rows.POWER,)),
-    ("mis-operation", (rows.MAINTENANCE,)),
-    ("NAS failure", (rows.DEPENDENCY,)),
-    ("NVLink failure", (rows.FAULTY_GPU, rows.NETWORK)),
-    ("P2P failure", (rows.FAULTY_GPU, rows.EXPANSION)),
-    ("cooling failure", (rows.THERMAL, rows.CHASSIS)),
+    Cause("GPU lost", (rows.FAULTY_GPU,), ("GpuLost", "GpuUnhealthy", "GpuCountFell")),
+    Cause(
+        "ECC error",
+        (rows.HBM, rows.SRAM),
+        (
+            *("GpuEccUncorrectable", "GpuMemoryFault", "GpuSramErrorsExceeded", "GpuRowRemapFailed"),
+            *("GpuRowRemapPending", "GpuRetiredPagesPending", "CudaHardwareError"),
+        ),
+        "corrected errors page nobody",
+    ),
+    Cause(
+        "GPU failure",
+        (rows.FAULTY_GPU, rows.PROCESSOR),
+        ("GpuResetNeeded", "GpuUnhealthy", "GpuRecoveryActionNeeded", "GpuNeedsService", "GpuNvmlStalled"),
+        "wrong results without an error: GpuTestStale",
+    ),
+    Cause("NIC failure", (rows.NIC,), ("NicFault", "NicDegraded", "RdmaLinkDown", "PcieFault")),
+    Cause(
+        "power outage",
+        (rows.POWER,),
+        ("AccelExporterDown", "NodeRebooted", "GpuPowerBrake", "ChassisFault", "FaultReported"),
+        "a node without power says nothing: that it was power is known afterwards, from the management controller",
+    ),
+    Cause(
+        "mis-operation",
+        (rows.MAINTENANCE,),
+        ("NodeShutdownScheduled", "NodeRebooted", "AccelExporterDown", "GpuCountFell", "RdmaLinkDown"),
+        "that a person did it: only what came of it is seen",
+    ),
+    Cause(
+        "NAS failure",
+        (rows.DEPENDENCY,),
+        ("StorageNotResponding", "KernelStuck"),
+        "file systems other than NFS are seen when their processes have hung in the kernel for two minutes",
+    ),
+    Cause(
+        "NVLink failure",
+        (rows.FAULTY_GPU, rows.NETWORK),
+        (
+            *("GpuNvlinkFault", "GpuNvlinkDown", "GpuNvlinkInactive", "GpuNvlinkErrorsRising"),
+            *("NvswitchFatalError", "GpuFabricUnhealthy", "GpuFabricNotJoined", "CudaHardwareError"),
+        ),
+    ),
+    Cause(
+        "P2P failure",
+        (rows.FAULTY_GPU, rows.EXPANSION),
+        (
+            *("GpuRecoveryActionNeeded", "GpuNvlinkDown", "PcieFault", "PcieLinkDegraded", "GpuPcieLinkDegraded"),
+            *("GpuPcieReplaysFrequent", "CudaErrorsFrequent", "NcclErrors"),
+        ),
+        "peers that copy through the host because the topology or an IOMMU forbids more: slow, and no fault",
+    ),
+    Cause(
+        "cooling failure",
+        (rows.THERMAL, rows.CHASSIS),
+        ("GpuThermalSlowdown", "ChassisFault", "FaultReported"),
+    ),
 )
-"""A fleet of 1,000 nodes has a list of its own: its words, and the categories here."""
+"""What a fleet of 1,000 nodes lists as its causes."""

@@ -106,14 +106,10 @@ def page(notice: str, table: Table) -> str:
         REPORTED.strip(),
         "## In the words of another fleet",
         table(
-            ("its cause", "categories here", "alerts"),
+            ("its cause", "categories here", "alerts", "not seen"),
             [
-                (
-                    cause,
-                    ", ".join(f"`{label}`" for label in labels),
-                    _alerts(dict.fromkeys(alert for label in labels for alert in coverage.COVERAGE[label].alerts)),
-                )
-                for cause, labels in coverage.ELSEWHERE
+                (it.name, ", ".join(f"`{label}`" for label in it.categories), _alerts(it.alerts), it.blind)
+                for it in coverage.ELSEWHERE
             ],
         ),
     ]
