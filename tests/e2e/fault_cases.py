@@ -278,8 +278,8 @@ NOT_INJECTED = {
     "GpuNvmlRestarting": "takes three crashes of NVML with growing pauses between: tests/unit/nvml/test_supervisor.py",
     "GpuRepeatedJobFault": "takes three bursts with three minutes between: tests/unit/xid/test_ledger.py counts them",
     "NcclErrors": "NCCL calls that fail are counted in tests/bpf/test_nccl_counts.py",
-    "NcclRankBehind": "takes a real RAS: tests/unit/ras reads its answers",
-    "NcclRankMissing": "takes a real RAS: tests/unit/ras reads its answers",
+    "NcclRankBehind": "is told by RAS alone: tests/unit/ras asks a stand-in of it",
+    "NcclRankMissing": "is told by RAS alone: tests/unit/ras asks a stand-in of it",
     "NcclStraggler": "compares ranks of several nodes over minutes: tests/e2e/test_nccl_traces.py",
     **dict.fromkeys(
         (
