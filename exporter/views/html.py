@@ -33,7 +33,7 @@ display:flex;flex-direction:column;color:var(--dim);font-size:.88rem;padding-top
 .cards span,.cards b,.cards small{padding:0 .9rem}
 .cards b{color:var(--ink);font-size:1.5rem;line-height:1.3;font-weight:600;font-variant-numeric:tabular-nums}
 .cards svg,.cards i{width:100%;height:2.6rem;margin-top:auto;display:block}
-.cards small{font-size:.8rem;min-height:1.2rem}
+.cards small{font-size:.8rem;min-height:1.2rem;margin-bottom:.4rem}
 .p{overflow:visible}.p path{fill:none;stroke-linejoin:round;stroke-linecap:round}
 .p .a{fill:var(--area)}.p .l{stroke:var(--accent);stroke-width:1.5;vector-effect:non-scaling-stroke}
 .scroll{overflow-x:auto}
