@@ -1,7 +1,7 @@
 # Every target is one that CI runs too. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev objects standins demo run clean docs site bench image image-check manifests
+.PHONY: help setup setup-dev objects standins demo run clean docs site dashboard-images bench image image-check manifests
 .PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma fault-table
 
 PYTHON ?= python3
@@ -87,6 +87,9 @@ site: .venv/.dev ## docs/ as a site, in build/site; a broken link is an error
 
 manifests: .venv/.dev ## write deploy/kubernetes/ from the chart
 	@deploy/manifests.sh deploy/kubernetes
+
+dashboard-images: setup-dev ## draw docs/images/dashboard-*.png from a node where everything happens (root, BPF)
+	@$(VENV)/python -m tests.e2e.scene docs/images
 
 image: ## a container image, with docker, podman or buildah
 	@deploy/image/build.sh

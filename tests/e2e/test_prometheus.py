@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from dashboards.queries import chosen
 from tests.e2e.backend import Prometheus, QueryError, end, free_port, get, until
 
 ROOT = Path(__file__).parents[2]
@@ -224,20 +225,13 @@ def panels() -> dict[tuple[str, str, str], str]:
         board = json.loads(path.read_text())
         for panel in board["panels"]:
             for target in panel.get("targets", []):
-                found[path.stem, panel["title"], target["refId"]] = choose(target["expr"])
+                found[path.stem, panel["title"], target["refId"]] = chosen(target["expr"], "15s")
         for variable in board["templating"]["list"]:
             if values := re.fullmatch(r"label_values\((\w+)(?:\{(.*)\})?, (\w+)\)", variable.get("query", "")):
                 metric, matchers, label = values.groups()
                 every = ", ".join(filter(None, (matchers, f'{label}!=""')))
-                found[path.stem, f"${variable['name']}", ""] = choose(f"{metric}{{{every}}}")
+                found[path.stem, f"${variable['name']}", ""] = chosen(f"{metric}{{{every}}}", "15s")
     return found
-
-
-def choose(expr: str) -> str:
-    """The expression with "All" chosen in every variable and a usual resolution."""
-    expr = expr.replace("$__rate_interval", "15s").replace("$pod_label", "label_app")
-    expr = re.sub(r'"\$(job|instance)"', '".+"', expr)
-    return re.sub(r'"\$\w+"', '".*"', expr)
 
 
 def series(page: str) -> set[frozenset[tuple[str, str]]]:

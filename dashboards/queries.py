@@ -1,0 +1,56 @@
+"""What the committed dashboards ask Prometheus, with every variable at "All"."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+TEXTS = {"$pod_label": "label_app"}
+"""Variables that are no pattern, and what they are by default."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel as its JSON has it; a row's heading is one too, without queries."""
+
+    board: str
+    json: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        return str(self.json["title"])
+
+    @property
+    def kind(self) -> str:
+        return str(self.json["type"])
+
+    def queries(self, resolution: str) -> dict[str, tuple[str, str]]:
+        """Expression and legend by letter."""
+        return {
+            target["refId"]: (chosen(target["expr"], resolution), target.get("legendFormat", ""))
+            for target in self.json.get("targets", ())
+        }
+
+
+def boards() -> dict[str, dict[str, Any]]:
+    """The dashboards by stem."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(HERE.glob("*.json"))}
+
+
+def panels() -> Iterator[Panel]:
+    """Those of all dashboards that ask something."""
+    for stem, board in boards().items():
+        yield from (Panel(stem, each) for each in board["panels"] if each["type"] != "row")
+
+
+def chosen(expr: str, resolution: str) -> str:
+    """The expression with "All" chosen in every variable, and the resolution, as in 15s, for $__rate_interval."""
+    expr = expr.replace("$__rate_interval", resolution)
+    for name, value in TEXTS.items():
+        expr = expr.replace(name, value)
+    return re.sub(r"\$(\w+)", lambda it: ".+" if it[1] in ("job", "instance") else ".*", expr)

@@ -1,0 +1,99 @@
+"""Every panel of every dashboard and every recording rule has data on a node where everything happens."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dashboards import draw, queries
+from tests.bpf.custom_node import bcc_missing
+from tests.e2e.backend import QueryError
+from tests.e2e.scene import RESOLUTION, Scene, scene
+
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed"),
+]
+
+JOINS = "tests/unit/test_dashboard_joins.py has the series"
+ETHTOOL = "counters that only a NIC's driver has (ethtool -S); tests/unit/infiniband/test_netdev.py has them"
+SMART = "a drive's SMART log; tests/unit/faults/test_smart.py has one"
+IN_PODS = f"processes in the cgroup of a kubelet's pod; {JOINS}"
+REAL_RDMA = "queue pairs and memory of a device that the kernel knows: make test-rdma has them"
+WITHOUT: dict[str, dict[str, str]] = {
+    "cuda": {"Allocations not remembered": "a full table; tests/bpf/test_cuda_memory.py fills one"},
+    "exporter": {"Probes not attached": "a function that cannot be probed; tests/bpf/test_bridge_failures.py has some"},
+    "fleet": {
+        "Waiting in NCCL": f"a rank that hangs for a minute; {JOINS}",
+        "Exporters that do not see all": f"an exporter that fails; {JOINS}",
+    },
+    "gpu": {"PCIe replays and errors": "PCIe errors by kind, which newer GPUs tell; tests/unit/nvml has them"},
+    "jobs": {"SM time by pod label": IN_PODS, "Device memory by pod label": IN_PODS},
+    "node": {"Drives": SMART, "Drives that warn": SMART},
+    "rdma": {
+        "Whose a GID is": REAL_RDMA,
+        "Memory registered": REAL_RDMA,
+        "Registrations": REAL_RDMA,
+        "Failed completions by process": REAL_RDMA,
+        "Devices": "a counter that the driver refuses; tests/unit/infiniband/test_collector.py has one",
+        "Paused (PFC)": ETHTOOL,
+        "Pause frames": ETHTOOL,
+        "PCIe stalled": ETHTOOL,
+    },
+}
+"""Panels of which a query may have no data here, by dashboard: what it takes, and where that is."""
+OF_PODS = {"namespace_pod:gpu_cuda_memory_usage_bytes:sum", "namespace_pod:nccl_collective_bus_bytes:rate5m"}
+"""Recorded of processes in pods; alerts/recording.test.yaml has them."""
+
+
+@pytest.fixture(scope="module")
+def seen(bpf_refusal: str) -> Iterator[Scene]:
+    if bpf_refusal:
+        pytest.skip(bpf_refusal)
+    with scene() as made:
+        yield made
+
+
+def test_every_query_has_data(seen: Scene) -> None:
+    """Each query of each panel returns series, but for those that need what is listed."""
+    empty = []
+    for panel in queries.panels():
+        if panel.title in WITHOUT.get(panel.board, {}) or (
+            panel.board == "exporter" and _custom(panel) and bcc_missing()
+        ):
+            continue
+        for letter, (expr, _) in panel.queries(RESOLUTION).items():
+            try:
+                if not seen.prometheus.ranges(expr, seen.since, seen.until, 1.0):
+                    empty.append(f"{panel.board}: {panel.title} {letter}")
+            except QueryError as error:
+                empty.append(f"{panel.board}: {panel.title} {letter}: {error}")
+    assert [] == empty
+
+
+def _custom(panel: queries.Panel) -> bool:
+    return "custom" in str(panel.json["targets"])
+
+
+def test_every_recording_rule_has_data(seen: Scene) -> None:
+    """Each recorded series is there, but for those of pods."""
+    recorded = {rule["name"] for rule in seen.prometheus.rules() if rule["type"] == "recording"}
+    assert OF_PODS == {name for name in recorded if not seen.prometheus.ranges(name, seen.since, seen.until, 1.0)}
+
+
+def test_what_is_listed_exists() -> None:
+    """No panel is excused that is not there any more."""
+    there = {(panel.board, panel.title) for panel in queries.panels()}
+    assert {(board, title) for board, titles in WITHOUT.items() for title in titles} <= there
+
+
+def test_every_dashboard_can_be_drawn(seen: Scene, tmp_path: Path) -> None:
+    """The pictures of docs/images are drawn from what Prometheus answers."""
+    for stem in queries.boards():
+        path = tmp_path / f"{stem}.png"
+        draw.board(stem, seen.prometheus, seen.until, path)
+        assert path.read_bytes().startswith(b"\x89PNG")
