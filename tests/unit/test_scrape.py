@@ -282,3 +282,17 @@ def test_problems_of_a_working_collector_are_its_state() -> None:
     assert ("symbol 0 is not probed", 100) == (told["a"][0], len(told["a"]))
     assert ("its problems are not known: gone",) == told["b"]
     assert () == told["c"]
+
+
+def test_follower_sees_every_gathering(caplog: pytest.LogCaptureFixture) -> None:
+    """Who follows gets what is scraped and what was asked for; its failure costs no scrape a sample."""
+    seen: list[tuple[int, object]] = []
+    scraping = scraper(Fake("a"), Fake("b"))
+    scraping.follow(lambda samples, names: seen.append((len(samples), names)))
+
+    everything, part = scraping.gather(), scraping.gather(["a"])
+
+    assert [(len(everything), None), (len(part), ["a"])] == seen
+    scraping.follow(lambda samples, names: fail())
+    assert len(everything) == len(scraping.gather())
+    assert "could not be kept for the page at /" in caplog.text
