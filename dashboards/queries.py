@@ -32,7 +32,7 @@ class Panel:
     def queries(self, resolution: str) -> dict[str, tuple[str, str]]:
         """Expression and legend by letter."""
         return {
-            target["refId"]: (chosen(target["expr"], resolution), target.get("legendFormat", ""))
+            target["refId"]: (chosen(target["expr"], resolution), _told(target.get("legendFormat", "")))
             for target in self.json.get("targets", ())
         }
 
@@ -51,6 +51,11 @@ def panels() -> Iterator[Panel]:
 def chosen(expr: str, resolution: str) -> str:
     """The expression with "All" chosen in every variable, and the resolution, as in 15s, for $__rate_interval."""
     expr = expr.replace("$__rate_interval", resolution)
-    for name, value in TEXTS.items():
-        expr = expr.replace(name, value)
+    expr = _told(expr)
     return re.sub(r"\$(\w+)", lambda it: ".+" if it[1] in ("job", "instance") else ".*", expr)
+
+
+def _told(text: str) -> str:
+    for name, value in TEXTS.items():
+        text = text.replace(name, value)
+    return text
