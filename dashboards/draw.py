@@ -261,8 +261,9 @@ def _merged(answers: _Answers) -> tuple[list[str], list[list[str]]]:
     now = answers.now()
     for letter, samples in now.items():
         column = "Value" if len(now) == 1 else f"Value #{letter}"
+        there = {name for own, _ in samples for name in own}
         for own, value in samples:
-            known = {name: own[name] for name in labels if name in own}
+            known = {name: own.get(name, "") for name in labels if name in there}
             same = [it for it in found if column not in it[1] and _agree(it[0], known)]
             for row, cells in same or [(known, {})]:
                 cells[column] = value
@@ -327,9 +328,9 @@ DRAWERS: Mapping[str, Any] = {"timeseries": _lines, "stat": _number, "table": _t
 
 
 def _fewer_colours(path: Path) -> None:
-    """64 colours are plenty here, and a third of the size."""
+    """160 are plenty here, and a third of the size."""
     from PIL import Image
 
     with Image.open(path) as image:
-        small = image.convert("RGB").quantize(96)
+        small = image.convert("RGB").quantize(160)
     small.save(path, optimize=True)
