@@ -35,6 +35,7 @@ extraEnv: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: "http://collector:4318"}]
 imagePullSecrets: [{name: pull}]
 runtimeClassName: nvidia
 webConfigSecret: web
+faultReports: /var/lib/fault-reports
 podLabels: [app, team]
 podMonitor: {enabled: true}
 serviceMonitor: {enabled: true, labels: {release: prometheus}}
