@@ -17,7 +17,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from dashboards.queries import Panel, boards
+from dashboards.queries import HERE, Panel, boards
 from dashboards.units import text
 
 COLUMNS, COLUMN, ROW, GAP, HEAD = 24, 64, 34, 8, 26
@@ -27,7 +27,8 @@ PAGE, PANEL, EDGE, TEXT, FAINT = "#111217", "#181b1f", "#2c3235", "#d8d9da", "#8
 GREEN, RED = "#73bf69", "#f2495c"
 LINES = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#ffa6b0", "#96d98d", "#fade2a")
 SECONDS, RESOLUTION = 75, "10s"
-MOST_LEGENDS, MOST_ROWS = 4, 7
+CHECKOUT = str(HERE.parent)
+MOST_LEGENDS, MOST_ROWS = 4, 12
 HEAT = LinearSegmentedColormap.from_list("heat", [PANEL, "#7a3b0c", "#ff9830", "#fff2cc"])
 
 Labels = Mapping[str, str]
@@ -120,20 +121,23 @@ class _Answers:
         self.panel, self._source, self.until = panel, source, until
         self.unit = str(panel.json["fieldConfig"]["defaults"].get("unit", "short"))
 
+    def _series(self, expr: str, begin: float) -> list[Series]:
+        """What Prometheus says, without where this checkout is: pictures are for everybody."""
+        found = self._source.ranges(expr, begin, self.until, 1.0)
+        return [({key: it.replace(CHECKOUT, "…") for key, it in labels.items()}, points) for labels, points in found]
+
     def each(self) -> list[tuple[str, Series]]:
         """Every series with the name that its legend gives it."""
         found = []
         for expr, legend in self.panel.queries(RESOLUTION).values():
-            for labels, points in self._source.ranges(expr, self.until - SECONDS, self.until, 1.0):
+            for labels, points in self._series(expr, self.until - SECONDS):
                 found.append((_named(legend, labels), (labels, points)))
         return found
 
     def now(self) -> dict[str, list[tuple[Labels, float]]]:
         """The values of now by letter."""
         return {
-            letter: [
-                (labels, points[-1][1]) for labels, points in self._source.ranges(expr, self.until - 1, self.until, 1.0)
-            ]
+            letter: [(labels, points[-1][1]) for labels, points in self._series(expr, self.until - 1)]
             for letter, (expr, _) in self.panel.queries(RESOLUTION).items()
         }
 
@@ -325,6 +329,14 @@ def _heat(axes: Axes, answers: _Answers) -> None:
 
 
 DRAWERS: Mapping[str, Any] = {"timeseries": _lines, "stat": _number, "table": _table, "heatmap": _heat}
+
+
+def top(path: Path, rows: int) -> None:
+    """Writes the upper rows of a picture beside it, with -top in its name."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        image.crop((0, 0, image.width, rows * ROW)).save(path.with_stem(f"{path.stem}-top"), optimize=True)
 
 
 def _fewer_colours(path: Path) -> None:

@@ -248,9 +248,11 @@ def scene() -> Iterator[Scene]:
 def main() -> int:
     from dashboards import draw
 
+    folder = Path(sys.argv[1])
     with scene() as seen:
         for stem in queries.boards():
-            draw.board(stem, seen.prometheus, seen.until, Path(sys.argv[1]) / f"dashboard-{stem}.png")
+            draw.board(stem, seen.prometheus, seen.until, folder / f"dashboard-{stem}.png")
+    draw.top(folder / "dashboard-rdma.png", 36)  # for the README
     return 0
 
 
