@@ -208,8 +208,11 @@ def test_composed_prometheus(tmp_path: Path) -> None:
 
 
 def test_composed_grafana() -> None:
-    """The dashboards find the data source that is provisioned, and the folder that is mounted."""
-    [source] = yaml.safe_load((COMPOSE / "grafana/datasources/prometheus.yaml").read_text())["datasources"]
+    """The dashboards find their data source and the folder that is mounted; exemplars find their trace."""
+    source, traces = yaml.safe_load((COMPOSE / "grafana/datasources/accel-exporter.yaml").read_text())["datasources"]
+    assert [{"name": "trace_id", "datasourceUid": traces["uid"]}] == source["jsonData"]["exemplarTraceIdDestinations"]
+    assert ("jaeger", "http://traces:16686") == (traces["type"], traces["url"])
+    assert "traces" in yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
     [provider] = yaml.safe_load((COMPOSE / "grafana/dashboards/accel-exporter.yaml").read_text())["providers"]
     grafana = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]["grafana"]
     assert ("prometheus", "http://prometheus:9090") == (source["type"], source["url"])
