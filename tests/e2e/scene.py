@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -147,6 +148,7 @@ class Scene:
             self.machine.rank.run(RESTARTS)
             time.sleep(2)
         self.faulty_since = time.time()
+        os.kill(self._late, signal.SIGSTOP)
         for case in (case for case in CASES if not case.last):
             case.inject(self.machine)
         time.sleep(FAULTY_SECONDS)
@@ -162,6 +164,7 @@ class Scene:
             late = "0.035" if rank == LATE_RANK else "0"
             command = [sys.executable, "-m", "deploy.demo.rank", library, str(rank), str(RANKS), begin, late]
             trainings.append(_start(stack, command, **environment))
+        self._late = trainings[-RANKS + LATE_RANK]
         self.machine.gpus.set(
             {
                 f"gpu{gpu}.process.0": f"{pid} compute {(40 - 3 * gpu) << 30} {80 - 5 * gpu} 40"

@@ -148,8 +148,8 @@ def test_every_scrape_succeeded(scraped: Prometheus, job: str) -> None:
 
 @pytest.mark.parametrize("job", ["plain", "secure"])
 def test_rate_is_the_workloads(scraped: Prometheus, job: str) -> None:
-    """rate() over the scrapes is within 2 % of the rate the workload runs at."""
-    rate = scraped.value(f"rate(test_launches_total{{job='{job}'}}[15s])")
+    """rate() over the scrapes is within 2 % of the workload's rate; a late scrape may disturb a few windows."""
+    rate = scraped.value(f"quantile_over_time(0.5, rate(test_launches_total{{job='{job}'}}[10s])[8s:1s])")
 
     assert abs(rate / PER_SECOND - 1) < 0.02
 
