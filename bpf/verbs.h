@@ -75,15 +75,17 @@ MAP(times, HASH, struct time_key, struct time, 8192);
 struct post_flight {
 	__u64 start_ns, sp, qp, bad_wr, before, after;
 	struct qp_life life;
-	__u64 receiving; /* post_recv */
+	__u64 kind; /* enum post_kind */
 };
+enum post_kind { post_sends, post_receives, post_extended };
 MAP(post_flights, HASH, struct control_thread, struct post_flight, 8192);
 
 struct poll_flight {
-	__u64 start_ns, sp, cq, wc, context;
+	__u64 start_ns, sp, cq, wc;
+	__u64 call; /* 0: poll_cq; else 1 + enum cq_call */
 };
 MAP(poll_flights, HASH, struct control_thread, struct poll_flight, 8192);
 
-/* Calls seen. */
-enum hit { hit_post_send, hit_post_recv, hit_poll_cq };
-MAP(hits, PERCPU_ARRAY, __u32, __u64, 3);
+/* Calls seen; of the extended ones by place among the pointers of a queue pair and of a completion queue. */
+enum hit { hit_post_send, hit_post_recv, hit_poll_cq, hit_extended, hit_extended_poll = 25, hits_most = 33 };
+MAP(hits, PERCPU_ARRAY, __u32, __u64, hits_most);

@@ -35,23 +35,6 @@ struct live_context {
 };
 EVENTS(live_contexts, struct live_context, 64 * 1024);
 
-__u64 extended_qps;
-
-#define ATTRIBUTES_COMP_MASK 60 /* struct ibv_qp_init_attr_ex */
-#define ATTRIBUTES_SEND_OPS 64	/* IBV_QP_INIT_ATTR_SEND_OPS_FLAGS */
-
-/* At create_qp_ex: whether the program wants to post by ibv_wr_start and its like, which nothing here sees. */
-SEC("uprobe")
-int extended_enter(struct pt_regs *ctx)
-{
-	__u32 mask = 0;
-
-	if (!bpf_probe_read_user(&mask, sizeof(mask), (void *)(PT_REGS_PARM2(ctx) + ATTRIBUTES_COMP_MASK)) &&
-	    mask & ATTRIBUTES_SEND_OPS)
-		add(&extended_qps, 1);
-	return 0;
-}
-
 static __always_inline bool may_tell(__u32 tgid)
 {
 	static const __u64 none;

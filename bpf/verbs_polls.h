@@ -12,10 +12,13 @@ MAP(windows, ARRAY, __u32, __u64, POLL_SLOTS);
 const volatile __u64 poll_span_ns = 100000000;
 const volatile __u64 polls_allowed = 0; /* of one thread in that time; 0: any number */
 
+struct poll_rate_key {
+	__u32 tgid, tid, slot;
+};
 struct poll_rate {
 	__u64 since_ns, calls;
 };
-MAP(poll_rates, LRU_HASH, struct control_thread, struct poll_rate, 8192);
+MAP(poll_rates, LRU_HASH, struct poll_rate_key, struct poll_rate, 8192);
 
 struct poll_busy {
 	__u32 slot;
@@ -30,17 +33,18 @@ static __always_inline __u64 window_of(__u32 slot)
 	return since ? *since : 0;
 }
 
-/* Told once a span, when a thread exceeds what it may. */
+/* Told once a span, when a thread exceeds what it may in one file. */
 static __always_inline void count_poll(struct control_thread thread, __u32 slot, __u64 now)
 {
+	struct poll_rate_key key = {.tgid = thread.tgid, .tid = thread.tid, .slot = slot};
 	struct poll_rate *rate, fresh = {.since_ns = now, .calls = 1};
 	struct poll_busy *busy;
 
 	if (!polls_allowed)
 		return;
-	rate = bpf_map_lookup_elem(&poll_rates, &thread);
+	rate = bpf_map_lookup_elem(&poll_rates, &key);
 	if (!rate || now - rate->since_ns >= poll_span_ns) {
-		if (bpf_map_update_elem(&poll_rates, &thread, &fresh, BPF_ANY))
+		if (bpf_map_update_elem(&poll_rates, &key, &fresh, BPF_ANY))
 			add(&poll_rates_lost, 1);
 		return;
 	}

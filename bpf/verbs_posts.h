@@ -285,7 +285,8 @@ static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
 {
 	static const struct calls none;
 	struct control_thread thread = control_this_thread();
-	struct post_flight call = {.sp = PT_REGS_SP(ctx), .qp = PT_REGS_PARM1(ctx), .receiving = receiving};
+	struct post_flight call = {
+	    .sp = PT_REGS_SP(ctx), .qp = PT_REGS_PARM1(ctx), .kind = receiving ? post_receives : post_sends};
 	struct walk walk = {.now = bpf_ktime_get_ns()};
 	struct queue *queue;
 	struct calls *row;
@@ -354,7 +355,8 @@ static __always_inline void return_post(struct pt_regs *ctx, bool receiving)
 	struct queue *queue;
 	struct qp_key key;
 
-	if (!call || call->receiving != receiving || call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+	if (!call || call->kind != (receiving ? post_receives : post_sends) ||
+	    call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
 		return;
 	key = call->life.qp;
 	queue = receiving ? bpf_map_lookup_elem(&receives, &key) : bpf_map_lookup_elem(&queues, &key);

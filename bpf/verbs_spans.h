@@ -4,14 +4,15 @@
 #include "verbs_control.h"
 
 #define NOT_NUMBERED (~0ull)
+#define BYTES_UNKNOWN 0xffffffff /* no message is as long */
 #define STATUS_FLUSHED 5 /* enum ibv_wc_status: an error before it, or the end of the QP, took it along */
 
 struct verbs_span {
 	struct qp_control qp; /* as it was at completion */
 	__u64 begin_ns;	      /* posted; as end_ns if that is not known */
 	__u64 end_ns;	      /* its completion was seen */
-	__u64 bytes;
-	__u64 message; /* number of those that the peer receives, from 0; NOT_NUMBERED */
+	__u64 bytes;	      /* or BYTES_UNKNOWN */
+	__u64 message;	      /* number of those that the peer receives, from 0; NOT_NUMBERED */
 	__u32 tgid;
 	__u32 tid;
 	__u32 opcode; /* enum ibv_wr_opcode, of a send that succeeded */

@@ -26,6 +26,13 @@ class Hook:
     """Runs when the function returns instead of when it is called."""
     paired: bool = False
     """An entry probe that only serves a return probe: attached while return probes may be."""
+    placed: bool = False
+    """The cookie's upper 32 bits tell how many bytes behind the function's beginning it is probed."""
+
+    def point(self, function: Function, placement: Placement) -> Point:
+        """Where it runs, for a function that is probed at this place."""
+        behind = placement.offset - function.offset if self.placed else 0
+        return Point(placement.offset, self.cookie | behind << 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,7 @@ class Hooked:
             for hook in self._hooks[symbol]:
                 if (hook.returns or hook.paired) is with_returns:
                     points = groups.setdefault((not hook.returns, hook.program), {})
-                    points[Point(placement.offset, hook.cookie)] = symbol
+                    points[hook.point(self.library.functions[symbol], placement)] = symbol
         links = []
         for (entry, program), symbols in sorted(groups.items()):
             link, failed = self._attach_group(self._programs[program], symbols, not entry)

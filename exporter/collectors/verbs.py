@@ -19,12 +19,13 @@ from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Flag, Node
 from exporter.push import SPANS_DROPPED
 from exporter.series import SeriesLimit
-from exporter.verbs import control_samples, metrics
+from exporter.verbs import control_samples, metrics, pointers
 from exporter.verbs.activity import Activity, clear, read
-from exporter.verbs.attaching import Attaching, names, table
+from exporter.verbs.attaching import Attaching
+from exporter.verbs.functions import HITS, POSTING, table
 from exporter.verbs.gone import Gone
-from exporter.verbs.live import POINTERS
 from exporter.verbs.peers import Peers
+from exporter.verbs.pointers import Pointers
 from exporter.verbs.posted import Sums, Told
 from exporter.verbs.samples import Ends, bytes_by_port, samples
 from exporter.verbs.spans import span_of
@@ -48,12 +49,10 @@ FLAGS = (
     Flag("spans-per-second", 100, "Spans at most; what exceeds it is counted."),
     Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
 )
-_STREAMS = frozenset({"verbs_spans", "qp_ends", "live_contexts", "poll_busy"})
+_STREAMS = frozenset({"verbs_spans", "qp_ends", "live_contexts", "extended_told", "poll_busy"})
 """Ring buffers, whose losses their readers count."""
 _LEAST_ROWS = 8192
 """Of queue pair and opcode: what is not followed is counted all the same."""
-_HITS = ("post_send", "post_recv", "poll_cq")
-"""By enum hit of bpf/verbs.h."""
 _MISSED = ("requests_unread", "bytes_unread", "failures_unread", "posted_lost", "contexts_lost", "post_flights_lost")
 """Globals of the object that say that bytes posted are not all known."""
 
@@ -102,9 +101,10 @@ class Verbs:
         )
         length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
         self._windows = Windows(self._object, length, interval, self._may_poll, self._before_window)
-        self._attaching = Attaching(self._probes, self._windows, protected, self._node.proc, self._told)
+        self._attaching = Attaching(self._probes, self._windows, protected, self._node.proc, Pointers(maps))
         self._events = Events()
         self._events.add(maps["live_contexts"], self._learn)
+        self._events.add(maps["extended_told"], self._learn_extended)
         self._events.add(maps["verbs_spans"], self._receive)
         self._events.add(maps["qp_ends"], gone.add)
         self._events.start("verbs events")
@@ -126,8 +126,6 @@ class Verbs:
         for state in self._probes.states():
             if not state.attached:
                 yield f"{state.symbol} in {state.library}: {state.reason}"
-        if extended := self._object.globals()["extended_qps"]:
-            yield f"{extended} RDMA queue pairs were made for ibv_wr_start: what they post by it is not counted"
         if self._peers.problem:
             yield self._peers.problem
 
@@ -167,8 +165,7 @@ class Verbs:
 
     def _missed(self) -> tuple[int, ...] | None:
         """How much of what was posted was missed so far; None while that is not known."""
-        posting = names("post_send")
-        unprobed = any(not state.attached for state in self._probes.states() if state.symbol in posting)
+        unprobed = any(not state.attached for state in self._probes.states() if state.symbol in POSTING)
         if unprobed or any(self._attaching.says()) or not self._node.targets.scanned.is_set():
             return None
         counted = self._object.globals()
@@ -197,14 +194,14 @@ class Verbs:
         moved_ns = record.end_ns if record.received else record.begin_ns  # a receive is posted long before
         self._node.spans(replace(span, links=self._node.collectives.links(record.tgid, moved_ns)))
 
-    def _told(self, pid: int) -> list[dict[str, int]]:
-        return [_addresses(value) for key, value in self._object.maps["live_functions"].items() if key.tgid == pid]
-
     def _learn(self, record: Any) -> None:
-        self._attaching.learn(record.tgid, _addresses(record.functions))
+        self._attaching.learn(record.tgid, pointers.of_context(record.functions))
+
+    def _learn_extended(self, record: Any) -> None:
+        self._attaching.learn_extended(record.tgid, pointers.of_object(record.calls, record.of_cq))
 
     def _hits(self) -> Mapping[str, int]:
-        return {_HITS[key]: count for key, count in self._object.maps["hits"].items()}
+        return {HITS[key]: count for key, count in self._object.maps["hits"].items()}
 
     def _losses(self) -> Iterator[Sample]:
         counted = self._object.globals()
@@ -212,7 +209,6 @@ class Verbs:
             if f"{name}_lost" in counted and name not in _STREAMS:
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"verbs_{name}"})
         yield SPANS_DROPPED.sample(counted["verbs_spans_limited"], {"reason": "verbs_rate_limit"})
-        yield metrics.EXTENDED.sample(counted["extended_qps"])
         yield metrics.UNMATCHED.sample(counted["completions_unmatched"])
         for what in ("requests", "bytes", "completions", "failures"):
             yield metrics.UNREAD.sample(counted[f"{what}_unread"], {"what": what})
@@ -221,10 +217,6 @@ class Verbs:
 def _entries(queue_pairs: int) -> dict[str, int]:
     rows = max(_LEAST_ROWS, 4 * queue_pairs)
     return {"queues": queue_pairs, "receives": queue_pairs, "calls": rows, "posted": rows}
-
-
-def _addresses(functions: Any) -> dict[str, int]:
-    return {op: getattr(functions, op) for op in POINTERS}
 
 
 def _problem(settings: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from exporter.verbs.gone import Gone, Place, Posted
 
 MAPS = (
     *("contexts", "queues", "receives", "calls", "posted", "completions", "times", "post_flights", "poll_flights"),
-    *("live_functions", "live_told"),
+    *("live_functions", "live_told", "extended_calls", "extended_posts", "extended_polls"),
 )
 """Each has `tgid` in its key, alone, in `qp` or in `life`."""
 

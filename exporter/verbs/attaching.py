@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from exporter.bpf.apart import WORKER
-from exporter.bpf.btf import Btf
 from exporter.bpf.elf import Elf, ElfError, Function
-from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection
 from exporter.bpf.uprobe import close_all
-from exporter.verbs import control, doctor, live
+from exporter.verbs import control, doctor, extended, live
+from exporter.verbs.functions import ALLOC_PD, POLLED, PROVIDED, names, operation
+from exporter.verbs.pointers import Addresses, Pointers
 from exporter.verbs.providers import Found, ProviderNames, find
 from exporter.verbs.tables import SET_OPS
 from exporter.verbs.windows import Windows
 
-_VERSIONS = 8
-"""Of one function in a provider that are probed at most."""
 _ATTEMPTS = 10
 """To find functions in one file."""
 _MOST_LEARNT = 16
@@ -37,28 +35,8 @@ _MOST_LEARNT = 16
 _MOST_LINES = 1 << 16
 _MOST_USERS = 1 << 14
 _VERBS = "libibverbs"
-_CREATE = "create_qp_ex"
-_ALLOC_PD = "ibv_alloc_pd"
-"""The first thing that a program asks a context for."""
 
 log = logging.getLogger(__name__)
-
-
-def table(types: Btf) -> dict[str, list[Hook]]:
-    """What runs at which function, poll_cq apart: libibverbs' own, and every version of a provider's post_send,
-    post_recv and create_qp_ex (ibv_create_qp_ex is inline)."""
-    post = [Hook("post_send_enter"), Hook("post_send_return", returns=True)]
-    receive = [Hook("post_recv_enter"), Hook("post_recv_return", returns=True)]
-    own = {symbol: [*hooks, Hook("live_enter")] for symbol, hooks in control.hooks(types).items()}
-    own[_ALLOC_PD] = [Hook("live_enter", cookie=1)]
-    created = [*control.hooks_of(types, "create_qp"), Hook("extended_enter")]
-    per_op = {"post_send": post, "post_recv": receive, _CREATE: created}
-    return own | {name: hooks for op, hooks in per_op.items() for name in names(op)}
-
-
-def names(op: str) -> list[str]:
-    """What the versions of a provider's function are called here."""
-    return [op, *(f"{op}#{number}" for number in range(2, _VERSIONS + 1))]
 
 
 @dataclass
@@ -73,8 +51,15 @@ class _Provider:
     """The same file with functions found in it, no function twice."""
     links: list[Link] = field(default_factory=list)
     said: str = ""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Calls of the extended API that are not certain, and why."""
     attempts: int = 0
     users: dict[int, Protection | None] = field(default_factory=dict)
+
+    @property
+    def known(self) -> set[tuple[str, int]]:
+        """The functions that are probed, by name and offset in the file."""
+        return {(operation(name), it.offset) for part in self.parts for name, it in part.functions.items()}
 
     @property
     def searched(self) -> bool:
@@ -87,10 +72,7 @@ class _Provider:
 
 
 class Attaching:
-    """An interest for Targets, in front of the probes and the windows. `protection` as of Probes.
-
-    `told` gives what the contexts of a process point to, by the names of live.POINTERS.
-    """
+    """An interest for Targets, in front of the probes and the windows. `protection` as of Probes."""
 
     def __init__(
         self,
@@ -98,9 +80,9 @@ class Attaching:
         windows: Windows,
         protection: Callable[[int], Protection | None],
         proc: Path,
-        told: Callable[[int], Iterable[Mapping[str, int]]],
+        told: Pointers,
     ) -> None:
-        self.symbols: Collection[str] = frozenset({*control.FUNCTIONS, _ALLOC_PD})
+        self.symbols: Collection[str] = frozenset({*control.FUNCTIONS, ALLOC_PD})
         self.imports: Collection[str] = frozenset({SET_OPS})
         self._probes, self._windows, self._protection, self._proc = probes, windows, protection, proc
         self._told = told
@@ -129,8 +111,10 @@ class Attaching:
                 self._try(provider, pid)
                 if not provider.whole:
                     self._looked.pop(pid, None)
-                    for addresses in self._told(pid):
+                    for addresses in self._told.contexts(pid):
                         self.learn(pid, addresses)
+                for addresses in self._told.objects(pid):
+                    self.learn_extended(pid, addresses)
         if library.functions:
             self._probes.process_started(pid, library, from_first_call)
 
@@ -149,7 +133,7 @@ class Attaching:
                 for pid in [*provider.users][:1]:
                     self._try(provider, pid)
 
-    def learn(self, pid: int, addresses: Mapping[str, int]) -> None:
+    def learn(self, pid: int, addresses: Addresses) -> None:
         """A context of the process calls these functions: takes those that are certain and were not known."""
         with self._lock:
             unsure = [it for it in self._providers.values() if pid in it.users and not it.whole]
@@ -167,6 +151,23 @@ class Attaching:
                     _, said, do = doctor.says(provider.library.path, found)
                     provider.said = f"{said}; {do}"
 
+    def learn_extended(self, pid: int, addresses: Addresses) -> None:
+        """A queue pair or completion queue of the process has these calls: takes those that are certain."""
+        with self._lock:
+            for provider in [it for it in self._providers.values() if pid in it.users]:
+                probed = len(provider.parts)
+                try:
+                    offsets = extended.offsets_in(provider.library, pid, addresses, self._proc)
+                    if offsets.items() <= provider.known:
+                        continue
+                    found = extended.learn(provider.library, offsets)
+                except (OSError, ElfError) as error:
+                    found = Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
+                left = self._take(provider, found)
+                provider.refused |= dict(found.refused) | dict.fromkeys(left, "More versions than are probed.")
+                if len(provider.parts) > probed:
+                    self._told.observed()
+
     def users(self, part: Library) -> list[Protection]:
         """What the processes that use a provider run under; an unknown one counts for nothing."""
         providers = list(self._providers.values())  # no lock: windows hold theirs
@@ -176,7 +177,11 @@ class Attaching:
     def says(self) -> Iterator[str]:
         """What of providers is not found, and why; for people to read."""
         with self._lock:
-            yield from [provider.said for provider in self._providers.values() if provider.said]
+            for provider in self._providers.values():
+                if provider.said:
+                    yield provider.said
+                if provider.refused:
+                    yield f"{provider.library.path}: {doctor.refusals(provider.refused)}"
 
     def _try(self, provider: _Provider, pid: int) -> None:
         if provider.searched or provider.attempts >= _ATTEMPTS:
@@ -193,27 +198,34 @@ class Attaching:
         """What the functions at these addresses are; None if they are another file's, or known."""
         try:
             offsets = live.offsets_in(provider.library, pid, addresses, self._proc)
-            known = {it.offset for part in provider.parts for it in part.functions.values()}
-            if known.issuperset(offsets.values()):
+            if offsets.items() <= provider.known:
                 return None
             return live.learn(provider.library, offsets)
         except (OSError, ElfError) as error:
             return Found({}, dict.fromkeys(live.POINTERS, f"The file cannot be read: {error}."))
 
-    def _take(self, provider: _Provider, found: Found) -> None:
-        """Probes the functions that are not probed yet, for all the processes that use the provider."""
-        known = {(name.partition("#")[0], it.offset) for part in provider.parts for name, it in part.functions.items()}
+    def _take(self, provider: _Provider, found: Found) -> list[str]:
+        """Probes the functions that are not probed yet, for all the processes that use the provider.
+
+        Gives the operations that have more versions than are probed.
+        """
+        known, left = provider.known, []
         functions: dict[str, Function] = {}
-        for op in (*live.POINTERS, _CREATE):
-            new = [it for it in found.functions.get(op, ()) if (op, it.offset) not in known]
+        for op in sorted(found.functions.keys() & PROVIDED):
+            new = [it for it in found.functions[op] if (op, it.offset) not in known]
             free = names(op)[sum(its == op for its, _ in known) :]
             functions |= {name: replace(it, name=name) for name, it in zip(free, new, strict=False)}
-        if not functions:
-            return
-        part = replace(provider.library, functions=functions, imports=frozenset())
+            left += [op] if len(new) > len(free) else []
+        if functions:
+            self._probe(provider, replace(provider.library, functions=functions, imports=frozenset()))
+        return left
+
+    def _probe(self, provider: _Provider, part: Library) -> None:
         provider.parts.append(part)
-        for placement in self._windows.add(part, [name for name in functions if name in names("poll_cq")]):
-            self._probes.account("poll_cq", placement, returns=True)
+        polled = [name for name in part.functions if operation(name) in POLLED]
+        if polled:
+            for name, placement in self._windows.add(part, polled).items():
+                self._probes.account(operation(name), placement, returns=bool(POLLED[operation(name)].returns))
         provider.links.append(self._probes.attach(part))
         for pid in provider.users:
             self._probes.process_started(pid, part, from_first_call=False)

@@ -22,11 +22,16 @@ def says(library: str, found: Found) -> tuple[bool, str, str]:
     versions = {op: len(found.functions[op]) for op in OPS if op in found.functions}
     listed = ", ".join(f"{op} ({count} versions)" if count > 1 else op for op, count in versions.items())
     parts = [f"{library}: found {listed}" if listed else f"{library}: no function is certain"]
-    parts += [f"not {', '.join(which)}: {_clause(why)}" for why, which in _by_reason(found.refused).items()]
+    parts += [refusals(found.refused)] if found.refused else []
     if found.incomplete:
         parts.append(_clause(found.incomplete))
     whole = not missing and not found.incomplete
     return whole, "; ".join(parts), "" if whole else _DO
+
+
+def refusals(refused: Mapping[str, str]) -> str:
+    """Which functions are not certain, and why; those with one reason together."""
+    return "; ".join(f"not {', '.join(which)}: {_clause(why)}" for why, which in _by_reason(refused).items())
 
 
 def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:

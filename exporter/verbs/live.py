@@ -63,7 +63,7 @@ def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:
     frames = Frames(elf)
     functions: dict[str, tuple[Function, ...]] = {}
     for op in POINTERS:
-        address = _address(elf, offsets[op])
+        address = address_of(elf, offsets[op])
         size = frames.size(address) if address is not None else 0
         if address is None or not size:
             return _refused(f"A process calls offset {offsets[op]:#x} for {op}, where no function begins.")
@@ -77,7 +77,8 @@ def _refused(why: str) -> Found:
     return Found({}, dict.fromkeys(POINTERS, why))
 
 
-def _address(elf: Elf, offset: int) -> int | None:
+def address_of(elf: Elf, offset: int) -> int | None:
+    """The address of code at an offset of its file; None where there is none."""
     part = next((part for part in elf.code_parts if 0 <= offset - part.offset < part.size), None)
     return part.address + offset - part.offset if part else None
 

@@ -6,19 +6,20 @@ from exporter.model import Kind, Metric
 
 POSTS = Metric(
     "rdma.post_send.calls",
-    "Calls of ibv_post_send, failed ones included; each posts a chain of one or more work requests.",
+    "Calls of ibv_post_send and of ibv_wr_complete, failed ones included; each posts one or more work requests.",
     Kind.COUNTER,
     labels=("device", "qp"),
     process=True,
 )
 _POSTED = (
-    " Without return probes (see accel_exporter_probe_attached), what a failed call refused is counted too. Only "
-    "ibv_post_send: not the extended calls (ibv_wr_start), nor what bypasses verbs."
+    " Without return probes (see accel_exporter_probe_attached), what a failed call refused is counted too. Not what "
+    "bypasses verbs."
 )
 _QP = ("device", "qp", "peer_qp", "peer_gid", "opcode")
 BYTES = Metric(
     "rdma.send",
-    "Bytes of work requests posted by ibv_post_send; of RDMA_READ those asked for." + _POSTED,
+    "Bytes of work requests posted by ibv_post_send, or from ibv_wr_start to ibv_wr_complete; of RDMA_READ those asked "
+    "for." + _POSTED,
     Kind.COUNTER,
     "By",
     labels=_QP,
@@ -26,7 +27,7 @@ BYTES = Metric(
 )
 REQUESTS = Metric(
     "rdma.send.work_requests",
-    "Work requests posted by ibv_post_send." + _POSTED,
+    "Work requests posted by ibv_post_send, or from ibv_wr_start to ibv_wr_complete." + _POSTED,
     Kind.COUNTER,
     labels=_QP,
     process=True,
@@ -50,7 +51,8 @@ POST_SECONDS = Metric(
 _SAMPLED = " Seen only while poll_cq is probed: the share of time is rdma_poll_cq_sampled_ratio."
 POLL_SECONDS = Metric(
     "rdma.poll_cq",
-    "Time threads spent in calls of poll_cq that returned completions, with the probe's own cost." + _SAMPLED,
+    "Time threads spent in calls of poll_cq or start_poll that returned completions, with the probe's own cost."
+    + _SAMPLED,
     Kind.HISTOGRAM,
     "s",
     labels=("device",),
@@ -76,7 +78,8 @@ ACK = Metric(
 )
 COMPLETIONS = Metric(
     "rdma.completions",
-    "Completions that poll_cq returned, receives included, by enum ibv_wc_status: a sample, not all." + _SAMPLED,
+    "Completions that poll_cq, or start_poll and next_poll, returned, receives included, by enum ibv_wc_status: a "
+    "sample, not all." + _SAMPLED,
     Kind.COUNTER,
     labels=("device", "status"),
     process=True,
@@ -92,13 +95,8 @@ SAMPLED = Metric(
 )
 UNMATCHED = Metric(
     "rdma.completions.unmatched",
-    "Successful completions seen whose work request is not certain, so that no latency is told.",
-    Kind.COUNTER,
-)
-EXTENDED = Metric(
-    "rdma.extended.queue_pairs",
-    "Queue pairs seen made for the extended calls (ibv_wr_start to ibv_wr_complete): what is posted by these is not "
-    "counted, nor what is polled by ibv_start_poll.",
+    "Successful completions seen whose work request is not certain, so that no latency is told: by their wr_id, or "
+    "because the program asked an extended completion queue neither for queue pair nor opcode.",
     Kind.COUNTER,
 )
 UNREAD = Metric(

@@ -5,7 +5,7 @@ a table of pointers to verbs_set_ops; see tables.py for where it is and ops.py f
 found only if what is known of it from different sides agrees; else it is refused, and why is told.
 
 The extended calls (ibv_wr_start, ibv_start_poll ...) go through pointers in the objects that create_qp_ex and
-create_cq_ex return. No table has those, so which functions they are would be a guess: none is looked for.
+create_cq_ex return. No table has those: extended.py learns them from the objects.
 """
 
 from __future__ import annotations

@@ -99,6 +99,7 @@ OPCODES = {
 """enum ibv_wr_opcode of infiniband/verbs.h, without IBV_WR_."""
 
 _NOT_NUMBERED = (1 << 64) - 1
+_BYTES_UNKNOWN = (1 << 32) - 1
 
 
 def span_of(record: Any, peers: Peers, clock: Clock, process: Labels) -> Span:
@@ -109,7 +110,7 @@ def span_of(record: Any, peers: Peers, clock: Clock, process: Labels) -> Span:
         begin_ns=record.begin_ns,
         end_ns=record.end_ns,
         opcode="" if not record.matched else "RECV" if record.received else sent,
-        bytes=record.bytes if record.matched else None,
+        bytes=record.bytes if record.matched and record.bytes != _BYTES_UNKNOWN else None,
         status=record.status,
         message=None if record.message == _NOT_NUMBERED else record.message,
         received=bool(record.received),

@@ -7,12 +7,12 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.bpf.events import Events
-from exporter.bpf.hooks import find_places
+from exporter.bpf.hooks import Hook, find_places
 from exporter.bpf.libbpf import Link, Object
 from exporter.bpf.library import Library
 from exporter.bpf.native import BpfError
@@ -20,8 +20,8 @@ from exporter.bpf.placement import Placement, place
 from exporter.bpf.uprobe import Point, attach, close_all
 from exporter.model import Sample
 from exporter.verbs import metrics
+from exporter.verbs.functions import POLLED, operation
 
-ENTER, RETURN = "poll_cq_enter", "poll_cq_return"
 _JOIN_SECONDS = 4.0
 _RECENT_SECONDS = 60.0
 _WHOLE = 0.9
@@ -47,6 +47,18 @@ def polls_allowed(length: float, interval: float, hit: float | None) -> int:
     return max(1, round(length * length / interval / poll))
 
 
+def _points(library: Library, found: Mapping[str, Placement], slot: int) -> Mapping[tuple[str, bool], Sequence[Point]]:
+    """Returns first."""
+    points: dict[tuple[str, bool], list[Point]] = defaultdict(list)
+    for symbol, placement in found.items():
+        it, function = POLLED[operation(symbol)], library.functions[symbol]
+        for program, returns in ((it.returns, True), (it.enters, False)):
+            if program:
+                hook = Hook(program, it.cookie | slot, placed=True)
+                points[program, returns].append(hook.point(function, placement))
+    return dict(sorted(points.items(), key=lambda it: not it[0][1]))
+
+
 def until_next(interval: float, now: float) -> float:
     """Seconds until the next whole multiple of the interval: nodes with clocks that agree look at the same time, so
     that both ends of a message are seen. `now` is wall time.
@@ -56,10 +68,11 @@ def until_next(interval: float, now: float) -> float:
 
 @dataclass(eq=False)
 class _Observed:
-    """A file with poll_cq. `slot` is its place in the map of windows: 0 is shared, for those that found none."""
+    """A file with functions that poll. `slot` is its place in the map of windows: 0 is for those that found none."""
 
     library: Library
-    points: list[Point]
+    points: Mapping[tuple[str, bool], Sequence[Point]]
+    """By program, and whether it runs at the function's return."""
     slot: int
     links: list[Link] = field(default_factory=list)
     opened: float = 0.0
@@ -112,14 +125,14 @@ class Windows:
         self._events.start("poll_cq load")
         self._thread.start()
 
-    def add(self, library: Library, symbols: Collection[str]) -> list[Placement]:
+    def add(self, library: Library, symbols: Collection[str]) -> Mapping[str, Placement]:
         """Takes a provider on, and tells where it will be probed; what has no place for a probe is left out (its other
         probes tell).
         """
-        found = [*find_places(library, list(symbols), place).found.values()]
+        found = find_places(library, list(symbols), place).found
         with self._lock:
             slot = self._slots.pop() if self._slots else 0
-            it = _Observed(library, [Point(found.offset, slot) for found in found], slot)
+            it = _Observed(library, _points(library, found, slot), slot)
             it.history.append((time.monotonic(), 0.0))
             self._observed[id(library)] = it
             if self._open:
@@ -215,8 +228,8 @@ class Windows:
         windows = self._object.maps["windows"]
         try:
             windows.set(it.slot, time.monotonic_ns())
-            for name, returns in ((RETURN, True), (ENTER, False)):
-                it.links.append(attach(self._object.programs[name], it.library.open_path, it.points, returns))
+            for (name, returns), points in it.points.items():
+                it.links.append(attach(self._object.programs[name], it.library.open_path, points, returns))
             windows.set(it.slot, time.monotonic_ns())  # what was polled meanwhile was not seen
             it.opened = time.monotonic()
         except BpfError as error:

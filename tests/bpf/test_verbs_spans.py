@@ -31,9 +31,9 @@ def two_ends(**settings: float) -> Iterator[tuple[Observed, Job, Job]]:
         yield observed, sender, receiver
 
 
-def join(sender: Job, receiver: Job, kind: int = RC) -> None:
+def join(sender: Job, receiver: Job, kind: int = RC, extended: int = 0) -> None:
     """Makes and connects both queue pairs, 1000 and 2000."""
-    assert (1000, 2000) == (sender.create(kind=kind), receiver.create(kind=kind))
+    assert (1000, 2000) == (sender.create(kind=kind, extended=extended), receiver.create(kind=kind))
     assert 0 == sender.connect(peer=2000, gid=2, own=1, sends_from=7, receives_from=8)
     assert 0 == receiver.connect(peer=1000, gid=1, own=2, sends_from=8, receives_from=7)
 
@@ -81,6 +81,40 @@ def test_one_trace_at_both_ends() -> None:
         tuple(it.attributes[f"rdma.{name}"] for name in ("message", "qp", "peer_qp", "gid", "peer_gid", "bytes"))
         for it in got
     ]
+
+
+def test_extended_calls_share_the_trace() -> None:
+    """Messages posted by ibv_wr_start count as others do, if its functions were known when the queue pair was made."""
+    with two_ends() as (observed, sender, receiver):
+        sender.create(9, extended=2)
+        sender.connect(9)
+        eventually(lambda: observed.values("accel_exporter_probe_attached", symbol="wr_complete"), "probed")
+        sender.step("number", 1000)
+        join(sender, receiver, extended=2)
+        assert 0 == receiver.step("receive", 8, 3, -1)
+        for _ in range(3):
+            assert 0 == sender.build(8, 1, opcode=SEND)
+            sender.step("sleep", PAUSE)
+            sender.step("complete", 1, 0)
+            receiver.step("arrive", 8, 1)
+            assert (1, 1) == (sender.step("poll", 1), receiver.step("poll", 1))
+        sent, got = told(observed, sender, 3), told(observed, receiver, 3)
+    expected = [trace_id((GIDS[1], 1000), (GIDS[2], 2000), 7, number) for number in range(3)]
+    assert expected == [it.trace_id for it in sent]
+    assert expected == [it.trace_id for it in got]
+
+
+def test_before_they_are_known_messages_have_no_number() -> None:
+    """What a queue pair that was made earlier sends may not be all: its spans have traces of their own."""
+    with two_ends() as (observed, sender, receiver):
+        join(sender, receiver, extended=2)
+        eventually(lambda: observed.values("accel_exporter_probe_attached", symbol="wr_complete"), "probed")
+        assert 0 == sender.build(8, 1, opcode=SEND)
+        sender.step("sleep", PAUSE)
+        sender.step("complete", 1, 0)
+        assert 1 == sender.step("poll", 1)
+        [span] = told(observed, sender, 1)
+    assert ("rdma SEND", False) == (span.name, span.attributes["rdma.trace_shared"])
 
 
 def test_a_refused_receive_takes_no_number() -> None:

@@ -78,6 +78,30 @@ def test_a_thread_that_polls_without_pause_is_left_alone() -> None:
         eventually(lambda: stays(observed), "stays again")
 
 
+def test_extended_polls_are_left_alone_as_well() -> None:
+    """A thread that spins in ibv_start_poll loses those probes, and no others, until it calms down."""
+
+    def extended(observed: Observed) -> Any:
+        return next((it for it in files(observed) if "start_poll" in it.library.functions), None)
+
+    with windows() as observed, attached(observed, Job()) as job:
+        job.step("extend")
+        job.create(extended=2)
+        job.connect()
+        eventually(lambda: extended(observed) and stays(observed), "stays")
+        job.step("idlex", 20_000)
+        eventually(lambda: not extended(observed).stays, "detached")
+        assert [True] == [it.stays for it in files(observed) if it is not extended(observed)]
+        eventually(lambda: stays(observed), "stays again")
+        for _ in range(20):
+            job.build(8, 1)
+            job.step("complete", 1, 0)
+            assert 1 == job.step("pollex", 1, 3)
+            job.step("sleep", 10_000)
+        assert 20 == observed.value(DONE, job.pid, status="SUCCESS")
+        assert 20 == sum(observed.value(LATENCY, job.pid, opcode="RDMA_WRITE").counts)
+
+
 def test_nodes_look_at_the_same_time() -> None:
     """Windows begin with whole multiples of the interval by the clock, whenever the exporter was started."""
     with windows() as observed:

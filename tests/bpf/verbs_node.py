@@ -71,8 +71,16 @@ class Job:
         """A chain of so many requests of so many segments of so many bytes, each `every`-th and the last signaled."""
         return self.step("post", qp, count, opcode, segments, size, every, same)
 
-    def create(self, qp: int = 8, *, all_signaled: bool = False, kind: int = RC, extended: bool = False) -> int:
-        """A queue pair that libibverbs makes, in a place from 8 to 15, or create_qp_ex of the provider; its number."""
+    def build(
+        self, qp: int, count: int, *, opcode: int = 0, segments: int = 1, size: int = 1, every: int = 1, abort: int = 0
+    ) -> int:
+        """The same between ibv_wr_start and ibv_wr_complete; fewer than 0 segments are inline data."""
+        return self.step("build", qp, count, opcode, segments, size, every, abort)
+
+    def create(self, qp: int = 8, *, all_signaled: bool = False, kind: int = RC, extended: int = 0) -> int:
+        """A queue pair that libibverbs makes, in a place from 8 to 15, or create_qp_ex of the provider (2: for the
+        extended calls); its number.
+        """
         return self.step("create", qp, int(all_signaled), kind, int(extended))
 
     def connect(

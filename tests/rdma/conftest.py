@@ -93,9 +93,17 @@ def receiver(sides: tuple[Side, Side]) -> Side:
 
 @pytest.fixture(scope="session")
 def late_receiver() -> Path:
-    """The program, built here and run there."""
-    program = rig.BUILD / "late_receiver"
-    source = Path(__file__).with_name("late_receiver.c")
+    return _built("late_receiver")
+
+
+@pytest.fixture(scope="session")
+def extended_calls() -> Path:
+    return _built("extended_calls")
+
+
+def _built(name: str) -> Path:
+    """A program, built here and run there."""
+    program, source = rig.BUILD / name, Path(__file__).with_name(f"{name}.c")
     subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, source, "-libverbs"], check=True)
     return program
 

@@ -83,6 +83,31 @@ def test_latency(sender: Side, receiver: Side) -> None:
     assert pytest.approx(2 * float(average) / 1e6, rel=0.2) == mean
 
 
+def test_extended_calls(sender: Side, receiver: Side, extended_calls: Path) -> None:
+    """What ibv_wr_start and its like post, by several ways to set segments, and what ibv_start_poll returns; what is
+    aborted is nowhere. rdma-core's own program for these calls then sends what it says.
+    """
+    assert "70 0 30\n" == sender.host.run(f"{extended_calls} {DEVICE} 1 25", 200)
+
+    page = sender.scrape()
+
+    comm = extended_calls.name
+    assert (20_600, 30) == posted(page, comm, "SEND")
+    assert (30_000, 30) == posted(page, comm, "RDMA_WRITE")
+    assert 31 == page.value("rdma_post_send_calls_total", comm=comm)
+    assert 70 == page.value("rdma_completions_total", comm=comm, status="SUCCESS")
+    assert 30 == page.value("rdma_work_request_latency_seconds_count", comm=comm, opcode="SEND")
+    assert 10 == page.value("rdma_work_request_latency_seconds_count", comm=comm, opcode="RDMA_WRITE")
+
+    command = f"ibv_rc_pingpong --new_send -d {DEVICE} -g 1 -n 100 -s 4096"
+    server = receiver.host.begin(command)
+    time.sleep(2)
+    printed = sender.host.run(f"{command} {receiver.host.address}", 200)
+    server.wait()
+    assert "819200 bytes in" in printed
+    assert (409_600, 100) == posted(sender.scrape(), "ibv_rc_pingpong", "SEND")
+
+
 def test_killed_peer(sender: Side, receiver: Side, late_receiver: Path) -> None:
     """A queue pair has its peer's address; when the peer is killed its retries run out, and it is in ERR."""
     server = receiver.host.begin(f"exec {late_receiver} {DEVICE} 1 600")

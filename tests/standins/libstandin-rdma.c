@@ -90,11 +90,10 @@ static __attribute__((noinline)) int standin_post_recv(struct ibv_qp *qp, struct
 	return error;
 }
 
-static __attribute__((noinline)) int standin_poll_cq(struct ibv_cq *cq, int most, struct ibv_wc *wc)
+static __attribute__((noinline)) int take(int most, struct ibv_wc *wc)
 {
 	int n = 0;
 
-	(void)cq;
 	pthread_mutex_lock(&lock);
 	for (; n < most && polled != completed; polled++) {
 		if (queue[polled % ROOM].signaled || queue[polled % ROOM].wc.status)
@@ -104,6 +103,12 @@ static __attribute__((noinline)) int standin_poll_cq(struct ibv_cq *cq, int most
 		wc[n++] = arrivals[taken++ % ROOM];
 	pthread_mutex_unlock(&lock);
 	return n;
+}
+
+static __attribute__((noinline)) int standin_poll_cq(struct ibv_cq *cq, int most, struct ibv_wc *wc)
+{
+	(void)cq;
+	return take(most, wc);
 }
 
 /* What a QP had outstanding goes without a completion. */
@@ -119,7 +124,7 @@ static void drop(unsigned number)
 
 static struct ibv_qp *standin_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes)
 {
-	struct ibv_qp *qp = refused() ? NULL : calloc(1, sizeof(*qp));
+	struct ibv_qp *qp = refused() ? NULL : calloc(1, sizeof(struct ibv_qp_ex));
 
 	if (!qp)
 		return NULL;
@@ -133,11 +138,159 @@ static struct ibv_qp *standin_create_qp(struct ibv_pd *pd, struct ibv_qp_init_at
 	return qp;
 }
 
+/* The extended calls. What is begun is behind what is posted; a request that is refused makes wr_complete fail. */
+static unsigned begun;
+static int failed;
+
+static void standin_wr_start(struct ibv_qp_ex *qp)
+{
+	(void)qp;
+	pthread_mutex_lock(&lock);
+	begun = failed = 0;
+}
+
+static void begin(struct ibv_qp_ex *qp)
+{
+	struct request *request = &queue[(posted + begun) % ROOM];
+
+	failed |= refused();
+	memset(request, 0, sizeof(*request));
+	request->wc.wr_id = qp->wr_id;
+	request->wc.qp_num = qp->qp_base.qp_num;
+	request->signaled = qp->qp_base.handle || qp->wr_flags & IBV_SEND_SIGNALED;
+	begun++;
+}
+
+/* Different code for each, or they may become one function. */
+#define BUILDER(name, opcode_, ...)                                                                          \
+	static void standin_##name(struct ibv_qp_ex *qp, ##__VA_ARGS__)                                      \
+	{                                                                                                    \
+		begin(qp);                                                                                   \
+		queue[(posted + begun - 1) % ROOM].wc.vendor_err = opcode_;                                  \
+	}
+BUILDER(wr_send, 2)
+BUILDER(wr_send_imm, 3, __be32 data)
+BUILDER(wr_rdma_read, 4, uint32_t key, uint64_t remote)
+BUILDER(wr_rdma_write, 0, uint32_t key, uint64_t remote)
+BUILDER(wr_local_inv, 7, uint32_t key)
+BUILDER(wr_atomic_fetch_add, 6, uint32_t key, uint64_t remote, uint64_t more)
+BUILDER(wr_atomic_write, 15, uint32_t key, uint64_t remote, const void *value)
+
+static volatile uint64_t set;
+static void standin_wr_set_sge(struct ibv_qp_ex *qp, uint32_t key, uint64_t address, uint32_t length)
+{
+	set += length;
+}
+
+static void standin_wr_set_sge_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_sge *list)
+{
+	set += count;
+}
+
+static void standin_wr_set_inline_data(struct ibv_qp_ex *qp, void *address, size_t length)
+{
+	set -= length;
+}
+
+static void standin_wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t count, const struct ibv_data_buf *list)
+{
+	set -= count;
+}
+
+static int standin_wr_complete(struct ibv_qp_ex *qp)
+{
+	int error = failed ? ENOMEM : 0;
+
+	(void)qp;
+	if (!error)
+		posted += begun;
+	pthread_mutex_unlock(&lock);
+	return error;
+}
+
+static void standin_wr_abort(struct ibv_qp_ex *qp)
+{
+	(void)qp;
+	begun = 0;
+	pthread_mutex_unlock(&lock);
+}
+
+static struct ibv_wc current;
+static int advance(struct ibv_cq_ex *cq)
+{
+	if (!take(1, &current))
+		return ENOENT;
+	cq->status = current.status;
+	cq->wr_id = current.wr_id;
+	return 0;
+}
+
+static int standin_start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attributes)
+{
+	return attributes->comp_mask ? EINVAL : advance(cq);
+}
+
+static int standin_next_poll(struct ibv_cq_ex *cq)
+{
+	return advance(cq);
+}
+
+static void standin_end_poll(struct ibv_cq_ex *cq)
+{
+	cq->status = 99;
+}
+
+static enum ibv_wc_opcode standin_read_opcode(struct ibv_cq_ex *cq)
+{
+	return current.opcode;
+}
+
+static uint32_t standin_read_byte_len(struct ibv_cq_ex *cq)
+{
+	return current.byte_len;
+}
+
+static uint32_t standin_read_qp_num(struct ibv_cq_ex *cq)
+{
+	return current.qp_num;
+}
+
+/* Makes a completion queue one for the extended calls. */
+void standin_extend(struct ibv_cq_ex *cq)
+{
+	cq->start_poll = standin_start_poll;
+	cq->next_poll = standin_next_poll;
+	cq->end_poll = standin_end_poll;
+	cq->read_opcode = standin_read_opcode;
+	cq->read_byte_len = standin_read_byte_len;
+	cq->read_qp_num = standin_read_qp_num;
+}
+
+static void extend(struct ibv_qp_ex *qp)
+{
+	qp->wr_send = standin_wr_send;
+	qp->wr_send_imm = standin_wr_send_imm;
+	qp->wr_rdma_read = standin_wr_rdma_read;
+	qp->wr_rdma_write = standin_wr_rdma_write;
+	qp->wr_local_inv = standin_wr_local_inv;
+	qp->wr_atomic_fetch_add = standin_wr_atomic_fetch_add;
+	qp->wr_atomic_write = standin_wr_atomic_write;
+	qp->wr_set_sge = standin_wr_set_sge;
+	qp->wr_set_sge_list = standin_wr_set_sge_list;
+	qp->wr_set_inline_data = standin_wr_set_inline_data;
+	qp->wr_set_inline_data_list = standin_wr_set_inline_data_list;
+	qp->wr_start = standin_wr_start;
+	qp->wr_complete = standin_wr_complete;
+	qp->wr_abort = standin_wr_abort;
+}
+
 static struct ibv_qp *standin_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attributes)
 {
 	struct ibv_qp *qp = standin_create_qp(attributes->pd, (struct ibv_qp_init_attr *)attributes);
 
 	(void)context;
+	if (qp && attributes->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+		extend((struct ibv_qp_ex *)qp);
 	return qp;
 }
 

@@ -19,9 +19,14 @@ static void (*refuse_after)(int);
 static void (*arrive)(unsigned, unsigned);
 static void (*next_number)(unsigned);
 static void (*delay)(unsigned);
+static void (*extend)(struct ibv_cq_ex *);
 static struct ibv_qp before[BEFORE]; /* made without a call that could be seen */
 static struct ibv_qp *qps[QPS];
-static struct ibv_cq cq;
+static union { /* plain until it is told to be one for the extended calls */
+	struct ibv_cq cq;
+	struct ibv_cq_ex ex;
+} completions;
+#define cq completions.cq
 static struct ibv_pd pd;
 
 /* A chain of so many requests of this opcode, each of so many segments of so many bytes; with `every`, only each
@@ -45,6 +50,83 @@ static int post(int qp, int count, int opcode, int segments, int bytes, int ever
 		wrs[i].send_flags = (i + 1) % every && i + 1 < count ? 0 : IBV_SEND_SIGNALED;
 	}
 	return ibv_post_send(qps[qp], wrs, &bad);
+}
+
+static void build(struct ibv_qp_ex *qp, int opcode)
+{
+	switch (opcode) {
+	case IBV_WR_RDMA_WRITE:
+		return ibv_wr_rdma_write(qp, 1, 2);
+	case IBV_WR_SEND:
+		return ibv_wr_send(qp);
+	case IBV_WR_SEND_WITH_IMM:
+		return ibv_wr_send_imm(qp, 1);
+	case IBV_WR_RDMA_READ:
+		return ibv_wr_rdma_read(qp, 1, 2);
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return ibv_wr_atomic_fetch_add(qp, 1, 2, 3);
+	case IBV_WR_LOCAL_INV:
+		return ibv_wr_local_inv(qp, 1);
+	case IBV_WR_ATOMIC_WRITE:
+		return ibv_wr_atomic_write(qp, 1, 2, &opcode);
+	}
+}
+
+/* With so many segments; 0: none, negative: of inline data. */
+static void fill(struct ibv_qp_ex *qp, int segments, int bytes)
+{
+	static struct ibv_sge sges[64];
+	static struct ibv_data_buf buffers[64];
+
+	for (int i = 0; i < 64; i++) {
+		sges[i].length = bytes;
+		buffers[i].length = bytes;
+	}
+	if (segments == 1)
+		ibv_wr_set_sge(qp, 1, 2, bytes);
+	if (segments > 1)
+		ibv_wr_set_sge_list(qp, segments, sges);
+	if (segments == -1)
+		ibv_wr_set_inline_data(qp, sges, bytes);
+	if (segments < -1)
+		ibv_wr_set_inline_data_list(qp, -segments, buffers);
+}
+
+/* The same by the extended calls; aborted in the end, or posted. */
+static int build_all(int qp, int count, int opcode, int segments, int bytes, int every, int abort_)
+{
+	static unsigned long next;
+	struct ibv_qp_ex *to = (void *)qps[qp];
+
+	ibv_wr_start(to);
+	for (int i = 0; i < count; i++) {
+		to->wr_id = next++;
+		to->wr_flags = (i + 1) % every && i + 1 < count ? 0 : IBV_SEND_SIGNALED;
+		build(to, opcode);
+		fill(to, segments, bytes);
+	}
+	return abort_ ? ibv_wr_abort(to), 0 : ibv_wr_complete(to);
+}
+
+/* Polls by the extended calls, asking each completion what `ask` has bits for; how many there were. */
+static int poll_extended(int most, int ask)
+{
+	struct ibv_poll_cq_attr attributes = {0};
+	int count = 0;
+
+	for (int end = ibv_start_poll(&completions.ex, &attributes); !end; end = ibv_next_poll(&completions.ex)) {
+		if (ask & 1)
+			ibv_wc_read_opcode(&completions.ex);
+		if (ask & 2)
+			ibv_wc_read_qp_num(&completions.ex);
+		if (ask & 4)
+			ibv_wc_read_byte_len(&completions.ex);
+		if (++count == most)
+			break;
+	}
+	if (count)
+		ibv_end_poll(&completions.ex);
+	return count;
 }
 
 /* Posts a chain of so many receives. wr_ids count on from `first`, or are all 7 if it is negative. */
@@ -206,6 +288,14 @@ static int idle(long polls)
 	return ((end.tv_sec - begin.tv_sec) * 1e9 + end.tv_nsec - begin.tv_nsec) * 1000 / polls;
 }
 
+/* The same by the extended calls. */
+static int idle_extended(long polls)
+{
+	for (long i = 0; i < polls; i++)
+		poll_extended(1, 0);
+	return 0;
+}
+
 static int hostile(int kind)
 {
 	static struct ibv_send_wr wr;
@@ -239,6 +329,15 @@ static int forge(int kind)
 	return 0;
 }
 
+/* Lets a call of a queue pair point to the function of another; from -1: to no function's beginning. */
+static int mislead(int qp, int call, int from)
+{
+	void **calls = (void **)&((struct ibv_qp_ex *)qps[qp])->wr_atomic_cmp_swp;
+
+	calls[call] = from < 0 ? (char *)calls[call] + 1 : calls[from];
+	return 0;
+}
+
 static int step(const char *line)
 {
 	char what[16];
@@ -248,6 +347,14 @@ static int step(const char *line)
 		return -1;
 	if (!strcmp(what, "post"))
 		return post(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
+	if (!strcmp(what, "build"))
+		return build_all(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
+	if (!strcmp(what, "mislead"))
+		return mislead(a[0], a[1], a[2]);
+	if (!strcmp(what, "extend"))
+		return extend(&completions.ex), 0;
+	if (!strcmp(what, "pollex"))
+		return poll_extended(a[0], a[1]);
 	if (!strcmp(what, "receive"))
 		return receive(a[0], a[1], a[2]);
 	if (!strcmp(what, "create"))
@@ -280,6 +387,8 @@ static int step(const char *line)
 		return spin(a[0]);
 	if (!strcmp(what, "idle"))
 		return idle(a[0]);
+	if (!strcmp(what, "idlex"))
+		return idle_extended(a[0]);
 	if (!strcmp(what, "modify"))
 		return ibv_modify_qp(qps[a[0]], &(struct ibv_qp_attr){0}, 0);
 	if (!strcmp(what, "forge"))
@@ -302,6 +411,7 @@ int main(int count, char **arguments)
 	refuse_after = (void (*)(int))dlsym(provider, "standin_refuse_after");
 	arrive = (void (*)(unsigned, unsigned))dlsym(provider, "standin_arrive");
 	next_number = (void (*)(unsigned))dlsym(provider, "standin_next_number");
+	extend = (void (*)(struct ibv_cq_ex *))dlsym(provider, "standin_extend");
 	delay = (void (*)(unsigned))dlsym(provider, "standin_delay");
 	pd.context = cq.context = opened();
 	for (int i = 0; i < BEFORE; i++) {

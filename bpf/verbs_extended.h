@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What is posted between ibv_wr_start and ibv_wr_complete. These are inline calls through pointers that a provider puts
+ * into each queue pair: exporter/verbs/extended.py has their names and attaches to what the objects of processes point
+ * to. A process may have written anything there, so a call counts only if its own object says that this is the call. */
+#pragma once
+#include "verbs_posts.h"
+
+/* struct ibv_qp_ex and ibv_cq_ex, public: they only grow at their end. */
+#define QP_EX_WR_ID 168
+#define QP_EX_CALLS 184
+#define CQ_EX_STATUS 132
+#define CQ_EX_WR_ID 136
+#define CQ_EX_CALLS 144
+
+/* By place among the pointers, as QP_CALLS of exporter/verbs/extended.py. */
+enum qp_call {
+	call_bind_mw = 2,
+	call_local_inv = 3,
+	call_set_inline_data = 13,
+	call_set_inline_data_list = 14,
+	call_set_sge = 15,
+	call_set_sge_list = 16,
+	call_start = 17,
+	call_complete = 18,
+	call_abort = 19,
+	call_atomic_write = 20,
+	qp_calls = 22,
+};
+enum cq_call {
+	call_start_poll,
+	call_next_poll,
+	call_end_poll,
+	call_read_opcode,
+	call_read_byte_len = 5,
+	call_read_qp_num = 7,
+	cq_calls = 8,
+};
+#define ATOMIC_WRITE_BYTES 8
+
+/* enum ibv_wr_opcode of each builder, from the first. */
+static const __u8 opcodes_built[qp_calls] = {5,
+					     6,
+					     OPCODE_BIND_MW,
+					     OPCODE_LOCAL_INV,
+					     OPCODE_READ,
+					     OPCODE_WRITE,
+					     OPCODE_WRITE_WITH_IMM,
+					     OPCODE_SEND,
+					     OPCODE_SEND_WITH_IMM,
+					     OPCODE_SEND_WITH_INV,
+					     10,
+					     [call_atomic_write] = 15,
+					     14};
+
+/* What a queue pair or completion queue points to, told once. */
+struct extended_calls {
+	__u64 functions[qp_calls];
+};
+struct extended_key {
+	__u32 tgid;
+	__u32 of_cq;
+	__u64 sum;
+};
+MAP(extended_calls, LRU_HASH, struct extended_key, struct extended_calls, 1024);
+struct extended_told {
+	struct extended_calls calls;
+	__u32 tgid;
+	__u32 of_cq;
+};
+EVENTS(extended_told, struct extended_told, 64 * 1024);
+
+/* Since when all calls that were ever told of are observed. */
+MAP(extended_since, ARRAY, __u32, __u64, 1);
+
+struct user_data_buf {
+	__u64 addr, length;
+};
+
+/* What was begun on a queue pair and not yet posted. */
+struct extended_post {
+	struct walk
+	    walk;     /* `signaled` requests are behind the queue's tail, `messages` among them and others */
+	__u64 bytes;  /* of the request that is being built */
+	__u64 before; /* the queue's tail when they were posted */
+	__u32 requests;
+	__u32 unsignaled; /* since the last that is signaled */
+	__u32 opcode;
+	__u8 open;     /* between start and complete */
+	__u8 building; /* a request to which segments may be added */
+	__u8 signaled; /* it is */
+	__u8 zero;
+	struct posted counts[OTHER_OPCODE + 1];
+};
+MAP(extended_posts, LRU_HASH, struct control_key, struct extended_post, 2048);
+
+static __always_inline void tell_calls(const struct extended_calls *calls, __u32 of_cq)
+{
+	struct extended_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .of_cq = of_cq};
+	struct extended_told *told;
+
+	for (int i = 0; i < qp_calls; i++)
+		key.sum = (key.sum << 7 | key.sum >> 57) ^ calls->functions[i];
+	if (bpf_map_lookup_elem(&extended_calls, &key))
+		return;
+	if (bpf_map_update_elem(&extended_calls, &key, calls, BPF_ANY)) {
+		add(&extended_calls_lost, 1);
+		return;
+	}
+	if (!may_tell(key.tgid))
+		return;
+	told = reserve(extended_told);
+	if (!told) { /* the next call tells */
+		bpf_map_delete_elem(&extended_calls, &key);
+		return;
+	}
+	told->calls = *calls;
+	told->tgid = key.tgid;
+	told->of_cq = of_cq;
+	bpf_ringbuf_submit(told, 0);
+}
+
+static __always_inline void learn_cq(__u64 qp, __u64 at)
+{
+	struct extended_calls calls = {};
+	__u64 cq = 0;
+
+	if (!bpf_probe_read_user(&cq, sizeof(cq), (void *)(qp + at)) && cq &&
+	    !bpf_probe_read_user(&calls, cq_calls * sizeof(__u64), (void *)(cq + CQ_EX_CALLS)) &&
+	    calls.functions[call_start_poll] && calls.functions[call_next_poll] &&
+	    calls.functions[call_end_poll])
+		tell_calls(&calls, 1);
+}
+
+/* At ibv_modify_qp, without which no queue pair can post. Most are plain: what is there instead is judged outside. */
+SEC("uprobe")
+int extended_learn(struct pt_regs *ctx)
+{
+	__u64 qp = PT_REGS_PARM1(ctx), at = qp + QP_EX_CALLS;
+	struct extended_calls calls = {};
+
+	if (!bpf_probe_read_user(&calls, call_atomic_write * sizeof(__u64), (void *)at) &&
+	    calls.functions[call_start] && calls.functions[call_complete] && calls.functions[call_abort]) {
+		bpf_probe_read_user(&calls.functions[call_atomic_write],
+				    (qp_calls - call_atomic_write) * sizeof(__u64),
+				    (void *)(at + call_atomic_write * sizeof(__u64)));
+		tell_calls(&calls, 0);
+	}
+	learn_cq(qp, offsetof(struct user_qp, send_cq));
+	learn_cq(qp, offsetof(struct user_qp, recv_cq));
+	return 0;
+}
+
+/* Whether the object whose pointers begin at `calls` has this function as this call. The cookie has the call's place in
+ * its third byte, above it how far behind its beginning the function is probed. */
+static __always_inline bool is_call(struct pt_regs *ctx, __u64 calls)
+{
+	__u64 cookie = bpf_get_attach_cookie(ctx), function = 0;
+
+	calls += PT_REGS_PARM1(ctx) + sizeof(__u64) * (cookie >> 16 & 0xff);
+	return !bpf_probe_read_user(&function, sizeof(function), (void *)calls) &&
+	       function == PT_REGS_IP(ctx) - (cookie >> 32);
+}
+
+static __always_inline __u32 call_of(struct pt_regs *ctx)
+{
+	return bpf_get_attach_cookie(ctx) >> 16 & 0xff;
+}
+
+/* What this thread is posting to the queue pair that it calls; NULL if its beginning was not seen. */
+static __always_inline struct extended_post *open_post(struct pt_regs *ctx)
+{
+	struct control_key key = control_key(PT_REGS_PARM1(ctx));
+	struct extended_post *post;
+
+	count_hit(hit_extended + call_of(ctx));
+	if (!is_call(ctx, QP_EX_CALLS))
+		return NULL;
+	post = bpf_map_lookup_elem(&extended_posts, &key);
+	return post && post->open ? post : NULL;
+}
+
+static __always_inline struct queue *queue_of(const struct extended_post *post)
+{
+	struct qp_key key = post->walk.life.qp;
+	struct queue *queue = bpf_map_lookup_elem(&queues, &key);
+
+	return queue && queue->created_ns == post->walk.life.created_ns ? queue : NULL;
+}
+
+static __always_inline void end_posting(struct queue *queue)
+{
+	if (queue && queue->posting)
+		__sync_fetch_and_add(&queue->posting, -1);
+}
+
+SEC("uprobe")
+int extended_start(struct pt_regs *ctx)
+{
+	static const struct extended_post none;
+	static const __u32 first;
+	struct control_key key = control_key(PT_REGS_PARM1(ctx));
+	struct walk walk = {};
+	struct extended_post *post;
+	__u64 *since = bpf_map_lookup_elem(&extended_since, &first);
+
+	count_hit(hit_extended + call_start);
+	if (!is_call(ctx, QP_EX_CALLS))
+		return 0;
+	post = lookup_or_init(extended_posts, &key, &none);
+	if (!post)
+		return 0;
+	if (post->open)
+		end_posting(queue_of(post)); /* it was not ended, or that was not seen */
+	post->open = 0;
+	if (!begin_walk(&walk, key.address, 0, false)) {
+		add(&requests_unread, 1);
+		return 0;
+	}
+	walk.missed |= !since || walk.life.created_ns < *since;
+	know_context(walk.life.qp.tgid, walk.life.qp.context);
+	follow(&queues, &queues_lost, &walk, key.address, false);
+	post->walk = walk;
+	post->requests = post->unsignaled = post->building = 0;
+	post->open = 1;
+	return 0;
+}
+
+/* No more segments come. */
+static __always_inline void finish_request(struct extended_post *post, struct queue *queue)
+{
+	__u64 packets = 1, bytes = post->bytes;
+	struct posted *counts;
+	__u32 mtu = post->walk.mtu;
+
+	if (!post->building || post->opcode > OTHER_OPCODE)
+		return;
+	post->building = 0;
+	counts = &post->counts[post->opcode];
+	if (post->opcode == OPCODE_LOCAL_INV || post->opcode == OPCODE_BIND_MW)
+		packets = bytes = 0;
+	else if (mtu && post->opcode != OPCODE_READ && bytes)
+		packets = (bytes + mtu - 1) / mtu;
+	counts->requests++;
+	counts->bytes += bytes;
+	counts->packets += mtu ? packets : 0;
+	counts->unsized += !mtu;
+	if (queue && post->signaled)
+		queue->requests[(queue->tail + post->walk.signaled - 1) % QUEUE].bytes =
+		    bytes > 0xffffffff ? 0xffffffff : bytes;
+}
+
+/* Behind the tail, where completions do not look yet. */
+static __always_inline void stage(struct extended_post *post, struct queue *queue, __u64 wr_id)
+{
+	struct request *request = &queue->requests[(queue->tail + post->walk.signaled) % QUEUE];
+
+	request->wr_id = wr_id;
+	request->opcode = post->opcode;
+	request->lone = 0;
+	request->message = queue->messages + post->walk.messages;
+}
+
+SEC("uprobe")
+int extended_build(struct pt_regs *ctx)
+{
+	static const struct posted none;
+	struct {
+		__u64 wr_id;
+		__u32 flags, zero;
+	} request = {};
+	struct extended_post *post = open_post(ctx);
+	__u32 call = call_of(ctx);
+	struct queue *queue;
+
+	if (!post || call >= qp_calls)
+		return 0;
+	queue = queue_of(post);
+	finish_request(post, queue);
+	if (bpf_probe_read_user(&request, sizeof(request), (void *)(PT_REGS_PARM1(ctx) + QP_EX_WR_ID))) {
+		add(&requests_unread, 1);
+		post->walk.unread = 1;
+		return 0;
+	}
+	post->opcode = opcodes_built[call] & 15;
+	post->bytes = call == call_atomic_write ? ATOMIC_WRITE_BYTES : 0;
+	post->building = 1;
+	post->signaled = post->walk.all_signaled || request.flags & SEND_SIGNALED;
+	post->requests++;
+	if (!(post->walk.opcodes >> post->opcode & 1))
+		post->counts[post->opcode] = none;
+	post->walk.opcodes |= 1ull << post->opcode;
+	if (queue && post->signaled)
+		stage(post, queue, request.wr_id);
+	post->walk.messages += is_message(post->opcode);
+	post->walk.signaled += post->signaled;
+	post->unsignaled = post->signaled ? 0 : post->unsignaled + 1;
+	return 0;
+}
+
+static __always_inline __u64 buffer_bytes(__u64 list, __u64 count)
+{
+	struct user_data_buf buffer;
+	__u64 bytes = 0;
+
+	for (__u32 i = 0; i < MOST_SEGMENTS; i++) {
+		if (i >= count)
+			return bytes;
+		if (bpf_probe_read_user(&buffer, sizeof(buffer), (void *)(list + i * sizeof(buffer))))
+			break;
+		bytes += buffer.length;
+	}
+	add(&bytes_unread, 1);
+	return bytes;
+}
+
+SEC("uprobe")
+int extended_set(struct pt_regs *ctx)
+{
+	struct extended_post *post = open_post(ctx);
+
+	if (!post || !post->building)
+		return 0;
+	switch (call_of(ctx)) {
+	case call_set_sge:
+		post->bytes += (__u32)PT_REGS_PARM4(ctx);
+		break;
+	case call_set_sge_list:
+		post->bytes += segment_bytes(
+		    PT_REGS_PARM3(ctx),
+		    PT_REGS_PARM2(ctx) > MOST_SEGMENTS ? MOST_SEGMENTS + 1 : PT_REGS_PARM2(ctx), 0);
+		break;
+	case call_set_inline_data:
+		post->bytes += PT_REGS_PARM3(ctx);
+		break;
+	case call_set_inline_data_list:
+		post->bytes += buffer_bytes(PT_REGS_PARM3(ctx), PT_REGS_PARM2(ctx));
+		break;
+	}
+	return 0;
+}
+
+/* Counts what was built, or takes it back. */
+static __always_inline void count_built(const struct extended_post *post, __s64 one)
+{
+	static const struct posted none;
+	struct posted_key key = {.life = post->walk.life};
+
+	for (__u32 opcode = 0; opcode <= OTHER_OPCODE; opcode++) {
+		const struct posted *built = &post->counts[opcode];
+		struct posted *counts;
+
+		if (!(post->walk.opcodes >> opcode & 1))
+			continue;
+		key.opcode = opcode;
+		counts = lookup_or_init(posted, &key, &none);
+		if (!counts)
+			continue;
+		add(&counts->requests, built->requests * one);
+		add(&counts->bytes, built->bytes * one);
+		add(&counts->packets, built->packets * one);
+		add(&counts->unsized, built->unsized * one);
+	}
+}
+
+/* Not inlined: verified once. */
+__noinline int date(struct queue *queue, __u64 at, __u64 now)
+{
+	if (queue)
+		queue->requests[at % QUEUE].posted_ns = now;
+	return 0;
+}
+
+/* What was staged may complete from now on. */
+static __always_inline void append_staged(struct extended_post *post, struct queue *queue, __u64 now)
+{
+	__u32 staged = post->walk.signaled;
+	struct request *first = &queue->requests[queue->tail % QUEUE];
+
+	for (__u32 i = 0; i < QUEUE && i < staged; i++)
+		date(queue, queue->tail + i, now);
+	if (staged && queue->tail && now - queue->posted_ns > LONG_SILENCE_NS)
+		queue->quiet = queue->tail;
+	if (staged == 1 && post->requests == 1)
+		first->lone = post->walk.acknowledged &&
+			      (first->opcode == OPCODE_WRITE || is_message(first->opcode)) && queue->synced &&
+			      queue->head == queue->tail && !queue->unsignaled && post->walk.mtu &&
+			      first->bytes <= post->walk.mtu;
+	queue->unsignaled = staged ? post->unsignaled : queue->unsignaled + post->unsignaled;
+	if (staged)
+		queue->posted_ns = now;
+	post->before = __sync_fetch_and_add(&queue->tail, staged);
+	__sync_fetch_and_add(&queue->messages, post->walk.messages);
+	if (post->walk.unread) {
+		queue->synced = 0;
+		queue->messages = UNCOUNTED;
+	}
+}
+
+SEC("uprobe")
+int extended_complete(struct pt_regs *ctx)
+{
+	static const struct calls none;
+	struct post_flight call = {.sp = PT_REGS_SP(ctx), .qp = PT_REGS_PARM1(ctx), .kind = post_extended};
+	struct control_thread thread = control_this_thread();
+	struct extended_post *post = open_post(ctx);
+	struct queue *queue;
+	struct calls *row;
+
+	if (!post)
+		return 0;
+	queue = queue_of(post);
+	finish_request(post, queue);
+	count_built(post, 1);
+	call.life = post->walk.life;
+	row = lookup_or_init(calls, &call.life, &none);
+	if (row) {
+		add(&row->count, 1);
+		if (post->walk.opcodes & ~row->opcodes)
+			__sync_fetch_and_or(&row->opcodes, post->walk.opcodes);
+	}
+	if (queue)
+		append_staged(post, queue, bpf_ktime_get_ns());
+	end_posting(queue);
+	post->open = 0;
+	if (bpf_map_update_elem(&post_flights, &thread, &call, BPF_ANY))
+		add(&post_flights_lost, 1);
+	return 0;
+}
+
+/* Of a call that failed nothing is posted (ibv_wr_post(3)). */
+static __always_inline void take_all_back(struct extended_post *post)
+{
+	struct queue *queue = queue_of(post);
+
+	count_built(post, -1);
+	if (!queue)
+		return;
+	if (queue->tail == post->before + post->walk.signaled)
+		queue->tail = post->before;
+	else
+		queue->synced = 0;
+	queue->messages -= post->walk.messages;
+}
+
+SEC("uretprobe")
+int extended_complete_return(struct pt_regs *ctx)
+{
+	struct control_thread thread = control_this_thread();
+	struct post_flight *call = bpf_map_lookup_elem(&post_flights, &thread);
+	struct extended_post *post;
+	struct control_key key = {.tgid = thread.tgid};
+
+	if (!call || call->kind != post_extended || call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+		return 0;
+	key.address = call->qp;
+	post = (__s32)PT_REGS_RC(ctx) ? bpf_map_lookup_elem(&extended_posts, &key) : NULL;
+	if (post && !post->open)
+		take_all_back(post);
+	bpf_map_delete_elem(&post_flights, &thread);
+	return 0;
+}
+
+SEC("uprobe")
+int extended_abort(struct pt_regs *ctx)
+{
+	struct extended_post *post = open_post(ctx);
+
+	if (!post)
+		return 0;
+	end_posting(queue_of(post));
+	post->open = 0;
+	return 0;
+}

@@ -1,0 +1,63 @@
+"""The calls of the extended API (ibv_wr_start, ibv_start_poll and their like): inline jumps through pointers that a
+provider's code puts into each queue pair and completion queue.
+
+No table in the file has them, so nothing but the objects of processes tells which functions they are, and a process may
+have written anything there. Two things make sure that only what happened counts: a place is probed only if a function
+of a provider begins there, and a call counts only if the very object it is made on names that function for it
+(is_call in bpf/verbs_extended.h). A process that lies is wrong about itself alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from exporter.bpf.apart import WORKER
+from exporter.bpf.elf import Elf, Function
+from exporter.bpf.library import Library
+from exporter.verbs import live
+from exporter.verbs.frames import Frames
+from exporter.verbs.functions import POLLED, extended_hooks
+from exporter.verbs.providers import Found
+
+_PROBED = frozenset({*extended_hooks(), *POLLED})
+_ALWAYS = (frozenset({"wr_start", "wr_complete", "wr_abort"}), frozenset({"start_poll", "next_poll", "end_poll"}))
+"""What every object with such calls has, a queue pair or a completion queue."""
+_LOCAL = 0
+
+
+def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: Path = Path("/proc")) -> dict[str, int]:
+    """Where in a library's file the calls are that an object of a process points to, by the names of QP_CALLS or
+    CQ_CALLS.
+
+    None at all where those that every such object has are not in it: most queue pairs and completion queues are plain
+    ones, that have anything in place of the pointers. OSError where the process or the library may not be looked at.
+    """
+    asked = {call: address for call, address in addresses.items() if call in _PROBED and address}
+    offsets = live.offsets_in(library, pid, asked, proc)
+    return offsets if any(always <= offsets.keys() for always in _ALWAYS) else {}
+
+
+def learn(library: Library, offsets: Mapping[str, int]) -> Found:
+    """The functions at these places of a library's file, and why others are not certain; OSError, ElfError."""
+    with Elf.open(library.open_path) as elf:
+        return cast(Found, WORKER.call(confirm, elf, dict(offsets)))
+
+
+def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:
+    """Those of the calls that are functions of the file, each of one call only, and why others are not."""
+    frames, shared = Frames(elf), Counter(offsets.values())
+    functions: dict[str, tuple[Function, ...]] = {}
+    refused: dict[str, str] = {}
+    for call, offset in offsets.items():
+        address = live.address_of(elf, offset)
+        size = frames.size(address) if address is not None else 0
+        if address is None or not size:
+            refused[call] = f"A process calls offset {offset:#x} for it, where no function begins."
+        elif shared[offset] > 1:
+            refused[call] = f"The function at offset {offset:#x} is several of the calls."
+        else:
+            functions[call] = (Function(call, offset, size, address, _LOCAL),)
+    return Found(functions, refused)

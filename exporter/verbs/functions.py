@@ -1,0 +1,102 @@
+"""What runs at which function of libibverbs and of providers: the hooks, and what is attached in windows.
+
+A provider's functions have the names that struct verbs_context_ops, ibv_qp_ex and ibv_cq_ex have for them; further
+versions in one file are numbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from exporter.bpf.btf import Btf
+from exporter.bpf.hooks import Hook
+from exporter.verbs import control
+
+CREATE, ALLOC_PD, MODIFY = "create_qp_ex", "ibv_alloc_pd", "ibv_modify_qp"
+"""ALLOC_PD is the first thing that a program asks a context for; without MODIFY no queue pair can post."""
+
+QP_CALLS = (
+    *("wr_atomic_cmp_swp", "wr_atomic_fetch_add", "wr_bind_mw", "wr_local_inv", "wr_rdma_read", "wr_rdma_write"),
+    *("wr_rdma_write_imm", "wr_send", "wr_send_imm", "wr_send_inv", "wr_send_tso", "wr_set_ud_addr"),
+    *("wr_set_xrc_srqn", "wr_set_inline_data", "wr_set_inline_data_list", "wr_set_sge", "wr_set_sge_list"),
+    *("wr_start", "wr_complete", "wr_abort", "wr_atomic_write", "wr_flush"),
+)
+"""The pointers of struct ibv_qp_ex (infiniband/verbs.h), in their order."""
+CQ_CALLS = (
+    *("start_poll", "next_poll", "end_poll", "read_opcode", "read_vendor_err", "read_byte_len", "read_imm_data"),
+    "read_qp_num",
+)
+"""The first pointers of struct ibv_cq_ex, in their order."""
+HITS = ("post_send", "post_recv", "poll_cq", *QP_CALLS, *CQ_CALLS)
+"""By enum hit of bpf/verbs.h."""
+
+_VERSIONS = 8
+"""Of one function in a file that are probed at most."""
+_PLACE = 16
+"""Bits of a cookie below the place of a call (bpf/verbs_extended.h)."""
+_SETTERS = ("wr_set_inline_data", "wr_set_inline_data_list", "wr_set_sge", "wr_set_sge_list")
+_NOT_ASKED = ("wr_set_ud_addr", "wr_set_xrc_srqn")
+_OWN = {"wr_start": "extended_start", "wr_abort": "extended_abort"} | dict.fromkeys(_SETTERS, "extended_set")
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What runs at a function that polls. `cookie` is added to what the place of a probe has."""
+
+    returns: str
+    """Empty: nothing when it returns."""
+    enters: str
+    cookie: int = 0
+
+
+def _polled(call: str) -> Polled:
+    returns = "" if call == "end_poll" else "extended_poll_return"
+    return Polled(returns, "extended_poll_enter", CQ_CALLS.index(call) << _PLACE)
+
+
+POLLED: Mapping[str, Polled] = {"poll_cq": Polled("poll_cq_return", "poll_cq_enter")} | {
+    call: _polled(call) for call in CQ_CALLS if call not in ("read_vendor_err", "read_imm_data")
+}
+"""Functions of completion queues that are probed: windows.py says when."""
+
+
+def names(op: str) -> list[str]:
+    """What the versions of a provider's function are called here."""
+    return [op, *(f"{op}#{number}" for number in range(2, _VERSIONS + 1))]
+
+
+def operation(name: str) -> str:
+    """The function that a version is one of."""
+    return name.partition("#")[0]
+
+
+def extended_hooks() -> dict[str, list[Hook]]:
+    """What runs at the calls of queue pairs, by their names; without numbers."""
+    found = {}
+    for place, call in enumerate(QP_CALLS):
+        if call not in (*_NOT_ASKED, "wr_complete"):
+            found[call] = [Hook(_OWN.get(call, "extended_build"), place << _PLACE, placed=True)]
+    complete = Hook("extended_complete", QP_CALLS.index("wr_complete") << _PLACE, placed=True)
+    return found | {"wr_complete": [complete, Hook("extended_complete_return", returns=True)]}
+
+
+PROVIDED = frozenset({"post_send", "post_recv", CREATE, *extended_hooks(), *POLLED})
+"""Functions of providers that are probed."""
+POSTING = frozenset(name for op in ("post_send", *extended_hooks()) for name in names(op))
+"""Where all of these that a job uses are probed, all its posts are seen."""
+
+
+def table(types: Btf) -> dict[str, list[Hook]]:
+    """What runs at which function, those that poll apart: libibverbs' own, and every version of a provider's
+    (ibv_create_qp_ex is inline)."""
+    own = {symbol: [*hooks, Hook("live_enter")] for symbol, hooks in control.hooks(types).items()}
+    own[ALLOC_PD] = [Hook("live_enter", cookie=1)]
+    own[MODIFY].append(Hook("extended_learn"))
+    per_op = {
+        "post_send": [Hook("post_send_enter"), Hook("post_send_return", returns=True)],
+        "post_recv": [Hook("post_recv_enter"), Hook("post_recv_return", returns=True)],
+        CREATE: control.hooks_of(types, "create_qp"),
+    }
+    per_op |= extended_hooks()
+    return own | {name: hooks for op, hooks in per_op.items() for name in names(op)}
