@@ -219,7 +219,7 @@ TRAFFIC = [
         stacked=True,
     ),
     lines(
-        "Calls of ibv_post_send",
+        "Calls that post",
         "By process; far fewer than work requests where a call posts many.",
         "ops",
         Query(used("rdma_post_send_calls_total", *PROCESS), NAME),
