@@ -147,7 +147,9 @@ def test_reading_ends_while_rows_come_and_go(loaded, read):
     churning = threading.Thread(target=churn)
     churning.start()
     try:
-        for _ in range(20):
+        reads = 0
+        while reads < 20 or len(changes) < 20:
+            reads += 1
             keys = [(key.address, key.pid) for key, _ in read(rows)]
             stayed = {key for key in keys if key[0] >= 1 << 50}
 
@@ -157,8 +159,6 @@ def test_reading_ends_while_rows_come_and_go(loaded, read):
     finally:
         stop.set()
         churning.join(10)
-
-    assert len(changes) > 20
 
 
 def test_plain_integers_are_plain(loaded):

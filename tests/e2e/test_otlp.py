@@ -63,11 +63,17 @@ def attributes(point: Any) -> dict[str, Any]:
     return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in point.attributes}
 
 
+def attached(exporter: Exporter, job: Script) -> bool:
+    """Whether all probes of the job's library are, those of returns too."""
+    prefix = f'accel_exporter_probe_attached{{library="{next(iter(job.libraries))}"'
+    lines = [line for line in exporter.get("/metrics")[1].splitlines() if line.startswith(prefix)]
+    return bool(lines) and all(float(line.rpartition(" ")[2]) for line in lines)
+
+
 def test_every_span_of_a_known_job_arrives(exporter: Exporter, sink: HttpSink) -> None:
     """Each call above a threshold, and the failed one, is one span with its times, process and attributes."""
     with Script() as job:
-        attached = f'accel_exporter_probe_attached{{library="{next(iter(job.libraries))}"'
-        exporter.await_(lambda: attached in exporter.get("/metrics")[1])
+        exporter.await_(lambda: attached(exporter, job))
         told = [call for _ in range(ROUNDS) for call in job.run(CALLS)]
         sink.wait_for(lambda it: sum(1 for _ in it.spans()) >= len(told))
         spans = sorted((it for it in sink.spans()), key=lambda it: it.start_time_unix_nano)
@@ -87,8 +93,7 @@ def test_every_span_of_a_known_job_arrives(exporter: Exporter, sink: HttpSink) -
 def test_metrics_of_a_known_job_are_the_pages(exporter: Exporter, sink: HttpSink) -> None:
     """What the collector gets of a job at rest is what /metrics shows of it."""
     with Script() as job:
-        attached = f'accel_exporter_probe_attached{{library="{next(iter(job.libraries))}"'
-        exporter.await_(lambda: attached in exporter.get("/metrics")[1])
+        exporter.await_(lambda: attached(exporter, job))
         job.run("for _ in range(23): lib.cuLaunchKernel()")
         comm = Path(sys.executable).name[:15]
         series = f'gpu_cuda_kernel_launch_calls_total{{api_layer="driver",comm="{comm}",pid="{job.pid}"}}'
