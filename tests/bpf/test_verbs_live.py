@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bpf.verbs_node import BUILD, RC, Job, Observed, build_standins, eventually, observe
-from tests.bpf.verbs_node import attached as running
+from tests.bpf.verbs_node import BUILD, Job, Observed, build_standins, eventually, observe
 
 pytestmark = pytest.mark.needs_bpf
 
-BYTES, EXTENDED = "rdma_send_bytes_total", "rdma_extended_queue_pairs_total"
+BYTES = "rdma_send_bytes_total"
 PROVIDER = "libstandin-rdmav34.so"
 
 
@@ -113,16 +112,6 @@ def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> N
         eventually(lambda: attached(observed, path), "attached")
         honest.post(0, 5, size=10)
         assert 50 == observed.value(BYTES, honest.pid, qp="100")
-
-
-def test_queue_pairs_for_the_extended_calls(observed: Observed) -> None:
-    """What is posted by ibv_wr_start is not seen, so how many queue pairs are made for it is told."""
-    before = observed.value(EXTENDED)
-    with running(observed, Job()) as job:
-        for extended in (0, 1, 2):
-            assert job.step("create", 8 + extended, 0, RC, extended) >= 200
-        assert before + 1 == observed.value(EXTENDED)
-        assert any("ibv_wr_start" in line for line in observed.cuda.problems())
 
 
 @pytest.fixture
