@@ -34,6 +34,7 @@ fires on its fault, is silent on a healthy day, and resolves.
 
 Load the files with `rule_files` of Prometheus, or set `prometheusRule.enabled` of the
 [chart](deployment.md). Nothing needs to be edited, if the scrape job is called `accel-exporter`.
+It takes Prometheus 2.42 or later, which knows `keep_firing_for`.
 """
 _ALERT_FILES = {
     "faults": "Faults that stop jobs",
