@@ -1,5 +1,5 @@
-"""When poll_cq is probed: all the time where it is called seldom, as by programs that wait for events, and else in
-windows, for programs that poll without pause would lose all their time to probes."""
+"""When poll_cq, and the extended calls that poll, are probed: all the time where they are called seldom, as by programs
+that wait for events, and else in windows, for programs that poll without pause would lose all their time to probes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class _Observed:
 
 
 class Windows:
-    """Attaches poll_cq's probes to all providers for `length` of every `interval` seconds, from a thread of its own.
+    """Attaches the probes of what polls to all providers for `length` of every `interval` seconds, in its own thread.
 
     A thread that does nothing but poll loses at most length/interval of its time. A provider of which no thread called
     poll_cq more often in a window than may take it that share of its time stays attached to until one does, for an
