@@ -121,8 +121,8 @@ def providers(settings: Settings) -> Answer:
         return Status.INFO, "no rdma-core here to look into; containers bring their own, which are found when they run"
     said = [(False, f"{name}: {it}", "") if isinstance(it, str) else doctor.says(name, it) for name, it in found]
     well = [name for (name, _), (whole, _, _) in zip(found, said, strict=True) if whole]
-    text = f"of {len(found)} RDMA providers the functions are found in {len(well)}; ibv_wr_start and its like are learnt"
-    text += " from queue pairs when a job sets them up"
+    text = f"of {len(found)} RDMA providers the functions are found in {len(well)}; "
+    text += "ibv_wr_start and its like are learnt from queue pairs when a job sets them up"
     for whole, sentence, remedy in said:
         if not whole:
             concerned = any((settings.sysfs / "class/infiniband").glob("*"))
