@@ -89,7 +89,8 @@ into the log are not believed, unless `--collector.xid.from-processes` is given,
 At its start the exporter reads the log from its oldest record on. What it finds there is older than its counters: it is
 in `gpu_xid_replayed` and in `gpu_xid_last_timestamp_seconds`, with its own time, and not in `gpu_xid_errors_total`. An
 alert on the time since the last Xid therefore goes on over a restart, and an old Xid starts none. That time is taken
-from the kernel's own clock, which may drift from wall time by seconds a day.
+from the kernel's own clock, which may drift from wall time by seconds a day. While NVML starts, for half a minute at
+most, there are no series: with labels that are not complete yet an alert would fire anew.
 
 Of Xids 144 to 150 most need no action; `action` is decoded from the unit, the status and the reason in the line. What
 NVML alone tells has no line: its action is `WORKFLOW_NVLINK5_ERR`. Xid 154 has the action that it asks for.

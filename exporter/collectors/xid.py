@@ -35,6 +35,8 @@ FLAGS = (
     ),
 )
 _DROPPED = "xid_rate_limit"
+_NAMING_SECONDS = 30.0
+"""For so long after the start series wait for NVML to name the GPUs: with another label an alert would fire anew."""
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class Xid:
         self.reader = Reader(self._path, WORDS, self._read)
         self._boot = _boot_id(node.proc)
         self._refusal = ""
+        self._named_by = 0.0
 
     def start(self) -> None:
         """Starts reading. Unavailable when the kernel log cannot be read and there is no NVML either."""
@@ -69,6 +72,7 @@ class Xid:
             if self._node.gpus.snapshot().state == "absent":
                 raise
             self._refusal = f"{error.reason}; {error.remedy}"
+        self._named_by = time.monotonic() + _NAMING_SECONDS
         self._spans.start()
         self._node.gpus.listen(self._event)
 
@@ -76,7 +80,8 @@ class Xid:
         self._directory.refresh()
         for fault, told in self._sources.due(time.time()):
             self._count(fault, told, "nvml", "", f"{fault.device} {fault.code} {told}")
-        yield from self._ledger.samples()
+        if self._node.gpus.snapshot().state != "starting" or time.monotonic() >= self._named_by:
+            yield from self._ledger.samples()
         yield from self._dropped.samples()
         yield events.EVENTS_LOST.sample(self.reader.lost, {"stream": "kmsg"})
         yield events.EVENTS_LOST.sample(self._sources.dropped, {"stream": "nvml_xids"})

@@ -107,6 +107,20 @@ def test_line(bench: Bench) -> None:
     assert {"pid": "7", "comm": "job-7", "gpu": "3", "gpu_uuid": UUID} == bench.spans[0].process
 
 
+def test_names_are_waited_for(bench: Bench) -> None:
+    """While NVML starts there are no series, that they do not change their labels; if it takes too long there are."""
+    bench.nvml(state="starting")
+    collector = bench.ready()
+    bench.say(XID)
+    await_(lambda: bool(collector._ledger._counts))
+    assert [] == bench.samples("gpu_xid_errors_total")
+    bench.nvml(gpu())
+    assert 1 == bench.value("gpu_xid_errors_total", gpu_uuid=UUID)
+    bench.nvml(state="starting")
+    collector._named_by = time.monotonic()
+    assert 1 == bench.value("gpu_xid_errors_total")
+
+
 def test_replay(bench: Bench) -> None:
     """What the log held at the start has its own time, counts nowhere, and its span is marked."""
     writer = os.open(bench.path, os.O_RDWR)
