@@ -5,69 +5,12 @@
 #pragma once
 #include "verbs_posts.h"
 
-/* struct ibv_qp_ex and ibv_cq_ex, public: they only grow at their end. */
 #define QP_EX_WR_ID 168
-#define QP_EX_CALLS 184
-#define CQ_EX_STATUS 132
-#define CQ_EX_WR_ID 136
-#define CQ_EX_CALLS 144
-
-/* By place among the pointers, as QP_CALLS of exporter/verbs/extended.py. */
-enum qp_call {
-	call_bind_mw = 2,
-	call_local_inv = 3,
-	call_set_inline_data = 13,
-	call_set_inline_data_list = 14,
-	call_set_sge = 15,
-	call_set_sge_list = 16,
-	call_start = 17,
-	call_complete = 18,
-	call_abort = 19,
-	call_atomic_write = 20,
-	qp_calls = 22,
-};
-enum cq_call {
-	call_start_poll,
-	call_next_poll,
-	call_end_poll,
-	call_read_opcode,
-	call_read_byte_len = 5,
-	call_read_qp_num = 7,
-	cq_calls = 8,
-};
 #define ATOMIC_WRITE_BYTES 8
 
-/* enum ibv_wr_opcode of each builder, from the first. */
-static const __u8 opcodes_built[qp_calls] = {5,
-					     6,
-					     OPCODE_BIND_MW,
-					     OPCODE_LOCAL_INV,
-					     OPCODE_READ,
-					     OPCODE_WRITE,
-					     OPCODE_WRITE_WITH_IMM,
-					     OPCODE_SEND,
-					     OPCODE_SEND_WITH_IMM,
-					     OPCODE_SEND_WITH_INV,
-					     10,
-					     [call_atomic_write] = 15,
-					     14};
-
-/* What a queue pair or completion queue points to, told once. */
-struct extended_calls {
-	__u64 functions[qp_calls];
-};
-struct extended_key {
-	__u32 tgid;
-	__u32 of_cq;
-	__u64 sum;
-};
-MAP(extended_calls, LRU_HASH, struct extended_key, struct extended_calls, 1024);
-struct extended_told {
-	struct extended_calls calls;
-	__u32 tgid;
-	__u32 of_cq;
-};
-EVENTS(extended_told, struct extended_told, 64 * 1024);
+/* enum ibv_wr_opcode by place; 0 where no request begins, too. */
+static const __u8 opcodes_built[qp_calls] = {5, 6, 8, 7, 4, 0, 1, 2, 3, 9,  10,
+					     0, 0, 0, 0, 0, 0, 0, 0, 0, 15, 14};
 
 /* Since when all calls that were ever told of are observed. */
 MAP(extended_since, ARRAY, __u32, __u64, 1);
@@ -78,10 +21,9 @@ struct user_data_buf {
 
 /* What was begun on a queue pair and not yet posted. */
 struct extended_post {
-	struct walk
-	    walk;     /* `signaled` requests are behind the queue's tail, `messages` among them and others */
-	__u64 bytes;  /* of the request that is being built */
-	__u64 before; /* the queue's tail when they were posted */
+	struct walk walk; /* `signaled` requests are behind the queue's tail */
+	__u64 bytes;	  /* of the request that is being built */
+	__u64 before;	  /* the queue's tail when they were posted */
 	__u32 requests;
 	__u32 unsignaled; /* since the last that is signaled */
 	__u32 opcode;
@@ -92,63 +34,6 @@ struct extended_post {
 	struct posted counts[OTHER_OPCODE + 1];
 };
 MAP(extended_posts, LRU_HASH, struct control_key, struct extended_post, 2048);
-
-static __always_inline void tell_calls(const struct extended_calls *calls, __u32 of_cq)
-{
-	struct extended_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .of_cq = of_cq};
-	struct extended_told *told;
-
-	for (int i = 0; i < qp_calls; i++)
-		key.sum = (key.sum << 7 | key.sum >> 57) ^ calls->functions[i];
-	if (bpf_map_lookup_elem(&extended_calls, &key))
-		return;
-	if (bpf_map_update_elem(&extended_calls, &key, calls, BPF_ANY)) {
-		add(&extended_calls_lost, 1);
-		return;
-	}
-	if (!may_tell(key.tgid))
-		return;
-	told = reserve(extended_told);
-	if (!told) { /* the next call tells */
-		bpf_map_delete_elem(&extended_calls, &key);
-		return;
-	}
-	told->calls = *calls;
-	told->tgid = key.tgid;
-	told->of_cq = of_cq;
-	bpf_ringbuf_submit(told, 0);
-}
-
-static __always_inline void learn_cq(__u64 qp, __u64 at)
-{
-	struct extended_calls calls = {};
-	__u64 cq = 0;
-
-	if (!bpf_probe_read_user(&cq, sizeof(cq), (void *)(qp + at)) && cq &&
-	    !bpf_probe_read_user(&calls, cq_calls * sizeof(__u64), (void *)(cq + CQ_EX_CALLS)) &&
-	    calls.functions[call_start_poll] && calls.functions[call_next_poll] &&
-	    calls.functions[call_end_poll])
-		tell_calls(&calls, 1);
-}
-
-/* At ibv_modify_qp, without which no queue pair can post. Most are plain: what is there instead is judged outside. */
-SEC("uprobe")
-int extended_learn(struct pt_regs *ctx)
-{
-	__u64 qp = PT_REGS_PARM1(ctx), at = qp + QP_EX_CALLS;
-	struct extended_calls calls = {};
-
-	if (!bpf_probe_read_user(&calls, call_atomic_write * sizeof(__u64), (void *)at) &&
-	    calls.functions[call_start] && calls.functions[call_complete] && calls.functions[call_abort]) {
-		bpf_probe_read_user(&calls.functions[call_atomic_write],
-				    (qp_calls - call_atomic_write) * sizeof(__u64),
-				    (void *)(at + call_atomic_write * sizeof(__u64)));
-		tell_calls(&calls, 0);
-	}
-	learn_cq(qp, offsetof(struct user_qp, send_cq));
-	learn_cq(qp, offsetof(struct user_qp, recv_cq));
-	return 0;
-}
 
 /* Whether the object whose pointers begin at `calls` has this function as this call. The cookie has the call's place in
  * its third byte, above it how far behind its beginning the function is probed. */

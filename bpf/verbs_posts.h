@@ -266,6 +266,7 @@ static __always_inline struct queue *follow(void *map, __u64 *lost, struct walk 
 			miss(address, receiving);
 			return NULL;
 		}
+		learn_qp(address); /* it may be older than the exporter */
 		queue->created_ns = walk->life.created_ns;
 		queue->window = bpf_ktime_get_ns();
 		queue->synced = walk->life.created_ns && !walk->missed; /* these are its first requests */

@@ -159,6 +159,22 @@ def test_polls_that_ask_for_less(observed: Observed, ask: int, unmatched: int) -
         assert before + unmatched == observed.value("rdma_completions_unmatched_total")
 
 
+def test_jobs_from_before_the_exporter() -> None:
+    """Their queue pairs teach when something is posted to them by a plain call, as receives are."""
+    build_standins()
+    with Job() as job:
+        qp = str(job.create(PLACE, extended=2))
+        assert 0 == job.connect(PLACE)
+        with observe() as observed:
+            attached(observed, job)
+            assert 0 == job.build(PLACE, 5, opcode=SEND, size=10)
+            assert {} == observed.values(BYTES, job.pid)
+            job.step("receive", PLACE, 1, 0)
+            eventually(lambda: probed(observed, "wr_complete"), "the calls probed")
+            assert 0 == job.build(PLACE, 5, opcode=SEND, size=10)
+            assert 50 == observed.value(BYTES, job.pid, qp=qp)
+
+
 @pytest.mark.parametrize("program", ["live/verbs_job", "live/verbs_job_fixed"])
 def test_programs_that_contain_rdma_core(observed: Observed, program: str) -> None:
     """Their own functions are learnt in the same way."""

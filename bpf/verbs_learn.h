@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Which functions the extended calls (ibv_wr_start, ibv_start_poll and their like) of a process are: its queue pairs and
+ * completion queues have pointers to them. exporter/verbs/extended.py judges what they are. */
+#pragma once
+#include "verbs_live.h"
+
+/* struct ibv_qp_ex and ibv_cq_ex, public: they only grow at their end. */
+#define QP_EX_CALLS 184
+#define CQ_EX_STATUS 132
+#define CQ_EX_WR_ID 136
+#define CQ_EX_CALLS 144
+
+/* By place among the pointers, as QP_CALLS of exporter/verbs/extended.py. */
+enum qp_call {
+	call_bind_mw = 2,
+	call_local_inv = 3,
+	call_set_inline_data = 13,
+	call_set_inline_data_list = 14,
+	call_set_sge = 15,
+	call_set_sge_list = 16,
+	call_start = 17,
+	call_complete = 18,
+	call_abort = 19,
+	call_atomic_write = 20,
+	qp_calls = 22,
+};
+enum cq_call {
+	call_start_poll,
+	call_next_poll,
+	call_end_poll,
+	call_read_opcode,
+	call_read_byte_len = 5,
+	call_read_qp_num = 7,
+	cq_calls = 8,
+};
+/* What a queue pair or completion queue points to, told once. */
+struct extended_calls {
+	__u64 functions[qp_calls];
+};
+struct extended_key {
+	__u32 tgid;
+	__u32 of_cq;
+	__u64 sum;
+};
+MAP(extended_calls, LRU_HASH, struct extended_key, struct extended_calls, 1024);
+struct extended_told {
+	struct extended_calls calls;
+	__u32 tgid;
+	__u32 of_cq;
+};
+EVENTS(extended_told, struct extended_told, 64 * 1024);
+
+static __always_inline void tell_calls(const struct extended_calls *calls, __u32 of_cq)
+{
+	struct extended_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .of_cq = of_cq};
+	struct extended_told *told;
+
+	for (int i = 0; i < qp_calls; i++)
+		key.sum = (key.sum << 7 | key.sum >> 57) ^ calls->functions[i];
+	if (bpf_map_lookup_elem(&extended_calls, &key))
+		return;
+	if (bpf_map_update_elem(&extended_calls, &key, calls, BPF_ANY)) {
+		add(&extended_calls_lost, 1);
+		return;
+	}
+	if (!may_tell(key.tgid))
+		return;
+	told = reserve(extended_told);
+	if (!told) { /* the next call tells */
+		bpf_map_delete_elem(&extended_calls, &key);
+		return;
+	}
+	told->calls = *calls;
+	told->tgid = key.tgid;
+	told->of_cq = of_cq;
+	bpf_ringbuf_submit(told, 0);
+}
+
+static __always_inline void learn_cq(__u64 qp, __u64 at)
+{
+	struct extended_calls calls = {};
+	__u64 cq = 0;
+
+	if (!bpf_probe_read_user(&cq, sizeof(cq), (void *)(qp + at)) && cq &&
+	    !bpf_probe_read_user(&calls, cq_calls * sizeof(__u64), (void *)(cq + CQ_EX_CALLS)) &&
+	    calls.functions[call_start_poll] && calls.functions[call_next_poll] &&
+	    calls.functions[call_end_poll])
+		tell_calls(&calls, 1);
+}
+
+/* Most queue pairs are plain: what is there instead of pointers is judged outside. Not inlined: verified once. */
+__noinline int learn_qp(__u64 qp)
+{
+	struct extended_calls calls = {};
+	__u64 at = qp + QP_EX_CALLS;
+
+	if (!bpf_probe_read_user(&calls, call_atomic_write * sizeof(__u64), (void *)at) &&
+	    calls.functions[call_start] && calls.functions[call_complete] && calls.functions[call_abort]) {
+		bpf_probe_read_user(&calls.functions[call_atomic_write],
+				    (qp_calls - call_atomic_write) * sizeof(__u64),
+				    (void *)(at + call_atomic_write * sizeof(__u64)));
+		tell_calls(&calls, 0);
+	}
+	learn_cq(qp, offsetof(struct user_qp, send_cq));
+	learn_cq(qp, offsetof(struct user_qp, recv_cq));
+	return 0;
+}
+
+/* At ibv_modify_qp, without which no queue pair can post. */
+SEC("uprobe")
+int extended_learn(struct pt_regs *ctx)
+{
+	return learn_qp(PT_REGS_PARM1(ctx));
+}
