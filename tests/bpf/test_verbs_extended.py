@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,6 +158,26 @@ def test_polls_that_ask_for_less(observed: Observed, ask: int, unmatched: int) -
         assert 4 == observed.value(COMPLETIONS, job.pid, status="SUCCESS")
         assert 0 == latencies(observed, job)
         assert before + unmatched == observed.value("rdma_completions_unmatched_total")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="landing pads of indirect branches are x86-64's")
+def test_functions_with_landing_pads(observed: Observed) -> None:
+    """Where a function is probed behind its beginning, as with endbr64, it is known by its beginning all the same."""
+    path = BUILD / "cet" / PROVIDER.name
+    with Job(provider=path) as job:
+        eventually(lambda: job.pid in observed.cuda._ledger, "the process known")
+        assert 0 == job.step("extend")
+        qp = str(made(observed, job, path))
+        places = [
+            it.hooked.places.found for it in observed.cuda._probes._present() if it.hooked.library.path == str(path)
+        ]
+        assert any(placement.moved for found in places for call, placement in found.items() if call in QP_CALLS)
+        eventually(lambda: polls_probed(observed), "polls probed")
+        assert 0 == job.build(PLACE, 23, opcode=SEND, segments=2, size=50)
+        job.step("complete", 23, 0)
+        assert 23 == job.step("pollex", 64, OPCODE | NUMBER)
+        assert 2300 == observed.value(BYTES, job.pid, qp=qp)
+        assert 23 == latencies(observed, job)
 
 
 def test_jobs_from_before_the_exporter() -> None:
