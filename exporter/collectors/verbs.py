@@ -102,9 +102,11 @@ class Verbs:
         length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
         self._windows = Windows(self._object, length, interval, self._may_poll, self._before_window)
         self._attaching = Attaching(self._probes, self._windows, protected, self._node.proc, Pointers(maps))
+        self._learning = Events()  # apart: attaching takes its time, and what queue pairs did is to be known at once
+        self._learning.add(maps["live_contexts"], self._learn)
+        self._learning.add(maps["extended_told"], self._learn_extended)
+        self._learning.start("verbs learning")
         self._events = Events()
-        self._events.add(maps["live_contexts"], self._learn)
-        self._events.add(maps["extended_told"], self._learn_extended)
         self._events.add(maps["verbs_spans"], self._receive)
         self._events.add(maps["qp_ends"], gone.add)
         self._events.start("verbs events")
@@ -118,6 +120,7 @@ class Verbs:
         yield from self._probes.collect()
         yield from self._windows.collect()
         yield from self._events.collect()
+        yield from self._learning.collect()
         yield from self._losses()
 
     def problems(self) -> Iterator[str]:
@@ -133,6 +136,7 @@ class Verbs:
         """Unloads; Targets has detached before. Nothing else may be called afterwards."""
         self._node.posted.follow(None)
         self._windows.close()
+        self._learning.close()
         self._events.close()
         self._object.close()
 
