@@ -298,10 +298,12 @@ static __always_inline void destroyed_qp(const struct control_flight *call)
 {
 	struct control_key key = control_key(call->arguments[0]);
 	struct qp_control *qp = bpf_map_lookup_elem(&qp_controls, &key);
+	bool newer = qp && qp->created_ns != call->life.created_ns;
 
-	if (qp && qp->created_ns != call->life.created_ns)
-		qp = NULL;
-	end_qp(&call->life, qp);
+	end_qp(&call->life, newer ? NULL : qp);
+	if (newer)
+		return;
+	bpf_map_delete_elem(&extended_posts, &key);
 	if (qp)
 		bpf_map_delete_elem(&qp_controls, &key);
 }

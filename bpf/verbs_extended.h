@@ -19,22 +19,6 @@ struct user_data_buf {
 	__u64 addr, length;
 };
 
-/* What was begun on a queue pair and not yet posted. */
-struct extended_post {
-	struct walk walk; /* `signaled` requests are behind the queue's tail */
-	__u64 bytes;	  /* of the request that is being built */
-	__u64 before;	  /* the queue's tail when they were posted */
-	__u32 requests;
-	__u32 unsignaled; /* since the last that is signaled */
-	__u32 opcode;
-	__u8 open;     /* between start and complete */
-	__u8 building; /* a request to which segments may be added */
-	__u8 signaled; /* it is */
-	__u8 zero;
-	struct posted counts[OTHER_OPCODE + 1];
-};
-MAP(extended_posts, LRU_HASH, struct control_key, struct extended_post, 2048);
-
 /* Whether the object whose pointers begin at `calls` has this function as this call. The cookie has the call's place in
  * its third byte, above it how far behind its beginning the function is probed. */
 static __always_inline bool is_call(struct pt_regs *ctx, __u64 calls)

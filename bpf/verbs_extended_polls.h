@@ -12,7 +12,7 @@ struct extended_poll {
 	__u8 open, has_opcode, has_number;
 	__u8 zero[5];
 };
-MAP(extended_polls, LRU_HASH, struct control_key, struct extended_poll, 2048);
+MAP(extended_polls, HASH, struct control_key, struct extended_poll, 2048);
 
 /* Its program asks for no more of it. */
 static __always_inline void finish_completion(__u64 cq)
@@ -54,6 +54,7 @@ int extended_poll_enter(struct pt_regs *ctx)
 {
 	struct control_thread thread = control_this_thread();
 	struct poll_flight flight = {.sp = PT_REGS_SP(ctx), .cq = PT_REGS_PARM1(ctx)};
+	struct control_key key;
 	__u32 call = call_of(ctx);
 
 	count_hit(hit_extended_poll + call);
@@ -63,8 +64,11 @@ int extended_poll_enter(struct pt_regs *ctx)
 		return 0;
 	if (moves_on(call) || call == call_end_poll)
 		finish_completion(flight.cq);
-	if (call == call_end_poll)
+	if (call == call_end_poll) {
+		key = control_key(flight.cq);
+		bpf_map_delete_elem(&extended_polls, &key);
 		return 0;
+	}
 	flight.call = call + 1;
 	if (bpf_map_update_elem(&poll_flights, &thread, &flight, BPF_ANY))
 		add(&poll_flights_lost, 1);

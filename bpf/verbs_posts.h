@@ -7,22 +7,6 @@
 
 __u64 requests_unread, bytes_unread, failures_unread;
 
-struct walk {
-	struct qp_life life;
-	__u64 next, now;
-	__u64 opcodes; /* a bit for each */
-	__u32 mtu;
-	__u32 capacity; /* requests that can be outstanding */
-	__u32 signaled;
-	__u32 messages; /* of those taken back */
-	__u8 all_signaled;
-	__u8 acknowledged; /* by the peer, before they complete */
-	__u8 missed;	   /* what was posted before is not known */
-	__u8 takes_back;   /* the requests were refused: they were counted and were not posted */
-	__u8 unread;	   /* some of the chain: who counts messages knows no number any more */
-	__u8 zero[3];
-};
-
 static __always_inline void count_hit(__u32 hit)
 {
 	__u64 *seen = bpf_map_lookup_elem(&hits, &hit);

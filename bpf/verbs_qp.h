@@ -106,6 +106,39 @@ struct posted {
 };
 MAP(posted, HASH, struct posted_key, struct posted, 8192);
 
+/* What one call posts. */
+struct walk {
+	struct qp_life life;
+	__u64 next, now;
+	__u64 opcodes; /* a bit for each */
+	__u32 mtu;
+	__u32 capacity; /* requests that can be outstanding */
+	__u32 signaled;
+	__u32 messages; /* of those taken back, or begun */
+	__u8 all_signaled;
+	__u8 acknowledged; /* by the peer, before they complete */
+	__u8 missed;	   /* what was posted before is not known */
+	__u8 takes_back;   /* the requests were refused: they were counted and were not posted */
+	__u8 unread;	   /* some of the chain: who counts messages knows no number any more */
+	__u8 zero[3];
+};
+
+/* What was begun on a queue pair and not yet posted, or posted last. */
+struct extended_post {
+	struct walk walk; /* `signaled` requests are behind the queue's tail */
+	__u64 bytes;	  /* of the request that is being built */
+	__u64 before;	  /* the queue's tail when they were posted */
+	__u32 requests;
+	__u32 unsignaled; /* since the last that is signaled */
+	__u32 opcode;
+	__u8 open;     /* between start and complete */
+	__u8 building; /* a request to which segments may be added */
+	__u8 signaled; /* it is */
+	__u8 zero;
+	struct posted counts[OTHER_OPCODE + 1];
+};
+MAP(extended_posts, HASH, struct control_key, struct extended_post, 4096);
+
 /* What a QP that was destroyed had posted: a record for its calls, and one for each opcode. Rows that find no room here
  * stay where they are until their process ends. */
 #define NO_OPCODE (~0u)

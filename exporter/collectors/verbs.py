@@ -220,7 +220,8 @@ class Verbs:
 
 def _entries(queue_pairs: int) -> dict[str, int]:
     rows = max(_LEAST_ROWS, 4 * queue_pairs)
-    return {"queues": queue_pairs, "receives": queue_pairs, "calls": rows, "posted": rows}
+    begun = {"extended_posts": rows // 2}
+    return {"queues": queue_pairs, "receives": queue_pairs, "calls": rows, "posted": rows} | begun
 
 
 def _problem(settings: Mapping[str, Any]) -> str:

@@ -96,6 +96,29 @@ def test_what_is_not_posted_does_not_count(observed: Observed) -> None:
         assert 0 == latencies(observed, job, opcode="SEND")
 
 
+def test_nothing_is_kept_of_what_is_gone(observed: Observed) -> None:
+    """A queue pair that is destroyed, a poll that has ended and a process that ends give their rows back."""
+
+    def rows() -> list[int]:
+        maps = observed.cuda._object.maps
+        return [
+            sum(key.tgid == job.pid for key, _ in maps[name].items())
+            for name in ("extended_posts", "extended_polls", "extended_calls")
+        ]
+
+    with attached(observed, Job()) as job:
+        assert 0 == job.step("extend")
+        made(observed, job)
+        eventually(lambda: polls_probed(observed), "polls probed")
+        assert 0 == job.build(PLACE, 2)
+        job.step("complete", 2, 0)
+        assert 2 == job.step("pollex", 64, OPCODE | NUMBER)
+        assert [1, 0, 2] == rows()
+        assert 0 == job.step("destroy", PLACE)
+        assert [0, 0, 2] == rows()
+    eventually(lambda: [0, 0, 0] == rows(), "all rows gone")
+
+
 def test_both_ways_to_post_are_one_order(observed: Observed) -> None:
     """Requests of a queue pair complete in order, whichever calls posted them; unsignaled ones with the next."""
     with attached(observed, Job()) as job:
