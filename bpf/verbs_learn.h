@@ -50,19 +50,44 @@ struct extended_told {
 };
 EVENTS(extended_told, struct extended_told, 64 * 1024);
 
-static __always_inline void tell_calls(const struct extended_calls *calls, __u32 of_cq)
+/* Whether an object without this call has none of them. */
+static __always_inline bool is_vital(__u32 of_cq, __u32 call)
 {
+	return of_cq ? call <= call_end_poll : call >= call_start && call <= call_abort;
+}
+
+/* What is in the place of an object's pointers; 0 if it is no object with such calls. Most are plain, with anything in
+ * that place, which is judged outside. Read word by word: callers' stacks are nearly full. */
+static __always_inline __u64 sum_of_calls(__u64 at, __u32 of_cq)
+{
+	__u64 sum = 0, function;
+
+	for (__u32 call = 0; call < (of_cq ? cq_calls : qp_calls); call++) {
+		function = 0;
+		bpf_probe_read_user(&function, sizeof(function), (void *)(at + call * sizeof(function)));
+		if (!function && is_vital(of_cq, call))
+			return 0;
+		sum = (sum << 7 | sum >> 57) ^ function;
+	}
+	return sum;
+}
+
+static __always_inline void learn_object(__u64 at, __u32 of_cq)
+{
+	static const struct extended_calls none;
 	struct extended_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .of_cq = of_cq};
+	struct extended_calls *calls;
 	struct extended_told *told;
 
-	for (int i = 0; i < qp_calls; i++)
-		key.sum = (key.sum << 7 | key.sum >> 57) ^ calls->functions[i];
-	if (bpf_map_lookup_elem(&extended_calls, &key))
+	key.sum = sum_of_calls(at, of_cq);
+	if (!key.sum || bpf_map_lookup_elem(&extended_calls, &key))
 		return;
-	if (bpf_map_update_elem(&extended_calls, &key, calls, BPF_ANY)) {
-		add(&extended_calls_lost, 1);
+	calls = lookup_or_init(extended_calls, &key, &none);
+	if (!calls)
 		return;
-	}
+	for (__u32 call = 0; call < (of_cq ? cq_calls : qp_calls); call++)
+		bpf_probe_read_user(&calls->functions[call], sizeof(__u64),
+				    (void *)(at + call * sizeof(__u64)));
 	if (!may_tell(key.tgid))
 		return;
 	told = reserve(extended_told);
@@ -78,29 +103,16 @@ static __always_inline void tell_calls(const struct extended_calls *calls, __u32
 
 static __always_inline void learn_cq(__u64 qp, __u64 at)
 {
-	struct extended_calls calls = {};
 	__u64 cq = 0;
 
-	if (!bpf_probe_read_user(&cq, sizeof(cq), (void *)(qp + at)) && cq &&
-	    !bpf_probe_read_user(&calls, cq_calls * sizeof(__u64), (void *)(cq + CQ_EX_CALLS)) &&
-	    calls.functions[call_start_poll] && calls.functions[call_next_poll] &&
-	    calls.functions[call_end_poll])
-		tell_calls(&calls, 1);
+	if (!bpf_probe_read_user(&cq, sizeof(cq), (void *)(qp + at)) && cq)
+		learn_object(cq + CQ_EX_CALLS, 1);
 }
 
-/* Most queue pairs are plain: what is there instead of pointers is judged outside. Not inlined: verified once. */
+/* Not inlined: verified once. */
 __noinline int learn_qp(__u64 qp)
 {
-	struct extended_calls calls = {};
-	__u64 at = qp + QP_EX_CALLS;
-
-	if (!bpf_probe_read_user(&calls, call_atomic_write * sizeof(__u64), (void *)at) &&
-	    calls.functions[call_start] && calls.functions[call_complete] && calls.functions[call_abort]) {
-		bpf_probe_read_user(&calls.functions[call_atomic_write],
-				    (qp_calls - call_atomic_write) * sizeof(__u64),
-				    (void *)(at + call_atomic_write * sizeof(__u64)));
-		tell_calls(&calls, 0);
-	}
+	learn_object(qp + QP_EX_CALLS, 0);
 	learn_cq(qp, offsetof(struct user_qp, send_cq));
 	learn_cq(qp, offsetof(struct user_qp, recv_cq));
 	return 0;
