@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.rdma.conftest import Side
-from tests.rdma.rig import DEVICE, PORT, Host
+from tests.rdma.rig import DEVICE, PORT, Host, perftest
 
 LABELS = {"device": DEVICE, "port": PORT}
 DROP = "INPUT -p udp --dport 4791 -m statistic --mode random --probability 0.02 -j DROP"
@@ -29,11 +28,7 @@ def losing(host: Host) -> Iterator[None]:
 
 def write(sender: Side, receiver: Side, iterations: int = 100, size: int = 65536) -> None:
     """Writes into the receiver's memory with perftest."""
-    test = f"ib_write_bw --ib-dev={DEVICE} --gid-index=1 --size={size} --iters={iterations}"
-    server = receiver.host.begin(test)
-    time.sleep(2)
-    sender.host.run(f"{test} {receiver.host.address}", 120)
-    server.wait()
+    perftest(sender.host, receiver.host, f"ib_write_bw --size={size} --iters={iterations}")
 
 
 def test_idle(sender: Side) -> None:

@@ -10,21 +10,11 @@ import pytest
 
 from exporter import discover
 from tests.rdma.conftest import Page, Side
-from tests.rdma.rig import DEVICE
+from tests.rdma.rig import DEVICE, perftest
 
 PEER_GID = "0000:0000:0000:0000:0000:ffff:0a4d:0002"
 """10.77.0.2, as sysfs writes GIDs."""
 pytestmark = pytest.mark.skipif("verbs" not in discover.collectors(), reason="there is no collector of verbs yet")
-
-
-def perftest(test: str, sender: Side, receiver: Side, size: int, iterations: int) -> str:
-    """What the sender's side prints; the receiver is of the same command."""
-    command = f"{test} --ib-dev={DEVICE} --gid-index=1 --size={size} --iters={iterations}"
-    server = receiver.host.begin(command)
-    time.sleep(2)
-    printed = sender.host.run(f"{command} {receiver.host.address}", 200)
-    server.wait()
-    return printed
 
 
 def posted(page: Page, comm: str, opcode: str) -> tuple[float, float]:
@@ -35,7 +25,7 @@ def posted(page: Page, comm: str, opcode: str) -> tuple[float, float]:
 
 def test_write(sender: Side, receiver: Side) -> None:
     """ib_write_bw: bytes and requests to the byte, every completion, and the memory that was given back."""
-    perftest("ib_write_bw", sender, receiver, 65536, 100)
+    perftest(sender.host, receiver.host, "ib_write_bw --size=65536 --iters=100")
 
     page = sender.scrape()
 
@@ -60,7 +50,7 @@ def test_pingpong(sender: Side, receiver: Side) -> None:
 
 def test_read(sender: Side, receiver: Side) -> None:
     """ib_read_bw: the bytes asked for are the reader's; the other side posts nothing."""
-    perftest("ib_read_bw", sender, receiver, 65536, 50)
+    perftest(sender.host, receiver.host, "ib_read_bw --size=65536 --iters=50")
 
     assert (3_276_800, 50) == posted(sender.scrape(), "ib_read_bw", "RDMA_READ")
     assert {} == receiver.scrape().get("rdma_send_bytes_total", comm="ib_read_bw")
@@ -71,7 +61,7 @@ def test_latency(sender: Side, receiver: Side) -> None:
 
     The program looks for a completion of what it sent only after the answer has come, so both see the same.
     """
-    printed = perftest("ib_send_lat", sender, receiver, 64, 200)
+    printed = perftest(sender.host, receiver.host, "ib_send_lat --size=64 --iters=200")
 
     page = sender.scrape()
 
