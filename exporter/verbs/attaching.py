@@ -161,6 +161,8 @@ class Attaching:
                     if offsets.items() <= provider.known:
                         continue
                     found = extended.learn(provider.library, offsets)
+                except (FileNotFoundError, ProcessLookupError):
+                    continue  # the process has ended; the next one tells
                 except (OSError, ElfError) as error:
                     found = Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
                 left = self._take(provider, found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -260,6 +261,22 @@ def test_pointers_to_no_function_are_refused(tmp_path: Path) -> None:
         assert "not wr_send: a process calls offset" in said
         assert 0 == job.build(PLACE, 7, opcode=WRITE, size=10)
         assert 70 == observed.value(BYTES, job.pid, qp=qp)
+
+
+def test_a_process_that_has_ended_is_no_refusal(observed: Observed) -> None:
+    """One that was told of and is gone before it is looked at says nothing about the provider."""
+    with attached(observed, Job()) as job:
+        made(observed, job)
+        attaching = observed.cuda._attaching
+        [addresses, *_] = attaching._told.objects(job.pid)
+        [provider] = [it for it in attaching._providers.values() if it.library.path == str(PROVIDER)]
+        said = [*attaching.says()]
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        provider.users[gone.pid] = None
+        attaching.learn_extended(gone.pid, addresses)
+        del provider.users[gone.pid]
+        assert said == [*attaching.says()]
 
 
 def test_plain_queue_pairs_teach_nothing() -> None:
