@@ -220,8 +220,8 @@ class Verbs:
 
 def _entries(queue_pairs: int) -> dict[str, int]:
     rows = max(_LEAST_ROWS, 4 * queue_pairs)
-    begun = {"extended_posts": rows // 2}
-    return {"queues": queue_pairs, "receives": queue_pairs, "calls": rows, "posted": rows} | begun
+    followed = {"queues": queue_pairs, "receives": queue_pairs, "extended_posts": rows // 2}
+    return followed | {"calls": rows, "posted": rows}
 
 
 def _problem(settings: Mapping[str, Any]) -> str:
