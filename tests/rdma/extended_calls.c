@@ -6,32 +6,11 @@
  * It waits for so many seconds before it posts: 20 SENDs of one segment, 10 of 60 bytes of inline data, 30 RDMA_WRITEs of
  * two segments of which each third is signaled, 5 SENDs that it aborts. It prints how many completions there were.
  */
-#include <infiniband/verbs.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+#include "device.h"
 
 enum { MOST = 128, BYTES = 1000, INLINE = 60 };
-
-static void need(int good, const char *what)
-{
-	if (!good) {
-		perror(what);
-		exit(1);
-	}
-}
-
-static struct ibv_context *open_device(const char *name)
-{
-	struct ibv_device **found = ibv_get_device_list(NULL);
-
-	for (; found && *found; found++)
-		if (!strcmp(ibv_get_device_name(*found), name))
-			return ibv_open_device(*found);
-	return NULL;
-}
 
 static struct ibv_qp *create(struct ibv_context *device, struct ibv_pd *pd, struct ibv_cq *cq)
 {

@@ -7,12 +7,9 @@
  * stays for 15 seconds, so that its queue pair can be looked at.
  */
 #include <arpa/inet.h>
-#include <infiniband/verbs.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+#include "device.h"
 
 enum { MOST = 256, BYTES = 1000, TCP_PORT = 7177, STATUSES = 32, RNR_TIMER = 12 /* 0.64 ms */ };
 
@@ -20,24 +17,6 @@ struct end {
 	uint32_t qpn;
 	union ibv_gid gid;
 };
-
-static void need(int good, const char *what)
-{
-	if (!good) {
-		perror(what);
-		exit(1);
-	}
-}
-
-static struct ibv_context *open_device(const char *name)
-{
-	struct ibv_device **found = ibv_get_device_list(NULL);
-
-	for (; found && *found; found++)
-		if (!strcmp(ibv_get_device_name(*found), name))
-			return ibv_open_device(*found);
-	return NULL;
-}
 
 /* A TCP connection: to the address, or from whoever comes. */
 static int meet(const char *address)
