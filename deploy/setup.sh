@@ -54,6 +54,8 @@ if [ "$level" = dev ] || [ "$level" = rdma ]; then
     need prometheus-node-exporter has prometheus-node-exporter
     need bpftrace has bpftrace
     need openssl has openssl
+    need openipmi has ipmi_sim
+    need freeipmi-tools test -x /usr/sbin/ipmi-sensors
     need chromium has chromium
     need libibverbs-dev test -e /usr/include/infiniband/verbs.h
     need ibverbs-providers test -d /etc/libibverbs.d

@@ -28,7 +28,8 @@ _PR_SET_PDEATHSIG = 1
 class ChildProcess:
     """Runs `python -m MODULE ARGUMENT`, which finds this package and what is in `places`, and no other packages.
 
-    Another `command` takes the place of `python -m MODULE`; it inherits the descriptors of `share`.
+    Another `command` takes the place of `python -m MODULE`; it inherits the descriptors of `share`. What it says of
+    errors goes nowhere, unless it is wanted among its lines.
     The thread that makes this must outlive it: the kernel kills the child when it ends (die_with_parent).
     """
 
@@ -39,6 +40,7 @@ class ChildProcess:
         places: Iterable[Path] = (),
         command: Sequence[str] = (),
         share: Collection[int] = (),
+        with_errors: bool = False,
     ) -> None:
         found = [Path(exporter.__file__).parents[1], *places]
         self._process = subprocess.Popen(
@@ -46,7 +48,7 @@ class ChildProcess:
             pass_fds=share,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT if with_errors else subprocess.DEVNULL,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, found))},
         )
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -83,15 +85,20 @@ class ChildProcess:
         """Its exit status, negative for a signal; None while it is there."""
         return self._process.poll()
 
+    def wait(self, seconds: float) -> int | None:
+        """Its exit status as `ended` gives it, once it has one, but None after that time."""
+        until = time.monotonic() + seconds
+        while self._process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        return self._process.poll()
+
     def kill(self) -> bool:
         """Kills it and waits a moment; False when it is still there, which is for whom it is abandoned."""
         self._process.kill()
-        until = time.monotonic() + KILL_SECONDS
-        while self._process.poll() is None and time.monotonic() < until:
-            time.sleep(0.01)
+        gone = self.wait(KILL_SECONDS) is not None
         self.hang_up()
         self._output.close()
-        return self._process.poll() is not None
+        return gone
 
 
 def die_with_parent(parent: int) -> None:

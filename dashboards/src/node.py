@@ -13,6 +13,7 @@ PORT_NAME = "{{device}} {{port}} {{instance}}"
 PCI = ("instance", "pci_bus_id", "kind")
 JOB = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
 FAULT = select("node_fault_last_timestamp_seconds")
+OUT_OF_LIMITS = f"{select('node_hwmon_alarm')} == 1 or {select('node_ipmi_sensor_state')} == 2"
 NARROW = f"{select('node_pci_link_width_max')} - {select('node_pci_link_width')}"
 
 
@@ -57,7 +58,9 @@ OVERVIEW = [
         "Alarms of sensors",
         "Temperatures, fans, voltages and power supplies out of their limits, as the machine says.",
         "short",
-        Query(total(select("node_hwmon_alarm"))),
+        Query(
+            f"count({OUT_OF_LIMITS}) or 0 * count({select('node_hwmon_alarm')} or {select('node_ipmi_sensor_state')})"
+        ),
         alarm=1,
     ),
 ]
@@ -275,9 +278,10 @@ MACHINE = [
     ),
     lines(
         "Alarms of sensors",
-        "1 while a sensor of the machine is out of its limits.",
+        "1 while a sensor of the machine is out of its limits; the management controller's: 1 warning, 2 critical.",
         "short",
         Query(f"{select('node_hwmon_alarm')} == 1", "{{chip}} {{sensor}} {{instance}}"),
+        Query(f"{select('node_ipmi_sensor_state')} > 0", "{{sensor}} {{instance}}"),
         width=THIRD,
     ),
     rows(

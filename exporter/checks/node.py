@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from exporter.checks.finding import Answer, Status, process_folders, readable, text
+from exporter.faults import ipmi
 from exporter.kmsg.reader import open_log
 from exporter.model import Unavailable
 from exporter.settings import Settings
@@ -105,6 +106,35 @@ def kernel_log(settings: Settings) -> Answer:
     except Unavailable as error:
         return Status.WARN, f"{error}: faults of GPUs are only seen as far as NVML tells them", error.remedy
     return Status.OK, f"{path} can be read: faults of GPUs and NVSwitches are seen"
+
+
+def controller(settings: Settings) -> Answer:
+    found = sorted(path.name for path in (settings.sysfs / "class/ipmi").glob("ipmi*"))
+    wanted = settings.collectors.get("faults", {})
+    if not wanted.get("ipmi"):
+        there = (
+            f"there is a management controller ({found[0]})" if found else "the kernel knows no management controller"
+        )
+        return Status.INFO, f"{there}; none is asked without --collector.faults.ipmi"
+    try:
+        ipmi.command("", "", "")
+    except FileNotFoundError as error:
+        return (
+            Status.WARN,
+            f"the management controller cannot be asked: {error.filename} {error.strerror}",
+            "install it",
+        )
+    if host := wanted["ipmi-host"]:
+        return Status.OK, f"the management controller at {host} is asked over the network"
+    if not found:
+        remedy = "load ipmi_si and ipmi_devintf, or name the controller with --collector.faults.ipmi-host"
+        return Status.WARN, "the kernel knows no management controller", remedy
+    if os.geteuid() or not os.access(ipmi.DEVICE, os.R_OK | os.W_OK):
+        remedy = (
+            "run as root, in a container a privileged one, or ask it over the network: --collector.faults.ipmi-host"
+        )
+        return Status.WARN, f"FreeIPMI may not open {ipmi.DEVICE}", remedy
+    return Status.OK, f"the management controller is asked through {ipmi.DEVICE}"
 
 
 def rdma(settings: Settings) -> Answer:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from exporter.bpf import events, status
 from exporter.faults import machine, metrics, pci, sensors
+from exporter.faults.ipmi import Ipmi
 from exporter.faults.kernel_log import WORDS, KernelLog
 from exporter.faults.rises import Rises
 from exporter.faults.smart import Smart
@@ -26,6 +27,16 @@ FLAGS = (
     Flag("interval", 15.0, "Seconds between two looks at sysfs."),
     Flag("shutdown-file", str(machine.SCHEDULED), "Where systemd-logind says that a shutdown is scheduled."),
     Flag("nvme-smart", False, "Ask NVMe drives for their SMART log every minute; keeps CAP_SYS_ADMIN for it."),
+    Flag(
+        "ipmi",
+        False,
+        "Ask the management controller for its sensors, with FreeIPMI's ipmi-sensors and /dev/ipmi0 (docs/ipmi.md).",
+    ),
+    Flag("ipmi-interval", 300.0, "Seconds between two rounds over the management controller's sensors."),
+    Flag("ipmi-host", "", "ADDRESS or ADDRESS:PORT of the controller in the network, in place of /dev/ipmi0."),
+    Flag(
+        "ipmi-config", "", "FreeIPMI configuration file: user, password, sensors to leave out; empty: FreeIPMI's own."
+    ),
     Flag(
         "reports",
         "",
@@ -70,9 +81,14 @@ class Faults:
             self._sources["reports"] = partial(machine.reports, Path(settings["reports"]))
         if settings["diagnostic-stamp"]:
             self._sources["diagnostic"] = partial(machine.active_test, Path(settings["diagnostic-stamp"]))
-        self._smart = Smart(node.sys) if settings["nvme-smart"] else None
-        if self._smart:
-            self._sources["nvme_smart"] = self._smart.samples
+        self._asked: list[Smart | Ipmi] = []
+        if settings["nvme-smart"]:
+            self._asked.append(smart := Smart(node.sys))
+            self._sources["nvme_smart"] = smart.samples
+        if settings["ipmi"]:
+            ipmi = Ipmi(float(settings["ipmi-interval"]), settings["ipmi-host"], settings["ipmi-config"])
+            self._asked.append(ipmi)
+            self._sources["ipmi"] = ipmi.samples
         self._found: dict[str, list[Sample]] = {}
         self._absent: dict[str, str] = {}
         self._looked = 0.0
@@ -82,16 +98,19 @@ class Faults:
 
     def start(self) -> None:
         """Starts both. A kernel log that may not be read is said; what sysfs tells is shown all the same."""
-        if self._interval < 1:
-            raise Unavailable("--collector.faults.interval has to be 1 or more")
+        for name in ("interval", "ipmi-interval"):
+            if self._node.settings[name] < 1:
+                raise Unavailable(f"--collector.faults.{name} has to be 1 or more")
+        if set(self._node.settings["ipmi-host"]) & set(", "):
+            raise Unavailable("--collector.faults.ipmi-host names one controller: this node's own")
         try:
             self._reader.start()
             self._reading = True
         except Unavailable as error:
             self._refusal = f"{error.reason}; {error.remedy}"
             log.warning("faults in the kernel log are not seen: %s", self._refusal)
-        if self._smart:
-            self._smart.start()
+        for asked in self._asked:
+            asked.start()
         self._thread.start()
 
     def collect(self) -> Iterator[Sample]:
@@ -115,8 +134,8 @@ class Faults:
 
     def close(self) -> None:
         self._closing.set()
-        if self._smart:
-            self._smart.close()
+        for asked in self._asked:
+            asked.close()
         if self._reading:
             self._reader.close()
         if self._thread.ident is not None:
@@ -137,6 +156,8 @@ class Faults:
         for name, read in self._sources.items():
             try:
                 found[name] = list(read())
+            except BlockingIOError:
+                continue  # not asked yet: nothing is known of it
             except OSError as error:
                 absent[name] = f"faults of {name} are not seen: {error.filename or ''} {error.strerror}"
         self._rises.see((it for samples in found.values() for it in samples), time.time())

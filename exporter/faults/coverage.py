@@ -88,13 +88,15 @@ COVERAGE: Mapping[str, Coverage] = {
     ),
     rows.POWER: Coverage(
         ("GpuNeedsService", "GpuPowerBrake", "ChassisFault", "FaultReported", "NodeRebooted"),
-        "NVML: power brake; hwmon alarms of power supplies where the machine has such sensors",
+        "NVML: power brake; hwmon alarms of power supplies where the machine has such sensors; those of the management "
+        "controller with --collector.faults.ipmi",
         "the loss of the whole machine's power is seen from outside only: AccelExporterDown, and a new boot after it",
     ),
     rows.CHASSIS: Coverage(
         ("ChassisFault", "PcieLinkDegraded", "FaultReported"),
-        "hwmon alarms of temperatures, fans and voltages",
-        "sensors that only the management controller reads (IPMI, Redfish): a script that does reports them (below)",
+        "hwmon alarms of temperatures, fans and voltages; those of the management controller with "
+        "--collector.faults.ipmi",
+        "what came and went between two looks; sensors that only Redfish tells: a script reports them (below)",
     ),
     rows.EXPANSION: Coverage(
         ("PcieFault", "PcieLinkDegraded", "GpuPcieLinkDegraded", "GpuPcieReplaysFrequent"),
@@ -152,7 +154,7 @@ ELSEWHERE = (
         "power outage",
         (rows.POWER,),
         ("AccelExporterDown", "NodeRebooted", "GpuPowerBrake", "ChassisFault", "FaultReported"),
-        "a node without power says nothing: that it was power is known afterwards, from the management controller",
+        "a node without power says nothing: that it was power, the management controller's log tells later",
     ),
     Cause(
         "mis-operation",

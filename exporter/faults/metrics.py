@@ -69,6 +69,13 @@ ALARM = Metric(
     Kind.GAUGE,
     labels=("chip", "sensor"),
 )
+IPMI = Metric(
+    "node.ipmi.sensor.state",
+    "What the management controller says of a sensor of the machine: 0 nominal, 1 warning, 2 critical, as FreeIPMI "
+    "judges its reading. Sensors that do not answer are left out; category is the row that its faults are of.",
+    Kind.GAUGE,
+    labels=("sensor", "type", "category"),
+)
 NVME_LIVE = Metric(
     "node.nvme.live",
     "1 while the NVMe controller is live, 0 in any other state.",

@@ -52,10 +52,8 @@ FaultReported; node_fault_total does not count it. Only root should be able to w
   if [ "$said" = NONE ]; then rm -f "$file"; elif [ ! -e "$file" ]; then date +%s >"$file"; fi
   ```
 
-- **Sensors of the management controller (IPMI, Redfish).** Who may write to /dev/ipmi0 may also switch the machine off,
-  and a round over its sensors takes seconds, in which the kernel's driver may poll the controller on a CPU that a job
-  uses. So the exporter does not open it. What the kernel reads by itself (hwmon) is seen; for the rest run
-  `ipmi-sensors` or `ipmitool` every few minutes and report what is out of its limits, or use an exporter for IPMI.
+- **Sensors that Redfish tells.** By IPMI the exporter asks the management controller itself ([ipmi.md](ipmi.md)). What
+  only Redfish has is behind a password in the management network: whoever asks there reports what is out of its limits.
 - **Tests that fail.** `silent_data_corruption.NAME`, when a test of a GPU found wrong numbers.
 
 Errors of memory are read from the counters of EDAC and not from the tracepoint ras:mc_event: the kernel does both in

@@ -17,8 +17,8 @@ from exporter.nvml import metrics as gpu
 class Rise:
     """A value that only rises when something is wrong; `component` names the labels that say what failed.
 
-    `only` are labels that the sample has to have. A state is bad above 0, one with a `least` below that. One that may
-    be bad for ever where nothing is used (`unused`) is a fault only after it was good. `alert` looks at the metric
+    `only` are labels that the sample has to have. A state is bad above `most`, one with a `least` below that. One that
+    may be bad for ever where nothing is used (`unused`) is a fault only after it was good. `alert` looks at the metric
     itself; without it one looks at node_fault_last_timestamp_seconds.
     """
 
@@ -29,6 +29,7 @@ class Rise:
     metric: Metric
     component: tuple[str, ...]
     only: tuple[tuple[str, str], ...] = ()
+    most: int = 0
     least: int | None = None
     unused: bool = False
     alert: str = ""
@@ -72,6 +73,26 @@ RISES: tuple[Rise, ...] = (
         "see the sensor's name; check fans, air flow and power supplies",
         metrics.ALARM,
         ("chip", "sensor"),
+    ),
+    *(
+        Rise(
+            f"ipmi_{name}",
+            category,
+            f"the management controller says that a sensor of {what} is critical",
+            action,
+            metrics.IPMI,
+            ("sensor",),
+            (("category", category),),
+            most=1,
+        )
+        for name, category, what, action in (
+            ("chassis", rows.CHASSIS, "temperature, fans, voltage or the board", "check fans, air flow and the board"),
+            ("power_supply", rows.POWER, "a power supply", "check its cable and feed; replace it"),
+            ("slot", rows.EXPANSION, "a slot, a card or the bus", "reseat the card, or replace riser or card"),
+            ("processor", rows.CPU, "a CPU", "read the controller's event log; replace the CPU when it comes back"),
+            ("memory", rows.MEMORY, "a memory module", "read the controller's event log; replace the module"),
+            ("drive", rows.SSD, "a drive bay", "replace the drive"),
+        )
     ),
     Rise(
         "nvme_not_live",
@@ -203,7 +224,7 @@ class Rises:
     def _compare(self, rise: Rise, sample: Sample, now: float) -> None:
         assert isinstance(sample.value, int | float)
         component = " ".join(part for name in rise.component if (part := sample.labels.get(name, ""))) or "unknown"
-        value = sample.value if rise.least is None else int(sample.value < rise.least)
+        value = max(0, sample.value - rise.most) if rise.least is None else int(sample.value < rise.least)
         before = self._last.get((rise.name, component))
         self._last[rise.name, component] = value
         fault = Fault(rise.category, component, rise.name, now)

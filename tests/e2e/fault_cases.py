@@ -11,6 +11,7 @@ import pynvml
 
 from exporter.faults import categories as rows
 from tests.e2e.fault_machine import GPU, NIC, PCI, Machine
+from tests.ipmi.controller import BAY, CPU, DIMM, FAN, INLET, SLOT, SUPPLIES, Sensor
 from tests.unit.infiniband.trees import write
 
 _DAY = 86_400
@@ -79,6 +80,12 @@ def _schedule(machine: Machine) -> None:
 
 def _forget_the_test(machine: Machine) -> None:
     os.utime(machine.stamp, (time.time() - 8 * _DAY,) * 2)
+
+
+def _controller(category: str, sensor: Sensor, name: str, alert: str) -> Case:
+    return Case(
+        category, "management controller", lambda machine: machine.controller.fails(sensor), alert, {"component": name}
+    )
 
 
 _DIMM = "devices/system/edac/mc/mc0/dimm0"
@@ -269,6 +276,20 @@ CASES = (
         lambda machine: (machine.reports / "power_supply.PSU1").touch(),
         "FaultReported",
         {"component": "PSU1"},
+    ),
+    _controller(rows.POWER, SUPPLIES[1], "Power Supply 2 Status", "ChassisFault"),
+    _controller(rows.CHASSIS, FAN, "Fan FAN1", "ChassisFault"),
+    _controller(rows.CHASSIS, INLET, "System Board Inlet Temp", "ChassisFault"),
+    _controller(rows.EXPANSION, SLOT, "Add-in Card Riser", "PcieFault"),
+    _controller(rows.CPU, CPU, "Processor CPU0 Status", "CpuFault"),
+    _controller(rows.MEMORY, DIMM, "Memory Device DIMM A1", "SystemMemoryFault"),
+    _controller(rows.SSD, BAY, "Disk Drive Bay Bay 0", "DriveFault"),
+    Case(
+        "",
+        "management controller that is gone",
+        lambda machine: machine.controller.end(),
+        "ManagementControllerSilent",
+        last=True,
     ),
     Case("", "no /dev/kmsg", lambda machine: None, "FaultSourceUnread"),
     Case("", "no /dev/kmsg", lambda machine: None, "GpuKernelLogUnread"),

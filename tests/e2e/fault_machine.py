@@ -12,6 +12,7 @@ from tests.bpf.cuda_node import Script
 from tests.bpf.nccl_node import Rank
 from tests.e2e.test_cli import Exporter
 from tests.e2e.test_xid import Log
+from tests.ipmi.controller import Controller
 from tests.standins.nvml import Scenario
 from tests.unit.infiniband.trees import Tree
 
@@ -63,6 +64,8 @@ class Machine:
         self.stamp, self.shutdown, self.reports = folder / "passed", folder / "scheduled", folder / "reports"
         self.stamp.touch()
         self.reports.mkdir()
+        self.controller = Controller(folder / "controller")
+        stack.callback(self.controller.end)
         self.worker, self.failing = stack.enter_context(Script()), stack.enter_context(Script())
         self.rank = stack.enter_context(Rank())
         self.rank.run("c = init(0, 2, b'table')")
@@ -86,6 +89,10 @@ class Machine:
             f"--collector.faults.diagnostic-stamp={self.stamp}",
             f"--collector.faults.reports={self.reports}",
             *(f"--collector.nvml.{set}-interval=1" for set in ("fast", "processes", "slow")),
+            "--collector.faults.ipmi",
+            "--collector.faults.ipmi-interval=1",
+            f"--collector.faults.ipmi-host={self.controller.host}",
+            f"--collector.faults.ipmi-config={self.controller.config}",
             *arguments,
             **self.gpus.environment(),
         )

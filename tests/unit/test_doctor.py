@@ -16,6 +16,7 @@ from exporter.bpf import privileges
 from exporter.bpf.safety import Survival
 from exporter.checks import Finding, Status
 from exporter.collectors import allocation
+from exporter.faults import ipmi
 from exporter.settings import Settings
 from tests.standins import kubelet
 
@@ -155,6 +156,42 @@ def test_rdma(node: Settings) -> None:
     (node.sysfs / "class/infiniband/mlx5_0").mkdir(parents=True)
 
     assert "RDMA devices: mlx5_0" == answer("rdma", node).says
+
+
+def with_controller(node: Settings, host: str = "") -> Settings:
+    return replace(node, collectors={"faults": {"ipmi": True, "ipmi-host": host}})
+
+
+def test_a_controller_that_is_not_asked(node: Settings) -> None:
+    """Unasked no management controller is; where there is one, that is said with the flag."""
+    assert "knows no management controller" in answer("management controller", node).says
+    write(node.sysfs / "class/ipmi/ipmi0/uevent")
+    finding = answer("management controller", node)
+    assert Status.INFO is finding.status
+    assert "(ipmi0)" in finding.says and "--collector.faults.ipmi" in finding.says
+
+
+def test_a_controller_that_can_be_asked(node: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes FreeIPMI, the kernel's driver and the right to open the device, or a name in the network."""
+    device = tmp_path / "ipmi0"
+    monkeypatch.setattr(ipmi, "DEVICE", device)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    asked = with_controller(node)
+    missing = answer("management controller", asked)
+    assert Status.WARN is missing.status and "freeipmi-tools" in missing.says
+
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/sbin/{name}")
+    assert "ipmi_devintf" in answer("management controller", asked).do
+    write(node.sysfs / "class/ipmi/ipmi0/uevent")
+    assert "may not open" in answer("management controller", asked).says
+    write(device)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "run as root" in answer("management controller", asked).do
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert Status.OK is answer("management controller", asked).status
+
+    remote = answer("management controller", with_controller(node, "10.0.0.9"))
+    assert (Status.OK, True) == (remote.status, "10.0.0.9" in remote.says)
 
 
 def test_processes(node: Settings) -> None:

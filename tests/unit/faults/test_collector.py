@@ -114,6 +114,30 @@ def test_no_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> N
     assert "there is no" in next(collector.problems())
 
 
+def test_management_controller(make: Callable[..., Faults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has answered nothing is known of it; a sensor that is critical then is a fault from before, one that
+    becomes so is a new one."""
+    program, said = tmp_path / "ipmi-sensors", tmp_path / "said"
+    os.mkfifo(said)
+    program.write_text(f"#!/bin/sh\ncat {said}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    collector = make(ipmi=True, **{"ipmi-interval": 1.0})
+    source, state = ("node_fault_source_available", "ipmi"), "node_ipmi_sensor_state"
+    eventually(lambda: ("node_fault_source_available", "hwmon") in values(collector))
+    assert source not in values(collector)
+
+    said.write_text("1,PS1,Power Supply,Critical,0009h\n2,FAN1,Fan,Nominal,0000h\n")
+    eventually(lambda: source in values(collector))
+    said.write_text("1,PS1,Power Supply,Critical,0009h\n2,FAN1,Fan,Critical,0000h\n")
+    eventually(lambda: values(collector).get((state, "FAN1", "Fan", "server_chassis")) == 2)
+    found = values(collector)
+
+    assert (1, 2) == (found[source], found[state, "PS1", "Power Supply", "power_supply"])
+    assert 1 == found["node_fault_replayed", "power_supply", "PS1", "ipmi_power_supply"]
+    assert 1 == found["node_fault_total", "server_chassis", "FAN1", "ipmi_chassis"]
+
+
 def test_active_test(make: Callable[..., Faults], tmp_path: Path) -> None:
     """When the GPUs were last tested is what the stamp says; without a stamp they never were."""
     stamp = tmp_path / "passed"
@@ -155,7 +179,14 @@ def snapshot(state: str, read: dict[str, int]) -> Snapshot:
     return Snapshot("running", gpus=(Gpu(Identity("GPU-1", 0, "H100", "00000000:18:00.0"), state, sets),))
 
 
-def test_interval(make: Callable[..., Faults]) -> None:
+@pytest.mark.parametrize("flag", ["interval", "ipmi-interval"])
+def test_interval(make: Callable[..., Faults], flag: str) -> None:
     """An interval that would keep a core busy is refused."""
-    with pytest.raises(Unavailable, match="has to be 1 or more"):
-        make(interval=0.01)
+    with pytest.raises(Unavailable, match=f"--collector.faults.{flag} has to be 1 or more"):
+        make(**{flag: 0.01})
+
+
+def test_other_controllers(make: Callable[..., Faults]) -> None:
+    """FreeIPMI would ask many; their sensors would be taken for this node's."""
+    with pytest.raises(Unavailable, match="one controller"):
+        make(**{"ipmi-host": "bmc1,bmc2"})

@@ -1,0 +1,96 @@
+"""FreeIPMI asks OpenIPMI's simulator of a management controller over the network: nobody here wrote either."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.faults import categories as rows
+from exporter.faults.ipmi import Ipmi
+from tests.ipmi import controller
+from tests.ipmi.controller import SENSORS, SUPPLIES, Controller
+
+NAMES = {
+    "System Board Inlet Temp": ("Temperature", rows.CHASSIS),
+    "Fan FAN1": ("Fan", rows.CHASSIS),
+    "Processor CPU0 Status": ("Processor", rows.CPU),
+    "Power Supply 1 Status": ("Power Supply", rows.POWER),
+    "Power Supply 2 Status": ("Power Supply", rows.POWER),
+    "Memory Device DIMM A1": ("Memory", rows.MEMORY),
+    "Disk Drive Bay Bay 0": ("Drive Slot", rows.SSD),
+    "Add-in Card Riser": ("Slot/Connector", rows.EXPANSION),
+}
+"""What FreeIPMI calls them. The lid is not asked for."""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Controller]:
+    if lacking := controller.missing():
+        pytest.skip(lacking)
+    made = Controller(tmp_path / "controller")
+    yield made
+    made.end()
+
+
+def states(asked: Ipmi) -> dict[str, object]:
+    asked.look()
+    return {it.labels["sensor"]: it.value for it in asked.samples()}
+
+
+def await_states(asked: Ipmi, wanted: dict[str, int]) -> None:
+    """The simulator takes its commands in its own time."""
+    until = time.monotonic() + 10
+    while (found := states(asked)) != wanted:
+        assert time.monotonic() < until, found
+        time.sleep(0.1)
+
+
+def test_every_sensor(machine: Controller) -> None:
+    """Nominal, then critical, then nominal again: temperatures, fans, supplies, CPUs, memory, bays and slots."""
+    asked = Ipmi(300, machine.host, str(machine.config))
+    assert dict.fromkeys(NAMES, 0) == states(asked)
+    assert NAMES == {it.labels["sensor"]: (it.labels["type"], it.labels["category"]) for it in asked.samples()}
+    for sensor in SENSORS:
+        machine.fails(sensor)
+    await_states(asked, dict.fromkeys(NAMES, 2))
+    for sensor in SENSORS:
+        machine.recovers(sensor)
+    await_states(asked, dict.fromkeys(NAMES, 0))
+
+
+def test_one_of_two_supplies(machine: Controller) -> None:
+    """Two sensors of one name are told apart by what they are of."""
+    asked = Ipmi(300, machine.host, str(machine.config))
+    machine.fails(SUPPLIES[1])
+    await_states(asked, {**dict.fromkeys(NAMES, 0), "Power Supply 2 Status": 2})
+
+
+def test_a_sensor_left_out(machine: Controller) -> None:
+    """One that is always critical is left out by FreeIPMI's own configuration."""
+    number = SENSORS.index(SUPPLIES[1]) + 1
+    with machine.config.open("a") as file:
+        file.write(f"ipmi-sensors-exclude-record-ids {number}\n")
+    found = states(Ipmi(300, machine.host, str(machine.config)))
+    assert NAMES.keys() - {"Power Supply 2 Status"} == found.keys()
+
+
+def test_the_wrong_password(machine: Controller) -> None:
+    """FreeIPMI says so, and so do we."""
+    machine.config.write_text(machine.config.read_text().replace(controller.PASSWORD, "wrong"))
+    asked = Ipmi(300, machine.host, str(machine.config))
+    asked.look()
+    with pytest.raises(OSError, match="password invalid|password verification"):
+        asked.samples()
+
+
+def test_a_controller_that_is_gone(machine: Controller) -> None:
+    """What it said is not shown any more."""
+    asked = Ipmi(300, machine.host, str(machine.config))
+    assert states(asked)
+    machine.end()
+    asked.look()
+    with pytest.raises(OSError, match="timeout"):
+        asked.samples()
