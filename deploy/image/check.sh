@@ -70,6 +70,7 @@ run() {
         setpriv --bounding-set "$bounds" --inh-caps -all "$@"
 }
 run accel-exporter --version
+run ipmi-sensors --version | head -n 1
 if [ -n "${REQUIRE_BPF:-}" ]; then
     run accel-exporter doctor --check
 else

@@ -28,7 +28,7 @@ QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
     "processes": node.processes,
     "nvidia": node.nvidia,
     "kernel log": node.kernel_log,
-    "management controller": node.controller,
+    "ipmi": node.controller,
     "rdma": node.rdma,
     "rdma providers": node.providers,
     "cgroups": site.cgroups,

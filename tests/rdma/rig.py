@@ -135,9 +135,10 @@ def missing() -> str:
 def hosts(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[Host, Host]]:
     """Two machines that reach each other. Raises RigError when they do not come up."""
     port = _free_port()
-    first = _boot("a", "10.77.0.1", f"listen=127.0.0.1:{port}", environment)
+    first = _boot("a", "10.77.0.1", _wire(1, f"listen=127.0.0.1:{port}"), environment)
     try:
-        second = _boot("b", "10.77.0.2", f"connect=127.0.0.1:{port}", environment)
+        _await_listening(first, port)
+        second = _boot("b", "10.77.0.2", _wire(2, f"connect=127.0.0.1:{port}"), environment)
         try:
             for host in (first, second):
                 _await(host)
@@ -150,7 +151,23 @@ def hosts(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[Host, H
         _stop(first)
 
 
-def _boot(name: str, address: str, wire: str, environment: Mapping[str, str]) -> Host:
+@contextmanager
+def machine(name: str, devices: str, environment: Mapping[str, str] = os.environ) -> Iterator[Host]:
+    """One machine without a network, with devices by QEMU's options. Raises RigError if it does not come up."""
+    host = _boot(name, "", devices, environment)
+    try:
+        _await(host)
+        yield host
+    finally:
+        _stop(host)
+
+
+def _wire(number: int, end: str) -> str:
+    device = f"virtio-net-pci,netdev=wire,mac=52:54:00:77:00:0{number}"
+    return f"-netdev socket,id=wire,{end} -device {device}"
+
+
+def _boot(name: str, address: str, devices: str, environment: Mapping[str, str]) -> Host:
     image = kernel()
     if image is None:
         raise RigError("there is no kernel; run make test-rdma, or tests/rdma/kernel.sh")
@@ -158,11 +175,10 @@ def _boot(name: str, address: str, wire: str, environment: Mapping[str, str]) ->
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
-    mac = f"52:54:00:77:00:0{address[-1]}"
     command = [
         PROGRAMS / "vng", "--run", image, "--disable-kvm", "--cpus", "1", "--memory", "2500M", "--name", name,
         "--rwdir", folder,
-        f"--qemu-opts=-netdev socket,id=wire,{wire} -device virtio-net-pci,netdev=wire,mac={mac}",
+        f"--qemu-opts={devices}",
         "--exec", f"exec bash {REPOSITORY}/tests/rdma/guest.sh {folder} {address}",
     ]  # fmt: skip
     with (folder / "console").open("wb") as console:
@@ -174,10 +190,7 @@ def _boot(name: str, address: str, wire: str, environment: Mapping[str, str]) ->
             start_new_session=True,
             env={**environment, "PATH": f"{PROGRAMS}:{environment['PATH']}"},
         )
-    host = Host(name, address, folder, process)
-    if name == "a":
-        _await_listening(host, int(wire.rpartition(":")[2]))
-    return host
+    return Host(name, address, folder, process)
 
 
 def _await(host: Host) -> None:
@@ -188,7 +201,7 @@ def _await(host: Host) -> None:
             raise RigError(f"{host.name} is not ready after {BOOT_SECONDS:.0f} s:\n{_text(host.folder / 'console')}")
         time.sleep(0.2)
     if _text(host.folder / "ready").strip() != "0":
-        raise RigError(f"{host.name} has no soft-RoCE device:\n{_text(host.folder / 'setup')}")
+        raise RigError(f"{host.name} is not set up:\n{_text(host.folder / 'setup')}")
 
 
 def _await_listening(host: Host, port: int) -> None:

@@ -164,9 +164,9 @@ def with_controller(node: Settings, host: str = "") -> Settings:
 
 def test_a_controller_that_is_not_asked(node: Settings) -> None:
     """Unasked no management controller is; where there is one, that is said with the flag."""
-    assert "knows no management controller" in answer("management controller", node).says
+    assert "knows no management controller" in answer("ipmi", node).says
     write(node.sysfs / "class/ipmi/ipmi0/uevent")
-    finding = answer("management controller", node)
+    finding = answer("ipmi", node)
     assert Status.INFO is finding.status
     assert "(ipmi0)" in finding.says and "--collector.faults.ipmi" in finding.says
 
@@ -177,20 +177,20 @@ def test_a_controller_that_can_be_asked(node: Settings, tmp_path: Path, monkeypa
     monkeypatch.setattr(ipmi, "DEVICE", device)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     asked = with_controller(node)
-    missing = answer("management controller", asked)
+    missing = answer("ipmi", asked)
     assert Status.WARN is missing.status and "freeipmi-tools" in missing.says
 
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/sbin/{name}")
-    assert "ipmi_devintf" in answer("management controller", asked).do
+    assert "ipmi_devintf" in answer("ipmi", asked).do
     write(node.sysfs / "class/ipmi/ipmi0/uevent")
-    assert "may not open" in answer("management controller", asked).says
+    assert "may not open" in answer("ipmi", asked).says
     write(device)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert "run as root" in answer("management controller", asked).do
+    assert "run as root" in answer("ipmi", asked).do
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert Status.OK is answer("management controller", asked).status
+    assert Status.OK is answer("ipmi", asked).status
 
-    remote = answer("management controller", with_controller(node, "10.0.0.9"))
+    remote = answer("ipmi", with_controller(node, "10.0.0.9"))
     assert (Status.OK, True) == (remote.status, "10.0.0.9" in remote.says)
 
 
