@@ -128,10 +128,10 @@ class Ipmi:
         try:
             self._cache = self._cache or tempfile.mkdtemp(prefix="accel-exporter-")
             found = list(samples(self._ask(command(self._host, self._config, self._cache))))
-            self._refusal = None if found else OSError(errno.ENODATA, "told of no sensor", PROGRAM)
+            refusal = None if found else OSError(errno.ENODATA, "told of no sensor", PROGRAM)
         except OSError as error:
-            found, self._refusal = [], error
-        self._found, self._read_at = found, time.monotonic()
+            found, refusal = [], error
+        self._found, self._read_at, self._refusal = found, time.monotonic(), refusal
 
     def _ask(self, words: list[str]) -> list[str]:
         """What the program prints. Raises OSError with its own words when it fails."""
