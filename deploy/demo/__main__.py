@@ -34,6 +34,7 @@ RANKS, LATE_RANK, LATE_SECONDS = 4, 2, 0.035
 QUICK = tuple(
     f"--collector.nvml.{set}-interval={seconds}" for set, seconds in (("fast", 1), ("processes", 1), ("slow", 5))
 )
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HIDE_CURSOR, SHOW_CURSOR, CLEAR_LINE, CURSOR_UP = "\x1b[?25l", "\x1b[?25h", "\x1b[2K", "\x1b[%dA"
 
 
@@ -43,7 +44,7 @@ class DemoError(Exception):
 
 def main() -> int:
     arguments = _arguments()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in ENDS:  # SIGINT too: scripts start background commands with it ignored, and Python leaves that so
         signal.signal(number, _interrupt)
     with contextlib.suppress(KeyboardInterrupt):
         try:
@@ -131,8 +132,7 @@ class Demo:
 
     def __exit__(self, *exception: object) -> None:
         # An impatient second Ctrl-C must not leave a process behind.
-        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        handlers = [signal.signal(number, signal.SIG_IGN) for number in ends]
+        handlers = [signal.signal(number, signal.SIG_IGN) for number in ENDS]
         for child in reversed(self._children.values()):
             child.terminate()
             if child.stdin:
@@ -142,7 +142,7 @@ class Demo:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-        for number, handler in zip(ends, handlers, strict=True):
+        for number, handler in zip(ENDS, handlers, strict=True):
             signal.signal(number, handler)
 
     def start(self, what: str, command: list[str], **environment: str) -> int:

@@ -29,8 +29,11 @@ def _nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     mark = str(uuid.uuid4())
     monkeypatch.setenv("DEMO_TEST", mark)
     yield
-    left = [process.cmdline() for process in psutil.process_iter() if _marked(process, mark)]
-    assert [] == left
+    left = [process for process in psutil.process_iter() if _marked(process, mark)]
+    commands = [process.cmdline() for process in left]
+    for process in left:
+        process.kill()  # other tests would see its jobs
+    assert [] == commands
 
 
 def _marked(process: psutil.Process, mark: str) -> bool:
@@ -94,16 +97,16 @@ def test_the_late_rank(standins: None) -> None:
 def test_ctrl_c_on_a_terminal_ends_it_cleanly(standins: None) -> None:
     """It draws in place, the key x makes an Xid; Ctrl-C ends all with status 0, no traceback, the cursor restored."""
     master, slave = pty.openpty()
-    with subprocess.Popen(
+    running = subprocess.Popen(
         COMMAND, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_controlling
-    ) as running:
-        os.close(slave)
-        screen = _read_until(master, lambda text: text.count("launches/s") >= 3, seconds=60)
-        os.write(master, b"x")
-        screen += _read_until(master, lambda text: "94 on GPU 0" in text, seconds=20)
-        os.write(master, b"\x03")
-        screen += _read_until(master, lambda text: False, seconds=20)
-        assert 0 == running.wait(timeout=20)
+    )
+    os.close(slave)
+    screen = _read_until(master, lambda text: text.count("launches/s") >= 3, seconds=60)
+    os.write(master, b"x")
+    screen += _read_until(master, lambda text: "94 on GPU 0" in text, seconds=20)
+    os.write(master, b"\x03")
+    screen += _read_until(master, lambda text: False, seconds=20)
+    assert 0 == running.wait(timeout=20), screen[-3000:]
     os.close(master)
     assert demo.HIDE_CURSOR in screen and screen.rindex(demo.SHOW_CURSOR) > screen.rindex("launches/s")
     assert "94 on GPU 0: " in screen
@@ -111,7 +114,11 @@ def test_ctrl_c_on_a_terminal_ends_it_cleanly(standins: None) -> None:
 
 
 def _controlling() -> None:
-    """Make standard input the terminal of the new session, so that a Ctrl-C typed there becomes a signal."""
+    """Make standard input the terminal of the new session, so that a Ctrl-C typed there becomes a signal.
+
+    It is ignored at first, as in what a script runs in the background.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.close(os.open(os.ttyname(0), os.O_RDWR))
 
 
