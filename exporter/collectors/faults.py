@@ -11,6 +11,7 @@ from pathlib import Path
 
 from exporter.bpf import events, status
 from exporter.faults import machine, metrics, pci, sensors
+from exporter.faults.asked import Asked
 from exporter.faults.ipmi import Ipmi
 from exporter.faults.kernel_log import WORDS, KernelLog
 from exporter.faults.rises import Rises
@@ -81,7 +82,7 @@ class Faults:
             self._sources["reports"] = partial(machine.reports, Path(settings["reports"]))
         if settings["diagnostic-stamp"]:
             self._sources["diagnostic"] = partial(machine.active_test, Path(settings["diagnostic-stamp"]))
-        self._asked: list[Smart | Ipmi] = []
+        self._asked: list[Asked] = []
         if settings["nvme-smart"]:
             self._asked.append(smart := Smart(node.sys))
             self._sources["nvme_smart"] = smart.samples

@@ -7,12 +7,10 @@ look for the controller in I/O memory. What reading is critical, FreeIPMI says (
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +19,7 @@ from types import MappingProxyType
 from exporter.child import ChildProcess
 from exporter.faults import categories as rows
 from exporter.faults import metrics
+from exporter.faults.asked import Asked
 from exporter.model import Sample
 
 PROGRAM = "ipmi-sensors"
@@ -55,8 +54,6 @@ TYPES: Mapping[str, str] = MappingProxyType(
 
 What does not stop a job is left out: opened lids, buttons, full event logs.
 """
-
-log = logging.getLogger(__name__)
 
 
 def command(host: str, config: str, cache: str) -> list[str]:
@@ -95,43 +92,27 @@ def samples(lines: Iterable[str]) -> Iterator[Sample]:
             yield metrics.IPMI.sample(_STATES[told[1]], labels)
 
 
-class Ipmi:
-    """Asks the controller every `interval` seconds. One that does not answer is given up, and makes no scrape wait."""
+class Ipmi(Asked):
+    """The controller, asked every `interval` seconds."""
 
     def __init__(self, interval: float, host: str = "", config: str = "") -> None:
-        self._interval, self._host, self._config, self._cache = interval, host, config, ""
-        self._found: list[Sample] = []
-        self._read_at = time.monotonic()
-        self._refusal: OSError | None = OSError(errno.EAGAIN, "has not been asked yet", PROGRAM)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ipmi", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        super().__init__("ipmi", interval, 2 * interval + ROUND_SECONDS)
+        self._host, self._config, self._cache = host, config, ""
 
     def close(self) -> None:
         """Ends the question that is under way; the controller is not waited for."""
-        self._closing.set()
+        super().close()
         if self._thread.ident is not None:
             self._thread.join(2)
+        if self._cache:
+            shutil.rmtree(self._cache, ignore_errors=True)
 
-    def samples(self) -> list[Sample]:
-        """The newest answers. Raises OSError when the controller could not be asked, or the last answer is old."""
-        if self._refusal is not None:
-            raise self._refusal
-        if time.monotonic() - self._read_at > 2 * self._interval + ROUND_SECONDS:
-            raise TimeoutError(errno.ETIMEDOUT, "does not end", PROGRAM)
-        return self._found
-
-    def look(self) -> None:
-        """Asks once."""
-        try:
-            self._cache = self._cache or tempfile.mkdtemp(prefix="accel-exporter-")
-            found = list(samples(self._ask(command(self._host, self._config, self._cache))))
-            refusal = None if found else OSError(errno.ENODATA, "told of no sensor", PROGRAM)
-        except OSError as error:
-            found, refusal = [], error
-        self._found, self._read_at, self._refusal = found, time.monotonic(), refusal
+    def ask(self) -> list[Sample]:
+        """What it says of its sensors. Raises OSError with FreeIPMI's own words, or if that is not installed."""
+        self._cache = self._cache or tempfile.mkdtemp(prefix="accel-exporter-")
+        if found := list(samples(self._ask(command(self._host, self._config, self._cache)))):
+            return found
+        raise OSError(errno.ENODATA, "told of no sensor", PROGRAM)
 
     def _ask(self, words: list[str]) -> list[str]:
         """What the program prints. Raises OSError with its own words when it fails."""
@@ -161,13 +142,3 @@ class Ipmi:
                 return lines
             lines += (line.decode("utf-8", "replace").strip() for line in received)
         raise OSError(errno.EPROTO, f"printed more than {_MOST_LINES} lines", PROGRAM)
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self.look()
-            except Exception:
-                log.exception("asking the management controller failed; it is tried again")
-            self._closing.wait(self._interval)
-        if self._cache:
-            shutil.rmtree(self._cache, ignore_errors=True)

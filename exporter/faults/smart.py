@@ -8,16 +8,14 @@ from __future__ import annotations
 import array
 import errno
 import fcntl
-import logging
 import os
 import re
 import struct
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from exporter.faults import metrics
+from exporter.faults.asked import Asked
 from exporter.model import Sample
 
 SECONDS = 60.0
@@ -30,8 +28,6 @@ _COMMAND = struct.Struct("=BBHIIIQQ10I")
 _GET_LOG_PAGE, _SMART, _ALL_NAMESPACES = 0x02, 0x02, 0xFFFFFFFF
 _LENGTH, _TIMEOUT_MS = 512, 5000
 _DRIVE = re.compile(r"nvme[0-9]{1,4}", re.ASCII)
-
-log = logging.getLogger(__name__)
 
 
 def ask(path: Path) -> bytes:
@@ -63,34 +59,15 @@ def samples(device: str, page: bytes) -> Iterator[Sample]:
     yield metrics.NVME_MEDIA.sample(int.from_bytes(page[160:176], "little"), labels)
 
 
-class Smart:
-    """Asks every drive once a minute. A drive that never answers makes what is known too old, and no scrape wait."""
+class Smart(Asked):
+    """Every drive, asked once a minute."""
 
     def __init__(self, sys: Path, dev: Path = Path("/dev")) -> None:
+        super().__init__("nvme", SECONDS, MOST_AGE)
         self._sys, self._dev = sys, dev
-        self._found: list[Sample] = []
-        self._read_at = time.monotonic()
-        self._refusal: OSError | None = OSError(errno.EAGAIN, "not asked yet", str(dev))
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="nvme", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Does not wait for a drive."""
-        self._closing.set()
-
-    def samples(self) -> list[Sample]:
-        """The newest answers. Raises OSError when the drives may not be asked, or have not answered for minutes."""
-        if self._refusal is not None:
-            raise self._refusal
-        if time.monotonic() - self._read_at > MOST_AGE:
-            raise TimeoutError(errno.ETIMEDOUT, "a drive does not answer", str(self._dev))
-        return self._found
-
-    def look(self) -> None:
-        """Asks all drives; those that do not answer are left out."""
+    def ask(self) -> list[Sample]:
+        """What the drives say; those that do not answer are left out. Raises OSError when none does."""
         found: list[Sample] = []
         refusal = OSError(errno.ENOENT, "no drive", str(self._sys / "class/nvme"))
         for device in self._drives():
@@ -98,8 +75,9 @@ class Smart:
                 found += samples(device, ask(self._dev / device))
             except OSError as error:
                 refusal = OSError(error.errno, error.strerror, str(self._dev / device))
-        self._found, self._read_at = found, time.monotonic()
-        self._refusal = None if found else refusal
+        if found:
+            return found
+        raise refusal
 
     def _drives(self) -> list[str]:
         try:
@@ -107,11 +85,3 @@ class Smart:
         except OSError:
             return []
         return [name for name in names if _DRIVE.fullmatch(name)][:MOST_DRIVES]
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self.look()
-            except Exception:
-                log.exception("asking NVMe drives failed; it is tried again")
-            self._closing.wait(SECONDS)
