@@ -47,7 +47,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     if missing := rig.missing() or controller.missing():
         if os.environ.get("REQUIRE_RDMA") == "1":
             pytest.fail(f"REQUIRE_RDMA=1, but {missing}")
-        pytest.skip(f"{missing}; make test-rdma gets it")
+        pytest.skip(f"{missing}; make test-ipmi gets it")
     made = Controller(Path(tmp_path_factory.mktemp("controller")))
     # QEMU 7.2 crashes on a controller that is there before the interface: `reconnect` connects later.
     devices = f"-chardev socket,id=line,host=127.0.0.1,port={made.serial},reconnect=1"
@@ -103,7 +103,7 @@ def test_somebody_else(machine: Machine) -> None:
 
 
 def test_a_controller_that_is_gone(machine: Machine) -> None:
-    """Nothing is said of its sensors any more, and scrapes are as quick as before."""
+    """Nothing is said of its sensors any more."""
     machine.await_(lambda page: bool(state(page, "Fan FAN1")))
     machine.controller.end()
     page = machine.await_(lambda page: 'node_fault_source_available{source="ipmi"} 0' in page)
