@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev objects standins demo run clean docs site dashboard-images bench image image-check manifests
-.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-ipmi fault-table
+.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-drivers fault-table
 
 PYTHON ?= python3
 export PYTHON
@@ -52,7 +52,7 @@ check-rules: .venv/.dev
 	$(if $(RULE_TESTS),promtool test rules $(RULE_TESTS))
 
 test: setup-dev ## every test that needs no GPU; says what was skipped and why
-	$(PYTEST) tests/unit tests/bpf tests/e2e tests/ipmi/test_network.py
+	$(PYTEST) tests/unit tests/bpf tests/e2e tests/drivers/test_ipmi_network.py
 test-unit: setup-dev
 	$(PYTEST) tests/unit
 test-bpf: setup-dev ## probes against stand-in libraries (root, BPF)
@@ -68,9 +68,9 @@ fault-table: setup-dev ## every cause of a stopped job, injected: does its alert
 test-rdma: setup-dev .venv/.rdma ## RDMA for real: two virtual machines with Debian's kernel and soft-RoCE (minutes)
 	@tests/rdma/kernel.sh
 	REQUIRE_RDMA=1 $(PYTEST) tests/rdma
-test-ipmi: setup-dev .venv/.rdma ## a management controller for real: OpenIPMI's simulator and, in a virtual machine, Linux' driver
+test-drivers: setup-dev .venv/.rdma ## IPMI and NVMe through Linux' own drivers, in a virtual machine (minutes)
 	@tests/rdma/kernel.sh
-	REQUIRE_RDMA=1 $(PYTEST) tests/ipmi
+	REQUIRE_RDMA=1 $(PYTEST) tests/drivers
 test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communicators (3 GB of downloads)
 	NCCL_WHEELS=all $(PYTEST) tests/unit/nccl
 

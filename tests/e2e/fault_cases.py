@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pynvml
 
 from exporter.faults import categories as rows
+from tests.drivers.controller import BAY, CPU, DIMM, FAN, INLET, SLOT, SUPPLIES, Sensor
 from tests.e2e.fault_machine import GPU, NIC, PCI, Machine
-from tests.ipmi.controller import BAY, CPU, DIMM, FAN, INLET, SLOT, SUPPLIES, Sensor
 from tests.unit.infiniband.trees import write
 
 _DAY = 86_400

@@ -10,9 +10,9 @@ import pynvml
 
 from tests.bpf.cuda_node import Script
 from tests.bpf.nccl_node import Rank
+from tests.drivers.controller import Controller
 from tests.e2e.test_cli import Exporter
 from tests.e2e.test_xid import Log
-from tests.ipmi.controller import Controller
 from tests.standins.nvml import Scenario
 from tests.unit.infiniband.trees import Tree
 

@@ -1,4 +1,4 @@
-"""Asking the management controller, with programs of ours in place of ipmi-sensors; tests/ipmi/ has the real one."""
+"""Asking the management controller, with programs of ours in place of ipmi-sensors; tests/drivers/ has the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Linux' own driver asks the simulator, in a virtual machine whose KCS interface QEMU leads there."""
+"""What Linux' own drivers tell of simulated hardware, in a virtual machine: a management controller and a drive.
+
+The machine's KCS interface leads to OpenIPMI's simulator; the NVMe drive is QEMU's.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.ipmi import controller
-from tests.ipmi.controller import FAN, SUPPLIES, Controller
+from tests.drivers import controller
+from tests.drivers.controller import FAN, SUPPLIES, Controller
 from tests.rdma import rig
 from tests.rdma.rig import REPOSITORY, Host
 
 ADDRESS = "127.0.0.1:19445"
-FLAGS = "--collector.disable-defaults --collector.faults --collector.faults.ipmi --collector.faults.ipmi-interval=1"
+FLAGS = " ".join(
+    (
+        *("--collector.disable-defaults", "--collector.faults", "--collector.faults.interval=1"),
+        *("--collector.faults.ipmi", "--collector.faults.ipmi-interval=1", "--collector.faults.nvme-smart"),
+    )
+)
+RELIABILITY_DEGRADED = 4
 SECONDS = 240.0
 """A round takes some twenty under emulation."""
 
@@ -25,7 +34,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @dataclass(frozen=True)
 class Machine:
-    """A virtual machine with an exporter in it, and its management controller."""
+    """A virtual machine with an exporter in it, a drive that warns, and its management controller."""
 
     host: Host
     controller: Controller
@@ -47,14 +56,17 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     if missing := rig.missing() or controller.missing():
         if os.environ.get("REQUIRE_RDMA") == "1":
             pytest.fail(f"REQUIRE_RDMA=1, but {missing}")
-        pytest.skip(f"{missing}; make test-ipmi gets it")
+        pytest.skip(f"{missing}; make test-drivers gets it")
     made = Controller(Path(tmp_path_factory.mktemp("controller")))
     # QEMU 7.2 crashes on a controller that is there before the interface: `reconnect` connects later.
     devices = f"-chardev socket,id=line,host=127.0.0.1,port={made.serial},reconnect=1"
     devices += " -device ipmi-bmc-extern,id=bmc,chardev=line -device isa-ipmi-kcs,bmc=bmc"
+    devices += " -drive if=none,id=disk,driver=null-co,size=16M"
+    devices += f" -device nvme,drive=disk,serial=drive,smart_critical_warning={RELIABILITY_DEGRADED}"
     try:
         with rig.machine("c", devices) as host:
-            host.run("modprobe -a ipmi_devintf ipmi_si; until [ -c /dev/ipmi0 ]; do sleep 0.5; done", 120)
+            host.run("modprobe -a ipmi_devintf ipmi_si nvme; until [ -c /dev/nvme0 ]; do sleep 0.5; done", 120)
+            host.run("until [ -c /dev/ipmi0 ]; do sleep 0.5; done", 120)
             host.begin(f"{REPOSITORY}/.venv/bin/accel-exporter --web.listen-address={ADDRESS} {FLAGS}")
             host.run(f"until curl --silent --fail http://{ADDRESS}/-/ready; do sleep 1; done", SECONDS)
             yield Machine(host, made)
@@ -91,6 +103,18 @@ def test_a_fault(machine: Machine) -> None:
     assert 2 == len(counted) and all(line.endswith(" 1") for line in counted), counted
     machine.controller.recovers(SUPPLIES[1])
     machine.await_(lambda page: "0" == state(page, "Power Supply 2 Status"))
+
+
+def test_a_drive(machine: Machine) -> None:
+    """The drive's SMART log, asked for with the kernel's ioctl: its warning is a fault from before the exporter."""
+    page = machine.await_(lambda page: "node_nvme_critical_warning{" in page)
+    values = {name: value for name, _, value in (line.rpartition(" ") for line in page.splitlines())}
+    assert RELIABILITY_DEGRADED == float(values['node_nvme_critical_warning{device="nvme0"}'])
+    assert 0 == float(values['node_nvme_used_ratio{device="nvme0"}'])
+    assert 1 == float(values['node_nvme_live{device="nvme0",state="live"}'])
+    assert 1 == float(values['node_fault_source_available{source="nvme_smart"}'])
+    [replayed] = [it for it in values if it.startswith("node_fault_replayed{") and "nvme_critical_warning" in it]
+    assert 'component="nvme0"' in replayed and "1" == values[replayed]
 
 
 def test_somebody_else(machine: Machine) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from exporter.faults import categories as rows
 from exporter.faults.ipmi import Ipmi
-from tests.ipmi import controller
-from tests.ipmi.controller import SENSORS, SUPPLIES, Controller
+from tests.drivers import controller
+from tests.drivers.controller import SENSORS, SUPPLIES, Controller
 
 NAMES = {
     "System Board Inlet Temp": ("Temperature", rows.CHASSIS),
