@@ -74,7 +74,8 @@ class Table:
         each = [self._value(copy) for copy in copies]
         if self._value_fields is None:
             return sum(each)
-        return [sum(parts) if not isinstance(parts[0], (str, type(None))) else parts[0] for parts in zip(*each)]  # noqa: B905
+        columns = zip(*each, strict=True)
+        return [sum(parts) if not isinstance(parts[0], (str, type(None))) else parts[0] for parts in columns]
 
 
 def _any(shown: Any) -> bool:

@@ -277,7 +277,7 @@ class Worker:
             table.delete(due.__contains__, field)
 
     def _alive(self, pid: int) -> bool:
-        return os.path.exists(f"{self._order.proc}/{pid}")  # noqa: PTH110
+        return os.path.exists(f"{self._order.proc}/{pid}")  # noqa: PTH110  # of every pid, at every reading
 
     def _tell(self, message: Started | Rows | Read | Records) -> None:
         line = encode(message)

@@ -528,7 +528,7 @@ def test_hostile_names(
 ) -> None:
     """Bytes that are no UTF-8, quotes and a false mark of deletion in a name do no harm."""
     name = os.fsencode(library.parent) + b'/lib\xff"\t (deleted)'
-    os.rename(library, name)  # noqa: PTH104
+    os.rename(library, name)  # noqa: PTH104  # a name in bytes
     job = start_job()
     start_targets()
     job._process.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
