@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,22 +51,50 @@ class Clock:
 
 @dataclass(frozen=True)
 class Node:
+    """What all collectors share, and the settings of the one that has this. No field has a default: a collector with an
+    object of its own in place of the shared one would see nothing of what others put there, without any error.
+    """
+
     settings: Mapping[str, Any]
     """The collector's own settings, by flag name: "live-allocations" is --collector.cuda.live-allocations."""
     processes: Processes
     targets: Targets
     spans: Callable[[Span], None]
     """Takes a finished span; never blocks or raises. What cannot be kept is counted there."""
-    clock: Clock = field(default_factory=Clock)
-    trial: Trial = field(default_factory=Trial)
-    gpus: Gpus = field(default_factory=Gpus)
-    allocations: Allocations = field(default_factory=Allocations)
-    communicators: Communicators = field(default_factory=Communicators)
-    collectives: Recent = field(default_factory=Recent)
-    faults: Faults = field(default_factory=Faults)
-    posted: Posted = field(default_factory=Posted)
-    proc: Path = Path("/proc")
-    sys: Path = Path("/sys")
+    clock: Clock
+    trial: Trial
+    gpus: Gpus
+    allocations: Allocations
+    communicators: Communicators
+    collectives: Recent
+    faults: Faults
+    posted: Posted
+    proc: Path
+    sys: Path
+
+    @classmethod
+    def new(cls, processes: Processes, targets: Targets, spans: Callable[[Span], None], proc: Path, sys: Path) -> Node:
+        """A node on which nothing was observed yet, without settings: one for all collectors."""
+        return cls(
+            settings={},
+            processes=processes,
+            targets=targets,
+            spans=spans,
+            clock=Clock(),
+            trial=Trial(),
+            gpus=Gpus(),
+            allocations=Allocations(),
+            communicators=Communicators(),
+            collectives=Recent(),
+            faults=Faults(),
+            posted=Posted(),
+            proc=proc,
+            sys=sys,
+        )
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Node:
+        """The same node for a collector with these settings."""
+        return replace(self, settings=settings)
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,13 @@ from typing import Any
 
 from exporter import log
 from exporter.bpf.targets import Targets
-from exporter.bpf.trial import Trial
 from exporter.discover import Found
-from exporter.faults.ledger import Ledger as Faults
 from exporter.model import Collector, Sample, Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
-from exporter.resolve.allocations import Allocations
-from exporter.resolve.communicators import Communicators
 from exporter.resolve.process import ProcessTable
 from exporter.scrape import Scraper
 from exporter.settings import Settings
-from exporter.verbs.posted import Posted
 
 _FOLLOWED = ("log", "collectors")
 logger = logging.getLogger(__name__)
@@ -39,16 +34,16 @@ class Observer:
         self._settings, self._found, self._spans = settings, found, spans
         self._processes = ProcessTable(settings.procfs, settings.logs)
         self.targets = Targets(settings.procfs)
-        self._trial = Trial()
-        self.gpus = Gpus()
-        self._allocations = Allocations()
-        self._communicators = Communicators()
-        self._faults = Faults()
-        self._posted = Posted()
+        self._node = Node.new(self._processes, self.targets, self._finished, settings.procfs, settings.sysfs)
         self.refusal = ""
         """Why no library is searched for; empty when they are."""
-        shared = (lambda: self.targets.collect(), self._trial.collect)
+        shared = (lambda: self.targets.collect(), self._node.trial.collect)
         self.scraper = Scraper(self._make_all(), self._disabled(), (*shared, *own))
+
+    @property
+    def gpus(self) -> Gpus:
+        """What the collector of NVML shows the others."""
+        return self._node.gpus
 
     def start(self) -> None:
         """Starts the collectors, then the search for what they want. What cannot start is said; the rest runs."""
@@ -65,6 +60,7 @@ class Observer:
         if settings.collectors != before.collectors:
             self.close()
             self.targets = Targets(settings.procfs)
+            self._node = replace(self._node, targets=self.targets)
             self.scraper.replace(self._make_all(), self._disabled())
             self._search()
         logger.info("settings reloaded; collectors: %s", ", ".join(settings.collectors) or "none")
@@ -92,23 +88,8 @@ class Observer:
         return [self._make(name, flags) for name, flags in self._settings.collectors.items()]
 
     def _make(self, name: str, flags: Mapping[str, Any]) -> Collector:
-        settings = self._settings
-        node = Node(
-            settings=flags,
-            processes=self._processes,
-            targets=self.targets,
-            spans=self._finished,
-            trial=self._trial,
-            gpus=self.gpus,
-            allocations=self._allocations,
-            communicators=self._communicators,
-            faults=self._faults,
-            posted=self._posted,
-            proc=settings.procfs,
-            sys=settings.sysfs,
-        )
         try:
-            return self._found[name].create(node)
+            return self._found[name].create(self._node.with_settings(flags))
         except Exception as error:
             return _Unmade(name, error)
 

@@ -32,15 +32,9 @@ class _Row:
 def run(settings: Settings, to: TextIO) -> int:
     """The exit code: 0 when all that is here to attach to is attached; 1 when a probe does not work."""
     targets = Targets(settings.procfs)
-    node = Node(
-        {**settings.collectors["custom"], INTERVAL: READ_EVERY},
-        ProcessTable(settings.procfs, settings.logs),
-        targets,
-        lambda span: None,
-        proc=settings.procfs,
-        sys=settings.sysfs,
-    )
-    collector = Custom(node)
+    processes = ProcessTable(settings.procfs, settings.logs)
+    node = Node.new(processes, targets, lambda span: None, settings.procfs, settings.sysfs)
+    collector = Custom(node.with_settings({**settings.collectors["custom"], INTERVAL: READ_EVERY}))
     try:
         collector.start()
         targets.start()

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from exporter.bpf.targets import Targets
 from exporter.collectors.cuda import FLAGS, Cuda
 from exporter.model import Sample, Span
-from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
 from exporter.views.prometheus import name
+from tests.nodes import make_node
 
 STANDINS = Path(__file__).parents[1] / "standins"
 BUILD = STANDINS / "build"
@@ -82,7 +82,7 @@ def observe(gpus: Gpus | None = None, **settings: Any) -> Iterator[Observed]:
     defaults = {flag.name: flag.default for flag in FLAGS}
     chosen = {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
-    cuda = Cuda(Node(defaults | chosen, ProcessTable(), targets, spans.append, gpus=gpus or Gpus()))
+    cuda = Cuda(make_node(defaults | chosen, ProcessTable(), targets, spans.append, gpus=gpus or Gpus()))
     cuda.start()
     try:
         targets.start()

@@ -17,9 +17,9 @@ from exporter.bpf.targets import Targets
 from exporter.collectors import custom
 from exporter.collectors.custom import Custom
 from exporter.model import Sample, Span
-from exporter.node import Node
 from exporter.resolve.process import ProcessTable
 from exporter.views.prometheus import name
+from tests.nodes import make_node
 
 WITHIN = 30.0
 DEFAULTS = {option.name: option.default for option in custom.OPTIONS}
@@ -80,7 +80,7 @@ def observe(folder: Path, headers: str, **settings: Any) -> Iterator[Observed]:
     targets = Targets(grace=0.5)
     chosen = DEFAULTS | {custom.DIR: str(folder), custom.HEADERS: headers, custom.INTERVAL: 0.1} | settings
     statistics = run_time_statistics()
-    collector = Custom(Node(chosen, ProcessTable(), targets, spans.append))
+    collector = Custom(make_node(chosen, ProcessTable(), targets, spans.append))
     collector.start()
     try:
         targets.start()

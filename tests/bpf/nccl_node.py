@@ -14,6 +14,7 @@ from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
 from tests.bpf.cuda_node import BUILD, WITHIN, Observed, Script, build_standins, eventually, started
+from tests.nodes import make_node
 
 __all__ = ["BUILD", "NcclNode", "Rank", "build_standins", "eventually", "observe", "started"]
 
@@ -59,7 +60,7 @@ def observe(gpus: Gpus | None = None, **settings: Any) -> Iterator[NcclNode]:
     defaults = {flag.name: flag.default for flag in FLAGS}
     chosen = {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
-    node = Node(defaults | chosen, ProcessTable(), targets, spans.append, gpus=gpus or Gpus())
+    node = make_node(defaults | chosen, ProcessTable(), targets, spans.append, gpus=gpus or Gpus())
     nccl = Nccl(node)
     nccl.start()
     try:

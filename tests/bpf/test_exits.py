@@ -13,10 +13,10 @@ import pytest
 from exporter.bpf.targets import Targets
 from exporter.collectors.exits import MOST_SERIES, Exits, status_text
 from exporter.faults.ledger import Ledger
-from exporter.node import Node
 from exporter.resolve.process import ProcessTable
 from exporter.views import prometheus
 from tests.bpf.cuda_node import WITHIN, Script, build_standins, eventually
+from tests.nodes import make_node
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -34,7 +34,7 @@ def faults() -> Ledger:
 @pytest.fixture
 def exits(faults: Ledger) -> Iterator[Exits]:
     targets = Targets()
-    made = Exits(Node({}, ProcessTable(), targets, lambda span: None, faults=faults))
+    made = Exits(make_node({}, ProcessTable(), targets, lambda span: None, faults=faults))
     made.start()
     try:
         targets.start()
@@ -140,7 +140,7 @@ def test_series_are_bounded(exits: Exits) -> None:
 def test_nothing_is_left_open(exits: Exits) -> None:
     """Starting and closing again leaves no descriptor."""
     before = len(list(Path("/proc/self/fd").iterdir()))
-    other = Exits(Node({}, ProcessTable(), Targets(), lambda span: None))
+    other = Exits(make_node({}, ProcessTable(), Targets(), lambda span: None))
     other.start()
     other.close()
 

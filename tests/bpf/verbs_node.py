@@ -11,9 +11,9 @@ from typing import Any
 from exporter.bpf.targets import Targets
 from exporter.collectors.verbs import FLAGS, Verbs
 from exporter.model import Span
-from exporter.node import Node
 from exporter.resolve.process import ProcessTable
 from tests.bpf.cuda_node import BUILD, WITHIN, Observed, build_standins, eventually
+from tests.nodes import make_node
 
 __all__ = ["BUILD", "RC", "UD", "Job", "Observed", "attached", "build_standins", "eventually", "observe"]
 
@@ -31,7 +31,7 @@ def observe(**settings: Any) -> Iterator[Observed]:
     defaults = {flag.name: flag.default for flag in FLAGS} | {"poll-window-seconds": 1.0, "poll-interval-seconds": 1.0}
     chosen = {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
-    verbs = Verbs(Node(defaults | chosen, ProcessTable(), targets, spans.append))
+    verbs = Verbs(make_node(defaults | chosen, ProcessTable(), targets, spans.append))
     verbs.start()
     try:
         targets.start()
@@ -47,12 +47,14 @@ def observe(**settings: Any) -> Iterator[Observed]:
 class Job:
     """A process that uses the stand-in provider, a step for each call (tests/standins/verbs_job.c).
 
-    `provider` is None for a program that contains one.
+    `provider` is None for a program that contains one. `nccl` is a library that its step `reduce` calls.
     """
 
-    def __init__(self, program: Path = BUILD / "verbs_job", provider: Path | None = PROVIDER) -> None:
+    def __init__(
+        self, program: Path = BUILD / "verbs_job", provider: Path | None = PROVIDER, nccl: Path | None = None
+    ) -> None:
         self.process = subprocess.Popen(
-            [program, provider] if provider else [program],
+            [program, *filter(None, (provider, nccl))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.collectors import infiniband
-from exporter.node import Node
 from exporter.views import prometheus
+from tests.nodes import make_node
 from tests.unit.infiniband.trees import Tree, write
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -52,7 +52,7 @@ def theirs(program: str, sys: Path) -> str:
 
 def ours(sys: Path) -> str:
     values = {option.name: option.default for option in infiniband.OPTIONS} | {infiniband.COMPATIBLE: True}
-    node = Node(settings=values, processes=None, targets=None, spans=lambda span: None, sys=sys)
+    node = make_node(settings=values, processes=None, targets=None, spans=lambda span: None, sys=sys)
     collector = infiniband.create(node)
     try:
         return prometheus.render(collector.collect()).text.decode()

@@ -28,6 +28,7 @@ static union { /* plain until it is told to be one for the extended calls */
 } completions;
 #define cq completions.cq
 static struct ibv_pd pd;
+static const char *nccl_path; /* of reduce_all */
 
 /* A chain of so many requests of this opcode, each of so many segments of so many bytes; with `every`, only each
  * such one is signaled, and the last. wr_ids count on, or are all 7. */
@@ -338,6 +339,26 @@ static int mislead(int qp, int call, int from)
 	return 0;
 }
 
+/* An all-reduce of this rank, through the NCCL of the second argument; the first call makes the communicator. */
+static int reduce_all(int rank, int ranks)
+{
+	static int (*reduce)(const void *, void *, size_t, int, int, void *, void *);
+	static void *comm;
+	struct id {
+		char internal[128];
+	} id = {"verbs_job"};
+
+	if (!reduce) {
+		void *nccl = dlopen(nccl_path, RTLD_NOW);
+		int (*init)(void **, int, struct id, int) = nccl ? dlsym(nccl, "ncclCommInitRank") : NULL;
+
+		if (!init || init(&comm, ranks, id, rank))
+			return -1;
+		reduce = dlsym(nccl, "ncclAllReduce");
+	}
+	return reduce(NULL, NULL, 1024, 7, 0, comm, NULL);
+}
+
 static int step(const char *line)
 {
 	char what[16];
@@ -393,6 +414,8 @@ static int step(const char *line)
 		return ibv_modify_qp(qps[a[0]], &(struct ibv_qp_attr){0}, 0);
 	if (!strcmp(what, "forge"))
 		return forge(a[0]);
+	if (!strcmp(what, "reduce"))
+		return reduce_all(a[0], a[1]);
 	if (!strcmp(what, "hostile"))
 		return hostile(a[0]);
 	return -1;
@@ -406,6 +429,7 @@ int main(int count, char **arguments)
 
 	if (!provider)
 		return fprintf(stderr, "cannot load the provider: %s\n", dlerror()), 1;
+	nccl_path = count > 2 ? arguments[2] : NULL;
 	opened = (struct ibv_context * (*)(void)) dlsym(provider, "standin_open");
 	complete = (void (*)(unsigned, int))dlsym(provider, "standin_complete");
 	refuse_after = (void (*)(int))dlsym(provider, "standin_refuse_after");

@@ -15,11 +15,11 @@ from exporter.collectors import allocation
 from exporter.collectors.allocation import AllocationCollector, configure
 from exporter.kubernetes import podresources
 from exporter.model import Labels, Unavailable
-from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Gpu
 from exporter.options import SettingsError
 from exporter.resolve.allocations import Allocations
+from tests.nodes import make_node
 from tests.standins import kubelet, pods
 from tests.standins.kubelet import container, listening, pod
 from tests.unit.resolve.gpus import PART, WHOLE, gpu, mig, snapshot
@@ -38,7 +38,7 @@ class Subject:
         if gpus:
             self.gpus.serve(lambda: snapshot(*gpus), lambda _: True)
         changed = {allocation.SOCKET: str(self.socket), allocation.INTERVAL: INTERVAL, **settings}
-        node = Node(
+        node = make_node(
             configure(VALUES | changed) or {},
             None,  # type: ignore[arg-type]
             None,  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from exporter.collectors.cuda import FLAGS, METRICS, create
 from exporter.model import Unavailable
 from exporter.node import Node
 from exporter.views.prometheus import name
+from tests.nodes import make_node
 from tests.unit.cuda.fakes import FakeProcesses
 
 FIXED = {
@@ -34,7 +35,7 @@ def test_the_names_that_are_fixed() -> None:
 def node(**settings: object) -> Node:
     defaults = {flag.name: flag.default for flag in FLAGS}
     chosen = {key.replace("_", "-"): value for key, value in settings.items()}
-    return Node(defaults | chosen, FakeProcesses(), None, lambda _: None)  # type: ignore[arg-type]
+    return make_node(defaults | chosen, FakeProcesses(), None, lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import FAST, PROCESSES, SLOW, Driver, Gpu, Identity, Mig, Process, Readings, Snapshot
 from exporter.resolve.allocations import Allocations
+from tests.nodes import make_node
 
 FAST_VALUES: dict[str, int | float] = {
     "clock_sm_mhz": 1755,
@@ -99,7 +100,7 @@ class Told:
 
     def node(self, **words: Any) -> Node:
         settings = words.pop("settings")
-        return Node(
+        return make_node(
             settings=settings,
             processes=self.processes,
             targets=Mock(),

@@ -12,9 +12,9 @@ import pytest
 
 from exporter.collectors.faults import FLAGS, Faults
 from exporter.model import Unavailable
-from exporter.node import Node
 from exporter.nvml.snapshot import Gpu, Identity, Readings, Snapshot
 from exporter.views import prometheus
+from tests.nodes import make_node
 
 NIC_LINE = "3,{},{},-;mlx5_core 0000:5e:00.0: print_health:427: synd 0x8: unrecoverable hardware error\n"
 
@@ -35,7 +35,7 @@ def make(roots: dict[str, Path]) -> Iterator[Callable[..., Faults]]:
     def start(**settings: Any) -> Faults:
         chosen = {flag.name: flag.default for flag in FLAGS} | {"kmsg": str(roots["kmsg"]), "interval": 1.0}
         chosen |= {"shutdown-file": str(roots["proc"] / "scheduled")} | settings
-        node = Node(chosen, None, None, None, proc=roots["proc"], sys=roots["sys"])  # type: ignore[arg-type]
+        node = make_node(chosen, None, None, None, proc=roots["proc"], sys=roots["sys"])
         made.append(Faults(node))
         made[-1].start()
         return made[-1]

@@ -25,6 +25,7 @@ from exporter.nvml.gpus import Gpus
 from exporter.views import prometheus
 from exporter.xid.decode import Decoder
 from exporter.xid.metrics import XID_LAST
+from tests.nodes import make_node
 
 ALERTS = Path(__file__).parents[3] / "alerts"
 LINK = {"device": "mlx5_0", "port": "1"}
@@ -128,7 +129,7 @@ def test_a_healthy_day() -> None:
 
 def node(tmp_path: Path, flags: tuple[object, ...]) -> Node:
     settings = {flag.name: flag.default for flag in flags} | {"kmsg": str(tmp_path / "kmsg")}  # type: ignore[attr-defined]
-    return Node(settings, None, None, lambda span: None, gpus=Gpus(), proc=tmp_path, sys=tmp_path)  # type: ignore[arg-type]
+    return make_node(settings, None, None, lambda span: None, gpus=Gpus(), proc=tmp_path, sys=tmp_path)
 
 
 def say(tmp_path: Path, texts: list[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from exporter.collectors import infiniband
 from exporter.collectors.infiniband import Infiniband
-from exporter.node import Node
+from tests.nodes import make_node
 from tests.unit.infiniband.trees import Tree
 
 
@@ -32,7 +32,7 @@ class Made:
             values[full] = value
         chosen = infiniband.configure(values)
         assert chosen is not None
-        node = Node(settings=chosen, processes=None, targets=None, spans=lambda span: None, sys=self._sys)
+        node = make_node(settings=chosen, processes=None, targets=None, spans=lambda span: None, sys=self._sys)
         made = infiniband.create(node)
         made.start()
         self._made.append(made)

@@ -17,6 +17,7 @@ from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Event
 from exporter.options import SettingsError
 from exporter.series import FOLDED
+from tests.nodes import make_node
 from tests.standins.nvml import Scenario
 
 DEFAULTS = {flag.name: flag.default for flag in nvml.FLAGS}
@@ -31,7 +32,7 @@ class Names:
 
 
 def node(settings: Mapping[str, Any] = QUICK, proc: Path = Path("/proc")) -> Node:
-    return Node(settings, Names(), None, lambda _: None, proc=proc)  # type: ignore[arg-type]
+    return make_node(settings, Names(), None, lambda _: None, proc=proc)
 
 
 @pytest.mark.parametrize("name", ["fast-interval", "processes-interval", "slow-interval"])

@@ -13,10 +13,10 @@ import pytest
 from exporter.collectors import ras as module
 from exporter.collectors.ras import FLAGS, Ras
 from exporter.model import Unavailable
-from exporter.node import Node
 from exporter.ras.ask import Door
 from exporter.resolve.communicators import Communicators, Member
 from exporter.views import prometheus
+from tests.nodes import make_node
 from tests.standins import ras
 
 HASH = f"{0xC0FFEE:016x}"
@@ -40,7 +40,7 @@ def make(monkeypatch: pytest.MonkeyPatch, server: ras.RasServer) -> Iterator[Cal
         communicators = Communicators()
         communicators.tell(members)
         chosen = {flag.name: flag.default for flag in FLAGS} | {"interval": 1.0, "timeout": 1.0} | settings
-        made.append(Ras(Node(chosen, None, None, None, communicators=communicators)))  # type: ignore[arg-type]
+        made.append(Ras(make_node(chosen, None, None, None, communicators=communicators)))
         made[-1].start()
         return made[-1]
 

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.collectors import verbs
 from exporter.model import Span
-from exporter.node import Node
+from tests.nodes import make_node
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_links(monkeypatch: pytest.MonkeyPatch, received: bool, expected: tuple[
     spans: list[Span] = []
     who: Any = SimpleNamespace(labels=lambda pid: {})
     nowhere: Any = None
-    node = Node({"series-limit": 1}, who, nowhere, spans.append)
+    node = make_node({"series-limit": 1}, who, nowhere, spans.append)
     node.collectives.add(7, 1000, ("early", "1"))
     node.collectives.add(7, 3000, ("late", "2"))
     node.collectives.add(8, 1500, ("another process", "3"))

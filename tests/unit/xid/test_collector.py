@@ -13,11 +13,11 @@ import pytest
 from exporter.collectors import xid as module
 from exporter.collectors.xid import FLAGS, METRICS, Xid, create
 from exporter.model import Sample, Span, Unavailable
-from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Event, Gpu, Identity, Snapshot
 from exporter.views.prometheus import name
 from exporter.xid import sources
+from tests.nodes import make_node
 from tests.unit.cuda.fakes import FakeProcesses
 
 UUID = "GPU-f1648d72-c7c8-9814-2832-7a062b009188"
@@ -38,7 +38,7 @@ class Bench:
     def start(self, **settings: object) -> Xid:
         chosen = {flag.name: flag.default for flag in FLAGS} | {"kmsg": str(self.path)}
         chosen |= {key.replace("_", "-"): value for key, value in settings.items()}  # type: ignore[dict-item]
-        node = Node(chosen, FakeProcesses(), None, self.spans.append, gpus=self.gpus)  # type: ignore[arg-type]
+        node = make_node(chosen, FakeProcesses(), None, self.spans.append, gpus=self.gpus)
         self.collector = create(node)
         self.collector.start()
         return self.collector

@@ -1,0 +1,59 @@
+"""Collectors of one exporter share what they tell each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from exporter import settings
+from exporter.discover import Found
+from exporter.node import Flag, Node
+from exporter.observer import Observer
+
+SHARED = [it.name for it in dataclasses.fields(Node) if it.name != "settings"]
+
+
+class Collectors:
+    """Two collectors that keep the node that they were created with."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.found = {name: Found(name, "", True, (Flag("size", 1, ""),), (), self._create) for name in ("one", "two")}
+
+    def _create(self, node: Node) -> Any:
+        self.nodes.append(node)
+        return SimpleNamespace(name=f"{len(self.nodes)}", start=lambda: None, close=lambda: None, collect=tuple)
+
+    def load(self, **flags: Any) -> settings.Settings:
+        return settings.load({name.replace("_", "."): it for name, it in flags.items()}, {}, list(self.found.values()))
+
+
+def test_all_collectors_share_the_node() -> None:
+    """But for its settings, what one collector has of the node is the very object that the other has."""
+    collectors = Collectors()
+    Observer(collectors.load(), collectors.found, lambda span: None)
+    one, two = collectors.nodes
+    assert not [name for name in SHARED if getattr(one, name) is not getattr(two, name)]
+    assert one.settings is not two.settings
+
+
+def test_a_reload_keeps_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors that begin again with other settings find what was known before; only the search begins again."""
+    collectors = Collectors()
+    observer = Observer(collectors.load(), collectors.found, lambda span: None)
+    monkeypatch.setattr("exporter.bpf.targets.Targets.start", lambda self: None)
+    observer.follow(collectors.load(**{"collector.one.size": 2}))
+    before, after = collectors.nodes[0], collectors.nodes[2]
+    assert ["targets"] == [name for name in SHARED if getattr(before, name) is not getattr(after, name)]
+    assert (1, 2) == (before.settings["size"], after.settings["size"])
+    observer.close()
+
+
+def test_nothing_shared_has_a_default() -> None:
+    """A field that whoever makes a node forgets is an error, not an object of its own."""
+    defaults = [it for it in dataclasses.fields(Node) if it.default is not dataclasses.MISSING]
+    factories = [it for it in dataclasses.fields(Node) if it.default_factory is not dataclasses.MISSING]
+    assert [] == [*defaults, *factories]
