@@ -3,6 +3,7 @@
 #
 # It needs, at run time (docker run / podman run; the same in Kubernetes' words):
 #   --pid host                       the processes it observes, hostPID: true
+#   --uts host                       the machine's name in OTLP (in Kubernetes NODE_NAME from spec.nodeName)
 #   --cgroupns host                  which container a process belongs to
 #   --cap-drop ALL and --cap-add of those in the label below (uid 0 stays: engines give capabilities to no other user);
 #                                    before Linux 6.6 CAP_SYS_ADMIN besides

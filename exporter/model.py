@@ -103,6 +103,8 @@ class Span:
     """Empty for success, else a short description: sets the span's status."""
     parent_id: str = ""
     """The span id of the parent in the same trace; empty for a root."""
+    parent_remote: bool = False
+    """Whether the parent is of another process, so that this span is its own process's entry into the trace."""
     links: tuple[tuple[str, str], ...] = ()
     """Spans of other traces that belong to it: trace id and span id of each."""
     slow: bool = False

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import importlib
 import logging
-import platform
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from exporter import __version__
+from exporter import resource
 from exporter.counters import Tally
 from exporter.model import Kind, Metric, Sample, Span
 from exporter.options import SettingsError
 from exporter.otlp import Plan, Signal
 from exporter.sampling import Budget, Verdict
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.resources import Resource
+from exporter.starts import Starts
 
 SPANS_DROPPED = Metric(
     "accel_exporter.spans.dropped",
@@ -62,8 +59,8 @@ class Push:
     """
 
     def __init__(self, plan: Plan, gather: Callable[[], Sequence[Sample]], started: float) -> None:
-        self._plan, self._gather, self._started = plan, gather, started
-        self._resource = _resource()
+        self._plan, self._gather, self._starts = plan, gather, Starts(started)
+        self._resource = resource.own()
         reasons = _Reasons()
         logger = logging.getLogger("opentelemetry")
         logger.handlers, logger.propagate = [reasons], False
@@ -166,7 +163,7 @@ class Push:
             due = max(due + self._plan.interval, time.monotonic())
             try:
                 samples = self._gather()
-                for request in otlp.metrics(samples, self._resource, self._started, time.time()):
+                for request in otlp.metrics(samples, self._resource, self._starts, time.time()):
                     if not self._send("metrics", request):
                         break
             except Exception:
@@ -246,22 +243,3 @@ class _Reasons(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno <= getattr(self._of_thread, "level", 0):
             self._of_thread.reason, self._of_thread.level = record.getMessage()[:300], record.levelno
-
-
-def _resource() -> Resource:
-    """The exporter as an OpenTelemetry resource; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME win."""
-    try:
-        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-    except ImportError as error:
-        raise SettingsError(
-            f"OTLP needs packages that are not installed ({error}); pip install 'accel-exporter[otlp]'"
-        ) from error
-    host = platform.node()
-    ours: dict[str, str] = {
-        "service.name": "accel-exporter",
-        "service.version": __version__,
-        "service.instance.id": host,
-        "host.name": host,
-        "host.arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
-    }
-    return Resource(ours).merge(OTELResourceDetector().detect())

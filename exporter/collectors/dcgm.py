@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +18,7 @@ from exporter.dcgm.profiling import Profiling
 from exporter.dcgm.series import HOSTNAME_LABELS, Series, Target, metric
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
+from exporter.nodename import node_name
 from exporter.nvml.pids import labels_of
 from exporter.nvml.snapshot import Values
 from exporter.options import Option, SettingsError, Value
@@ -118,7 +117,7 @@ class Dcgm:
         self._owner = Owners(node.allocations, labels_of(node.processes, node.proc))
         self._derived = Derived()
         self._rows: tuple[csv.Row, ...] = settings["rows"] if settings["compat.dcgm"] else ()
-        hostname = os.environ.get("NODE_NAME") or socket.gethostname()
+        hostname = node_name()
         self._series = Series(self._rows, settings["compat.dcgm.names"], settings["compat.hostname-label"], hostname)
         interval = settings["dcgm.interval"]
         self._endpoint = Endpoint(settings["dcgm.url"], interval) if settings["dcgm.url"] else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import socket
 import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from exporter.model import Labels
+from exporter.nodename import node_name
 from exporter.options import SettingsError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -82,7 +82,7 @@ def url_of(given: str, environ: Mapping[str, str]) -> str:
             "kubernetes.pod-labels needs kubernetes.pods-url outside a pod, such as https://localhost:10250/pods"
         )
     port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS") or environ.get("KUBERNETES_SERVICE_PORT") or "443"
-    node = environ.get("NODE_NAME") or socket.gethostname()
+    node = node_name(environ)
     # Version 0 is answered from the server's memory, without a question to its store.
     query = urlencode({"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"})
     return f"https://{f'[{host}]' if ':' in host else host}:{port}/api/v1/pods?{query}"

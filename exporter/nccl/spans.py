@@ -39,6 +39,7 @@ class Spans:
             process=process,
             error=error,
             parent_id=name.parent_id,
+            parent_remote=name.parent_remote,
             links=name.links,
             slow=self._pace.slow(record),
         )

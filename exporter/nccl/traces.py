@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
 from typing import Any
@@ -42,6 +42,8 @@ class Name:
     parent_id: str = ""
     alone: Alone | None = None
     links: tuple[tuple[str, str], ...] = ()
+    parent_remote: bool = False
+    """Whether the parent is another rank's span."""
 
 
 def trace_id(cluster: str, *key: str | int) -> str:
@@ -79,7 +81,7 @@ class Traces:
         if not record.group_ns:
             return found
         group = self._group(record, found.trace_id)
-        return Name(found.trace_id, found.span_id, found.parent_id, found.alone, ((group.trace_id, group.span_id),))
+        return replace(found, links=((group.trace_id, group.span_id),))
 
     def _alone(self, record: Any, kinds: Kinds) -> Name | None:
         reason = None
@@ -102,11 +104,13 @@ class Traces:
             ends = (who.rank, record.peer) if kind == "Send" else (record.peer, who.rank)
             trace = trace_id(self._cluster, *communicator, "p2p", *ends, record.sequence)
             root, own = span_id(trace, "send"), span_id(trace, kind.lower(), *again)
+            remote = kind == "Recv" and record.peer != who.rank
         else:
             function = f"captured {kind}" if record.captured else kind
             trace = trace_id(self._cluster, *communicator, function, record.sequence)
             root, own = span_id(trace, 0), span_id(trace, who.rank, *again)
-        return Name(trace, own, "" if own == root else root)
+            remote = who.rank != 0
+        return Name(trace, own, "" if own == root else root, parent_remote=remote)
 
     def _reused(self, record: Any) -> bool:
         """Whether the process had another communicator of this hash, so that numbers begin anew."""

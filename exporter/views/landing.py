@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Sequence
 from html import escape
@@ -10,6 +9,7 @@ from html import escape
 from exporter import __version__
 from exporter.history import WINDOW, History, Recent
 from exporter.model import Sample
+from exporter.nodename import node_name
 from exporter.scrape import Health, State
 from exporter.views.html import STYLE, UNKNOWN, count, cut, duration, share, size
 from exporter.views.landing_jobs import process_table, processes, rank_table
@@ -40,7 +40,7 @@ class Page:
         """The page as HTML. Everything in it that others wrote is escaped and cut to a length."""
         named, recent = Named(samples), self._history.recent() if self._history else Recent()
         found, lost = processes(named), [*losses(named)]
-        node = escape(platform.node())
+        node = escape(node_name())
         return "".join(
             (
                 '<!doctype html><html lang="en"><head><meta charset="utf-8">'

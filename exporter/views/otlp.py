@@ -30,6 +30,8 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from exporter import __version__
 from exporter.model import Distribution, Exemplar, Kind, Labels, Metric, Sample, Span
+from exporter.resource import SCHEMA_URL, of_the_node
+from exporter.starts import Starts
 
 ATTRIBUTES: Mapping[str, str] = {
     "pid": "process.pid",
@@ -47,7 +49,9 @@ ATTRIBUTES: Mapping[str, str] = {
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_INT = 2**63 - 1
-_SCOPE = InstrumentationScope("accel-exporter", __version__)
+_SCOPE = InstrumentationScope("accel-exporter", __version__, SCHEMA_URL)
+_UNNAMED = {"service.name": "unknown_service"}
+"""What the specification gives a process whose name is not known."""
 
 Attributes = dict[str, str | int | float | bool]
 
@@ -62,18 +66,19 @@ def attributes(labels: Labels) -> Attributes:
 
 
 def metrics(
-    samples: Iterable[Sample], resource: Resource, started: float, now: float, most: int = 1000
+    samples: Iterable[Sample], resource: Resource, starts: Starts, now: float, most: int = 1000
 ) -> Iterator[MetricsData]:
     """The samples as cumulative metrics, in requests of at most `most` points: 10,000 at once would take 40 MB.
 
-    `started` and `now` are wall times in seconds: since when counters count that name no start, and of the reading. Of
-    two samples of one series the first is taken, as on /metrics.
+    `starts` knows the readings before this one, of wall time `now` in seconds. Of two samples of one series the first
+    is taken, as on /metrics.
     """
+    starts.read(now)
     request: list[OtlpMetric] = []
     room = most
     for metric, group in _groups(samples):
         points: list[Any] = []
-        for point in _points(metric, group, int(started * 1e9), int(now * 1e9)):
+        for point in _points(metric, group, starts, int(now * 1e9)):
             points.append(point)
             if len(points) == room:
                 yield _request(resource, [*request, _metric(metric, points)])
@@ -86,26 +91,27 @@ def metrics(
 
 
 class Resources:
-    """The resource of each observed process: the node's, `host`, and over it what is known of the process."""
+    """The resource of each span: of an observed process what is known of it and its node, else the exporter, `own`."""
 
     MOST = 1024
 
-    def __init__(self, host: Resource) -> None:
-        self._host = {key: value for key, value in host.attributes.items() if not key.startswith("service.")}
-        self._fallback = _Hashed(dict(host.attributes))
+    def __init__(self, own: Resource) -> None:
+        self._own = _Hashed(dict(own.attributes))
+        self._node = of_the_node(own.attributes)
         self._known: dict[tuple[Any, ...], Resource] = {}
 
     def of(self, span: Span) -> Resource:
         """The same object for the same process, as long as there are not too many."""
-        if not span.process:
-            return self._fallback
+        if not span.process.get("pid"):  # a fault of a GPU is of no process
+            return self._own
         key = (*span.process.items(), None, *span.resource.items())
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= self.MOST:
                 self._known.clear()
-            said = {name: _text(value) for name, value in span.resource.items()}
-            found = self._known[key] = _Hashed({**said, **self._host, **attributes(span.process)})
+            given = {name: _text(value) for name, value in span.resource.items()}
+            made = {**_UNNAMED, **given, **self._node, **attributes(span.process)}
+            found = self._known[key] = _Hashed(made)
         return found
 
 
@@ -113,7 +119,7 @@ class _Hashed(Resource):
     """The SDK's encoder groups spans by resource and asks for the hash of each, which serialises it to JSON."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
-        super().__init__(attributes)
+        super().__init__(attributes, SCHEMA_URL)
         self._hash = super().__hash__()
 
     def __hash__(self) -> int:
@@ -146,22 +152,33 @@ def _groups(samples: Iterable[Sample]) -> Iterable[tuple[Metric, list[Sample]]]:
     return by_name.values()
 
 
-def _points(metric: Metric, group: Iterable[Sample], started: int, now: int) -> Iterator[Any]:
+def _points(metric: Metric, group: Iterable[Sample], starts: Starts, now: int) -> Iterator[Any]:
     seen: set[int] = set()
     for sample in group:
         labels = attributes(sample.labels)
         # The hash stands for the labels, which would take a kilobyte a series; two of a million are equal once in 10^7.
-        series = hash(frozenset(labels.items()))
-        start = started if sample.start is None else int(sample.start * 1e9)
-        if series not in seen and (point := _point(metric, sample.value, labels, start, now)) is not None:
-            seen.add(series)
-            yield point
+        series = hash((metric.name, frozenset(labels.items())))
+        if series in seen or (value := _valid(metric, sample.value)) is None:
+            continue
+        seen.add(series)
+        start = sample.start
+        if start is None and metric.kind is not Kind.GAUGE:
+            start = starts.of(series, sum(value.counts) if isinstance(value, Distribution) else value)
+        yield _point(metric, value, labels, int((start or 0) * 1e9), now)
 
 
-def _point(metric: Metric, value: object, labels: Attributes, start: int, now: int) -> Any:
+def _valid(metric: Metric, value: object) -> Distribution | int | float | None:
+    """The value in the form that the metric's kind has on the wire; None where it has none."""
     if metric.kind is Kind.HISTOGRAM:
-        if not isinstance(value, Distribution) or len(value.counts) != len(value.bounds) + 1:
-            return None
+        whole = isinstance(value, Distribution) and len(value.counts) == len(value.bounds) + 1
+        return cast(Distribution, value) if whole else None
+    if not isinstance(value, int | float):
+        return None
+    return float(value) if isinstance(value, int) and abs(value) > _MOST_INT else value
+
+
+def _point(metric: Metric, value: Distribution | int | float, labels: Attributes, start: int, now: int) -> Any:
+    if isinstance(value, Distribution):
         unknown = cast(float, None)  # the encoder leaves out what is None; buckets do not tell the extremes
         return HistogramDataPoint(
             attributes=labels,
@@ -175,10 +192,6 @@ def _point(metric: Metric, value: object, labels: Attributes, start: int, now: i
             max=unknown,
             exemplars=[_exemplar(exemplar) for exemplar in value.exemplars.values()],
         )
-    if not isinstance(value, int | float):
-        return None
-    if isinstance(value, int) and abs(value) > _MOST_INT:
-        value = float(value)
     return NumberDataPoint(labels, 0 if metric.kind is Kind.GAUGE else start, now, value)
 
 
@@ -204,7 +217,7 @@ def _metric(metric: Metric, points: list[Any]) -> OtlpMetric:
 
 
 def _request(resource: Resource, metrics: list[OtlpMetric]) -> MetricsData:
-    return MetricsData([ResourceMetrics(resource, [ScopeMetrics(_SCOPE, metrics, "")], "")])
+    return MetricsData([ResourceMetrics(resource, [ScopeMetrics(_SCOPE, metrics, SCHEMA_URL)], SCHEMA_URL)])
 
 
 def _span(span: Span, resource: Resource) -> ReadableSpan:
@@ -215,7 +228,7 @@ def _span(span: Span, resource: Resource) -> ReadableSpan:
     return ReadableSpan(
         _text(span.name),
         context=context,
-        parent=_context(span.trace_id, span.parent_id) if span.parent_id else None,
+        parent=_context(span.trace_id, span.parent_id, span.parent_remote) if span.parent_id else None,
         links=[Link(_context(trace_id, span_id)) for trace_id, span_id in span.links],
         resource=resource,
         attributes=attributes(span.process) | given,
@@ -227,12 +240,12 @@ def _span(span: Span, resource: Resource) -> ReadableSpan:
     )
 
 
-def _context(trace_id: str, span_id: str) -> SpanContext:
+def _context(trace_id: str, span_id: str, remote: bool = False) -> SpanContext:
     """Raises ValueError when an id is not one."""
     trace, span = int(trace_id, 16), int(span_id, 16)
     if not 0 < trace < 1 << 128 or not 0 < span < 1 << 64:
         raise ValueError("ids have to be in range")
-    return SpanContext(trace, span, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return SpanContext(trace, span, is_remote=remote, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
 def _text(value: str) -> str:

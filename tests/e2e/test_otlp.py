@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,8 +51,10 @@ def sink() -> Iterator[HttpSink]:
 @pytest.fixture
 def exporter(tmp_path: Path, sink: HttpSink) -> Iterator[Exporter]:
     build_standins()
+    (tmp_path / "config.yaml").write_text("collector: {ras: false}")
     schedule = {"OTEL_BSP_SCHEDULE_DELAY": "200", "OTEL_METRIC_EXPORT_INTERVAL": "500"}
-    running = Exporter(tmp_path, *FLAGS, OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint, **schedule)
+    flags = (*FLAGS, f"--config.file={tmp_path / 'config.yaml'}")
+    running = Exporter(tmp_path, *flags, OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint, **schedule)
     try:
         yield running.await_ready()
     finally:
@@ -107,3 +110,48 @@ def test_metrics_of_a_known_job_are_the_pages(exporter: Exporter, sink: HttpSink
             if metric.name == "gpu.cuda.kernel.launch.calls" and str(attributes(point)["process.pid"]) == str(job.pid)
         }
         assert 23 == sent
+
+
+def restarts(sink: HttpSink) -> tuple[set[str], list[str]]:
+    """The names of the counters that fell, and what of their series contradicts OTLP's data model."""
+    before: dict[Any, tuple[float, int, int]] = {}
+    fallen, wrong = set(), []
+    for metric, point in sink.points():
+        kind = metric.WhichOneof("data")
+        if kind == "gauge":
+            continue
+        value = point.count if kind == "histogram" else point.as_int or point.as_double
+        series = metric.name, tuple(sorted(attributes(point).items()))
+        start, time = point.start_time_unix_nano, point.time_unix_nano
+        last_value, last_start, last_time = before.get(series, (0, 0, 0))
+        if start > time or start < last_start or (value < last_value and start < last_time):
+            wrong.append(f"{series}: {last_value} at {last_time} since {last_start}, {value} at {time} since {start}")
+        if value < last_value:
+            fallen.add(metric.name)
+        before[series] = value, start, time
+    return fallen, wrong
+
+
+def test_counters_that_a_reload_restarts_have_a_new_start(exporter: Exporter, sink: HttpSink, tmp_path: Path) -> None:
+    """After a reload that makes the collectors again, what fell starts after its last point."""
+    with Script() as job:
+        exporter.await_(lambda: attached(exporter, job))
+        allocate = "for _ in range({}): new(lib.cuMemAllocManaged, size(64), 1)"
+        job.run(allocate.format(2300))
+        hits = 'accel_exporter_probe_hits_total{probe="cuda",symbol="cuMemAllocManaged"}'
+        exporter.await_(lambda: (exporter.value(hits) or 0) >= 2300)
+        requests = len(sink.metrics)
+        sink.wait_for(lambda it: len(it.metrics) > requests + 2)
+
+        (tmp_path / "config.yaml").write_text("collector: {ras: true}")
+        exporter.process.send_signal(signal.SIGHUP)
+        exporter.await_(lambda: (exporter.value(hits) or 0) < 2300)
+        exporter.await_(lambda: attached(exporter, job))
+        job.run(allocate.format(23))
+        exporter.await_(lambda: 23 <= (exporter.value(hits) or 0) < 2300)
+        requests = len(sink.metrics)
+        sink.wait_for(lambda it: len(it.metrics) > requests + 2)
+
+    fallen, wrong = restarts(sink)
+    assert {"accel_exporter.probe.hits", "accel_exporter.overhead"} <= fallen
+    assert [] == wrong

@@ -160,6 +160,8 @@ def test_spans(run: Callable[..., Exporter], log: Log) -> None:
         exporter.await_(lambda: len(list(sink.spans())) == 4)
 
     spans = list(sink.spans())
+    resources = [group.resource for request in sink.traces for group in request.resource_spans]
+    assert all("service.name" in {it.key for it in resource.attributes} for resource in resources)
     assert ["gpu.xid"] * 4 == [span.name for span in spans]
     assert spans[0].span_id == spans[1].span_id == spans[2].span_id != spans[3].span_id
     attributes = {it.key: getattr(it.value, it.value.WhichOneof("value")) for it in spans[0].attributes}

@@ -141,6 +141,19 @@ def test_a_call_that_failed_is_not_taken_for_the_next() -> None:
     assert failed.parent_id == next_.span_id
 
 
+def test_parents_of_other_ranks_are_remote() -> None:
+    """Rank 0's span is remote to the other ranks, a sender's to its receiver; nobody's own span is."""
+    collective = [name(record(rank=rank)) for rank in range(3)]
+    failed = [name(record(rank=rank, code=3)) for rank in range(2)]
+    pair = [name(record("Send", 2, peer=5)), name(record("Recv", 5, peer=2)), name(record("Recv", 1, peer=1))]
+    grouped = name(record(rank=1, group_ns=7))
+
+    assert [False, True, True] == [it.parent_remote for it in collective]
+    assert [False, True] == [it.parent_remote for it in failed]
+    assert [False, True, False] == [it.parent_remote for it in pair]
+    assert grouped.parent_remote
+
+
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more communicators and groups are remembered than so many."""
     monkeypatch.setattr(traces, "MOST_REMEMBERED", 3)

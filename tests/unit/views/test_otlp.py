@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample, Span
+from exporter.resource import SCHEMA_URL
+from exporter.starts import Starts
 from exporter.views import otlp
 
 CALLS = Metric("gpu.cuda.api.calls", "Calls.", Kind.COUNTER, "{call}", labels=("api",), process=True)
@@ -31,7 +34,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 def encoded(*samples: Sample, most: int = 2000) -> list[Any]:
     """The metrics of every request, through the SDK's encoder."""
-    requests = otlp.metrics(samples, RESOURCE, 100.5, 200.25, most)
+    requests = otlp.metrics(samples, RESOURCE, Starts(100.5), 200.25, most)
     return [encode_metrics(request).resource_metrics[0].scope_metrics[0].metrics for request in requests]
 
 
@@ -61,6 +64,25 @@ def test_counter_is_a_cumulative_monotonic_sum_with_its_start() -> None:
         "api": "cuLaunchKernel",
     } == attributes(first)
     assert {} == attributes(second)
+
+
+def test_counter_that_fell_has_a_new_start() -> None:
+    """Of counters and histograms whose value fell, and of no other, the start moves to the reading before."""
+    starts = Starts(100.0)
+    readings = [
+        [CALLS.sample(5, {"api": "a"}), CALLS.sample(5, {"api": "b"}), WAIT.sample(Distribution((0.1,), (3, 4), 1.0))],
+        [CALLS.sample(2, {"api": "a"}), CALLS.sample(6, {"api": "b"}), WAIT.sample(Distribution((0.1,), (6, 0), 1.0))],
+        [CALLS.sample(3, {"api": "a"}), CALLS.sample(6, {"api": "b"}), WAIT.sample(Distribution((0.1,), (7, 0), 1.0))],
+    ]
+
+    seen = []
+    for at, samples in zip((200.0, 300.0, 400.0), readings, strict=True):
+        [request] = otlp.metrics(samples, RESOURCE, starts, at)
+        calls, wait = encode_metrics(request).resource_metrics[0].scope_metrics[0].metrics
+        points = [*calls.sum.data_points, *wait.histogram.data_points]
+        seen.append([point.start_time_unix_nano / 1e9 for point in points])
+
+    assert [[100, 100, 100], [200, 100, 200], [200, 100, 200]] == seen
 
 
 def test_gauge_has_no_start_and_keeps_its_type() -> None:
@@ -175,6 +197,7 @@ def test_span_keeps_ids_times_and_attributes() -> None:
     assert 0 == malformed
     expected = {"service.name": "train", "host.name": "n1"} | otlp.attributes(PROCESS)
     assert expected == attributes(group.resource)
+    assert [SCHEMA_URL] * 2 == [group.schema_url, group.scope_spans[0].schema_url]
     assert (TRACE, SPAN, b"") == (sent.trace_id.hex(), sent.span_id.hex(), sent.parent_span_id)
     assert (1_700_000_000_123_456_789, 500_000) == (
         sent.start_time_unix_nano,
@@ -223,7 +246,7 @@ def test_parent_and_links() -> None:
 
 
 def test_one_resource_a_process() -> None:
-    """Spans are grouped by process; what it says of itself does not replace what is known of it and of the node."""
+    """Spans are grouped by process; what it claims to be does not replace what is known of it and of the node."""
     said = {"service.name": "a", "team": "nlp", "host.name": "elsewhere", "process.pid": "1", "bad": "\udc80"}
     own = span(process={}, resource={})
     made, _ = otlp.spans([span(resource=said), own, span(resource=said), span(process={"pid": "7"})], resources())
@@ -233,7 +256,46 @@ def test_one_resource_a_process() -> None:
     known = {"service.name": "a", "team": "nlp", "bad": "\ufffd", "host.name": "n1"} | otlp.attributes(PROCESS)
     assert known == attributes(first.resource)
     assert dict(RESOURCE.attributes) == attributes(second.resource)
-    assert {"host.name": "n1", "process.pid": 7} == attributes(third.resource)
+    assert {"service.name": "unknown_service", "host.name": "n1", "process.pid": 7} == attributes(third.resource)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_parent_in_another_process_is_marked(remote: bool) -> None:
+    """The flags say whether the parent is another process's span, by which backends find a process's entry."""
+    made, _ = otlp.spans([span(parent_id="a" * 16, parent_remote=remote)], resources())
+    [sent] = encode_spans(made).resource_spans[0].scope_spans[0].spans
+
+    assert (True, remote) == (bool(sent.flags & 0x100), bool(sent.flags & 0x200))
+
+
+def test_fault_of_a_gpu_is_the_exporters() -> None:
+    """A span of no process has the exporter's resource, whole; the GPU is an attribute of the span."""
+    fault = span(name="gpu.xid", attributes={}, process={"gpu": "0", "gpu_uuid": "GPU-1"})
+    [made], _ = otlp.spans([fault], resources())
+    [group] = encode_spans([made]).resource_spans
+
+    assert dict(RESOURCE.attributes) == attributes(group.resource)
+    assert {"gpu": "0", "hw.id": "GPU-1"} == attributes(group.scope_spans[0].spans[0])
+
+
+def test_exporters_pod_is_nobody_elses() -> None:
+    """Of what OTEL_RESOURCE_ATTRIBUTES say of the exporter's pod and node, processes get what is of the node."""
+    own = Resource(
+        {
+            "service.name": "accel-exporter",
+            "host.name": "n1",
+            "k8s.node.name": "n1",
+            "k8s.pod.name": "accel-exporter-x7k2p",
+            "k8s.pod.uid": "uid-of-exporter",
+            "k8s.namespace.name": "monitoring",
+            "k8s.container.name": "accel-exporter",
+        }
+    )
+    node = {"host.name": "n1", "k8s.node.name": "n1", "service.name": "unknown_service"}
+    kept = otlp.Resources(own)
+
+    assert node | otlp.attributes(PROCESS) == kept.of(span()).attributes
+    assert node | {"process.pid": 7} == kept.of(span(process={"pid": "7"})).attributes
 
 
 def test_resources_are_bounded() -> None:

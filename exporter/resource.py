@@ -1,0 +1,54 @@
+"""The exporter as an OpenTelemetry resource, and the part of it that is the node's.
+
+https://opentelemetry.io/docs/specs/semconv/resource/
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from exporter import __version__
+from exporter.nodename import VARIABLE, node_name
+from exporter.options import SettingsError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.util.types import AttributeValue
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+"""The release of the semantic conventions that the names of attributes and metrics are taken from."""
+_OF_THE_NODE = ("cloud.", "deployment.", "host.", "k8s.cluster.", "k8s.node.", "os.")
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def own() -> Resource:
+    """The exporter; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME win. Raises SettingsError without the packages.
+
+    The instance is named after the node, as a scrape of the node names it: pods and containers get another host name
+    at each restart, and every series would begin again with it.
+    """
+    try:
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    except ImportError as error:
+        raise SettingsError(
+            f"OTLP needs packages that are not installed ({error}); pip install 'accel-exporter[otlp]'"
+        ) from error
+    node = node_name()
+    attributes = {
+        "service.name": "accel-exporter",
+        "service.version": __version__,
+        "service.instance.id": node,
+        "host.name": node,
+        "host.arch": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+    }
+    if os.environ.get(VARIABLE):
+        attributes["k8s.node.name"] = node
+    return Resource(attributes, SCHEMA_URL).merge(OTELResourceDetector().detect())
+
+
+def of_the_node(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+    """Those attributes that hold for every process of the node, and not for the exporter or its pod alone."""
+    return {key: value for key, value in attributes.items() if key.startswith(_OF_THE_NODE)}
