@@ -11,16 +11,16 @@ from typing import Any
 
 import exporter.collectors
 from exporter.model import Collector, Metric
-from exporter.node import Flag, Node
-from exporter.options import Option, Value
+from exporter.node import Node
+from exporter.options import Flag, Option, Value
 
 
 @dataclass(frozen=True)
 class Found:
     """A collector module: `name` is its file's stem, `help` the first line of its docstring.
 
-    One that people know by other names declares `options` in place of flags; `configure` makes its settings of their
-    values, None where they do not switch it on, and raises SettingsError.
+    One that people know by other names declares `options` in place of flags. `configure` makes its settings of the
+    values of either, all within their ranges; None where options do not switch it on. Raises SettingsError.
     """
 
     name: str

@@ -127,11 +127,12 @@ def flags() -> str:
         "Each is also a variable (`--log.level` is `ACCEL_EXPORTER_LOG_LEVEL`) and a key of the YAML file that "
         "`--config.file` names, nested at the dots (`log: {level: debug}`). A flag wins over a variable, that over the "
         "file. `--no-NAME` switches off what `--NAME` switches on; in the file a collector is `cuda: false`, or "
-        "`cuda: {enabled: false, …}` beside its own flags. Lists are separated by commas.",
+        "`cuda: {enabled: false, …}` beside its own flags. Lists are separated by commas. A value that is not allowed "
+        "is an error: the exporter does not start (exit code 2), and a reload keeps the settings in force.",
     ]
     for group, title in GROUPS.items():
         rows = [_flag_row(option) for option in options if option.group == group]
-        parts += [f"## {title}", _table(("flag", "default", "meaning"), rows)]
+        parts += [f"## {title}", _table(("flag", "default", "allowed", "meaning"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -238,8 +239,8 @@ def _metric_row(metric: Metric) -> tuple[str, ...]:
 
 
 def _flag_row(option: Option) -> tuple[str, ...]:
-    choices = f" ({', '.join(filter(None, option.choices))})" if option.choices else ""
-    return f"`--{option.name}`", f"`{option.shown}`" if option.shown else "", option.help + choices
+    allowed = ", ".join(filter(None, option.choices)) or option.range
+    return f"`--{option.name}`", f"`{option.shown}`" if option.shown else "", allowed, option.help
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

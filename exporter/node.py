@@ -95,15 +95,3 @@ class Node:
     def with_settings(self, settings: Mapping[str, Any]) -> Node:
         """The same node for a collector with these settings."""
         return replace(self, settings=settings)
-
-
-@dataclass(frozen=True)
-class Flag:
-    """One setting of a collector, declared in its module's FLAGS; it becomes --collector.<stem>.<name> and a YAML key.
-
-    The type of `default` is the type of the setting: bool, int, float, str or a tuple of str (comma-separated).
-    """
-
-    name: str
-    default: bool | int | float | str | tuple[str, ...]
-    help: str

@@ -34,7 +34,8 @@ class Option:
     """One setting: the flag --NAME, the variable ACCEL_EXPORTER_NAME and the YAML key NAME, nested at its dots.
 
     The type is that of `default`. A float is a number of seconds or a duration such as 500ms where `duration` is set.
-    `metavar` is what help calls the value.
+    A number is at least `least`, which is 0 where it is not given, and at most `most`. `metavar` is what help calls the
+    value.
     """
 
     name: str
@@ -44,6 +45,8 @@ class Option:
     choices: tuple[str, ...] = ()
     duration: bool = False
     metavar: str = ""
+    least: float | None = None
+    most: float | None = None
 
     @property
     def variable(self) -> str:
@@ -55,14 +58,23 @@ class Option:
         if self.choices:
             return "one of " + ", ".join(filter(None, self.choices))
         if self.duration:
-            return "a duration such as 15s or 500ms"
+            return " ".join(filter(None, ("a duration such as 15s or 500ms", self.range and f"({self.range})")))
         return {
             bool: "true or false",
-            int: "a whole number, 0 or more",
-            float: "a number, 0 or more",
+            int: f"a whole number, {self.range or '0 or more'}",
+            float: f"a number, {self.range or '0 or more'}",
             str: "text",
             tuple: "a list of texts",
         }[type(self.default)]
+
+    @property
+    def range(self) -> str:
+        """The numbers that are allowed, for people; empty without a limit."""
+        unit = "s" if self.duration else ""
+        least = f"{self.least or 0}{unit}"
+        if self.most is not None:
+            return f"{least} to {self.most}{unit}"
+        return f"{least} or more" if self.least is not None else ""
 
     @property
     def shown(self) -> str:
@@ -91,14 +103,22 @@ class Option:
 
     def check(self, value: object) -> Value:
         """A value as YAML gives it, in this option's type. Raises ValueError when it does not fit."""
+        checked = self._typed(value)
+        if isinstance(checked, int | float) and not isinstance(checked, bool):
+            least, most = self.least or 0, math.inf if self.most is None else self.most
+            if not least <= checked <= most:
+                raise ValueError
+        return checked
+
+    def _typed(self, value: object) -> Value:
         match self.default, value:
             case bool(), bool():
                 return value
             case bool(), _:
                 raise ValueError
-            case int(), int() if not isinstance(value, bool) and 0 <= value < 2**63:
+            case int(), int() if not isinstance(value, bool) and value < 2**63:
                 return value
-            case float(), int() | float() if not isinstance(value, bool) and 0 <= value < math.inf:
+            case float(), int() | float() if not isinstance(value, bool) and value < math.inf:
                 return float(value)
             case float(), str() if self.duration and (found := _DURATION.fullmatch(value)):
                 return float(found[1]) * _SECONDS[found[2]]
@@ -109,6 +129,23 @@ class Option:
             case tuple(), list() if all(isinstance(item, str) for item in value):
                 return tuple(value)
         raise ValueError
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One setting of a collector, declared in its module's FLAGS; it becomes --collector.<stem>.<name> and a YAML key.
+
+    The type of `default` is the type of the setting: bool, int, float, str or a tuple of str (comma-separated).
+    Numbers are between `least` (0 where it is not given) and `most`, texts among `choices`, both if given: a collector
+    gets no other.
+    """
+
+    name: str
+    default: Value
+    help: str
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
 
 
 class Parser(argparse.ArgumentParser):
@@ -140,7 +177,8 @@ def parser(options: Iterable[Option], groups: Mapping[str, str], **words: Any) -
 
 
 def _help(option: Option) -> str:
-    return (f"{option.help} (default: {option.shown})" if option.shown else option.help).replace("%", "%%")
+    notes = "; ".join(filter(None, (option.range, option.shown and f"default: {option.shown}")))
+    return (f"{option.help} ({notes})" if notes else option.help).replace("%", "%%")
 
 
 def _metavar(option: Option) -> str:

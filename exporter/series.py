@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter.model import PROCESS_LABELS, Distribution, Kind, Metric, Sample, Value
+from exporter.options import Flag
 
 FOLDED = Metric(
     "accel_exporter.series.folded",
@@ -13,6 +14,13 @@ FOLDED = Metric(
     Kind.COUNTER,
     labels=("collector",),
 )
+
+
+def limit_flag(most: int) -> Flag:
+    """The setting of a collector that has a limit."""
+    help = "Series at most; what exceeds it is folded into series labelled overflow=true."
+    return Flag("series-limit", most, help, 1, 1 << 24)
+
 
 Key = tuple[Metric, frozenset[tuple[str, str]]]
 

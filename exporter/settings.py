@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from exporter import log, options, version
 from exporter.discover import Found
-from exporter.options import Option, Parser, SettingsError, Value
+from exporter.options import Flag, Option, Parser, SettingsError, Value
 from exporter.otlp import PROTOCOLS, OtlpSettings
 from exporter.server import WebSettings
 
@@ -131,7 +131,7 @@ def all_options(found: Iterable[Found]) -> tuple[Option, ...]:
             continue
         name = f"collector.{collector.name}"
         own.append(Option(name, collector.default, _switch_help(collector), "collectors"))
-        own += [Option(f"{name}.{flag.name}", flag.default, flag.help, "collectors") for flag in collector.flags]
+        own += [_option(f"{name}.{flag.name}", flag) for flag in collector.flags]
     return OPTIONS + tuple(own)
 
 
@@ -194,8 +194,14 @@ def _collectors(
                 enabled[collector.name] = own
         elif _enabled(collector, given):
             prefix = f"collector.{collector.name}."
-            enabled[collector.name] = {flag.name: values[prefix + flag.name] for flag in collector.flags}
+            own = collector.configure({flag.name: values[prefix + flag.name] for flag in collector.flags})
+            if own is not None:
+                enabled[collector.name] = own
     return enabled
+
+
+def _option(name: str, flag: Flag) -> Option:
+    return Option(name, flag.default, flag.help, "collectors", flag.choices, least=flag.least, most=flag.most)
 
 
 def _enabled(collector: Found, given: Mapping[str, Value]) -> bool:

@@ -17,7 +17,7 @@ from exporter.kubernetes.podresources import Given
 from exporter.kubernetes.pods import Api, Pod
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
-from exporter.options import Option, SettingsError, Value
+from exporter.options import Option, Value
 from exporter.resolve import slurm
 from exporter.resolve.allocations import Allocation, of_containers, of_jobs
 from exporter.resolve.gpu import Inventory
@@ -33,7 +33,15 @@ OPTIONS = (
     Option(
         SOCKET, str(podresources.SOCKET), "the kubelet's PodResources API; empty: none", "allocation", metavar="PATH"
     ),
-    Option(INTERVAL, 30.0, "between two questions to the kubelet, or looks at the folder", "allocation", duration=True),
+    Option(
+        INTERVAL,
+        30.0,
+        "between two questions to the kubelet, or looks at the folder",
+        "allocation",
+        duration=True,
+        least=1,
+        most=86_400,
+    ),
     Option(
         LABELS,
         (),
@@ -104,8 +112,6 @@ def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
     """The settings; None when it is switched off. Raises SettingsError."""
     if not values["collector.allocation"]:
         return None
-    if float(str(values[INTERVAL])) < 1:
-        raise SettingsError(f"{INTERVAL}: 1s is the least")
     wanted = values[LABELS]
     names = pods.label_names(wanted if isinstance(wanted, tuple) else ())
     return {

@@ -22,10 +22,11 @@ from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
 from exporter.ledger import Ledger, Process
 from exporter.model import Labels, Metric, Sample, Unavailable
-from exporter.node import Flag, Node
+from exporter.node import Node
+from exporter.options import Flag
 from exporter.push import SPANS_DROPPED
 from exporter.resolve.on_gpus import OnGpus
-from exporter.series import SeriesLimit
+from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
@@ -33,12 +34,14 @@ FLAGS = (
         "live-allocations",
         65_536,
         "Live allocations that can be tracked, of all processes (120 bytes of kernel memory each).",
+        1,
+        1 << 24,
     ),
-    Flag("allocation-span-bytes", 1 << 26, "Allocations and frees from this size on become spans."),
-    Flag("copy-span-bytes", 1 << 26, "Copies from this size on become spans."),
-    Flag("wait-span-seconds", 0.1, "Waits for the GPU from this length on become spans."),
-    Flag("spans-per-second", 100, "Spans at most, errors included; what exceeds it is counted."),
-    Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
+    Flag("allocation-span-bytes", 1 << 26, "Allocations and frees from this size on become spans.", 0, 1 << 50),
+    Flag("copy-span-bytes", 1 << 26, "Copies from this size on become spans.", 0, 1 << 50),
+    Flag("wait-span-seconds", 0.1, "Waits for the GPU from this length on become spans.", 0, 1_000_000_000),
+    Flag("spans-per-second", 100, "Spans at most, errors included; what exceeds it is counted.", 0, 1 << 30),
+    limit_flag(10_000),
     Flag(
         "all-errors",
         False,
@@ -64,8 +67,6 @@ class Cuda:
 
     def start(self) -> None:
         """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
-        if problem := _problem(self._node.settings):
-            raise Unavailable(problem)
         try:
             self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
         except BpfError as error:
@@ -201,18 +202,3 @@ class Cuda:
         if called.effect == "wait":
             self._exemplars.add(record.tgid, record.api, record.end_ns - record.start_ns, made)
         self._node.spans(made)
-
-
-def _problem(settings: Mapping[str, Any]) -> str:
-    """What is wrong with the settings, empty if nothing is."""
-    for name, least, most in (
-        ("live-allocations", 1, 1 << 24),
-        ("allocation-span-bytes", 0, 1 << 62),
-        ("copy-span-bytes", 0, 1 << 62),
-        ("wait-span-seconds", 0, 1 << 30),
-        ("spans-per-second", 0, 1 << 30),
-        ("series-limit", 1, 1 << 24),
-    ):
-        if not least <= settings[name] <= most:
-            return f"--collector.cuda.{name} is {settings[name]}: it has to be from {least} to {most}"
-    return ""

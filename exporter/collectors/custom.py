@@ -25,7 +25,7 @@ from exporter.custom.samples import samples
 from exporter.custom.spans import span
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
-from exporter.options import Option, SettingsError, Value
+from exporter.options import Option, Value
 from exporter.series import SeriesLimit
 
 DIR, PYTHON, HEADERS, INTERVAL = "custom.dir", "custom.python", "custom.kernel-headers", "custom.interval"
@@ -36,9 +36,16 @@ OPTIONS = (
     ),
     Option(PYTHON, "/usr/bin/python3", "the Python that has bcc, which compiles them", "custom", metavar="FILE"),
     Option(HEADERS, "", "the kernel's headers; empty: /lib/modules/RELEASE/build", "custom", metavar="DIR"),
-    Option(INTERVAL, 5.0, "between two readings of their maps", "custom", duration=True),
+    Option(INTERVAL, 5.0, "between two readings of their maps", "custom", duration=True, least=0.1, most=3600),
     Option(SPANS, 100, "spans at most of each; what exceeds it is dropped and counted", "custom"),
-    Option(SERIES, 5_000, "series at most of each; what exceeds it is folded into series with overflow=true", "custom"),
+    Option(
+        SERIES,
+        5_000,
+        "series at most of each; what exceeds it is folded into series with overflow=true",
+        "custom",
+        least=1,
+        most=1 << 24,
+    ),
 )
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 
@@ -49,10 +56,6 @@ def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
     """Off without a folder. What is in it counts as a setting: a reload follows files that came, changed or went."""
     if not values[DIR]:
         return None
-    interval, series = values[INTERVAL], values[SERIES]
-    assert isinstance(interval, float) and isinstance(series, int)
-    if not 0.1 <= interval <= 3600 or not series:
-        raise SettingsError(f"{INTERVAL} has to be from 100ms to 1h, and {SERIES} 1 or more")
     return {**values, "files": folder.fingerprint(Path(str(values[DIR])))}
 
 

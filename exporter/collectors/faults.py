@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from exporter.bpf import events, status
 from exporter.faults import machine, metrics, pci, sensors
@@ -18,14 +19,15 @@ from exporter.faults.rises import Rises
 from exporter.faults.smart import Smart
 from exporter.kmsg.reader import Reader
 from exporter.model import Metric, Sample, Unavailable
-from exporter.node import Flag, Node
+from exporter.node import Node
 from exporter.nvml.samples import samples as gpu_samples
+from exporter.options import Flag, SettingsError, Value
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
     Flag("kmsg", "/dev/kmsg", "The kernel log; a FIFO or a file with lines of the same form serves for tests."),
     Flag("from-processes", False, "Believe lines that a process wrote into the kernel log too."),
-    Flag("interval", 15.0, "Seconds between two looks at sysfs."),
+    Flag("interval", 15.0, "Seconds between two looks at sysfs.", 1, 86_400),
     Flag("shutdown-file", str(machine.SCHEDULED), "Where systemd-logind says that a shutdown is scheduled."),
     Flag("nvme-smart", False, "Ask NVMe drives for their SMART log every minute; keeps CAP_SYS_ADMIN for it."),
     Flag(
@@ -33,7 +35,7 @@ FLAGS = (
         False,
         "Ask the management controller for its sensors, with FreeIPMI's ipmi-sensors and /dev/ipmi0 (docs/ipmi.md).",
     ),
-    Flag("ipmi-interval", 300.0, "Seconds between two rounds over the management controller's sensors."),
+    Flag("ipmi-interval", 300.0, "Seconds between two rounds over the management controller's sensors.", 1, 86_400),
     Flag("ipmi-host", "", "ADDRESS or ADDRESS:PORT of the controller in the network, in place of /dev/ipmi0."),
     Flag(
         "ipmi-config", "", "FreeIPMI configuration file: user, password, sensors to leave out; empty: FreeIPMI's own."
@@ -50,6 +52,13 @@ FLAGS = (
     ),
 )
 log = logging.getLogger(__name__)
+
+
+def configure(values: Mapping[str, Value]) -> Mapping[str, Any]:
+    """Raises SettingsError where ipmi-host is a list or a range, for FreeIPMI takes these too."""
+    if set(str(values["ipmi-host"])) & set(", "):
+        raise SettingsError("collector.faults.ipmi-host: give one controller, this node's own")
+    return values
 
 
 def create(node: Node) -> Faults:
@@ -99,11 +108,6 @@ class Faults:
 
     def start(self) -> None:
         """Starts both. A kernel log that may not be read is said; what sysfs tells is shown all the same."""
-        for name in ("interval", "ipmi-interval"):
-            if self._node.settings[name] < 1:
-                raise Unavailable(f"--collector.faults.{name} has to be 1 or more")
-        if set(self._node.settings["ipmi-host"]) & set(", "):
-            raise Unavailable("--collector.faults.ipmi-host names one controller: this node's own")
         try:
             self._reader.start()
             self._reading = True

@@ -26,18 +26,25 @@ from exporter.nccl.samples import Kinds, comm_hash, function, samples
 from exporter.nccl.spans import Spans
 from exporter.nccl.stragglers import stragglers
 from exporter.nccl.traces import Traces
-from exporter.node import Flag, Node
+from exporter.node import Node
+from exporter.options import Flag
 from exporter.push import SPANS_DROPPED
 from exporter.resolve.communicators import Member
 from exporter.resolve.on_gpus import OnGpus, Placed
-from exporter.series import SeriesLimit
+from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
-    Flag("spans-per-second", 1000, "Calls at most that are told one by one; what exceeds it is counted."),
-    Flag("slow-call-seconds", 1.0, "Calls that take so long are told though their trace is not sampled."),
+    Flag("spans-per-second", 1000, "Calls at most that are told one by one; what exceeds it is counted.", 0, 1 << 30),
+    Flag(
+        "slow-call-seconds",
+        1.0,
+        "Calls that take so long are told though their trace is not sampled.",
+        0,
+        1_000_000_000,
+    ),
     Flag("cluster", "", "Mixed into trace ids. The same on all nodes; tells clusters apart that push to one backend."),
-    Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
+    limit_flag(10_000),
 )
 
 _NEVER_FULL = ("layouts", "hits", "meetings", "nccl_spans")
@@ -60,8 +67,6 @@ class Nccl:
 
     def start(self) -> None:
         """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
-        if problem := _problem(self._node.settings):
-            raise Unavailable(problem)
         constants = {"spans_per_second": self._node.settings["spans-per-second"]}
         try:
             self._object = Object(object_path(self.name), constants=constants)
@@ -188,12 +193,3 @@ class Nccl:
         labels = self._node.processes.labels(record.tgid)
         gpu = self._on_gpus.last(record.tgid, record.who.device + 1 if record.who.hash else 0)
         self._node.spans(self._spans.span(record, {**labels, **gpu}))
-
-
-def _problem(settings: Mapping[str, Any]) -> str:
-    """What is wrong with the settings, empty if nothing is."""
-    limits = (("spans-per-second", 0, 1 << 30), ("series-limit", 1, 1 << 24), ("slow-call-seconds", 0, 1e9))
-    for name, least, most in limits:
-        if not least <= settings[name] <= most:
-            return f"--collector.nccl.{name} is {settings[name]}: it has to be from {least} to {most}"
-    return ""

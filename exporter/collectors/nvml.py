@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from exporter.model import Metric, Sample, Unavailable
-from exporter.node import Flag, Node
+from exporter.node import Node
 from exporter.nvml import metrics
-from exporter.nvml.peaks import Peaks
+from exporter.nvml.peaks import Peaks, PeaksError
 from exporter.nvml.pids import labels_of
 from exporter.nvml.samples import samples
 from exporter.nvml.snapshot import FAST, PROCESSES, SLOW
 from exporter.nvml.supervisor import Supervisor
-from exporter.options import SettingsError
-from exporter.series import SeriesLimit
+from exporter.options import Flag, SettingsError, Value
+from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+SHORTEST, LONGEST = 0.2, 86_400
+"""Seconds between two readings."""
 FLAGS = (
-    Flag("fast-interval", 10.0, "Seconds between readings of use, memory, clocks, power, temperature and links."),
-    Flag("processes-interval", 15.0, "Seconds between readings of the processes on each GPU, which cost the most."),
-    Flag("slow-interval", 60.0, "Seconds between readings of errors, limits and modes."),
-    Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
+    Flag(
+        "fast-interval",
+        10.0,
+        "Seconds between readings of use, memory, clocks, power, temperature and links.",
+        SHORTEST,
+        LONGEST,
+    ),
+    Flag(
+        "processes-interval",
+        15.0,
+        "Seconds between readings of the processes on each GPU, which cost the most.",
+        SHORTEST,
+        LONGEST,
+    ),
+    Flag("slow-interval", 60.0, "Seconds between readings of errors, limits and modes.", SHORTEST, LONGEST),
+    limit_flag(10_000),
     Flag("peaks", "", "YAML file of peak operations per second by model, over those built in (see docs/gpu.md)."),
 )
-SHORTEST_INTERVAL = 0.2
+
+
+def configure(values: Mapping[str, Value]) -> Mapping[str, Any]:
+    """Raises SettingsError where the table of peaks cannot be read."""
+    try:
+        _peaks(values)
+    except PeaksError as error:
+        raise SettingsError(f"collector.nvml.peaks: {error}") from error
+    return values
 
 
 def create(node: Node) -> Nvml:
-    """Raises SettingsError and peaks.PeaksError."""
     return Nvml(node)
 
 
@@ -40,8 +62,8 @@ class Nvml:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._peaks = Peaks(Path(node.settings["peaks"]) if node.settings["peaks"] else None)
-        intervals = {set: _interval(node, f"{set}-interval") for set in (FAST, PROCESSES, SLOW)}
+        self._peaks = _peaks(node.settings)
+        intervals = {set: float(node.settings[f"{set}-interval"]) for set in (FAST, PROCESSES, SLOW)}
         self._supervisor = Supervisor(intervals, node.gpus.tell)
         self._limit = SeriesLimit(self.name, node.settings["series-limit"])
         self._labels = labels_of(node.processes, node.proc)
@@ -79,8 +101,5 @@ class Nvml:
         self._supervisor.close()
 
 
-def _interval(node: Node, name: str) -> float:
-    seconds = float(node.settings[name])
-    if seconds < SHORTEST_INTERVAL:
-        raise SettingsError(f"collector.nvml.{name}: {seconds} is too often, {SHORTEST_INTERVAL} s is the least")
-    return seconds
+def _peaks(settings: Mapping[str, Any]) -> Peaks:
+    return Peaks(Path(settings["peaks"]) if settings["peaks"] else None)

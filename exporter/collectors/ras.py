@@ -10,20 +10,21 @@ from dataclasses import dataclass, replace
 
 from exporter.bpf import status
 from exporter.counters import Tally
-from exporter.model import Metric, Sample, Unavailable
-from exporter.node import Flag, Node
+from exporter.model import Metric, Sample
+from exporter.node import Node
+from exporter.options import Flag
 from exporter.ras import metrics
 from exporter.ras.ask import Door, RasError, ask, door
 from exporter.ras.report import Report, ReportError, parse
 from exporter.ras.samples import samples
-from exporter.series import SeriesLimit
+from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
-    Flag("interval", 60.0, "Seconds between two questions to a job: each makes all its ranks answer."),
-    Flag("timeout", 10.0, "Seconds to wait for an answer."),
+    Flag("interval", 60.0, "Seconds between two questions to a job: each makes all its ranks answer.", 1, 86_400),
+    Flag("timeout", 10.0, "Seconds to wait for an answer.", 1, 600),
     Flag("namespaces", False, "Enter the network namespaces of containers to ask; keeps CAP_SYS_ADMIN for it."),
-    Flag("series-limit", 5_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
+    limit_flag(5_000),
 )
 MOST_DOORS = 64
 """Asked in one round: more jobs than that have no ranks 0 on one node."""
@@ -59,8 +60,6 @@ class Ras:
         self._thread = threading.Thread(target=self._run, name="ras", daemon=True)
 
     def start(self) -> None:
-        if self._interval < 1 or not 1 <= self._timeout <= 600:
-            raise Unavailable("--collector.ras.interval has to be 1 or more, --collector.ras.timeout from 1 to 600")
         self._thread.start()
 
     def collect(self) -> Iterator[Sample]:

@@ -16,9 +16,10 @@ from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection, protection
 from exporter.ledger import Ledger
 from exporter.model import Metric, Sample, Unavailable
-from exporter.node import Flag, Node
+from exporter.node import Node
+from exporter.options import Flag, SettingsError, Value
 from exporter.push import SPANS_DROPPED
-from exporter.series import SeriesLimit
+from exporter.series import SeriesLimit, limit_flag
 from exporter.verbs import control_samples, metrics, pointers
 from exporter.verbs.activity import Activity, clear, read
 from exporter.verbs.attaching import Attaching
@@ -35,19 +36,37 @@ METRICS: tuple[Metric, ...] = tuple(
     value for part in (metrics, control_samples) for value in vars(part).values() if isinstance(value, Metric)
 )
 FLAGS = (
-    Flag("queue-pairs", 2048, "Queue pairs whose requests can be followed at once (12.4 KB of kernel memory each)."),
+    Flag(
+        "queue-pairs",
+        2048,
+        "Queue pairs whose requests can be followed at once (12.4 KB of kernel memory each).",
+        1,
+        1 << 20,
+    ),
     Flag(
         "poll-window-seconds",
         0.1,
         "For how long poll_cq is probed at a time where it is called often; equal to the interval: always, which costs "
         "programs that poll without pause most of their speed.",
+        0.01,
+        3600,
     ),
     Flag(
-        "poll-interval-seconds", 10.0, "How often poll_cq is probed where it is called often; elsewhere it is always."
+        "poll-interval-seconds",
+        10.0,
+        "How often poll_cq is probed where it is called often; elsewhere it is always.",
+        0.01,
+        3600,
     ),
-    Flag("span-seconds", 0.01, "Work requests that took this long or longer, and failed ones, become spans."),
-    Flag("spans-per-second", 100, "Spans at most; what exceeds it is counted."),
-    Flag("series-limit", 10_000, "Series at most; what exceeds it is folded into series labelled overflow=true."),
+    Flag(
+        "span-seconds",
+        0.01,
+        "Work requests that took this long or longer, and failed ones, become spans.",
+        0,
+        1_000_000_000,
+    ),
+    Flag("spans-per-second", 100, "Spans at most; what exceeds it is counted.", 0, 1 << 30),
+    limit_flag(10_000),
 )
 _STREAMS = frozenset({"verbs_spans", "qp_ends", "live_contexts", "extended_told", "poll_busy"})
 """Ring buffers, whose losses their readers count."""
@@ -55,6 +74,16 @@ _LEAST_ROWS = 8192
 """Of queue pair and opcode: what is not followed is counted all the same."""
 _MISSED = ("requests_unread", "bytes_unread", "failures_unread", "posted_lost", "contexts_lost", "post_flights_lost")
 """Globals of the object that say that bytes posted are not all known."""
+
+
+def configure(values: Mapping[str, Value]) -> Mapping[str, Any]:
+    """Raises SettingsError where the windows would be longer than from one to the next."""
+    if float(str(values["poll-interval-seconds"])) < float(str(values["poll-window-seconds"])):
+        name = "collector.verbs.poll"
+        raise SettingsError(
+            f"{name}-interval-seconds is shorter than {name}-window-seconds; make one of them the other"
+        )
+    return values
 
 
 def create(node: Node) -> Verbs:
@@ -73,8 +102,6 @@ class Verbs:
     def start(self) -> None:
         """Loads the programs; providers are attached to as Targets finds them. Unavailable where BPF cannot be used."""
         settings = self._node.settings
-        if problem := _problem(settings):
-            raise Unavailable(problem)
         try:
             entries = _entries(settings["queue-pairs"])
             self._object = Object(object_path(self.name), constants=self._constants(), entries=entries)
@@ -222,18 +249,3 @@ def _entries(queue_pairs: int) -> dict[str, int]:
     rows = max(_LEAST_ROWS, 4 * queue_pairs)
     followed = {"queues": queue_pairs, "receives": queue_pairs, "extended_posts": rows // 2}
     return followed | {"calls": rows, "posted": rows}
-
-
-def _problem(settings: Mapping[str, Any]) -> str:
-    """What is wrong with the settings, empty if nothing is."""
-    for name, least, most in (
-        ("queue-pairs", 1, 1 << 20),
-        ("poll-window-seconds", 0.01, 3600),
-        ("poll-interval-seconds", settings["poll-window-seconds"], 3600),
-        ("span-seconds", 0, 1 << 30),
-        ("spans-per-second", 0, 1 << 30),
-        ("series-limit", 1, 1 << 24),
-    ):
-        if not least <= settings[name] <= most:
-            return f"--collector.verbs.{name} is {settings[name]}: it has to be from {least} to {most}"
-    return ""

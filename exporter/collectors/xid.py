@@ -14,8 +14,9 @@ from exporter.faults.ledger import Fault as NodeFault
 from exporter.kmsg.reader import Reader
 from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable
-from exporter.node import Flag, Node
+from exporter.node import Node
 from exporter.nvml.snapshot import Event
+from exporter.options import Flag
 from exporter.xid import metrics
 from exporter.xid.catalog import IGNORE
 from exporter.xid.decode import WORDS, Decoder, xid

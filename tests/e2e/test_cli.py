@@ -183,6 +183,16 @@ def test_log_is_logfmt_or_json(run: Callable[..., Exporter]) -> None:
         (["docter"], {}, "unknown argument 'docter'; see --help"),
         (["--check"], {}, "--check and --json are for `accel-exporter doctor`"),
         ([], {"ACCEL_EXPORTER_LOG_LEVEL": "loud"}, "variable ACCEL_EXPORTER_LOG_LEVEL: 'loud' is not one of debug"),
+        (
+            ["--collector.cuda.spans-per-second=2000000000"],
+            {},
+            "flag --collector.cuda.spans-per-second: '2000000000' is not a whole number, 0 to 1073741824",
+        ),
+        (
+            ["doctor"],
+            {"ACCEL_EXPORTER_COLLECTOR_NVML_FAST_INTERVAL": "0.1"},
+            "variable ACCEL_EXPORTER_COLLECTOR_NVML_FAST_INTERVAL: '0.1' is not a number, 0.2 to 86400",
+        ),
         (["--web.telemetry-path=x"], {}, "web.telemetry-path: 'x' is no path to serve on, such as /metrics"),
         (["--otlp.endpoint=nowhere"], {}, "otlp.endpoint: 'nowhere' has to start with http:// or https://"),
     ],
@@ -231,6 +241,13 @@ def test_reload(run: Callable[..., Exporter], tmp_path: Path) -> None:
     assert first == exporter.value("accel_exporter_config_last_reload_success_timestamp_seconds")
     assert "settings were not reloaded, those before stay in force" in exporter.log
     assert "'loud' is not one of debug, info, warn, error" in exporter.log
+
+    file.write_text("collector:\n  ras: {timeout: 601}\n")
+    exporter.process.send_signal(signal.SIGHUP)
+    wrong = f"{file}:2: collector.ras.timeout: 601 is not a number, 1 to 600"
+    exporter.await_(lambda: wrong in exporter.log)
+    assert 0 == exporter.value("accel_exporter_config_last_reload_successful")
+    assert 1 == exporter.value('accel_exporter_collector_available{collector="ras"}')
 
     file.write_text("log: {level: debug}\ncollector: {disable-defaults: true}\nweb: {max-requests: 3}\n")
     exporter.process.send_signal(signal.SIGHUP)

@@ -12,14 +12,14 @@ from unittest.mock import Mock
 import pytest
 
 from exporter import discover
-from exporter.node import Flag
+from exporter.options import Flag
 
 GOOD = '''"""Counts sheep.
 
 More about it.
 """
 from exporter.model import Kind, Metric
-from exporter.node import Flag
+from exporter.options import Flag
 
 SHEEP = Metric("sheep", "seen", Kind.COUNTER)
 OTHERS = (Metric("goats", "seen", Kind.GAUGE), SHEEP)

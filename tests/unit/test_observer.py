@@ -10,8 +10,9 @@ import pytest
 
 from exporter import settings
 from exporter.discover import Found
-from exporter.node import Flag, Node
+from exporter.node import Node
 from exporter.observer import Observer
+from exporter.options import Flag
 
 SHARED = [it.name for it in dataclasses.fields(Node) if it.name != "settings"]
 

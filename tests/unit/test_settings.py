@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter import options, settings
+from exporter import discover, options, settings
 from exporter.discover import Found
 from exporter.model import Collector
-from exporter.node import Flag, Node
-from exporter.options import Option, SettingsError
+from exporter.node import Node
+from exporter.options import Flag, Option, SettingsError
 
 
 def create(_: Node) -> Collector:
@@ -30,6 +30,9 @@ CUDA = Found(
         Flag("wait", 0.5, "seconds"),
         Flag("deep", False, "look closer"),
         Flag("mode", "fast", "how"),
+        Flag("rate", 10, "spans a second", 1, 1000),
+        Flag("every", 5.0, "seconds", 0.2, 60),
+        Flag("kind", "a", "which", choices=("a", "b")),
     ),
     (),
     create,
@@ -62,6 +65,7 @@ def error(*arguments: str, environ: Mapping[str, str] | None = None) -> str:
 def test_defaults() -> None:
     """Nothing has to be said: the collectors on by default run with their own defaults."""
     expected = {"live-allocations": 1000, "skip": ("a", "b"), "wait": 0.5, "deep": False, "mode": "fast"}
+    expected |= {"rate": 10, "every": 5.0, "kind": "a"}
     assert {"cuda": expected} == load().collectors
 
 
@@ -167,6 +171,10 @@ def test_no_durations(text: str) -> None:
             "flag --collector.cuda.live-allocations: '-1' is not a whole number, 0 or more",
         ),
         (["--collector.cuda.wait=nan"], "flag --collector.cuda.wait: 'nan' is not a number, 0 or more"),
+        (["--collector.cuda.rate=0"], "flag --collector.cuda.rate: '0' is not a whole number, 1 to 1000"),
+        (["--collector.cuda.rate=1001"], "flag --collector.cuda.rate: '1001' is not a whole number, 1 to 1000"),
+        (["--collector.cuda.every=0.1"], "flag --collector.cuda.every: '0.1' is not a number, 0.2 to 60"),
+        (["--collector.cuda.kind=c"], "flag --collector.cuda.kind: 'c' is not one of a, b"),
         (["--path.procfs=/nowhere"], "path.procfs: /nowhere is not a folder"),
         (["--config.file=/nowhere.yaml"], "/nowhere.yaml cannot be read: No such file or directory"),
     ],
@@ -182,6 +190,8 @@ def test_wrong_flag(arguments: Sequence[str], expected: str) -> None:
         ("LOG_LEVEL", "loud", "'loud' is not one of debug, info, warn, error"),
         ("BPF_STATS", "maybe", "'maybe' is not true or false"),
         ("COLLECTOR_CUDA_DEEP", "", "'' is not true or false"),
+        ("COLLECTOR_CUDA_RATE", "1e9", "'1e9' is not a whole number, 1 to 1000"),
+        ("COLLECTOR_CUDA_RATE", "1001", "'1001' is not a whole number, 1 to 1000"),
     ],
 )
 def test_wrong_variable(name: str, value: str, expected: str) -> None:
@@ -214,6 +224,8 @@ def test_variables_of_kubernetes() -> None:
             "3: collector.cuda.live-allocations: True is not a whole number, 0 or more",
         ),
         ("collector: {cuda: {wait: .nan}}", "1: collector.cuda.wait: nan is not a number, 0 or more"),
+        ("collector:\n  cuda: {rate: 1001}", "2: collector.cuda.rate: 1001 is not a whole number, 1 to 1000"),
+        ("collector:\n  cuda: {every: 61}", "2: collector.cuda.every: 61 is not a number, 0.2 to 60"),
         ("collector: {cuda: {skip: [1]}}", "1: collector.cuda.skip: [1] is not a list of texts"),
         ("collector: {cuda: {mode: 3}}", "1: collector.cuda.mode: 3 is not text"),
         ("log: {level: info}\nlog.level: warn", "2: log.level is given twice; remove one"),
@@ -264,6 +276,39 @@ def test_any_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
         options.from_file(file, settings.all_options(FOUND))
     except SettingsError as refused:
         assert "\n" not in str(refused)
+
+
+def test_every_range() -> None:
+    """Of each setting of the real collectors its default is in range; the next number beyond either end is refused."""
+    found = list(discover.collectors().values())
+    numbers = [
+        it
+        for it in settings.all_options(found)
+        if isinstance(it.default, int | float) and not isinstance(it.default, bool)
+    ]
+    limited = [it for it in numbers if it.least is not None or it.most is not None]
+    assert len(limited) >= 30
+    for option in numbers:
+        assert option.default == option.check(option.default)
+    for option in limited:
+        kind = type(option.default)
+        step = 1 if kind is int else 0.001
+        beyond = [kind((option.least or 0) - step)]
+        if option.most is not None:
+            assert kind(option.most) == option.check(kind(option.most))
+            beyond.append(kind(option.most) + step)
+        for wrong in beyond:
+            with pytest.raises(SettingsError, match=f"flag --{option.name}: '{wrong}' is not .*{option.range}"):
+                options.from_flags(settings.make_parser(found), [f"--{option.name}={wrong}"], (option,))
+
+
+def test_a_collector_refuses_what_does_not_fit_together() -> None:
+    """A collector's own `configure` sees values that are in range, and what it refuses is a wrong setting too."""
+    found = list(discover.collectors().values())
+    declared = settings.all_options(found)
+    flags = ["--collector.verbs.poll-window-seconds=5", "--collector.verbs.poll-interval-seconds=4"]
+    with pytest.raises(SettingsError, match=r"poll-interval-seconds is shorter than .*poll-window-seconds"):
+        settings.load(options.from_flags(settings.make_parser(found), flags, declared), {}, found)
 
 
 def test_help_is_whole(capsys: pytest.CaptureFixture[str]) -> None:

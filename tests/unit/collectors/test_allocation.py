@@ -17,7 +17,6 @@ from exporter.kubernetes import podresources
 from exporter.model import Labels, Unavailable
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Gpu
-from exporter.options import SettingsError
 from exporter.resolve.allocations import Allocations
 from tests.nodes import make_node
 from tests.standins import kubelet, pods
@@ -284,10 +283,8 @@ def test_both_sources(jobs: Subject) -> None:
 
 
 def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can be switched off, has a shortest interval, and knows dcgm-exporter's variable for the folder."""
+    """It can be switched off and knows dcgm-exporter's variable for the folder."""
     assert None is configure(VALUES | {"collector.allocation": False})
-    with pytest.raises(SettingsError, match="kubernetes.interval: 1s is the least"):
-        configure(VALUES | {allocation.INTERVAL: 0.5})
     monkeypatch.setenv(allocation.FOLDER_VARIABLE, "/run/jobs")
     assert "/run/jobs" == (configure(VALUES) or {})[allocation.FOLDER]
     assert "/other" == (configure(VALUES | {allocation.FOLDER: "/other"}) or {})[allocation.FOLDER]

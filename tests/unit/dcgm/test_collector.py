@@ -100,7 +100,6 @@ def test_a_changed_file_is_a_changed_setting(tmp_path: Path) -> None:
         ({"compat_dcgm": True, "compat_dcgm_csv": "/no/x.csv"}, "/no/x.csv cannot be read: No such file or directory"),
         ({"dcgm_url": "localhost:9400"}, "'localhost:9400' is not a URL such as http://localhost:9400/metrics"),
         ({"dcgm_bindings": "/no"}, "there is no pydcgm.py in /no; DCGM 4 has it in /usr/share"),
-        ({"compat_dcgm": True, "dcgm_interval": 0.5}, "dcgm.interval: 1s is the least"),
     ],
 )
 def test_mistakes(words: dict[str, Any], said: str) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from exporter.collectors.faults import FLAGS, Faults
-from exporter.model import Unavailable
+from exporter.collectors.faults import FLAGS, Faults, configure
 from exporter.nvml.snapshot import Gpu, Identity, Readings, Snapshot
+from exporter.options import SettingsError
 from exporter.views import prometheus
 from tests.nodes import make_node
 
@@ -179,14 +179,9 @@ def snapshot(state: str, read: dict[str, int]) -> Snapshot:
     return Snapshot("running", gpus=(Gpu(Identity("GPU-1", 0, "H100", "00000000:18:00.0"), state, sets),))
 
 
-@pytest.mark.parametrize("flag", ["interval", "ipmi-interval"])
-def test_interval(make: Callable[..., Faults], flag: str) -> None:
-    """An interval that would keep a core busy is refused."""
-    with pytest.raises(Unavailable, match=f"--collector.faults.{flag} has to be 1 or more"):
-        make(**{flag: 0.01})
-
-
-def test_other_controllers(make: Callable[..., Faults]) -> None:
+def test_other_controllers() -> None:
     """FreeIPMI would ask many; their sensors would be taken for this node's."""
-    with pytest.raises(Unavailable, match="one controller"):
-        make(**{"ipmi-host": "bmc1,bmc2"})
+    values = {flag.name: flag.default for flag in FLAGS}
+    with pytest.raises(SettingsError, match=r"collector.faults.ipmi-host: give one controller"):
+        configure(values | {"ipmi-host": "bmc1,bmc2"})
+    assert values == configure(values)

@@ -175,19 +175,11 @@ def test_declared(tree: Tree, collector: Made) -> None:
     assert {Kind.COUNTER, Kind.GAUGE} == {it.kind for it in module.METRICS}
 
 
-@pytest.mark.parametrize(
-    "settings,error",
-    [
-        ({module.INTERVAL: 0.0}, "1s is the least"),
-        ({module.INTERVAL: 60.0}, "30s the most"),
-        ({module.DEADLINE: 0.0}, "100ms is the least"),
-        ({module.SWITCH: False, module.COMPATIBLE: True}, "has no effect without"),
-    ],
-)
-def test_wrong_settings(settings: dict[str, object], error: str) -> None:
-    """Each is one clear error."""
-    with pytest.raises(SettingsError, match=error):
-        module.configure({option.name: option.default for option in module.OPTIONS} | settings)
+def test_wrong_settings() -> None:
+    """Series of a collector that is off are one clear error."""
+    values = {option.name: option.default for option in module.OPTIONS}
+    with pytest.raises(SettingsError, match="has no effect without"):
+        module.configure(values | {module.SWITCH: False, module.COMPATIBLE: True})
 
 
 def test_switched_off() -> None:

@@ -35,11 +35,11 @@ def node(settings: Mapping[str, Any] = QUICK, proc: Path = Path("/proc")) -> Nod
     return make_node(settings, Names(), None, lambda _: None, proc=proc)
 
 
-@pytest.mark.parametrize("name", ["fast-interval", "processes-interval", "slow-interval"])
-def test_too_often(name: str) -> None:
-    """An interval that is too short is refused by its name."""
-    with pytest.raises(SettingsError, match=f"collector.nvml.{name}: 0.1 is too often"):
-        nvml.create(node(DEFAULTS | {name: 0.1}))
+def test_wrong_peaks(tmp_path: Path) -> None:
+    """A table of peaks that cannot be read is a wrong setting."""
+    with pytest.raises(SettingsError, match=f"collector.nvml.peaks: {tmp_path} cannot be read as a table"):
+        nvml.configure(DEFAULTS | {"peaks": str(tmp_path)})
+    assert DEFAULTS == nvml.configure(DEFAULTS)
 
 
 def test_without_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
