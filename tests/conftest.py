@@ -19,6 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "needs_bpf: needs the right to load BPF programs; REQUIRE_BPF=1 forbids skipping"
     )
+    config.addinivalue_line("markers", "evidence(feature, on): what a feature is shown to run on (tests/evidence.py)")
 
 
 @pytest.fixture(scope="session")

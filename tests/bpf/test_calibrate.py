@@ -11,7 +11,7 @@ from exporter.bpf import object_path
 from exporter.bpf.calibrate import calibrate
 from exporter.model import Unavailable
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="cost of probes", on="real software")]
 
 
 def open_descriptors() -> int:

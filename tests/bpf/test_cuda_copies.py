@@ -8,7 +8,7 @@ import pytest
 
 from tests.bpf.cuda_node import Job, Observed, Script, build_standins, eventually, observe, started
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA copies", on="stand-in")]
 
 COPIED = "gpu_cuda_memory_copies_bytes_total"
 UNREAD = "gpu_cuda_memory_copies_unread_total"

@@ -11,7 +11,11 @@ import pytest
 
 from tests.bpf.cuda_node import BUILD, MIB, Job, Observed, Script, build_standins, eventually, observe, started
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.evidence(feature="CUDA launches", on="stand-in"),
+    pytest.mark.evidence(feature="CUDA errors", on="stand-in"),
+]
 
 LAYERS = ("driver", "runtime")
 LAUNCHES = "gpu_cuda_kernel_launch_calls_total"

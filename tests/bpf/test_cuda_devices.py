@@ -11,7 +11,7 @@ from exporter.nvml.snapshot import Process, Snapshot
 from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, eventually, observe, started
 from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA work by GPU", on="stand-in")]
 
 LAUNCHES = "gpu_cuda_kernel_launch_calls_total"
 LAUNCH = "lib.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)"

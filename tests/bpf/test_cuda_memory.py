@@ -8,7 +8,7 @@ import pytest
 
 from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, eventually, observe, started
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA memory", on="stand-in")]
 
 ALLOCATED = "gpu_cuda_memory_allocations_bytes_total"
 FREED = "gpu_cuda_memory_frees_bytes_total"

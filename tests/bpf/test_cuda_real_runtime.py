@@ -12,7 +12,11 @@ from exporter.cuda.codes import error_name
 from tests.bpf.cuda_node import Observed, Script, observe, started
 from tests.wheels import CUDART_12, CUDART_13, library
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.evidence(feature="CUDA errors", on="real software"),
+    pytest.mark.evidence(feature="finding and attaching", on="real software"),
+]
 
 NOWHERE = Path("/nonexistent")
 

@@ -10,7 +10,7 @@ import pytest
 from exporter.model import Distribution, Span
 from tests.bpf.cuda_node import MIB, Job, Observed, Script, build_standins, eventually, observe, started
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA waits and spans", on="stand-in")]
 
 WAITED = "gpu_cuda_sync_wait_seconds"
 DROPPED = "accel_exporter_spans_dropped_total"

@@ -10,7 +10,7 @@ import pytest
 from tests.bpf.cuda_node import eventually
 from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="custom probes", on="real software")]
 
 LIBRARY = """
 #include <unistd.h>

@@ -16,7 +16,7 @@ from exporter.bpf.elf import Elf
 from tests.bpf.cuda_node import eventually
 from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="custom probes", on="real software")]
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "custom-probes"
 PYTHON = Path("/usr/bin/python3").resolve()

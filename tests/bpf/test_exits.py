@@ -18,7 +18,7 @@ from exporter.views import prometheus
 from tests.bpf.cuda_node import WITHIN, Script, build_standins, eventually
 from tests.nodes import make_node
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="ends of GPU processes", on="stand-in")]
 
 
 @pytest.fixture(scope="module", autouse=True)

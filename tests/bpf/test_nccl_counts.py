@@ -11,7 +11,7 @@ import pytest
 from exporter.resolve.communicators import Member
 from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, eventually, observe, started
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL calls and bytes", on="stand-in")]
 
 CALLS = "nccl_collective_calls_total"
 BYTES = "nccl_collective_bytes_total"

@@ -11,7 +11,7 @@ from tests.bpf.nccl_node import NcclNode, Rank, observe, started
 from tests.bpf.test_cuda_real_runtime import has_driver
 from tests.wheels import NCCL_12, library
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL errors", on="real software")]
 
 NOWHERE = Path("/nonexistent")
 

@@ -15,7 +15,7 @@ from exporter.nvml.snapshot import Process
 from tests.bpf.nccl_node import NcclNode, Rank, build_standins, eventually, observe, started
 from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL stragglers", on="stand-in")]
 
 LAG, BEHIND = "nccl_rank_arrival_lag_seconds", "nccl_rank_calls_behind"
 

@@ -15,7 +15,7 @@ from exporter.bpf.libbpf import Object
 from exporter.bpf.placement import Placement, place
 from exporter.bpf.uprobe import Point, attach
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="finding and attaching", on="real software")]
 
 PARAMETERS = "long a, long b, long c, long d, long e, long f, long g, long h"
 LIBRARY = f"""

@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.skipif(
         not multi.supported(), reason="without multi-uprobe links CAP_SYS_ADMIN is needed for everything"
     ),
+    pytest.mark.evidence(feature="privileges", on="real software"),
 ]
 
 OBSERVE = """

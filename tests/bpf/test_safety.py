@@ -16,7 +16,10 @@ from exporter.bpf.safety import FUNCTION_AT, RETURN, Confinement, image, protect
 from exporter.bpf.subject import CODE, Subject
 from exporter.bpf.uprobe import Point, attach
 
-pytestmark = [pytest.mark.needs_bpf]
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.evidence(feature="return probes", on="real software"),
+]
 
 
 def open_descriptors() -> int:

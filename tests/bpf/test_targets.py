@@ -24,7 +24,11 @@ from exporter.bpf.targets import Targets
 from exporter.bpf.uprobe import Point, attach
 from exporter.bpf.watch import Batch
 
-pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(60)]
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.timeout(60),
+    pytest.mark.evidence(feature="finding and attaching", on="real software"),
+]
 
 SYMBOL = f"target_call_{os.getpid()}"
 """Another run of these tests on this machine must not be mistaken for ours."""

@@ -24,7 +24,7 @@ from exporter.verbs.peers import Peers
 from exporter.verbs.spans import span_of, trace_id
 from tests.bpf.cuda_node import Script, eventually
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="RDMA queue pairs and memory regions", on="stand-in")]
 A, B = "fe80:0000:0000:0000:0000:0000:0000:0001", "fe80:0000:0000:0000:0211:22ff:fe33:4455"
 DEBIANS = Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1")
 

@@ -9,7 +9,11 @@ import pytest
 from exporter.model import Distribution
 from tests.bpf.verbs_node import Job, Observed, attached, build_standins, eventually, observe
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.evidence(feature="RDMA work and completions", on="stand-in"),
+    pytest.mark.evidence(feature="RDMA latency", on="stand-in"),
+]
 
 BYTES, REQUESTS = "rdma_send_bytes_total", "rdma_send_work_requests_total"
 LATENCY, ACK = "rdma_work_request_latency_seconds", "rdma_ack_latency_seconds"

@@ -13,7 +13,7 @@ from exporter.model import Distribution
 from exporter.verbs.functions import CQ_CALLS, QP_CALLS
 from tests.bpf.verbs_node import BUILD, PROVIDER, Job, Observed, attached, build_standins, eventually, observe
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="RDMA extended calls", on="stand-in")]
 
 BYTES, REQUESTS, CALLS = "rdma_send_bytes_total", "rdma_send_work_requests_total", "rdma_post_send_calls_total"
 COMPLETIONS, LATENCY, ACK = (

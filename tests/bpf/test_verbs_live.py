@@ -12,7 +12,7 @@ import pytest
 
 from tests.bpf.verbs_node import BUILD, Job, Observed, build_standins, eventually, observe
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="functions of RDMA providers", on="stand-in")]
 
 BYTES = "rdma_send_bytes_total"
 PROVIDER = "libstandin-rdmav34.so"

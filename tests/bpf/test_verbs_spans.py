@@ -11,7 +11,7 @@ from exporter.model import Span
 from exporter.verbs.spans import trace_id
 from tests.bpf.verbs_node import RC, UD, Job, Observed, attached, build_standins, eventually, observe
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="RDMA spans", on="stand-in")]
 
 WRITE, WRITE_WITH_IMM, SEND = 0, 1, 2
 FLUSHED, RETRIES_EXCEEDED = 5, 12

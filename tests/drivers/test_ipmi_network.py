@@ -13,6 +13,8 @@ from exporter.faults.ipmi import Ipmi
 from tests.drivers import controller
 from tests.drivers.controller import SENSORS, SUPPLIES, Controller
 
+pytestmark = pytest.mark.evidence(feature="management controller (IPMI)", on="real software")
+
 NAMES = {
     "System Board Inlet Temp": ("Temperature", rows.CHASSIS),
     "Fan FAN1": ("Fan", rows.CHASSIS),

@@ -80,6 +80,7 @@ def state(page: str, sensor: str) -> str:
     return found[0].rpartition(" ")[2] if found else ""
 
 
+@pytest.mark.evidence(feature="management controller (IPMI)", on="real kernel, emulated hardware")
 def test_sensors(machine: Machine) -> None:
     """As root and with few capabilities the exporter has all sensors of the machine from its driver."""
     page = machine.await_(lambda page: bool(state(page, "Fan FAN1")))
@@ -88,6 +89,7 @@ def test_sensors(machine: Machine) -> None:
     assert "0" == state(page, "Power Supply 2 Status")
 
 
+@pytest.mark.evidence(feature="management controller (IPMI)", on="real kernel, emulated hardware")
 def test_a_fault(machine: Machine) -> None:
     """A supply that fails and a fan that stops are faults, once each, and are over when they are."""
     machine.await_(lambda page: bool(state(page, "Fan FAN1")))
@@ -105,6 +107,7 @@ def test_a_fault(machine: Machine) -> None:
     machine.await_(lambda page: "0" == state(page, "Power Supply 2 Status"))
 
 
+@pytest.mark.evidence(feature="SMART logs of drives", on="real kernel, emulated hardware")
 def test_a_drive(machine: Machine) -> None:
     """The drive's SMART log, asked for with the kernel's ioctl: its warning is a fault from before the exporter."""
     page = machine.await_(lambda page: "node_nvme_critical_warning{" in page)

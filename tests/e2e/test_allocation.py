@@ -16,6 +16,11 @@ from tests.standins import kubelet, nvml, pods
 from tests.standins.kubelet import Kubelet, container, pod
 from tests.standins.nvml import UUID, Scenario
 
+pytestmark = [
+    pytest.mark.evidence(feature="GPUs of pods", on="stand-in"),
+    pytest.mark.evidence(feature="GPUs of Slurm jobs", on="stand-in"),
+]
+
 FLAGS = (
     "--collector.disable-defaults",
     "--collector.nvml",

@@ -16,7 +16,11 @@ from tests.e2e.test_cli import Exporter, needs_root, once, run
 
 __all__ = ["run"]
 
-pytestmark = [pytest.mark.needs_bpf, needs_root]
+pytestmark = [
+    pytest.mark.needs_bpf,
+    needs_root,
+    pytest.mark.evidence(feature="custom probes", on="real software"),
+]
 
 CODE = """
 BPF_ARRAY(calls, u64, 1);

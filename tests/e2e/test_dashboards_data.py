@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.needs_bpf,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed"),
+    pytest.mark.evidence(feature="queries of dashboards", on="real software"),
 ]
 
 JOINS = "tests/unit/test_dashboard_joins.py has the series"

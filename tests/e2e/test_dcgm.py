@@ -24,6 +24,8 @@ from exporter.model import Kind
 from tests.e2e.backend import Prometheus, end, free_port, get, until
 from tests.standins import nvml
 
+pytestmark = pytest.mark.evidence(feature="dcgm-exporter's series", on="stand-in")
+
 ROOT = Path(__file__).parents[2]
 SELECTED = '{instance=~".+", gpu=~".+"}'
 GPUS = 2

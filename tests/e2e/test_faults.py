@@ -20,6 +20,9 @@ pytestmark = [
     pytest.mark.needs_bpf,
     pytest.mark.timeout(120),
     pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed"),
+    pytest.mark.evidence(feature="faults in the kernel log", on="stand-in"),
+    pytest.mark.evidence(feature="PCIe, memory controllers, sensors", on="stand-in"),
+    pytest.mark.evidence(feature="alert and recording rules", on="stand-in"),
 ]
 
 

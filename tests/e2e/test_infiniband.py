@@ -18,6 +18,8 @@ from exporter.views import prometheus
 from tests.nodes import make_node
 from tests.unit.infiniband.trees import Tree, write
 
+pytestmark = pytest.mark.evidence(feature="RDMA port counters", on="stand-in")
+
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 

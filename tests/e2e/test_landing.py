@@ -18,6 +18,7 @@ from tests.unit.views.test_landing import Reader
 pytestmark = [
     pytest.mark.needs_bpf,
     pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium; Debian's package chromium is enough"),
+    pytest.mark.evidence(feature="the page at /", on="real software"),
 ]
 TABLES = {
     "Processes": ("pretrain", "finetune", "kv-transfer", "train-2", "Slurm job 48213"),

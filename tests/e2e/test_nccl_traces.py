@@ -24,7 +24,11 @@ from tests.e2e.test_cli import Exporter
 from tests.e2e.test_otlp import attributes
 from tests.standins.otlp_sink import HttpSink
 
-pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.timeout(180),
+    pytest.mark.evidence(feature="traces of collectives", on="stand-in"),
+]
 
 RANKS, COLLECTIVES = 8, 1000
 LATE = 5

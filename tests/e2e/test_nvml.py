@@ -15,6 +15,11 @@ from tests.e2e.test_cli import Exporter
 from tests.standins import nvml
 from tests.standins.nvml import UUID, Scenario
 
+pytestmark = [
+    pytest.mark.evidence(feature="NVML readings", on="stand-in"),
+    pytest.mark.evidence(feature="NVML that hangs or crashes", on="stand-in"),
+]
+
 QUICK = tuple(
     f"--collector.nvml.{set}-interval={seconds}" for set, seconds in (("fast", 1), ("processes", 1), ("slow", 2))
 )

@@ -14,7 +14,11 @@ from tests.bpf.cuda_node import Script, build_standins
 from tests.e2e.test_cli import Exporter
 from tests.standins.otlp_sink import HttpSink
 
-pytestmark = pytest.mark.needs_bpf
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.evidence(feature="OTLP metrics", on="stand-in"),
+    pytest.mark.evidence(feature="OTLP spans", on="stand-in"),
+]
 
 ROUNDS = 5
 MILLISECOND = 1_000_000

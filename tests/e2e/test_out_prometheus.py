@@ -20,7 +20,10 @@ import pytest
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
 from tests.standins.served import Fake, Served
 
-pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed"),
+    pytest.mark.evidence(feature="Prometheus pages", on="real software"),
+]
 
 SECONDS = 20
 PER_SECOND = 5000

@@ -17,7 +17,10 @@ from exporter.model import Kind, Metric, Sample
 from exporter.web.config import WebConfigError
 from tests.standins.served import Fake, Served
 
-pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed"),
+    pytest.mark.evidence(feature="TLS and users", on="real software"),
+]
 
 VALUE = Metric("test.value", "A value.", Kind.GAUGE)
 Make = Callable[..., None]

@@ -17,6 +17,8 @@ import pytest
 
 from exporter import __version__
 
+pytestmark = pytest.mark.evidence(feature="wheel", on="real software")
+
 ROOT = Path(__file__).parents[2]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 PROBES = sorted(path.name.removesuffix(".c") for path in (ROOT / "bpf").glob("*.bpf.c"))

@@ -57,6 +57,7 @@ pytestmark = [
     pytest.mark.needs_bpf,
     pytest.mark.timeout(180),
     pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed"),
+    pytest.mark.evidence(feature="Prometheus pages", on="real software"),
 ]
 
 

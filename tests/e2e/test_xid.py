@@ -16,6 +16,8 @@ from tests.standins import nvml
 from tests.standins.nvml import UUID, Scenario
 from tests.standins.otlp_sink import HttpSink
 
+pytestmark = pytest.mark.evidence(feature="Xids, SXids, lost GPUs", on="stand-in")
+
 ALONE = ("--collector.disable-defaults", "--collector.xid")
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 LABELS = 'action="RESTART_BM",category="faulty_gpu",pci_bus_id="00000000:3B:00.0",xid="79"'

@@ -18,6 +18,8 @@ from exporter.verbs.providers import Found, ProviderNames
 from tests.providers import archives, packages
 from tests.providers.archives import Archive, Compiled
 
+pytestmark = pytest.mark.evidence(feature="functions of RDMA providers", on="real software")
+
 SUITES = os.environ.get("SUITES", "bookworm trixie").split()
 CASES = [(suite, architecture) for suite in SUITES for architecture in ("amd64", "arm64")]
 CHOSEN_AT_RUN_TIME = {"hns"}

@@ -11,6 +11,8 @@ import pytest
 from tests.rdma.conftest import Side
 from tests.rdma.rig import DEVICE, PORT, Host, perftest
 
+pytestmark = pytest.mark.evidence(feature="RDMA port counters", on="real kernel, emulated hardware")
+
 LABELS = {"device": DEVICE, "port": PORT}
 DROP = "INPUT -p udp --dport 4791 -m statistic --mode random --probability 0.02 -j DROP"
 """RoCE v2's port. Only between two hosts: within one, soft-RoCE loops back inside the device."""

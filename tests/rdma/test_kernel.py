@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.rdma.conftest import Side
 from tests.rdma.rig import REPOSITORY
+
+pytestmark = pytest.mark.evidence(feature="older kernels", on="real kernel, emulated hardware")
 
 
 def test_every_probe_loads(receiver: Side) -> None:

@@ -18,7 +18,10 @@ from tests.rdma.test_counters import losing, write
 ALERT = "RdmaNackRatioHigh"
 LISTEN = "127.0.0.1:9090"
 
-pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed")
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed"),
+    pytest.mark.evidence(feature="the alert on RDMA loss", on="real kernel, emulated hardware"),
+]
 
 
 @contextmanager

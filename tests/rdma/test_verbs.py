@@ -23,6 +23,8 @@ def posted(page: Page, comm: str, opcode: str) -> tuple[float, float]:
     return page.value("rdma_send_bytes_total", **labels), page.value("rdma_send_work_requests_total", **labels)
 
 
+@pytest.mark.evidence(feature="RDMA work and completions", on="real kernel, emulated hardware")
+@pytest.mark.evidence(feature="functions of RDMA providers", on="real kernel, emulated hardware")
 def test_write(sender: Side, receiver: Side) -> None:
     """ib_write_bw: bytes and requests to the byte, every completion, and the memory that was given back."""
     perftest(sender.host, receiver.host, "ib_write_bw --size=65536 --iters=100")
@@ -56,6 +58,7 @@ def test_read(sender: Side, receiver: Side) -> None:
     assert {} == receiver.scrape().get("rdma_send_bytes_total", comm="ib_read_bw")
 
 
+@pytest.mark.evidence(feature="RDMA latency", on="real kernel, emulated hardware")
 def test_latency(sender: Side, receiver: Side) -> None:
     """ib_send_lat tells half of a round trip: a request's latency is two of those, within a fifth of it.
 
@@ -73,6 +76,7 @@ def test_latency(sender: Side, receiver: Side) -> None:
     assert pytest.approx(2 * float(average) / 1e6, rel=0.2) == mean
 
 
+@pytest.mark.evidence(feature="RDMA extended calls", on="real kernel, emulated hardware")
 def test_extended_calls(sender: Side, receiver: Side, extended_calls: Path) -> None:
     """What ibv_wr_start and its like post, by several ways to set segments, and what ibv_start_poll returns; what is
     aborted is nowhere. rdma-core's own program for these calls then sends what it says.
@@ -98,6 +102,7 @@ def test_extended_calls(sender: Side, receiver: Side, extended_calls: Path) -> N
     assert (409_600, 100) == posted(sender.scrape(), "ibv_rc_pingpong", "SEND")
 
 
+@pytest.mark.evidence(feature="RDMA queue pairs and memory regions", on="real kernel, emulated hardware")
 def test_killed_peer(sender: Side, receiver: Side, late_receiver: Path) -> None:
     """A queue pair has its peer's address; when the peer is killed its retries run out, and it is in ERR."""
     server = receiver.host.begin(f"exec {late_receiver} {DEVICE} 1 600")

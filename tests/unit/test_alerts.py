@@ -13,6 +13,8 @@ import yaml
 
 from tests.metric_names import SCRAPED, declared, used
 
+pytestmark = pytest.mark.evidence(feature="alert and recording rules", on="real software")
+
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"
 STEMS = sorted(path.stem for path in (ROOT / "alerts").glob("*.yaml") if not path.stem.endswith(".test"))

@@ -18,6 +18,8 @@ from exporter import discover, options
 from exporter.bpf import privileges
 from exporter.settings import all_options, load, make_parser
 
+pytestmark = pytest.mark.evidence(feature="chart and manifests", on="not run")
+
 ROOT = Path(__file__).parents[2]
 CHART, MANIFESTS, COMPOSE = (ROOT / "deploy" / name for name in ("helm/accel-exporter", "kubernetes", "compose"))
 HELM = Path(sys.prefix) / "bin" / "helm"

@@ -11,6 +11,8 @@ import pytest
 
 from exporter.systemd import Notifier
 
+pytestmark = pytest.mark.evidence(feature="systemd", on="stand-in")
+
 
 @pytest.fixture
 def inbox(tmp_path: Path) -> Iterator[socket.socket]:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.evidence(feature="arm64", on="not run")
+
 OBJECTS = Path(__file__).parents[3] / "exporter/bpf/objects"
 MOST, ROUNDED = 512, 32
 _FUNCTION = re.compile(r"^[0-9a-f]+ <((?!LBB)\S+)>:$")

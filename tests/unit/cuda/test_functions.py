@@ -14,6 +14,8 @@ from exporter.cuda.codes import error_name
 from exporter.cuda.functions import COVERABLE, FUNCTIONS, UNCOVERED
 from tests.wheels import CUDART_12, CUDART_13, library
 
+pytestmark = pytest.mark.evidence(feature="CUDA functions and structures", on="real software")
+
 WHEELS = pytest.mark.parametrize("wheel", [CUDART_12, CUDART_13], ids=["12", "13"])
 NAMES = {function.name for function in FUNCTIONS}
 

@@ -19,6 +19,8 @@ from exporter.model import Kind, Labels
 from exporter.options import SettingsError
 from tests.unit.dcgm.gpus import gpu, mig, snapshot
 
+pytestmark = pytest.mark.evidence(feature="DCGM's own readings", on="stand-in")
+
 PAGE = """\
 # HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).
 # TYPE DCGM_FI_DEV_GPU_TEMP gauge

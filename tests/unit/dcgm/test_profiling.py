@@ -16,6 +16,8 @@ from exporter.dcgm.fields import FIELDS
 from exporter.dcgm.profiling import Profiling
 from exporter.nvml.snapshot import Readings
 
+pytestmark = pytest.mark.evidence(feature="DCGM's own readings", on="stand-in")
+
 BINDINGS = Path(__file__).parents[2] / "standins" / "dcgm"
 GPUS = [
     {"uuid": "GPU-0", "values": {"1001": 0.57, "1004": 0.25, "1005": None, "1009": 1048576, "155": 300.0}},

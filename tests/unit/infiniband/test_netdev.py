@@ -17,6 +17,8 @@ from exporter.model import Metric
 from exporter.verbs.posted import Posted
 from tests.unit.infiniband.trees import Tree
 
+pytestmark = pytest.mark.evidence(feature="PFC pauses", on="stand-in")
+
 BUS_ID = "0000:18:00.0"
 
 

@@ -22,6 +22,8 @@ from exporter.kubernetes.podresources import MOST_DEVICES, Given, given
 from tests.standins import kubelet
 from tests.standins.kubelet import METHOD, container, listening, pod
 
+pytestmark = pytest.mark.evidence(feature="GPUs of pods", on="stand-in")
+
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 MIG = "MIG-265a219d-a49f-578a-825d-222c72699c16"
 

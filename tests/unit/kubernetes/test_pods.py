@@ -14,6 +14,8 @@ from exporter.kubernetes.pods import Pod, label_names, parse, url_of
 from exporter.options import SettingsError
 from tests.standins.pods import TOKEN, Api, api, listing, pod
 
+pytestmark = pytest.mark.evidence(feature="labels of pods", on="stand-in")
+
 NAMES = label_names(("app", "example.com/team"))
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
 

@@ -16,6 +16,8 @@ from exporter.nccl.functions import COVERABLE, FUNCTIONS
 from exporter.nccl.layout import Layout, find_layout
 from tests import wheels
 
+pytestmark = pytest.mark.evidence(feature="NCCL communicators in memory", on="real software")
+
 LAYOUTS = {  # from the wheels' debug information: gdb -ex 'print (long)&((struct ncclComm*)0)->commHash'
     "2.18.1": Layout(9168, 0, guarded=False),
     "2.21.5": Layout(13528, 0, guarded=True),

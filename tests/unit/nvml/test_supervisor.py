@@ -19,6 +19,8 @@ from exporter.nvml.supervisor import Supervisor
 from exporter.views import prometheus
 from tests.standins.nvml import INTERVALS, UUID, Scenario
 
+pytestmark = pytest.mark.evidence(feature="NVML that hangs or crashes", on="stand-in")
+
 
 @pytest.fixture
 def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:

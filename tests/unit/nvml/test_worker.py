@@ -31,6 +31,8 @@ from exporter.nvml.snapshot import (
 )
 from tests.standins.nvml import INTERVALS, LIBRARY, OLD_LIBRARY, UUID, Scenario, Worker
 
+pytestmark = pytest.mark.evidence(feature="NVML readings", on="stand-in")
+
 STRUCTURES = (
     "nvmlPciInfo_t",
     "c_nvmlUtilization_t",

@@ -16,6 +16,8 @@ from exporter.ras import ask as module
 from exporter.ras.ask import PORT, Door, RasError, ask, door
 from tests.standins import ras
 
+pytestmark = pytest.mark.evidence(feature="NCCL RAS", on="stand-in")
+
 PROC = Path("/proc")
 NAMESPACE = (PROC / "self" / "ns" / "net").stat().st_ino
 REPORT = ras.report(ras.communicator(0xC0FFEE, [ras.rank(0, 23)]))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from exporter.ras.report import Communicator, Missing, Rank, ReportError, parse
 from tests.standins import ras
 
+pytestmark = pytest.mark.evidence(feature="NCCL RAS", on="stand-in")
+
 # In the form of NCCL's documentation of RAS; NCCL 2.24 to 2.28.6 know no other.
 TEXT = """\
 NCCL version 2.26.2 compiled with CUDA 12.8
