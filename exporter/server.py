@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,21 +18,19 @@ from exporter.model import Sample
 from exporter.options import SettingsError
 from exporter.scrape import Run, Scraper, State
 from exporter.views import prometheus
-from exporter.web import listen
+from exporter.web import connections, lifecycle, listen
 from exporter.web.config import WebConfigFile
+from exporter.web.connections import Connections
 from exporter.web.guard import Guard, Handler
+from exporter.web.lifecycle import Lifecycle
 from exporter.web.tls import FollowingContext
 
 HEALTHY_PATHS = ("/-/healthy", "/healthz", "/health")
 READY_PATHS = ("/-/ready", "/readyz")
-TAKEN_PATHS = (*HEALTHY_PATHS, *READY_PATHS, "/-/reload", "/-/release-gpus")
+TAKEN_PATHS = (*HEALTHY_PATHS, *READY_PATHS, lifecycle.RELOAD, lifecycle.RELEASE)
 DEFAULT_TIMEOUT = 10.0
 LONGEST_TIMEOUT = 120.0
-RELEASE_SECONDS, LONGEST_RELEASE = 300.0, 86_400.0
 SEND_TIMEOUT = 30.0
-IDLE_TIMEOUT = 90.0
-"""Seconds that a connection may be silent, also in the middle of a request's head."""
-MOST_CONNECTIONS = 256
 
 Landing = Callable[[Sequence[Sample], Sequence[State]], str]
 log = logging.getLogger(__name__)
@@ -44,6 +43,7 @@ class WebSettings:
     listen_address: tuple[str, ...] = (":19445",)
     systemd_socket: bool = False
     config_file: str = ""
+    enable_lifecycle: bool = False
     telemetry_path: str = "/metrics"
     max_requests: int = 40
     timeout_offset: float = 0.5
@@ -57,8 +57,7 @@ class WebSettings:
 class Server:
     """Serves what `scraper` gathers.
 
-    `landing` makes the page at /. `reload` is called in a thread; its ValueError is the answer to who asked for it.
-    So is `release` with a time in seconds: it gives the GPUs back, False when that is not done, LookupError without.
+    `landing` makes the page at /. `reload` and `release` are those of Lifecycle.
     """
 
     def __init__(
@@ -70,11 +69,11 @@ class Server:
         release: Callable[[float], bool] | None = None,
     ) -> None:
         self._settings, self._scraper, self._landing = settings, scraper, landing
-        self._reload, self._release = reload, release
+        self._lifecycle = Lifecycle(settings.enable_lifecycle, reload, release)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="web")
         self._requests = 0
-        self._reloading = asyncio.Lock()
         self._runner: web.AppRunner | None = None
+        self._connections: Connections | None = None
         self._servers: list[asyncio.Server] = []
         self.urls: list[str] = []
         """Where it serves, once started: http://localhost:19445/ and so on."""
@@ -93,37 +92,30 @@ class Server:
             app,
             access_log=None,
             logger=quiet,  # it would log each malformed request with a traceback
-            keepalive_timeout=IDLE_TIMEOUT,
+            keepalive_timeout=connections.IDLE_SECONDS,
             lingering_time=1.0,
             shutdown_timeout=1.0,
         )
         await self._runner.setup()
+        self._connections = Connections(self._handler, context)
         self.urls = [listen.url(bound, "https" if context else "http") for bound in sockets]
         for bound in sockets:
-            server = await asyncio.get_running_loop().create_server(
-                self._protocol,
-                sock=bound,
-                ssl=context,
-                ssl_handshake_timeout=10.0 if context else None,
-                ssl_shutdown_timeout=2.0 if context else None,
-            )
-            self._servers.append(server)
+            self._servers.append(await asyncio.get_running_loop().create_server(self._connections, sock=bound))
+        self._connections.start()
         log.info("listening on %s", ", ".join(self.urls))
-
-    def _protocol(self) -> asyncio.Protocol:
-        running = self._runner and self._runner.server  # none for a connection accepted while stopping
-        return running() if running and len(running.connections) < MOST_CONNECTIONS else _Refuse()
 
     async def stop(self) -> None:
         """Stops listening, lets answers under way finish within a second, and closes everything."""
         for server in self._servers:
             server.close()
+        if self._connections is not None:
+            self._connections.close()
         if self._runner is not None:
             await self._runner.cleanup()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     def _application(self, guard: Guard) -> web.Application:
-        app = web.Application(middlewares=[guard.middleware, self._errors], client_max_size=64 * 1024)
+        app = web.Application(middlewares=[self._answering, guard.middleware, self._errors], client_max_size=64 * 1024)
         app.on_response_prepare.append(guard.add_headers)
         app.router.add_get(self._settings.telemetry_path, self._metrics)
         if self._settings.telemetry_path != "/":
@@ -132,12 +124,18 @@ class Server:
             app.router.add_get(path, self._healthy)
         for path in READY_PATHS:
             app.router.add_get(path, self._ready)
-        if self._reload is not None:
-            app.router.add_post("/-/reload", self._do_reload)
-            app.router.add_put("/-/reload", self._do_reload)
-        if self._release is not None:
-            app.router.add_post("/-/release-gpus", self._do_release)
+        self._lifecycle.add_to(app.router)
         return app
+
+    def _handler(self) -> asyncio.Protocol | None:
+        running = self._runner and self._runner.server
+        return running() if running else None
+
+    @web.middleware
+    async def _answering(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = connections.of(request.transport)
+        with connection.answer() if connection else nullcontext():
+            return await handler(request)
 
     @web.middleware
     async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -240,38 +238,3 @@ class Server:
         if not self._scraper.ready:
             raise web.HTTPServiceUnavailable(text="accel-exporter is starting or stopping\n")
         return web.Response(text="accel-exporter is ready\n")
-
-    async def _do_reload(self, _request: web.Request) -> web.Response:
-        assert self._reload is not None
-        if self._reloading.locked():
-            raise web.HTTPConflict(text="a reload is under way\n")
-        async with self._reloading:
-            try:
-                await asyncio.to_thread(self._reload)
-            except ValueError as error:
-                raise web.HTTPInternalServerError(text=f"not reloaded: {error}\n") from None
-        return web.Response(text="reloaded\n")
-
-    async def _do_release(self, request: web.Request) -> web.Response:
-        assert self._release is not None
-        given = request.query.get("seconds", "")
-        try:
-            seconds = float(given) if given else RELEASE_SECONDS
-        except ValueError:
-            seconds = 0.0
-        if not 0 < seconds <= LONGEST_RELEASE:
-            raise web.HTTPBadRequest(text=f"seconds has to be a number above 0, at most {LONGEST_RELEASE:.0f}\n")
-        try:
-            done = await asyncio.to_thread(self._release, seconds)
-        except LookupError as error:
-            raise web.HTTPNotFound(text=f"{error.args[0]}\n") from None
-        if not done:
-            raise web.HTTPGatewayTimeout(text="NVML does not answer: its handles may still be held\n")
-        return web.Response(text=f"no GPU is held for {seconds:g} s\n")
-
-
-class _Refuse(asyncio.Protocol):
-    """Closes a connection at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

@@ -48,6 +48,12 @@ OPTIONS = (
         "web",
         metavar="FILE",
     ),
+    Option(
+        "web.enable-lifecycle",
+        _WEB.enable_lifecycle,
+        "take POST /-/reload and /-/release-gpus over the network too, not only from root on the node",
+        "web",
+    ),
     Option("web.telemetry-path", _WEB.telemetry_path, "path of the metrics", "web", metavar="PATH"),
     Option("web.max-requests", _WEB.max_requests, "requests answered at once, more get 503; 0: no limit", "web"),
     Option(

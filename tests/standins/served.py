@@ -101,13 +101,21 @@ class Served:
     def port(self) -> int:
         return int(urlsplit(self.server.urls[0]).port or 0)
 
-    def get(self, path: str = "/metrics", method: str = "GET", timeout: float = 10, **headers: str) -> Answer:
-        """One request; header names with underscores for hyphens."""
+    def get(
+        self,
+        path: str = "/metrics",
+        method: str = "GET",
+        timeout: float = 10,
+        source: str = "127.0.0.1",
+        **headers: str,
+    ) -> Answer:
+        """One request from the address `source`; header names with underscores for hyphens."""
         connection: http.client.HTTPConnection
+        words: dict[str, Any] = {"timeout": timeout, "source_address": (source, 0)}
         if self.server.urls[0].startswith("https"):
-            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=self.context)
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, **words)
         else:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, **words)
         try:
             connection.request(method, path, headers={key.replace("_", "-"): value for key, value in headers.items()})
             response = connection.getresponse()

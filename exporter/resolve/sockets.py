@@ -1,0 +1,94 @@
+"""Which user a TCP socket belongs to, from /proc/PID/net/tcp and tcp6: that process's network namespace."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+MOST_ROWS = 1 << 18
+"""Of a table. Sockets that listen come first."""
+_ESTABLISHED, _LISTEN = "01", "0A"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A socket. `inode` is 0 once its process has closed it, and `uid` means nothing then."""
+
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    state: str
+    uid: int
+    inode: int
+
+
+def client(proc: Path, near: object, far: object) -> int | None:
+    """The uid that holds the other end of a connection, which leads from `near` (an address of this machine) to `far`.
+
+    None where that is not known: the other end was closed, or is on another machine. Reads twice, since a socket that
+    is closed meanwhile would show uid 0.
+    """
+    ends = _end(far), _end(near)
+    found = [
+        next((it for it in rows(proc, "self") if (it.local, it.remote) == ends and it.state == _ESTABLISHED), None)
+        for _ in range(2)
+    ]
+    first, second = found
+    return first.uid if first is not None and first == second and first.inode else None
+
+
+def listeners(proc: Path, pid: int, port: int) -> set[int]:
+    """The uids that listen at a port of the loopback in the network namespace of a process."""
+    found = (it for it in rows(proc, pid) if it.state == _LISTEN and it.local[1] == port)
+    return {it.uid for it in found if _reached_by_loopback(it.local[0])}
+
+
+def ip(address: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address of a socket's address, IPv4 also where a socket for both has it; None for a unix socket."""
+    if not isinstance(address, tuple) or not address:
+        return None
+    found = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    return (isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped) or found
+
+
+def rows(proc: Path, pid: int | str) -> Iterator[Row]:
+    """The TCP sockets of a process's network namespace; none where they cannot be read."""
+    for name, size in (("tcp", 4), ("tcp6", 16)):
+        try:
+            with (proc / str(pid) / "net" / name).open() as file:
+                for line in islice(file, 1, MOST_ROWS):
+                    fields = line.split()
+                    if len(fields) > 9:
+                        yield Row(_address(fields[1], size), _address(fields[2], size), *_rest(fields))
+        except OSError:
+            continue
+
+
+def _rest(fields: list[str]) -> tuple[str, int, int]:
+    return fields[3], int(fields[7]), int(fields[9])
+
+
+def _address(text: str, size: int) -> tuple[str, int]:
+    """Words of the machine's byte order in hex, as the kernel prints addresses, and a port."""
+    address, _, port = text.partition(":")
+    words = struct.unpack(f">{size // 4}I", bytes.fromhex(address))
+    packed = struct.pack(f"={size // 4}I", *words)
+    return _plain(socket.inet_ntop(socket.AF_INET if size == 4 else socket.AF_INET6, packed)), int(port, 16)
+
+
+def _end(address: object) -> tuple[str, int]:
+    assert isinstance(address, tuple)
+    return str(ip(address)), int(address[1])
+
+
+def _plain(address: str) -> str:
+    return str(ip((address,)))
+
+
+def _reached_by_loopback(address: str) -> bool:
+    found = ipaddress.ip_address(address)
+    return found.is_loopback or found.is_unspecified

@@ -1,0 +1,126 @@
+"""Requests that change what the exporter does: reading its settings again, and giving the GPUs back.
+
+As for Prometheus they are off for the network unless --web.enable-lifecycle is given. Root and the exporter's own user
+may send them from the node itself. No web page ever may: a browser on the node, or one that reaches the exporter, would
+send them for whatever page is open in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+
+from aiohttp import web
+
+from exporter.resolve import sockets
+from exporter.resolve.sockets import ip
+from exporter.web.config import RateLimit
+from exporter.web.guard import Limiter
+
+RELOAD, RELEASE = "/-/reload", "/-/release-gpus"
+RELEASE_SECONDS, LONGEST_RELEASE = 300.0, 3600.0
+LIMIT = RateLimit("6s", 10)
+"""Of these requests together: each is a line in the log, and costs more than others."""
+_BROWSER = ("Origin", "Sec-Fetch-Site")
+_PROXY = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")
+_HOW = "on the node, as root: curl -X POST http://localhost:PORT{path}; over the network: --web.enable-lifecycle\n"
+
+
+class Lifecycle:
+    """`reload` is called in a thread; its ValueError is the answer.
+
+    So is `release` with a time in seconds: it gives the GPUs back, False when that is not done, LookupError without.
+    """
+
+    def __init__(
+        self,
+        enabled: bool,
+        reload: Callable[[], None] | None,
+        release: Callable[[float], bool] | None,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._enabled, self._reload, self._release, self._proc = enabled, reload, release, proc
+        self._limiter = Limiter(LIMIT)
+        self._reloading = asyncio.Lock()
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """The routes of what there is to call."""
+        if self._reload is not None:
+            router.add_post(RELOAD, self._do_reload)
+            router.add_put(RELOAD, self._do_reload)
+        if self._release is not None:
+            router.add_post(RELEASE, self._do_release)
+
+    async def _permit(self, request: web.Request) -> None:
+        """Raises HTTPForbidden for those who may not, HTTPTooManyRequests above the limit."""
+        if any(name in request.headers for name in _BROWSER):
+            raise web.HTTPForbidden(text="refused: a browser sent this for a web page; use curl\n")
+        if not self._limiter.allows():
+            raise web.HTTPTooManyRequests(text="too many requests of this kind; try again in some seconds\n")
+        if not self._enabled and (refusal := await self._refusal(request)):
+            raise web.HTTPForbidden(text=f"refused: {refusal}; {_HOW.format(path=request.path)}")
+
+    async def _refusal(self, request: web.Request) -> str:
+        """Why the sender does not count as root on this node; empty if it does."""
+        if request.transport is None:
+            return "the connection is gone"
+        near, far = (request.transport.get_extra_info(name) for name in ("sockname", "peername"))
+        there, here = ip(far), ip(near)
+        if here is None:
+            return ""  # a unix socket, which its file's mode guards
+        if there is None or not (there.is_loopback or there == here):
+            return "this came over the network"
+        if any(name in request.headers for name in _PROXY):
+            return "this came through a proxy"
+        if not _local_name(request.host):
+            return f"{request.host!r:.100} is no name of this machine's loopback"
+        uid = await asyncio.to_thread(sockets.client, self._proc, near, far)
+        if uid not in (0, os.geteuid()):
+            return "the sender is neither root nor the exporter's user"
+        return ""
+
+    async def _do_reload(self, request: web.Request) -> web.Response:
+        assert self._reload is not None
+        await self._permit(request)
+        if self._reloading.locked():
+            raise web.HTTPConflict(text="a reload is under way\n")
+        async with self._reloading:
+            try:
+                await asyncio.to_thread(self._reload)
+            except ValueError as error:
+                raise web.HTTPInternalServerError(text=f"not reloaded: {error}\n") from None
+        return web.Response(text="reloaded\n")
+
+    async def _do_release(self, request: web.Request) -> web.Response:
+        assert self._release is not None
+        await self._permit(request)
+        given = request.query.get("seconds", "")
+        try:
+            seconds = float(given) if given else RELEASE_SECONDS
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds <= LONGEST_RELEASE:
+            raise web.HTTPBadRequest(text=f"seconds has to be a number above 0, at most {LONGEST_RELEASE:.0f}\n")
+        try:
+            done = await asyncio.to_thread(self._release, seconds)
+        except LookupError as error:
+            raise web.HTTPNotFound(text=f"{error.args[0]}\n") from None
+        if not done:
+            raise web.HTTPGatewayTimeout(text="NVML does not answer: its handles may still be held\n")
+        return web.Response(text=f"no GPU is held for {seconds:g} s\n")
+
+
+def _local_name(host: str) -> bool:
+    """True for an IP address, localhost and this machine's own name: a page elsewhere cannot be called by these."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    name = name.removeprefix("[").removesuffix("]").lower()
+    try:
+        ip_address(name)
+        return True
+    except ValueError:
+        own = socket.gethostname().lower()
+        return name in ("localhost", own, own.partition(".")[0])
