@@ -6,21 +6,24 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import hmac
 import logging
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 
 import bcrypt
 from aiohttp import web
 
-from exporter.web import tls
+from exporter.web import connections, tls
 from exporter.web.config import RateLimit, WebConfig, WebConfigError, WebConfigFile
 
-CACHED_ANSWERS = 100
-MOST_WAITING = 16
+MOST_REFUSED = 100
+"""Wrong passwords that are remembered, so that the same one again costs nothing."""
+MOST_WAITING, MOST_WAITING_OF_PEER = 32, 4
+"""Comparisons at once: at a cost of 10, the last of them has its answer in some three seconds."""
 HEADERS = {
     "Server": "accel-exporter",
     "X-Content-Type-Options": "nosniff",
@@ -68,7 +71,8 @@ class Guard:
             tunnel = request.transport and request.transport.get_extra_info("ssl_object")
             if not tunnel or not tls.allowed(tunnel.getpeercert(), config.tls.client_allowed_sans):
                 raise web.HTTPForbidden(text="the client certificate carries no allowed name\n")
-        if config.users and not await self._users.knows(request.headers.get("Authorization", ""), config.users):
+        peer = connections.peer(request.transport and request.transport.get_extra_info("peername"))
+        if config.users and not await self._users.knows(request.headers.get("Authorization", ""), config.users, peer):
             raise web.HTTPUnauthorized(text="user and password are needed\n", headers={"WWW-Authenticate": "Basic"})
 
     async def add_headers(self, _request: web.Request, response: web.StreamResponse) -> None:
@@ -102,37 +106,45 @@ class Users:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._answers: OrderedDict[bytes, bool] = OrderedDict()
+        self._right: dict[str, bytes] = {}
+        """By user: apart from what was refused, which anybody can make more of."""
+        self._refused: OrderedDict[bytes, None] = OrderedDict()
         self._salt = secrets.token_bytes(16)
         self._lock = asyncio.Lock()
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
 
-    async def knows(self, authorization: str, users: Mapping[str, str]) -> bool:
+    async def knows(self, authorization: str, users: Mapping[str, str], peer: str = "") -> bool:
         """True for the user and password of an Authorization header. Raises HTTPTooManyRequests when swamped."""
         user, password = _credentials(authorization)
         if user is None:
             return False
         # An unknown user takes as long as a known one, so that time does not tell the names.
         hashed = users.get(user) or _nobody(users)
-        key = hashlib.blake2b("\0".join((user, hashed, password)).encode("utf-8", "surrogateescape"), key=self._salt)
-        answer = self._answers.get(key.digest())
-        if answer is None:
-            answer = await self._compare(password, hashed) and user in users
-        self._answers[key.digest()] = answer
-        self._answers.move_to_end(key.digest())
-        while len(self._answers) > CACHED_ANSWERS:
-            self._answers.popitem(last=False)
-        return answer
+        text = "\0".join((user, hashed, password)).encode("utf-8", "surrogateescape")
+        key = hashlib.blake2b(text, key=self._salt).digest()
+        if hmac.compare_digest(self._right.get(user, b""), key):
+            return True
+        if key in self._refused:
+            self._refused.move_to_end(key)
+            return False
+        if await self._compare(password, hashed, peer) and user in users:
+            self._right = {name: it for name, it in self._right.items() if name in users} | {user: key}
+            return True
+        self._refused[key] = None
+        while len(self._refused) > MOST_REFUSED:
+            self._refused.popitem(last=False)
+        return False
 
-    async def _compare(self, password: str, hashed: str) -> bool:
-        if self._waiting >= MOST_WAITING:
+    async def _compare(self, password: str, hashed: str, peer: str) -> bool:
+        if self._waiting[peer] >= MOST_WAITING_OF_PEER or self._waiting.total() >= MOST_WAITING:
             raise web.HTTPTooManyRequests(text="too many logins at once; try again later\n")
-        self._waiting += 1
+        self._waiting[peer] += 1
         try:
             async with self._lock:
                 return await asyncio.get_running_loop().run_in_executor(self._executor, _matches, password, hashed)
         finally:
-            self._waiting -= 1
+            self._waiting[peer] -= 1
+            self._waiting += Counter()  # without those who wait for nothing
 
 
 def _credentials(authorization: str) -> tuple[str | None, str]:

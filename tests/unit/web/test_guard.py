@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import bcrypt
@@ -182,3 +184,50 @@ def test_configured_headers_are_sent(tmp_path: Path) -> None:
         for where in ("/metrics", "/nowhere"):
             headers = served.get(where).headers
             assert ("sameorigin", "1") == (headers["x-frame-options"], headers["x-xss-protection"])
+
+
+@contextmanager
+def guessing(served: Served, source: str, seen: list[int]) -> Iterator[None]:
+    """40 connections that try one wrong password after the other, from when the first was answered."""
+    over, begun = threading.Event(), threading.Event()
+
+    def guess(number: int) -> None:
+        for turn in count():
+            if over.is_set():
+                return
+            with suppress(OSError):
+                authorization = basic("alice", f"{number}.{turn}")
+                seen.append(served.get(source=source, timeout=30, Authorization=authorization).status)
+            begun.set()
+
+    guessers = [threading.Thread(target=guess, args=(number,)) for number in range(40)]
+    for thread in guessers:
+        thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in guessers:
+            thread.join()
+
+
+def test_flood_of_wrong_passwords(web_config: Path) -> None:
+    """The right password is answered while 40 connections guess: known before at once, else after a place of its own.
+
+    Between two scrapes there are more wrong passwords than are remembered.
+    """
+    web_config.write_text(f"basic_auth_users:\n  alice: {hashed('x', 4)}\n  bob: {hashed('y', 4)}\n")
+    seen: list[int] = []
+    with Served([Fake("a", collect)], config_file=str(web_config)) as served:
+        assert 200 == served.get(source="127.0.0.2", Authorization=basic("alice", "x")).status
+        with guessing(served, "127.0.0.2", seen):
+            assert 200 == served.get(Authorization=basic("bob", "y")).status
+            for _ in range(3):
+                refused = seen.count(401)
+                while seen.count(401) < refused + guard.MOST_REFUSED + 20:
+                    time.sleep(0.05)
+                for source in ("127.0.0.1", "127.0.0.2"):
+                    assert 200 == served.get(source=source, Authorization=basic("alice", "x")).status
+
+    assert {401, 429} == set(seen)
