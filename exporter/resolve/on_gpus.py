@@ -13,6 +13,7 @@ from pathlib import Path
 from exporter.model import Labels
 from exporter.node import Processes
 from exporter.nvml.gpus import Gpus
+from exporter.resolve import devices
 from exporter.resolve.gpu import Inventory, Place
 
 UNKNOWN_DEVICE = 0xFFFF
@@ -137,10 +138,10 @@ def visible(environ: bytes, inventory: Inventory, minors: Collection[int] | None
 def nodes(proc: Path, pid: int) -> Collection[int] | None:
     """The N of each /dev/nvidiaN that the process sees; None when there is none, or its /dev cannot be looked at."""
     try:
-        names = [entry.name for entry in (proc / str(pid) / "root/dev").iterdir()]
+        seen = devices.names(proc, pid)
     except OSError:
         return None
-    return {int(found[1]) for name in names if (found := _NODE.fullmatch(name))} or None
+    return {int(found[1]) for name in seen if (found := _NODE.fullmatch(name))} or None
 
 
 def _numbered(environ: bytes, inventory: Inventory, minors: Collection[int] | None) -> list[Place]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -86,14 +88,26 @@ def test_mig() -> None:
     assert [] == ordinals(b"CUDA_VISIBLE_DEVICES=0\0", divided)
 
 
+def see(proc: Path, pid: int, names: Collection[str]) -> None:
+    """Gives a process a /dev as its mounts describe one; tests/unit/resolve/test_devices.py has real ones."""
+    folder = proc / str(pid) / "root/dev"
+    folder.mkdir(parents=True)
+    descriptor = os.open(folder, os.O_PATH)
+    [mount] = re.findall(r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{descriptor}").read_text(), re.MULTILINE)
+    os.close(descriptor)
+    (proc / str(pid) / "mountinfo").write_text(
+        f"1{mount} 1 0:1 / / rw - ext4 x rw\n{mount} 1 0:5 / /dev rw - tmpfs x rw\n"
+    )
+    for name in names:
+        (folder / name).touch()
+
+
 def test_nodes(tmp_path: Path) -> None:
     """The GPUs that a process can open; not known when its /dev cannot be looked at."""
     assert nodes(tmp_path, 7) is None
-    (tmp_path / "7/root/dev").mkdir(parents=True)
-    for name in ("nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm", "null"):
-        (tmp_path / "7/root/dev" / name).touch()
+    see(tmp_path, 7, ("nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm", "null"))
     assert {0, 3} == nodes(tmp_path, 7)
-    (tmp_path / "8/root/dev").mkdir(parents=True)
+    see(tmp_path, 8, ())
     assert nodes(tmp_path, 8) is None
 
 
@@ -101,10 +115,8 @@ class World:
     """Four GPUs, of which NVML lists the process on some, and a process with these variables."""
 
     def __init__(self, proc: Path, environ: bytes = b"") -> None:
-        (proc / "7/root/dev").mkdir(parents=True)
+        see(proc, 7, [f"nvidia{number}" for number in range(4)])
         (proc / "7/environ").write_bytes(environ)
-        for number in range(4):
-            (proc / "7/root/dev" / f"nvidia{number}").touch()
         gpus = Gpus()
         gpus.serve(lambda: self.told, lambda seconds: True)
         self.told = four()
