@@ -22,6 +22,7 @@ from exporter.cuda.functions import FUNCTIONS
 STANDINS = Path(__file__).parents[1] / "tests" / "standins"
 LAUNCHES, CALLS = 100_000, 4000
 LAUNCH_BUDGET_NS = 150
+FULL_BUDGET = 1.3
 _ON_TWO = """
 import ctypes, sys
 driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -52,7 +53,7 @@ def run() -> list[Result]:
             statistics.close()
         finally:
             close_all(links)
-        return results
+        return [*results, _when_full(folder)]
 
 
 PROGRAMS: dict[str, tuple[str, float | None]] = {
@@ -106,6 +107,29 @@ def _while_some_use_two(object: Object, folder: str) -> Result:
     nanoseconds, runs = (now - then for now, then in zip(program.stats(), before, strict=True))
     what = "the same while a process uses two devices"
     return Result(what, nanoseconds / runs, "ns", LAUNCH_BUDGET_NS, f"mean of {runs} runs of {program.name}")
+
+
+def _when_full(folder: str) -> Result:
+    """Launches of a process that finds no room for its row, against those of the one that has it."""
+    path = Path(folder, "libcuda.so.1")
+    with Object(object_path("cuda"), entries={"launches": 1}) as object:
+        program = object.programs["on_launch"]
+        link = attach(program, path, _points(object, path)[program.name, False], False)
+        statistics = run_time_statistics()
+        try:
+            spent = []
+            for _ in range(2):  # the row of the first stays
+                before = program.stats()
+                _work(folder, 2, "--layer", "driver", "--launches", str(LAUNCHES))
+                nanoseconds, runs = (now - then for now, then in zip(program.stats(), before, strict=True))
+                spent.append(nanoseconds / runs)
+        finally:
+            statistics.close()
+            link.close()
+        if object.globals()["launches_lost"] != 2 * LAUNCHES:
+            raise RuntimeError("the table of launches was not full")
+    note = f"{spent[1]:.0f} ns against {spent[0]:.0f} ns, mean of {2 * LAUNCHES} runs each"
+    return Result("program run at a launch without room for a row", spent[1] / spent[0], "ratio", FULL_BUDGET, note)
 
 
 def _result(program: Program, what: str, budget: float | None) -> Result:

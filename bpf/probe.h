@@ -5,6 +5,7 @@
  * counted in a global named <map>_lost, which the exporter reads. */
 #pragma once
 #include <stdbool.h>
+#include <linux/errno.h>
 #include <linux/types.h>
 #include <linux/bpf.h>
 #include "registers.h"
@@ -23,7 +24,7 @@ char LICENSE[] SEC("license") = "GPL";
 		__type(key, K);                                                                              \
 		__type(value, V);                                                                            \
 	} name SEC(".maps");                                                                                 \
-	__u64 name##_lost = 0
+	__u64 name##_lost = 0, name##_full_tick = 0
 
 /* A ring buffer of T that counts the records it had no room for. The kernel wants no value size for a ring buffer:
  * the loader takes the type from here and clears the size. */
@@ -40,21 +41,43 @@ static __always_inline void add(__u64 *to, __u64 n)
 	__sync_fetch_and_add(to, n);
 }
 
-static __always_inline void *lookup_or_init_(void *map, const void *key, const void *zero, __u64 *lost)
+/* A full map looks for room on the free lists of all CPUs, so after a refusal nobody tries for 25 to 250 ms: a key
+ * without a value costs what one with a value does. */
+#define FULL_TICKS 25
+
+static __always_inline long insert_(void *map, const void *key, const void *value, __u64 flags,
+				    __u64 *full_tick)
+{
+	long error;
+
+	if (*full_tick && bpf_jiffies64() - *full_tick < FULL_TICKS)
+		return -E2BIG;
+	error = bpf_map_update_elem(map, key, value, flags);
+	if (error == -E2BIG)
+		*full_tick = bpf_jiffies64();
+	return error;
+}
+
+static __always_inline void *lookup_or_init_(void *map, const void *key, const void *zero, __u64 *lost,
+					     __u64 *full_tick)
 {
 	void *value = bpf_map_lookup_elem(map, key);
 
 	if (value)
 		return value;
-	bpf_map_update_elem(map, key, zero, BPF_NOEXIST); /* another CPU may have been first: look again */
-	value = bpf_map_lookup_elem(map, key);
+	if (insert_(map, key, zero, BPF_NOEXIST, full_tick) != -E2BIG) /* another CPU may have been first */
+		value = bpf_map_lookup_elem(map, key);
 	if (!value)
 		add(lost, 1);
 	return value;
 }
 
 /* The value of a key in a MAP(), made from *zero if there was none; NULL (and counted) if the map is full. */
-#define lookup_or_init(map, key, zero) ((typeof(map.value))lookup_or_init_(&map, key, zero, &map##_lost))
+#define lookup_or_init(map, key, zero)                                                                       \
+	((typeof(map.value))lookup_or_init_(&map, key, zero, &map##_lost, &map##_full_tick))
+
+/* Puts a value into a MAP(): 0, or an error, which the caller counts. */
+#define insert(map, key, value, flags) insert_(&map, key, value, flags, &map##_full_tick)
 
 static __always_inline void *reserve_(void *ring, __u64 size, __u64 *lost)
 {
@@ -68,17 +91,27 @@ static __always_inline void *reserve_(void *ring, __u64 size, __u64 *lost)
 /* Room for one record in an EVENTS() buffer, to be filled and given to bpf_ringbuf_submit; NULL (and counted) if full. */
 #define reserve(ring) ((typeof(ring.value))reserve_(&ring, sizeof(*ring.value), &ring##_lost))
 
-/* Whether one more event may be told in this second; what may not is counted in *over. One limit an object. CPUs that
- * meet at the turn of a second may both start it: a few events more. */
+struct rate {
+	__u64 second, events;
+};
+
+/* Whether one more event fits into this second. CPUs that meet at the turn of a second may both start it: a few
+ * events more. */
+static __always_inline bool within_rate(struct rate *rate, __u64 now, __u64 per_second)
+{
+	if (rate->second != now / 1000000000) {
+		rate->second = now / 1000000000;
+		rate->events = 0;
+	}
+	return __sync_fetch_and_add(&rate->events, 1) < per_second;
+}
+
+/* The same with one limit an object; an event too many is counted in *over. */
 static __always_inline bool within_limit(__u64 now, __u64 per_second, __u64 *over)
 {
-	static __u64 second, sent;
+	static struct rate all;
 
-	if (second != now / 1000000000) {
-		second = now / 1000000000;
-		sent = 0;
-	}
-	if (__sync_fetch_and_add(&sent, 1) < per_second)
+	if (within_rate(&all, now, per_second))
 		return true;
 	add(over, 1);
 	return false;

@@ -87,7 +87,7 @@ int extended_start(struct pt_regs *ctx)
 	}
 	walk.missed |= !since || walk.life.created_ns < *since;
 	know_context(walk.life.qp.tgid, walk.life.qp.context);
-	follow(&queues, &queues_lost, &walk, key.address, false);
+	follow(&queues, &queues_lost, &queues_full_tick, &walk, key.address, false);
 	post->walk = walk;
 	post->requests = post->unsignaled = post->building = 0;
 	post->open = 1;

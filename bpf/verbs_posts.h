@@ -233,8 +233,8 @@ static __always_inline void miss(__u64 address, bool receiving)
 }
 
 /* The requests of this QP, of `queues` or `receives`; NULL if there is no room. */
-static __always_inline struct queue *follow(void *map, __u64 *lost, struct walk *walk, __u64 address,
-					    bool receiving)
+static __always_inline struct queue *follow(void *map, __u64 *lost, __u64 *full_tick, struct walk *walk,
+					    __u64 address, bool receiving)
 {
 	static const struct queue none;
 	struct qp_key key = walk->life.qp;
@@ -245,7 +245,7 @@ static __always_inline struct queue *follow(void *map, __u64 *lost, struct walk 
 		queue = NULL;
 	}
 	if (!queue) {
-		queue = lookup_or_init_(map, &key, &none, lost);
+		queue = lookup_or_init_(map, &key, &none, lost, full_tick);
 		if (!queue) {
 			miss(address, receiving);
 			return NULL;
@@ -282,10 +282,10 @@ static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
 	}
 	call.life = walk.life;
 	if (receiving) {
-		queue = follow(&receives, &receives_lost, &walk, call.qp, true);
+		queue = follow(&receives, &receives_lost, &receives_full_tick, &walk, call.qp, true);
 	} else {
 		know_context(walk.life.qp.tgid, walk.life.qp.context);
-		queue = follow(&queues, &queues_lost, &walk, call.qp, false);
+		queue = follow(&queues, &queues_lost, &queues_full_tick, &walk, call.qp, false);
 	}
 	call.before = queue ? queue->tail : 0;
 	walk_chain(&walk, receiving);
