@@ -54,7 +54,7 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 		break;
 	case effect_context_destroy:
 		context = call->arguments[0];
-		sweep_live(thread->tgid, context);
+		end_context(thread->tgid, context, now);
 		forget_context(thread->tgid, context);
 		if (current_context(thread) == context)
 			change_context(thread, effect_context_pop, 0);
@@ -68,7 +68,10 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 		context = call->cookie.effect == effect_device_reset ? current_context(thread)
 								     : ended_primary(thread, call);
 		if (context)
-			sweep_live(thread->tgid, context);
+			end_context(thread->tgid, context, now);
+		break;
+	case effect_pool:
+		watch_pool(thread, call);
 		break;
 	default:
 		break;
@@ -231,7 +234,7 @@ int forget(struct bpf_raw_tracepoint_args *ctx)
 	__u32 tgid = ctx->args[0];
 	struct devices *devices = bpf_map_lookup_elem(&used_devices, &tgid);
 
-	sweep_live(tgid, 0);
+	sweep_live(tgid, 0, 0);
 	bpf_for_each_map_elem(&in_flight, drop_flight, &tgid, 0);
 	bpf_for_each_map_elem(&contexts, drop_context, &tgid, 0);
 	bpf_for_each_map_elem(&primaries, drop_primary, &tgid, 0);
@@ -239,5 +242,13 @@ int forget(struct bpf_raw_tracepoint_args *ctx)
 	if (devices && devices->used & (devices->used - 1))
 		add(&with_several, -1);
 	bpf_map_delete_elem(&used_devices, &tgid);
+	bpf_map_delete_elem(&processes, &tgid);
 	return 0;
+}
+
+/* What a record of context_ends asks for, run as `forget` is. */
+SEC("raw_tp")
+int sweep(struct bpf_raw_tracepoint_args *ctx)
+{
+	return sweep_live(ctx->args[0], ctx->args[1], ctx->args[2]);
 }

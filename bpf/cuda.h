@@ -50,6 +50,7 @@ enum effect {
 	effect_primary_release, /* of device arg0 */
 	effect_primary_reset,	/* of device arg0 */
 	effect_device_reset,	/* the current context */
+	effect_pool,		/* *arg0, whose memory lies where arg1 + bytes_at says */
 } __attribute__((packed));
 
 #define NO_ARGUMENT 255
@@ -61,8 +62,8 @@ struct cookie {
 	enum effect effect;
 	enum memory memory;
 	enum direction direction; /* of a copy, if its name tells */
-	__u8 bytes_at;		  /* which argument has a copy's size, or a new context's device */
-	__u8 host_at;		  /* which argument points to a copy's host side, or NO_ARGUMENT */
+	__u8 bytes_at; /* which argument has a copy's size, or a new context's device; see effect_pool */
+	__u8 host_at;  /* which argument points to a copy's host side, or NO_ARGUMENT */
 };
 
 /* `device` in keys: 0 while the process has used one device at most, else the ordinal + 1 of the device of the
@@ -95,6 +96,7 @@ struct error {
 	__u64 last_ns;
 };
 MAP(errors, HASH, struct error_key, struct error, 4096);
+#define FAILURES 128 /* rows of a process: libraries of its own may return any code */
 
 /* Slot 0 holds waits up to 1 us, slot i up to 2^i us, the last one all above 67 s. */
 #define WAIT_SLOTS 28
@@ -117,8 +119,9 @@ struct live_key {
 
 struct live {
 	__u64 bytes;
-	__u64 owner; /* the context that takes an allocation with it, 0 if none or unknown; a mapping's handle
-		      */
+	__u64
+	    owner; /* of an allocation: the context that takes it with it; of a mapping: its handle; of a handle:
+			where it is mapped whole, once, by a mapping without a row; 0 if none or unknown */
 	__u64 since_ns; /* tells a reused handle from the one before; a mapping has its handle's */
 	__u32 holders;	/* of a handle: creation and retentions not yet released */
 	__u32 mappings; /* of a handle */
@@ -127,7 +130,20 @@ struct live {
 	__u16 device;
 	__u32 unused;
 };
-MAP(live, HASH, struct live_key, struct live, 65536);
+#define LIVE 262144
+MAP(live, HASH, struct live_key, struct live, LIVE);
+__u64 live_rows = 0;
+const volatile __u64 live_most = LIVE;
+
+/* What a process has of the tables that all share, and its spans of this second. */
+struct process {
+	__u64 live;	/* rows of `live` */
+	__u64 blocks;	/* of `ranges` */
+	__u64 failures; /* rows of `errors` */
+	__u64 unsure;	/* whether it has host memory that is in no range */
+	struct rate spans;
+};
+MAP(processes, HASH, __u32, struct process, 4096);
 
 struct total_key {
 	__u32 tgid;
@@ -141,7 +157,7 @@ struct total {
 	__u64 allocated;
 	__u64 freed;
 	__u64 implicit;	 /* freed by something else than a call that frees */
-	__u64 untracked; /* allocated while `live` was full: their frees will not be seen */
+	__u64 untracked; /* allocated without a row of `live`: their frees will not be seen */
 	__u64 strangers; /* frees of what was not seen allocated */
 };
 MAP(totals, HASH, struct total_key, struct total, 8192);
@@ -195,10 +211,20 @@ struct span {
 EVENTS(cuda_spans, struct span, 256 * 1024);
 __u64 spans_limited = 0; /* not sent, to keep to spans_per_second */
 
+/* A context ended, and took what was allocated in it before. */
+struct context_end {
+	__u64 context;
+	__u64 before_ns;
+	__u32 tgid;
+	__u32 zero;
+};
+EVENTS(context_ends, struct context_end, 4096);
+#define CONTEXT_ENDS_PER_SECOND 32
+
 const volatile __u64 allocation_span_bytes = 1ull << 26;
 const volatile __u64 copy_span_bytes = 1ull << 26;
 const volatile __u64 wait_span_ns = 100000000;
-const volatile __u64 spans_per_second = 100;
+const volatile __u64 spans_per_second = 100; /* of a process; of all together ten times that */
 
 /* What a call turned out to have done; goes into its span. */
 struct outcome {

@@ -63,19 +63,33 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 
 static __always_inline bool remember(const struct thread *thread, const struct flight *call)
 {
-	if (!bpf_map_update_elem(&in_flight, thread, call, BPF_ANY))
+	if (!insert(in_flight, thread, call, BPF_ANY))
 		return true;
 	add(&in_flight_lost, 1);
+	bpf_map_delete_elem(&covered, &thread->tgid); /* what it does is not seen */
 	return false;
+}
+
+static __always_inline struct error *new_error(const struct error_key *key)
+{
+	static const struct process none;
+	static const struct error no_error;
+	struct process *process = lookup_or_init(processes, &key->tgid, &none);
+
+	if (process && __sync_fetch_and_add(&process->failures, 1) < FAILURES)
+		return lookup_or_init(errors, key, &no_error);
+	add(&errors_lost, 1);
+	return NULL;
 }
 
 static __always_inline void count_error(const struct thread *thread, __u16 api, __s32 code, __u64 now)
 {
-	static const struct error none;
 	struct error_key key = {
 	    .tgid = thread->tgid, .api = api, .device = device_of(thread_id(thread)), .code = code};
-	struct error *error = lookup_or_init(errors, &key, &none);
+	struct error *error = bpf_map_lookup_elem(&errors, &key);
 
+	if (!error)
+		error = new_error(&key);
 	if (!error)
 		return;
 	add(&error->calls, 1);

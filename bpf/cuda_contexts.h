@@ -95,19 +95,18 @@ static __always_inline void use_device(__u32 tgid, __u64 address, __u32 ordinal)
 	static const struct devices none;
 	struct context context = {.address = address, .tgid = tgid};
 	struct devices *devices = lookup_or_init(used_devices, &tgid, &none);
-	__u64 bit = 1ull << (ordinal & 63);
+	__u64 bit = 1ull << (ordinal & 63), before;
 
 	if (!devices || !address || ordinal > 63) /* more than there are in any machine */
 		return;
-	if (bpf_map_update_elem(&context_devices, &context, &ordinal, BPF_ANY))
+	if (insert(context_devices, &context, &ordinal, BPF_ANY))
 		add(&context_devices_lost, 1);
-	if (devices->used & bit)
-		return;
-	if (!devices->used)
+	before =
+	    __sync_fetch_and_or(&devices->used, bit); /* of threads that come at once, one sees one bit */
+	if (!before)
 		devices->first = ordinal;
-	else if (!(devices->used & (devices->used - 1)))
+	else if (!(before & bit) && !(before & (before - 1)))
 		add(&with_several, 1);
-	__sync_fetch_and_or(&devices->used, bit);
 }
 
 static __always_inline void forget_context(__u32 tgid, __u64 address)

@@ -43,15 +43,19 @@ struct copy_3d {
  * memory that no allocation gave (another process's, a module's variable). */
 __noinline int end_of(__u32 tgid, __u64 address, bool host)
 {
-	enum memory *memory = range_of(tgid, address);
+	const struct range *range = range_of(tgid, address);
+	const struct process *process;
 
-	if (memory && *memory == memory_managed)
+	if (range && range->memory == memory_managed)
 		return end_managed;
-	if (memory && *memory == memory_pinned_host)
+	if (range && range->memory == memory_pinned_host)
 		return end_pinned;
 	if (!host)
-		return memory ? end_device : end_unknown;
-	return !memory && bpf_map_lookup_elem(&covered, &tgid) ? end_pageable : end_host;
+		return range ? end_device : end_unknown;
+	if (range || !bpf_map_lookup_elem(&covered, &tgid))
+		return end_host;
+	process = bpf_map_lookup_elem(&processes, &tgid);
+	return process && process->unsure ? end_host : end_pageable;
 }
 
 static __always_inline enum end end_of_side(__u32 tgid, const struct side *side)

@@ -39,6 +39,61 @@ static __always_inline void count_free(const struct live_key *key, const struct 
 		add(implicit ? &total->implicit : &total->freed, live->bytes);
 }
 
+/* Whether a process may have one row of `live` more. So that none takes the room of all, only half of the table goes
+ * to processes beyond an eighth of it. */
+static __always_inline bool has_share(const struct process *process)
+{
+	return process->live < live_most / 8 || live_rows < live_most / 2;
+}
+
+/* For a key that has no row. False, and counted, if it gets none. */
+static __always_inline bool put_row(const struct live_key *key, const struct live *row)
+{
+	static const struct process none;
+	struct process *process = lookup_or_init(processes, &key->tgid, &none);
+
+	if (!process || !has_share(process) || insert(live, key, row, BPF_NOEXIST)) {
+		add(&live_lost, 1);
+		return false;
+	}
+	add(&process->live, 1);
+	add(&live_rows, 1);
+	return true;
+}
+
+/* False if another thread was first. */
+static __always_inline bool remove_row(const struct live_key *key)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &key->tgid);
+
+	if (bpf_map_delete_elem(&live, key))
+		return false;
+	add(&live_rows, -1);
+	if (process)
+		add(&process->live, -1);
+	if (live_full_tick)
+		live_full_tick = 0;
+	return true;
+}
+
+/* An allocation without a row: what frees it will find nothing. */
+static __always_inline void lose(const struct live_key *key, const struct live *row)
+{
+	struct total *total = total_of(key->tgid, key->layer, row->memory, row->device);
+
+	if (total)
+		add(&total->untracked, row->bytes);
+	if (key->layer == layer_driver && row->memory >= memory_managed)
+		make_unsure(key->tgid);
+}
+
+/* A row's range; where there is no room for it, host memory is of an unknown kind from here on. */
+static __always_inline void put_place(const struct live_key *key, const struct live *row)
+{
+	if (put_live(key, row, false) && row->memory != memory_device)
+		make_unsure(key->tgid);
+}
+
 static __always_inline void hold(const struct live_key *key, const struct live *new)
 {
 	struct live *old = bpf_map_lookup_elem(&live, key);
@@ -49,20 +104,16 @@ static __always_inline void hold(const struct live_key *key, const struct live *
 
 		put_live(key, &gone, true);
 		count_free(key, &gone, !(key->thing == thing_handle && !gone.holders));
+		remove_row(key);
 	}
 	total = total_of(key->tgid, key->layer, new->memory, new->device);
-	if (!total) { /* a free of it later must find nothing */
-		bpf_map_delete_elem(&live, key);
+	if (!total) /* a free of it later must find nothing */
 		return;
-	}
 	add(&total->allocated, new->bytes);
-	if (key->address && !bpf_map_update_elem(&live, key, new, BPF_ANY)) {
-		put_live(key, new, false);
-		return;
-	}
-	add(&total->untracked, new->bytes); /* no room, or its address could not be read */
-	if (key->address)
-		add(&live_lost, 1);
+	if (key->address && put_row(key, new))
+		put_place(key, new);
+	else
+		lose(key, new);
 }
 
 /* Where the size and address of a successful allocation stand. */
@@ -125,6 +176,18 @@ static __always_inline void allocate(const struct thread *thread, const struct f
 	hold(&key, &new);
 }
 
+/* Pools are in no range: of a process that has one of host memory, it is not known what kind the rest is. */
+static __always_inline void watch_pool(const struct thread *thread, const struct flight *call)
+{
+	__u8 at = call->cookie.bytes_at;
+	__u32 location = LOCATION_HOST;
+
+	if (at != NO_ARGUMENT)
+		bpf_probe_read_user(&location, sizeof(location), (void *)(call->arguments[1] + at));
+	if (location != LOCATION_DEVICE)
+		make_unsure(thread->tgid);
+}
+
 static __always_inline struct live_key freed_key(const struct thread *thread, const struct flight *call)
 {
 	return (struct live_key){.tgid = thread->tgid,
@@ -148,10 +211,10 @@ static __always_inline void take(const struct thread *thread, struct flight *cal
 	}
 	call->taken = *held;
 	call->taken.holders = 1; /* if it has to be put back */
-	if (bpf_map_delete_elem(&live, &key))
-		__builtin_memset(&call->taken, 0, sizeof(call->taken)); /* another thread was first */
-	else
+	if (remove_row(&key))
 		put_live(&key, &call->taken, true);
+	else
+		__builtin_memset(&call->taken, 0, sizeof(call->taken));
 }
 
 /* The free failed: undoes what take() did. */
@@ -162,8 +225,10 @@ static __always_inline void put_back(const struct thread *thread, const struct f
 	struct live *held;
 
 	if (taken->bytes) {
-		if (!bpf_map_update_elem(&live, &key, taken, BPF_NOEXIST))
-			put_live(&key, taken, false);
+		if (put_row(&key, taken))
+			put_place(&key, taken);
+		else
+			lose(&key, taken);
 		return;
 	}
 	held = taken->since_ns ? bpf_map_lookup_elem(&live, &key) : NULL;
@@ -179,7 +244,8 @@ static __always_inline void settle(const struct thread *thread, const struct fli
 
 	if (call->taken.bytes) {
 		count_free(&key, &call->taken, false);
-	} else if (!call->taken.since_ns && key.address) {
+	} else if (!call->taken.since_ns && key.address && key.thing != thing_handle) {
+		/* Handles without a row are imported ones and multicast objects as a rule. */
 		total = total_of(key.tgid, key.layer, call->cookie.memory, device_of(thread_id(thread)));
 		if (total)
 			add(&total->strangers, 1);
@@ -197,28 +263,16 @@ static __always_inline void retain(const struct thread *thread, const struct fli
 		__sync_fetch_and_add(&held->holders, 1);
 }
 
-static __always_inline void map_handle(const struct thread *thread, const struct flight *call)
+/* One mapping less; the last one frees a handle that was released before. */
+static __always_inline void unmap_handle(const struct live_key *handle, struct live *held)
 {
-	struct live_key key = {.tgid = thread->tgid, .layer = layer_driver, .thing = thing_handle};
-	struct live mapping = {
-	    .bytes = call->arguments[1], .owner = call->arguments[3], .memory = memory_vmm};
-	struct live *held;
+	struct live gone;
 
-	key.address = mapping.owner;
-	held = bpf_map_lookup_elem(&live, &key);
-	if (held) { /* else it was imported, or is older than the probes: addresses are looked up there all the same */
-		mapping.since_ns = held->since_ns;
-		mapping.memory = held->memory;
-	}
-	key.thing = thing_mapping;
-	key.address = call->arguments[0];
-	if (bpf_map_update_elem(&live, &key, &mapping, BPF_ANY)) {
-		add(&live_lost, 1);
+	if (__sync_fetch_and_sub(&held->mappings, 1) != 1 || held->holders)
 		return;
-	}
-	put_live(&key, &mapping, false);
-	if (held)
-		__sync_fetch_and_add(&held->mappings, 1);
+	gone = *held;
+	if (remove_row(handle))
+		count_free(handle, &gone, false);
 }
 
 /* Ends the mapping at an address and gives its length, 0 if there is none. */
@@ -227,23 +281,84 @@ __noinline __u64 unmap_one(__u32 tgid, __u64 address)
 	struct live_key key = {
 	    .tgid = tgid, .layer = layer_driver, .thing = thing_mapping, .address = address};
 	struct live *found = bpf_map_lookup_elem(&live, &key), mapping;
+	const struct range *range;
 
-	if (!found)
+	if (found) {
+		mapping = *found;
+		put_live(&key, &mapping, true);
+		remove_row(&key);
+		key.thing = thing_handle;
+		key.address = mapping.owner;
+		found = bpf_map_lookup_elem(&live, &key);
+		if (found && found->since_ns == mapping.since_ns)
+			unmap_handle(&key, found);
+		return mapping.bytes;
+	}
+	range = range_of(tgid, address);
+	if (!range)
+		return 0;
+	key.thing = thing_handle;
+	__builtin_memcpy(&key.address, range->handle, sizeof(key.address));
+	found = bpf_map_lookup_elem(&live, &key);
+	if (!found || found->owner != address)
 		return 0;
 	mapping = *found;
-	bpf_map_delete_elem(&live, &key);
 	put_live(&key, &mapping, true);
-	key.thing = thing_handle;
-	key.address = mapping.owner;
-	found = bpf_map_lookup_elem(&live, &key);
-	if (found && found->since_ns == mapping.since_ns && __sync_fetch_and_sub(&found->mappings, 1) == 1 &&
-	    !found->holders) {
-		struct live gone = *found;
-
-		if (!bpf_map_delete_elem(&live, &key))
-			count_free(&key, &gone, false);
-	}
+	if (__sync_val_compare_and_swap(&found->owner, address, 0) == address)
+		unmap_handle(&key, found);
 	return mapping.bytes;
+}
+
+/* The mapping is kept in its handle's row: of a handle that is mapped whole and once, as most are. */
+static __always_inline bool map_in_handle(const struct live_key *handle, struct live *held, __u64 address,
+					  __u64 bytes)
+{
+	struct live mapped;
+
+	if (held->bytes != bytes || __sync_val_compare_and_swap(&held->owner, 0, address))
+		return false;
+	mapped = *held;
+	if (!put_live(handle, &mapped, false)) {
+		__sync_fetch_and_add(&held->mappings, 1);
+		return true;
+	}
+	held->owner = 0;
+	return false;
+}
+
+static __always_inline void map_handle(const struct thread *thread, const struct flight *call)
+{
+	struct live_key key = {.tgid = thread->tgid, .layer = layer_driver, .thing = thing_handle};
+	struct live mapping = {
+	    .bytes = call->arguments[1], .owner = call->arguments[3], .memory = memory_vmm};
+	struct live *held;
+
+	unmap_one(thread->tgid, call->arguments[0]); /* what is there still was unmapped unseen */
+	key.address = mapping.owner;
+	held = bpf_map_lookup_elem(&live, &key);
+	if (held && map_in_handle(&key, held, call->arguments[0], mapping.bytes))
+		return;
+	if (held) { /* else it was imported, or is older than the probes: addresses are looked up there all the same */
+		mapping.since_ns = held->since_ns;
+		mapping.memory = held->memory;
+	}
+	key.thing = thing_mapping;
+	key.address = call->arguments[0];
+	if (put_row(&key, &mapping)) {
+		put_place(&key, &mapping);
+		if (held)
+			__sync_fetch_and_add(&held->mappings, 1);
+		return;
+	}
+	make_unsure(key.tgid);
+	if (held) { /* its release would free what is still mapped */
+		key.thing = thing_handle;
+		key.address = mapping.owner;
+		mapping = *held;
+		put_live(&key, &mapping, true);
+		if (remove_row(&key))
+			lose(&key, &mapping);
+	}
 }
 
 /* One call may end several adjoining mappings, each of them whole (cuda.h, cuMemUnmap). */
@@ -267,6 +382,7 @@ struct sweep {
 	__u32 tgid;
 	__u32 zero;
 	__u64 context; /* 0: everything of the process */
+	__u64 before_ns;
 };
 
 static long drop(void *map, const struct live_key *at, const struct live *held, const struct sweep *sweep)
@@ -277,11 +393,12 @@ static long drop(void *map, const struct live_key *at, const struct live *held, 
 	(void)map;
 	if (at->tgid != sweep->tgid)
 		return 0;
-	if (sweep->context && (at->thing != thing_allocation || held->owner != sweep->context))
+	if (sweep->context && (at->thing != thing_allocation || held->owner != sweep->context ||
+			       held->since_ns > sweep->before_ns))
 		return 0;
 	key = *at;
 	gone = *held;
-	if (bpf_map_delete_elem(&live, &key))
+	if (!remove_row(&key))
 		return 0;
 	put_live(&key, &gone, true);
 	if (sweep->context)
@@ -289,9 +406,31 @@ static long drop(void *map, const struct live_key *at, const struct live *held, 
 	return 0;
 }
 
-static __noinline int sweep_live(__u32 tgid, __u64 context)
+static __noinline int sweep_live(__u32 tgid, __u64 context, __u64 before_ns)
 {
-	struct sweep sweep = {.tgid = tgid, .context = context};
+	struct sweep sweep = {.tgid = tgid, .context = context, .before_ns = before_ns};
+	struct process *process = bpf_map_lookup_elem(&processes, &tgid);
 
-	return bpf_for_each_map_elem(&live, drop, &sweep, 0);
+	return process && process->live ? bpf_for_each_map_elem(&live, drop, &sweep, 0) : 0;
+}
+
+/* A context has ended. Walking the whole table would keep the thread that ended it for milliseconds, so the exporter
+ * does it (`sweep`), but where these are more than it should be troubled with. */
+static __always_inline void end_context(__u32 tgid, __u64 context, __u64 now)
+{
+	static struct rate ends;
+	struct process *process = bpf_map_lookup_elem(&processes, &tgid);
+	struct context_end *end;
+
+	if (!process || !process->live)
+		return;
+	end = within_rate(&ends, now, CONTEXT_ENDS_PER_SECOND)
+		  ? bpf_ringbuf_reserve(&context_ends, sizeof(*end), 0)
+		  : NULL;
+	if (!end) {
+		sweep_live(tgid, context, now);
+		return;
+	}
+	*end = (struct context_end){.context = context, .before_ns = now, .tgid = tgid};
+	bpf_ringbuf_submit(end, 0);
 }

@@ -21,12 +21,24 @@ static __always_inline bool worth_a_span(const struct flight *call, const struct
 	}
 }
 
+/* So that a process that fails all the time leaves room for the spans of others. */
+static __always_inline bool may_send(__u32 tgid, __u64 now)
+{
+	static const struct process none;
+	struct process *process = lookup_or_init(processes, &tgid, &none);
+
+	if (process && within_rate(&process->spans, now, spans_per_second))
+		return within_limit(now, spans_per_second * 10, &spans_limited);
+	add(&spans_limited, 1);
+	return false;
+}
+
 static __always_inline void send_span(const struct thread *thread, const struct flight *call,
 				      const struct outcome *outcome, __s32 code, __u64 now)
 {
 	struct span *span;
 
-	if (!within_limit(now, spans_per_second, &spans_limited))
+	if (!may_send(thread->tgid, now))
 		return;
 	span = reserve(cuda_spans);
 	if (!span)

@@ -32,15 +32,22 @@ METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if
 FLAGS = (
     Flag(
         "live-allocations",
-        65_536,
-        "Live allocations that can be tracked, of all processes (120 bytes of kernel memory each).",
-        1,
+        1 << 18,
+        "Live allocations that can be tracked, of all processes (120 bytes of kernel memory each). One process gets an "
+        "eighth of the table, and more while the table is less than half full.",
+        2,
         1 << 24,
     ),
     Flag("allocation-span-bytes", 1 << 26, "Allocations and frees from this size on become spans.", 0, 1 << 50),
     Flag("copy-span-bytes", 1 << 26, "Copies from this size on become spans.", 0, 1 << 50),
     Flag("wait-span-seconds", 0.1, "Waits for the GPU from this length on become spans.", 0, 1_000_000_000),
-    Flag("spans-per-second", 100, "Spans at most, errors included; what exceeds it is counted.", 0, 1 << 30),
+    Flag(
+        "spans-per-second",
+        100,
+        "Spans of a process at most, errors included; of all together ten times that.",
+        0,
+        1 << 30,
+    ),
     limit_flag(10_000),
     Flag(
         "all-errors",
@@ -93,6 +100,7 @@ class Cuda:
         )
         self._events = Events()
         self._events.add(self._object.maps["cuda_spans"], self._receive)
+        self._events.add(self._object.maps["context_ends"], self._sweep)
         self._events.start("cuda spans")
         self._node.targets.want(self._probes)
 
@@ -118,9 +126,9 @@ class Cuda:
         for place, told in self._on_gpus.memory(process.pid).items():
             if told is None or place.labels not in process.activity.gpus.values():
                 continue
-            beyond = told - held(process.activity, place.labels, self._names)
-            if beyond >= 0:  # less is memory that NVML has not seen yet, or does not count
-                yield metrics.UNATTRIBUTED.sample(beyond, {**process.labels, **place.labels})
+            seen = held(process.activity, place.labels, self._names)
+            if seen is not None and told >= seen:  # less is memory that NVML has not seen yet, or does not count
+                yield metrics.UNATTRIBUTED.sample(told - seen, {**process.labels, **place.labels})
 
     def _gpus_of(self, pid: int, activity: Activity) -> Mapping[int, Labels]:
         """Contexts older than the probes may be on any GPU: then what came first is not known."""
@@ -162,6 +170,9 @@ class Cuda:
         self._object.programs["forget"].run(struct.pack("=Q", pid))
         self._object.maps["covered"].delete(pid)
 
+    def _sweep(self, end: Any) -> None:
+        self._object.programs["sweep"].run(struct.pack("=3Q", end.tgid, end.context, end.before_ns))
+
     def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
         """Asked just before process_started. While there are no return probes, allocations are missed."""
         self._returns, reason = self._node.trial.returns_allowed(users)
@@ -177,7 +188,7 @@ class Cuda:
     def _losses(self) -> Iterator[Sample]:
         counted = self._object.globals()
         for name in self._object.maps:
-            if f"{name}_lost" in counted and name != "cuda_spans":
+            if f"{name}_lost" in counted and name not in ("cuda_spans", "context_ends"):
                 yield maps.MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"cuda_{name}"})
         yield metrics.COPIES_UNREAD.sample(counted["copies_unread"])
         yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "rate_limit"})
@@ -189,6 +200,7 @@ class Cuda:
             "copy_span_bytes": settings["copy-span-bytes"],
             "wait_span_ns": round(settings["wait-span-seconds"] * 1e9),
             "spans_per_second": settings["spans-per-second"],
+            "live_most": settings["live-allocations"],
         }
 
     def _entries(self) -> dict[str, int]:

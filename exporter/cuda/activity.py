@@ -42,13 +42,14 @@ class Memory(NamedTuple):
     implicit: int
     """Freed by something else than a call that frees: its context was destroyed, its process ended."""
     untracked: int
-    """Allocated while the table of live allocations was full: their end is not seen before the process's."""
+    """Allocated without a row in the table of live allocations: their end is not seen before the process's."""
     strangers: int
     """Calls that freed what was not seen allocated."""
 
     @property
-    def usage(self) -> int:
-        return max(0, self.allocated - self.freed - self.implicit - self.untracked)
+    def usage(self) -> int | None:
+        """Bytes in use; None where it is not known, since some allocations are untracked."""
+        return None if self.untracked else max(0, self.allocated - self.freed - self.implicit)
 
     def ended(self) -> Memory:
         """After the process: the system took back what it had not freed."""

@@ -23,7 +23,10 @@ def layer(symbol: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One hooked symbol. `bytes_at` and `host_at` are argument positions of copies; of a new context, its device's."""
+    """One hooked symbol. `bytes_at` and `host_at` are argument positions of copies; of a new context, its device's.
+
+    Of a pool, `bytes_at` is where in what argument 1 points to its memory's location stands.
+    """
 
     name: str
     program: str
@@ -97,6 +100,9 @@ _DRIVER = (
     *_all("cuMemAllocAsync cuMemAllocFromPoolAsync", "on_enter", "_ptsz", effect="allocate", memory="pool"),
     *_all("cuMemHostAlloc cuMemAllocHost_v2", "on_enter", effect="allocate", memory="pinned_host"),
     *_all("cuMemHostRegister cuMemHostRegister_v2", "on_enter", effect="register", memory="pinned_host"),
+    *_all("cuMemPoolCreate", "on_enter", effect="pool", bytes_at=8),
+    *_all("cuMemGetDefaultMemPool cuMemGetMemPool", "on_enter", effect="pool", bytes_at=0),
+    *_all("cuMemPoolImportFromShareableHandle", "on_enter", effect="pool"),
     *_all("cuMemFree_v2", "on_free", effect="free"),
     *_all("cuMemFreeAsync", "on_free", "_ptsz", effect="free", memory="pool"),
     *_all("cuMemFreeHost cuMemHostUnregister", "on_free", effect="free", memory="pinned_host"),
@@ -192,12 +198,16 @@ UNCOVERED = {
         "describes a graph's node: the work is done by the graph's launch, and not seen call by call"
     ),
     r"cu(da)?Device(Graph|SetGraph|GetGraph)\w*": "memory of graphs is kept by the driver",
-    r"cu(da)?\w*MemPool\w*": "manages a pool: what is taken from it is counted where it is taken",
+    r"cuda\w*MemPool\w*|cuDevice\w+MemPool|cuMemSetMemPool|cuMemPool(?!Create|ImportFrom)\w*": (
+        "manages a pool: what is taken from it is counted where it is taken"
+    ),
     r"cu(da)?Memset\w*": "fills memory: no copy",
     r"cu(da)?Mem(Prefetch|Discard|Advise)\w*": "moves managed pages: no copy that an application asked for by size",
     r"cu(da)?LaunchHostFunc(_v2)?(_ptsz)?": "runs a function on the host: no kernel",
     r"cuMemImportFromShareableHandle|cu(da)?IpcOpenMemHandle(_v2)?": "memory that another process holds",
-    r"cuMem(Address|SetAccess|Export|Get|HostGet|Range|MapArray|BatchDecompress)\w*": "neither takes nor gives memory",
+    r"cuMem(Address|SetAccess|Export|Get(?!(Default)?MemPool)|HostGet|Range|MapArray|BatchDecompress)\w*": (
+        "neither takes nor gives memory"
+    ),
     r"cu(MemAlloc(Pitch|Host)?|MemFree|Array(3D)?Create|Memcpy([23]D|[HDA]to[HDA])(Unaligned)?(Async)?)": (
         "the 32-bit interface from before CUDA 3.2, which nothing built since calls"
     ),

@@ -25,7 +25,8 @@ FREED = Metric(
 )
 USED = Metric(
     "gpu.cuda.memory.usage",
-    "Bytes allocated and not given back, as the probes saw it; allocations older than the probes are missing.",
+    "Bytes allocated and not given back, as the probes saw it; allocations older than the probes are missing. Absent "
+    "where a part of it is untracked.",
     Kind.GAUGE,
     "By",
     labels=("api_layer", "memory"),
@@ -33,8 +34,8 @@ USED = Metric(
 )
 UNTRACKED = Metric(
     "gpu.cuda.memory.untracked",
-    "Bytes of successful allocations for which the table of live allocations had no room: part of the allocations, but "
-    "not of usage or of frees. See --collector.cuda.live-allocations.",
+    "Bytes of successful allocations for which the table of live allocations had no room, or their process had its "
+    "share of it: part of the allocations, but not of frees. See --collector.cuda.live-allocations.",
     Kind.COUNTER,
     "By",
     labels=("api_layer", "memory"),
@@ -43,7 +44,8 @@ UNTRACKED = Metric(
 STRANGERS = Metric(
     "gpu.cuda.memory.frees.unseen",
     "Successful frees of memory whose allocation was not seen: it is older than the probes, another process's, or "
-    "untracked. `memory` is what the called function frees as a rule.",
+    "untracked. `memory` is what the called function frees as a rule. Handles (cuMemRelease) are not among them: those "
+    "not seen are imported ones as a rule.",
     Kind.COUNTER,
     labels=("api_layer", "memory"),
     process=True,
@@ -95,7 +97,8 @@ LAST_LAUNCH = Metric(
 COPIED = Metric(
     "gpu.cuda.memory.copies",
     "Bytes of copies that the driver accepted; a copy may still be under way. host_memory is the host side's: pageable "
-    "is only said of processes seen from their first call on. Copies inside graphs and kernels are not seen.",
+    "is only for processes seen from their first call on, with all their host memory. Copies inside graphs and kernels "
+    "are not seen.",
     Kind.COUNTER,
     "By",
     labels=("direction", "host_memory"),

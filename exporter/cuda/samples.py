@@ -43,15 +43,17 @@ def samples(
         yield from part.samples(names, wall_ns, exemplars if len(parts) == 1 else _no_exemplars)
 
 
-def held(activity: Activity, gpu: Labels, names: Names) -> int:
-    """Bytes in use on one of a process's GPUs, as the probes on the driver saw it."""
+def held(activity: Activity, gpu: Labels, names: Names) -> int | None:
+    """Bytes in use on one of a process's GPUs, as the probes on the driver saw it; None where that is not known."""
     parts = (counts for device, counts in activity.devices.items() if activity.gpus.get(device) == gpu)
-    return sum(
+    usages = [
         memory.usage
         for part in parts
         for (layer, kind), memory in part.memory.items()
         if names.layer[layer] == "driver" and names.memory[kind] != "pinned_host"
-    )
+    ]
+    known = [usage for usage in usages if usage is not None]
+    return sum(known) if len(known) == len(usages) else None
 
 
 def _no_exemplars(_: int) -> Mapping[int, Exemplar]:
@@ -121,6 +123,7 @@ class _Part:
             yield self._sample(metrics.ALLOCATED, memory.allocated, **labels)
             yield self._sample(metrics.FREED, memory.freed, **labels)
             yield self._sample(metrics.FREED, memory.implicit, **labels, implicit="true")
-            yield self._sample(metrics.USED, memory.usage, **labels)
-            if memory.untracked:
+            if (usage := memory.usage) is not None:
+                yield self._sample(metrics.USED, usage, **labels)
+            else:
                 yield self._sample(metrics.UNTRACKED, memory.untracked, **labels)

@@ -178,9 +178,13 @@ for line in sys.stdin:
         self.process.stdin.write(json.dumps(lines) + "\n")
         self.process.stdin.flush()
 
-    def run(self, lines: str) -> Any:
-        self.begin(lines)
+    def answer(self) -> Any:
+        """What the lines begun last give, at their end."""
         assert self.process.stdout
         answer = self.process.stdout.readline()
         assert answer, "the script ended"
         return json.loads(answer)
+
+    def run(self, lines: str) -> Any:
+        self.begin(lines)
+        return self.answer()

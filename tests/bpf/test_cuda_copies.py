@@ -107,6 +107,33 @@ def test_pageable_is_said_only_if_all_was_seen(observed: Observed, late: Script)
     assert {("h2d", "unknown"): 77, ("h2d", "pinned"): 7} == copied(observed, late.pid)
 
 
+def test_pinned_memory_without_a_row_is_not_pageable() -> None:
+    """Where the table of live allocations was full, host memory in no range is of an unknown kind from then on."""
+    with observe(live_allocations=10) as observed, started(observed, Job("--gate")), Script() as script:
+        eventually(lambda: observed.kernel("covered", script.pid), "seen from the first call on")
+        script.run(MEMORY)  # five rows
+        script.run("call('cuMemcpyHtoD_v2', device, plain, 7)")
+        script.run("late = new(lib.cuMemHostAlloc, size(1 << 20), 0).value")
+        script.run("call('cuMemcpyHtoD_v2', device, late, 77); call('cuMemcpyHtoD_v2', device, pinned, 777)")
+        assert {("h2d", "pageable"): 7, ("h2d", "unknown"): 77, ("h2d", "pinned"): 777} == copied(observed, script.pid)
+        assert 1 == observed.value("gpu_cuda_seen_from_start", script.pid)
+
+
+@pytest.mark.parametrize(
+    ("pool", "host"),
+    [
+        ("prop[8] = 1; new(lib.cuMemPoolCreate, prop)", "pageable"),
+        ("prop[8] = 3; new(lib.cuMemPoolCreate, prop)", "unknown"),
+        ("prop[0] = 1; new(lib.cuMemGetMemPool, prop, 1)", "pageable"),
+        ("prop[0] = 2; new(lib.cuMemGetMemPool, prop, 1)", "unknown"),
+    ],
+)
+def test_pools_of_host_memory(observed: Observed, script: Script, pool: str, host: str) -> None:
+    """In a process that has a pool of host memory, memory in no range may be pinned: it is of an unknown kind."""
+    script.run(f"prop = ctypes.create_string_buffer(88); {pool}; call('cuMemcpyHtoD_v2', device, plain, 77)")
+    assert {("h2d", host): 77} == copied(observed, script.pid)
+
+
 def test_freed_memory_is_not_pinned_any_more(observed: Observed, script: Script) -> None:
     """After it was freed or unregistered, an address is pageable."""
     script.run("call('cuMemFreeHost', pinned); call('cuMemHostUnregister', registered)")

@@ -143,6 +143,21 @@ def test_spans_are_limited() -> None:
         assert 500 == observed.value("gpu_cuda_api_errors_total", script.pid, api="cuMemAlloc_v2")
 
 
+def test_a_process_that_fails_leaves_room_for_the_spans_of_others() -> None:
+    """The limit is a process's own: what another sends in the same second comes."""
+    build_standins()
+    fail = "for _ in range({}): lib.cuMemAlloc_v2(byref(c_uint64()), size(0))"
+    with (
+        observe(spans_per_second=50) as observed,
+        started(observed, Script()) as bad,
+        started(observed, Script()) as good,
+    ):
+        for _ in range(3):  # in any second, the bad one first
+            bad.run(fail.format(499))
+            good.run(fail.format(7))
+        assert 21 == len(spans(observed, good.pid, 21))
+
+
 def test_errors_of_launches_if_asked_for() -> None:
     """With --collector.cuda.all-errors failed launches and runtime copies count by code; without, only as calls."""
     build_standins()

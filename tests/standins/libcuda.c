@@ -230,6 +230,26 @@ PLAIN(cuMemCreate, (CUhandle * out, size_t bytes, const allocation_properties *p
 	*out = __atomic_fetch_add(&next_handle, 16, __ATOMIC_SEQ_CST);
 	return SUCCESS;
 })
+PLAIN(cuMemImportFromShareableHandle, (CUhandle * out, void *shared, int type), {
+	(void)shared, (void)type;
+	*out = __atomic_fetch_add(&next_handle, 16, __ATOMIC_SEQ_CST);
+	return SUCCESS;
+})
+PLAIN(cuMulticastCreate, (CUhandle * out, const void *properties), {
+	(void)properties;
+	*out = __atomic_fetch_add(&next_handle, 16, __ATOMIC_SEQ_CST);
+	return SUCCESS;
+})
+PLAIN(cuMemPoolCreate, (CUhandle * out, const void *properties), {
+	(void)properties;
+	*out = __atomic_fetch_add(&next_handle, 16, __ATOMIC_SEQ_CST);
+	return SUCCESS;
+})
+PLAIN(cuMemGetMemPool, (CUhandle * out, const void *location, int type), {
+	(void)location, (void)type;
+	*out = 1;
+	return SUCCESS;
+})
 PLAIN(cuMemRelease, (CUhandle handle), { return handle ? SUCCESS : INVALID_VALUE; })
 PLAIN(cuMemAddressReserve,
       (CUdeviceptr * out, size_t bytes, size_t alignment, CUdeviceptr wish, uint64_t flags), {

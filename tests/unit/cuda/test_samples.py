@@ -71,17 +71,25 @@ def test_errors() -> None:
 
 
 def test_memory() -> None:
-    """Usage is what was allocated less what was freed in either way and what was not tracked."""
-    activity = Counts(memory={(0, 0): Memory(1000, 300, 200, 100, 2), (1, 4): Memory(0, 0, 0, 0, 3)})
+    """Usage is what was allocated less what was freed in either way."""
+    activity = Counts(memory={(0, 0): Memory(1000, 300, 200, 0, 2), (1, 4): Memory(0, 0, 0, 0, 3)})
     assert {
         (metrics.ALLOCATED, ("driver", "device")): 1000,
         (metrics.FREED, ("driver", "device", "")): 300,
         (metrics.FREED, ("driver", "device", "true")): 200,
-        (metrics.USED, ("driver", "device")): 400,
-        (metrics.UNTRACKED, ("driver", "device")): 100,
+        (metrics.USED, ("driver", "device")): 500,
         (metrics.STRANGERS, ("driver", "device")): 2,
         (metrics.STRANGERS, ("runtime", "pinned_host")): 3,
     } == told(activity)
+
+
+def test_usage_is_absent_where_a_part_is_untracked() -> None:
+    """Of the kind of memory of which something is untracked; other kinds of the process have theirs."""
+    activity = Counts(memory={(0, 0): Memory(1000, 300, 200, 100, 0), (0, 4): Memory(50, 0, 0, 0, 0)})
+    found = told(activity)
+    assert 100 == found[metrics.UNTRACKED, ("driver", "device")]
+    used = {labels: value for (metric, labels), value in found.items() if metric is metrics.USED}
+    assert {("driver", "pinned_host"): 50} == used
 
 
 def test_absurd_numbers_fit_the_wire() -> None:
