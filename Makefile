@@ -1,13 +1,14 @@
 # Every target is one that CI runs too. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev objects standins demo run clean docs site dashboard-images bench image image-check manifests
+.PHONY: help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check fresh-check test-all manifests
 .PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-drivers fault-table
 
 PYTHON ?= python3
 export PYTHON
 VENV := .venv/bin
 ARGS ?=
+JOBS := -j$(shell nproc)
 PYTEST := $(VENV)/python -m pytest $(ARGS)
 BPF_SOURCES = $(wildcard bpf/*.c bpf/*.h)
 RULES = $(filter-out %.test.yaml,$(wildcard alerts/*.yaml))
@@ -28,11 +29,15 @@ setup: .venv/.base objects ## packages, .venv and BPF objects, as far as they ar
 setup-dev: .venv/.dev objects standins
 
 objects: | .venv/.base ## compile the BPF programs for x86-64 and arm64
-	@$(MAKE) -s -C bpf
-standins: | .venv/.base
-	@$(MAKE) -s -C tests/standins
+	@$(MAKE) -s $(JOBS) -C bpf
+standins: | .venv/.dev
+	@$(MAKE) -s $(JOBS) -C tests/standins
+standins-demo: | .venv/.base
+	@$(MAKE) -s $(JOBS) -C tests/standins demo
 
-demo: setup standins ## the exporter and a synthetic training job, live in this terminal (ARGS="--seconds 30")
+as-root:
+	@[ "$$(id -u)" -eq 0 ] || { echo 'demo: attaching probes needs root: run `sudo make demo`' >&2; exit 1; }
+demo: as-root setup standins-demo ## the exporter and a synthetic training job, live in this terminal (ARGS="--seconds 30")
 	@$(VENV)/python -m deploy.demo $(ARGS)
 
 run: setup ## the exporter on this node (ARGS="--log.level=debug")
@@ -53,6 +58,8 @@ check-rules: .venv/.dev
 
 test: setup-dev ## every test that needs no GPU; says what was skipped and why
 	$(PYTEST) tests/unit tests/bpf tests/e2e tests/drivers/test_ipmi_network.py
+# `test` last: pytest's own count is the last thing printed. Each of them runs although one before it failed, with -k.
+test-all: test-rdma test-drivers test-verbs-providers image-check fresh-check test ## every test that this machine can run, also in a bare root (an hour)
 test-unit: setup-dev
 	$(PYTEST) tests/unit
 test-bpf: setup-dev ## probes against stand-in libraries (root, BPF)
@@ -100,6 +107,10 @@ image: ## a container image, with docker, podman or buildah
 image-check: ## build the image on a base made here, without a registry, and run the exporter from it
 	@deploy/setup.sh image
 	@deploy/image/check.sh
+
+fresh-check: ## this page's commands in a root with nothing installed (ARGS="--release trixie --only demo,unit")
+	@deploy/setup.sh root
+	@deploy/fresh/check.sh $(ARGS)
 
 clean: ## remove what was built; keeps .venv
 	rm -rf build dist *.egg-info exporter/bpf/objects tests/standins/build .mypy_cache .ruff_cache .pytest_cache .hypothesis

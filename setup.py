@@ -32,7 +32,7 @@ def build_objects() -> None:
             "accel-exporter: the BPF programs cannot be compiled here; install what is missing and try again:\n"
             f"    apt-get install {' '.join(missing)}"
         )
-    if subprocess.run(["make", "--no-print-directory", "-C", str(ROOT / "bpf")]).returncode:
+    if subprocess.run(["make", "--no-print-directory", f"-j{os.cpu_count() or 1}", "-C", str(ROOT / "bpf")]).returncode:
         raise SystemExit("accel-exporter: the BPF programs did not compile; the compiler's messages are above")
     for built in ROOT.glob("exporter/bpf/objects/*/*.bpf.o"):
         if not (ROOT / "bpf" / built.with_suffix(".c").name).exists():
