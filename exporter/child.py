@@ -23,6 +23,10 @@ MOST_BYTES = 4 << 20
 KILL_SECONDS = 1.0
 """A killed process that is still there after that waits in the kernel: it cannot be waited for."""
 _PR_SET_PDEATHSIG = 1
+_OOM_SCORE = 500
+"""Added to the exporter's own: where memory is short a child, which is replaced, goes before it."""
+_SECRETS = ("OTEL_", "ACCEL_EXPORTER_")
+"""Variables that begin so may hold passwords of backends, and are not for children."""
 
 
 class ChildProcess:
@@ -49,8 +53,12 @@ class ChildProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if with_errors else subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, found))},
+            env={
+                **{name: value for name, value in os.environ.items() if not name.startswith(_SECRETS)},
+                "PYTHONPATH": os.pathsep.join(map(str, found)),
+            },
         )
+        offer_to_oom(self._process.pid)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input, self._output = self._process.stdin, self._process.stdout
         os.set_blocking(self._input.fileno(), False)
@@ -99,6 +107,13 @@ class ChildProcess:
         self.hang_up()
         self._output.close()
         return gone
+
+
+def offer_to_oom(pid: int) -> None:
+    """Has the kernel kill a child before this process when memory is short. Does nothing where it is refused."""
+    with suppress(OSError, ValueError):
+        score = int(Path("/proc/self/oom_score_adj").read_text()) + _OOM_SCORE
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(min(score, 1000)))
 
 
 def die_with_parent(parent: int) -> None:

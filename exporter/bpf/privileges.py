@@ -49,6 +49,9 @@ ASKING_DRIVES = "CAP_SYS_ADMIN"
 COUNTING_QUEUE_PAIRS = "CAP_NET_ADMIN"
 """Switches counters of RDMA queue pairs on and off again; only with --collector.infiniband.qp-counters."""
 
+PROFILING = "CAP_PERFMON"
+"""Reads the profiling counters that NVIDIA's driver keeps from others (NVreg_RestrictProfilingToAdminUsers)."""
+
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 38, 23, 24
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _VERSION_3 = 0x20080522

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from exporter.bpf import privileges
 from exporter.child import die_with_parent, private_output
 from exporter.dcgm.fields import FIELDS
 
@@ -141,6 +142,9 @@ def main(argument: str) -> None:
     given = json.loads(argument)
     asked = Asked(**given | {"fields": tuple(given["fields"])})
     die_with_parent(asked.parent)
+    with suppress(OSError):
+        # DCGM's own profiling module wants the second, if the exporter was given it
+        privileges.drop((privileges.PROFILING, "CAP_SYS_ADMIN"))
     output = private_output()
     try:
         engine = Engine(asked)

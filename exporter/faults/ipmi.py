@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from exporter import bare
 from exporter.child import ChildProcess
 from exporter.faults import categories as rows
 from exporter.faults import metrics
@@ -116,7 +117,7 @@ class Ipmi(Asked):
 
     def _ask(self, words: list[str]) -> list[str]:
         """What the program prints. Raises OSError with its own words when it fails."""
-        child = ChildProcess("", words[-1], command=words[:-1], with_errors=True)
+        child = ChildProcess("", words[-1], command=bare.command(words[:-1]), with_errors=True)
         try:
             lines = self._read(child)
             status = child.wait(1)

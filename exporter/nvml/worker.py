@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import suppress
 
+from exporter.bpf import privileges
 from exporter.child import die_with_parent, private_output
 from exporter.nvml import devices
 from exporter.nvml.calls import Nvml, NvmlError
@@ -233,6 +234,8 @@ _READERS = {FAST: Worker._fast, PROCESSES: Worker._processes, SLOW: Worker._slow
 def main(argument: str) -> None:
     options = Options(**json.loads(argument))
     die_with_parent(options.parent)
+    with suppress(OSError):
+        privileges.drop((privileges.PROFILING,))
     output = private_output()
     worker = Worker(options, output, 0)
 

@@ -73,6 +73,17 @@ def pids(exporter: Exporter) -> list[int]:
     return [int(pid) for it in task.iterdir() for pid in (it / "children").read_text().split()]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
+def test_privileges(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
+    """The child that calls NVML keeps what reading profiling counters takes, and none of what the probes take."""
+    exporter = start(Scenario(tmp_path))
+    exporter.await_(lambda: status(exporter) == ["ok"])
+    [child] = pids(exporter)
+    found = re.findall(r"^Cap(?:Prm|Eff|Amb):\s*(\S+)$", Path(f"/proc/{child}/status").read_text(), re.MULTILINE)
+
+    assert {f"{1 << 38:016x}", f"{0:016x}"} == set(found)
+
+
 def test_eight_gpus(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
     """Eight GPUs with 18 links each and a process are all there; both processes stay within their memory."""
     exporter = start(Scenario(tmp_path, **{"gpus": 8, "gpu5.process.0": f"{os.getpid()} compute 1073741824 50 20"}))

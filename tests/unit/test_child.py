@@ -1,0 +1,90 @@
+"""What children are left with: no capabilities but those they need, no passwords, and the OOM killer first."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from exporter import bare
+from exporter.bpf import privileges
+from exporter.child import ChildProcess
+from exporter.dcgm import engine
+from exporter.faults.ipmi import Ipmi
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
+
+
+def printed(words: list[str]) -> str:
+    """What a command prints, as a child."""
+    child, text = ChildProcess("", words[-1], command=words[:-1]), b""
+    while (lines := child.lines(20)) is not None:
+        text += b"\n".join(lines) + b"\n"
+    child.kill()
+    return text.decode()
+
+
+def masks(status: str) -> dict[str, int]:
+    """The sets of capabilities of a /proc/PID/status."""
+    return {name: int(mask, 16) for name, mask in re.findall(r"^(Cap\w+):\s*([0-9a-f]+)$", status, re.MULTILINE)}
+
+
+@needs_root
+def test_bare_program() -> None:
+    """A program that is run bare has no capability, although it is root's, and no way to any."""
+    status = printed(bare.command(["/bin/cat", "/proc/self/status"]))
+
+    assert {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapAmb": 0}.items() <= masks(status).items()
+    assert "NoNewPrivs:\t1" in status
+
+
+@needs_root
+def test_ipmi_sensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FreeIPMI's program is run bare."""
+    program = tmp_path / "ipmi-sensors"
+    program.write_text("#!/bin/sh\ngrep -E '^CapEff' /proc/self/status; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    with pytest.raises(OSError, match=r"CapEff:\s*0{16}"):
+        Ipmi(300).ask()
+
+
+@needs_root
+def test_dcgm(tmp_path: Path) -> None:
+    """The child that loads NVIDIA's bindings has what profiling takes, and nothing else."""
+    for name in ("dcgm_structs", "dcgm_agent"):
+        (tmp_path / f"{name}.py").write_text("DCGM_OPERATION_MODE_AUTO = 1\n")
+    (tmp_path / "pydcgm.py").write_text(
+        "def DcgmHandle(**_):\n    raise OSError(open('/proc/self/status').read().replace('\\n', ';'))\n"
+    )
+    asked = engine.Asked(engine.EMBEDDED, (1001,), 1.0, os.getpid())
+    child = ChildProcess("exporter.dcgm.engine", json.dumps(asdict(asked)), [tmp_path])
+    [line] = child.lines(20) or []
+    child.kill()
+
+    held = masks(engine.decode(line).problem.replace(";", "\n"))["CapEff"]
+    most = sum(1 << privileges.CAPABILITIES[name] for name in ("CAP_PERFMON", "CAP_SYS_ADMIN"))
+    assert held & ~most == 0
+
+
+def test_no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables that may hold a backend's password stay here; the others are passed on."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
+    monkeypatch.setenv("ACCEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/driver")
+    found = printed(["/usr/bin/env", "-u", "LANG"])
+
+    assert "secret" not in found
+    assert "LD_LIBRARY_PATH=/opt/driver" in found
+
+
+def test_first_for_the_oom_killer() -> None:
+    """Where memory is short a child goes before the exporter."""
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+
+    assert min(own + 500, 1000) == int(printed(["/bin/sh", "-c", "sleep 0.2; cat /proc/self/oom_score_adj"]))
