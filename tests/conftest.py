@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import pytest
 
 from exporter.bpf.libbpf import BpfError, run_time_statistics
 from exporter.bpf.multi import supported as multi_uprobes_supported
+from exporter.custom import tracefs as tracepoints
 
 REPOSITORY = Path(__file__).parents[1]
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,6 +43,23 @@ def _skip_without_bpf(request: pytest.FixtureRequest) -> None:
             pytest.fail(f"REQUIRE_BPF=1, but {refusal}")
         if refusal:
             pytest.skip(refusal)
+
+
+@pytest.fixture(scope="session")
+def tracefs() -> None:
+    """Mounts tracefs where it is not, for this process and those it starts from now on, not for the machine."""
+    if not tracepoints.missing():
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if (
+        libc.unshare(_CLONE_NEWNS)
+        or libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None)
+        or libc.mount(b"nodev", b"/sys/kernel/tracing", b"tracefs", 0, None)
+    ):
+        refusal = f"tracefs is not mounted and cannot be: {os.strerror(ctypes.get_errno())}"
+        if os.environ.get("REQUIRE_BPF") == "1":
+            pytest.fail(f"REQUIRE_BPF=1, but {refusal}")
+        pytest.skip(refusal)
 
 
 @pytest.fixture(params=[True, False], ids=["multi", "perf"])

@@ -35,6 +35,7 @@ QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
     "kubernetes": site.kubernetes,
     "allocations": site.allocations,
     "custom probes": site.custom,
+    "tracefs": site.tracepoints,
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from exporter.checks.finding import Answer, Status, readable
 from exporter.collectors import allocation
-from exporter.custom import doctor
+from exporter.custom import doctor, tracefs
 from exporter.custom.folder import FolderError
 from exporter.model import Unavailable
 from exporter.settings import Settings
@@ -59,6 +59,17 @@ def custom(settings: Settings) -> Answer:
     if refused:
         return Status.WARN, "; ".join(refused), f"accel-exporter check-custom {mine['custom.dir']} tries the others"
     return Status.OK, says
+
+
+def tracepoints(settings: Settings) -> Answer:
+    reason = tracefs.missing()
+    if not reason:
+        return Status.OK, "tracefs is mounted: custom probes may be on tracepoints"
+    mine = settings.collectors.get("custom")
+    names = doctor.on_tracepoints(mine) if mine else ()
+    if not names:
+        return Status.INFO, f"{reason}; no probe here is on one", tracefs.MOUNT
+    return Status.WARN, f"{reason}: {', '.join(names)} cannot work as they should", tracefs.MOUNT
 
 
 def _in_kubernetes() -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter.custom import folder, headers
-from exporter.custom.folder import FolderError, Refused
+from exporter.custom.folder import FolderError, Refused, Source
 
 _WITHIN = 20.0
 _ASK = "import bcc; bcc.BPF; print(bcc.__version__)"
@@ -25,6 +25,15 @@ def examine(settings: Mapping[str, Any]) -> tuple[list[str], str]:
     version = _bcc(str(settings["custom.python"]))
     names = ", ".join(it.definition.name for it in found if not isinstance(it, Refused)) or "none"
     return refused, f"bcc {version} and kernel headers are there; probes: {names}"
+
+
+def on_tracepoints(settings: Mapping[str, Any]) -> list[str]:
+    """Names the probes that are on tracepoints; none where the folder cannot be used."""
+    try:
+        found = folder.load(Path(str(settings["custom.dir"])))
+    except FolderError:
+        return []
+    return [it.definition.name for it in found if isinstance(it, Source) and it.definition.tracepoints]
 
 
 def _bcc(python: str) -> str:

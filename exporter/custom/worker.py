@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from exporter.child import die_with_parent, private_output
+from exporter.custom import tracefs
 from exporter.custom.messages import Failed, Order, Read, Records, Rows, Shape, Started, encode
 from exporter.custom.tables import Table, plain
 
@@ -156,6 +157,8 @@ class Worker:
             return make(text=text.encode())
         except Exception as error:
             said = self._said.take()
+            if order.tracepoints and (reason := tracefs.missing()):
+                raise Stop(f"{order.name}.c: {reason}: {tracefs.MOUNT}", said) from error
             reason = "the compiler refuses it" if "ompile" in str(error) else f"it cannot be loaded: {error}"
             raise Stop(f"{order.name}.c: {reason}", said) from error
 
@@ -186,6 +189,8 @@ class Worker:
         if not program:  # bcc attaches these by their name
             functions = [self._function(number) for number in range(self._functions())]
             return "" if named in functions else f"{self._order.name}.c has no TRACEPOINT_PROBE for it"
+        if reason := tracefs.missing():
+            return f"{reason}: {tracefs.MOUNT}"
         try:
             self._bpf.attach_tracepoint(tp=event.encode(), fn_name=program.encode())
         except Exception as error:

@@ -136,6 +136,7 @@ def gil_waits(observed: Observed, how: str) -> list[int]:
         return [now - then for now, then in zip(counts(), before, strict=True)]
 
 
+@pytest.mark.usefixtures("tracefs")
 @pytest.mark.parametrize("folder", ["block_latency"], indirect=True)
 def test_block_latency(folder: Path, headers: str, tmp_path: Path) -> None:
     """23 synchronous writes of a block past the page cache are at least 23 requests of that device, and take time."""

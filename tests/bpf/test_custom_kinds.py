@@ -159,6 +159,7 @@ lost: gone
     ],
     ids=["by name", "by program"],
 )
+@pytest.mark.usefixtures("tracefs")
 def test_tracepoints_are_attached(head: str, program: str, headers: str, tmp_path: Path) -> None:
     """23 signals of ours are 23, by either way to name the program; the cgroup is a path."""
     put(tmp_path, "site", TRACEPOINT % head, TRACEPOINT_MEANING % program)
@@ -180,6 +181,7 @@ def test_tracepoints_are_attached(head: str, program: str, headers: str, tmp_pat
         assert 3 * 23 <= observed.value("accel_exporter_custom_lost_total", probe="site")
 
 
+@pytest.mark.usefixtures("tracefs")
 def test_a_tracepoint_that_is_not_there(headers: str, tmp_path: Path) -> None:
     """It is a problem, and the metric says 0; the rest of the probe runs."""
     code = TRACEPOINT % "int on_signal(void *args) {"
