@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+. deploy/debian.sh
+
 SUITE=bookworm
 BASE=localhost/debian:$SUITE-slim
 IMAGE=localhost/accel-exporter:check
@@ -17,23 +19,15 @@ if [ "$(id -u)" -ne 0 ]; then
     exit 1
 fi
 
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/accel-exporter
-base=$cache/$SUITE-minbase.tar
-if [ ! -e "$base" ]; then
-    echo "image: making a minimal Debian $SUITE"
-    mkdir -p "$cache"
-    if ! debootstrap --variant=minbase "$SUITE" "$work/debian" >"$work/log" 2>&1; then
-        tail -5 "$work/log" >&2
-        echo "!!! IMAGE NOT CHECKED: Debian's archive cannot be reached from here, so the image was not built." >&2
-        [ -z "${REQUIRE_IMAGE:-}" ]
-        exit
-    fi
-    tar -C "$work/debian" -cf "$base.part" .
-    mv "$base.part" "$base"
-    rm -rf "$work/debian"
+echo "image: a minimal Debian $SUITE"
+if ! make_root "$SUITE" "$work/log"; then
+    tail -5 "$work/log" >&2
+    echo "!!! IMAGE NOT CHECKED: Debian's archive cannot be reached from here, so the image was not built." >&2
+    [ -z "${REQUIRE_IMAGE:-}" ]
+    exit
 fi
 container=$(buildah from scratch)
-buildah add --quiet "$container" "$base" / >/dev/null
+buildah add --quiet "$container" "$root_base" / >/dev/null
 buildah commit --quiet --rm "$container" "$BASE" >/dev/null
 
 options=(--isolation chroot --network host --pull-never --build-arg "BASE=$BASE" --tag "$IMAGE" --file Dockerfile
@@ -57,7 +51,7 @@ echo "image: running the exporter from it"
 container=$(buildah from --pull-never --security-opt seccomp=unconfined "$IMAGE")
 root=$(buildah mount "$container")
 own=$(du -sm "$root/opt/accel-exporter" | cut -f1) whole=$(du -sm "$root" | cut -f1)
-echo "image: $whole MB, of which the exporter and its Python packages are $own MB, and the base $(($(stat -c %s "$base") >> 20)) MB"
+echo "image: $whole MB, of which the exporter and its Python packages are $own MB, and the base $(($(stat -c %s "$root_base") >> 20)) MB"
 # With the capabilities that the image's label names and no others; buildah's chroot adds its own, setpriv drops those.
 label='{{index .OCIv1.Config.Labels "accel-exporter.capabilities"}}'
 granted=() bounds=-all
