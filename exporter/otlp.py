@@ -81,11 +81,23 @@ def _signal(name: str, settings: OtlpSettings, environ: Mapping[str, str]) -> Si
     if protocol not in PROTOCOLS:
         raise SettingsError(f"OTLP protocol {protocol!r} is not spoken here; use one of {', '.join(PROTOCOLS)}")
     endpoint = settings.endpoint or None
+    if endpoint and endpoint != _without_user(endpoint):
+        raise SettingsError(
+            "otlp.endpoint: a URL with a password would stand in the list of processes and in the log; "
+            "leave it out and put it into OTEL_EXPORTER_OTLP_HEADERS, as authorization=Basic%20…"
+        )
     if endpoint and protocol != "grpc":
         if not endpoint.startswith(("http://", "https://")):
             raise SettingsError(f"otlp.endpoint: {endpoint!r} has to start with http:// or https://")
         endpoint = f"{endpoint.rstrip('/')}/v1/{name}"
-    return Signal(name, protocol, endpoint, _headers(settings.headers), endpoint or own or general)
+    return Signal(name, protocol, endpoint, _headers(settings.headers), endpoint or _without_user(own or general))
+
+
+def _without_user(url: str) -> str:
+    """The URL, or host:port, without user and password."""
+    scheme, slashes, rest = url.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}"
 
 
 def _headers(pairs: Sequence[str]) -> Mapping[str, str]:

@@ -84,7 +84,13 @@ OPTIONS = (
         choices=("", *PROTOCOLS),
         metavar="|".join(PROTOCOLS),
     ),
-    Option("otlp.headers", _OTLP.headers, "headers of a request", "otlp", metavar="NAME=VALUE"),
+    Option(
+        "otlp.headers",
+        _OTLP.headers,
+        "headers of a request; OTEL_EXPORTER_OTLP_HEADERS keeps passwords out of the list of processes",
+        "otlp",
+        metavar="NAME=VALUE",
+    ),
     Option(
         "otlp.metrics-interval",
         _OTLP.metrics_interval,

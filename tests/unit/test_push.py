@@ -306,6 +306,26 @@ def test_wrong_settings_are_one_clear_error(settings: OtlpSettings, message: str
         plan(settings, {})
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "protocol"),
+    [
+        ("https://user:secret@otlp.example", "http/protobuf"),
+        ("https://user@otlp.example:4318/x@y", "http/protobuf"),
+        ("user:secret@otlp.example:4317", "grpc"),
+        ("https://user:secret@otlp.example:4317", "grpc"),
+    ],
+)
+def test_passwords_in_urls(endpoint: str, protocol: str) -> None:
+    """A flag with a password is refused, for all can read it; one in a variable goes to the backend, not to the log."""
+    with pytest.raises(SettingsError, match="would stand in the list of processes") as caught:
+        plan(OtlpSettings(endpoint=endpoint, protocol=protocol), {})
+    assert "secret" not in str(caught.value)
+
+    made = plan(OtlpSettings(protocol=protocol), {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}).traces
+    assert made is not None and made.endpoint is None
+    assert "user" not in made.target and "otlp.example" in made.target
+
+
 def test_missing_packages_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the exporter's package the error names what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.metric_exporter", None)
