@@ -58,7 +58,9 @@ Value = float | int | Distribution
 class Metric:
     """A metric by its OpenTelemetry name and UCUM unit; the Prometheus name derives from these (views/prometheus.py).
 
-    `labels` names every label a sample of it may carry besides the process labels, which `process` switches on.
+    `labels` names every label a sample of it may carry besides the process labels, which `process` switches on, and
+    `identity` those among them that name one of many things that come and go, such as a queue pair: beyond the
+    collector's limit they are left out like the process labels (exporter/series.py).
     `literal` marks another exporter's metric: `name` is its Prometheus name to the letter, and OTLP goes without it.
     """
 
@@ -68,6 +70,7 @@ class Metric:
     unit: str = ""
     labels: tuple[str, ...] = ()
     process: bool = False
+    identity: tuple[str, ...] = ()
     literal: bool = False
 
     def sample(self, value: Value, labels: Labels | None = None) -> Sample:

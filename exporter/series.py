@@ -1,4 +1,4 @@
-"""A limit on the series of a collector: what exceeds it is folded into one series for each of its own label sets."""
+"""A limit on the series of a collector: those beyond it are folded into series of their kind without identity."""
 
 from __future__ import annotations
 
@@ -10,86 +10,142 @@ from exporter.options import Flag
 
 FOLDED = Metric(
     "accel_exporter.series.folded",
-    "Series beyond the collector's limit, folded into series labelled overflow=true without the labels of a process.",
+    "Series beyond the collector's limit, folded into series labelled overflow=true without the labels of a process, "
+    "queue pair, communicator or rank.",
     Kind.COUNTER,
     labels=("collector",),
 )
+LIMIT_HELP = "Series at most, each bucket of a histogram being one; the last fifth is for those labelled overflow=true."
+LEAST, MOST = 10, 1 << 24
 
 
 def limit_flag(most: int) -> Flag:
     """The setting of a collector that has a limit."""
-    help = "Series at most; what exceeds it is folded into series labelled overflow=true."
-    return Flag("series-limit", most, help, 1, 1 << 24)
-
-
-Key = tuple[Metric, frozenset[tuple[str, str]]]
+    return Flag("series-limit", most, LIMIT_HELP, LEAST, MOST)
 
 
 @dataclass(slots=True)
-class _Folded:
+class _Fold:
+    """A series that others are folded into. `counted` is what its members have counted; unused for a gauge."""
+
+    metric: Metric
+    labels: Mapping[str, str]
+    lines: int
+    counted: Value
+
+
+@dataclass(slots=True)
+class _Member:
     last: Value
-    into: Key
+    into: str | None
+    """None where there is no room, not even for a folded series."""
 
 
 class SeriesLimit:
-    """Keeps a collector to so many series. Which series are shown, and which are folded, stays so while they exist.
+    """Keeps a collector to so many lines of /metrics. Series that are shown, and those that are folded, stay so while
+    they exist.
 
-    A folded counter or histogram never falls: it keeps what its members counted, also after they have gone. A folded
-    gauge is the sum of its members, a time of day the latest of them. One thread at a time.
+    Folded series lose the labels of the process and those that the metric declares as identity; where that leaves too
+    many, all labels of their own. A folded counter or histogram keeps what its members counted, also after some of them
+    have gone, and goes with the last of them: the members of a process stay for five minutes after its end, and so does
+    the folded series. A folded gauge is the sum of its members; of times, ratios and temperatures it is the largest.
+    One thread at a time.
     """
 
     def __init__(self, collector: str, most: int) -> None:
-        self._collector, self._most = collector, most
-        self._shown: set[Key] = set()
-        self._folded: dict[Key, _Folded] = {}
-        self._counted: dict[Key, Value] = {}
+        self._collector = collector
+        self._most_folded = most // 5
+        self._most_shown = most - self._most_folded
+        self._shown: dict[str, int] = {}
+        self._members: dict[str, _Member] = {}
+        self._folds: dict[str, _Fold] = {}
+        self._lines = 0
+        """Of all folded series."""
         self._ever = 0
 
     def apply(self, samples: Iterable[Sample]) -> list[Sample]:
         """The samples within the limit, then the folded ones, then how many were ever folded."""
         samples = list(samples)
-        if len(samples) > self._most or self._ever:
+        if self._members or sum(_lines(sample.value) for sample in samples) > self._most_shown:
             samples = self._fold(samples)
         return [*samples, FOLDED.sample(self._ever, {"collector": self._collector})]
 
     def _fold(self, samples: list[Sample]) -> list[Sample]:
         keyed = {_key(sample.metric, sample.labels): sample for sample in samples}
-        self._shown &= keyed.keys()
-        self._folded = {key: folded for key, folded in self._folded.items() if key in keyed}
-        gauges: dict[Key, Value] = {}
+        self._forget(keyed)
+        lines = sum(self._shown.values())
+        gauges: dict[str, Value] = {}
         kept: list[Sample] = []
         for key, sample in keyed.items():
-            if key not in self._folded and (key in self._shown or len(self._shown) < self._most):
-                self._shown.add(key)
+            if key in self._shown:
                 kept.append(sample)
                 continue
-            folded = self._folded.get(key)
-            if folded is None:
+            member = self._members.get(key)
+            if member is None:
+                more = _lines(sample.value)
+                if lines + more <= self._most_shown:
+                    self._shown[key] = more
+                    lines += more
+                    kept.append(sample)
+                    continue
                 self._ever += 1
-                folded = self._folded[key] = _Folded(_zero(sample.value), _into(sample))
-            if sample.metric.kind is Kind.GAUGE:
-                known = gauges.get(folded.into)
-                gauges[folded.into] = sample.value if known is None else _combine(sample.metric, known, sample.value)
-            else:
-                before = self._counted.get(folded.into, _zero(sample.value))
-                self._counted[folded.into] = _plus(before, _minus(sample.value, folded.last))
-                folded.last = sample.value
-        folds = self._counted | gauges
-        return kept + [Sample(metric, dict(labels), value) for (metric, labels), value in folds.items()]
+                member = self._members[key] = _Member(_zero(sample.value), self._into(sample))
+            if member.into is not None:
+                self._add(sample, member, member.into, gauges)
+        return [*kept, *self._folded(gauges)]
+
+    def _forget(self, keyed: Mapping[str, Sample]) -> None:
+        """Drops the series that are no more, and those into which nothing is folded any more."""
+        self._shown = {key: lines for key, lines in self._shown.items() if key in keyed}
+        self._members = {key: member for key, member in self._members.items() if key in keyed}
+        used = {member.into for member in self._members.values()}
+        self._folds = {key: fold for key, fold in self._folds.items() if key in used}
+        self._lines = sum(fold.lines for fold in self._folds.values())
+
+    def _into(self, sample: Sample) -> str | None:
+        """The series to fold this one into, made where there is none yet."""
+        identity = {*PROCESS_LABELS, *sample.metric.identity}
+        own = {name: value for name, value in sample.labels.items() if name not in identity}
+        lines = _lines(sample.value)
+        for labels, most in ((own, self._most_folded // 2), ({}, self._most_folded)):
+            labels = labels | {"overflow": "true"}
+            key = _key(sample.metric, labels)
+            if key in self._folds:
+                return key
+            if self._lines + lines <= most:
+                self._folds[key] = _Fold(sample.metric, labels, lines, _zero(sample.value))
+                self._lines += lines
+                return key
+        return None
+
+    def _add(self, sample: Sample, member: _Member, into: str, gauges: dict[str, Value]) -> None:
+        if sample.metric.kind is Kind.GAUGE:
+            known = gauges.get(into)
+            gauges[into] = sample.value if known is None else _combine(sample.metric, known, sample.value)
+        else:
+            fold = self._folds[into]
+            fold.counted = _plus(fold.counted, _minus(sample.value, member.last))
+            member.last = sample.value
+
+    def _folded(self, gauges: Mapping[str, Value]) -> Iterable[Sample]:
+        for key, fold in self._folds.items():
+            value = gauges[key] if fold.metric.kind is Kind.GAUGE else fold.counted
+            yield Sample(fold.metric, fold.labels, value)
 
 
-def _key(metric: Metric, labels: Mapping[str, str]) -> Key:
-    return metric, frozenset(labels.items())
+def _key(metric: Metric, labels: Mapping[str, str]) -> str:
+    """One series: a string, for its hash is computed once, and several times as fast as that of a set of pairs."""
+    return "\0".join((metric.name, *labels, *labels.values()))
 
 
-def _into(sample: Sample) -> Key:
-    own = {name: value for name, value in sample.labels.items() if name not in PROCESS_LABELS}
-    return _key(sample.metric, own | {"overflow": "true"})
+def _lines(value: Value) -> int:
+    """Lines of /metrics: of a histogram its buckets, its sum and its count."""
+    return len(value.counts) + 2 if isinstance(value, Distribution) else 1
 
 
 def _combine(metric: Metric, a: Value, b: Value) -> Value:
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
-    return max(a, b) if metric.name.endswith("timestamp") else a + b
+    return max(a, b) if metric.name.endswith("timestamp") or metric.unit in ("1", "Cel") else a + b
 
 
 def _zero(value: Value) -> Value:

@@ -26,7 +26,7 @@ from exporter.custom.spans import span
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Option, Value
-from exporter.series import SeriesLimit
+from exporter.series import LEAST, LIMIT_HELP, MOST, SeriesLimit
 
 DIR, PYTHON, HEADERS, INTERVAL = "custom.dir", "custom.python", "custom.kernel-headers", "custom.interval"
 SPANS, SERIES = "custom.spans-per-second", "custom.series-limit"
@@ -38,14 +38,7 @@ OPTIONS = (
     Option(HEADERS, "", "the kernel's headers; empty: /lib/modules/RELEASE/build", "custom", metavar="DIR"),
     Option(INTERVAL, 5.0, "between two readings of their maps", "custom", duration=True, least=0.1, most=3600),
     Option(SPANS, 100, "spans at most of each; what exceeds it is dropped and counted", "custom"),
-    Option(
-        SERIES,
-        5_000,
-        "series at most of each; what exceeds it is folded into series with overflow=true",
-        "custom",
-        least=1,
-        most=1 << 24,
-    ),
+    Option(SERIES, 5_000, LIMIT_HELP.replace("at most", "of each probe at most"), "custom", least=LEAST, most=MOST),
 )
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 

@@ -20,7 +20,7 @@ from exporter.infiniband.watches import Read, Watch, Watches
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Option, SettingsError, Value
-from exporter.series import SeriesLimit
+from exporter.series import LEAST, LIMIT_HELP, MOST, SeriesLimit
 
 SWITCH, EXCLUDE = "collector.infiniband", "collector.infiniband.exclude"
 INTERVAL, DEADLINE = "collector.infiniband.interval", "collector.infiniband.deadline"
@@ -57,7 +57,7 @@ OPTIONS = (
         choices=tuple(MASKS),
         metavar="pid|type|type,pid",
     ),
-    Option(SERIES_LIMIT, 10_000, "series at most; what exceeds it is folded", "collectors", least=1, most=1 << 24),
+    Option(SERIES_LIMIT, 10_000, LIMIT_HELP, "collectors", least=LEAST, most=MOST),
     Option(COMPATIBLE, False, "also node_exporter's series of InfiniBand, in its names and units", "collectors"),
 )
 METRICS = (*(value for value in vars(metrics).values() if isinstance(value, Metric)), *node_exporter.METRICS)

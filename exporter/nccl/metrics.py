@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from exporter.model import Kind, Metric
 
+_MEMBER = ("comm_hash", "rank")
+
 CALLS = Metric(
     "nccl.collective.calls",
     "Calls by collective (point-to-point and one-sided calls too), failed ones included. A call is a request: replays "
@@ -85,6 +87,7 @@ COMMUNICATOR = Metric(
     "and RAS call it; cuda_device the GPU as the process numbers them.",
     Kind.GAUGE,
     labels=("comm_hash", "rank", "nranks", "cuda_device"),
+    identity=_MEMBER,
     process=True,
 )
 LAG = Metric(
@@ -95,7 +98,8 @@ LAG = Metric(
     "the node has two ranks of the communicator or more.",
     Kind.HISTOGRAM,
     "s",
-    labels=("comm_hash", "rank"),
+    labels=_MEMBER,
+    identity=_MEMBER,
     process=True,
 )
 BEHIND = Metric(
@@ -103,7 +107,8 @@ BEHIND = Metric(
     "Collectives (Broadcast, Reduce, AllGather, ReduceScatter, AllReduce) that another rank of the communicator on "
     "this node has called and this one not yet, at the most. One that stays is a rank that the others wait for.",
     Kind.GAUGE,
-    labels=("comm_hash", "rank"),
+    labels=_MEMBER,
+    identity=_MEMBER,
     process=True,
 )
 ERRORS = Metric(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from exporter.model import Kind, Metric
 
 _COMMUNICATOR = ("comm_hash",)
+_RANK = (*_COMMUNICATOR, "rank", "host")
 
 QUERIES = Metric(
     "nccl.ras.queries",
@@ -31,7 +32,11 @@ SECONDS = Metric(
     "nccl.ras.collection", "Time that RAS took for its last answer, the longest of these jobs.", Kind.GAUGE, "s"
 )
 SIZE = Metric(
-    "nccl.ras.communicator.ranks", "Ranks that the communicator was made with.", Kind.GAUGE, labels=_COMMUNICATOR
+    "nccl.ras.communicator.ranks",
+    "Ranks that the communicator was made with.",
+    Kind.GAUGE,
+    labels=_COMMUNICATOR,
+    identity=_COMMUNICATOR,
 )
 MISSING = Metric(
     "nccl.ras.ranks.missing",
@@ -40,29 +45,34 @@ MISSING = Metric(
     "(NCCL before 2.28.7 does not say which; it tells only of communicators that miss any).",
     Kind.GAUGE,
     labels=(*_COMMUNICATOR, "state"),
+    identity=_COMMUNICATOR,
 )
 RANK_MISSING = Metric(
     "nccl.ras.rank.missing",
     "Always 1: this rank did not answer. host is the address that NCCL has for it, empty when it has none.",
     Kind.GAUGE,
-    labels=(*_COMMUNICATOR, "rank", "host", "state"),
+    labels=(*_RANK, "state"),
+    identity=_RANK,
 )
 CALLS = Metric(
     "nccl.ras.rank.collectives",
     "Collectives that the rank has launched on the communicator, by function, as NCCL counts them.",
     Kind.COUNTER,
-    labels=(*_COMMUNICATOR, "rank", "host", "collective"),
+    labels=(*_RANK, "collective"),
+    identity=_RANK,
 )
 LAG = Metric(
     "nccl.ras.rank.lag",
     "Collectives that the rank is behind the first of its communicator. Ranks are asked within some milliseconds of "
     "each other: a lag that stays, or a communicator whose counts stand still, is what matters.",
     Kind.GAUGE,
-    labels=(*_COMMUNICATOR, "rank", "host"),
+    labels=_RANK,
+    identity=_RANK,
 )
 ERRORS = Metric(
     "nccl.ras.ranks.failed",
     "Ranks with an error, by when (init, async) and ncclResult_t.",
     Kind.GAUGE,
     labels=(*_COMMUNICATOR, "phase", "code"),
+    identity=_COMMUNICATOR,
 )

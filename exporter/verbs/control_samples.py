@@ -27,6 +27,7 @@ QP = Metric(
     labels=("device", "port", "qp", "type", "state", "peer_qp", "local_gid", "peer_gid", "peer_lid", "mtu")
     + ("timeout_seconds", "retries", "rnr_retries", "peer_pod", "peer_namespace"),
     process=True,
+    identity=("qp", "peer_qp", "local_gid", "peer_gid", "peer_lid", "peer_pod", "peer_namespace"),
 )
 REGISTERED = Metric(
     "rdma.memory_region.registered",

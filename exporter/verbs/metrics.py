@@ -10,12 +10,14 @@ POSTS = Metric(
     Kind.COUNTER,
     labels=("device", "qp"),
     process=True,
+    identity=("qp",),
 )
 _POSTED = (
     " Without return probes (see accel_exporter_probe_attached), what a failed call refused is counted too. Not what "
     "bypasses verbs."
 )
 _QP = ("device", "qp", "peer_qp", "peer_gid", "opcode")
+_QP_IDENTITY = ("qp", "peer_qp", "peer_gid")
 BYTES = Metric(
     "rdma.send",
     "Bytes of work requests posted by ibv_post_send, or from ibv_wr_start to ibv_wr_complete; of RDMA_READ those asked "
@@ -24,6 +26,7 @@ BYTES = Metric(
     "By",
     labels=_QP,
     process=True,
+    identity=_QP_IDENTITY,
 )
 REQUESTS = Metric(
     "rdma.send.work_requests",
@@ -31,6 +34,7 @@ REQUESTS = Metric(
     Kind.COUNTER,
     labels=_QP,
     process=True,
+    identity=_QP_IDENTITY,
 )
 PACKETS = Metric(
     "rdma.send.packets.estimated",
@@ -39,6 +43,7 @@ PACKETS = Metric(
     Kind.COUNTER,
     labels=_QP,
     process=True,
+    identity=_QP_IDENTITY,
 )
 POST_SECONDS = Metric(
     "rdma.post_send",
