@@ -185,64 +185,84 @@ int on_failure(struct pt_regs *ctx)
 	return 0;
 }
 
-static long drop_flight(void *map, const struct thread *at, const void *value, const __u32 *tgid)
+static long drop_flight(void *map, const struct thread *at, const void *value, void *unused)
 {
 	struct thread key = *at;
 
-	(void)map, (void)value;
-	if (key.tgid == *tgid)
+	(void)map, (void)value, (void)unused;
+	if (has_ended(key.tgid))
 		bpf_map_delete_elem(&in_flight, &key);
 	return 0;
 }
 
-static long drop_context(void *map, const __u64 *at, const void *value, const __u32 *tgid)
+static long drop_context(void *map, const __u64 *at, const void *value, void *unused)
 {
 	__u64 key = *at;
 
-	(void)map, (void)value;
-	if (key >> 32 == *tgid)
+	(void)map, (void)value, (void)unused;
+	if (has_ended(key >> 32))
 		bpf_map_delete_elem(&contexts, &key);
 	return 0;
 }
 
-static long drop_primary(void *map, const struct device *at, const void *value, const __u32 *tgid)
+static long drop_primary(void *map, const struct device *at, const void *value, void *unused)
 {
 	struct device key = *at;
 
-	(void)map, (void)value;
-	if (key.tgid == *tgid)
+	(void)map, (void)value, (void)unused;
+	if (has_ended(key.tgid))
 		bpf_map_delete_elem(&primaries, &key);
 	return 0;
 }
 
-static long drop_device(void *map, const struct context *at, const void *value, const __u32 *tgid)
+static long drop_device(void *map, const struct context *at, const void *value, void *unused)
 {
 	struct context key = *at;
 
-	(void)map, (void)value;
-	if (key.tgid == *tgid)
+	(void)map, (void)value, (void)unused;
+	if (has_ended(key.tgid))
 		bpf_map_delete_elem(&context_devices, &key);
 	return 0;
 }
 
-/* A process has ended: its pid may be another's next. The counts are for the exporter to delete. Never
- * attached: the exporter runs it with the pid. (A "syscall" program may sleep, so it may not use the maps
- * this one does.) */
-SEC("raw_tp")
-int forget(struct bpf_raw_tracepoint_args *ctx)
+static long add_live(void *map, const __u32 *tgid, const void *value, __u64 *rows)
 {
-	__u32 tgid = ctx->args[0];
-	struct devices *devices = bpf_map_lookup_elem(&used_devices, &tgid);
+	const struct process *process = bpf_map_lookup_elem(&processes, tgid);
 
-	sweep_live(tgid, 0, 0);
-	bpf_for_each_map_elem(&in_flight, drop_flight, &tgid, 0);
-	bpf_for_each_map_elem(&contexts, drop_context, &tgid, 0);
-	bpf_for_each_map_elem(&primaries, drop_primary, &tgid, 0);
-	bpf_for_each_map_elem(&context_devices, drop_device, &tgid, 0);
+	(void)map, (void)value;
+	if (process)
+		*rows += process->live;
+	return 0;
+}
+
+static long drop_process(void *map, const __u32 *tgid, const void *value, void *unused)
+{
+	const struct devices *devices = bpf_map_lookup_elem(&used_devices, tgid);
+
+	(void)map, (void)value, (void)unused;
 	if (devices && devices->used & (devices->used - 1))
 		add(&with_several, -1);
-	bpf_map_delete_elem(&used_devices, &tgid);
-	bpf_map_delete_elem(&processes, &tgid);
+	bpf_map_delete_elem(&used_devices, tgid);
+	bpf_map_delete_elem(&processes, tgid);
+	return 0;
+}
+
+/* Processes have ended, those in `ended`: a pid may be another's next. The counts are for the exporter to delete. (A
+ * "syscall" program may sleep, so it may not use the maps this one does.) */
+SEC("raw_tp")
+int forget(void *ctx __attribute__((unused)))
+{
+	struct sweep sweep = {};
+	__u64 held = 0;
+
+	bpf_for_each_map_elem(&ended, add_live, &held, 0);
+	if (held)
+		bpf_for_each_map_elem(&live, drop, &sweep, 0);
+	bpf_for_each_map_elem(&in_flight, drop_flight, NULL, 0);
+	bpf_for_each_map_elem(&contexts, drop_context, NULL, 0);
+	bpf_for_each_map_elem(&primaries, drop_primary, NULL, 0);
+	bpf_for_each_map_elem(&context_devices, drop_device, NULL, 0);
+	bpf_for_each_map_elem(&ended, drop_process, NULL, 0);
 	return 0;
 }
 

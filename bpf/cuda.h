@@ -173,6 +173,7 @@ __u64 copies_unread = 0; /* copies whose description could not be read */
 
 /* Processes whose calls were all seen, as the exporter says: host memory not seen pinned is pageable there. */
 MAP(covered, HASH, __u32, __u8, 4096);
+ENDED()
 
 struct thread {
 	__u32 tgid;

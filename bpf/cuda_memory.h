@@ -381,7 +381,7 @@ static __always_inline void unmap(const struct thread *thread, const struct flig
 struct sweep {
 	__u32 tgid;
 	__u32 zero;
-	__u64 context; /* 0: everything of the process */
+	__u64 context; /* 0: everything of the processes that ended */
 	__u64 before_ns;
 };
 
@@ -391,11 +391,13 @@ static long drop(void *map, const struct live_key *at, const struct live *held, 
 	struct live gone;
 
 	(void)map;
-	if (at->tgid != sweep->tgid)
+	if (!sweep->context) {
+		if (!has_ended(at->tgid))
+			return 0;
+	} else if (at->tgid != sweep->tgid || at->thing != thing_allocation ||
+		   held->owner != sweep->context || held->since_ns > sweep->before_ns) {
 		return 0;
-	if (sweep->context && (at->thing != thing_allocation || held->owner != sweep->context ||
-			       held->since_ns > sweep->before_ns))
-		return 0;
+	}
 	key = *at;
 	gone = *held;
 	if (!remove_row(&key))

@@ -122,7 +122,7 @@ static long drop_peer(void *map, const struct peer_key *at, const void *value, c
 	struct peer_key key = *at;
 
 	(void)map, (void)value;
-	if (key.tgid == of->tgid && (!of->since_ns || key.since_ns == of->since_ns))
+	if (key.tgid == of->tgid && key.since_ns == of->since_ns)
 		bpf_map_delete_elem(&peers, &key);
 	return 0;
 }
@@ -296,36 +296,42 @@ int on_return(struct pt_regs *ctx)
 	return 0;
 }
 
-static long drop_caller(void *map, const struct thread *at, const void *value, const __u32 *tgid)
+static long drop_caller(void *map, const struct thread *at, const void *value, void *unused)
 {
 	struct thread key = *at;
 
-	(void)map, (void)value;
-	if (key.tgid == *tgid)
+	(void)map, (void)value, (void)unused;
+	if (has_ended(key.tgid))
 		bpf_map_delete_elem(&callers, &key);
 	return 0;
 }
 
-static long drop_communicator(void *map, const struct comm_key *at, const void *value, const __u32 *tgid)
+static long drop_communicator(void *map, const struct comm_key *at, const void *value, void *unused)
 {
 	struct comm_key key = *at;
 
-	(void)map, (void)value;
-	if (key.tgid == *tgid)
+	(void)map, (void)value, (void)unused;
+	if (has_ended(key.tgid))
 		bpf_map_delete_elem(&communicators, &key);
 	return 0;
 }
 
-/* A process has ended: its pid may be another's next. The counts are for the exporter to delete. Never attached: the
- * exporter runs it with the pid. */
-SEC("raw_tp")
-int forget(struct bpf_raw_tracepoint_args *ctx)
+static long drop_peer_of_ended(void *map, const struct peer_key *at, const void *value, void *unused)
 {
-	__u32 tgid = ctx->args[0];
-	struct peer_key of = {.tgid = tgid};
+	struct peer_key key = *at;
 
-	bpf_for_each_map_elem(&callers, drop_caller, &tgid, 0);
-	bpf_for_each_map_elem(&communicators, drop_communicator, &tgid, 0);
-	bpf_for_each_map_elem(&peers, drop_peer, &of, 0);
+	(void)map, (void)value, (void)unused;
+	if (has_ended(key.tgid))
+		bpf_map_delete_elem(&peers, &key);
+	return 0;
+}
+
+/* Processes have ended, those in `ended`: a pid may be another's next. The counts are for the exporter to delete. */
+SEC("raw_tp")
+int forget(void *ctx __attribute__((unused)))
+{
+	bpf_for_each_map_elem(&callers, drop_caller, NULL, 0);
+	bpf_for_each_map_elem(&communicators, drop_communicator, NULL, 0);
+	bpf_for_each_map_elem(&peers, drop_peer_of_ended, NULL, 0);
 	return 0;
 }

@@ -191,6 +191,7 @@ MAP(errors, HASH, struct error_key, struct error, 4096);
 
 /* Processes whose calls were all seen, as the exporter says. */
 MAP(covered, HASH, __u32, __u8, 4096);
+ENDED()
 
 struct thread {
 	__u32 tgid;

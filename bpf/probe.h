@@ -36,6 +36,20 @@ char LICENSE[] SEC("license") = "GPL";
 	} name SEC(".maps");                                                                                 \
 	__u64 name##_lost = 0
 
+/* The processes that ended since `forget` ran last, an object's program that is never attached: the exporter puts them
+ * here, runs it, and takes them out. One walk over each map then serves them all. */
+#define ENDED()                                                                                              \
+	struct {                                                                                             \
+		__uint(type, BPF_MAP_TYPE_HASH);                                                             \
+		__uint(max_entries, 1024);                                                                   \
+		__type(key, __u32);                                                                          \
+		__type(value, __u8);                                                                         \
+	} ended SEC(".maps");                                                                                \
+	static __always_inline bool has_ended(__u32 tgid)                                                    \
+	{                                                                                                    \
+		return bpf_map_lookup_elem(&ended, &tgid);                                                   \
+	}
+
 static __always_inline void add(__u64 *to, __u64 n)
 {
 	__sync_fetch_and_add(to, n);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
@@ -48,20 +48,21 @@ class _Ended(Generic[A]):
 class Ledger(Generic[A]):
     """The activity of processes. Safe from any thread.
 
-    `read` gives what the kernel has counted by pid, `clear` removes all that the kernel keeps of a pid. The kernel's
-    rows have only pids: they are frozen and deleted when a process ends, so that who gets the pid next starts from
-    nothing.
+    `read` gives what the kernel has counted by pid; `take` removes all that the kernel keeps of some pids, and gives
+    what it had counted of those that have a count. The kernel's rows have only pids: they are frozen and deleted when a
+    process ends, so that who gets the pid next starts from nothing. Both are called under the lock, at most one walk
+    over the maps each, so that the ends of many processes hold up no scrape.
     """
 
     def __init__(
         self,
         read: Callable[[], Mapping[int, A]],
-        clear: Callable[[int], object],
+        take: Callable[[Collection[int]], Mapping[int, A]],
         processes: Processes,
         proc: Path,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._read, self._clear, self._processes, self._proc, self._now = read, clear, processes, proc, now
+        self._read, self._take, self._processes, self._proc, self._now = read, take, processes, proc, now
         self._lock = threading.Lock()
         self._told: set[int] = set()
         self._known: dict[int, tuple[Labels, float]] = {}
@@ -80,18 +81,21 @@ class Ledger(Generic[A]):
                 self._told.add(pid)
                 self._known[pid] = labels, time.time()
 
-    def ended(self, pid: int) -> None:
-        """A process ended, or runs another program now: its counts stand still from here on."""
+    def ended(self, pids: Collection[int]) -> None:
+        """Processes ended, or run other programs now: their counts stand still from here on."""
         with self._lock:
-            self._retire(pid, self._read().get(pid))
-            self._told.discard(pid)
+            self._retire(pids)
+            self._told.difference_update(pids)
 
     def processes(self) -> list[Process[A]]:
         """Every process that was counted, those that ended up to five minutes ago included."""
         with self._lock:
             seen = dict(self._read())
-            for pid in [pid for pid in seen if pid not in self._told and not (self._proc / str(pid)).exists()]:
-                self._retire(pid, seen.pop(pid))  # ended before anybody told us that it was there
+            # Those that ended before anybody found that they were there.
+            unseen = [pid for pid in seen if pid not in self._told and not (self._proc / str(pid)).exists()]
+            self._retire(unseen)
+            for pid in unseen:
+                del seen[pid]
             living = [self._living(pid, activity) for pid, activity in seen.items()]
             now = self._now()
             self._ended = {pid: it for pid, it in self._ended.items() if it.expires > now and pid not in seen}
@@ -104,15 +108,19 @@ class Ledger(Generic[A]):
         self._known[pid] = labels, since
         return Process(pid, labels, activity, since)
 
-    def _retire(self, pid: int, activity: A | None) -> None:
-        self._clear(pid)
-        known = self._known.pop(pid, None)
-        if activity is None:
+    def _retire(self, pids: Collection[int]) -> None:
+        if not pids:
             return
+        taken = self._take(pids)
+        known = {pid: self._known.pop(pid, None) for pid in pids}
+        for pid, activity in taken.items():
+            self._keep(pid, activity, known.get(pid))
+
+    def _keep(self, pid: int, activity: A, known: tuple[Labels, float] | None) -> None:
         labels, since = known or (self._processes.labels(pid), time.time())
         activity.ended()
         before = self._ended.pop(pid, None)
-        if before:  # a thread that was still in a call when we were told
+        if before:  # a thread was still in a call when the end was noticed
             before.process.activity.absorb(activity)
             activity, since = before.process.activity, before.process.since
         self._ended[pid] = _Ended(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)

@@ -62,12 +62,15 @@ class Interest(Protocol):
         """A process uses an attached library. `from_first_call`: it mapped it after attaching was complete."""
         ...
 
-    def process_ended(self, pid: int) -> None:
-        """The last thread of a process that uses a library is gone."""
+    def processes_ended(self, pids: Collection[int]) -> None:
+        """The last threads of processes are gone; all ends that were noticed together come together.
+
+        They used a library, or may have for too short a time to be looked at.
+        """
         ...
 
-    def process_replaced(self, pid: int) -> None:
-        """Another program runs under this pid (exec): told anew by `process_started` if that uses a library too."""
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        """Other programs run under these pids (exec); `process_started` follows for those that use a library too."""
         ...
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +23,7 @@ MAP_FULL = Metric(
 )
 RINGBUF = 27
 _PER_CPU = {5, 6, 10}  # PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH (enum bpf_map_type)
-_BATCH_BYTES = 1 << 20
+_FIRST_BATCH_BYTES, _BATCH_BYTES = 1 << 14, 1 << 20
 _NO_BATCH = {errno.EINVAL, errno.EOPNOTSUPP, 524}  # 524 is the kernel's own ENOTSUPP
 
 
@@ -47,12 +48,32 @@ class Map:
         """Every key once, with its value, as of now. BpfError if the object is closed."""
         with self._lock:
             try:
-                rows = list(self._batches())
+                rows = [self._row_at(keys, values, i) for keys, values, count in self._batches() for i in range(count)]
             except BpfError as error:
                 if error.errno not in _NO_BATCH:
                     raise
                 rows = list(self._one_by_one())
         return iter(rows)
+
+    def take(self, pids: Collection[int]) -> list[tuple[Any, Any]]:
+        """Removes the rows of these processes, whose `tgid` is part of the key or is the key, and returns them.
+
+        One walk over the map and one removal for any number of processes; of other rows only the pid is looked at.
+        """
+        with self._lock:
+            try:
+                rows = [
+                    self._row_at(keys, values, i)
+                    for keys, values, count in self._batches()
+                    for i, (pid,) in enumerate(self._pids.iter_unpack(memoryview(keys)[: count * self._pids.size]))
+                    if pid in pids
+                ]
+            except BpfError as error:
+                if error.errno not in _NO_BATCH:
+                    raise
+                rows = [row for row in self._one_by_one() if self._pids.unpack(self._raw(row[0]))[0] in pids]
+            self._remove([self._raw(key) for key, _ in rows])
+        return rows
 
     def get(self, key: Any) -> Any | None:
         """The value of a key, or None if the map has no such key."""
@@ -83,6 +104,32 @@ class Map:
     def _combine(self) -> Combiner:
         return Combiner(self.value, self._copies)
 
+    @cached_property
+    def _pids(self) -> struct.Struct:
+        """Finds the pid in a raw key."""
+        size, at = ctypes.sizeof(self.key), _tgid_at(self.key)
+        if at is None:
+            raise TypeError(f"keys of map {self.name} name no process")
+        return struct.Struct(f"={at}xI{size - at - 4}x")
+
+    def _raw(self, key: Any) -> bytes:
+        return bytes(self._as(self.key, key))
+
+    def _row_at(self, keys: ctypes.Array[ctypes.c_char], values: ctypes.Array[ctypes.c_char], i: int) -> Any:
+        key = self.key.from_buffer_copy(keys, i * ctypes.sizeof(self.key))
+        return _plain(key), self._value(values, i * self._row)
+
+    def _remove(self, keys: list[bytes]) -> None:
+        """Deletes many keys; that one of them is gone is no error."""
+        while keys:
+            count = ctypes.c_uint32(len(keys))
+            result = library().bpf_map_delete_batch(self.fd, b"".join(keys), ctypes.byref(count), None)
+            if -result in _NO_BATCH:
+                count.value, result = 0, library().bpf_map_delete_elem(self.fd, keys[0])
+            if result != -errno.ENOENT:  # which ends a batch at the key that was gone
+                check(result, f"delete from map {self.name}")
+            keys = keys[count.value + 1 :]
+
     def _as(self, ctype: CType, value: Any) -> Any:
         return value if isinstance(value, ctype) else ctype(value)
 
@@ -99,9 +146,11 @@ class Map:
             return _plain(self._combine(memoryview(raw).cast("B")[at : at + self._row]))
         return _plain(self.value.from_buffer_copy(raw, at))
 
-    def _batches(self) -> Iterator[tuple[Any, Any]]:
+    def _batches(self) -> Iterator[tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char], int]]:
+        """Raw keys, raw values and the number of them, batch by batch."""
         key_size = ctypes.sizeof(self.key)
-        room = max(16, min(self.max_entries, _BATCH_BYTES // (key_size + self._row)))
+        most = max(16, min(self.max_entries, _BATCH_BYTES // (key_size + self._row)))
+        room = max(16, min(self.max_entries, _FIRST_BATCH_BYTES // (key_size + self._row)))  # most maps hold little
         here, following = None, ctypes.create_string_buffer(max(key_size, 4))
         more = True
         while more:
@@ -116,9 +165,9 @@ class Map:
             more = result != -errno.ENOENT
             if result < 0 and more:
                 raise failure(-result, f"read map {self.name}")
-            for i in range(count.value):
-                yield _plain(self.key.from_buffer_copy(keys, i * key_size)), self._value(values, i * self._row)
+            yield keys, values, count.value
             here = ctypes.create_string_buffer(following.raw, len(following))
+            room = max(room, min(4 * room, most))
 
     def _one_by_one(self) -> Iterator[tuple[Any, Any]]:
         """Without batches. A key deleted under our feet makes the kernel start over: skip what was seen, and end."""
@@ -137,6 +186,21 @@ class Map:
             value = self._lookup(following)
             if value is not None:
                 yield _plain(following), value
+
+
+def _tgid_at(ctype: CType, at: int = 0) -> int | None:
+    """Where a key has the process's id: its field `tgid`, wherever that is nested, or all of a 32-bit key."""
+    if not issubclass(ctype, ctypes.Structure):
+        return at if not at and ctypes.sizeof(ctype) == 4 else None
+    if hasattr(ctype, "tgid"):
+        return at + int(ctype.tgid.offset)
+    for field in ctype._fields_:
+        name, inner = field[0], field[1]
+        if issubclass(inner, ctypes.Structure):
+            found = _tgid_at(inner, at + getattr(ctype, name).offset)
+            if found is not None:
+                return found
+    return None
 
 
 def _plain(value: Any) -> Any:

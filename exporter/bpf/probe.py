@@ -80,8 +80,8 @@ class Listener(Protocol):
     """Wants to know of the processes that use a probed library; called in the targets' thread, after the probes."""
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
-    def process_ended(self, pid: int) -> None: ...
-    def process_replaced(self, pid: int) -> None: ...
+    def processes_ended(self, pids: Collection[int]) -> None: ...
+    def processes_replaced(self, pids: Collection[int]) -> None: ...
 
 
 def _one_family(_: str) -> str:
@@ -148,15 +148,15 @@ class Probes:
         if self._listener:
             self._listener.process_started(pid, library, from_first_call)
 
-    def process_ended(self, pid: int) -> None:
-        self._forget(pid)
+    def processes_ended(self, pids: Collection[int]) -> None:
+        self._forget(pids)
         if self._listener:
-            self._listener.process_ended(pid)
+            self._listener.processes_ended(pids)
 
-    def process_replaced(self, pid: int) -> None:
-        self._forget(pid)
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        self._forget(pids)
         if self._listener:
-            self._listener.process_replaced(pid)
+            self._listener.processes_replaced(pids)
 
     def states(self) -> list[State]:
         """How each symbol of each library is observed, and why not; for people to read."""
@@ -235,9 +235,10 @@ class Probes:
         probed.hooked.review(*self._returns_allowed(probed.users.values()))
         self._remember_costs(probed.hooked)
 
-    def _forget(self, pid: int) -> None:
+    def _forget(self, pids: Collection[int]) -> None:
         for probed in self._present():
-            if probed.users.pop(pid, None) and probed.users:
+            known = [pid for pid in pids if probed.users.pop(pid, None)]
+            if known and probed.users:
                 self._review(probed)
 
     def _release(self, library: Library) -> None:

@@ -150,8 +150,7 @@ class Targets:
         return ended
 
     def _step(self, ended: list[int]) -> None:
-        for pid in ended:
-            self._users.end(pid)
+        self._users.end(ended)
         batch = self._watch.drain()
         if batch.lost:
             self._lose(batch.lost)
@@ -184,10 +183,14 @@ class Targets:
         began = time.thread_time()
         mappings = _by_process(self._lister.of(due))
         cost = time.thread_time() - began
+        self._users.see((pid, found[-1].image) for pid, found in mappings.items())
+        gone = [pid for pid in due if pid not in mappings and not (self._proc / str(pid)).exists()]
+        self._users.missed(gone, self._attachments)
         for pid, hint in due.items():
             self._look_at(pid, mappings.get(pid, []), hint)
             if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
                 self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
+        self._users.end(())
 
     def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
         gone = False
@@ -204,7 +207,7 @@ class Targets:
 
     def _take(self, mapping: Mapping, since_ns: int) -> bool:
         """Whether this made the process a user of a library it was not known to use."""
-        self._users.see(mapping.pid, mapping.image)
+        self._users.see([(mapping.pid, mapping.image)])  # also one that changes while it is listed
         attached = self._attachments.of(mapping)
         return attached is not None and self._users.use(mapping.pid, mapping.image, attached, since_ns)
 
@@ -227,6 +230,8 @@ class Targets:
         self._watch.follow_cpus()
         self._attachments.retry()
         mappings = self._lister.everything()
+        running = {mapping.pid: mapping.image for mapping in mappings}
+        self._users.see(running.items())
         for mapping in mappings:
             hint = hints.get(mapping.pid)
             since_ns = hint.since_ns if hint and not self._unsure else mapping.started
@@ -234,10 +239,7 @@ class Targets:
                 self._late += self._take(mapping, since_ns) and not hint and self.scanned.is_set()
             except Gone:
                 self._hint(mapping.pid, since_ns, _GONE_DELAY)
-        running = {mapping.pid for mapping in mappings}
-        for pid in self._users.without_pidfd():
-            if pid not in running:
-                self._users.end(pid)
+        self._users.end([pid for pid in self._users.without_pidfd() if pid not in running])
         if len(self._attachments) > attached:  # perhaps under the name of a file that held nothing before
             self._dull.clear()
         self._unsure = False

@@ -6,7 +6,7 @@ import logging
 import os
 import select
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from exporter.bpf.attachments import Attached
@@ -31,6 +31,7 @@ class Users:
         self._poll = poll
         self._processes: dict[int, _Process] = {}
         self._pids: dict[int, int] = {}
+        self._over: set[int] = set()
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._processes
@@ -43,11 +44,11 @@ class Users:
         """Those whose end has to be found by looking, for there were no descriptors left."""
         return [pid for pid, process in self._processes.items() if process.pidfd < 0]
 
-    def see(self, pid: int, image: int) -> None:
-        """Takes note of the program a process runs; another one than before replaced it."""
-        process = self._processes.get(pid)
-        if process is not None and process.image != image:
-            self._forget(pid, lambda interest: interest.process_replaced(pid))
+    def see(self, images: Iterable[tuple[int, int]]) -> None:
+        """Takes note of the programs that processes run, by pid; another one than before replaced it."""
+        known = self._processes
+        replaced = {pid for pid, image in images if pid in known and known[pid].image != image}
+        self._forget(replaced, lambda interest, pids: interest.processes_replaced(pids))
 
     def use(self, pid: int, image: int, attached: Attached, since_ns: int) -> bool:
         """A process has a library mapped, since `since_ns` at the earliest. False if that was known."""
@@ -65,12 +66,20 @@ class Users:
         for interest, _ in attached.links:
             _tell(lambda interest=interest: interest.process_started(pid, attached.library, first))  # type: ignore[misc]
         if over:
-            self.end(pid)
+            self._over.add(pid)
         return True
 
-    def end(self, pid: int) -> None:
-        """The process is gone."""
-        self._forget(pid, lambda interest: interest.process_ended(pid))
+    def end(self, pids: Collection[int]) -> None:
+        """The processes are gone, and so are those that `use` found gone since."""
+        over, self._over = self._over.union(pids), set()
+        self._forget(over, lambda interest, ended: interest.processes_ended(ended))
+
+    def missed(self, pids: Iterable[int], attachments: Iterable[Attached]) -> None:
+        """Processes ended before they were looked at: they may have called whatever is attached to."""
+        unknown = frozenset(pid for pid in pids if pid not in self._processes)
+        interests = {id(interest): interest for attached in attachments for interest, _ in attached.links}
+        for interest in interests.values() if unknown else ():
+            _tell(lambda interest=interest: interest.processes_ended(unknown))  # type: ignore[misc]
 
     def close(self) -> None:
         for pidfd in self._pids:
@@ -78,10 +87,21 @@ class Users:
         self._pids.clear()
         self._processes.clear()
 
-    def _forget(self, pid: int, tell: Callable[[Interest], None]) -> None:
+    def _forget(self, pids: Collection[int], tell: Callable[[Interest, Collection[int]], None]) -> None:
+        """Gives each interest those of the processes that used a library it is attached to."""
+        concerned: dict[int, tuple[Interest, set[int]]] = {}
+        for pid in pids:
+            for attached in self._drop(pid):
+                for interest, _ in attached.links:
+                    concerned.setdefault(id(interest), (interest, set()))[1].add(pid)
+        for interest, its in concerned.values():
+            _tell(lambda interest=interest, its=its: tell(interest, its))  # type: ignore[misc]
+
+    def _drop(self, pid: int) -> Collection[Attached]:
+        """The libraries of a process, which is not known any more."""
         process = self._processes.pop(pid, None)
         if process is None:
-            return
+            return ()
         if process.pidfd >= 0:
             del self._pids[process.pidfd]
             self._poll.unregister(process.pidfd)
@@ -89,9 +109,7 @@ class Users:
         for attached in process.libraries:
             attached.users.discard(pid)
             attached.idle_since = time.monotonic()
-        interested = {id(interest): interest for attached in process.libraries for interest, _ in attached.links}
-        for interest in interested.values():
-            _tell(lambda interest=interest: tell(interest))  # type: ignore[misc]
+        return process.libraries
 
     def _open_pidfd(self, pid: int) -> int | None:
         """A watched pidfd; None if the process is gone, -1 if there can be none."""

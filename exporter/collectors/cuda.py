@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from exporter.bpf import maps, object_path
+from exporter.bpf.ends import forget
 from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.library import Library
@@ -80,8 +81,8 @@ class Cuda:
             raise Unavailable(f"the CUDA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._names = Names.of(self._object.types)
         self._on_gpus = OnGpus(self._node.gpus, self._node.proc)
-        self._counted = Counted(self._object.maps, self._forget, self._gpus_of)
-        self._ledger = Ledger(self._counted.read, self._counted.clear, self._node.processes, self._node.proc)
+        self._counted = Counted(self._object.maps, partial(forget, self._object), self._gpus_of)
+        self._ledger = Ledger(self._counted.read, self._counted.take, self._node.processes, self._node.proc)
         table = {
             it.name: it.hooks(self._object.types, api, self._node.settings["all-errors"])
             for api, it in enumerate(FUNCTIONS, 1)
@@ -157,18 +158,17 @@ class Cuda:
         if from_first_call and sees_memory:
             self._object.maps["covered"].set(pid, 1)
 
-    def process_ended(self, pid: int) -> None:
-        self._ledger.ended(pid)
-        self._on_gpus.forget(pid)
-        self._exemplars.forget(pid)
+    def processes_ended(self, pids: Collection[int]) -> None:
+        self._ledger.ended(pids)
+        self._object.maps["covered"].take(pids)
+        for pid in pids:
+            self._on_gpus.forget(pid)
+            self._exemplars.forget(pid)
 
-    def process_replaced(self, pid: int) -> None:
-        self.process_ended(pid)
-        self._node.processes.forget(pid)
-
-    def _forget(self, pid: int) -> None:
-        self._object.programs["forget"].run(struct.pack("=Q", pid))
-        self._object.maps["covered"].delete(pid)
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        self.processes_ended(pids)
+        for pid in pids:
+            self._node.processes.forget(pid)
 
     def _sweep(self, end: Any) -> None:
         self._object.programs["sweep"].run(struct.pack("=3Q", end.tgid, end.context, end.before_ns))

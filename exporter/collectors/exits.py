@@ -106,14 +106,15 @@ class Exits:
         except BpfError:
             self._unwatched += 1
 
-    def process_ended(self, pid: int) -> None:
-        """Nothing: the kernel's own word, which says how, may come later than this."""
+    def processes_ended(self, pids: Collection[int]) -> None:
+        """Does nothing: the kernel's own record, which has the status, may come later than this."""
 
-    def process_replaced(self, pid: int) -> None:
-        """It runs another program now, which may use a GPU or not."""
-        self._object.maps["watched"].delete(pid)
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        """They run other programs now, which may use a GPU or not."""
+        self._object.maps["watched"].take(pids)
         with self._lock:
-            self._users.pop(pid, None)
+            for pid in pids:
+                self._users.pop(pid, None)
 
     def _ended(self, end: Any) -> None:
         status = status_text(end.status)

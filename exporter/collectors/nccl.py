@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from exporter.bpf import object_path
+from exporter.bpf.ends import forget
 from exporter.bpf.events import Events
 from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import BpfError, Object
@@ -18,7 +18,7 @@ from exporter.bpf.safety import Protection, protection
 from exporter.ledger import Ledger
 from exporter.model import Metric, Sample, Unavailable
 from exporter.nccl import metrics
-from exporter.nccl.activity import Activity, clear, read
+from exporter.nccl.activity import Activity, read, take
 from exporter.nccl.functions import COVERABLE, FUNCTIONS, family
 from exporter.nccl.layouts import Layouts
 from exporter.nccl.pace import Pace
@@ -84,7 +84,7 @@ class Nccl:
         self._layouts = Layouts(self._object.maps["layouts"])
         self._ledger = Ledger[Activity](
             partial(read, self._object.maps, self._kinds.none, self._runs),
-            self._clear,
+            self._take,
             Placed(self._node.processes, self._on_gpus),
             self._node.proc,
         )
@@ -148,22 +148,26 @@ class Nccl:
         if from_first_call:
             self._object.maps["covered"].set(pid, 1)
 
-    def process_ended(self, pid: int) -> None:
-        self._ledger.ended(pid)
+    def processes_ended(self, pids: Collection[int]) -> None:
+        self._ledger.ended(pids)
 
-    def process_replaced(self, pid: int) -> None:
-        self._ledger.ended(pid)
-        self._node.processes.forget(pid)
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        self._ledger.ended(pids)
+        for pid in pids:
+            self._node.processes.forget(pid)
 
     def _runs(self, pid: int, thread: int) -> bool:
         return (self._node.proc / str(pid) / "task" / str(thread)).exists()
 
-    def _clear(self, pid: int) -> None:
-        clear(self._object.maps, pid)
-        self._object.programs["forget"].run(struct.pack("=Q", pid))
-        self._object.maps["covered"].delete(pid)
-        self._node.collectives.forget(pid)
-        self._on_gpus.forget(pid)
+    def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
+        maps = self._object.maps
+        taken = take(maps, pids)
+        forget(self._object, pids)
+        maps["covered"].take(pids)
+        for pid in pids:
+            self._node.collectives.forget(pid)
+            self._on_gpus.forget(pid)
+        return taken
 
     def _hooks_of(self, library: Library) -> Mapping[str, Sequence[Hook]]:
         """Of what only passes calls on to NCCL (a tracer's library, say) nothing is hooked: its calls arrive there."""

@@ -21,7 +21,7 @@ from exporter.options import Flag, SettingsError, Value
 from exporter.push import SPANS_DROPPED
 from exporter.series import SeriesLimit, limit_flag
 from exporter.verbs import control_samples, metrics, pointers
-from exporter.verbs.activity import Activity, clear, read
+from exporter.verbs.activity import Activity, read, take
 from exporter.verbs.attaching import Attaching
 from exporter.verbs.functions import HITS, POSTING, table
 from exporter.verbs.gone import Gone
@@ -112,7 +112,7 @@ class Verbs:
         self._ends = Ends(self._peers)
         maps, gone = self._object.maps, Gone()
         self._ledger = Ledger[Activity](
-            partial(read, maps, gone), partial(clear, maps, gone), self._node.processes, self._node.proc
+            partial(read, maps, gone), partial(take, maps, gone), self._node.processes, self._node.proc
         )
         protected = partial(protection, self._node.proc)
         self._probes = Probes(
@@ -172,12 +172,13 @@ class Verbs:
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         self._ledger.started(pid)
 
-    def process_ended(self, pid: int) -> None:
-        self._ledger.ended(pid)
+    def processes_ended(self, pids: Collection[int]) -> None:
+        self._ledger.ended(pids)
 
-    def process_replaced(self, pid: int) -> None:
-        self._ledger.ended(pid)
-        self._node.processes.forget(pid)
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        self._ledger.ended(pids)
+        for pid in pids:
+            self._node.processes.forget(pid)
 
     def _of_processes(self) -> Iterator[Sample]:
         self._peers.refresh()

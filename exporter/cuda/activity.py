@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +15,9 @@ class Map(Protocol):
 
     def items(self) -> Iterator[tuple[Any, Any]]: ...
 
-    def delete(self, key: Any) -> bool: ...
+    def get(self, key: Any) -> Any | None: ...
+
+    def take(self, pids: Collection[int]) -> Iterable[tuple[Any, Any]]: ...
 
 
 class Launches(NamedTuple):
@@ -129,36 +131,47 @@ def together(parts: Iterable[Counts]) -> Counts:
     return whole
 
 
+COUNTED = ("launches", "calls", "errors", "waits", "totals", "copies")
+"""The maps of counts; each has `tgid` in its key."""
+
+
 def read(maps: Mapping[str, Map]) -> dict[int, Activity]:
     """Everything the maps hold now, by pid."""
+    seen = _by_process({name: maps[name].items() for name in COUNTED})
+    for tgid, value in maps["used_devices"].items():
+        if tgid in seen:
+            _note_used(seen[tgid], value)
+    return seen
+
+
+def take(maps: Mapping[str, Map], pids: Collection[int]) -> dict[int, Activity]:
+    """What the maps hold of these processes, which they do not any more then; of the devices in use they still do."""
+    taken = _by_process({name: maps[name].take(pids) for name in COUNTED})
+    for tgid, activity in taken.items():
+        if value := maps["used_devices"].get(tgid):
+            _note_used(activity, value)
+    return taken
+
+
+def _note_used(activity: Activity, devices: Any) -> None:
+    if devices.used:
+        activity.used = frozenset(number for number in range(64) if devices.used >> number & 1)
+        activity.first = devices.first
+
+
+def _by_process(rows: Mapping[str, Iterable[tuple[Any, Any]]]) -> dict[int, Activity]:
     seen: dict[int, Activity] = defaultdict(Activity)
-    for key, value in maps["launches"].items():
+    for key, value in rows["launches"]:
         seen[key.tgid].devices[key.device].launches[key.api] = Launches(value.calls, value.last_ns)
-    for key, value in maps["calls"].items():
+    for key, value in rows["calls"]:
         seen[key.tgid].devices[key.device].calls[key.api] = value
-    for key, value in maps["errors"].items():
+    for key, value in rows["errors"]:
         seen[key.tgid].devices[key.device].errors[key.api, key.code] = Errors(value.calls, value.last_ns)
-    for key, value in maps["waits"].items():
+    for key, value in rows["waits"]:
         seen[key.tgid].devices[key.device].waits[key.api] = Waits(value.sum_ns, tuple(value.slots))
-    for key, value in maps["totals"].items():
+    for key, value in rows["totals"]:
         memory = Memory(value.allocated, value.freed, value.implicit, value.untracked, value.strangers)
         seen[key.tgid].devices[key.device].memory[key.layer, key.memory] = memory
-    for key, value in maps["copies"].items():
+    for key, value in rows["copies"]:
         seen[key.tgid].devices[key.device].copies[key.direction, key.host] = value
-    for tgid, value in maps["used_devices"].items():
-        if tgid in seen and value.used:
-            seen[tgid].used = frozenset(number for number in range(64) if value.used >> number & 1)
-            seen[tgid].first = value.first
     return dict(seen)
-
-
-COUNTED = ("launches", "calls", "errors", "waits", "totals", "copies")
-"""The maps that `read` reads and `clear` clears; each has `tgid` in its key."""
-
-
-def clear(maps: Mapping[str, Map], pid: int) -> None:
-    """Deletes what the maps hold of one process."""
-    for name in COUNTED:
-        for key, _ in maps[name].items():
-            if key.tgid == pid:
-                maps[name].delete(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from exporter.cuda import activity
 from exporter.cuda.activity import Activity, Map
@@ -13,12 +13,13 @@ GpusOf = Callable[[int, Activity], Mapping[int, Labels]]
 
 
 class Counted:
-    """Reads and clears for an exporter.ledger.Ledger, under its lock.
+    """Reads and takes for an exporter.ledger.Ledger, under its lock.
 
-    `forget` removes what the kernel keeps of a process besides its counts, `gpus_of` names the GPUs of its devices.
+    `forget` removes what the kernel keeps of processes besides their counts, `gpus_of` names the GPUs of the devices of
+    one.
     """
 
-    def __init__(self, maps: Mapping[str, Map], forget: Callable[[int], object], gpus_of: GpusOf) -> None:
+    def __init__(self, maps: Mapping[str, Map], forget: Callable[[Collection[int]], object], gpus_of: GpusOf) -> None:
         self._maps, self._forget, self._gpus_of = maps, forget, gpus_of
         self._hits: Counter[int] = Counter()
         self._cleared: Counter[int] = Counter()
@@ -26,15 +27,19 @@ class Counted:
     def read(self) -> dict[int, Activity]:
         seen = activity.read(self._maps)
         self._hits = self._cleared + _hits(seen.values())
-        for pid, it in seen.items():
-            it.gpus = self._gpus_of(pid, it)
+        self._name_gpus(seen)
         return seen
 
-    def clear(self, pid: int) -> None:
-        counts = activity.read(self._maps).get(pid)
-        self._cleared += _hits([counts] if counts else ())
-        activity.clear(self._maps, pid)
-        self._forget(pid)
+    def take(self, pids: Collection[int]) -> dict[int, Activity]:
+        taken = activity.take(self._maps, pids)
+        self._cleared += _hits(taken.values())
+        self._name_gpus(taken)
+        self._forget(pids)
+        return taken
+
+    def _name_gpus(self, activities: Mapping[int, Activity]) -> None:
+        for pid, it in activities.items():
+            it.gpus = self._gpus_of(pid, it)
 
     def hits(self) -> Mapping[int, int]:
         """Calls by function number as last read, those of ended processes included; they never fall."""

@@ -70,15 +70,16 @@ class Attacher:
                 self._probes.process_started(pid, library, from_first_call)
         self._started(pid)  # now, while it can be asked who it is
 
-    def process_ended(self, pid: int) -> None:
+    def processes_ended(self, pids: Collection[int]) -> None:
         with self._lock:
             for known in self._known.values():
-                known.users.pop(pid, None)
+                for pid in pids:
+                    known.users.pop(pid, None)
             if self._probes:
-                self._probes.process_ended(pid)
+                self._probes.processes_ended(pids)
 
-    def process_replaced(self, pid: int) -> None:
-        self.process_ended(pid)
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        self.processes_ended(pids)
 
     # What the supervisor of the child tells.
 

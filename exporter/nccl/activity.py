@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +14,8 @@ class Map(Protocol):
     def items(self) -> Iterator[tuple[Any, Any]]: ...
 
     def delete(self, key: Any) -> bool: ...
+
+    def take(self, pids: Collection[int]) -> Iterable[tuple[Any, Any]]: ...
 
 
 class Calls(NamedTuple):
@@ -99,18 +101,16 @@ COUNTED_BY_NCCL = 5
 """The first kinds of bpf/nccl.h."""
 
 
+COUNTED = ("calls", "errors", "durations", "lags")
+"""The maps of counts; each has `tgid` in its key. The kernel's `forget` clears the others."""
+
+
 def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], bool]) -> dict[int, Activity]:
     """Everything the maps hold now, by pid. Calls of the kind `uncounted` are not said to be in flight.
 
     `runs` tells whether a process has a thread: one that was cancelled in a call is in it no more.
     """
-    seen: dict[int, Activity] = defaultdict(Activity)
-    for key, value in maps["calls"].items():
-        seen[key.tgid].calls[key.kind] = Calls(*(getattr(value, name) for name in Calls._fields))
-    for key, value in maps["errors"].items():
-        seen[key.tgid].errors[key.api, key.code] = Errors(value.calls, value.last_ns)
-    for key, value in maps["durations"].items():
-        seen[key.tgid].durations[key.kind] = Durations(value.sum_ns, tuple(value.slots))
+    seen = _counts({name: maps[name].items() for name in COUNTED})
     for key, value in maps["communicators"].items():
         who = value.who
         if who.hash:
@@ -119,8 +119,6 @@ def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], boo
                 member = Membership(who.hash, who.nranks, who.rank)
                 numbers = seen[key.tgid].numbers  # before NCCL 2.24 a split made again has the hash of the first one
                 numbers[member] = max(numbers.get(member, 0), sum(value.calls[:COUNTED_BY_NCCL]))
-    for key, value in maps["lags"].items():
-        seen[key.tgid].lags[Membership(key.hash, key.nranks, key.rank)] = Durations(value.sum_ns, tuple(value.slots))
     for key, value in maps["callers"].items():
         if value.call.sp and not runs(key.tgid, key.tid):
             maps["callers"].delete(key)
@@ -129,13 +127,19 @@ def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], boo
     return dict(seen)
 
 
-COUNTED = ("calls", "errors", "durations", "lags")
-"""The maps that `clear` clears; each has `tgid` in its key. The kernel's `forget` clears the others."""
+def take(maps: Mapping[str, Map], pids: Collection[int]) -> dict[int, Activity]:
+    """What was counted of these processes, which the maps do not hold any more then."""
+    return dict(_counts({name: maps[name].take(pids) for name in COUNTED}))
 
 
-def clear(maps: Mapping[str, Map], pid: int) -> None:
-    """Deletes what was counted of one process."""
-    for name in COUNTED:
-        for key, _ in maps[name].items():
-            if key.tgid == pid:
-                maps[name].delete(key)
+def _counts(rows: Mapping[str, Iterable[tuple[Any, Any]]]) -> defaultdict[int, Activity]:
+    seen: defaultdict[int, Activity] = defaultdict(Activity)
+    for key, value in rows["calls"]:
+        seen[key.tgid].calls[key.kind] = Calls(*(getattr(value, name) for name in Calls._fields))
+    for key, value in rows["errors"]:
+        seen[key.tgid].errors[key.api, key.code] = Errors(value.calls, value.last_ns)
+    for key, value in rows["durations"]:
+        seen[key.tgid].durations[key.kind] = Durations(value.sum_ns, tuple(value.slots))
+    for key, value in rows["lags"]:
+        seen[key.tgid].lags[Membership(key.hash, key.nranks, key.rank)] = Durations(value.sum_ns, tuple(value.slots))
+    return seen

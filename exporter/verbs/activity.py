@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from exporter.verbs import control
-from exporter.verbs.control import Control, Map, Qp, device_name
-from exporter.verbs.gone import Gone, Place, Posted
+from exporter.verbs.control import Control, Map, Qp, Rows, device_name
+from exporter.verbs.gone import Destroyed, Gone, Place, Posted
 
 MAPS = (
     *("contexts", "queues", "receives", "calls", "posted", "completions", "times", "post_flights", "poll_flights"),
     *("live_functions", "live_told", "extended_calls", "extended_posts", "extended_polls"),
 )
 """Each has `tgid` in its key, alone, in `qp` or in `life`."""
+READ = (*control.READ, "contexts", "calls", "posted", "completions", "times")
+"""Those of them, and of control.MAPS, that are read."""
 
 
 class Life(NamedTuple):
@@ -78,10 +80,20 @@ class Activity:
 def read(maps: Mapping[str, Map], gone: Gone) -> dict[int, Activity]:
     """Everything the maps hold now, by pid, with what destroyed queue pairs did. Contexts of one device are one."""
     destroyed = gone.now()  # before the maps: what moves meanwhile must not be there twice
+    return _by_process({name: maps[name].items() for name in READ}, destroyed)
+
+
+def take(maps: Mapping[str, Map], gone: Gone, pids: Collection[int]) -> dict[int, Activity]:
+    """The same of these processes, of which nothing is kept any more then."""
+    destroyed = gone.take(pids)
+    return _by_process({name: list(maps[name].take(pids)) for name in (*control.MAPS, *MAPS)}, destroyed)
+
+
+def _by_process(rows: Rows, destroyed: Mapping[Place, Destroyed]) -> dict[int, Activity]:
     seen: dict[int, Activity] = defaultdict(Activity)
-    for pid, controlled in control.read(maps).items():
+    for pid, controlled in control.by_process(rows).items():
         seen[pid].control = controlled
-    names = {(key.tgid, key.context): device_name(value.name) for key, value in maps["contexts"].items()}
+    names = {(key.tgid, key.context): device_name(value.name) for key, value in rows["contexts"]}
 
     def life(place: Place) -> Life:
         return Life(names.get((place.tgid, place.context), ""), place.number, place.created_ns)
@@ -93,30 +105,15 @@ def read(maps: Mapping[str, Map], gone: Gone) -> dict[int, Activity]:
             activity.gone[was] = it.qp
         for opcode, posted in it.posted.items():
             activity.add_posted(was, opcode, posted)
-    for key, row in maps["calls"].items():
+    for key, row in rows["calls"]:
         place = Place.of(key)
         seen[place.tgid].calls[life(place)] += row.count
-    for key, row in maps["posted"].items():
+    for key, row in rows["posted"]:
         place = Place.of(key.life)
         seen[place.tgid].add_posted(life(place), key.opcode, Posted.of(row))
-    for key, count in maps["completions"].items():
+    for key, count in rows["completions"]:
         seen[key.tgid].completions[names.get((key.tgid, key.context), ""), key.status] += count
-    for key, row in maps["times"].items():
+    for key, row in rows["times"]:
         where = int(key.what), names.get((key.tgid, key.context), ""), key.opcode
         seen[key.tgid].add_times(where, Times(row.sum_ns, tuple(row.slots)))
     return dict(seen)
-
-
-def clear(maps: Mapping[str, Map], gone: Gone, pid: int) -> None:
-    """Deletes all that is kept of one process."""
-    control.clear(maps, pid)
-    for name in MAPS:
-        for key, _ in maps[name].items():
-            if _tgid(key) == pid:
-                maps[name].delete(key)
-    gone.clear(pid)
-
-
-def _tgid(key: Any) -> int:
-    key = getattr(key, "life", key)
-    return int(getattr(key, "qp", key).tgid)

@@ -118,13 +118,13 @@ class Attaching:
         if library.functions:
             self._probes.process_started(pid, library, from_first_call)
 
-    def process_ended(self, pid: int) -> None:
-        self._forget(pid)
-        self._probes.process_ended(pid)
+    def processes_ended(self, pids: Collection[int]) -> None:
+        self._forget(pids)
+        self._probes.processes_ended(pids)
 
-    def process_replaced(self, pid: int) -> None:
-        self._forget(pid)
-        self._probes.process_replaced(pid)
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        self._forget(pids)
+        self._probes.processes_replaced(pids)
 
     def retry(self) -> None:
         """Looks again at providers whose process had not mapped libibverbs yet."""
@@ -258,12 +258,14 @@ class Attaching:
         except OSError:
             return
 
-    def _forget(self, pid: int) -> None:
+    def _forget(self, pids: Collection[int]) -> None:
         with self._lock:
-            self._looked.pop(pid, None)
+            for pid in pids:
+                self._looked.pop(pid, None)
             for provider in self._providers.values():
-                known = pid in provider.users
-                provider.users.pop(pid, None)
+                known = provider.users.keys() & pids
+                for pid in known:
+                    del provider.users[pid]
                 for part in provider.parts if known else ():
                     self._windows.review(part)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -53,7 +53,7 @@ class Map(Protocol):
 
     def items(self) -> Iterator[tuple[Any, Any]]: ...
 
-    def delete(self, key: Any) -> bool: ...
+    def take(self, pids: Collection[int]) -> Iterable[tuple[Any, Any]]: ...
 
 
 class Regions(NamedTuple):
@@ -148,29 +148,24 @@ class Control:
         self.regions = self.regions | summed
 
 
-def read(maps: Mapping[str, Map]) -> dict[int, Control]:
-    """Everything the maps hold now, by pid."""
+Rows = Mapping[str, Iterable[tuple[Any, Any]]]
+MAPS = ("qp_controls", "qp_states", "regions", "region_totals", "control_flights")
+"""Each has `tgid` in its key, and counts what it had no room for."""
+READ = ("qp_controls", "qp_states", "region_totals")
+"""Those of them that are read."""
+
+
+def by_process(rows: Rows) -> dict[int, Control]:
+    """What rows of READ have of each process."""
     seen: dict[int, Control] = defaultdict(Control)
-    for key, row in maps["qp_controls"].items():
+    for key, row in rows["qp_controls"]:
         seen[key.tgid].qps[key.address] = Qp.of(row)
-    for key, changes in maps["qp_states"].items():
+    for key, changes in rows["qp_states"]:
         seen[key.tgid].states[device_name(key.device.name), key.state] += changes
-    for key, row in maps["region_totals"].items():
+    for key, row in rows["region_totals"]:
         total = Regions(*(getattr(row, name) for name in Regions._fields))
         seen[key.tgid].regions[device_name(key.device.name), ("host", "dmabuf")[key.memory]] = total
     return dict(seen)
-
-
-MAPS = ("qp_controls", "qp_states", "regions", "region_totals", "control_flights")
-"""Each has `tgid` in its key, and counts what it had no room for."""
-
-
-def clear(maps: Mapping[str, Map], pid: int) -> None:
-    """Deletes all that the kernel keeps of one process's control path."""
-    for name in MAPS:
-        for key, _ in maps[name].items():
-            if key.tgid == pid:
-                maps[name].delete(key)
 
 
 def device_name(raw: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -87,10 +87,13 @@ class Gone:
                 place: Destroyed(it.expires, it.qp, it.calls, dict(it.posted)) for place, it in self._destroyed.items()
             }
 
-    def clear(self, pid: int) -> None:
-        """Forgets those of one process."""
+    def take(self, pids: Collection[int]) -> dict[Place, Destroyed]:
+        """Removes those of these processes, and returns them."""
         with self._lock:
-            self._destroyed = {place: it for place, it in self._destroyed.items() if place.tgid != pid}
+            taken = {place: it for place, it in self._destroyed.items() if place.tgid in pids}
+            for place in taken:
+                del self._destroyed[place]
+            return taken
 
 
 def _signed(count: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -10,6 +11,7 @@ import time
 import pytest
 
 from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.native import library
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -19,7 +21,7 @@ PROBE = f"""
 
 struct key {{
 	__u64 address;
-	__u32 pid;
+	__u32 tgid;
 	__u32 pad;
 }};
 
@@ -53,7 +55,7 @@ int fill(struct filling *filling)
 {{
 	for (__u32 i = 0; i < {AT_ONCE}; i++) {{
 		__u64 at = filling->from + i;
-		struct key key = {{.address = filling->base + at, .pid = at % 7}};
+		struct key key = {{.address = filling->base + at, .tgid = at % 7}};
 		struct value value = {{.bytes = at, .calls = 1}};
 
 		if (at >= filling->to)
@@ -110,7 +112,7 @@ def test_every_row_is_read_once(loaded, read):
     """10,000 rows come back complete, each once, with their values."""
     fill(loaded, 1 << 40, ROWS)
     rows = [
-        ((key.address - (1 << 40), key.pid), (value.bytes, value.calls)) for key, value in read(loaded.maps["rows"])
+        ((key.address - (1 << 40), key.tgid), (value.bytes, value.calls)) for key, value in read(loaded.maps["rows"])
     ]
 
     assert {((i, i % 7), (i, 1)) for i in range(ROWS)} == set(rows)
@@ -150,7 +152,7 @@ def test_reading_ends_while_rows_come_and_go(loaded, read):
         reads = 0
         while reads < 20 or len(changes) < 20:
             reads += 1
-            keys = [(key.address, key.pid) for key, _ in read(rows)]
+            keys = [(key.address, key.tgid) for key, _ in read(rows)]
             stayed = {key for key in keys if key[0] >= 1 << 50}
 
             assert len(keys) == len(set(keys))
@@ -159,6 +161,35 @@ def test_reading_ends_while_rows_come_and_go(loaded, read):
     finally:
         stop.set()
         churning.join(10)
+
+
+@pytest.mark.parametrize("batches", [True, False], ids=["batches", "one by one"])
+def test_rows_of_some_processes_are_taken(loaded, monkeypatch, batches):
+    """They come back and are gone, the others stay; without batches too, and where a key is a pid alone."""
+    if not batches:
+        for name in ("bpf_map_lookup_batch", "bpf_map_delete_batch"):
+            monkeypatch.setattr(library(), name, lambda *_: -errno.EINVAL, raising=False)
+    fill(loaded, 0, ROWS)
+    taken = loaded.maps["rows"].take({2, 5, 9})
+    assert {(i, i % 7) for i in range(ROWS) if i % 7 in (2, 5)} == {(key.address, key.tgid) for key, _ in taken}
+    assert all(key.address == value.bytes for key, value in taken)
+    assert {0, 1, 3, 4, 6} == {key.tgid for key, _ in loaded.maps["rows"].items()}
+    for pid in (1, 2, 3):
+        loaded.maps["flags"].set(pid, pid)
+    assert [(2, 2)] == loaded.maps["flags"].take({2, 5})
+    assert {1, 3} == {pid for pid, _ in loaded.maps["flags"].items()}
+    loaded.maps["recent"].set(7, 1)
+    with pytest.raises(TypeError, match="recent name no process"):
+        loaded.maps["recent"].take({1})
+
+
+def test_a_row_that_is_gone_meanwhile(loaded):
+    """Removing goes on behind keys that somebody else removed."""
+    flags = loaded.maps["flags"]
+    for pid in (1, 3):
+        flags.set(pid, 1)
+    flags._remove([struct.pack("=I", pid) for pid in (0, 1, 2, 3)])
+    assert [] == list(flags.items())
 
 
 def test_plain_integers_are_plain(loaded):

@@ -141,7 +141,7 @@ def test_an_unsafe_process_ends_return_probes_until_it_is_gone(loaded, library):
     [take] = [state for state in probe.states() if state.symbol == "gpuTake"]
     assert (False, "no return probes: a user has a shadow stack") == (take.attached, take.reason)
 
-    probe.process_ended(8)
+    probe.processes_ended({8})
 
     assert calls_seen(loaded, library) == EVERY_CALL
     link.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from exporter.bpf.elf import Elf
 from exporter.bpf.events import Events
 from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import Link, Object
+from exporter.bpf.maps import Map
 from exporter.bpf.placement import place
 from exporter.bpf.uprobe import Point
 from exporter.model import Span
 from exporter.node import Clock
-from exporter.verbs.control import FUNCTIONS, MAPS, Control, Regions, clear, hooks, hooks_of, read
+from exporter.verbs.control import FUNCTIONS, MAPS, READ, Control, Regions, by_process, hooks, hooks_of
 from exporter.verbs.peers import Peers
 from exporter.verbs.spans import span_of, trace_id
 from tests.bpf.cuda_node import Script, eventually
@@ -146,6 +147,17 @@ def p(address): return c_void_p(address)
 """
 
 
+def seen(maps: Mapping[str, Map]) -> dict[int, Control]:
+    """What the maps hold now, by pid."""
+    return by_process({name: maps[name].items() for name in READ})
+
+
+def clear(observed: Observed) -> None:
+    """Takes all that is kept of the job's process."""
+    for name in MAPS:
+        observed.maps[name].take({observed.job.pid})
+
+
 class Observed:
     """A job on the stand-in library with the control path's probes at its functions."""
 
@@ -156,7 +168,7 @@ class Observed:
         return self.job.run(lines)
 
     def seen(self) -> Control:
-        return read(self.maps).get(self.job.pid, Control())
+        return seen(self.maps).get(self.job.pid, Control())
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +253,7 @@ def test_extended_creation_counts_once(observed: Observed) -> None:
 def test_a_queue_pair_from_before(observed: Observed) -> None:
     """One whose creation was not seen is known from its next change on, without what was set before."""
     address = observed.run("out = lib.make_qp(0)")
-    clear(observed.maps, observed.job.pid)
+    clear(observed)
     observed.run(f"lib.to_state(p({address}), 3)")
     [qp] = observed.seen().qps.values()
     assert (0x100, 3, 0, None, 0) == (qp.number, qp.state, qp.created_ns, qp.peer, qp.mtu)
@@ -268,7 +280,7 @@ def test_memory_regions_by_kind(observed: Observed) -> None:
 def test_a_region_from_before(observed: Observed) -> None:
     """Deregistering what was not seen registered takes no bytes away."""
     [old, new] = observed.run("out = [lib.reg(size(100)), None]")  # type: ignore[misc]
-    clear(observed.maps, observed.job.pid)
+    clear(observed)
     observed.run(f"lib.reg(size(50)); lib.ibv_dereg_mr(p({old}))")
     assert {("mlx5_7", "host"): Regions(added=50, registrations=1, strangers=1)} == observed.seen().regions
 
@@ -277,7 +289,7 @@ def test_clear_leaves_nothing_of_a_process(observed: Observed) -> None:
     """After the end of a process no map has anything of it."""
     observed.run("lib.connect_qp(p(lib.make_qp(0))); lib.reg(size(5))")
     assert observed.seen() != Control()
-    clear(observed.maps, observed.job.pid)
+    clear(observed)
     assert [] == [key for name in MAPS for key, _ in observed.maps[name].items()]
 
 
@@ -294,7 +306,7 @@ def test_more_than_there_is_room_for(compile_bpf: Callable[[str, str], Path], st
                 links.append(uprobe.attach(loaded.programs[hook.program], standin, [point], hook.returns))
         job.run(PRELUDE)
         job.run("for _ in range(5): lib.make_qp(0)\nout = [lib.reg(size(10)) for _ in range(5)]")
-        control = read(loaded.maps)[job.pid]
+        control = seen(loaded.maps)[job.pid]
         counted = loaded.globals()
         uprobe.close_all(links)
     assert (2, 3) == (len(control.qps), counted["qp_controls_lost"])

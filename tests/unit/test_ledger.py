@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,16 +29,18 @@ class World:
 
     def __init__(self, proc: Path) -> None:
         self.counts = dict[int, int]()
-        self.cleared, self.now = list[int](), 0.0
+        self.takes, self.now = list[set[int]](), 0.0
+        self.reads = 0
         self.proc, self.processes = proc, FakeProcesses()
-        self.ledger = Ledger[Count](self._read, self._clear, self.processes, proc, now=lambda: self.now)
+        self.ledger = Ledger[Count](self._read, self._take, self.processes, proc, now=lambda: self.now)
 
     def _read(self) -> dict[int, Count]:
+        self.reads += 1
         return {pid: Count(calls) for pid, calls in self.counts.items()}
 
-    def _clear(self, pid: int) -> None:
-        self.counts.pop(pid, None)
-        self.cleared.append(pid)
+    def _take(self, pids: Collection[int]) -> dict[int, Count]:
+        self.takes.append(set(pids))
+        return {pid: Count(self.counts.pop(pid)) for pid in pids if pid in self.counts}
 
     def run(self, pid: int, calls: int) -> None:
         (self.proc / str(pid)).mkdir(exist_ok=True)
@@ -70,8 +73,8 @@ def test_an_ended_process(world: World) -> None:
     """It is told as it was at its end for five minutes; the kernel forgets it at once."""
     world.run(7, 23)
     since = world.told()[7].since
-    world.ledger.ended(7)
-    assert [7] == world.cleared and 7 not in world.ledger
+    world.ledger.ended([7])
+    assert [{7}] == world.takes and 7 not in world.ledger
     told = world.told()[7]
     assert (23, 0, True, since) == (told.activity.calls, told.activity.live, told.ended, told.since)
     world.now = RETENTION
@@ -81,9 +84,9 @@ def test_an_ended_process(world: World) -> None:
 def test_a_late_call(world: World) -> None:
     """What a thread counts after its process was said to have ended is added."""
     world.run(7, 23)
-    world.ledger.ended(7)
+    world.ledger.ended([7])
     world.counts[7] = 2
-    world.ledger.ended(7)
+    world.ledger.ended([7])
     assert 25 == world.told()[7].activity.calls
 
 
@@ -93,13 +96,13 @@ def test_never_told_of(world: World) -> None:
     (world.proc / "8").mkdir()
     told = world.told()
     assert {7: True, 8: False} == {pid: it.ended for pid, it in told.items()}
-    assert [7] == world.cleared
+    assert [{7}] == world.takes
 
 
 def test_the_pid_is_used_again(world: World) -> None:
     """Who gets the pid next starts from nothing and takes the place of who had it."""
     world.run(7, 23)
-    world.ledger.ended(7)
+    world.ledger.ended([7])
     world.run(7, 1)
     assert (1, False) == (world.told()[7].activity.calls, world.told()[7].ended)
 
@@ -108,5 +111,26 @@ def test_many_end(world: World) -> None:
     """Of processes that end only so many are kept, the newest."""
     for pid in range(MOST_ENDED + 3):
         world.run(pid, 1)
-        world.ledger.ended(pid)
+        world.ledger.ended([pid])
     assert set(range(3, MOST_ENDED + 3)) == world.told().keys()
+
+
+def test_many_end_at_once(world: World) -> None:
+    """The maps are gone over once for all that end together, and never as a whole: also those that nobody had found."""
+    for pid in range(500):
+        world.run(pid, pid)
+    world.ledger.ended(range(300))
+    assert ([set(range(300))], 0) == (world.takes, world.reads)
+    for pid in range(300, 500):
+        world.ledger._told.discard(pid)
+        (world.proc / str(pid)).rmdir()
+    assert {pid: pid for pid in range(500)} == {pid: it.activity.calls for pid, it in world.told().items()}
+    assert ([set(range(300)), set(range(300, 500))], 1) == (world.takes, world.reads)
+
+
+def test_ends_of_processes_that_did_nothing(world: World) -> None:
+    """They leave nothing behind, and their pid is not known any more."""
+    world.run(7, 23)
+    del world.counts[7]
+    world.ledger.ended([7, 8])
+    assert {} == world.told() and {} == world.ledger._known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -88,9 +88,9 @@ class Recorder:
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
 
-    def process_ended(self, pid: int) -> None: ...
+    def processes_ended(self, pids: Collection[int]) -> None: ...
 
-    def process_replaced(self, pid: int) -> None: ...
+    def processes_replaced(self, pids: Collection[int]) -> None: ...
 
 
 class CallerRecorder(Recorder):

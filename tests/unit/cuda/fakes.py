@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,10 +30,13 @@ class FakeMap:
     def items(self) -> Iterator[tuple[Any, Any]]:
         return iter(list(self.rows))
 
-    def delete(self, key: Any) -> bool:
-        before = len(self.rows)
-        self.rows = [(known, value) for known, value in self.rows if known != key]
-        return len(self.rows) < before
+    def get(self, key: Any) -> Any | None:
+        return next((value for known, value in self.rows if known == key), None)
+
+    def take(self, pids: Collection[int]) -> list[tuple[Any, Any]]:
+        taken = [pair for pair in self.rows if pair[0].tgid in pids]
+        self.rows = [pair for pair in self.rows if pair[0].tgid not in pids]
+        return taken
 
 
 def empty_maps() -> dict[str, FakeMap]:

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.ledger import Process
 from exporter.model import Sample
-from exporter.verbs.control import Control, Qp, Regions, clear, device_name, read
+from exporter.verbs.control import READ, Control, Qp, Regions, by_process, device_name
 from exporter.verbs.control_samples import OPERATIONS, QP, REGISTERED, STATE_CHANGES, samples
 from exporter.verbs.netlink import KernelQp
 from exporter.verbs.peers import PAUSE, Peers, gid_text
@@ -147,15 +147,6 @@ def test_the_end_of_a_process(sysfs: Path) -> None:
     assert [4, 0, 1] == [it.value for it in found if it.metric is OPERATIONS]
 
 
-class Rows(dict):  # type: ignore[type-arg]
-    def items(self) -> object:
-        """As of now, like a map's."""
-        return iter([*super().items()])
-
-    def delete(self, key: object) -> bool:
-        return self.pop(key, None) is not None
-
-
 def row(**fields: object) -> SimpleNamespace:
     return SimpleNamespace(**fields)
 
@@ -175,27 +166,19 @@ def test_only_what_was_set_is_known() -> None:
     assert Qp("mlx5_0", 17, 4, 1, port=3, peer_lid=5) == Qp.of(qp)
 
 
-def test_clear_takes_one_process() -> None:
-    """Rows of other processes stay."""
-    names = ("qp_controls", "qp_states", "regions", "region_totals", "control_flights")
-    maps = {name: Rows({Key(tgid=7): row(), Key(tgid=8): row()}) for name in names}
-    clear(maps, 7)
-    assert {name: [8] for name in names} == {name: [key.tgid for key in rows] for name, rows in maps.items()}
-
-
 def test_read_sorts_by_process() -> None:
     """Counts of each process, device, state and kind of memory are kept apart."""
     device = row(name=b"mlx5_0\0")
     totals = Regions(100, 10, 0, 3, 1, 2, 0)
-    maps = {
-        "qp_controls": Rows(),
-        "qp_states": Rows({Key(tgid=7, state=3, device=device): 5, Key(tgid=8, state=3, device=device): 6}),
-        "region_totals": Rows({Key(tgid=7, memory=1, device=device): row(**totals._asdict())}),
+    maps: dict[str, dict[Key, object]] = {
+        "qp_controls": {},
+        "qp_states": {Key(tgid=7, state=3, device=device): 5, Key(tgid=8, state=3, device=device): 6},
+        "region_totals": {Key(tgid=7, memory=1, device=device): row(**totals._asdict())},
     }
     assert {
         7: Control(states=Counter({("mlx5_0", 3): 5}), regions={("mlx5_0", "dmabuf"): totals}),
         8: Control(states=Counter({("mlx5_0", 3): 6})),
-    } == read(maps)
+    } == by_process({name: maps[name].items() for name in READ})
 
 
 @pytest.mark.parametrize("raw", [b"../../etc\0", b"\xff\xfe\0", b"a b\0", b".\0", b"\0", b"-x\0"])

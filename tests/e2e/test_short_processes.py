@@ -1,0 +1,173 @@
+"""Thousands of short processes: what they cost the exporter, and whether other jobs' series and the totals survive."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.bpf.cuda_node import BUILD, Job
+from tests.e2e.test_cli import Exporter
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
+
+COUNT, AT_ONCE, LAUNCHES = 2000, 50, 20
+OTHERS_LAUNCHES = 23
+STORM = """
+import os, sys
+count, at_once, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+def reap():
+    _, status = os.wait()
+    assert status == 0
+for started in range(count):
+    if started >= at_once:
+        reap()
+    os.posix_spawn(command[0], command, os.environ, file_actions=quiet)
+for _ in range(min(count, at_once)):
+    reap()
+"""
+"""Runs a command so many times, so many at once; fails if one of them does."""
+
+ONLY_OURS = """
+import os, sys
+from exporter.__main__ import main
+from exporter.bpf import targets
+del sys.argv[1:4]  # python -m exporter
+files = {int(number) for number in os.environ["FILES"].split()}
+class Lister:
+    def __init__(self, lister): self.lister = lister
+    def __getattr__(self, name): return getattr(self.lister, name)
+    def everything(self): return [it for it in self.lister.everything() if it.number in files]
+    def of(self, pids): return [it for it in self.lister.of(pids) if it.number in files]
+choose = targets._choose_lister
+targets._choose_lister = lambda proc: Lister(choose(proc))
+raise SystemExit(main())
+"""
+"""The exporter, for which only these libraries are mapped by anybody: other tests on this machine use others."""
+
+BUDGET_SECONDS = 1.0
+"""For COUNT processes."""
+REFERENCE_SECONDS = 0.12
+"""What speed() runs takes on the machine the budget is for."""
+DRIVER_JOB = (BUILD / "workload", "--layer", "driver")
+HITS = 'accel_exporter_probe_hits_total{probe="cuda",symbol="cuLaunchKernel"}'
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process, and of its children that ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(fields[at]) for at in (11, 12, 13, 14)) / os.sysconf("SC_CLK_TCK")
+
+
+class Node:
+    """An exporter that observes copies of the stand-ins, and a job that goes on."""
+
+    def __init__(self, folder: Path, exporter: Exporter, job: Job) -> None:
+        self.folder, self.exporter, self.job = folder, exporter, job
+
+    def cpu(self) -> float:
+        return cpu_seconds(self.exporter.process.pid)
+
+    def storm(self, count: int, *command: str | Path) -> None:
+        environment = os.environ | {"LD_LIBRARY_PATH": str(self.folder)}
+        arguments = [sys.executable, "-c", STORM, str(count), str(AT_ONCE), *map(str, command)]
+        subprocess.run(arguments, env=environment, check=True)
+
+    def shows_job(self, page: str) -> bool:
+        """Whether a page has the launches of the job that goes on."""
+        line = (
+            rf'^gpu_cuda_api_calls_total\{{api="cuLaunchKernel",[^}}]*pid="{self.job.pid}"[^}}]*\}} {OTHERS_LAUNCHES}$'
+        )
+        return bool(re.search(line, page, re.MULTILINE))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    libraries = [shutil.copy(BUILD / name, tmp_path) for name in ("libcuda.so.1", "libcudart.so.12")]
+    files = " ".join(str(Path(library).stat().st_ino) for library in libraries)
+    exporter = Exporter(tmp_path, prefix=(sys.executable, "-c", ONLY_OURS), FILES=files)
+    try:
+        exporter.await_ready()
+        with Job(
+            "--layer", "driver", "--gate", "--launches", str(OTHERS_LAUNCHES), "--hold", libraries=tmp_path
+        ) as job:
+            exporter.await_(lambda: exporter.log.count("attached to a library") == len(libraries))
+            job.go()
+            exporter.await_(lambda: exporter.value(HITS) == OTHERS_LAUNCHES)
+            yield Node(tmp_path, exporter, job)
+    finally:
+        exporter.process.kill()
+        exporter.process.wait(20)
+
+
+@contextmanager
+def scraped(exporter: Exporter, every: float) -> Iterator[list[str]]:
+    """The pages of an exporter that is scraped all the time."""
+    pages: list[str] = []
+    over = threading.Event()
+
+    def scrape() -> None:
+        while not over.wait(every):
+            pages.append(exporter.get("/metrics")[1])
+
+    scraper = threading.Thread(target=scrape, daemon=True)
+    scraper.start()
+    try:
+        yield pages
+    finally:
+        over.set()
+        scraper.join(60)
+
+
+def speed() -> float:
+    """How many times longer a known piece of work takes here and now than on the machine the budgets are for."""
+    program = "import time; sum(i * i for i in range(2_000_000)); print(time.process_time())"
+    took = [float(subprocess.check_output([sys.executable, "-S", "-c", program])) for _ in range(3)]
+    return max(1.0, min(took) / REFERENCE_SECONDS)
+
+
+def cost(node: Node, count: int, *command: str | Path) -> float:
+    """Processor time in seconds that a storm takes of the exporter, beyond what it spends without one."""
+    began, before = time.monotonic(), node.cpu()
+    time.sleep(4)
+    rate = (node.cpu() - before) / (time.monotonic() - began)
+    began, before, slower = time.monotonic(), node.cpu(), speed()
+    node.storm(count, *command)
+    time.sleep(2)
+    return (node.cpu() - before - rate * (time.monotonic() - began)) / slower
+
+
+def test_costs(node: Node) -> None:
+    """They cost less than a second of processor time in all, whether they are met alive or are gone by then."""
+    calls = ("--launches", str(LAUNCHES), "--waits", "1")
+    spent = [cost(node, COUNT // 2, *DRIVER_JOB, *calls, "--wait-ms", living) for living in ("0", "200")]
+    assert sum(spent) < BUDGET_SECONDS, spent
+
+
+def test_others_and_totals(node: Node) -> None:
+    """No call of theirs is lost, no scrape meanwhile lacks the job that goes on, and the end is quick and clean."""
+    with scraped(node.exporter, 0.5) as pages:
+        node.storm(COUNT, *DRIVER_JOB, "--launches", str(LAUNCHES))
+        expected = OTHERS_LAUNCHES + COUNT * LAUNCHES
+        node.exporter.await_(lambda: node.exporter.value(HITS) == expected, 10)
+    assert pages and all(map(node.shows_job, pages))
+    assert not [line for line in pages[-1].splitlines() if re.match(r"accel_exporter_map_full_total.* [^0]", line)]
+    node.storm(AT_ONCE, *DRIVER_JOB, "--launches", str(LAUNCHES))  # their ends are still to be noticed
+    code, seconds = node.exporter.end()
+    assert code == 0 and seconds < 5
+    assert "level=error" not in node.exporter.log and "Traceback" not in node.exporter.log
+
+
+def test_processes_without_the_library(node: Node) -> None:
+    """Those that map none of it cost next to nothing."""
+    assert cost(node, COUNT // 4, "/bin/true") < BUDGET_SECONDS / 4
