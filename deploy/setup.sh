@@ -62,6 +62,7 @@ if [ "$level" = dev ] || [ "$level" = rdma ]; then
     need prometheus-node-exporter has prometheus-node-exporter
     need bpftrace has bpftrace
     need openssl has openssl
+    need iproute2 has ip
     need openipmi has ipmi_sim
     need freeipmi-tools test -x /usr/sbin/ipmi-sensors
     need chromium has chromium

@@ -153,7 +153,8 @@ def test_burst_into_a_black_hole(sink: Any, protocol: str) -> None:
 
     assert kept < 8_000_000
     assert int(str(waiting["spans_queued"])) <= 2048
-    lost = sum(int(str(waiting.get(f"spans_dropped_total {reason}", 0))) for reason in ("budget", "queue_full"))
+    # A slow machine may meanwhile have given up an export too.
+    lost = sum(int(str(value)) for name, value in waiting.items() if name.startswith("spans_dropped_total"))
     assert lost >= 10_000 - 2048 - 512
 
 
