@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from exporter.bpf import status
@@ -14,8 +15,10 @@ from exporter.model import Metric, Sample
 from exporter.node import Node
 from exporter.options import Flag
 from exporter.ras import metrics
-from exporter.ras.ask import Door, RasError, ask, door
-from exporter.ras.report import Report, ReportError, parse
+from exporter.ras.ask import Door, RasError, door
+from exporter.ras.owners import Owners
+from exporter.ras.query import query, speaker, user
+from exporter.ras.report import MOST_RANKS, Report, ReportError
 from exporter.ras.samples import samples
 from exporter.series import SeriesLimit, limit_flag
 
@@ -53,6 +56,7 @@ class Ras:
         self._interval, self._timeout = float(node.settings["interval"]), float(node.settings["timeout"])
         self._limit = SeriesLimit(self.name, node.settings["series-limit"])
         self._asked = Tally(metrics.QUERIES, ("answered", "failed"))
+        self._owners = Owners()
         self._answers: dict[Door, _Answer] = {}
         self._failures: dict[str, None] = {}
         self._lock = threading.Lock()
@@ -91,16 +95,17 @@ class Ras:
     def _round(self) -> None:
         """Asks each job once: one question a door, however many processes share it."""
         failures: dict[str, None] = {}
-        doors: dict[Door, int] = {}
+        doors: dict[Door, list[int]] = {}
+        self._owners.see(self._node.communicators.all(), self._user)
         for pid in self._node.communicators.speakers():
             try:
-                doors.setdefault(door(self._node.proc, pid), pid)
+                doors.setdefault(door(self._node.proc, pid), []).append(pid)
             except RasError as error:
                 failures[str(error)] = None
-        for at, pid in list(doors.items())[:MOST_DOORS]:
+        for at, pids in list(doors.items())[:MOST_DOORS]:
             if self._closing.is_set():
                 return
-            if failure := self._ask(at, pid):
+            if failure := self._ask(at, pids):
                 failures[failure] = None
         kept = time.monotonic() - KEPT * self._interval
         with self._lock:
@@ -109,17 +114,37 @@ class Ras:
             self._failures = failures
             self._answers = {at: it for at, it in self._answers.items() if it.at >= kept}
 
-    def _ask(self, at: Door, pid: int) -> str:
-        """Empty when it answered, else why not."""
+    def _user(self, pid: int) -> int | None:
+        with suppress(RasError):
+            return user(self._node.proc, pid)
+        return None
+
+    def _ask(self, at: Door, pids: list[int]) -> str:
+        """Asks the first of the processes that is of the user who listens. Empty when it answered, else why not."""
         try:
-            report = parse(ask(self._node.proc, pid, at, self._timeout))
+            pid = speaker(self._node.proc, at, pids)
+            own = {it.comm_hash for it in self._node.communicators.all() if it.pid == pid}
+            found = query(self._node.proc, pid, at, self._timeout)
+            report = self._owners.believed(found, user(self._node.proc, pid), own)
+            if report is None:
+                raise RasError(f"what listens at port {at.port} of process {pid} answers about another job")
         except (RasError, ReportError) as error:
             self._asked.add("failed")
             return str(error)
         self._asked.add("answered")
         with self._lock:
-            self._answers[at] = _Answer(report, time.monotonic())
+            self._answers = _bounded({**self._answers, at: _Answer(report, time.monotonic())})
         return ""
+
+
+def _bounded(answers: dict[Door, _Answer]) -> dict[Door, _Answer]:
+    """The newest answers that have no more ranks together than one may have."""
+    kept, ranks = {}, 0
+    for at, it in sorted(answers.items(), key=lambda pair: -pair[1].at):
+        ranks += sum(len(comm.ranks) + len(comm.missing_ranks) for comm in it.report.communicators)
+        if ranks <= MOST_RANKS:
+            kept[at] = it
+    return kept
 
 
 def _newest(answers: Iterable[_Answer], since: float) -> list[Report]:

@@ -56,12 +56,18 @@ def door(proc: Path, pid: int) -> Door:
     return Door(namespace, int(port))
 
 
-def ask(proc: Path, pid: int, at: Door, seconds: float) -> str:
-    """What the process's RAS says of its job, within that time. Raises RasError."""
-    until = time.monotonic() + seconds
+def connect(proc: Path, pid: int, at: Door) -> socket.socket:
+    """A connection to the RAS of a process. Raises RasError."""
     try:
-        with _connected(proc, pid, at) as connection:
-            return _converse(connection, until, seconds)
+        return _connected(proc, pid, at)
+    except OSError as error:
+        raise RasError(f"the RAS of process {pid} cannot be asked: {error.strerror or error}") from error
+
+
+def converse(connection: socket.socket, pid: int, seconds: float) -> str:
+    """What the RAS of a process answers about its job, within that time. Raises RasError."""
+    try:
+        return _converse(connection, time.monotonic() + seconds, seconds)
     except TimeoutError as error:
         raise RasError(f"the RAS of process {pid} did not answer within {seconds:g} s") from error
     except OSError as error:

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_RANKS = 1 << 20
+MOST_RANKS, MOST_COMMUNICATORS = 1 << 15, 1 << 13
 """Of one report: more is no answer of a job."""
+MOST_FUNCTIONS = 16
+"""Of one rank; NCCL has eight."""
 STATES = ("dead", "unresponsive", "absent")
 _FUNCTION = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}", re.ASCII)
 _HOST = re.compile(r"[0-9A-Za-z.:_-]{1,255}", re.ASCII)
@@ -82,12 +84,17 @@ class Report:
 
 def parse(answer: str) -> Report:
     """Raises ReportError."""
-    start = answer.lstrip()
-    if start.startswith("{"):
-        return _from_json(start)
-    if "Communicators..." in answer or "Job summary" in answer:
-        return _from_text(answer)
-    raise ReportError("the answer is none that RAS gives")
+    if answer[:1024].lstrip().startswith("{"):
+        report = _from_json(answer)
+    elif "Communicators..." in answer or "Job summary" in answer:
+        report = _from_text(answer)
+    else:
+        raise ReportError("the answer is none that RAS gives")
+    if sum(len(it.ranks) + len(it.missing_ranks) for it in report.communicators) > MOST_RANKS:
+        raise ReportError(f"the answer has more than {MOST_RANKS} ranks")
+    if len(report.communicators) > MOST_COMMUNICATORS:
+        raise ReportError(f"the answer has more than {MOST_COMMUNICATORS} communicators")
+    return report
 
 
 def _from_json(text: str) -> Report:
@@ -100,8 +107,6 @@ def _from_json(text: str) -> Report:
         version = str(told["nccl_version"])[:64]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ReportError(f"the answer is no RAS report: {type(error).__name__} {error}"[:200]) from error
-    if sum(len(it.ranks) + len(it.missing_ranks) for it in found) > MOST_RANKS:
-        raise ReportError(f"the answer has more than {MOST_RANKS} ranks")
     return Report(version, len(found), found, len(dead), timeouts, seconds)
 
 
@@ -113,6 +118,8 @@ def _communicator(told: Mapping[str, Any]) -> Communicator:
 
 def _rank(told: Mapping[str, Any]) -> Rank:
     calls = {name: _number(count) for name, count in told["collective_counts"].items() if _FUNCTION.fullmatch(name)}
+    if len(calls) > MOST_FUNCTIONS:
+        raise ValueError(f"more than {MOST_FUNCTIONS} functions")
     status = told["status"]
     return Rank(
         _number(told["rank"]),

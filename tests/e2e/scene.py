@@ -175,7 +175,7 @@ class Scene:
             job = stack.enter_context(Job())
             self._thread(stack, lambda job=job, number=number: _talk(job, number, self._stop))
         self._thread(stack, self._count)
-        _start(stack, [sys.executable, str(ROOT / "tests/standins/ras.py"), "28028"])
+        _start(stack, [sys.executable, str(ROOT / "tests/standins/ras.py"), "28028", "demo"])
 
     def _thread(self, stack: ExitStack, work: Any) -> None:
         thread = threading.Thread(target=work, daemon=True)

@@ -1,6 +1,7 @@
 """NCCL's RAS for tests: a server that speaks its client protocol, in JSON or, as before NCCL 2.28.7, in text only.
 
-Run as a program it serves a report of two ranks: python tests/standins/ras.py [port].
+Run as a program it serves a report of two ranks: python tests/standins/ras.py [port [id]], where the id is the
+ncclUniqueId that the stand-in of NCCL made its communicator of.
 """
 
 from __future__ import annotations
@@ -115,9 +116,18 @@ class RasServer:
         self._server.server_close()
 
 
+def hash_of(unique_id: bytes) -> int:
+    """The hash that libnccl.c gives a communicator of this id."""
+    found = 0xCBF29CE484222325
+    for byte in unique_id.ljust(128, b"\0"):
+        found = (found ^ byte) * 0x100000001B3 % (1 << 64)
+    return found
+
+
 def main() -> None:
     port = int(sys.argv[1]) if sys.argv[1:] else 28028
-    server = RasServer(report(communicator(0xC0FFEE, [rank(0, 23)], [missing(1)])), port)
+    comm_hash = hash_of(sys.argv[2].encode()) if sys.argv[2:] else 0xC0FFEE
+    server = RasServer(report(communicator(comm_hash, [rank(0, 23)], [missing(1)])), port)
     print(server.port, flush=True)
     while True:
         time.sleep(3600)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from exporter.ras import ask as module
-from exporter.ras.ask import PORT, Door, RasError, ask, door
+from exporter.ras.ask import PORT, Door, RasError, connect, converse, door
 from tests.standins import ras
 
 pytestmark = pytest.mark.evidence(feature="NCCL RAS", on="stand-in")
@@ -28,6 +28,11 @@ def server() -> Iterator[ras.RasServer]:
     made = ras.RasServer(REPORT)
     yield made
     made.close()
+
+
+def ask(proc: Path, pid: int, at: Door, seconds: float) -> str:
+    with connect(proc, pid, at) as connection:
+        return converse(connection, pid, seconds)
 
 
 def process(tmp_path: Path, environ: bytes) -> Path:

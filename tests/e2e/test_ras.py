@@ -1,0 +1,71 @@
+"""The real process, a job of two ranks on the stand-in of NCCL, and what listens where its RAS would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_cli import ROOT, Exporter
+from tests.standins import ras
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL RAS", on="stand-in")]
+LIBRARY = ROOT / "tests/standins/build/libnccl.so.2"
+HASH = f"{ras.hash_of(b'demo'):016x}"
+FLAGS = ("--collector.disable-defaults", "--collector.nccl", "--collector.ras", "--collector.ras.interval=1")
+
+
+def start(stack: ExitStack, *words: str) -> subprocess.Popen[bytes]:
+    process = stack.enter_context(subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE))
+    stack.callback(process.kill)
+    return process
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[tuple[Exporter, ExitStack]]:
+    """An exporter that knows a job's communicator."""
+    subprocess.run(["make", "-s", "-C", str(LIBRARY.parents[1])], check=True, capture_output=True)
+    with ExitStack() as stack:
+        exporter = Exporter(tmp_path, *FLAGS)
+        stack.callback(exporter.end)
+        exporter.await_ready()
+        for rank in range(2):
+            start(stack, "-m", "deploy.demo.rank", str(LIBRARY), str(rank), "2", str(time.time()), "0")
+        exporter.await_(lambda: f'comm_hash="{HASH}"' in exporter.get("/metrics")[1], 120)
+        yield exporter, stack
+
+
+def test_job(job: tuple[Exporter, ExitStack]) -> None:
+    """The answer of the job's own RAS is shown."""
+    exporter, stack = job
+    listening = start(stack, str(ROOT / "tests/standins/ras.py"), "28028", "demo")
+    assert listening.stdout and b"28028\n" == listening.stdout.readline()
+    series = f'nccl_ras_ranks_missing{{comm_hash="{HASH}",state="unresponsive"}}'
+
+    exporter.await_(lambda: exporter.value(series) == 1, 120)
+
+
+def test_another_job(job: tuple[Exporter, ExitStack]) -> None:
+    """What listens there and tells of other communicators only is not believed, and the log has the reason."""
+    exporter, stack = job
+    start(stack, str(ROOT / "tests/standins/ras.py"), "28028", "another")
+
+    exporter.await_(lambda: "answers about another job" in exporter.log, 120)
+    assert "nccl_ras_ranks_missing" not in exporter.get("/metrics")[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start what another user has")
+def test_another_user(job: tuple[Exporter, ExitStack]) -> None:
+    """Another user of the node, who sees the hash in /metrics and takes the port first, tells nothing of this job."""
+    exporter, stack = job
+    program = "import os; from tests.standins.ras import main; os.setresuid(65534, 65534, 65534); main()"
+    start(stack, "-c", program, "28028", "demo")
+
+    exporter.await_(lambda: "another user listens there" in exporter.log, 120)
+    assert "nccl_ras_ranks_missing" not in exporter.get("/metrics")[1]
