@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -123,11 +123,17 @@ class Exits:
             labels = (("status", status), *who)
             self._counts[labels] = self._counts.pop(labels, 0) + 1
             if len(self._counts) > MOST_SERIES:
-                self._counts.popitem(last=False)
+                self._make_room()
         if status in CRASHES:
             when = self._node.clock.wall_ns(end.ended) / 1e9
             component = dict(who).get("comm", "") or "unknown"
             self._node.faults.add(Fault(categories.SOFTWARE, component, f"process_{status.lower()}", when))
+
+    def _make_room(self) -> None:
+        """Forgets the oldest series of the workload that has most, so that none pushes out those of others."""
+        workloads = [tuple(pair for pair in labels if pair[0] not in ("status", "comm")) for labels in self._counts]
+        [(largest, _)] = Counter(workloads).most_common(1)
+        del self._counts[next(labels for labels, it in zip(self._counts, workloads, strict=True) if it == largest)]
 
 
 def status_text(status: int) -> str:

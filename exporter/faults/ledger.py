@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ from exporter.faults import metrics
 from exporter.model import Labels, Sample
 from exporter.series import FOLDED
 
-MOST_SERIES = 1024
+MOST_SERIES, MOST_OF_CATEGORY = 1024, 256
+"""A quarter, so that processes, which choose their names and may crash at will, take no place of hardware."""
 _MOST_FOLDED = 4096
 
 
@@ -41,6 +43,7 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[Key, _Count] = {}
+        self._of_category: Counter[str] = Counter()
         self._folded: set[Key] = set()
 
     def add(self, fault: Fault, times: int = 1) -> None:
@@ -69,7 +72,10 @@ class Ledger:
     def _key(self, fault: Fault) -> Key:
         """The fault's series, or the one it is folded into: that of its category and signal, without a component."""
         key = (fault.category, fault.component, fault.signal)
-        if key in self._counts or len(self._counts) < MOST_SERIES:
+        if key in self._counts:
+            return key
+        if len(self._counts) < MOST_SERIES and self._of_category[fault.category] < MOST_OF_CATEGORY:
+            self._of_category[fault.category] += 1
             return key
         if len(self._folded) < _MOST_FOLDED:
             self._folded.add(key)
