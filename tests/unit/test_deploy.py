@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
+
 from exporter.bpf import privileges
 
 ROOT = Path(__file__).parents[2]
@@ -25,3 +27,20 @@ def test_the_service_grants_the_capabilities_it_needs() -> None:
     assert {"AmbientCapabilities": KEPT, "CapabilityBoundingSet": KEPT} == {
         name: set(granted.split()) for name, granted in sets.items()
     }
+
+
+def test_the_service_forbids_what_its_capabilities_would_allow() -> None:
+    """CAP_SYS_PTRACE is for /proc: what else it opens is refused, and so are core files and endless forks."""
+    unit = (ROOT / "deploy" / "systemd" / "accel-exporter.service").read_text()
+    denied = " ".join(re.findall(r"^SystemCallFilter=~(.*)$", unit, re.MULTILINE)).split()
+    assert {"ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "@keyring", "@module"} <= set(denied)
+    assert re.search(r"^TasksMax=[0-9]+$", unit, re.MULTILINE)
+    assert re.search(r"^LimitCORE=0$", unit, re.MULTILINE)
+
+
+def test_the_composition_is_for_this_machine() -> None:
+    """Grafana and Prometheus without a password are published on the loopback only."""
+    services = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())["services"]
+    published = [port for it in services.values() for port in it.get("ports", ())]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
