@@ -6,6 +6,7 @@ import errno
 import os
 import platform
 import select
+from pathlib import Path
 
 from exporter.bpf import multi, object_path, privileges
 from exporter.bpf.libbpf import BpfError, Object
@@ -52,11 +53,20 @@ def objects(_: Settings) -> Answer:
 
 
 def lockdown(settings: Settings) -> Answer:
-    state = text(settings.sysfs / "kernel/security/lockdown")
+    path = _kernel(settings, "security/lockdown")
+    if not path.exists():
+        return Status.INFO, f"whether the kernel is locked down is not known here: there is no {path}"
+    state = text(path)
     if "[confidentiality]" in state:
         remedy = "boot without lockdown=confidentiality, or lockdown=integrity"
         return Status.FAIL, "the kernel is locked down (confidentiality): tracing programs may not read memory", remedy
     return Status.OK, "kernel lockdown does not forbid tracing"
+
+
+def _kernel(settings: Settings, name: str) -> Path:
+    """A file of /sys/kernel, which is the same in every container; of the node's sysfs a pod has other parts only."""
+    mounted = settings.sysfs / "kernel"
+    return (mounted if mounted.exists() else Path("/sys/kernel")) / name
 
 
 def uprobes(settings: Settings) -> Answer:
@@ -85,7 +95,7 @@ def uprobes(settings: Settings) -> Answer:
 
 
 def btf(settings: Settings) -> Answer:
-    if (settings.sysfs / "kernel/btf/vmlinux").exists():
+    if _kernel(settings, "btf/vmlinux").exists():
         return Status.OK, "the kernel describes its types (BTF)"
     return Status.WARN, "no /sys/kernel/btf/vmlinux: probes on kernel functions are off, those on libraries work"
 

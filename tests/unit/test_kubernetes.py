@@ -37,13 +37,30 @@ extraEnv: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: "http://collector:4318"}]
 imagePullSecrets: [{name: pull}]
 runtimeClassName: nvidia
 webConfigSecret: web
-faultReports: /var/lib/fault-reports
+faultReports: "/var/lib/a b: c"
 podLabels: [app, team]
-podMonitor: {enabled: true}
-serviceMonitor: {enabled: true, labels: {release: prometheus}}
+podAnnotations: {checksum/config: mine, team: ml}
+extraPodLabels: {team: ml, app.kubernetes.io/name: other}
+extraVolumes: [{name: probes, hostPath: {path: /etc/probes}}]
+extraVolumeMounts: [{name: probes, mountPath: /etc/probes, readOnly: true}]
+securityContext: {seccompProfile: {type: Localhost, localhostProfile: own.json}}
+hostNetwork: true
+networkPolicy: {enabled: true, from: [{namespaceSelector: {matchLabels: {name: monitoring}}}]}
+image: {digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
+serviceMonitor:
+  enabled: true
+  labels: {release: prometheus}
+  endpoint: {tlsConfig: {ca: {secret: {name: web, key: ca.crt}}}, basicAuth: {username: {name: web, key: user}}}
+  relabelings: [{sourceLabels: [__meta_kubernetes_node_label_rack], targetLabel: rack}]
+  attachMetadata: {node: true}
+  metricRelabelings: [{action: drop, sourceLabels: [__name__], regex: rdma_port_hw_counter_total}]
+  sampleLimit: 50000
+  labelLimit: 40
 prometheusRule: {enabled: true, disabled: [NodeRebooted], runbooks: "https://example.com/runbooks/"}
-dashboards: {enabled: true}
+dashboards: {enabled: true, folder: "GPU: all #1"}
 """
+POD_MONITOR = "podMonitor: {enabled: true}"
+MONITORS = {"PodMonitor": POD_MONITOR, "ServiceMonitor": "serviceMonitor: {enabled: true}"}
 
 
 def helm(*arguments: str | Path, values: str = "") -> subprocess.CompletedProcess[str]:
@@ -87,6 +104,9 @@ def test_manifests_are_valid(version: str, values: str) -> None:
         ("extraArgs: [log.level=debug]", "extraArgs"),
         ("podMonitor: {interval: soon}", "interval"),
         ("image: {repository: ''}", "repository"),
+        ("image: {tag: 'sha256:0123'}", "tag"),
+        ("podMonitor: {enabled: true, endpoint: {port: http}}", "endpoint"),
+        ("podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}", "scraped twice"),
     ],
 )
 def test_wrong_values_are_refused(values: str, said: str) -> None:
@@ -151,13 +171,75 @@ def test_dashboards_are_all_there() -> None:
 
 def test_monitors_give_the_job_that_rules_look_for() -> None:
     """What is scraped through either monitor has job="accel-exporter" and the observed process's own labels."""
-    monitors = [it for it in template(EVERYTHING) if it["kind"].endswith("Monitor")]
-    daemon_set = next(it for it in template(EVERYTHING) if it["kind"] == "DaemonSet")
-    assert {"PodMonitor", "ServiceMonitor"} == {it["kind"] for it in monitors}
-    for monitor in monitors:
+    for kind, values in MONITORS.items():
+        documents = template(values)
+        [monitor] = (it for it in documents if it["kind"].endswith("Monitor"))
+        daemon_set = next(it for it in documents if it["kind"] == "DaemonSet")
+        assert kind == monitor["kind"]
         [endpoint] = monitor["spec"].get("podMetricsEndpoints") or monitor["spec"]["endpoints"]
         assert endpoint["honorLabels"] is True
         assert "accel-exporter" == daemon_set["spec"]["template"]["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+
+
+def test_values_are_rendered_as_they_are() -> None:
+    """What a value holds is neither YAML of its own nor a second key; the chart's own labels and annotations stay."""
+    documents = template(EVERYTHING)
+    daemon_set = next(it for it in documents if it["kind"] == "DaemonSet")
+    pod = daemon_set["spec"]["template"]
+    reports = next(it for it in pod["spec"]["volumes"] if it["name"] == "fault-reports")
+    assert "/var/lib/a b: c" == reports["hostPath"]["path"]
+    assert "ml" == pod["metadata"]["annotations"]["team"] == pod["metadata"]["labels"]["team"]
+    assert 64 == len(pod["metadata"]["annotations"]["checksum/config"])
+    assert "accel-exporter" == pod["metadata"]["labels"]["app.kubernetes.io/name"]
+    assert container(documents)["image"].startswith("accel-exporter@sha256:0123")
+    security = container(documents)["securityContext"]
+    assert ({"type": "Localhost", "localhostProfile": "own.json"}, True) == (
+        security["seccompProfile"],
+        security["readOnlyRootFilesystem"],
+    )
+    folders = {it["metadata"]["annotations"]["grafana_folder"] for it in documents if "grafana" in str(it["metadata"])}
+    assert {"GPU: all #1"} == folders
+    made = helm(
+        "template",
+        "accel-exporter",
+        CHART,
+        "--set-string",
+        "dashboards.folder=2026",
+        values="dashboards: {enabled: true}",
+    )
+    numbered = [it for it in yaml.safe_load_all(made.stdout) if it and "annotations" in it["metadata"]]
+    assert {"2026"} == {it["metadata"]["annotations"]["grafana_folder"] for it in numbered}
+
+
+def test_a_monitor_can_scrape_what_is_protected() -> None:
+    """With TLS or users the monitor has the scheme of the file, and what the endpoint needs to connect."""
+    [monitor] = (it for it in template(EVERYTHING) if it["kind"] == "ServiceMonitor")
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert ("https", "web", "web") == (
+        endpoint["scheme"],
+        endpoint["tlsConfig"]["ca"]["secret"]["name"],
+        endpoint["basicAuth"]["username"]["name"],
+    )
+    assert (50000, 40, {"node": True}) == tuple(
+        monitor["spec"][it] for it in ("sampleLimit", "labelLimit", "attachMetadata")
+    )
+    users_only = template(f"{POD_MONITOR}\nwebConfigSecret: web\nwebConfigTLS: false")
+    [monitor] = (it for it in users_only if it["kind"] == "PodMonitor")
+    assert "http" == monitor["spec"]["podMetricsEndpoints"][0]["scheme"]
+
+
+def test_sysfs_is_read_only_throughout() -> None:
+    """Nothing that other file systems are mounted in is mounted from the host's /sys."""
+    documents = template()
+    mounts = {it["name"]: it for it in container(documents)["volumeMounts"]}
+    volumes = next(it for it in documents if it["kind"] == "DaemonSet")["spec"]["template"]["spec"]["volumes"]
+    folders = {it["name"]: it["hostPath"]["path"] for it in volumes if "hostPath" in it}
+    sys_folders = {name: path for name, path in folders.items() if path.startswith("/sys")}
+    assert {"/sys/class", "/sys/bus", "/sys/devices", "/sys/module", "/sys/fs/cgroup"} == set(sys_folders.values())
+    assert all(mounts[name]["readOnly"] for name in sys_folders)
+    assert {name: f"/host{path}" for name, path in sys_folders.items()} == {
+        name: mounts[name]["mountPath"] for name in sys_folders
+    }
 
 
 def test_written_manifests_are_current(tmp_path: Path) -> None:

@@ -15,10 +15,32 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- define "accel-exporter.image" -}}
+{{- with .Values.image.digest }}{{ $.Values.image.repository }}@{{ . }}
+{{- else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "accel-exporter.securityContext" -}}
+# A container's capabilities are given to uid 0 only. It keeps these and gives up the way to get more.
+runAsUser: 0
+readOnlyRootFilesystem: true
+{{- if .Values.privileged }}
+privileged: true
+{{- else }}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+  add: [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH, CHECKPOINT_RESTORE, SYSLOG]
+seccompProfile: {type: RuntimeDefault}
+# The usual profiles forbid to look into processes of other containers.
+appArmorProfile: {type: Unconfined}
+{{- end }}
+{{- end }}
+
 {{- define "accel-exporter.account" -}}
 {{ .Values.serviceAccount.name | default (ternary (include "accel-exporter.name" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
 {{- define "accel-exporter.scheme" -}}
-{{ ternary "HTTPS" "HTTP" (not (empty .Values.webConfigSecret)) }}
+{{ ternary "HTTPS" "HTTP" (and (not (empty .Values.webConfigSecret)) .Values.webConfigTLS) }}
 {{- end }}
