@@ -10,6 +10,7 @@
 #   --security-opt seccomp=unconfined   only where the engine's own profile allows bpf() by CAP_SYS_ADMIN alone
 #   --device /dev/kmsg               Xids of a driver, from the kernel log
 # No --privileged, no --network host, no engine socket.
+# A release gives it by digest: --build-arg BASE=docker.io/library/debian@sha256:...
 ARG BASE=docker.io/library/debian:bookworm-slim
 
 FROM ${BASE} AS build
@@ -25,8 +26,12 @@ WORKDIR /src
 COPY LICENSE MANIFEST.in README.md pyproject.toml setup.py ./
 COPY bpf bpf
 COPY exporter exporter
+COPY deploy/image/requirements.txt deploy/image/
+# Locked versions with hashes, the build's own included; `pip check` fails where they are not what pyproject.toml wants.
 RUN python3 -m venv /opt/accel-exporter \
- && /opt/accel-exporter/bin/pip install --no-cache-dir --no-compile ".[otlp]" \
+ && /opt/accel-exporter/bin/pip install --no-cache-dir --no-compile --require-hashes -r deploy/image/requirements.txt \
+ && /opt/accel-exporter/bin/pip install --no-cache-dir --no-compile --no-build-isolation --no-deps . \
+ && /opt/accel-exporter/bin/pip check \
  && /opt/accel-exporter/bin/pip uninstall --yes --quiet pip setuptools
 
 FROM ${BASE}

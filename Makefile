@@ -1,7 +1,7 @@
 # Every target is one that CI runs too. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check fresh-check test-all manifests
+.PHONY: help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
 .PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-drivers fault-table
 
 PYTHON ?= python3
@@ -111,6 +111,9 @@ image-check: ## build the image on a base made here, without a registry, and run
 fresh-check: ## this page's commands in a root with nothing installed (ARGS="--release trixie --only demo,unit")
 	@deploy/setup.sh root
 	@deploy/fresh/check.sh $(ARGS)
+
+lock: ## write deploy/image/requirements.txt: the versions and hashes that the image is built from
+	@deploy/image/lock.sh
 
 clean: ## remove what was built; keeps .venv
 	rm -rf build dist *.egg-info exporter/bpf/objects tests/standins/build .mypy_cache .ruff_cache .pytest_cache .hypothesis

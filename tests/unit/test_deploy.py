@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import yaml
@@ -44,3 +45,24 @@ def test_the_composition_is_for_this_machine() -> None:
     published = [port for it in services.values() for port in it.get("ports", ())]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_the_image_is_built_from_locked_versions() -> None:
+    """Everything that pyproject.toml wants of the image has a version and hashes in the lock, nothing is without."""
+    given = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = given["project"]
+    wanted = given["build-system"]["requires"] + project["dependencies"] + project["optional-dependencies"]["otlp"]
+    text = (ROOT / "deploy/image/requirements.txt").read_text()
+    hashes = r"((?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)"
+    locked = re.findall(r"^([a-z0-9-]+)==([^ ]+) \\\n" + hashes, text, re.MULTILINE)
+    versions = {name: version for name, version, _ in locked}
+
+    assert len(versions) == sum(not line.startswith((" ", "#")) and bool(line) for line in text.splitlines())
+    for requirement in wanted:
+        name, least = re.split(">=", requirement)
+        assert _number(versions[name]) >= _number(least), requirement
+    assert "--require-hashes -r deploy/image/requirements.txt" in (ROOT / "Dockerfile").read_text()
+
+
+def _number(version: str) -> list[int]:
+    return [int(part) for part in re.findall("[0-9]+", version)]
