@@ -21,7 +21,7 @@ from exporter.resolve.process import ProcessTable
 from exporter.views.prometheus import name
 from tests.nodes import make_node
 
-WITHIN = 30.0
+WITHIN = 120.0
 DEFAULTS = {option.name: option.default for option in custom.OPTIONS}
 
 

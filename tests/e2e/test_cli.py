@@ -77,7 +77,7 @@ class Exporter:
         self.await_(lambda: self.get("/-/ready")[0] == 200)
         return self
 
-    def await_(self, happened: Callable[[], bool], seconds: float = 30.0) -> None:
+    def await_(self, happened: Callable[[], bool], seconds: float = 90.0) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.log
