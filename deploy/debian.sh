@@ -6,11 +6,13 @@ root_cache=${XDG_CACHE_HOME:-${HOME:-$PWD/build}/.cache}/accel-exporter
 KEPT_DAYS=30
 SCRIPTS=/usr/share/debootstrap/scripts
 
-# Sets root_script, debootstrap's way to make the release, and root_mirror, empty for the script's own.
+# Sets root_script, debootstrap's way to make the release, root_mirror, empty for the script's own, and root_components.
 find_root_source() {
-    root_script=$SCRIPTS/$1 root_mirror=${ROOT_MIRROR:-}
+    root_script=$SCRIPTS/$1 root_mirror=${ROOT_MIRROR:-} root_components=main
     [ -e "$root_script" ] || root_script=$SCRIPTS/gutsy # a release of Ubuntu that is newer than this debootstrap
-    if [ -z "$root_mirror" ] && ! grep -q ubuntu "$root_script"; then
+    if grep -q ubuntu "$root_script"; then
+        root_components=main,universe
+    elif [ -z "$root_mirror" ]; then
         root_mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' 2>/dev/null | head -n 1)
     fi
 }
@@ -23,9 +25,10 @@ make_root() {
     mkdir -p "$root_cache/archives"
     [ -z "$(find "$root_base" -mtime -$KEPT_DAYS 2>/dev/null)" ] || return 0
     find_root_source "$release"
+    echo "making a minimal root of $release with debootstrap, which takes a minute or two"
     folder=$(mktemp -d "$root_cache/$release.XXXXXX")
-    if ! debootstrap --variant=minbase --cache-dir="$root_cache/archives" "$release" "$folder" "$root_mirror" \
-        "$root_script" >"$log" 2>&1; then
+    if ! debootstrap --variant=minbase --components="$root_components" --cache-dir="$root_cache/archives" \
+        "$release" "$folder" "$root_mirror" "$root_script" >"$log" 2>&1; then
         rm -rf "$folder"
         return 1
     fi

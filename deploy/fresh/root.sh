@@ -14,8 +14,14 @@ new_root() {
     cp -ln "$root_cache"/archives/*.deb /var/cache/apt/archives/*.deb "$fresh_work/archives/" 2>/dev/null
     echo force-unsafe-io >"$fresh_root/etc/dpkg/dpkg.cfg.d/container" # as images of Debian have it
     as_this_machine "$release"
+    trust_as_this_machine # for the mirror
     inside / bash -c 'apt-get update -qq && apt-get install --yes -qq --no-install-recommends ca-certificates git make' \
         >"$fresh_work/log" 2>&1 || return 1
+    trust_as_this_machine # for pip: installing ca-certificates has made its own
+}
+
+trust_as_this_machine() {
+    mkdir -p "$fresh_root/etc/ssl/certs"
     cp /etc/ssl/certs/ca-certificates.crt "$fresh_root/etc/ssl/certs/" 2>/dev/null || true
 }
 
