@@ -8,7 +8,7 @@
 #   --cap-drop ALL and --cap-add of those in the label below (uid 0 stays: engines give capabilities to no other user);
 #                                    before Linux 6.6 CAP_SYS_ADMIN besides
 #   --security-opt seccomp=unconfined   only where the engine's own profile allows bpf() by CAP_SYS_ADMIN alone
-#   --device /dev/kmsg               Xids of a driver, from the kernel log
+#   --device /dev/kmsg               optional: the kernel log (Xids of a driver) by its device in place of syslog(2)
 # No --privileged, no --network host, no engine socket.
 # A release gives it by digest: --build-arg BASE=docker.io/library/debian@sha256:...
 ARG BASE=docker.io/library/debian:bookworm-slim

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from exporter.checks.finding import Answer, Status, process_folders, readable, text
 from exporter.faults import ipmi
-from exporter.kmsg.reader import open_log
+from exporter.kmsg.reader import open_source
 from exporter.model import Unavailable
 from exporter.settings import Settings
 from exporter.verbs import doctor
@@ -102,10 +102,11 @@ def kernel_log(settings: Settings) -> Answer:
         return Status.INFO, "the kernel log is not read: the collector xid is off"
     path = Path(settings.collectors["xid"]["kmsg"])
     try:
-        os.close(open_log(path))
+        source = open_source(path)
+        source.close()
     except Unavailable as error:
         return Status.WARN, f"{error}: faults of GPUs are only seen as far as NVML tells them", error.remedy
-    return Status.OK, f"{path} can be read: faults of GPUs and NVSwitches are seen"
+    return Status.OK, f"{source.name} can be read: faults of GPUs and NVSwitches are seen"
 
 
 def controller(settings: Settings) -> Answer:

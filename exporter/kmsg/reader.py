@@ -14,8 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exporter.kmsg.records import Record, parse
+from exporter.kmsg.syslog import LOOK_MS, Syslog
 from exporter.model import Unavailable
 
+DEVICE = Path("/dev/kmsg")
 LONGEST = 8192
 """Bytes of a line; no record of the kernel is longer (PRINTKRB_RECORD_MAX is 1024, escaped and with its keys)."""
 _REPLAY_SECONDS = 5.0
@@ -35,7 +37,9 @@ def open_log(path: Path) -> int:
         writing = stat.S_ISFIFO(path.stat().st_mode)
         return os.open(path, (os.O_RDWR if writing else os.O_RDONLY) | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Unavailable(f"there is no {path}", "give the container the host's /dev/kmsg") from None
+        raise Unavailable(
+            f"there is no {path}", "grant CAP_SYSLOG, or give the container the host's /dev/kmsg"
+        ) from None
     except PermissionError as error:
         why = "kernel.dmesg_restrict is 1" if _restricted() else error.strerror
         raise Unavailable(
@@ -43,6 +47,34 @@ def open_log(path: Path) -> int:
         ) from None
     except OSError as error:
         raise Unavailable(f"{path} cannot be opened: {error.strerror}") from None
+
+
+class _Descriptor:
+    """The log by a descriptor: /dev/kmsg, a FIFO or a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, self.descriptor = str(path), open_log(path)
+
+    def read(self) -> bytes:
+        """A record of /dev/kmsg, or any part of another file; empty at a file's end. Raises OSError."""
+        return os.read(self.descriptor, LONGEST)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def open_source(path: Path) -> _Descriptor | Syslog:
+    """What to read the log from: in place of /dev/kmsg, where it cannot be opened, syslog(2). Raises Unavailable."""
+    try:
+        return _Descriptor(path)
+    except Unavailable:
+        if path != DEVICE:
+            raise
+        try:
+            return Syslog()
+        except OSError:
+            pass
+        raise
 
 
 class Reader:
@@ -66,7 +98,7 @@ class Reader:
 
     def start(self) -> None:
         """Opens the log and starts the thread. Raises Unavailable when the log cannot be opened."""
-        self._log = open_log(self._path)
+        self._log = open_source(self._path)
         self._closing = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._started = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="kmsg", daemon=True)
@@ -78,28 +110,30 @@ class Reader:
         os.eventfd_write(self._closing, 1)
         self._thread.join(1)
         if not self._thread.is_alive():
-            os.close(self._log)
+            self._log.close()
             os.close(self._closing)
 
     def _run(self) -> None:
         try:
             self._follow()
         except OSError as error:
-            self.failure = f"{self._path} is no longer read: {error.strerror}"
+            self.failure = f"{self._log.name} is no longer read: {error.strerror}"
             log.error("%s", self.failure)
 
     def _follow(self) -> None:
         news, closing = select.poll(), select.poll()
-        news.register(self._log, select.POLLIN)
+        if isinstance(self._log, _Descriptor):
+            news.register(self._log.descriptor, select.POLLIN)
+        longest = LOOK_MS if isinstance(self._log, Syslog) else None
         for poll in (news, closing):
             poll.register(self._closing, select.POLLIN)
         while not self._ending:
             try:
-                data = os.read(self._log, LONGEST)
+                data = self._log.read()
             except OSError as error:
                 if error.errno == errno.EAGAIN:
                     self.caught_up.set()
-                    news.poll()
+                    news.poll(longest)
                     closing.poll(_GATHER_MS)  # one wait for many records when they come fast
                 elif error.errno == errno.EPIPE:
                     self._overrun = True

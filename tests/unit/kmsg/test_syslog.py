@@ -1,0 +1,141 @@
+"""The kernel log through syslog(2): what is new of it, made of copies of its newest part."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from exporter.kmsg import reader, syslog
+from exporter.kmsg.reader import Reader
+from exporter.kmsg.records import Record, parse
+from exporter.kmsg.syslog import Syslog
+from exporter.model import Unavailable
+
+
+def line(second: int, text: str = "x", priority: int = 6) -> bytes:
+    return f"<{priority}>[{second:5d}.000001] {text}\n".encode()
+
+
+class Log:
+    """What the kernel holds, and would answer."""
+
+    def __init__(self, *lines: bytes) -> None:
+        self.lines = list(lines)
+
+    def read(self, size: int) -> bytes:
+        kept: list[bytes] = []
+        for it in reversed(self.lines):
+            if size and sum(map(len, kept)) + len(it) > size:
+                break
+            kept.insert(0, it)
+        return b"".join(kept)
+
+
+def records(source: Syslog) -> list[Record]:
+    found = []
+    while True:
+        try:
+            found.append(parse(source.read().rstrip(b"\n")))
+        except BlockingIOError:
+            return found
+
+
+def test_what_is_there_then_what_is_new() -> None:
+    """Each line is one record, once: with its priority, facility, time and a number of its own."""
+    log = Log(line(1, "old"), line(2, "by a process", 8 + 4), b"<4>[    3.5000000] no time\n")
+    source = Syslog(log.read)
+    first = records(source)
+    assert [(0, 6, 0, 1_000_001_000, "old"), (1, 4, 1, 2_000_001_000, "by a process")] == [
+        (it.sequence, it.level, it.facility, it.time_ns, it.text) for it in first
+    ]
+    assert [] == records(source)
+    log.lines += [line(4, r"a \x41 stays"), line(4, r"a \x41 stays"), b"<3>[    5.000000][   T12] thread\n"]
+    assert [r"a \x41 stays"] * 2 + ["thread"] == [it.text for it in records(source)]
+
+
+def test_more_news_than_a_look_takes() -> None:
+    """The whole log is read where its newest part does not reach back to what was seen last."""
+    log = Log(line(1))
+    source = Syslog(log.read)
+    records(source)
+    log.lines += [line(2 + number, "y" * 100) for number in range(2000)]
+    assert 2000 == len(records(source))
+
+
+def test_overwritten_and_cleared() -> None:
+    """A gap is one as of /dev/kmsg; an empty log is none."""
+    log = Log(line(1), line(2))
+    source = Syslog(log.read)
+    records(source)
+    log.lines = [line(7), line(8)]
+    with pytest.raises(BrokenPipeError):
+        source.read()
+    assert [3, 4] == [it.sequence for it in records(source)]
+    log.lines = []
+    assert [] == records(source)
+    log.lines = [line(9)]
+    assert ["x"] == [it.text for it in records(source)]
+
+
+def test_no_times() -> None:
+    """Without times what is new could not be known."""
+    with pytest.raises(OSError, match="no times"):
+        Syslog(Log(b"<6>no time\n").read)
+
+
+def test_in_place_of_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where there is no /dev/kmsg, syslog(2) is read. Another path is never replaced, and where the call is refused,
+    the reason is that of the device.
+    """
+    log = Log(line(1, "NVRM: old"), line(2, "else"))
+    monkeypatch.setattr(reader, "DEVICE", tmp_path / "kmsg")
+    monkeypatch.setattr(reader, "Syslog", lambda: made)
+    made = Syslog(log.read)
+    assert made is reader.open_source(tmp_path / "kmsg")
+    with pytest.raises(Unavailable, match="there is no"):
+        reader.open_source(tmp_path / "other")
+
+    def refused() -> Syslog:
+        raise PermissionError(errno.EPERM, "no")
+
+    monkeypatch.setattr(reader, "Syslog", refused)
+    with pytest.raises(Unavailable, match="there is no"):
+        reader.open_source(tmp_path / "kmsg")
+
+
+def _permitted() -> bool:
+    try:
+        syslog.read_all(4096)
+    except OSError:
+        return False
+    return os.access("/dev/kmsg", os.W_OK)
+
+
+@pytest.mark.skipif(not _permitted(), reason="the kernel log may not be read and written here")
+def test_the_kernels_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is written into the real log arrives through the call, though there is no device."""
+    monkeypatch.setattr(reader, "DEVICE", tmp_path / "kmsg")
+    heard: list[Record] = []
+    mark = f"accel-exporter test {os.getpid()}"
+    made = Reader(tmp_path / "kmsg", re.compile(mark.encode()), heard.append)
+    with Path("/dev/kmsg").open("wb", 0) as kmsg:
+        kmsg.write(f"<14>{mark} before\n".encode())
+        made.start()
+        try:
+            assert made.caught_up.wait(60)
+            kmsg.write(f"<14>{mark} after\n".encode())
+            deadline = time.monotonic() + 60
+            while len(heard) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        finally:
+            made.close()
+    assert [(f"{mark} before", True, 1), (f"{mark} after", False, 1)] == [
+        (it.text, it.replayed, it.facility) for it in heard
+    ]
+    assert abs(heard[1].time_ns - time.monotonic_ns()) < 3600 * 10**9
+    assert 0 == made.lost
