@@ -39,9 +39,9 @@ def run() -> list[Result]:
     with tempfile.TemporaryDirectory() as folder, Object(object_path("cuda")) as object:
         shutil.copytree(STANDINS / "build", folder, dirs_exist_ok=True)
         links = [
-            attach(object.programs[program], path, points, returns)
+            attach(object.programs[program], path, where, returns)
             for path in (Path(folder, "libcuda.so.1"), Path(folder, "libcudart.so.12"))
-            for (program, returns), points in _points(object, path).items()
+            for (program, returns), where in points(object, path).items()
         ]
         try:
             statistics = run_time_statistics()
@@ -65,7 +65,8 @@ PROGRAMS: dict[str, tuple[str, float | None]] = {
 }
 
 
-def _points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
+def points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
+    """Where each program goes in a library whose return probes are allowed, by name and whether at the return."""
     wanted: dict[tuple[str, bool], list[Point]] = {}
     with Elf.open(path) as elf:
         found = elf.functions([function.name for function in FUNCTIONS])
@@ -73,6 +74,8 @@ def _points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
             if function.name in found:
                 offset = place(elf, found[function.name]).offset
                 for hook in function.hooks(object.types, api, all_errors=False):
+                    if hook.alone:
+                        continue
                     wanted.setdefault((hook.program, hook.returns), []).append(Point(offset, hook.cookie))
     return wanted
 
@@ -114,7 +117,7 @@ def _when_full(folder: str) -> Result:
     path = Path(folder, "libcuda.so.1")
     with Object(object_path("cuda"), entries={"launches": 1}) as object:
         program = object.programs["on_launch"]
-        link = attach(program, path, _points(object, path)[program.name, False], False)
+        link = attach(program, path, points(object, path)[program.name, False], False)
         statistics = run_time_statistics()
         try:
             spent = []

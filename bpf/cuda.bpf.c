@@ -105,7 +105,8 @@ int on_call(struct pt_regs *ctx)
 	return 0;
 }
 
-/* A change of the current context is taken to succeed: these calls are frequent, and one that fails is a bug. */
+/* A change of the current context is taken to succeed: these calls are frequent, and one that fails is a bug. They are
+ * not counted, for the same reason. */
 SEC("uprobe")
 int on_context(struct pt_regs *ctx)
 {
@@ -116,7 +117,7 @@ int on_context(struct pt_regs *ctx)
 	return 0;
 }
 
-/* This and the next serve on_return; on_call counts the call. */
+/* This and the next count the call, and serve on_return. Where return probes may not be, on_call is there instead. */
 SEC("uprobe")
 int on_enter(struct pt_regs *ctx)
 {
@@ -164,7 +165,7 @@ int on_return(struct pt_regs *ctx)
 		count_error(&thread, cookie.api, code, now);
 	if (worth_a_span(call, &outcome, code, now - call->start_ns))
 		send_span(&thread, call, &outcome, code, now);
-	bpf_map_delete_elem(&in_flight, &thread);
+	end(&thread, call);
 	return 0;
 }
 
@@ -185,13 +186,14 @@ int on_failure(struct pt_regs *ctx)
 	return 0;
 }
 
-static long drop_flight(void *map, const struct thread *at, const void *value, void *unused)
+static long drop_flight(void *map, const struct thread *at, const struct flight *value, void *unused)
 {
 	struct thread key = *at;
+	bool kept = value->kept;
 
-	(void)map, (void)value, (void)unused;
-	if (has_ended(key.tgid))
-		bpf_map_delete_elem(&in_flight, &key);
+	(void)map, (void)unused;
+	if (has_ended(key.tgid) && !bpf_map_delete_elem(&in_flight, &key) && kept)
+		add(&flights_kept, -1);
 	return 0;
 }
 

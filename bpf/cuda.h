@@ -188,8 +188,11 @@ struct flight {
 	__u64 start_ns;
 	__u64 arguments[ARGUMENTS];
 	struct live taken; /* by a free: what it will free if it succeeds */
+	__u64 kept;	   /* for the thread's next call, with an sp of 0 until then */
 };
-MAP(in_flight, HASH, struct thread, struct flight, 16384);
+#define IN_FLIGHT 16384
+MAP(in_flight, HASH, struct thread, struct flight, IN_FLIGHT);
+__u64 flights_kept = 0; /* half of the table at most: threads end unseen */
 
 struct span {
 	__u64 start_ns;

@@ -41,11 +41,12 @@ static __always_inline void count_call(__u64 thread, __u16 api)
  * probes be on one function, the second finds what the first took. */
 static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, struct flight *call)
 {
-	struct flight *before;
+	const struct flight *before;
 
 	call->cookie = cookie_of(ctx);
 	call->sp = PT_REGS_SP(ctx);
 	*thread = this_thread(call->cookie.layer);
+	count_call(thread_id(thread), call->cookie.api);
 	before = bpf_map_lookup_elem(&in_flight, thread);
 	if (before &&
 	    (before->sp > call->sp || (before->sp == call->sp && before->cookie.api != call->cookie.api)))
@@ -61,13 +62,33 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 	return true;
 }
 
-static __always_inline bool remember(const struct thread *thread, const struct flight *call)
+/* A row that is there already saves finding room for one, and giving it back. */
+static __always_inline bool remember(const struct thread *thread, struct flight *call)
 {
-	if (!insert(in_flight, thread, call, BPF_ANY))
+	struct flight *row = bpf_map_lookup_elem(&in_flight, thread);
+
+	if (row) {
+		call->kept = row->kept;
+		*row = *call;
 		return true;
-	add(&in_flight_lost, 1);
-	bpf_map_delete_elem(&covered, &thread->tgid); /* what it does is not seen */
-	return false;
+	}
+	call->kept = flights_kept < IN_FLIGHT / 2;
+	if (insert(in_flight, thread, call, BPF_NOEXIST)) {
+		add(&in_flight_lost, 1);
+		bpf_map_delete_elem(&covered, &thread->tgid); /* what it does is not seen */
+		return false;
+	}
+	if (call->kept)
+		add(&flights_kept, 1);
+	return true;
+}
+
+static __always_inline void end(const struct thread *thread, struct flight *call)
+{
+	if (call->kept)
+		call->sp = 0;
+	else
+		bpf_map_delete_elem(&in_flight, thread);
 }
 
 static __always_inline struct error *new_error(const struct error_key *key)

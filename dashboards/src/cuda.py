@@ -128,7 +128,7 @@ WORK = [
     ),
     lines(
         "Calls by API function",
-        "The ten most frequent of both layers. A runtime call makes driver calls of its own: never add the layers.",
+        "The ten most frequent. Where both layers are probed, a runtime call makes driver calls: never add the layers.",
         "ops",
         Query(
             f"topk(10, {total(rate('gpu_cuda_api_calls_total', *WHO), 'api_layer', 'api')})", "{{api_layer}} {{api}}"
@@ -188,7 +188,7 @@ WAIT_PANELS = [
 ERROR_PANELS = [
     lines(
         "Errors by code",
-        "Calls that returned an error, per second, in both layers: the runtime passes on what the driver returned.",
+        "Calls that returned an error, per second. Where both layers are probed, the runtime passes on the driver's.",
         "ops",
         Query(total(ERRORS, "api_layer", "api", "code", "error"), "{{error}} {{code}} {{api}}"),
     ),

@@ -99,7 +99,6 @@ class Summary:
             self.history = [*self.history[-31:], launches]
         return {
             "launches/s": f"{_count(launches):<12} {_spark(self.history)}",
-            "runtime layer": f"{_count(rate(LAUNCHES, pid=self.pid, api_layer='runtime'))} launches/s",
             "in use": _listed(now.by("memory", USAGE, pid=self.pid, api_layer="driver"), _bytes),
             "copies/s": _copies(before, now, self.pid),
             "waits": _waits(before, now, self.pid),

@@ -14,6 +14,7 @@ from exporter.bpf.placement import Placement
 from exporter.bpf.uprobe import AttachError, Point
 
 Place = Callable[[Elf, Function], Placement]
+_ALWAYS, _ALLOWED, _REFUSED = "always", "allowed", "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,15 @@ class Hook:
     """Runs when the function returns instead of when it is called."""
     paired: bool = False
     """An entry probe that only serves a return probe: attached while return probes may be."""
+    alone: bool = False
+    """An entry probe that stands in for a paired one: attached while return probes may not be."""
     placed: bool = False
     """The cookie's upper 32 bits tell how many bytes behind the function's beginning it is probed."""
+
+    @property
+    def attached(self) -> str:
+        """When: always, or only while return probes are allowed or refused."""
+        return _ALLOWED if self.returns or self.paired else _REFUSED if self.alone else _ALWAYS
 
     def point(self, function: Function, placement: Placement) -> Point:
         """Where it runs, for a function that is probed at this place."""
@@ -85,7 +93,7 @@ def find_places(library: Library, symbols: Sequence[str], place: Place) -> Place
 
 
 class Hooked:
-    """One library's hooks: attached when made, those that need return probes by the first `review`.
+    """One library's hooks: attached when made, those that depend on return probes by `review`.
 
     What fails is a reason in `states`, never an error.
     """
@@ -98,14 +106,18 @@ class Hooked:
         """Whether return probes were ever attached."""
         self._programs, self._hooks = programs, hooks
         self._lock = threading.Lock()
-        self._failed: dict[tuple[str, bool], str] = {}
+        self._failed: dict[tuple[str, str], str] = {}
         self._return_links: list[Link] = []
+        self._lone_links: list[Link] = []
         self._refusal = "no return probes: no process uses the library yet"
         self._closed = False
-        self._links = self._attach(with_returns=False)
+        self._links = self._attach(_ALWAYS)
 
     def review(self, allowed: bool, reason: str) -> None:
-        """Attaches or detaches return probes, and entries paired with them, as is allowed now."""
+        """Attaches or detaches return probes, and entries paired with them, as is allowed now.
+
+        What stands in for such entries is detached before they come, and comes after them: no call counts twice.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -113,9 +125,11 @@ class Hooked:
                 for link in reversed(self._return_links):  # entries first: none is left waiting for its return
                     link.close()
                 self._return_links, self._refusal = [], f"no return probes: {reason}"
+                self._lone_links = self._lone_links or self._attach(_REFUSED)
             elif self._refusal:
                 self._refusal = ""
-                self._return_links = self._attach(with_returns=True)
+                uprobe.close_all(self._lone_links)
+                self._lone_links, self._return_links = [], self._attach(_ALLOWED)
                 self.returned = self.returned or bool(self._return_links)
 
     @property
@@ -140,28 +154,28 @@ class Hooked:
         """Detaches everything; harmless when done before."""
         with self._lock:
             self._closed = True
-            uprobe.close_all([*self._return_links, *self._links])
+            uprobe.close_all([*self._return_links, *self._lone_links, *self._links])
 
     def _why_not(self, symbol: str) -> str:
         refusal = self._refusal if self._waits_for_returns(symbol) else ""
-        return self._failed.get((symbol, False)) or self._failed.get((symbol, True)) or refusal
+        return self._failed.get((symbol, _ALWAYS)) or self._failed.get((symbol, _ALLOWED)) or refusal
 
     def _waits_for_returns(self, symbol: str) -> bool:
         return any(hook.returns or hook.paired for hook in self._hooks[symbol])
 
-    def _attach(self, with_returns: bool) -> list[Link]:
-        """The links of all hooks that depend on return probes, or of all that do not; return probes come first."""
+    def _attach(self, when: str) -> list[Link]:
+        """The links of all hooks that are attached then; return probes come first."""
         groups: dict[tuple[bool, str], dict[Point, str]] = {}
         for symbol, placement in self.places.found.items():
             for hook in self._hooks[symbol]:
-                if (hook.returns or hook.paired) is with_returns:
+                if hook.attached == when:
                     points = groups.setdefault((not hook.returns, hook.program), {})
                     points[hook.point(self.library.functions[symbol], placement)] = symbol
         links = []
         for (entry, program), symbols in sorted(groups.items()):
             link, failed = self._attach_group(self._programs[program], symbols, not entry)
             links += [link] if link else []
-            self._failed.update({(symbol, with_returns): reason for symbol, reason in failed.items()})
+            self._failed.update({(symbol, when): reason for symbol, reason in failed.items()})
         return links
 
     def _attach_group(

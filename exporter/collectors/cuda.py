@@ -1,4 +1,4 @@
-"""What CUDA jobs do: launches, memory, copies, waits and errors by process, from probes on driver and runtime."""
+"""What CUDA jobs do: launches, memory, copies, waits and errors by process, from probes on the driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exporter.bpf.safety import Protection, protection
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity
 from exporter.cuda.counted import Counted
-from exporter.cuda.functions import COVERABLE, FUNCTIONS, layer
+from exporter.cuda.functions import FUNCTIONS, coverable, layer
 from exporter.cuda.names import Names
 from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
@@ -31,6 +31,13 @@ from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
+    Flag(
+        "layers",
+        "driver",
+        "API layers that are probed. What the runtime does, it does through the driver: with both, calls of programs "
+        "with a shared runtime cost twice as much, and are counted by the runtime's names too.",
+        choices=("driver", "runtime", "both"),
+    ),
     Flag(
         "live-allocations",
         1 << 18,
@@ -83,9 +90,11 @@ class Cuda:
         self._on_gpus = OnGpus(self._node.gpus, self._node.proc)
         self._counted = Counted(self._object.maps, partial(forget, self._object), self._gpus_of)
         self._ledger = Ledger(self._counted.read, self._counted.take, self._node.processes, self._node.proc)
+        layers = self._node.settings["layers"]
         table = {
             it.name: it.hooks(self._object.types, api, self._node.settings["all-errors"])
             for api, it in enumerate(FUNCTIONS, 1)
+            if layers in (it.layer, "both")
         }
         self._probes = Probes(
             self.name,
@@ -95,7 +104,7 @@ class Cuda:
             protection=partial(protection, self._node.proc),
             returns_allowed=self._returns_allowed,
             costs=self._node.trial.costs,
-            coverable=COVERABLE,
+            coverable=coverable(layers),
             family=layer,
             listener=self,
         )
@@ -154,7 +163,8 @@ class Cuda:
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         self._ledger.started(pid)
-        sees_memory = any(layer(name) == "driver" for name in library.functions) and self._returns
+        probed = self._probes.symbols.intersection(library.functions)
+        sees_memory = any(layer(name) == "driver" for name in probed) and self._returns
         if from_first_call and sees_memory:
             self._object.maps["covered"].set(pid, 1)
 

@@ -54,12 +54,11 @@ class Function:
     def hooks(self, types: Btf, api: int, all_errors: bool) -> list[Hook]:
         """What runs at it. `all_errors`: errors are counted also where the result is otherwise of no interest."""
         cookie = self.cookie(types, api)
-        counting = Hook("on_launch" if self.launches else "on_call", cookie)
-        if self.program == "on_context":
-            return [counting, Hook("on_context", cookie)]
-        if self.program in ("on_enter", "on_free"):
-            return [counting, Hook(self.program, cookie, paired=True), Hook("on_return", cookie, returns=True)]
-        return [counting, Hook("on_failure", cookie, returns=True)] if all_errors else [counting]
+        if self.program in ("on_enter", "on_free"):  # these count calls too
+            paired = Hook(self.program, cookie, paired=True), Hook("on_return", cookie, returns=True)
+            return [Hook("on_call", cookie, alone=True), *paired]
+        failing = [Hook("on_failure", cookie, returns=True)] if all_errors and self.program != "on_context" else []
+        return [Hook(self.program, cookie), *failing]
 
 
 def _all(
@@ -222,5 +221,12 @@ _SOUNDS_LIKE = (
     r"|cuMem\w+|cuCtx(Create|Destroy|SetCurrent|Push|Pop)\w*|cuDevicePrimaryCtx(Retain|Release|Reset)\w*"
     r"|cuda(DeviceReset|ThreadExit)\w*|cu(Mipmapped)?Array(3D)?(Create|Destroy)\w*"
 )
-COVERABLE = re.compile(rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})")
-"""What a symbol looks like that belongs into FUNCTIONS: one that is not there is a gap, said by a metric."""
+_COVERABLE = rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})"
+COVERABLE = re.compile(_COVERABLE)
+"""What a symbol looks like that belongs into FUNCTIONS: one that is not there is a gap, which a metric counts."""
+_OF_LAYER = {"driver": "(?!_*cuda)", "runtime": "(?=_*cuda)", "both": ""}
+
+
+def coverable(layers: str) -> re.Pattern[str]:
+    """COVERABLE, of the API layers that are probed: "driver", "runtime" or "both"."""
+    return re.compile(_OF_LAYER[layers] + _COVERABLE)

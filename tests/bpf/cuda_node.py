@@ -75,12 +75,12 @@ def eventually(condition: Callable[[], object], what: str, within: float = WITHI
 
 
 @contextmanager
-def observe(gpus: Gpus | None = None, **settings: Any) -> Iterator[Observed]:
+def observe(gpus: Gpus | None = None, layers: str = "both", **settings: Any) -> Iterator[Observed]:
     """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
     spans: list[Span] = []
     targets = Targets()
     defaults = {flag.name: flag.default for flag in FLAGS}
-    chosen = {key.replace("_", "-"): value for key, value in settings.items()}
+    chosen = {"layers": layers} | {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
     cuda = Cuda(make_node(defaults | chosen, ProcessTable(), targets, spans.append, gpus=gpus or Gpus()))
     cuda.start()

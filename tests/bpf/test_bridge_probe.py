@@ -147,6 +147,27 @@ def test_an_unsafe_process_ends_return_probes_until_it_is_gone(loaded, library):
     link.close()
 
 
+def test_what_stands_in_for_an_entry_without_its_return(loaded, library):
+    """A hook that counts alone is attached while return probes may not be, and only then: a call counts once."""
+    table = {"gpuTake": [Hook("on_call", 1, alone=True), *TABLE["gpuTake"][1:]], "gpuGive": TABLE["gpuGive"]}
+    policy = Policy(8)
+    protected = {"hits": dict, "protection": policy.protection, "returns_allowed": policy.allowed}
+    probe = Probes("gpu", loaded, table, **protected)
+    link = probe.attach(library)
+    assert {20: 1} == calls_seen(loaded, library)
+
+    for _ in range(2):
+        probe.process_started(7, library, True)
+        assert {11: 1, 12: 1, 20: 1} == calls_seen(loaded, library)
+        probe.process_started(8, library, True)
+        assert {10: 1, 20: 1} == calls_seen(loaded, library)
+        probe.processes_ended([8])
+    assert {11: 1, 12: 1, 20: 1} == calls_seen(loaded, library)
+
+    link.close()
+    assert {} == calls_seen(loaded, library)
+
+
 def test_return_probes_wait_for_the_first_user(loaded, library):
     """Nobody is put at risk before the policy has seen who uses the library."""
     probe = probes(loaded)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.collectors.cuda import FLAGS
 from tests.bpf.cuda_node import BUILD, MIB, Job, Observed, Script, build_standins, eventually, observe, started
 
 pytestmark = [
@@ -23,6 +24,9 @@ ALLOCATED = "gpu_cuda_memory_allocations_bytes_total"
 FREED = "gpu_cuda_memory_frees_bytes_total"
 USED = "gpu_cuda_memory_usage_bytes"
 CALLS = "gpu_cuda_api_calls_total"
+ATTACHED = "accel_exporter_probe_attached"
+UNCOVERED = "accel_exporter_probe_symbols_uncovered"
+WORK = ("--launches", "23", "--allocations", "23", "--frees", "23", "--copies", "23", "--waits", "23", "--wait-ms", "0")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,69 @@ def test_one_layer_is_not_taken_for_the_other(observed: Observed) -> None:
         job.report()
         assert 23 == observed.value(LAUNCHES, job.pid, api_layer="driver")
         assert {} == observed.values(CALLS, job.pid, api_layer="runtime")
+
+
+def test_the_driver_alone_is_probed_unless_both_are_asked_for() -> None:
+    """With the default nothing is attached to the runtime: what it does counts once, at the driver."""
+    default = next(flag.default for flag in FLAGS if flag.name == "layers")
+    for layers, counted in ((default, {"driver": 23}), ("runtime", {"runtime": 23})):
+        with observe(layers=layers) as observed, Job("--gate", "--hold", *WORK) as job:
+            job.libraries = {path for path in job.libraries if ("libcudart" in path) == (layers == "runtime")}
+            started(observed, job).go()
+            job.report()
+            launches = {layer: observed.value(LAUNCHES, job.pid, api_layer=layer) for layer in LAYERS}
+            assert counted == {layer: count for layer, count in launches.items() if count}
+            assert job.libraries == {dict(it)["library"] for it in observed.values(ATTACHED) if str(BUILD) in str(it)}
+            assert 0 == observed.value(UNCOVERED, library=next(iter(job.libraries)))
+
+
+@pytest.mark.parametrize("returns", [True, False], ids=["with return probes", "without"])
+def test_each_call_counts_once(monkeypatch: pytest.MonkeyPatch, returns: bool) -> None:
+    """Whether one program counts it and waits for its end, or another counts it where return probes may not be."""
+    if not returns:
+        monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
+    calls = {"cuMemAlloc_v2": 24, "cuMemFree_v2": 23, "cuMemcpyHtoD_v2": 23, "cuStreamSynchronize": 46}
+    calls |= {"cudaMalloc": 24, "cudaFree": 23, "cudaMemcpy": 23, "cudaStreamSynchronize": 46}
+    with observe() as observed, Job("--gate", "--hold", *WORK, "--threads", "2") as job:
+        eventually(lambda: job.libraries <= {dict(it)["library"] for it in observed.values(ATTACHED)}, "attached")
+        eventually(lambda: job.pid in observed.cuda._ledger._told, "known")
+        job.go()
+        job.report()
+        found = {dict(labels)["api"]: count for labels, count in observed.values(CALLS, job.pid).items()}
+        assert calls == {api: count for api, count in found.items() if "Launch" not in api and "Ctx" not in api}
+        assert returns == bool(observed.value(ALLOCATED, job.pid, api_layer="driver"))
+
+
+def test_changes_of_the_context_are_followed_and_not_counted(observed: Observed) -> None:
+    """They come with every call of some frameworks, and no number of them means anything."""
+    with started(observed, Script()) as script:
+        script.run(
+            "context = new(lib.cuCtxCreate_v2, 0, 0)\n"
+            "for n in range(23): lib.cuCtxPushCurrent_v2(context); lib.cuCtxSetCurrent(context)\n"
+            "for n in range(22): lib.cuCtxPopCurrent_v2(byref(c_uint64()))\n"
+            "new(lib.cuMemAlloc_v2, size(23)); lib.cuCtxDestroy_v2(context)"
+        )
+        eventually(lambda: freed(observed, script.pid, "driver") == {"": 0, "true": 23}, "the context followed")
+        called = {dict(labels)["api"] for labels in observed.values(CALLS, script.pid)}
+        assert {"cuCtxCreate_v2", "cuMemAlloc_v2", "cuCtxDestroy_v2"} == called
+
+
+def test_a_thread_after_another(observed: Observed) -> None:
+    """Each has its calls in flight, however many threads there were before; their rows go with the process."""
+    with started(observed, Script()) as script:
+        script.run(
+            "def work():\n"
+            "    p = new(lib.cuMemAlloc_v2, size(1)); lib.cuMemFree_v2(p)\n"
+            "for n in range(1009):\n"
+            "    thread = threading.Thread(target=work); thread.start(); thread.join()"
+        )
+        assert 1009 == observed.value(CALLS, script.pid, api="cuMemAlloc_v2")
+        assert {"": 1009, "true": 0} == freed(observed, script.pid, "driver")
+        kept = observed.cuda._object.globals()["flights_kept"]
+        assert 1009 <= len(observed.kernel("in_flight", script.pid)) <= kept
+        script.end()
+        eventually(lambda: not observed.kernel("in_flight", script.pid), "the end noticed")
+        assert kept - 1009 >= observed.cuda._object.globals()["flights_kept"]
 
 
 def test_four_processes_at_once(observed: Observed) -> None:
@@ -121,7 +188,7 @@ def test_killed_in_the_middle_of_an_allocation(observed: Observed) -> None:
     with started(observed, Script()) as script:
         script.run("new(lib.cuMemAlloc_v2, size(3 << 20))")
         script.begin("lib.standin_stall(c_uint64(60 * 10**9)); new(lib.cuMemAlloc_v2, size(5 << 20))")
-        eventually(lambda: observed.kernel("in_flight", script.pid), "the allocation begun")
+        eventually(lambda: [it for it in observed.kernel("in_flight", script.pid) if it.sp], "the allocation begun")
         os.kill(script.pid, signal.SIGKILL)
         eventually(lambda: not observed.kernel("totals", script.pid), "the end noticed")
         assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")

@@ -19,7 +19,7 @@ DEVICE = ("device", "vmm", "pool", "managed")
 
 
 def run(machine: Machine) -> Iterator[Row]:
-    with machine.exporter() as exporter, machine.job("tiny") as other:
+    with machine.exporter("--collector.cuda.layers=both") as exporter, machine.job("tiny") as other:
         exporter.watch(other)  # the libraries are probed before the job begins, so its first call is seen
         for allocator in ("expandable_segments:False", "expandable_segments:True"):
             yield from _job(machine, exporter, allocator)

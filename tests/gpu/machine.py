@@ -103,6 +103,7 @@ class Exporter:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._address = f"127.0.0.1:{free.getsockname()[1]}"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with this
+        self._layers = ("driver", "runtime") if "--collector.cuda.layers=both" in arguments else ("driver",)
         command = [sys.executable, "-m", "exporter", f"--web.listen-address={self._address}", *QUICK, *arguments]
         self.process = psutil.Popen(command, cwd=ROOT, env=environment, stderr=self._log, stdout=subprocess.DEVNULL)
 
@@ -157,7 +158,7 @@ class Exporter:
             if seen.total("accel_exporter_collector_available", collector="cuda") == 0:
                 return False
             launches = seen.by("api_layer", "gpu_cuda_kernel_launch_calls_total", pid=str(job.pid))
-            return all(launches.get(layer) for layer in ("driver", "runtime"))
+            return all(launches.get(layer) for layer in self._layers)
 
         self.until(counted, "no launch of the job was seen", 20)
 
