@@ -95,7 +95,7 @@ int BPF_KRETPROBE(on_return, int result)
 }
 
 SEC("syscall")
-int insert(__u64 *context)
+int fill(__u64 *context)
 {
 	__u32 key = *context;
 	__u64 nothing = 0;
@@ -177,7 +177,7 @@ def test_constants_and_sizes_are_set_before_loading(library, compiled):
 
 def test_a_full_map_is_counted(loaded):
     """Keys that found no room are known, and the programs answer what C returned."""
-    answers = [loaded.programs["insert"].run(key.to_bytes(8, "little")) for key in range(40)]
+    answers = [loaded.programs["fill"].run(key.to_bytes(8, "little")) for key in range(40)]
 
     assert 40 == answers.count(11) + answers.count(-12)
     assert answers.count(-12) == loaded.maps["sizes"].lost()
