@@ -2,7 +2,8 @@
 
 The struct is private and moves with every release, but ncclCommUserRank, ncclCommCount and ncclCommCuDevice each read
 one number of it, and the three lie side by side after commHash: checked against the debug information of NCCL 2.18 to
-2.32. Files are hostile: only so much code is read, and what is found is one of few offsets or nothing.
+2.32. Of releases before, and of a library that does not show to be later, nothing is believed. Files are hostile:
+only so much code is read, and what is found is one of few offsets or nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _MAGIC = struct.pack("<Q", 0x0280028002800280)
 """NCCL_MAGIC of comm.h: what a communicator begins with, since 2.19."""
 _ARM64_MOVK_MAGIC = 0xF2A05000  # movk of 0x280 into bits 16 to 31
 
+_FIRST_WITH_HASH = 21800
+"""In 2.14 what is before the rank is a pointer. Where no version is found, the guard of 2.19 shows that it is later."""
 _SEQUENCE = {  # version: commHash, seqNumber (uint64_t[5]), from the debug information of the wheels for CUDA 12
     22304: (246944, 252568),
     22403: (246944, 252536),
@@ -75,9 +78,12 @@ def find_layout(elf: Elf) -> Layout:
     found = [at for at in ranks if at + 4 in counts and at + 8 in devices]
     if len(found) != 1:
         return UNKNOWN
-    identity = found[0] - _BEFORE_RANK
-    known, sequence = _SEQUENCE.get(_version(elf, functions.get(_VERSION)), (0, 0))
-    return Layout(identity, sequence if known == identity else 0, read[0].calls_a_check())
+    identity, guarded = found[0] - _BEFORE_RANK, read[0].calls_a_check()
+    version = _version(elf, functions.get(_VERSION))
+    if not guarded and version < _FIRST_WITH_HASH:
+        return UNKNOWN
+    known, sequence = _SEQUENCE.get(version, (0, 0))
+    return Layout(identity, sequence if known == identity else 0, guarded)
 
 
 class _Reads:
