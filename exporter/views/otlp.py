@@ -46,6 +46,14 @@ ATTRIBUTES: Mapping[str, str] = {
     "error_type": "error.type",
 }
 """Our labels by the semantic conventions' attribute names; the others keep their own."""
+OF_METRICS: Mapping[str, Mapping[str, str]] = {
+    "hw.status": {"state": "hw.state"},
+    "hw.gpu.utilization": {"task": "hw.gpu.task"},
+    "hw.gpu.io": {"direction": "network.io.direction"},
+    "hw.temperature": {"sensor": "hw.sensor_location"},
+    "hw.temperature.limit": {"limit": "hw.limit_type"},
+}
+"""The same for labels that other metrics have too, in another meaning: by the metric's name."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_INT = 2**63 - 1
@@ -56,12 +64,12 @@ _UNNAMED = {"service.name": "unknown_service"}
 Attributes = dict[str, str | int | float | bool]
 
 
-def attributes(labels: Labels) -> Attributes:
-    """Labels as attributes: renamed, without the empty ones, valid UTF-8, the pid a number."""
+def attributes(labels: Labels, names: Mapping[str, str] = ATTRIBUTES) -> Attributes:
+    """Labels as attributes: under these names, without the empty ones, valid UTF-8, the pid a number."""
     made: Attributes = {}
     for label, value in labels.items():
         if value:
-            made[ATTRIBUTES.get(label, label)] = int(value) if label == "pid" and value.isdecimal() else _text(value)
+            made[names.get(label, label)] = int(value) if label == "pid" and value.isdecimal() else _text(value)
     return made
 
 
@@ -154,8 +162,9 @@ def _groups(samples: Iterable[Sample]) -> Iterable[tuple[Metric, list[Sample]]]:
 
 def _points(metric: Metric, group: Iterable[Sample], starts: Starts, now: int) -> Iterator[Any]:
     seen: set[int] = set()
+    names = {**ATTRIBUTES, **OF_METRICS.get(metric.name, {})}
     for sample in group:
-        labels = attributes(sample.labels)
+        labels = attributes(sample.labels, names)
         # The hash stands for the labels, which would take a kilobyte a series; two of a million are equal once in 10^7.
         series = hash((metric.name, frozenset(labels.items())))
         if series in seen or (value := _valid(metric, sample.value)) is None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from typing import Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.semconv._incubating import attributes as _incubating
 
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample, Span
 from exporter.resource import SCHEMA_URL
 from exporter.starts import Starts
 from exporter.views import otlp
+from tests.metric_names import metrics
 
 CALLS = Metric("gpu.cuda.api.calls", "Calls.", Kind.COUNTER, "{call}", labels=("api",), process=True)
 USAGE = Metric("gpu.cuda.memory.usage", "Bytes.", Kind.GAUGE, "By", process=True)
@@ -83,6 +87,33 @@ def test_counter_that_fell_has_a_new_start() -> None:
         seen.append([point.start_time_unix_nano / 1e9 for point in points])
 
     assert [[100, 100, 100], [200, 100, 200], [200, 100, 200]] == seen
+
+
+def test_labels_have_the_conventions_names_where_they_mean_the_same() -> None:
+    """`state` of hw.status is hw.state; elsewhere it keeps its name. Every name is one of the conventions' or ours."""
+    status = Metric("hw.status", "Status.", Kind.GAUGE, labels=("state",))
+    links = Metric("rdma.port.state", "State.", Kind.GAUGE, labels=("state",))
+    sent = [attributes(it.gauge.data_points[0]) for it in encoded(status.sample(1, {"state": "ok"}))[0]]
+    sent += [attributes(it.gauge.data_points[0]) for it in encoded(links.sample(1, {"state": "active"}))[0]]
+
+    assert [{"hw.state": "ok"}, {"state": "active"}] == sent
+    named = set(otlp.ATTRIBUTES.values()).union(*(it.values() for it in otlp.OF_METRICS.values()))
+    assert {"slurm.job.id"} == named - conventions()
+
+
+def conventions() -> set[str]:
+    """The attribute names of the package of the semantic conventions."""
+    modules = pkgutil.iter_modules(_incubating.__path__, f"{_incubating.__name__}.")
+    found = [vars(importlib.import_module(it.name)).values() for it in modules]
+    return {value for values in found for value in values if isinstance(value, str)}
+
+
+def test_metrics_that_are_renamed_exist() -> None:
+    """The labels that are renamed for one metric are labels of that metric."""
+    declared = {metric.name: metric.labels for metric in metrics()}
+    assert {name: set(names) <= set(declared[name]) for name, names in otlp.OF_METRICS.items()} == dict.fromkeys(
+        otlp.OF_METRICS, True
+    )
 
 
 def test_gauge_has_no_start_and_keeps_its_type() -> None:

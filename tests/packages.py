@@ -1,0 +1,63 @@
+"""Debian's packages of any release and architecture, unpacked without touching what this machine has installed."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+_SECONDS = 240
+
+
+class NotAvailable(Exception):
+    """The packages cannot be had here."""
+
+
+def download(suite: str, architecture: str, packages: Sequence[str], folder: Path) -> Path:
+    """Unpacks packages of a Debian release into a folder of their own, which is empty; returns their root.
+
+    Raises NotAvailable, with apt's words.
+    """
+    for needed in ("state/lists/partial", "cache/archives/partial", "root"):
+        (folder / needed).mkdir(parents=True)
+    (folder / "debian.sources").write_text(
+        f"Types: deb\nURIs: {_mirror()}\nSuites: {suite}\nComponents: main\n"
+        f"Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+    )
+    settings = {
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        "Dir::Cache": str(folder / "cache"),
+        "Dir::Etc::sourcelist": str(folder / "debian.sources"),
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::State": str(folder / "state"),
+        "Dir::State::status": "/dev/null",
+    }
+    apt = ["apt-get", "-qq", *(word for name, value in settings.items() for word in ("-o", f"{name}={value}"))]
+    _run([*apt, "update"], folder)
+    _run([*apt, "download", *packages], folder)
+    for package in folder.glob("*.deb"):
+        _run(["dpkg-deb", "-x", str(package), "root"], folder)
+    return folder / "root"
+
+
+def _mirror() -> str:
+    """Where this machine gets Debian from."""
+    found = _run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"], Path()
+    )
+    if not found.strip():
+        raise NotAvailable("this machine has no source of Debian packages")
+    return found.split()[0]
+
+
+def _run(command: list[str], folder: Path) -> str:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotAvailable(f"{command[0]}: {error}") from error
+    if done.returncode:
+        raise NotAvailable(f"{command[0]}: {done.stderr.strip()[-500:]}")
+    return done.stdout
