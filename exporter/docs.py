@@ -35,6 +35,12 @@ fires on its fault, is silent on a healthy day, and resolves.
 Load the files with `rule_files` of Prometheus, or set `prometheusRule.enabled` of the
 [chart](deployment.md). Nothing needs to be edited, if the scrape job is called `accel-exporter`.
 It takes Prometheus 2.42 or later, which knows `keep_firing_for`.
+
+VictoriaMetrics' vmalert accepts every file and means something else by `increase()`: it takes the first value of a new
+series for an increase from 0 when that value is small. So the first scrape of a node can fire what Prometheus does not,
+for events from before: `GpuEccUncorrectable` and `RdmaRetriesExceeded` (both critical) and `GpuRepeatedJobFault`, and
+`NcclRankBehind` is pending. They resolve when the range of the rule is past. `increase_prometheus()` in their place has
+Prometheus' meaning, in vmalert alone.
 """
 _ALERT_FILES = {
     "faults": "Faults that stop jobs",

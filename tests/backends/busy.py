@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.bpf.cuda_node import BUILD
-from tests.bpf.nccl_node import Rank, build_standins
+from tests.bpf.nccl_node import build_standins
 from tests.e2e.test_cli import Exporter
+from tests.e2e.test_nccl_traces import ONE_NODE, Member
+from tests.e2e.test_nccl_traces import Node as Namespace
 from tests.standins import nvml
 
 COLLECTIVES = 23
@@ -32,7 +35,7 @@ class Busy:
     """A running exporter, and the processes that it observes. They are at rest unless `work` runs."""
 
     exporter: Exporter
-    ranks: list[Rank]
+    ranks: list[Member]
     kernel_log: Path
     libraries: Path
 
@@ -59,23 +62,23 @@ class Busy:
 
 @contextmanager
 def busy(folder: Path, *flags: str, **variables: str) -> Iterator[Busy]:
-    """The exporter as in a pod of a node, with these flags and variables. Its stand-ins are files of their own."""
+    """The exporter as in a pod of a node, with these flags and variables. It sees the processes of its job alone."""
     build_standins()
     nvml.build()
-    libraries = folder / "lib"
-    libraries.mkdir(parents=True)
-    for name in ("libcuda.so.1", "libnccl.so.2"):
-        shutil.copy(BUILD / name, libraries)
-    log = folder / "kmsg"
+    folder.mkdir(parents=True, exist_ok=True)
+    libraries, log = folder / "lib", folder / "kmsg"
     log.touch()
     scenario = nvml.Scenario(folder)
     given = [f"--collector.{name}.kmsg={log}" for name in ("faults", "xid")]
     with ExitStack() as stack:
+        namespace = Namespace(libraries, stack)
+        shutil.copy(BUILD / "libcuda.so.1", libraries)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("OTEL_SERVICE_NAME", SERVICE)
-        ranks = [stack.enter_context(Rank(libraries=libraries)) for _ in range(2)]
+        ranks = [stack.enter_context(Member(namespace)) for _ in range(2)]
         patch.delenv("OTEL_SERVICE_NAME")
-        exporter = Exporter(folder, *given, *flags, **scenario.environment(), NODE_NAME=NODE, **variables)
+        variables |= scenario.environment() | {"NODE": namespace.network, "NODE_NAME": NODE}
+        exporter = Exporter(folder, *given, *flags, prefix=(sys.executable, "-c", ONE_NODE), **variables)
         stack.callback(exporter.process.wait, 20)
         stack.callback(exporter.process.kill)
         exporter.await_(lambda: exporter.get("/-/ready")[0] == 200, SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import time
@@ -26,6 +25,8 @@ class QueryError(Exception):
 class Prometheus:
     """Started in `folder`, ended with the context. Targets and rules cannot change while it runs."""
 
+    program = "prometheus"
+
     def __init__(self, folder: Path, target: str, rules: list[Path], others: Sequence[str] = (), **labels: str) -> None:
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
@@ -41,7 +42,7 @@ class Prometheus:
         with (self._folder / "prometheus.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    shutil.which("prometheus") or "prometheus",
+                    self.program,
                     f"--config.file={self._folder / 'prometheus.yml'}",
                     f"--storage.tsdb.path={self._folder / 'data'}",
                     f"--web.listen-address={self._address}",

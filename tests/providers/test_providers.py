@@ -15,13 +15,15 @@ from exporter.bpf.elf import Elf, Function
 from exporter.verbs import live, ops, providers, relocations, tables
 from exporter.verbs.frames import Frames
 from exporter.verbs.providers import Found, ProviderNames
-from tests.providers import archives, packages
+from tests import packages
+from tests.providers import archives
 from tests.providers.archives import Archive, Compiled
 
 pytestmark = pytest.mark.evidence(feature="functions of RDMA providers", on="real software")
 
 SUITES = os.environ.get("SUITES", "bookworm trixie").split()
 CASES = [(suite, architecture) for suite in SUITES for architecture in ("amd64", "arm64")]
+PACKAGES = ("libibverbs1", "ibverbs-providers", "libibverbs-dev")
 CHOSEN_AT_RUN_TIME = {"hns"}
 MANY = 14
 _LIBIBVERBS = re.compile(r"ibv_\w+$")
@@ -40,11 +42,12 @@ class Release:
 def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     suite, architecture = request.param
     try:
-        libraries = packages.download(suite, architecture, tmp_path_factory.mktemp(f"{suite}-{architecture}"))
+        root = packages.download(suite, architecture, PACKAGES, tmp_path_factory.mktemp(f"{suite}-{architecture}"))
     except packages.NotAvailable as error:
         if os.environ.get("REQUIRE_PACKAGES") == "1":
             pytest.fail(f"REQUIRE_PACKAGES=1, but {error}")
         pytest.skip(str(error))
+    libraries = next((root / "usr/lib").glob("*-linux-gnu"))
     verbs_path = (libraries / "libibverbs.so.1").resolve()
     found, machine = {}, 0
     for link in sorted((libraries / "libibverbs").glob("lib*-rdmav*.so")):
