@@ -30,10 +30,14 @@ _ALERTS_HEAD = """
 Every alert of [alerts/](../alerts), file by file. Each has a runbook: what it means, what it does to jobs, how to look,
 what to do. `critical` is for somebody now, `warning` for a ticket, `info` for whoever reads it. "For" is how long the
 condition holds before the alert fires; where it is empty, one event is enough. Every rule is tested with promtool: it
-fires on its fault, is silent on a healthy day, and resolves.
+fires on its fault, is silent on a healthy day, and resolves. Faults and days are made up: no cluster has lived with
+these rules yet, so expect to adjust thresholds.
 
 Load the files with `rule_files` of Prometheus, or set `prometheusRule.enabled` of the
-[chart](deployment.md). Nothing needs to be edited, if the scrape job is called `accel-exporter`.
+[chart](deployment.md). They work unedited if the scrape job is called `accel-exporter`. What to adapt: `runbook_url`,
+which is a path in this repository; labels `rack` and `switch` for your nodes, which some rules group by. In Kubernetes
+PFC pauses and NCCL's RAS take the chart's `hostNetwork` ([deployment](deployment.md)):
+without it their rules never fire.
 It takes Prometheus 2.42 or later, which knows `keep_firing_for`.
 
 VictoriaMetrics' vmalert accepts every file and means something else by `increase()`: it takes the first value of a new
