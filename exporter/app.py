@@ -87,9 +87,12 @@ class App:
             logger.info("ready")
         await stopping
         await starting
-        await asyncio.gather(self._server.stop(), loop.run_in_executor(None, self._close))
+        _, detached = await asyncio.gather(self._server.stop(), loop.run_in_executor(None, self._close))
         for task in background:
             task.cancel()
+        if not detached:
+            logger.error("not everything was detached; the kernel detaches the rest")
+            return 1
         logger.info("everything is detached")
         return 0
 
@@ -123,12 +126,12 @@ class App:
         finally:
             self._busy.release()
 
-    def _close(self) -> None:
+    def _close(self) -> bool:
         self._history.close()
         with self._busy:
             if self._push:
                 self._push.stop()
-            self._observer.close()
+            return self._observer.close()
 
     def _stop(self, stop: asyncio.Event) -> None:
         if stop.is_set():

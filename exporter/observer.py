@@ -65,10 +65,11 @@ class Observer:
             self._search()
         logger.info("settings reloaded; collectors: %s", ", ".join(settings.collectors) or "none")
 
-    def close(self) -> None:
-        """Detaches everything: the probes first, which use what the collectors have loaded."""
-        self.targets.close()
+    def close(self) -> bool:
+        """Detaches everything: the probes first, which use what the collectors have loaded. False if not in time."""
+        detached = self.targets.close()
         self.scraper.close()
+        return detached
 
     def _search(self) -> None:
         try:

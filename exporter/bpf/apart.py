@@ -1,199 +1,263 @@
-"""Reading machine code, in a child process: the disassembler takes 13 MB, and what it reads may be hostile.
+"""Reading files of others, in a child process: they may be hostile, and on a file system that never answers.
 
-The child is started when it is first needed, has no capabilities, gets files as open descriptors, and ends after some
-seconds without work.
+Nothing here opens, reads or closes a mapped file. The child (reader.py) is started when it is first needed, ends after
+some seconds without work, is ended when a call takes too much of the processor, and is given up when it waits for a
+file system: then no file of that device is read until it is gone.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import importlib
 import importlib.util
-import io
+import json
 import os
-import pickle
 import socket
-import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import exporter
 from exporter.bpf import privileges
-from exporter.bpf.elf import Elf
+from exporter.bpf.apart_child import Child
+from exporter.bpf.elf import ElfError
+from exporter.bpf.messages import declared, decode, encode
+from exporter.bpf.reader import ANSWER, HELLO, LENGTH, exactly
 
 IDLE = 10.0
-SECONDS = 20.0
-"""The longest that one call may take: what takes longer is no library but an attack."""
-_MOST_BYTES = 8 << 20
-_MOST_FILES = 4
-_LENGTH = struct.Struct("=Q")
+SECONDS = 2.0
+"""Of the processor's time for one call, on an ordinary machine: what takes longer is no library but an attack."""
+PATIENCE = 5.0
+"""Seconds without any progress until a child counts as stuck."""
+REST = 60.0
+"""So long no file of a device is read, at least, on which a child was stuck."""
+MOST_STUCK = 16
+_LOOK, _CLOSE_SECONDS = 0.2, 0.5
+_BUSY, _TRICKLE = 0.1, 6
+"""A child that uses less of a processor than this waits; it counts as stuck after so many times PATIENCE of that."""
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PATH")
+"""All that the child inherits of it: a collector's password is none of its business."""
 
 
+class ChildError(OSError):
+    """The child could not be started, died, gave nonsense or took too long: it has no answer about the file."""
+
+
+class TooLong(ChildError):
+    """Reading the file takes more time than any library is worth."""
+
+
+class Stuck(ChildError):
+    """The file's device does not answer, or did not a moment ago."""
+
+
+@dataclass(frozen=True, slots=True)
 class File:
-    """Stands for an Elf in a message: the descriptor at this place beside it."""
+    """A file as an argument of a call: there it is an Elf."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at
+    path: str
+    size: int = -1
+    """In bytes; where it is another, there is FileNotFoundError. Negative: whatever it is."""
+    modified: int = -1
+    """When it has to have been changed last, in nanoseconds; compared if the size is."""
+    device: int = 0
+    """Its st_dev, 0 where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A file that stays what it is, whatever happens to its name: closing this waits for no file system (O_PATH)."""
+
+    descriptor: int
+    owner: int
+    """The user it belongs to."""
 
 
 class Worker:
     """Calls functions of this package in a child, one at a time. Safe from any thread."""
 
-    def __init__(self, idle: float = IDLE, seconds: float = SECONDS) -> None:
-        self._idle, self._seconds = idle, seconds
+    def __init__(self, idle: float = IDLE, seconds: float = SECONDS, patience: float = PATIENCE) -> None:
+        self._idle, self._seconds, self._patience = idle, seconds, patience
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._child: Child | None = None
+        self._stuck: list[tuple[int, Child]] = []
+        self._interruptions = 0
+        self._spent = threading.local()
+        self.too_long = self.stuck = 0
+        """Calls that were ended, by what they were ended for."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the module-level function returns. An Elf among the arguments is one over the same file there.
+        """What the module-level function returns, as the type that it is declared to return.
 
-        Raises what it raises if that is an OSError or ValueError; OSError when there is no child, or it dies or hangs.
+        A File among the arguments is an Elf there. Raises OSError and ElfError as the function does, FileNotFoundError
+        where another file is there, and ChildError when there is no answer.
         """
-        files = [it for it in arguments if isinstance(it, Elf)]
-        sent = [File(files.index(it)) if isinstance(it, Elf) else it for it in arguments]
-        message = pickle.dumps((function.__module__, function.__qualname__, sent))
-        with self._lock:
-            try:
-                succeeded, result = self._ask(message, files)
-            except (EOFError, ConnectionError):  # it had just ended for want of work
-                self._stop()
-                try:
-                    succeeded, result = self._ask(message, files)
-                except (EOFError, ConnectionError, pickle.UnpicklingError) as error:
-                    self._stop()
-                    raise OSError("the process that reads machine code died") from error
-            except pickle.UnpicklingError as error:
-                self._stop()
-                raise OSError(f"the process that reads machine code gave {error}") from error
-            except TimeoutError as error:
-                self._stop()
-                raise OSError(f"reading machine code took longer than {self._seconds:g} s") from error
-        if succeeded:
-            return result
-        raise result
+        return self._call(function, arguments, keep=False)[0]
+
+    def call_and_hold(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Held]:
+        """As `call`; the first file is held besides, for the caller to close."""
+        result, held = self._call(function, arguments, keep=True)
+        if held is None:
+            raise ChildError("the process that reads files gave none back")
+        return result, held
+
+    def spent(self) -> float:
+        """Seconds of the processor's time that calls of this thread have taken, as an ordinary machine would."""
+        return getattr(self._spent, "seconds", 0.0)
+
+    def interrupt(self) -> None:
+        """Has a call of another thread that waits for the child end soon, with Stuck."""
+        self._interruptions += 1
+
+    @property
+    def abandoned(self) -> int:
+        """Children that wait for a file system and cannot be ended."""
+        return sum(not child.gone() for _, child in list(self._stuck))
 
     def close(self) -> None:
+        """Ends the child; waits for nothing that does not answer."""
+        if self._lock.acquire(timeout=_CLOSE_SECONDS):
+            self._stop(0)
+            self._lock.release()
+
+    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...], *, keep: bool) -> tuple[Any, Held | None]:
+        files = [it for it in arguments if isinstance(it, File)]
+        sent = [{"file": files.index(it)} if isinstance(it, File) else encode(it) for it in arguments]
+        call = {"module": function.__module__, "name": function.__qualname__, "arguments": sent, "keep": keep}
+        message = json.dumps(call | {"files": encode(files)}).encode()
+        device = files[0].device if files else 0
         with self._lock:
-            self._stop()
+            self._refuse(files)
+            try:
+                answer, held = self._ask(message, device)
+            except (EOFError, ConnectionError):  # it had just ended for want of work
+                self._stop(0)
+                try:
+                    answer, held = self._ask(message, device)
+                except (EOFError, ConnectionError) as error:
+                    self._stop(0)
+                    raise ChildError("the process that reads files died") from error
+        try:
+            result = _result(function, answer)
+        except BaseException:
+            _close(held)
+            raise
+        return result, held
 
-    def _ask(self, message: bytes, files: list[Elf]) -> tuple[bool, Any]:
-        connection = self._socket or self._start()
-        connection.settimeout(self._seconds)
-        connection.sendall(_LENGTH.pack(len(message)))
-        socket.send_fds(connection, [bytes([len(files)])], [it.fileno() for it in files])
-        connection.sendall(message)
-        answer = _Answer(io.BytesIO(_receive(connection))).load()
-        return bool(answer[0]), answer[1]
+    def _refuse(self, files: list[File]) -> None:
+        now = time.monotonic()
+        self._stuck = [(device, it) for device, it in self._stuck if not it.gone() or now < it.gone_at + REST]
+        stuck = {device for device, _ in self._stuck if device}
+        if any(file.device in stuck for file in files) or len(self._stuck) >= MOST_STUCK:
+            raise Stuck("its file system does not answer")
 
-    def _start(self) -> socket.socket:
+    def _ask(self, message: bytes, device: int) -> tuple[bytes, Held | None]:
+        child = self._child or self._start(device)
+        child.seconds()
+        try:
+            child.connection.sendall(LENGTH.pack(len(message)) + message)
+            self._wait(child, device, self._seconds * child.slowness)
+            child.connection.settimeout(self._patience)
+            head, descriptors, _, _ = socket.recv_fds(child.connection, ANSWER.size, 1)
+            if len(head) < ANSWER.size:
+                raise EOFError
+            length, owner = ANSWER.unpack(head)
+            held = Held(descriptors[0], owner) if descriptors else None
+            try:
+                return exactly(child.connection, length), held
+            except BaseException:
+                _close(held)
+                raise
+        except ValueError as error:
+            self._stop(0)
+            raise ChildError(f"the process that reads files gave {error}") from error
+        except TimeoutError as error:
+            self._stop(device)
+            raise ChildError("the process that reads files stopped in the middle of an answer") from error
+        finally:
+            self._charge(child)
+
+    def _charge(self, child: Child) -> float:
+        """Seconds of the processor's time since the last call of this."""
+        used = child.seconds()
+        self._spent.seconds = self.spent() + used / child.slowness
+        return used
+
+    def _wait(self, child: Child, device: int, limit: float) -> None:
+        """Until it says something; it is ended where that takes too much of the processor, or nothing happens."""
+        spent = idle = 0.0
+        since = began = time.monotonic()
+        interruptions = self._interruptions
+        while not child.poll.poll(_LOOK * 1000):
+            used, runs, now = self._charge(child), child.runs(), time.monotonic()
+            spent += used
+            if spent > limit:
+                self.too_long += 1
+                self._stop(0)
+                raise TooLong(f"reading it takes more than {limit:.3g} s of the processor")
+            idle += 0.0 if runs or used > _BUSY * (now - began) else now - began
+            since, began = now if runs or used else since, now
+            patient = now - since < self._patience and idle < _TRICKLE * self._patience
+            if not patient or self._interruptions != interruptions:
+                self.stuck += 1
+                self._stop(device)
+                raise Stuck("its file system does not answer")
+
+    def _start(self, device: int) -> Child:
         found = importlib.util.find_spec("capstone")
         places = [Path(exporter.__file__).parents[1]]
         places += [Path(found.origin).parents[1]] if found and found.origin else []
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-S", "-m", __name__, str(theirs.fileno()), str(self._idle)],
+                privileges.pass_on()
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-S", "-m", "exporter.bpf.reader", str(theirs.fileno()), str(self._idle)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))},
+                    env=environment | {"PYTHONPATH": os.pathsep.join(map(str, places))},
                 )
-        except OSError:
+        except OSError as error:
             ours.close()
-            raise
-        self._socket = ours
+            raise ChildError(error.errno, f"the process that reads files cannot be started: {error}") from error
+        child = self._child = Child(process, ours)
         atexit.register(self.close)
-        return ours
+        self._wait(child, device, float("inf"))
+        child.follow(*HELLO.unpack(exactly(ours, HELLO.size)))
+        return child
 
-    def _stop(self) -> None:
-        if self._socket:
-            self._socket.close()
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-        self._socket = self._process = None
+    def _stop(self, device: int) -> None:
+        child, self._child = self._child, None
+        if child and not child.kill() or child and device:
+            self._stuck.append((device, child))
         atexit.unregister(self.close)
 
 
-class _Answer(pickle.Unpickler):
-    """Takes plain values, dataclasses and errors of this package: what the child read may have taken it over."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "builtins" or module.startswith("exporter."):
-            found = getattr(importlib.import_module(module), name, None)
-            if is_dataclass(found) or (isinstance(found, type) and issubclass(found, (OSError, ValueError, frozenset))):
-                return found
-        raise pickle.UnpicklingError(f"an answer with {module}.{name}")
-
-
-def _receive(connection: socket.socket) -> bytes:
-    """A message with its length before it. EOFError when the other side is gone, ValueError when it is too long."""
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-    if length > _MOST_BYTES:
-        raise ValueError("a message that is too long")
-    return _exactly(connection, length)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(min(1 << 16, size - len(data)))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
-
-
-def serve(connection: socket.socket, idle: float) -> None:
-    """Of the child: answers calls until there is none for `idle` seconds, or nobody who makes any."""
-    connection.settimeout(idle)
-    while True:
-        try:
-            (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-        except (TimeoutError, EOFError, ConnectionError):
-            return
-        _, descriptors, _, _ = socket.recv_fds(connection, 1, _MOST_FILES)
-        answer = pickle.dumps(_answer(_exactly(connection, length), descriptors))
-        connection.sendall(_LENGTH.pack(len(answer)) + answer)
-
-
-def _answer(message: bytes, descriptors: list[int]) -> tuple[bool, Any]:
-    """Whether the call succeeded, and what it returned or raised."""
-    files: list[Elf] = []
+def _result(function: Callable[..., Any], answer: bytes) -> Any:
+    """ChildError where the answer is none: what the child read may have taken it over."""
     try:
-        module, name, sent = pickle.loads(message)
-        while descriptors:
-            files.append(Elf(descriptors.pop(0)))
-        arguments = [files[it.at] if isinstance(it, File) else it for it in sent]
-        return True, getattr(importlib.import_module(module), name)(*arguments)
-    except (OSError, ValueError) as error:
-        return False, error
-    finally:
-        for file in files:
-            file.close()
-        for descriptor in descriptors:
-            os.close(descriptor)
+        told = json.loads(answer)
+        if told.keys() == {"result"}:
+            return decode(declared(function)["return"], told["result"])
+        kind, number, text = decode(tuple[str, int, str], told["error"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ChildError(f"the process that reads files gave nonsense: {str(error)[:200]}") from error
+    if kind == "os":
+        raise OSError(number, text) if number else FileNotFoundError(text)
+    raise ElfError(text)
 
 
-def main(descriptor: str, idle: str) -> None:
-    with contextlib.suppress(OSError):
-        privileges.drop(())
-    with socket.socket(fileno=int(descriptor)) as connection:
-        serve(connection, float(idle))
+def _close(held: Held | None) -> None:
+    if held:
+        os.close(held.descriptor)
 
 
 WORKER = Worker()
 """One for the process, though modules have no state here otherwise: what it holds is a child that comes and goes."""
-
-if __name__ == "__main__":
-    # By its own name: what is pickled is of exporter.bpf.apart, and __main__ would be another module.
-    importlib.import_module("exporter.bpf.apart").main(*sys.argv[1:])

@@ -5,18 +5,30 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from exporter.bpf.apart import WORKER, Held, Stuck, TooLong
 from exporter.bpf.elf import ElfError
-from exporter.bpf.library import Closeable, Interest, Library, examine, imports_of, usdt_of
+from exporter.bpf.library import Closeable, Examined, Interest, Library, Wait, examine, imports_of, usdt_of
 from exporter.bpf.mappings import File, Mapping
+from exporter.bpf.shares import NOBODY, Shares, User
 
 MAX_LIBRARIES = 256
+FOR_ROOT = 64
+"""Places among these that only files get which belong to root, as those of the system and of images do."""
 MAX_VERDICTS = 1 << 14
+MAX_REFUSED = 1 << 12
+REFUSED_SECONDS = 600.0
+"""So long a file that took too long is not read again, also if it has changed."""
+_ROOT = 0
 _CLOSERS = 16
+
+_Inode = tuple[int, ...]
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +39,9 @@ class Attached:
 
     library: Library
     file: File
-    descriptor: int
+    held: Held
+    user: User
+    """Who the place is counted to."""
     links: list[tuple[Interest, Closeable]]
     complete_ns: int
     """When everything was attached, CLOCK_MONOTONIC."""
@@ -44,9 +58,15 @@ class Attachments:
         self._imported = frozenset(symbol for interest in interests for symbol in imports_of(interest))
         self._traced = frozenset(probe for interest in interests for probe in usdt_of(interest))
         self._verdicts: dict[File, Attached | None] = {}
-        self._by_inode: dict[tuple[int, ...], Attached] = {}
+        self._by_inode: dict[_Inode, Attached] = {}
         self._doubtful: set[File] = set()
-        self.examined = self.unreadable = self.refused = self.failed = 0
+        self._refused: dict[_Inode, float] = {}
+        self._shares, self._user = Shares(proc), NOBODY
+        self.examined = self.unreadable = self.failed = 0
+        self.refused: Counter[str] = Counter()
+        """Libraries that there was no place for, by reason."""
+        self.unsearched: Counter[str] = Counter()
+        """Files that were not searched, by reason."""
 
     def __iter__(self) -> Iterator[Attached]:
         return iter(self._by_inode.values())
@@ -58,13 +78,26 @@ class Attachments:
         """Whether the file was searched and holds nothing of interest."""
         return file not in self._doubtful and self._verdicts.get(file, self) is None
 
+    @contextmanager
+    def on_account_of(self, pid: int) -> Iterator[None]:
+        """What is read and attached to meanwhile is counted to the user of this process."""
+        self._user, before = self._shares.user(pid), WORKER.spent()
+        try:
+            yield
+        finally:
+            self._shares.spend(self._user, WORKER.spent() - before)
+            self._user = NOBODY
+
     def of(self, mapping: Mapping) -> Attached | None:
         """What is attached to the mapped file, attaching first if it is new; None if it is of no interest.
 
-        Raises Gone when the mapping vanished before its file was seen.
+        Raises Gone when the mapping vanished before its file was seen, and Wait when its user's time is used up.
         """
         file = mapping.file
         if file not in self._verdicts:
+            if not self._shares.may_spend(self._user):
+                self.unsearched["share"] += 1
+                raise Wait
             self._make_room()
             self._verdicts[file] = self._judge(mapping, file)
         return self._verdicts[file]
@@ -94,49 +127,76 @@ class Attachments:
                 list(pool.map(self._detach, everything))
 
     def _judge(self, mapping: Mapping, file: File) -> Attached | None:
-        inode = (file.inode, file.number, file.device, file.generation)
+        inode = _inode(file)
         before = self._by_inode.get(inode)
+        found = self._examine(mapping, file, inode)
+        if before is not None:
+            if found and _same_code(found.library, before.library):
+                os.close(found.held.descriptor)
+                self._verdicts.pop(before.file, None)
+                before.file = file
+                return before
+            log.info("a library was overwritten in place", extra={"library": before.library.path})
+            self._detach(before)
+        return self._attach(found, file, inode) if found else None
+
+    def _examine(self, mapping: Mapping, file: File, inode: _Inode) -> Examined | None:
+        if self._refused.get(inode, 0.0) > time.monotonic():
+            self.unsearched["too_long"] += 1
+            return None
         self.examined += 1
         try:
-            found = examine(self._proc, mapping, self._wanted, self._imported, self._traced)
+            return examine(self._proc, mapping, self._wanted, self._imported, self._traced)
         except ElfError as error:
             log.debug("skipped a mapped file", extra={"pid": mapping.pid, "reason": error})
-            found = None
+        except TooLong as error:
+            self.unsearched["too_long"] += 1
+            if len(self._refused) >= MAX_REFUSED:
+                self._refused.clear()
+            self._refused[inode] = time.monotonic() + REFUSED_SECONDS
+            log.warning("a mapped file is not searched: %s", error, extra={"pid": mapping.pid})
+        except Stuck as error:
+            self.unsearched["stuck"] += 1
+            self._doubtful.add(file)
+            major, minor = file.device >> 20, file.device & 0xFFFFF
+            log.warning("files of device %d:%d are not searched: %s", major, minor, error, extra={"pid": mapping.pid})
         except OSError as error:
             self.unreadable += 1
             self._doubtful.add(file)
             log.warning(
                 "cannot read files mapped by processes; CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and "
                 "CAP_DAC_READ_SEARCH give the right to: %s",
-                error.strerror,
+                error.strerror or error,
                 extra={"pid": mapping.pid},
             )
-            found = None
-        if before is not None:
-            if found and _same_code(found[0], before.library):
-                os.close(found[1])
-                self._verdicts.pop(before.file, None)
-                before.file = file
-                return before
-            log.info("a library was overwritten in place", extra={"library": before.library.path})
-            self._detach(before)
-        return self._attach(*found, file, inode) if found else None
+        return None
 
-    def _attach(self, library: Library, descriptor: int, file: File, inode: tuple[int, ...]) -> Attached | None:
-        links: list[tuple[Interest, Closeable]] = []
-        if len(self._by_inode) >= MAX_LIBRARIES:
-            self.refused += 1
-            log.warning("more than %d different libraries are in use: the others are not observed", MAX_LIBRARIES)
+    def _attach(self, found: Examined, file: File, inode: _Inode) -> Attached | None:
+        library, links = found.library, list[tuple[Interest, Closeable]]()
+        full = self._full(found)
+        if full:
+            self.refused[full] += 1
+            log.warning("too many different libraries are in use: this one is not observed (%s)", full)
         else:
             links = list(self._links(library))
         if not links:
-            os.close(descriptor)
+            os.close(found.held.descriptor)
             self._doubtful.add(file)
+            if not full:
+                self._shares.give_place(self._user)
             return None
-        attached = Attached(library, file, descriptor, links, time.monotonic_ns(), idle_since=time.monotonic())
+        idle_since = time.monotonic()
+        attached = Attached(library, file, found.held, self._user, links, time.monotonic_ns(), idle_since=idle_since)
         self._by_inode[inode] = attached
         log.info("attached to a library", extra={"library": library.path, "functions": len(library.functions)})
         return attached
+
+    def _full(self, found: Examined) -> str:
+        """Why there is no place for a library; empty when one has been taken."""
+        most = MAX_LIBRARIES if found.held.owner == _ROOT else MAX_LIBRARIES - FOR_ROOT
+        if len(self._by_inode) >= most:
+            return "limit"
+        return "" if self._shares.take_place(self._user) else "share"
 
     def _links(self, library: Library) -> Iterator[tuple[Interest, Closeable]]:
         for interest in self._interests:
@@ -155,15 +215,19 @@ class Attachments:
                 link.close()
             except Exception:
                 log.exception("detaching failed")
-        os.close(attached.descriptor)
-        file = attached.file
-        self._verdicts.pop(file, None)
-        self._by_inode.pop((file.inode, file.number, file.device, file.generation), None)
+        os.close(attached.held.descriptor)
+        self._verdicts.pop(attached.file, None)
+        if self._by_inode.pop(_inode(attached.file), None):
+            self._shares.give_place(attached.user)
         log.info("detached from a library", extra={"library": attached.library.path})
 
     def _make_room(self) -> None:
         if len(self._verdicts) >= MAX_VERDICTS:
             self._verdicts = {file: attached for file, attached in self._verdicts.items() if attached}
+
+
+def _inode(file: File) -> _Inode:
+    return file.inode, file.number, file.device, file.generation
 
 
 def _same_code(new: Library, old: Library) -> bool:

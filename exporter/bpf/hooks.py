@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.bpf import uprobe
+from exporter.bpf.apart import WORKER, ChildError
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.libbpf import Link, Program
-from exporter.bpf.library import Library
-from exporter.bpf.placement import Placement
+from exporter.bpf.library import Library, file_of
+from exporter.bpf.placement import Placement, place
 from exporter.bpf.uprobe import AttachError, Point
 
-Place = Callable[[Elf, Function], Placement]
 _ALWAYS, _ALLOWED, _REFUSED = "always", "allowed", "refused"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,14 @@ class State:
     """Why not. If attached: empty, or that another symbol's hooks see its calls."""
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Places by symbol, and why others have none."""
+
+    found: Mapping[str, Placement]
+    problems: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class Places:
     """Where the symbols of one library are to be probed."""
@@ -68,28 +79,41 @@ class Places:
     """Symbols that are another name of the code of one in `found`, which is probed once."""
 
 
-def find_places(library: Library, symbols: Sequence[str], place: Place) -> Places:
+def find_places(library: Library, symbols: Sequence[str]) -> Places:
     """Places every symbol that the library has; what cannot be read is a problem of its symbols, not an error."""
-    found: dict[str, Placement] = {}
-    problems: dict[str, str] = {}
     same: dict[str, str] = {}
     first: dict[int, str] = {}
-    present = [symbol for symbol in symbols if symbol in library.functions]
+    functions: dict[str, Function] = {}
+    for symbol in symbols:
+        if function := library.functions.get(symbol):
+            named = first.setdefault(function.offset, symbol)
+            if named == symbol:
+                functions[symbol] = function
+            else:
+                same[symbol] = named
+    if not functions:
+        return Places({}, {}, {})
     try:
-        with Elf.open(library.open_path) as elf:
-            for symbol in present:
-                function = library.functions[symbol]
-                named = first.setdefault(function.offset, symbol)
-                if named != symbol:
-                    same[symbol] = named
-                    continue
-                try:
-                    found[symbol] = place(elf, function)
-                except (OSError, ValueError) as error:
-                    problems[symbol] = f"no place for a probe: {error}"
+        placed: Placed = WORKER.call(place_all, file_of(library), functions)
+    except ChildError as error:  # the symbol is always right
+        log.warning("probes cost more than they need to: %s", error, extra={"library": library.path})
+        placed = Placed({it: Placement(found.offset, "stepped", moved=False) for it, found in functions.items()}, {})
     except (OSError, ValueError) as error:
-        return Places({}, dict.fromkeys(present, f"cannot read the library: {error}"), {})
-    return Places(found, problems, same)
+        reason = f"cannot read the library: {error}"
+        return Places({}, dict.fromkeys([*functions, *same], reason), {})
+    return Places(placed.found, placed.problems, same)
+
+
+def place_all(elf: Elf, functions: Mapping[str, Function]) -> Placed:
+    """Where each function is probed; called in the process that reads files."""
+    found: dict[str, Placement] = {}
+    problems: dict[str, str] = {}
+    for symbol, function in functions.items():
+        try:
+            found[symbol] = place(elf, function)
+        except (OSError, ValueError) as error:
+            problems[symbol] = f"no place for a probe: {error}"
+    return Placed(found, problems)
 
 
 class Hooked:

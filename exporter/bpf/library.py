@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from exporter.bpf import usdt
+from exporter.bpf.apart import WORKER, File, Held, Worker
 from exporter.bpf.elf import Elf, Function
-from exporter.bpf.mappings import File
 from exporter.bpf.mappings import Mapping as MappedFile
 from exporter.bpf.usdt import Site
 
@@ -20,6 +19,10 @@ _DELETED = " (deleted)"
 
 class Gone(Exception):
     """The mapping is not there any more, or another file is mapped there by now."""
+
+
+class Wait(Exception):
+    """The files of this process's user have taken their share of the time; they are read later."""
 
 
 @dataclass(frozen=True)
@@ -104,42 +107,64 @@ def imports_of(interest: Interest) -> Collection[str]:
     return interest.imports if isinstance(interest, ImportInterest) else ()
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a file has of what is wanted; the fields are those of Library."""
+
+    machine: int
+    build_id: str
+    functions: Mapping[str, Function]
+    imports: frozenset[str]
+    usdt: Mapping[str, tuple[Site, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A library, held by a descriptor that is to be closed."""
+
+    library: Library
+    held: Held
+
+
+def file_of(library: Library) -> File:
+    """A library as an argument of a call in the process that reads files."""
+    return File(library.open_path, device=library.identity[0])
+
+
 def examine(
     proc: Path,
     mapping: MappedFile,
     wanted: Collection[str],
     imported: Collection[str] = (),
     traced: Collection[str] = (),
-) -> tuple[Library, int] | None:
-    """The library behind a mapping and the descriptor that keeps it.
+    worker: Worker = WORKER,
+) -> Examined | None:
+    """The library behind a mapping.
 
     None if it neither defines any of the wanted functions nor imports any of the others nor has any probe of `traced`.
-
     Raises Gone, OSError when it may not be read, and ElfError when it is malformed.
     """
     link = proc / str(mapping.pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
+    identity = mapping.file.identity
+    # Device and number may be an overlay's; size and time are the real file's.
+    file = File(str(link), mapping.file.size, mapping.file.modified, identity[0])
     try:
         shown = os.fsencode(link.readlink())
-        _check(link.stat(), mapping.file)
-        descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        found, held = worker.call_and_hold(search, file, wanted, imported, traced)
     except (FileNotFoundError, ProcessLookupError) as error:
         raise Gone from error
-    try:
-        _check(os.fstat(descriptor), mapping.file)
-        with Elf(os.dup(descriptor)) as elf:
-            functions, imports, probes = elf.functions(wanted), elf.imports(imported), usdt.find(elf, traced)
-            if functions or imports or probes:
-                path = shown.decode(errors="replace").removesuffix(_DELETED)
-                held, identity = f"/proc/self/fd/{descriptor}", mapping.file.identity
-                return Library(identity, path, held, elf.machine, elf.build_id, functions, imports, probes), descriptor
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
+    if found is None:
+        os.close(held.descriptor)
+        return None
+    path = shown.decode(errors="replace").removesuffix(_DELETED)
+    there = f"/proc/{os.getpid()}/fd/{held.descriptor}"
+    library = Library(identity, path, there, found.machine, found.build_id, found.functions, found.imports, found.usdt)
+    return Examined(library, held)
 
 
-def _check(found: os.stat_result, file: File) -> None:
-    """Device and number may be an overlay's; size and time are the real file's."""
-    if not stat.S_ISREG(found.st_mode) or (found.st_size, found.st_mtime_ns) != (file.size, file.modified):
-        raise Gone
+def search(elf: Elf, wanted: list[str], imported: list[str], traced: list[str]) -> Contents | None:
+    """What of these names a file defines, imports, or has probes of; None if nothing at all."""
+    functions, imports, probes = elf.functions(wanted), elf.imports(imported), usdt.find(elf, traced)
+    if not (functions or imports or probes):
+        return None
+    return Contents(elf.machine, elf.build_id, functions, imports, probes)

@@ -68,6 +68,8 @@ class Lister(Protocol):
     """Lists mappings. What vanishes meanwhile, or may not be read, is left out."""
 
     name: str
+    one_process: bool
+    """Whether it can list a single process; else everything is listed each time."""
 
     def everything(self) -> list[Mapping]: ...
 
@@ -92,8 +94,7 @@ class IteratorLister:
         except BaseException:
             self._object.close()
             raise
-        self.one_process = True
-        """Whether this kernel can list a single process (Linux 6.1); else everything is listed each time."""
+        self.one_process = True  # on Linux 6.1 or newer
 
     def everything(self) -> list[Mapping]:
         """BpfError when the kernel fails to list."""
@@ -148,6 +149,7 @@ class ProcLister:
     """
 
     name = "proc"
+    one_process = True
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc

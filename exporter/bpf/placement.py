@@ -8,12 +8,10 @@ arch/arm64/kernel/probes/decode-insn.c.
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from typing import Literal
 
-from exporter.bpf.apart import WORKER
 from exporter.bpf.elf import AARCH64, X86_64, Elf, Function
 
 Kind = Literal["emulated", "stepped"]
@@ -55,8 +53,6 @@ _ARM64_SIMULATED = (  # mask, value
     (0xBF000000, 0x18000000),  # ldr (literal)
 )
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -83,23 +79,14 @@ def place(elf: Elf, function: Function) -> Placement:
     code = elf.code(function, _LARGEST if function.size else _UNSIZED)
     if _EMULATED.match(code) or code.startswith(_CALL):
         return Placement(function.offset, "emulated", moved=False)
-    if function.size <= _LARGEST and (past_symbol := _apart(code)):
+    if function.size <= _LARGEST and (past_symbol := cheaper(code)):
         return Placement(function.offset + past_symbol, "emulated", moved=True)
     return Placement(function.offset, "stepped", moved=False)
 
 
-def _apart(code: bytes) -> int:
-    """`cheaper`, in the process for such work; where there is none the symbol serves, which is always right."""
-    try:
-        return int(WORKER.call(cheaper, code))
-    except OSError as error:
-        log.warning("probes may cost more than they need to: %s", error)
-        return 0
-
-
 def cheaper(code: bytes) -> int:
     """How many bytes past the symbol the first emulated instruction is; 0 when there is none to be trusted."""
-    import capstone  # type: ignore[import-untyped]  # in the child only
+    import capstone  # type: ignore[import-untyped]  # 13 MB: in the child that reads files only
 
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     near = [(at, at + size, name, operands) for at, size, name, operands in decoder.disasm_lite(code[:_NEAR], 0)]

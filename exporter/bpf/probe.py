@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from exporter.bpf.apart import WORKER
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.elf import Elf
-from exporter.bpf.hooks import Hook, Hooked, Place, State, find_places
+from exporter.bpf.hooks import Hook, Hooked, Places, State, find_places
 from exporter.bpf.libbpf import Link, Program
-from exporter.bpf.library import Library
+from exporter.bpf.library import Library, file_of
+from exporter.bpf.naming import names
 from exporter.bpf.placement import Placement
-from exporter.bpf.placement import place as cheapest_place
 from exporter.bpf.safety import Protection
 from exporter.model import Kind, Metric, Sample
 
@@ -28,7 +29,8 @@ __all__ = ["Hook", "Listener", "Probes", "State"]
 ATTACHED = Metric(
     "accel_exporter.probe.attached",
     "1 if every probe of the symbol is attached in this library, else 0; the landing page says why not. "
-    "A hit costs little at placement=emulated, and a second trap at placement=stepped.",
+    "A hit costs little at placement=emulated, and a second trap at placement=stepped. Copies of a library, by its "
+    "build id, are one, under the path of the first; a long path is cut, and beyond 32 libraries the rest is (others).",
     Kind.GAUGE,
     labels=("probe", "symbol", "library", "placement"),
 )
@@ -67,6 +69,7 @@ OVERHEAD = Metric(
 )
 MOST_SYMBOLS = 100_000
 """A file with more is not searched for functions that should be in the table: it would take seconds."""
+MOST_NAMES = 4096
 
 
 class Programs(Protocol):
@@ -82,6 +85,12 @@ class Listener(Protocol):
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
     def processes_ended(self, pids: Collection[int]) -> None: ...
     def processes_replaced(self, pids: Collection[int]) -> None: ...
+
+
+def names_like(elf: Elf, pattern: str) -> tuple[str, ...]:
+    """The functions of a file whose names are of a pattern, sorted; none of a file with very many."""
+    names = elf.functions(None) if elf.symbol_count <= MOST_SYMBOLS else {}
+    return tuple(sorted(name for name in names if re.fullmatch(pattern, name))[:MOST_NAMES])
 
 
 def _one_family(_: str) -> str:
@@ -118,14 +127,14 @@ class Probes:
         coverable: re.Pattern[str] | None = None,
         family: Callable[[str], str] = _one_family,
         listener: Listener | None = None,
-        place: Place = cheapest_place,
+        find: Callable[[Library, Sequence[str]], Places] = find_places,
         hooks_of: Callable[[Library], Mapping[str, Sequence[Hook]]] | None = None,
     ) -> None:
         self._hooks_of = hooks_of
         self.name, self.symbols = name, frozenset(table)
         self._object, self._table, self._hits, self._costs = object, table, hits, costs
         self._protection, self._returns_allowed = protection, returns_allowed
-        self._coverable, self._family, self._listener, self._place = coverable, family, listener, place
+        self._coverable, self._family, self._listener, self._find = coverable, family, listener, find
         self._lock = threading.Lock()
         self._probed: dict[int, _Probed] = {}  # by id() of the library, whose (dev, ino) may be used again
         self._dearest: dict[str, float] = {}
@@ -133,7 +142,7 @@ class Probes:
     def attach(self, library: Library) -> Link:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
         table = self._hooks_of(library) if self._hooks_of else self._table
-        hooked = Hooked(self._object.programs, library, table, find_places(library, [*table], self._place))
+        hooked = Hooked(self._object.programs, library, table, self._find(library, [*table]))
         with self._lock:
             self._probed[id(library)] = _Probed(hooked, self._find_uncovered(library))
         self._remember_costs(hooked)
@@ -181,11 +190,12 @@ class Probes:
             yield RUN.sample(sum(nanoseconds for nanoseconds, _ in measured) / 1e9, probe)
 
     def _collect_states(self) -> Iterator[Sample]:
-        """Files of one path, as two containers have them, are one series: the worse of them."""
+        """Files of one name, as two containers have them, are one series: the worse of them."""
         attached: dict[tuple[str, str, str], bool] = {}
-        for state in self.states():
-            key = state.symbol, state.library, state.placement
-            attached[key] = attached.get(key, True) and state.attached
+        for probed, name in self._named():
+            for state in probed.hooked.states():
+                key = state.symbol, name, state.placement
+                attached[key] = attached.get(key, True) and state.attached
         for (symbol, library, placement), value in attached.items():
             labels = {"probe": self.name, "symbol": symbol, "library": library, "placement": placement}
             yield ATTACHED.sample(int(value), labels)
@@ -193,14 +203,18 @@ class Probes:
     def _collect_symbols(self) -> Iterator[Sample]:
         missing: dict[str, int] = defaultdict(int)
         uncovered: dict[str, int] = defaultdict(int)
-        for probed in self._present():
-            library = probed.hooked.library
-            missing[library.path] = max(missing[library.path], self._count_missing(library))
-            uncovered[library.path] = max(uncovered[library.path], len(probed.uncovered))
-        for path, count in missing.items():
-            yield MISSING.sample(count, {"probe": self.name, "library": path})
-        for path, count in uncovered.items() if self._coverable else ():
-            yield UNCOVERED.sample(count, {"probe": self.name, "library": path})
+        for probed, name in self._named():
+            missing[name] = max(missing[name], self._count_missing(probed.hooked.library))
+            uncovered[name] = max(uncovered[name], len(probed.uncovered))
+        for name, count in missing.items():
+            yield MISSING.sample(count, {"probe": self.name, "library": name})
+        for name, count in uncovered.items() if self._coverable else ():
+            yield UNCOVERED.sample(count, {"probe": self.name, "library": name})
+
+    def _named(self) -> list[tuple[_Probed, str]]:
+        present = self._present()
+        called = names(probed.hooked.library for probed in present)
+        return [(probed, called[id(probed.hooked.library)]) for probed in present]
 
     def _count_missing(self, library: Library) -> int:
         families = {self._family(symbol) for symbol in self.symbols if symbol in library.functions}
@@ -210,11 +224,10 @@ class Probes:
         if not self._coverable:
             return ()
         try:
-            with Elf.open(library.open_path) as elf:
-                names = elf.functions(None) if elf.symbol_count <= MOST_SYMBOLS else {}
+            found: tuple[str, ...] = WORKER.call(names_like, file_of(library), self._coverable.pattern)
         except (OSError, ValueError):
             return ()  # find_places says what is wrong with the file
-        return tuple(sorted(name for name in names if name not in self.symbols and self._coverable.fullmatch(name)))
+        return tuple(name for name in found if name not in self.symbols)
 
     def account(self, symbol: str, placement: Placement, returns: bool) -> None:
         """Counts calls of a symbol at what they cost at this place, also where someone else attaches to it."""

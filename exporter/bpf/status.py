@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from exporter.bpf.events import EVENTS_LOST
@@ -48,9 +48,23 @@ UNREADABLE = Metric(
 )
 REFUSED = Metric(
     "accel_exporter.libraries.refused",
-    "Libraries left unobserved: limit, for too many are in use; error, for attaching failed. Each try counts.",
+    "Libraries left unobserved: limit, for too many are in use; share, for its user has too many of them in use; "
+    "error, for attaching failed. Each try counts.",
     Kind.COUNTER,
     labels=("reason",),
+)
+UNSEARCHED = Metric(
+    "accel_exporter.files.unsearched",
+    "Mapped executable files that were not searched for wanted functions: too_long, for that would take more time than "
+    "any library is worth; stuck, for their file system does not answer; share, for their user's files have taken so "
+    "much time that they wait. Each try counts.",
+    Kind.COUNTER,
+    labels=("reason",),
+)
+ABANDONED = Metric(
+    "accel_exporter.file_readers.abandoned",
+    "Processes of the exporter that wait for a file system which does not answer, and cannot be ended.",
+    Kind.GAUGE,
 )
 SOURCE = Metric(
     "accel_exporter.discovery.source_info",
@@ -79,8 +93,10 @@ class Status:
     latencies: Distribution = Distribution(LATENCY_BOUNDS, (0,) * (len(LATENCY_BOUNDS) + 1), 0.0)
     examined: int = 0
     unreadable: int = 0
-    refused: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
     failed: int = 0
+    unsearched: Mapping[str, int] = field(default_factory=dict)
+    abandoned: int = 0
     lost: int = 0
     late: int = 0
 
@@ -96,8 +112,12 @@ class Status:
         yield FOUND_LATE.sample(self.late)
         yield EXAMINED.sample(self.examined)
         yield UNREADABLE.sample(self.unreadable)
-        yield REFUSED.sample(self.refused, {"reason": "limit"})
+        for reason in ("limit", "share"):
+            yield REFUSED.sample(self.refused.get(reason, 0), {"reason": reason})
         yield REFUSED.sample(self.failed, {"reason": "error"})
+        for reason in ("too_long", "stuck", "share"):
+            yield UNSEARCHED.sample(self.unsearched.get(reason, 0), {"reason": reason})
+        yield ABANDONED.sample(self.abandoned)
         yield EVENTS_LOST.sample(self.lost, {"stream": "process"})
         if self.lister:
             yield SOURCE.sample(1, {"lister": self.lister})

@@ -18,9 +18,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from exporter.bpf.apart import WORKER
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.hints import Hint, Hints
-from exporter.bpf.library import Closeable, Gone, Interest, Library
+from exporter.bpf.library import Closeable, Gone, Interest, Library, Wait
 from exporter.bpf.mappings import IteratorLister, Lister, Mapping, ProcLister
 from exporter.bpf.native import BpfError
 from exporter.bpf.status import LATENCY_BOUNDS, SOURCE_AGE, Status
@@ -36,11 +37,13 @@ MAX_DULL = 1 << 13
 
 _FORK_DELAY = 0.1
 """Seconds until a forked process is looked at: most run another program by then."""
-_KNOWN_DELAY, _GONE_DELAY = 0.2, 0.1
+_KNOWN_DELAY, _GONE_DELAY, _WAIT_DELAY = 0.2, 0.1, 2.0
 _LONGEST_BACKOFF = 0.5
 _SHORTEST_RESYNC = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 _COSTLY = 0.02
+_SHARE, _LONGEST_REST = 0.1, 2.0
+"""Where one process cannot be listed without all others: how much of a processor that takes, how long it waits."""
 _ATTEMPTS = 3
 _JOIN_SECONDS = 4.0
 
@@ -65,6 +68,7 @@ class Targets:
         self._last_resync = self._next_resync = self._next_release = 0.0
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._next_listing = 0.0
         self._status = Status()
         self.scanned = threading.Event()
         """Set once the processes that ran at start have been looked at, and their libraries attached to."""
@@ -102,15 +106,21 @@ class Targets:
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Detaches from everything. Interests are not told that processes ended, for they did not."""
-        if self._thread is None or self._closing.is_set():
-            return
-        os.eventfd_write(self._wake, 1)
-        self._closing.set()
-        self._thread.join(_JOIN_SECONDS)
-        if self._thread.is_alive():
-            log.error("the search for libraries hangs in a read; leaving without it")
+    def close(self) -> bool:
+        """Detaches from everything; False where that has not happened in time.
+
+        Interests hear nothing of ended processes, for those have not ended.
+        """
+        if self._thread is None:
+            return True
+        if not self._closing.is_set():
+            os.eventfd_write(self._wake, 1)
+            self._closing.set()
+            WORKER.interrupt()
+            self._thread.join(_JOIN_SECONDS)
+            if self._thread.is_alive():
+                log.error("the search for libraries hangs; the kernel detaches from them when this process has ended")
+        return not self._thread.is_alive()
 
     @property
     def status(self) -> Status:
@@ -139,7 +149,8 @@ class Targets:
 
     def _wait(self) -> list[int]:
         """Sleeps until something happens or is due; returns the processes that ended."""
-        until = min(self._next_resync, self._next_release, self._hints.next_due()) - time.monotonic()
+        look = max(self._hints.next_due(), self._next_listing)
+        until = min(self._next_resync, self._next_release, look) - time.monotonic()
         ended = []
         for descriptor, event in self._poll.poll(max(0.0, until)):
             pid = self._users.pid_of(descriptor)
@@ -157,7 +168,7 @@ class Targets:
         self._note(batch)
         if time.monotonic() >= self._next_resync:
             self._look_at_all()
-        else:
+        elif time.monotonic() >= self._next_listing:
             self._look()
         self._next_release = self._attachments.release_idle()
 
@@ -183,6 +194,8 @@ class Targets:
         began = time.thread_time()
         mappings = _by_process(self._lister.of(due))
         cost = time.thread_time() - began
+        if not self._lister.one_process:
+            self._next_listing = time.monotonic() + min(cost / _SHARE, _LONGEST_REST)
         self._users.see((pid, found[-1].image) for pid, found in mappings.items())
         gone = [pid for pid in due if pid not in mappings and not (self._proc / str(pid)).exists()]
         self._users.missed(gone, self._attachments)
@@ -193,23 +206,32 @@ class Targets:
         self._users.end(())
 
     def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
-        gone = False
+        gone = waits = False
         since_ns = 0 if self._unsure else hint.since_ns
         for mapping in mappings:
+            if self._closing.is_set():
+                return
             try:
                 if self._take(mapping, since_ns) and hint.places:
                     self._observe(time.monotonic_ns() - hint.since_ns)
             except Gone:
                 gone = True
-        if gone and hint.attempts < _ATTEMPTS:
+            except Wait:
+                waits = True
+        if waits:
+            self._hints.add(pid, hint.since_ns, _WAIT_DELAY, attempts=hint.attempts)
+        elif gone and hint.attempts < _ATTEMPTS:
             self._hints.add(pid, hint.since_ns, _GONE_DELAY, attempts=hint.attempts + 1)
         self._remember_dull(mappings, hint.places)
 
     def _take(self, mapping: Mapping, since_ns: int) -> bool:
         """Whether this made the process a user of a library it was not known to use."""
         self._users.see([(mapping.pid, mapping.image)])  # also one that changes while it is listed
-        attached = self._attachments.of(mapping)
-        return attached is not None and self._users.use(mapping.pid, mapping.image, attached, since_ns)
+        if self._attachments.is_dull(mapping.file):
+            return False
+        with self._attachments.on_account_of(mapping.pid):
+            attached = self._attachments.of(mapping)
+            return attached is not None and self._users.use(mapping.pid, mapping.image, attached, since_ns)
 
     def _remember_dull(self, mappings: list[Mapping], places: list[tuple[int, bytes]]) -> None:
         """Records of files that turned out to be of no interest will not be looked into again."""
@@ -233,12 +255,16 @@ class Targets:
         running = {mapping.pid: mapping.image for mapping in mappings}
         self._users.see(running.items())
         for mapping in mappings:
+            if self._closing.is_set():
+                return
             hint = hints.get(mapping.pid)
             since_ns = hint.since_ns if hint and not self._unsure else mapping.started
             try:
                 self._late += self._take(mapping, since_ns) and not hint and self.scanned.is_set()
             except Gone:
                 self._hint(mapping.pid, since_ns, _GONE_DELAY)
+            except Wait:
+                self._hint(mapping.pid, since_ns, _WAIT_DELAY)
         self._users.end([pid for pid in self._users.without_pidfd() if pid not in running])
         if len(self._attachments) > attached:  # perhaps under the name of a file that held nothing before
             self._dull.clear()
@@ -269,8 +295,10 @@ class Targets:
             Distribution(LATENCY_BOUNDS, tuple(self._latencies), self._latency_sum),
             attachments.examined,
             attachments.unreadable,
-            attachments.refused,
+            dict(attachments.refused),
             attachments.failed,
+            dict(attachments.unsearched),
+            WORKER.abandoned,
             self._lost,
             self._late,
         )

@@ -128,7 +128,9 @@ class Verbs:
         )
         length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
         self._windows = Windows(self._object, length, interval, self._may_poll, self._before_window)
-        self._attaching = Attaching(self._probes, self._windows, protected, self._node.proc, Pointers(maps))
+        self._attaching = Attaching(
+            self._probes, self._windows, protected, self._node.proc, self._node.sys, Pointers(maps)
+        )
         self._learning = Events()  # apart: attaching takes its time, and what queue pairs did is to be known at once
         self._learning.add(maps["live_contexts"], self._learn)
         self._learning.add(maps["extended_told"], self._learn_extended)

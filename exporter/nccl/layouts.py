@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from exporter.bpf.apart import WORKER
 from exporter.bpf.elf import Elf
-from exporter.bpf.library import Library
+from exporter.bpf.library import Library, file_of
 from exporter.nccl.layout import ACCESSORS, UNKNOWN, Layout, find_layout
 
 MOST = 256
@@ -51,13 +51,15 @@ class Layouts:
 
 def _read(library: Library) -> Layout | None:
     try:
-        with Elf.open(library.open_path) as elf:
-            if not elf.functions(ACCESSORS):
-                return None
-            layout: Layout = WORKER.call(find_layout, elf)
+        layout: Layout | None = WORKER.call(layout_of, file_of(library))
     except (OSError, ValueError) as error:
         log.warning("cannot read an NCCL library: %s", error, extra={"library": library.path})
         return UNKNOWN
     if layout == UNKNOWN:
         log.warning("the code of an NCCL does not tell where communicators are", extra={"library": library.path})
     return layout
+
+
+def layout_of(elf: Elf) -> Layout | None:
+    """The layout in a file; None if it is no NCCL. Called in the process that reads files."""
+    return find_layout(elf) if elf.functions(ACCESSORS) else None

@@ -12,19 +12,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
 
-from exporter.bpf.apart import WORKER
-from exporter.bpf.elf import Elf, ElfError, Function
+from exporter.bpf.elf import ElfError, Function
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection
 from exporter.bpf.uprobe import close_all
 from exporter.verbs import control, doctor, extended, live
+from exporter.verbs.analysis import Analysis
 from exporter.verbs.functions import ALLOC_PD, POLLED, PROVIDED, names, operation
 from exporter.verbs.pointers import Addresses, Pointers
-from exporter.verbs.providers import Found, ProviderNames, find
+from exporter.verbs.providers import Found
 from exporter.verbs.tables import SET_OPS
 from exporter.verbs.windows import Windows
 
@@ -32,7 +31,6 @@ _ATTEMPTS = 10
 """To find functions in one file."""
 _MOST_LEARNT = 16
 """Sets of pointers of one process that are looked at: it may change them as it likes."""
-_MOST_LINES = 1 << 16
 _MOST_USERS = 1 << 14
 _VERBS = "libibverbs"
 
@@ -80,12 +78,14 @@ class Attaching:
         windows: Windows,
         protection: Callable[[int], Protection | None],
         proc: Path,
+        sys: Path,
         told: Pointers,
     ) -> None:
         self.symbols: Collection[str] = frozenset({*control.FUNCTIONS, ALLOC_PD})
         self.imports: Collection[str] = frozenset({SET_OPS})
         self._probes, self._windows, self._protection, self._proc = probes, windows, protection, proc
         self._told = told
+        self._analysis = Analysis(proc, sys, self._analysed)
         self._lock = threading.RLock()
         self._providers: dict[int, _Provider] = {}
         self._looked: dict[int, set[tuple[int, ...]]] = {}
@@ -108,13 +108,8 @@ class Attaching:
                 for part in provider.parts:
                     self._windows.review(part)
                     self._probes.process_started(pid, part, from_first_call)
-                self._try(provider, pid)
-                if not provider.whole:
-                    self._looked.pop(pid, None)
-                    for addresses in self._told.contexts(pid):
-                        self.learn(pid, addresses)
-                for addresses in self._told.objects(pid):
-                    self.learn_extended(pid, addresses)
+                if not self._try(provider, pid):
+                    self._learn_all(provider, pid)
         if library.functions:
             self._probes.process_started(pid, library, from_first_call)
 
@@ -170,6 +165,15 @@ class Attaching:
                 if len(provider.parts) > probed:
                     self._told.observed()
 
+    def _learn_all(self, provider: _Provider, pid: int) -> None:
+        """What the kernel's programs have seen of a process before it was known."""
+        if not provider.whole:
+            self._looked.pop(pid, None)
+            for addresses in self._told.contexts(pid):
+                self.learn(pid, addresses)
+        for addresses in self._told.objects(pid):
+            self.learn_extended(pid, addresses)
+
     def users(self, part: Library) -> list[Protection]:
         """What the processes that use a provider run under; an unknown one counts for nothing."""
         providers = list(self._providers.values())  # no lock: windows hold theirs
@@ -185,16 +189,29 @@ class Attaching:
                 if provider.refused:
                     yield f"{provider.library.path}: {doctor.refusals(provider.refused)}"
 
-    def _try(self, provider: _Provider, pid: int) -> None:
+    def _try(self, provider: _Provider, pid: int) -> bool:
+        """Whether the file is searched as this process has it; `_analysed` goes on."""
         if provider.searched or provider.attempts >= _ATTEMPTS:
-            return
+            return False
         provider.attempts += 1
-        provider.found = self._find(provider.library, pid)
-        whole, said, do = doctor.says(provider.library.path, provider.found)
-        if not provider.learnt:
-            provider.said = "" if whole else f"{said}; {do}"
-        if "post_send" in provider.found.functions:
-            self._take(provider, provider.found)
+        if provider.found is None:
+            provider.said = f"{provider.library.path}: its functions are being looked for"
+        self._analysis.want(provider.library, pid)
+        return True
+
+    def _analysed(self, library: Library, found: Found) -> None:
+        with self._lock:
+            provider = self._providers.get(id(library))
+            if provider is None or provider.library is not library:
+                return  # its descriptor may have been another file's meanwhile
+            provider.found = found
+            whole, said, do = doctor.says(library.path, found)
+            if not provider.learnt:
+                provider.said = "" if whole else f"{said}; {do}"
+            if "post_send" in found.functions:
+                self._take(provider, found)
+            for pid in [*provider.users]:
+                self._learn_all(provider, pid)
 
     def _learn(self, provider: _Provider, pid: int, addresses: Mapping[str, int]) -> Found | None:
         """What the functions at these addresses are; None if they are another file's, or known."""
@@ -233,31 +250,6 @@ class Attaching:
             self._probes.process_started(pid, part, from_first_call=False)
         log.info("probing an RDMA provider", extra={"library": provider.library.path})
 
-    def _find(self, library: Library, pid: int) -> Found:
-        provided = Path(library.path).name
-        try:
-            with Elf.open(library.open_path) as provider:
-                for path, verbs_path in self._verbs(pid):
-                    with Elf.open(path) as verbs:
-                        names = ProviderNames(provided, Path(verbs_path).name)
-                        return cast(Found, WORKER.call(find, provider, verbs, names))
-                return cast(Found, WORKER.call(find, provider, None, ProviderNames(provided)))
-        except (OSError, ElfError) as error:
-            return Found({}, {"post_send": f"The file cannot be read: {error}."})
-
-    def _verbs(self, pid: int) -> Iterator[tuple[Path, str]]:
-        """The libibverbs that a process has mapped: a path for opening, and what it is called."""
-        try:
-            with (self._proc / str(pid) / "maps").open(errors="replace") as lines:
-                for _, line in zip(range(_MOST_LINES), lines, strict=False):
-                    parts = line.split(maxsplit=5)
-                    if len(parts) == 6 and Path(parts[5].strip()).name.startswith("libibverbs.so"):
-                        start, _, end = parts[0].partition("-")
-                        path = self._proc / str(pid) / "map_files" / f"{int(start, 16):x}-{int(end, 16):x}"
-                        yield path, parts[5].strip()
-        except OSError:
-            return
-
     def _forget(self, pids: Collection[int]) -> None:
         with self._lock:
             for pid in pids:
@@ -270,6 +262,7 @@ class Attaching:
                     self._windows.review(part)
 
     def _release(self, library: Library) -> None:
+        self._analysis.forget(library)
         with self._lock:
             provider = self._providers.pop(id(library), None)
         if provider:

@@ -16,7 +16,7 @@ from typing import cast
 
 from exporter.bpf.apart import WORKER
 from exporter.bpf.elf import Elf, Function
-from exporter.bpf.library import Library
+from exporter.bpf.library import Library, file_of
 from exporter.verbs import live
 from exporter.verbs.frames import Frames
 from exporter.verbs.functions import POLLED, extended_hooks
@@ -42,8 +42,7 @@ def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: P
 
 def learn(library: Library, offsets: Mapping[str, int]) -> Found:
     """The functions at these places of a library's file, and why others are not certain; OSError, ElfError."""
-    with Elf.open(library.open_path) as elf:
-        return cast(Found, WORKER.call(confirm, elf, dict(offsets)))
+    return cast(Found, WORKER.call(confirm, file_of(library), dict(offsets)))
 
 
 def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:

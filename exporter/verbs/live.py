@@ -7,6 +7,7 @@ only if a table in the file itself has the three next to each other, as every st
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import cast
 
-from exporter.bpf.apart import WORKER
+from exporter.bpf.apart import WORKER, File
 from exporter.bpf.elf import Elf, ElfError, Function
-from exporter.bpf.library import Library
+from exporter.bpf.library import Library, file_of
 from exporter.verbs import relocations
 from exporter.verbs.frames import Frames
 from exporter.verbs.providers import Found
@@ -38,22 +39,25 @@ def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: P
 
     OSError where the process, or the library, may not be looked at.
     """
-    there = Path(library.open_path).stat()
     found: dict[str, int] = {}
     for start, end, offset in _code_mappings(proc / str(pid) / "maps"):
         inside = {op: offset + address - start for op, address in addresses.items() if start <= address < end}
         if inside:
-            mapped = (proc / str(pid) / "map_files" / f"{start:x}-{end:x}").stat()
-            # Not by device and number, which overlays of one file do not share.
-            if (mapped.st_size, mapped.st_mtime_ns) == (there.st_size, there.st_mtime_ns):
-                found |= inside
+            mapped = File(str(proc / str(pid) / "map_files" / f"{start:x}-{end:x}"), device=library.identity[0])
+            with suppress(ElfError):
+                found |= inside if WORKER.call(are_one, file_of(library), mapped) else {}
     return found
+
+
+def are_one(elf: Elf, other: Elf) -> bool:
+    """Whether two files are the same. Not by device and number, which overlays of one file do not share."""
+    one, two = (os.fstat(it.fileno()) for it in (elf, other))
+    return (one.st_size, one.st_mtime_ns) == (two.st_size, two.st_mtime_ns)
 
 
 def learn(library: Library, offsets: Mapping[str, int]) -> Found:
     """The functions at these places of a library's file, or why they are not certain; OSError, ElfError."""
-    with Elf.open(library.open_path) as elf:
-        return cast(Found, WORKER.call(confirm, elf, dict(offsets)))
+    return cast(Found, WORKER.call(confirm, file_of(library), dict(offsets)))
 
 
 def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:

@@ -16,7 +16,7 @@ from exporter.bpf.hooks import Hook, find_places
 from exporter.bpf.libbpf import Link, Object
 from exporter.bpf.library import Library
 from exporter.bpf.native import BpfError
-from exporter.bpf.placement import Placement, place
+from exporter.bpf.placement import Placement
 from exporter.bpf.uprobe import Point, attach, close_all
 from exporter.model import Sample
 from exporter.verbs import metrics
@@ -129,7 +129,7 @@ class Windows:
         """Takes a provider on, and tells where it will be probed; what has no place for a probe is left out (its other
         probes tell).
         """
-        found = find_places(library, list(symbols), place).found
+        found = find_places(library, list(symbols)).found
         with self._lock:
             slot = self._slots.pop() if self._slots else 0
             it = _Observed(library, _points(library, found, slot), slot)

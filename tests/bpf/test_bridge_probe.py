@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.calibrate import Costs
-from exporter.bpf.elf import Elf, ElfError
+from exporter.bpf.elf import Elf
+from exporter.bpf.hooks import find_places
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
-from exporter.bpf.placement import Placement
 from exporter.bpf.probe import Hook, Probes
 from exporter.bpf.safety import Protection
 
@@ -183,14 +183,16 @@ def test_return_probes_wait_for_the_first_user(loaded, library):
 def test_one_bad_symbol_costs_only_itself(loaded, library):
     """A point that the kernel refuses, and a function without a place, are told; the others are attached."""
 
-    def odd_places(elf, function):
-        if function.name == "rocTake":
-            raise ElfError("nonsense")
-        return Placement(function.offset + (function.name == "gpuGive") * FAR, "emulated", moved=False)
+    def odd_places(library, symbols):
+        found = find_places(library, [it for it in symbols if it != "rocTake"])
+        far = replace(found.found["gpuGive"], offset=found.found["gpuGive"].offset + FAR)
+        return replace(
+            found, found=found.found | {"gpuGive": far}, problems={"rocTake": "no place for a probe: nonsense"}
+        )
 
     elsewhere = replace(library.functions["gpuTake"], name="rocTake", offset=1)
     odd = replace(library, functions={**library.functions, "rocTake": elsewhere})
-    probe = probes(loaded, place=odd_places)
+    probe = probes(loaded, find=odd_places)
     link = probe.attach(odd)
     probe.process_started(7, odd, True)
     reasons = {state.symbol: state.reason for state in probe.states()}

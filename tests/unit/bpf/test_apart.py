@@ -1,103 +1,264 @@
-"""Reading machine code in a child process."""
+"""Reading files in child processes: results, errors, time, memory, rights, and file systems that do not answer."""
 
 from __future__ import annotations
 
-import io
+import json
 import os
-import pickle
+import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from exporter.bpf import apart, placement
-from exporter.bpf.apart import Worker
-from exporter.bpf.elf import Elf
-from exporter.bpf.placement import cheaper, place
+from exporter.bpf import apart, hooks, placement
+from exporter.bpf.apart import ChildError, File, Stuck, TooLong, Worker
+from exporter.bpf.elf import Elf, ElfError
+from exporter.bpf.hooks import find_places
+from exporter.bpf.library import Library
 from exporter.verbs.providers import Found, ProviderNames, find
+from tests.unit.bpf import apart_calls, fuse
 
 PROGRAM = Path(sys.executable).resolve()
-MOVED = bytes.fromhex("f30f1efa 4889f8 55 4889e5 c3")
-"""endbr64; mov rax, rdi; push rbp; …"""
 
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    made = Worker(idle=0.5, seconds=2)
+    made = Worker(idle=5, patience=1)
     yield made
     made.close()
 
 
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[fuse.Hung]:
+    """A file on a mount that never answers a READ."""
+    if reason := fuse.missing():
+        pytest.skip(reason)
+    with fuse.Hung(tmp_path / "mount") as made:
+        yield made
+
+
+def library(path: Path) -> Library:
+    with Elf.open(path) as elf:
+        return Library((0, 0), str(path), str(path), elf.machine, elf.build_id, elf.functions(None))
+
+
 def test_call(worker: Worker) -> None:
     """A result, an error and a file come through."""
-    assert 7 == worker.call(cheaper, MOVED)
+    assert 7 == worker.call(apart_calls.number, "7")
+    found = worker.call(find, File(str(PROGRAM)), None, ProviderNames("python"))
     with Elf.open(PROGRAM) as elf:
-        found = worker.call(find, elf, None, ProviderNames("python"))
         assert isinstance(found, Found)
         assert found == find(elf, None, ProviderNames("python"))
     with pytest.raises(FileNotFoundError):
-        worker.call(os.stat, "/nonexistent")
-    with pytest.raises(ValueError, match="invalid literal"):
-        worker.call(int, "x")
+        worker.call(apart_calls.find_file, "x")
+    with pytest.raises(ElfError, match="invalid literal"):
+        worker.call(apart_calls.number, "x")
 
 
-def test_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files(worker: Worker, tmp_path: Path) -> None:
+    """A file is the one that is expected, and a regular one; one that is held stays what it is."""
+    found = PROGRAM.stat()
+    file = File(str(PROGRAM), found.st_size, found.st_mtime_ns)
+    assert found.st_size == worker.call(apart_calls.size, file)
+    for other in (File(str(PROGRAM), 1, found.st_mtime_ns), File(str(PROGRAM), found.st_size, 1)):
+        with pytest.raises(FileNotFoundError):
+            worker.call(apart_calls.size, other)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null"), tmp_path):
+        with pytest.raises(ElfError, match="not a regular file"):
+            worker.call(apart_calls.size, File(str(path)))
+    result, held = worker.call_and_hold(apart_calls.size, file)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.read(held.descriptor, 1)
+    assert (found.st_size, found.st_uid) == (result, held.owner)
+    assert found.st_ino == Path(f"/proc/self/fd/{held.descriptor}").stat().st_ino
+    os.close(held.descriptor)
+
+
+def test_same_places() -> None:
     """Places found in the child are those found here."""
+    program = library(PROGRAM)
+    names = list(program.functions)[:300]
+    there = find_places(program, names)
     with Elf.open(PROGRAM) as elf:
-        functions = list(elf.functions(None).values())[:300]
-        there = [place(elf, function) for function in functions]
-        monkeypatch.setattr(placement, "_apart", cheaper)
-        assert [place(elf, function) for function in functions] == there
+        assert there.found == {it: placement.place(elf, program.functions[it]) for it in there.found}
+    assert set(names) == there.found.keys() | there.same.keys()
 
 
-def test_ends_when_idle(worker: Worker) -> None:
-    """The child ends without work, and the next call has another one."""
-    worker.call(cheaper, MOVED)
-    first = worker._process
-    assert first and first.wait(5) == 0
-    assert 7 == worker.call(cheaper, MOVED)
-    assert worker._process and worker._process.pid != first.pid
+def test_ends_when_idle() -> None:
+    """Both processes end without work, and the next call has others."""
+    worker = Worker(idle=0.2)
+    worker.call(apart_calls.number, "7")
+    first = worker._child
+    assert first and first.process.wait(20) == 0
+    poll = select.poll()
+    poll.register(first._reader_pidfd, select.POLLIN)
+    assert poll.poll(20_000)
+    assert 7 == worker.call(apart_calls.number, "7")
+    assert worker._child and worker._child.process.pid != first.process.pid
+    worker.close()
 
 
 def test_crash(worker: Worker) -> None:
     """A child that dies is replaced once; who dies again is an error of that call only."""
-    worker.call(cheaper, MOVED)
-    assert worker._process
-    os.kill(worker._process.pid, signal.SIGKILL)
-    worker._process.wait(5)
-    assert 7 == worker.call(cheaper, MOVED)
-    with pytest.raises(OSError, match="died"):
-        worker.call(os._exit, 3)
-    assert 7 == worker.call(cheaper, MOVED)
+    worker.call(apart_calls.number, "7")
+    for kill in (lambda it: it.process.pid, lambda it: it.reader):
+        assert worker._child
+        os.kill(kill(worker._child), signal.SIGKILL)
+        assert 7 == worker.call(apart_calls.number, "7")
+    with pytest.raises(ChildError, match="died"):
+        worker.call(apart_calls.leave, 3)
+    assert 7 == worker.call(apart_calls.number, "7")
+
+
+def test_too_much_work() -> None:
+    """What takes too much of the processor is ended, by its own time and not by the clock; it is counted."""
+    worker = Worker(seconds=0.3, patience=60)
+    assert worker.call(apart_calls.wait, 1.0) is None
+    with pytest.raises(TooLong, match="of the processor"):
+        worker.call(apart_calls.work, 60.0)
+    assert (1, 0) == (worker.too_long, worker.stuck)
+    assert 0.3 <= worker.spent() < 10
+    assert 7 == worker.call(apart_calls.number, "7")
+    worker.close()
+
+
+def test_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the processor is slower there is as much more time."""
+    worker = Worker(seconds=0.2)
+    worker.call(apart_calls.number, "7")
+    assert worker._child
+    worker._child.slowness = 20.0
+    assert worker.call(apart_calls.work, 1.0) is None
+    worker.close()
 
 
 def test_hang(worker: Worker) -> None:
-    """What takes too long is ended."""
-    began = time.monotonic()
-    with pytest.raises(OSError, match="took longer than 2 s"):
-        worker.call(time.sleep, 60)
-    assert time.monotonic() - began < 4
-    assert 7 == worker.call(cheaper, MOVED)
+    """A child that does nothing at all is given up."""
+    with pytest.raises(Stuck):
+        worker.call(apart_calls.wait, 300.0)
+    assert 1 == worker.stuck
+    assert 7 == worker.call(apart_calls.number, "7")
 
 
-@dataclass
-class Evil:
-    """An answer that would run something here."""
+def test_interrupted() -> None:
+    """Who waits for a child is let go when the exporter ends."""
+    worker = Worker(patience=300)
+    failed: list[BaseException] = []
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (print, ("taken over",))
+    def run() -> None:
+        try:
+            worker.call(apart_calls.wait, 300.0)
+        except Stuck as error:
+            failed.append(error)
+
+    worker.call(apart_calls.number, "7")
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not worker._lock.locked():
+        time.sleep(0.01)
+    while thread.is_alive():
+        worker.interrupt()
+        thread.join(0.1)
+    assert failed
+    worker.close()
 
 
-def test_hostile_answer(worker: Worker) -> None:
-    """A child that was taken over by what it read cannot have anything run here."""
-    for evil in (Evil(), os.system, Path("/")):
-        with pytest.raises(pickle.UnpicklingError):
-            apart._Answer(io.BytesIO(pickle.dumps((True, evil)))).load()
+def test_hung_file_system(worker: Worker, hung: fuse.Hung) -> None:
+    """A file that is never read costs one child, which cannot be killed: its device is left alone, others are read.
+
+    Once the mount is gone so is the child.
+    """
+    device = hung.path.stat().st_dev
+    file = File(str(hung.path), device=device)
+    with pytest.raises(Stuck):
+        worker.call(apart_calls.size, file)
+    assert 1 == worker.abandoned
+    assert PROGRAM.stat().st_size == worker.call(apart_calls.size, File(str(PROGRAM), device=1))
+    spent = worker.spent()
+    with pytest.raises(Stuck):
+        worker.call(apart_calls.size, file)
+    assert spent == worker.spent()
+    hung.end()
+    while worker.abandoned:
+        time.sleep(0.01)
+
+
+def test_many_hung_file_systems(worker: Worker, hung: fuse.Hung, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many children are given up and no more."""
+    monkeypatch.setattr(apart, "MOST_STUCK", 1)
+    with pytest.raises(Stuck):
+        worker.call(apart_calls.size, File(str(hung.path), device=5))
+    with pytest.raises(Stuck):
+        worker.call(apart_calls.number, "7")
+    assert worker._child is None
+    hung.end()
+    while worker.abandoned:
+        time.sleep(0.01)
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> Any:
+    """What a call makes of an answer."""
+    worker = Worker()
+    monkeypatch.setattr(worker, "_ask", lambda message, device: (answer, None))
+    return worker.call(apart_calls.number, "7")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x80\x04cos\nsystem\n",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"result": 7, "more": 1}',
+        b'{"result": "7"}',
+        b'{"result": true}',
+        b'{"result": [7]}',
+        b'{"result": 1e400}',
+        b'{"result": ' + b"9" * 4000 + b"}",
+        b'{"error": "os"}',
+        b'{"error": ["os", "x", 1]}',
+        b'{"error": 7}',
+        b"[" * 100_000,
+    ],
+)
+def test_hostile_answers(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    """A child that was taken over by what it read gives nothing but what the function is declared to give."""
+    with pytest.raises(ChildError):
+        answered(monkeypatch, answer)
+
+
+def test_honest_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same way gives a result, an error of the file and one of the system."""
+    assert 7 == answered(monkeypatch, b'{"result": 7}')
+    with pytest.raises(ElfError, match="cut"):
+        answered(monkeypatch, json.dumps({"error": ["file", 0, "cut short"]}).encode())
+    with pytest.raises(PermissionError):
+        answered(monkeypatch, json.dumps({"error": ["os", 13, "denied"]}).encode())
+
+
+def test_wrong_type(worker: Worker) -> None:
+    """A result that is not what is declared is none."""
+    with pytest.raises(ChildError, match="nonsense"):
+        worker.call(apart_calls.lie)
+
+
+def test_confined(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It inherits no secret, has no capability and little memory, and can start, signal, connect and write nothing."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
+    assert {"OTEL_EXPORTER_OTLP_HEADERS"}.isdisjoint(worker.call(apart_calls.environment))
+    assert 0 == int(worker.call(apart_calls.capabilities), 16)
+    with pytest.raises(ElfError, match="MemoryError"):
+        worker.call(apart_calls.take_memory, 2 << 30)
+    if os.uname().machine == "x86_64":
+        assert () == worker.call(apart_calls.forbidden)
 
 
 def test_threads(worker: Worker) -> None:
@@ -105,7 +266,7 @@ def test_threads(worker: Worker) -> None:
     results: dict[int, int] = {}
 
     def ask(number: int) -> None:
-        results[number] = worker.call(len, "x" * number)
+        results[number] = worker.call(apart_calls.length, "x" * number)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
     for thread in threads:
@@ -115,10 +276,29 @@ def test_threads(worker: Worker) -> None:
     assert {number: number for number in range(20)} == results
 
 
+def test_no_descriptors_are_left(worker: Worker) -> None:
+    """Neither calls nor ended children leave a descriptor open."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        worker.call(apart_calls.size, File(str(PROGRAM)))
+        with pytest.raises(ChildError):
+            worker.call(apart_calls.leave, 3)
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no process can be started, probes are at the symbols."""
+    program = library(PROGRAM)
     monkeypatch.setattr(sys, "executable", "/nonexistent")
-    monkeypatch.setattr(placement, "WORKER", Worker())
-    with Elf.open(PROGRAM) as elf:
-        for function in list(elf.functions(None).values())[:100]:
-            assert not place(elf, function).moved
+    monkeypatch.setattr(hooks, "WORKER", Worker())
+    found = find_places(program, list(program.functions)[:100]).found
+    assert found
+    assert all(not it.moved and it.offset == program.functions[name].offset for name, it in found.items())
+
+
+def test_hello_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that ends before it has begun is an error."""
+    worker = Worker()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ChildError, match="died"):
+        worker.call(apart_calls.number, "7")

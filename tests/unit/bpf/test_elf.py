@@ -216,6 +216,18 @@ def large(symbols: int) -> bytes:
     return (header + segment).ljust(table_at, b"\xc3") + table + text + sections
 
 
+def sparse(path: Path) -> Path:
+    """A file of 470 MB, of which 4 KiB are there, with as many symbols and names as are read at most."""
+    content = bytearray(large(3))
+    sections = struct.unpack_from("<Q", content, 40)[0]
+    symbols, strings = elf.MAX_SYMBOLS * 24, elf.MAX_STRINGS
+    struct.pack_into("<QQ", content, sections + 64 + 24, 0x4000, symbols)
+    struct.pack_into("<QQ", content, sections + 128 + 24, 0x4000 + symbols, strings)
+    path.write_bytes(content)
+    os.truncate(path, 0x4000 + symbols + strings)
+    return path
+
+
 def test_a_million_symbols_take_less_than_a_second(tmp_path: Path) -> None:
     """A library of the size of libtorch is searched for 150 names in under a second."""
     path = tmp_path / "large.so"

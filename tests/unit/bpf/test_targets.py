@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from exporter.bpf import attachments, library, watch
+from exporter.bpf import attachments, library, shares, watch
 from exporter.bpf import hints as hints_module
+from exporter.bpf.apart import Stuck, TooLong
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.hints import Hints
-from exporter.bpf.library import Gone, Library
+from exporter.bpf.library import Gone, Library, Wait
 from exporter.bpf.mappings import File, Mapping, ProcLister
+from exporter.bpf.shares import NOBODY
 from exporter.bpf.status import LIBRARIES, PROCESSES, Status
 from exporter.bpf.watch import Batch, Fork, Mapped
 
@@ -105,12 +107,12 @@ def test_examining_finds_wanted_functions_and_keeps_the_file(proc: Proc, built: 
     path = Path(shutil.copy(built, tmp_path / "lib.so"))
     found = library.examine(proc.root, proc.map(path), {"wanted", "unknown"})
     assert found
-    examined, descriptor = found
+    examined = found.library
     identity = (path.stat().st_dev, path.stat().st_ino)
     path.unlink()
     assert (identity, str(path), {"wanted"}) == (examined.identity, examined.path, set(examined.functions))
     assert built.read_bytes() == Path(examined.open_path).read_bytes()
-    os.close(descriptor)
+    os.close(found.held.descriptor)
 
 
 def test_examining_tells_importers_from_definers(proc: Proc, built: Path, calling: Path) -> None:
@@ -119,8 +121,8 @@ def test_examining_tells_importers_from_definers(proc: Proc, built: Path, callin
     assert library.examine(proc.root, proc.map(built), {"other"}, {"wanted"}) is None
     found = library.examine(proc.root, proc.map(calling), {"other"}, {"wanted", "caller"})
     assert found
-    os.close(found[1])
-    assert ({}, {"wanted"}) == (found[0].functions, found[0].imports)
+    os.close(found.held.descriptor)
+    assert ({}, {"wanted"}) == (found.library.functions, found.library.imports)
 
 
 def test_an_interest_gets_the_importers_it_asks_for(proc: Proc, built: Path, calling: Path) -> None:
@@ -224,7 +226,101 @@ def test_libraries_are_limited(proc: Proc, built: Path, tmp_path: Path, monkeypa
     kept = Attachments([Recorder()], proc.root, grace=0)
     found = [kept.of(proc.map(Path(shutil.copy(built, tmp_path / f"{i}.so")))) for i in range(4)]
     assert [True, True, False, False] == [attached is not None for attached in found]
-    assert (2, 2) == (len(kept), kept.refused)
+    assert (2, {"limit": 2}) == (len(kept), kept.refused)
+    kept.close()
+
+
+def test_users_have_a_share_of_the_places(
+    proc: Proc, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One user's files leave places for others', and a place that is free again can be taken."""
+    monkeypatch.setattr(shares, "PLACES", 2)
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    user = 1000
+    monkeypatch.setattr(kept._shares, "user", lambda pid: user)
+
+    def attach(name: str) -> bool:
+        with kept.on_account_of(PID):
+            return kept.of(proc.map(Path(shutil.copy(built, tmp_path / name)))) is not None
+
+    assert [True, True, False, False] == [attach(f"{number}.so") for number in range(4)]
+    assert {"share": 2} == kept.refused
+    user = 1001
+    assert attach("other.so")
+    kept.release_idle()
+    user = 1000
+    assert attach("later.so")
+    kept.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving files to others takes root")
+def test_the_last_places_are_for_files_of_root(
+    proc: Proc, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many files users have, a library of the system or of an image finds a place."""
+    monkeypatch.setattr(attachments, "MAX_LIBRARIES", 4)
+    monkeypatch.setattr(attachments, "FOR_ROOT", 2)
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    found = []
+    for number, owner in enumerate((1000, 1001, 1002, 0, 0, 0)):
+        path = Path(shutil.copy(built, tmp_path / f"{number}.so"))
+        os.chown(path, owner, owner)
+        found.append(kept.of(proc.map(path)) is not None)
+    assert [True, True, False, True, True, False] == found
+    kept.close()
+
+
+def test_a_file_that_takes_too_long_is_remembered(
+    proc: Proc, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read once: not again when it was touched, nor when it is mapped elsewhere."""
+    reads = []
+
+    def take_long(*_: object) -> None:
+        reads.append(1)
+        raise TooLong("too long")
+
+    monkeypatch.setattr(attachments, "examine", take_long)
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    path = Path(shutil.copy(built, tmp_path / "lib.so"))
+    for number in range(5):
+        os.utime(path, ns=(number, number))
+        assert kept.of(proc.map(path)) is None
+        kept.retry()
+    assert (1, {"too_long": 5}) == (len(reads), kept.unsearched)
+
+
+def test_whose_files_took_their_share_waits(proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their next file is not read before some time has come back; it is not forgotten."""
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    kept._shares.spend(NOBODY, 1e3)
+    mapping = proc.map(built)
+    for _ in range(2):
+        with pytest.raises(Wait), kept.on_account_of(PID):
+            kept.of(mapping)
+    assert (0, {"share": 2}) == (kept.examined, kept.unsearched)
+    kept._shares = shares.Shares(proc.root)
+    with kept.on_account_of(PID):
+        assert kept.of(mapping)
+    assert kept._shares._credit(NOBODY).left < shares.CREDIT  # reading it has been counted
+    kept.close()
+
+
+def test_files_of_a_hung_device_are_tried_again(proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted, and not forgotten."""
+    examine = attachments.examine
+
+    def hang(*_: object) -> None:
+        raise Stuck("its file system does not answer")
+
+    monkeypatch.setattr(attachments, "examine", hang)
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    mapping = proc.map(built)
+    assert kept.of(mapping) is None
+    assert ({"stuck": 1}, 0) == (kept.unsearched, kept.unreadable)
+    monkeypatch.setattr(attachments, "examine", examine)
+    kept.retry()
+    assert kept.of(mapping)
     kept.close()
 
 

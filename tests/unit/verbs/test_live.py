@@ -35,7 +35,7 @@ def offsets_of(path: Path) -> dict[str, int]:
 
 
 def opened(path: Path) -> Any:
-    return SimpleNamespace(open_path=str(path))
+    return SimpleNamespace(open_path=str(path), identity=(0, 0))
 
 
 @pytest.fixture

@@ -1,0 +1,82 @@
+"""The two processes that read files (reader.py), as the exporter holds them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_KILL_SECONDS = 0.5
+
+
+class Child:
+    """The two processes, and how much of the processor's time they used."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self.process, self.connection = process, connection
+        self.poll = select.poll()  # select() takes no descriptor above 1023, and probes have many
+        self.poll.register(connection, select.POLLIN)
+        self.slowness, self.used = 1.0, 0.0
+        self.reader = self._reader_pidfd = 0
+        self.gone_at = 0.0
+
+    def follow(self, reader: int, slowness: float) -> None:
+        """Takes the pid of the process that reads, and how slow this machine is."""
+        self.reader, self.slowness = reader, slowness
+        with suppress(OSError):
+            self._reader_pidfd = os.pidfd_open(reader)
+
+    def seconds(self) -> float:
+        """Of the processor's time since the last call of this."""
+        now = sum(map(_processor_seconds, (self.process.pid, self.reader)))
+        used, self.used = max(0.0, now - self.used), max(now, self.used)
+        return used
+
+    def runs(self) -> bool:
+        """Whether either is on a processor, or waits for one."""
+        return any(_state(pid) == "R" for pid in (self.process.pid, self.reader) if pid)
+
+    def kill(self) -> bool:
+        """Whether both are gone, within a moment."""
+        self.connection.close()
+        self.process.kill()
+        if self._reader_pidfd:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._reader_pidfd, signal.SIGKILL)
+        until = time.monotonic() + _KILL_SECONDS
+        while not self.gone() and time.monotonic() < until:
+            time.sleep(0.005)
+        return self.gone()
+
+    def gone(self) -> bool:
+        """Whether both have ended, and what stood for them is closed."""
+        if self.process.poll() is None:
+            return False
+        if self._reader_pidfd:
+            poll = select.poll()
+            poll.register(self._reader_pidfd, select.POLLIN)
+            if not poll.poll(0):
+                return False
+            os.close(self._reader_pidfd)
+            self._reader_pidfd = 0
+        self.gone_at = self.gone_at or time.monotonic()
+        return True
+
+
+def _processor_seconds(pid: int) -> float:
+    """Of a process, 0 for none and one that has ended; clock_getcpuclockid(3)."""
+    with suppress(OSError):
+        return time.clock_gettime((~pid << 3) | 2) if pid else 0.0
+    return 0.0
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

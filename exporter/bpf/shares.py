@@ -1,0 +1,85 @@
+"""Nobody's files may take all the places for libraries, or all the time for reading files.
+
+Users are told apart by their number. Root's processes, which containers are full of, by their cgroup: making cgroups
+takes rights that a container lacks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+CREDIT, REFILL = 10.0, 0.1
+"""Seconds of the processor's time for reading one user's files: at once, and in each second from then on."""
+PLACES = 64
+"""Libraries of one user that are attached to at a time."""
+MAX_USERS = 1 << 12
+_GROUP_BYTES = 1 << 12
+
+User = int | bytes
+NOBODY: User = -1
+"""Whoever a process belonged to that ended before it was looked at."""
+
+
+@dataclass(slots=True)
+class _Credit:
+    left: float
+    at: float
+
+
+class Shares:
+    """One thread at a time."""
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._credits: dict[User, _Credit] = {}
+        self._places: Counter[User] = Counter()
+
+    def user(self, pid: int) -> User:
+        """Who a process runs for."""
+        folder = self._proc / str(pid)
+        try:
+            number = folder.stat().st_uid
+            if number:
+                return number
+            with (folder / "cgroup").open("rb") as file:
+                return file.read(_GROUP_BYTES)
+        except OSError:
+            return NOBODY
+
+    def may_spend(self, user: User) -> bool:
+        """Whether there is time left for a file of theirs."""
+        return self._credit(user).left > 0
+
+    def spend(self, user: User, seconds: float) -> None:
+        self._credit(user).left -= seconds
+
+    def take_place(self, user: User) -> bool:
+        """Takes a place for a library, for `give_place` to give back; False where theirs are all taken."""
+        if self._places[user] >= PLACES:
+            return False
+        self._places[user] += 1
+        return True
+
+    def give_place(self, user: User) -> None:
+        self._places[user] -= 1
+        if not self._places[user]:
+            del self._places[user]
+
+    def _credit(self, user: User) -> _Credit:
+        now = time.monotonic()
+        credit = self._credits.get(user)
+        if credit is None:
+            if len(self._credits) >= MAX_USERS:
+                self._forget(now)
+            credit = self._credits[user] = _Credit(CREDIT, now)
+        credit.left = min(CREDIT, credit.left + (now - credit.at) * REFILL)
+        credit.at = now
+        return credit
+
+    def _forget(self, now: float) -> None:
+        """Those that would have all of it again; where that is nobody, everybody."""
+        kept = {who: it for who, it in self._credits.items() if it.left + (now - it.at) * REFILL < CREDIT}
+        self._credits = kept if len(kept) < MAX_USERS else {}

@@ -1,0 +1,144 @@
+"""Finds the functions of providers in a thread of its own, one file after the other.
+
+A process that uses RDMA maps every provider that is installed. Those are first whose device there is: on a slow machine
+a program may have ended before the last one is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from exporter.bpf.apart import WORKER, File, TooLong
+from exporter.bpf.elf import Elf, ElfError
+from exporter.bpf.library import Library, file_of
+from exporter.verbs.providers import Found, ProviderNames, find
+
+MAX_KNOWN = 256
+_MOST_BYTES = 1 << 24
+"""Of a file that is recognised when it comes again."""
+_MOST_LINES = 1 << 16
+_PROVIDER = re.compile(r"lib([a-z0-9_]+?)(?:-rdmav\d+)?\.so")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    library: Library
+    pid: int
+
+
+class Analysis:
+    """`done` gets every result, in the thread of this."""
+
+    def __init__(self, proc: Path, sys: Path, done: Callable[[Library, Found], None]) -> None:
+        self._proc, self._sys, self._done = proc, sys, done
+        self._changing = threading.Lock()
+        self._asked: dict[int, _Asked] = {}
+        self._running = False
+        self._known: dict[tuple[str, ...], Found] = {}
+
+    def want(self, library: Library, pid: int) -> None:
+        """Asks for the functions of a library, as a process that uses it has its libibverbs."""
+        with self._changing:
+            self._asked[id(library)] = _Asked(library, pid)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="verbs analysis", daemon=True).start()
+
+    def forget(self, library: Library) -> None:
+        """The library is not there any more."""
+        with self._changing:
+            self._asked.pop(id(library), None)
+
+    def _run(self) -> None:
+        while asked := self._next():
+            try:
+                self._done(asked.library, self._find(asked))
+            except Exception:
+                log.exception("looking for the functions of %s failed", asked.library.path)
+
+    def _next(self) -> _Asked | None:
+        """The next one, those of present devices first; None, and the thread ends, when all are done."""
+        present = devices(self._sys)
+        with self._changing:
+            if not self._asked:
+                self._running = False
+                return None
+            key = min(self._asked, key=lambda it: not serves(self._asked[it].library.path, present))
+            return self._asked.pop(key)
+
+    def _find(self, asked: _Asked) -> Found:
+        provider = file_of(asked.library)
+        names = ProviderNames(Path(asked.library.path).name)
+        verbs: File | None = None
+        for path, shown in _verbs(self._proc, asked.pid):
+            verbs, names = File(str(path), device=asked.library.identity[0]), ProviderNames(names.provider, shown)
+            break
+        try:
+            contents: str = WORKER.call(digest, provider, verbs)
+            key = contents, names.provider, names.verbs
+            if key in self._known:
+                return self._known[key]
+            found = self._read(provider, verbs, names)
+            if contents:
+                if len(self._known) >= MAX_KNOWN:
+                    self._known.clear()
+                self._known[key] = found
+            return found
+        except (OSError, ElfError) as error:
+            return Found({}, {"post_send": f"The file cannot be read: {error}."})
+
+    def _read(self, provider: File, verbs: File | None, names: ProviderNames) -> Found:
+        try:
+            found: Found = WORKER.call(find, provider, verbs, names)
+        except TooLong as error:  # that it will do again
+            return Found({}, {"post_send": f"The file is not read: {error}."})
+        return found
+
+
+def digest(provider: Elf, verbs: Elf | None) -> str:
+    """Of the contents of both files, empty for large ones. A build id would not do: any file may claim any."""
+    files = [it for it in (provider, verbs) if it]
+    if any(os.fstat(it.fileno()).st_size > _MOST_BYTES for it in files):
+        return ""
+    total = hashlib.blake2b(digest_size=16)
+    for file in files:
+        total.update(hashlib.blake2b(os.pread(file.fileno(), _MOST_BYTES, 0)).digest())
+    return total.hexdigest()
+
+
+def devices(sys: Path) -> frozenset[str]:
+    """What RDMA devices are called, and the drivers of their hardware: rxe0, mlx5_core, bnxt_en."""
+    found = set()
+    with suppress(OSError):
+        for device in (sys / "class/infiniband").iterdir():
+            found.add(device.name)
+            with suppress(OSError):
+                found.add((device / "device/driver").readlink().name)
+    return frozenset(found)
+
+
+def serves(library: str, present: frozenset[str]) -> bool:
+    """Whether a provider looks like that of a device: libmlx5-rdmav34.so of mlx5_core. Only the order depends on it."""
+    found = _PROVIDER.match(Path(library).name)
+    return bool(found) and any(it.startswith(found[1].split("_")[0]) for it in present if found)
+
+
+def _verbs(proc: Path, pid: int) -> Iterator[tuple[Path, str]]:
+    """The libibverbs that a process has mapped: a path for opening, and what the file is called."""
+    with suppress(OSError), (proc / str(pid) / "maps").open(errors="replace") as lines:
+        for _, line in zip(range(_MOST_LINES), lines, strict=False):
+            parts = line.split(maxsplit=5)
+            if len(parts) == 6 and Path(parts[5].strip()).name.startswith("libibverbs.so"):
+                start, _, end = parts[0].partition("-")
+                path = proc / str(pid) / "map_files" / f"{int(start, 16):x}-{int(end, 16):x}"
+                yield path, Path(parts[5].strip()).name

@@ -1,0 +1,202 @@
+"""The search for libraries beside files that are made to stop it: endless tables, file systems that do not answer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from exporter.bpf import targets as targets_module
+from exporter.bpf.apart import WORKER
+from exporter.bpf.mappings import IteratorLister
+from exporter.bpf.native import BpfError
+from exporter.bpf.targets import Targets
+from tests.bpf.test_targets import (
+    Counter,
+    Job,
+    build_library,
+    counter,
+    counter_object,
+    eventually,
+    library,
+    program,
+    start_job,
+    start_targets,
+)
+from tests.unit.bpf import fuse
+from tests.unit.bpf.test_elf import sparse
+
+__all__ = ["build_library", "counter", "counter_object", "library", "program", "start_job", "start_targets"]
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(120)]
+
+MAPS = """
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+held = mmap.mmap(file, mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+BEFORE_THE_NEXT_LOOK = 40.0
+"""Seconds; the search looks at everything again after 60, and two minutes was what such a file once took."""
+
+
+@contextmanager
+def mapping(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has a page of a file mapped as code, which it never reads."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAPS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout and process.stdout.readline() == "mapped\n"
+        yield process
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kills a process, which does not end while its file hangs."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    for stream in (process.stdin, process.stdout):
+        assert stream
+        stream.close()
+
+
+def reads(pid: int) -> bool:
+    """Whether a process started from this one waits for the file: for the answer, or as one of several for a page."""
+    children = psutil.Process(pid).children(recursive=True)
+    places = [Path(f"/proc/{it.pid}/wchan").read_text() for it in children]
+    return any("request_wait" in place or "folio" in place for place in places)
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[fuse.Hung]:
+    if reason := fuse.missing():
+        pytest.skip(reason)
+    with fuse.Hung(tmp_path / "mount") as made:
+        yield made
+        made.end()
+    until = time.monotonic() + 20
+    while WORKER.abandoned and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def test_sparse_file(
+    library: Path,
+    tmp_path: Path,
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+) -> None:
+    """Four KiB that claim millions of symbols delay others' libraries by a moment, touched again and again or not."""
+    path = sparse(tmp_path / "sparse.so")
+    searched = start_targets()
+    with mapping(path):
+        for _ in range(3):
+            os.utime(path)
+            with mapping(path):
+                time.sleep(0.3)
+        job = start_job().open(library)
+        assert counter.hears("started", job.pid, False, within=BEFORE_THE_NEXT_LOOK)
+        job.do("call 23")
+        assert 23 == counter.hits(job.pid)
+    assert searched.status.unsearched["too_long"] >= 1
+
+
+def test_hung_file(
+    library: Path,
+    hung: fuse.Hung,
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+) -> None:
+    """A mapped file on a mount that never answers keeps no library from being found, nor the end from coming."""
+    searched = start_targets()
+    with mapping(hung.path):
+        assert eventually(lambda: reads(os.getpid()), within=BEFORE_THE_NEXT_LOOK)
+        job = start_job().open(library)
+        assert counter.hears("started", job.pid, False, within=BEFORE_THE_NEXT_LOOK)
+        job.do("call 23")
+        assert 23 == counter.hits(job.pid)
+        assert (1, 1) == (searched.status.unsearched["stuck"], searched.status.abandoned)
+        assert searched.close()
+        hung.end()
+
+
+def test_the_exporter_ends_beside_a_hung_file(hung: fuse.Hung) -> None:
+    """SIGTERM ends it, while it waits for the file and after."""
+    command = Path(sys.executable).parent / "accel-exporter"
+    flags = ["--web.listen-address=127.0.0.1:0", "--collector.disable-defaults", "--collector.cuda"]
+    with mapping(hung.path):
+        exporter = subprocess.Popen([command, *flags], stderr=subprocess.PIPE, text=True)
+        try:
+            assert eventually(lambda: reads(exporter.pid), within=BEFORE_THE_NEXT_LOOK)
+            exporter.send_signal(signal.SIGTERM)
+            _, said = exporter.communicate(timeout=BEFORE_THE_NEXT_LOOK)
+        finally:
+            exporter.kill()
+            exporter.wait()
+            assert exporter.stderr
+            exporter.stderr.close()
+        hung.end()
+    assert 0 == exporter.returncode, said
+    assert "everything is detached" in said
+
+
+def test_listing_everything_is_bounded(
+    library: Path,
+    tmp_path: Path,
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the kernel cannot list one process (before Linux 6.1), one that maps files without end takes a tenth of a
+    processor for listing all, not half of one.
+    """
+    spent = []
+    everything = IteratorLister.everything
+    create = IteratorLister._create_link
+
+    def refuse(self: IteratorLister, pid: int = 0) -> int:
+        if pid:
+            raise BpfError(22, "no such thing")
+        return create(self)
+
+    def costly(self: IteratorLister) -> object:
+        began = time.thread_time()
+        while time.thread_time() - began < 0.05:
+            pass
+        found = everything(self)
+        spent.append(time.thread_time() - began)
+        return found
+
+    monkeypatch.setattr(IteratorLister, "_create_link", refuse)
+    monkeypatch.setattr(IteratorLister, "everything", costly)
+    start_targets()
+    del spent[:]
+    began = time.monotonic()
+    script = MAPS.replace("file = ", "for path in sys.argv[1:]:\n  file = ").replace("\nheld", "\n  held")
+    for number in range(40):
+        shutil.copy(sys.executable, tmp_path / f"lib{number}.so")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time\n" + script.replace("PROT_EXEC)", "PROT_EXEC); time.sleep(0.1)"),
+         *sorted(tmp_path.glob("lib*.so"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout and process.stdout.readline() == "mapped\n"
+        assert 2 <= len(spent)
+        assert sum(spent) < 2 * targets_module._SHARE * (time.monotonic() - began)
+    finally:
+        end(process)
