@@ -27,6 +27,7 @@ from exporter.bpf.apart_child import Child
 from exporter.bpf.elf import ElfError
 from exporter.bpf.messages import declared, decode, encode
 from exporter.bpf.reader import ANSWER, HELLO, LENGTH, exactly
+from exporter.child import offer_to_oom
 
 IDLE = 10.0
 SECONDS = 2.0
@@ -227,6 +228,7 @@ class Worker:
         except OSError as error:
             ours.close()
             raise ChildError(error.errno, f"the process that reads files cannot be started: {error}") from error
+        offer_to_oom(process.pid)
         child = self._child = Child(process, ours)
         atexit.register(self.close)
         self._wait(child, device, float("inf"))

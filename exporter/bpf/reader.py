@@ -130,9 +130,6 @@ def _read(opener: socket.socket) -> None:
     confined.die_with_parent()
     with contextlib.suppress(OSError):
         privileges.drop(())
-    importlib.import_module("exporter.bpf.placement")
-    with contextlib.suppress(ImportError):  # its library may be mapped as a program only now
-        importlib.import_module("capstone")
     confined.limit()
     while True:
         try:
