@@ -33,14 +33,14 @@ MOST_BYTES = 8 << 20
 MOST_FILES = 4
 _LONGEST_REASON = 300
 _NOMINAL_SECONDS = 0.004
-"""What `_slowness` takes on a processor of 2020."""
+"""What `slowness` takes on a processor of 2020."""
 _SLOWEST = 200.0
 
 
 def main(descriptor: str, idle: str) -> None:
     ours, theirs = socket.socketpair()
     with socket.socket(fileno=int(descriptor)) as parent:
-        slowness = _slowness()
+        slow = slowness()
         reader = os.fork()
         if not reader:
             parent.close()
@@ -50,7 +50,7 @@ def main(descriptor: str, idle: str) -> None:
         theirs.close()
         with contextlib.suppress(OSError):
             privileges.drop(OPENING)
-        parent.sendall(HELLO.pack(reader, slowness))
+        parent.sendall(HELLO.pack(reader, slow))
         with contextlib.suppress(EOFError, ConnectionError, TimeoutError):
             _open(parent, ours, float(idle))
 
@@ -73,7 +73,7 @@ def exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _slowness() -> float:
+def slowness() -> float:
     """How many times longer than usual a fixed piece of work takes here; emulated, 10 to 50 times."""
     taken = []
     text = b"\0".join(b"%d" % number for number in range(2000))

@@ -198,7 +198,7 @@ def start_targets(counter: Counter) -> Iterator[Callable[..., Targets]]:
         targets.want(counter)
         targets.start()
         started.append(targets)
-        assert targets.scanned.wait(5)
+        assert targets.scanned.wait(60)
         return targets
 
     yield start
@@ -670,7 +670,7 @@ def test_closing_is_quick_and_leaves_nothing_open(
         targets = Targets()
         targets.want(counter)
         targets.start()
-        assert targets.scanned.wait(5)
+        assert targets.scanned.wait(60)
         started = time.monotonic()
         targets.close()
         assert time.monotonic() - started < SOON

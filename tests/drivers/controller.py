@@ -103,7 +103,7 @@ class Controller:
         self._process.stdin.flush()
 
     def _await_prompt(self) -> None:
-        until = time.monotonic() + 10
+        until = time.monotonic() + 120
         while not Path(self._said.name).read_text(errors="replace").endswith("> "):
             assert self._process.poll() is None and time.monotonic() < until, Path(self._said.name).read_text()
             time.sleep(0.05)

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter import discover
 from tests.rdma import rig
-from tests.rdma.rig import REPOSITORY, Command, Host, RigError
+from tests.rdma.rig import DEVICE, PORT, REPOSITORY, Command, Host, Limit, RigError
 
 ADDRESS = "127.0.0.1:19445"
 START_SECONDS = 120.0
@@ -55,14 +55,27 @@ class Side:
     exporter: Command
 
     def scrape(self) -> Page:
-        text = self.host.run(f"curl --silent --fail --max-time 50 http://{ADDRESS}/metrics")
+        text = self.host.run(f"curl --silent --fail --max-time 300 http://{ADDRESS}/metrics")
         samples = (sample for it in text_string_to_metric_families(text) for sample in it.samples)
         return Page({(it.name, frozenset(it.labels.items())): it.value for it in samples})
 
     def settled(self) -> tuple[Page, dict[str, int]]:
-        """What the exporter says once it has read what the kernel counts, and that: nothing moves now."""
-        time.sleep(3 * INTERVAL)
-        return self.scrape(), self.host.counters()
+        """What the exporter shows once it has read what the kernel counts, and that: nothing moves now."""
+        limit = Limit(self.host, 60)
+        while True:
+            time.sleep(3 * INTERVAL)
+            before, page, after = self.host.counters(), self.scrape(), self.host.counters()
+            if _moving(before) == _moving(after) == _shown(page) or limit.passed:
+                return page, after
+
+
+def _moving(counters: Mapping[str, int]) -> dict[str, float]:
+    return {name: value for name, value in counters.items() if name != "lifespan"}
+
+
+def _shown(page: Page) -> dict[str, float]:
+    found = page.get("rdma_port_hw_counter_total", device=DEVICE, port=PORT)
+    return {dict(labels)["counter"]: value for labels, value in found.items()}
 
 
 @pytest.fixture(scope="session")
@@ -126,13 +139,13 @@ def _attached(side: Side) -> None:
     """
     if "--collector.verbs" not in side.exporter.text:
         return
-    until, before = time.monotonic() + START_SECONDS, None
+    limit, before = Limit(side.host, START_SECONDS), None
     while True:
         found = side.scrape().get("accel_exporter_probe_attached", probe="verbs")
         wanted = [value for labels, value in found.items() if _is_rxe(dict(labels))]
         if wanted and all(wanted) and found == before:
             return
-        if time.monotonic() > until:
+        if limit.passed:
             raise RigError(f"{side.host.name}: not attached after {START_SECONDS:.0f} s: {found}")
         before = found
         time.sleep(4)
@@ -143,8 +156,8 @@ def _is_rxe(labels: Mapping[str, str]) -> bool:
 
 
 def _await(side: Side) -> None:
-    until = time.monotonic() + START_SECONDS
+    limit = Limit(side.host, START_SECONDS)
     while "ready" not in side.exporter.said:
-        if side.exporter.done or time.monotonic() > until:
+        if side.exporter.done or limit.passed:
             raise RigError(f"{side.host.name}: the exporter did not start:\n{side.exporter.said}")
         time.sleep(0.5)

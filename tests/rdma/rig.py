@@ -16,7 +16,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+
+import psutil
+
+from exporter.bpf.reader import slowness
 
 REPOSITORY = Path(__file__).parents[2]
 BUILD = REPOSITORY / "build/rdma"
@@ -27,13 +32,39 @@ _TRIES, _UNSTEADY = 5, "Correlation coefficient"
 COUNTERS = f"/sys/class/infiniband/{DEVICE}/ports/{PORT}/hw_counters"
 
 
+_PATIENCE = 8
+"""A limit has passed after so many times as long by the clock, though the machine idles: something waits for ever."""
+_LISTENS = ":4853 00000000:0000 0A"
+"""Of /proc/net/tcp: somebody waits at port 18515, that of perftest and ibv_rc_pingpong."""
+
+
 class RigError(Exception):
     """A machine did not start, or a command in it did not end in time."""
 
 
+class Limit:
+    """So many seconds of work of a machine, as an ordinary processor takes them: a busy or slow one has longer."""
+
+    def __init__(self, host: Host, seconds: float) -> None:
+        self._host, self._seconds = host, seconds * _slowness()
+        self._began, self._used = time.monotonic(), host.processor_seconds()
+
+    @property
+    def passed(self) -> bool:
+        by_clock = time.monotonic() - self._began
+        if by_clock < self._seconds:
+            return False
+        return self._host.processor_seconds() - self._used > self._seconds or by_clock > _PATIENCE * self._seconds
+
+
+@cache
+def _slowness() -> float:
+    return slowness()
+
+
 @dataclass
 class Command:
-    """One that runs in a guest; `wait` tells its output."""
+    """One that runs in a guest; `wait` gives its output."""
 
     host: Host
     name: str
@@ -44,13 +75,13 @@ class Command:
         return (self.host.folder / f"{self.name}.status").exists()
 
     def wait(self, seconds: float = 60.0, statuses: tuple[int, ...] = (0,)) -> str:
-        """What it printed. Raises RigError when it takes longer, or ends with another status."""
-        until = time.monotonic() + seconds
+        """What it printed. Raises RigError when it takes longer (Limit), or ends with another status."""
+        limit = Limit(self.host, seconds)
         while not self.done:
-            if time.monotonic() > until:
+            if limit.passed:
                 raise RigError(f"{self.host.name}: not done after {seconds:.0f} s: {self.text}\n{self.said}")
             self.host.check()
-            time.sleep(0.05)
+            time.sleep(0.1)
         status = int((self.host.folder / f"{self.name}.status").read_text())
         if status not in statuses:
             raise RigError(f"{self.host.name}: status {status}: {self.text}\n{self.said}")
@@ -92,6 +123,18 @@ class Host:
         printed = self.run(f'cd {COUNTERS}; for it in *; do echo "$it $(cat $it)"; done')
         return {name: int(value) for name, value in (line.split() for line in printed.splitlines())}
 
+    def await_server(self) -> None:
+        """Until a server of perftest or ibv_rc_pingpong waits for its client. Raises RigError."""
+        self.run(f"until grep -q '{_LISTENS}' /proc/net/tcp /proc/net/tcp6; do sleep 0.2; done", 120)
+
+    def processor_seconds(self) -> float:
+        """What the machine has used of this one's processors."""
+        with suppress(psutil.Error):
+            vng = psutil.Process(self.process.pid)
+            times = [it.cpu_times() for it in (vng, *vng.children(recursive=True))]
+            return sum(it.user + it.system for it in times)
+        return 0.0
+
     def check(self) -> None:
         """Raises RigError when the machine has stopped."""
         if self.process.poll() is not None:
@@ -112,7 +155,7 @@ def perftest(sender: Host, receiver: Host, test: str) -> str:
     command = f"{test} --ib-dev={DEVICE} --gid-index=1"
     for _ in range(_TRIES):
         server = receiver.begin(command)
-        time.sleep(2)
+        receiver.await_server()
         client = sender.begin(f"{command} {receiver.address}")
         client.wait(200, statuses=(0, 1))
         server.wait(statuses=(0, 1))
@@ -194,10 +237,10 @@ def _boot(name: str, address: str, devices: str, environment: Mapping[str, str])
 
 
 def _await(host: Host) -> None:
-    until = time.monotonic() + BOOT_SECONDS
+    limit = Limit(host, BOOT_SECONDS)
     while not _text(host.folder / "ready"):
         host.check()
-        if time.monotonic() > until:
+        if limit.passed:
             raise RigError(f"{host.name} is not ready after {BOOT_SECONDS:.0f} s:\n{_text(host.folder / 'console')}")
         time.sleep(0.2)
     if _text(host.folder / "ready").strip() != "0":
@@ -207,10 +250,10 @@ def _await(host: Host) -> None:
 def _await_listening(host: Host, port: int) -> None:
     """Until the first machine waits for the other: asked of the kernel, for connecting would take the only place."""
     wanted = f":{port:04X} 00000000:0000 0A"
-    until = time.monotonic() + 30
+    limit = Limit(host, 30)
     while wanted not in _text(Path("/proc/net/tcp")):
         host.check()
-        if time.monotonic() > until:
+        if limit.passed:
             raise RigError(f"{host.name} does not wait for the other one after 30 s")
         time.sleep(0.1)
 

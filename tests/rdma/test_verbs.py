@@ -10,7 +10,7 @@ import pytest
 
 from exporter import discover
 from tests.rdma.conftest import Page, Side
-from tests.rdma.rig import DEVICE, perftest
+from tests.rdma.rig import DEVICE, Limit, perftest
 
 PEER_GID = "0000:0000:0000:0000:0000:ffff:0a4d:0002"
 """10.77.0.2, as sysfs writes GIDs."""
@@ -41,7 +41,7 @@ def test_pingpong(sender: Side, receiver: Side) -> None:
     """ibv_rc_pingpong: each side has sent what it says it did."""
     command = f"ibv_rc_pingpong -d {DEVICE} -g 1 -n 100 -s 4096"
     server = receiver.host.begin(command)
-    time.sleep(2)
+    receiver.host.await_server()
     printed = sender.host.run(f"{command} {receiver.host.address}", 200)
     server.wait()
 
@@ -95,7 +95,7 @@ def test_extended_calls(sender: Side, receiver: Side, extended_calls: Path) -> N
 
     command = f"ibv_rc_pingpong --new_send -d {DEVICE} -g 1 -n 100 -s 4096"
     server = receiver.host.begin(command)
-    time.sleep(2)
+    receiver.host.await_server()
     printed = sender.host.run(f"{command} {receiver.host.address}", 200)
     server.wait()
     assert "819200 bytes in" in printed
@@ -107,12 +107,15 @@ def test_killed_peer(sender: Side, receiver: Side, late_receiver: Path) -> None:
     """A queue pair has its peer's address; when the peer is killed its retries run out, and it is in ERR."""
     server = receiver.host.begin(f"exec {late_receiver} {DEVICE} 1 600")
     client = sender.host.begin(f"{late_receiver} {DEVICE} 1 7 100 {receiver.host.address}")
-    time.sleep(5)
+    limit = Limit(sender.host, 60)
     living = sender.scrape()
+    while not limit.passed and not living.get("rdma_qp_info", comm="late_receiver", state="RTS", peer_gid=PEER_GID):
+        time.sleep(1)
+        living = sender.scrape()
     receiver.host.run("pkill -9 -x late_receiver")
     server.wait(statuses=(137,))
-    until = time.monotonic() + 60
-    while not client.output and time.monotonic() < until:
+    limit = Limit(sender.host, 60)
+    while not client.output and not limit.passed:
         time.sleep(0.2)
 
     page = sender.scrape()
