@@ -194,7 +194,7 @@ class Attaching:
         if provider.searched or provider.attempts >= _ATTEMPTS:
             return False
         provider.attempts += 1
-        if provider.found is None:
+        if provider.found is None and not provider.learnt:
             provider.said = f"{provider.library.path}: its functions are being looked for"
         self._analysis.want(provider.library, pid)
         return True
