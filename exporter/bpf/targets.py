@@ -201,6 +201,8 @@ class Targets:
         self._users.missed(gone, self._attachments)
         for pid, hint in due.items():
             self._look_at(pid, mappings.get(pid, []), hint)
+            if pid not in mappings and pid not in gone and hint.attempts < _ATTEMPTS:  # it is about to end
+                self._hints.add(pid, hint.since_ns, _GONE_DELAY, attempts=hint.attempts + 1)
             if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
                 self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
         self._users.end(())
