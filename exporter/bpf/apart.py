@@ -33,10 +33,13 @@ IDLE = 10.0
 SECONDS = 2.0
 """Of the processor's time for one call, on an ordinary machine: what takes longer is no library but an attack."""
 PATIENCE = 5.0
-"""Seconds without any progress until a child counts as stuck."""
+"""Seconds without any progress until a child counts as stuck, on an ordinary machine."""
+START_PATIENCE = 60.0
+"""The same for a child that is starting: it reads no file of others yet."""
 REST = 60.0
 """So long no file of a device is read, at least, on which a child was stuck."""
 MOST_STUCK = 16
+_MOST_PATIENT = 12.0
 _LOOK, _CLOSE_SECONDS = 0.2, 0.5
 _BUSY, _TRICKLE = 0.1, 6
 """A child that uses less of a processor than this waits; it counts as stuck after so many times PATIENCE of that."""
@@ -157,12 +160,16 @@ class Worker:
             raise Stuck("its file system does not answer")
 
     def _ask(self, message: bytes, device: int) -> tuple[bytes, Held | None]:
-        child = self._child or self._start(device)
+        child = self._child or self._start()
         child.seconds()
         try:
             child.connection.sendall(LENGTH.pack(len(message)) + message)
-            self._wait(child, device, self._seconds * child.slowness)
-            child.connection.settimeout(self._patience)
+            patience = self._patience * min(child.slowness, _MOST_PATIENT)
+            if not self._answers(child, self._seconds * child.slowness, patience):
+                self.stuck += 1
+                self._stop(device)
+                raise Stuck("its file system does not answer")
+            child.connection.settimeout(patience)
             head, descriptors, _, _ = socket.recv_fds(child.connection, ANSWER.size, 1)
             if len(head) < ANSWER.size:
                 raise EOFError
@@ -188,8 +195,11 @@ class Worker:
         self._spent.seconds = self.spent() + used / child.slowness
         return used
 
-    def _wait(self, child: Child, device: int, limit: float) -> None:
-        """Until it says something; it is ended where that takes too much of the processor, or nothing happens."""
+    def _answers(self, child: Child, limit: float, patience: float) -> bool:
+        """Waits for the child. False where it makes no progress for `patience` seconds, or this call is interrupted.
+
+        Ends the child and raises TooLong where it takes more than `limit` seconds of the processor's time.
+        """
         spent = idle = 0.0
         since = began = time.monotonic()
         interruptions = self._interruptions
@@ -202,13 +212,12 @@ class Worker:
                 raise TooLong(f"reading it takes more than {limit:.3g} s of the processor")
             idle += 0.0 if runs or used > _BUSY * (now - began) else now - began
             since, began = now if runs or used else since, now
-            patient = now - since < self._patience and idle < _TRICKLE * self._patience
+            patient = now - since < patience and idle < _TRICKLE * patience
             if not patient or self._interruptions != interruptions:
-                self.stuck += 1
-                self._stop(device)
-                raise Stuck("its file system does not answer")
+                return False
+        return True
 
-    def _start(self, device: int) -> Child:
+    def _start(self) -> Child:
         found = importlib.util.find_spec("capstone")
         places = [Path(exporter.__file__).parents[1]]
         places += [Path(found.origin).parents[1]] if found and found.origin else []
@@ -231,7 +240,9 @@ class Worker:
         offer_to_oom(process.pid)
         child = self._child = Child(process, ours)
         atexit.register(self.close)
-        self._wait(child, device, float("inf"))
+        if not self._answers(child, float("inf"), max(START_PATIENCE, self._patience)):
+            self._stop(0)
+            raise ChildError("the process that reads files does not start")
         child.follow(*HELLO.unpack(exactly(ours, HELLO.size)))
         return child
 

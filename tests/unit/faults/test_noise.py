@@ -15,7 +15,7 @@ import yaml
 from exporter.collectors import faults, xid
 from exporter.faults import metrics
 from exporter.faults.kernel_log import WORDS, find
-from exporter.faults.ledger import MOST_SERIES, Fault, Ledger
+from exporter.faults.ledger import MOST_OF_CATEGORY, Fault, Ledger
 from exporter.faults.rises import Rises
 from exporter.infiniband import metrics as rdma
 from exporter.kmsg.records import parse
@@ -168,12 +168,12 @@ def test_ten_thousand_lines_in_a_second(tmp_path: Path) -> None:
         texts = [f"nvme nvme{number % 3000}: I/O {number} QID 5 timeout, aborting" for number in range(10_000)]
         say(tmp_path, [line for text in texts for line in (text, "audit: noise")])
         until(lambda: total(on.faults) == {"nvme_timeout": 10_000})
-        assert MOST_SERIES + 1 == sum(it.metric is metrics.FAULTS for it in on.faults.samples())
+        assert MOST_OF_CATEGORY + 1 == sum(it.metric is metrics.FAULTS for it in on.faults.samples())
         assert 0 == collector._reader.lost
         lasts = series(on.faults.samples(), metrics.FAULT_LAST, LASTS)
     finally:
         collector.close()
-    check_pages(tmp_path, "faults", lasts, {"DriveFault": MOST_SERIES + 1})
+    check_pages(tmp_path, "faults", lasts, {"DriveFault": MOST_OF_CATEGORY + 1})
 
 
 @needs_promtool

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.faults import machine, metrics, pci, sensors
-from exporter.faults.ledger import Fault, Ledger
+from exporter.faults.ledger import MOST_OF_CATEGORY, Fault, Ledger
 from exporter.faults.rises import Rises
 from exporter.infiniband import metrics as rdma
 from exporter.model import Labels, Metric, Sample
@@ -253,6 +253,6 @@ def test_ledger_is_bounded() -> None:
     samples = list(ledger.samples())
 
     faults = [it for it in samples if it.metric is metrics.FAULTS]
-    assert len(faults) == 1025
+    assert len(faults) == MOST_OF_CATEGORY + 1
     assert 3000 == sum(int(str(it.value)) for it in faults)
     assert {"category": "ssd", "component": "", "signal": "nvme_timeout", "overflow": "true"} == faults[-1].labels
