@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
-.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-drivers test-backends fault-table
+.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-kernels test-drivers test-backends fault-table
 
 PYTHON ?= python3
 export PYTHON
@@ -59,7 +59,7 @@ check-rules: .venv/.dev
 test: setup-dev ## every test that needs no GPU; says what was skipped and why
 	$(PYTEST) tests/unit tests/bpf tests/e2e tests/drivers/test_ipmi_network.py
 # `test` last: pytest's own count is the last thing printed. Each of them runs although one before it failed, with -k.
-test-all: test-rdma test-drivers test-verbs-providers test-backends image-check fresh-check test ## every test that this machine can run, also in a bare root (an hour)
+test-all: test-rdma test-kernels test-drivers test-verbs-providers test-backends image-check fresh-check test ## every test that this machine can run, also in a bare root (an hour)
 test-unit: setup-dev
 	$(PYTEST) tests/unit
 test-bpf: setup-dev ## probes against stand-in libraries (root, BPF)
@@ -75,6 +75,9 @@ fault-table: setup-dev ## every cause of a stopped job, injected: does its alert
 test-rdma: setup-dev .venv/.rdma ## RDMA for real: two virtual machines with Debian's kernel and soft-RoCE (minutes)
 	@tests/rdma/kernel.sh
 	REQUIRE_RDMA=1 $(PYTEST) tests/rdma
+test-kernels: setup-dev .venv/.rdma ## the probes on a kernel of years ago with many processors, in a virtual machine (minutes)
+	@tests/rdma/kernel.sh
+	REQUIRE_KERNELS=1 $(PYTEST) tests/kernels
 test-drivers: setup-dev .venv/.rdma ## IPMI and NVMe through Linux' own drivers, in a virtual machine (minutes)
 	@tests/rdma/kernel.sh
 	REQUIRE_RDMA=1 $(PYTEST) tests/drivers

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* NCCL and RCCL calls: counted where they begin, timed and told one by one where they return. Probes that run at one
- * place run in no certain order: neither on_call nor on_enter needs the other to have run. */
+/* NCCL and RCCL calls: counted where they begin, timed and sent one by one where they return. One program runs at each
+ * entry: on_enter where on_return runs too, on_call where it does not, on_message at a Send or Recv that is not timed.
+ * While return probes come or go on_enter and on_call may both run at one hit, in either order: the first one counts. */
 #include "nccl_lag.h"
 #include "nccl_spans.h"
 
@@ -29,6 +30,7 @@ static __always_inline void count_bytes(struct pt_regs *ctx, struct cookie cooki
 		add(&calls->bus_bytes, bus_bytes(cookie.kind, bytes, on->who.nranks));
 }
 
+/* `now` is 0 in a group, whose end is counted at its own time. */
 static __always_inline struct calls *count_call(__u32 tgid, enum kind kind, __u64 now)
 {
 	static const struct calls none;
@@ -38,7 +40,8 @@ static __always_inline struct calls *count_call(__u32 tgid, enum kind kind, __u6
 	if (!counted)
 		return NULL;
 	add(&counted->calls, 1);
-	counted->last_ns = now;
+	if (now)
+		counted->last_ns = now;
 	return counted;
 }
 
@@ -46,7 +49,7 @@ static __always_inline struct calls *count_call(__u32 tgid, enum kind kind, __u6
 static __always_inline void number(__u32 tgid, struct communicator *on, struct cookie cookie, __s32 peer,
 				   bool captured, __u64 now)
 {
-	__u64 *numbered = calls_so_far(tgid, on, cookie.kind, peer, captured);
+	__u64 *numbered = calls_so_far(tgid, on, cookie.kind, peer, captured, true);
 
 	if (!numbered)
 		return;
@@ -56,15 +59,13 @@ static __always_inline void number(__u32 tgid, struct communicator *on, struct c
 }
 
 static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, struct cookie cookie,
-					     const struct caller *caller)
+					     const struct caller *caller, __u64 now)
 {
 	struct communicator *on = communicator_at(tgid, cookie, argument(ctx, cookie.comm_at));
 	__s32 peer = cookie.peer_at == NO_ARGUMENT ? -1 : argument(ctx, cookie.peer_at);
-	__u64 now = bpf_ktime_get_ns();
 	struct calls *calls = count_call(tgid, cookie.kind, now);
 
 	if (on) {
-		on->last_ns = now;
 		settle(on, cookie, argument(ctx, cookie.comm_at), caller && caller->depth);
 		if (!discarded(cookie, argument(ctx, cookie.count_at)))
 			number(tgid, on, cookie, peer, caller && caller->capturing, now);
@@ -99,46 +100,57 @@ static __always_inline void doubt_numbers(__u32 tgid)
 	asm volatile(""); /* or clang makes one call of this and another map's, which Linux 6.1 refuses */
 }
 
-static __always_inline void change_group(const struct thread *thread, enum effect effect)
+static __always_inline void change_group(__u32 tgid, struct caller *caller, enum effect effect, __u64 now)
 {
-	struct caller *caller = caller_of(thread);
-
 	if (!caller)
 		return;
-	if (effect == effect_capture_begin)
-		caller->capturing = 1;
-	else if (effect == effect_capture_end)
-		caller->capturing = 0;
-	else if (effect == effect_group_start && !caller->depth++)
-		caller->group_ns = bpf_ktime_get_ns();
-	else if (effect >= effect_group_end && !caller->depth)
-		doubt_numbers(thread->tgid);
+	if (effect == effect_group_start && !caller->depth++) {
+		caller->group_ns = now;
+		caller->group_ticket = 0;
+	} else if (effect >= effect_group_end && !caller->depth)
+		doubt_numbers(tgid);
 	else if (effect >= effect_group_end && !--caller->depth && effect == effect_group_end)
-		count_call(thread->tgid, kind_GroupEnd, bpf_ktime_get_ns());
+		count_call(tgid, kind_GroupEnd, now);
 }
 
-static long drop_peer(void *map, const struct peer_key *at, const void *value, const struct peer_key *of)
+static __always_inline void count_hit(__u32 api)
 {
-	struct peer_key key = *at;
+	__u64 *seen = bpf_map_lookup_elem(&hits, &api);
 
-	(void)map, (void)value;
-	if (key.tgid == of->tgid && key.since_ns == of->since_ns)
-		bpf_map_delete_elem(&peers, &key);
-	return 0;
+	if (seen)
+		add(seen, 1);
 }
 
-/* A communicator ends: what is at its address next is another. */
-static __always_inline void part(__u32 tgid, __u64 address)
+static __always_inline void count(struct pt_regs *ctx, __u32 tgid, struct cookie cookie,
+				  struct caller *caller, __u64 now)
 {
-	struct comm_key key = {.tgid = tgid, .address = address};
-	struct communicator *known = bpf_map_lookup_elem(&communicators, &key);
-	struct peer_key of = {.tgid = tgid};
-
-	if (!known)
+	count_hit(cookie.api);
+	if (nested(ctx, caller))
 		return;
-	of.since_ns = known->since_ns;
-	bpf_map_delete_elem(&communicators, &key);
-	bpf_for_each_map_elem(&peers, drop_peer, &of, 0);
+	switch (cookie.effect) {
+	case effect_collective:
+	case effect_vector:
+	case effect_signal:
+		count_collective(ctx, tgid, cookie, caller, now);
+		break;
+	case effect_group_start:
+	case effect_group_end:
+	case effect_group_drop:
+		change_group(tgid, caller, cookie.effect, now);
+		break;
+	case effect_end:
+		part(tgid, argument(ctx, cookie.comm_at));
+		break;
+	default:
+		break;
+	}
+}
+
+#define ONE_HIT_NS 50000 /* a call takes longer to come to the same place again, a probe program less */
+
+static __always_inline bool same_hit(struct pt_regs *ctx, __u64 sp, __u64 ip, __u64 ns, __u64 now)
+{
+	return ns && sp == PT_REGS_SP(ctx) && ip == PT_REGS_IP(ctx) && now - ns < ONE_HIT_NS;
 }
 
 SEC("uprobe")
@@ -146,48 +158,52 @@ int on_call(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();
-	__u32 api = cookie.api;
-	__u64 *seen = bpf_map_lookup_elem(&hits, &api);
-	const struct caller *caller = bpf_map_lookup_elem(&callers, &thread);
+	struct caller *caller = caller_of(&thread);
+	__u64 now = bpf_ktime_get_ns();
 
-	if (seen)
-		add(seen, 1);
-	if (nested(ctx, caller))
+	if (caller && same_hit(ctx, caller->call.sp, caller->call.ip, caller->call.start_ns, now))
 		return 0;
-	switch (cookie.effect) {
-	case effect_collective:
-	case effect_vector:
-	case effect_signal:
-		count_collective(ctx, thread.tgid, cookie, caller);
-		break;
-	case effect_group_start:
-	case effect_group_end:
-	case effect_group_drop:
-	case effect_capture_begin:
-	case effect_capture_end:
-		change_group(&thread, cookie.effect);
-		break;
-	case effect_end:
-		part(thread.tgid, argument(ctx, cookie.comm_at));
-		break;
-	default:
-		break;
-	}
+	if (caller)
+		caller->counted = (struct hit){PT_REGS_SP(ctx), PT_REGS_IP(ctx), now};
+	count(ctx, thread.tgid, cookie, caller, now);
+	if (caller && cookie.effect == effect_capture_begin) /* whether it succeeds is not seen */
+		caller->capturing = 1;
+	else if (caller && cookie.effect == effect_capture_end)
+		caller->capturing = 0;
 	return 0;
 }
 
-/* Serves on_return. */
+/* A Send or Recv: counted, and not told from others of its kind. */
 SEC("uprobe")
-int on_enter(struct pt_regs *ctx)
+int on_message(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();
-	struct caller *caller = caller_of(&thread);
-	struct flight *call;
+	const struct caller *caller = bpf_map_lookup_elem(&callers, &thread);
+	struct calls *calls;
+	__u64 bytes;
 
-	if (!caller || nested(ctx, caller))
+	count_hit(cookie.api);
+	if (nested(ctx, caller))
 		return 0;
-	call = &caller->call;
+	calls = count_call(thread.tgid, cookie.kind, caller && caller->depth ? 0 : bpf_ktime_get_ns());
+	if (!calls)
+		return 0;
+	if (!communicator_at(thread.tgid, cookie, argument(ctx, cookie.comm_at)))
+		add(&calls->anonymous, 1);
+	bytes = type_bytes(argument(ctx, cookie.count_at + 1));
+	if (!bytes) {
+		add(&calls->unsized, 1);
+		return 0;
+	}
+	bytes *= argument(ctx, cookie.count_at);
+	add(&calls->bytes, bytes);
+	add(&calls->bus_bytes, bytes);
+	return 0;
+}
+
+static __always_inline void begin(struct pt_regs *ctx, struct cookie cookie, struct flight *call, __u64 now)
+{
 	*call = (struct flight){.cookie = cookie, .ip = PT_REGS_IP(ctx), .type = -1, .peer = -1};
 	call->second = PT_REGS_PARM2(ctx);
 	if (cookie.comm_at != NO_ARGUMENT)
@@ -204,8 +220,26 @@ int on_enter(struct pt_regs *ctx)
 	}
 	if (cookie.effect == effect_end)
 		read_identity(layout_of(cookie), call->comm, &call->who);
-	call->start_ns = bpf_ktime_get_ns();
+	call->start_ns = now;
 	call->sp = PT_REGS_SP(ctx);
+}
+
+/* Serves on_return. */
+SEC("uprobe")
+int on_enter(struct pt_regs *ctx)
+{
+	struct cookie cookie = cookie_of(ctx);
+	struct thread thread = this_thread();
+	struct caller *caller = caller_of(&thread);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (caller && same_hit(ctx, caller->counted.sp, caller->counted.ip, caller->counted.ns, now)) {
+		caller->counted.ns = 0; /* the next one may come soon */
+		return 0;
+	}
+	if (caller && !nested(ctx, caller))
+		begin(ctx, cookie, &caller->call, now);
+	count(ctx, thread.tgid, cookie, caller, now);
 	return 0;
 }
 
@@ -217,20 +251,18 @@ static __always_inline void apply(__u32 tgid, struct flight *call)
 	switch (call->cookie.effect) {
 	case effect_create:
 		call->comm = read_u64(call->comm); /* from here on the communicator itself */
-		created(tgid, call->cookie, call->comm);
+		created(tgid, call->cookie.layout, call->comm);
 		break;
 	case effect_create_many:
 		for (__u32 i = 0; i < MOST_CREATED && i < (__u32)call->second; i++)
-			created(tgid, call->cookie, read_u64(call->comm + 8 * i));
+			created(tgid, call->cookie.layout, read_u64(call->comm + 8 * i));
 		break;
 	default:
 		break;
 	}
 }
 
-#define IN_PROGRESS 7
-
-/* The library tells an error each time it is asked: it is counted when it is told first. */
+/* The library gives an error at each call of this function: it is counted when it is new. */
 static __always_inline void note_async_error(__u32 tgid, const struct flight *call, __u64 now)
 {
 	struct comm_key key = {.tgid = tgid, .address = call->comm};
@@ -250,10 +282,39 @@ static __always_inline void note_async_error(__u32 tgid, const struct flight *ca
 static __always_inline void take_back(__u32 tgid, struct communicator *on, const struct flight *call,
 				      bool captured)
 {
-	__u64 *numbered = calls_so_far(tgid, on, call->cookie.kind, call->peer, captured);
+	__u64 *numbered = calls_so_far(tgid, on, call->cookie.kind, call->peer, captured, false);
 
 	if (numbered && *numbered)
 		add(numbered, -1);
+}
+
+/* cuda.h: a capture that went wrong is over as well when its end is called. */
+#define CAPTURE_INVALIDATED 901
+#define CAPTURE_UNJOINED 904
+
+/* A call of the driver. */
+static __always_inline void count_captures(struct caller *caller, enum effect effect, __s32 code)
+{
+	if (effect == effect_capture_begin)
+		caller->capturing += !code;
+	else if (caller->capturing && (!code || code == CAPTURE_INVALIDATED || code == CAPTURE_UNJOINED))
+		caller->capturing--;
+}
+
+/* A call that is timed returned, with the communicator that it was on, if that is known. */
+static __always_inline void finish(const struct thread *thread, struct caller *caller,
+				   struct communicator *on, __s32 code, __u64 now)
+{
+	struct flight *call = &caller->call;
+	struct cookie cookie = call->cookie;
+	bool numbered = on && cookie.kind < COLLECTIVES && !discarded(cookie, call->count);
+
+	count_duration(thread->tgid, cookie.kind, now - call->start_ns);
+	if (numbered)
+		confirm(on, cookie, call->comm);
+	send_span(thread, caller, on, code, now);
+	if (numbered && code && code != IN_PROGRESS)
+		take_back(thread->tgid, on, call, caller->capturing);
 }
 
 SEC("uretprobe")
@@ -263,36 +324,28 @@ int on_return(struct pt_regs *ctx)
 	struct thread thread = this_thread();
 	struct caller *caller = bpf_map_lookup_elem(&callers, &thread);
 	struct flight *call = &caller->call;
+	struct comm_key key = {.tgid = thread.tgid};
 	__s32 code = PT_REGS_RC(ctx);
-	__u64 now = bpf_ktime_get_ns();
-	struct communicator *on;
-	struct comm_key key;
-	bool inner;
+	__u64 now;
 
 	if (!caller || !call->sp || call->cookie.api != cookie.api ||
 	    call->sp + RETURN_POPS != PT_REGS_SP(ctx))
 		return 0;
-	key = (struct comm_key){.tgid = thread.tgid, .address = call->comm};
+	call->sp = 0;
+	if (cookie.effect >= effect_capture_begin) {
+		count_captures(caller, cookie.effect, code);
+		return 0;
+	}
+	now = bpf_ktime_get_ns();
 	if (!code || code == IN_PROGRESS)
 		apply(thread.tgid, call);
 	else
 		count_error(thread.tgid, cookie.api, code, now);
-	inner = cookie.effect == effect_group_end && caller->depth;
-	if (cookie.effect == effect_async_error) {
-		if (!code)
-			note_async_error(thread.tgid, call, now);
-	} else if (!inner && cookie.kind != kind_none) {
-		count_duration(thread.tgid, cookie.kind, now - call->start_ns);
-		on = cookie.kind < COLLECTIVES && !discarded(cookie, call->count)
-			 ? bpf_map_lookup_elem(&communicators, &key)
-			 : NULL;
-		if (on)
-			confirm(on, cookie, call->comm);
-		send_span(&thread, caller, code, now);
-		if (on && code && code != IN_PROGRESS)
-			take_back(thread.tgid, on, call, caller->capturing);
-	}
-	call->sp = 0;
+	key.address = call->comm;
+	if (cookie.effect == effect_async_error && !code)
+		note_async_error(thread.tgid, call, now);
+	else if (cookie.kind != kind_none && (cookie.effect != effect_group_end || !caller->depth))
+		finish(&thread, caller, bpf_map_lookup_elem(&communicators, &key), code, now);
 	return 0;
 }
 
@@ -306,13 +359,15 @@ static long drop_caller(void *map, const struct thread *at, const void *value, v
 	return 0;
 }
 
-static long drop_communicator(void *map, const struct comm_key *at, const void *value, void *unused)
+static long drop_communicator(void *map, const struct comm_key *at, struct communicator *on, void *unused)
 {
 	struct comm_key key = *at;
 
-	(void)map, (void)value, (void)unused;
-	if (has_ended(key.tgid))
-		bpf_map_delete_elem(&communicators, &key);
+	(void)map, (void)unused;
+	if (!has_ended(key.tgid))
+		return 0;
+	leave(key.tgid, on);
+	bpf_map_delete_elem(&communicators, &key);
 	return 0;
 }
 
@@ -326,6 +381,16 @@ static long drop_peer_of_ended(void *map, const struct peer_key *at, const void 
 	return 0;
 }
 
+static long drop_held(void *map, const __u32 *at, const void *value, void *unused)
+{
+	__u32 tgid = *at;
+
+	(void)map, (void)value, (void)unused;
+	if (has_ended(tgid))
+		bpf_map_delete_elem(&held, &tgid);
+	return 0;
+}
+
 /* Processes have ended, those in `ended`: a pid may be another's next. The counts are for the exporter to delete. */
 SEC("raw_tp")
 int forget(void *ctx __attribute__((unused)))
@@ -333,5 +398,6 @@ int forget(void *ctx __attribute__((unused)))
 	bpf_for_each_map_elem(&callers, drop_caller, NULL, 0);
 	bpf_for_each_map_elem(&communicators, drop_communicator, NULL, 0);
 	bpf_for_each_map_elem(&peers, drop_peer_of_ended, NULL, 0);
+	bpf_for_each_map_elem(&held, drop_held, NULL, 0);
 	return 0;
 }

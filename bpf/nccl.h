@@ -101,16 +101,19 @@ struct comm_key {
 	__u64 address;
 };
 struct communicator {
-	struct identity who; /* hash is 0 until it can be read */
-	__u64 since_ns;	     /* tells it from others that were at this address */
-	__u64 last_ns;
+	struct identity who;   /* hash is 0 until it can be read */
+	__u64 domain;	       /* of its process, see domain_of_task */
+	__u64 since_ns;	       /* tells it from others that were at this address */
 	__u64 calls[NUMBERED]; /* by kind */
 	__u32 async_error;
+	__u32 met; /* a bit for each row of `meetings` that it holds */
 	enum origin origin;
 	__u8 unsure; /* calls of an open group may be missing from the library's numbers */
-	__u8 zero[2];
+	__u8 reused; /* its process had another one of this hash, rank and size: numbers mean either */
+	__u8 zero[5];
 };
-MAP(communicators, HASH, struct comm_key, struct communicator, 8192);
+#define MOST_COMMUNICATORS 8192
+MAP(communicators, HASH, struct comm_key, struct communicator, MOST_COMMUNICATORS);
 
 /* Calls between this rank and another, Send and Recv apart. */
 struct peer_key {
@@ -120,22 +123,37 @@ struct peer_key {
 	enum kind kind;
 	__u8 zero[7];
 };
-MAP(peers, HASH, struct peer_key, __u64, 65536);
+#define MOST_PEERS 65536
+MAP(peers, HASH, struct peer_key, __u64, MOST_PEERS);
 
 /* When the first rank of this node called, for the newest calls of a communicator: the time in units of 2^ARRIVAL_SHIFT ns
- * above the 16 lowest bits of the call's number, so that both change at once. */
-#define ARRIVALS 512
+ * above the 16 lowest bits of the call's number, so that both change at once. A row is there as long as a rank of this
+ * node that has called holds it. */
+#define ARRIVALS 128
 #define ARRIVAL_SHIFT 10
 struct meeting_key {
 	__u64 hash;
+	__u64 domain;
 	__u32 nranks;
 	enum kind kind; /* 0 for all that NCCL counts */
 	__u8 zero[3];
 };
 struct meeting {
+	__u64 holders;
+	__u64 from; /* arrivals at lower numbers may be missing */
 	__u64 arrivals[ARRIVALS];
 };
-MAP(meetings, LRU_HASH, struct meeting_key, struct meeting, 512);
+#define MOST_MEETINGS 2048
+MAP(meetings, HASH, struct meeting_key, struct meeting, MOST_MEETINGS);
+
+/* The rows of a process, of which it gets at most one in SHARE: it cannot keep others out. */
+#define SHARE 8
+struct held {
+	__u64 communicators;
+	__u64 peers;
+	__u64 meetings;
+};
+MAP(held, HASH, __u32, struct held, 4096);
 
 /* How much later a rank called than the first one. Slot 0 holds up to 64 us, slot i up to 64 * 4^i us, the last one
  * all above 67 s. */
@@ -149,6 +167,7 @@ struct lag_key {
 };
 struct lag {
 	__u64 sum_ns;
+	__u64 domain;
 	__u64 slots[LAG_SLOTS];
 };
 MAP(lags, HASH, struct lag_key, struct lag, 4096);
@@ -212,10 +231,14 @@ struct flight {
 };
 /* Of threads that ended nothing is heard: the least recent ones make room. */
 struct caller {
-	__u64 group_ns; /* when the outermost open group began: its name among the thread's */
+	__u64 group_ns;	    /* when the outermost open group began: its name among the thread's */
+	__u64 group_ticket; /* of the first call in it: they are sampled together */
 	__u32 depth;
-	__u32 capturing; /* the thread captures a stream into a graph */
-	struct flight call;
+	__u32 capturing;    /* streams that the thread captures into graphs */
+	struct flight call; /* as on_enter saw it begin */
+	struct hit {	    /* the last one that on_call counted */
+		__u64 sp, ip, ns;
+	} counted;
 };
 MAP(callers, LRU_HASH, struct thread, struct caller, 16384);
 
@@ -239,10 +262,14 @@ struct span {
 	enum origin origin; /* of the sequence */
 	__u8 depth;	    /* groups around it, at most 255; of a GroupEnd 0 */
 	__u8 captured;
-	__u8 zero[7];
+	__u8 partial; /* sent for its length or its error: the other ranks' are not */
+	__u8 zero[6];
 	char comm[16]; /* the thread's name */
 };
 EVENTS(nccl_spans, struct span, 1024 * 1024);
-__u64 spans_limited = 0; /* not sent, to keep to spans_per_second */
+__u64 spans_unsampled = 0; /* not sent, nor those of the other ranks, to keep to spans_per_second */
+__u64 spans_limited = 0;   /* not sent, because sampling was not enough for that */
 
-const volatile __u64 spans_per_second = 1000;
+const volatile __u64 spans_per_second = 1000; /* 0: nobody takes any */
+const volatile __u64 slow_ns = 10000000; /* calls that take so long are sent though they are not sampled */
+const volatile bool across_containers = false; /* ranks are compared whoever they belong to */

@@ -68,6 +68,8 @@ static __always_inline __u64 argument(struct pt_regs *ctx, __u8 at)
 	}
 }
 
+#define IN_PROGRESS 7 /* ncclResult_t: no error, the work goes on */
+
 /* Whether a hooked function made this call: ncclAllToAll of RCCL is a group of ncclSend and ncclRecv, a library put
  * before NCCL ends in it. One that never returned is recognised by a stack that is shorter now; the same place on the
  * same stack is this call, which another program of ours has seen already. */
@@ -134,7 +136,8 @@ static __always_inline void count_error(__u32 tgid, __u8 api, __s32 code, __u64 
 	error->last_ns = now;
 }
 
-static __always_inline void count_duration(__u32 tgid, enum kind kind, __u64 ns)
+/* A function of its own, as are others that are not `static`: the verifier goes through the many slots only once. */
+__noinline int count_duration(__u32 tgid, __u32 kind, __u64 ns)
 {
 	static const struct duration none;
 	struct call_key key = {.tgid = tgid, .kind = kind};
@@ -142,7 +145,8 @@ static __always_inline void count_duration(__u32 tgid, enum kind kind, __u64 ns)
 	__u32 slot = log2_slot((ns + 999) / 1000, 0, TIME_SLOTS);
 
 	if (!duration || slot >= TIME_SLOTS)
-		return;
+		return 0;
 	add(&duration->sum_ns, ns);
 	add(&duration->slots[slot], 1);
+	return 0;
 }

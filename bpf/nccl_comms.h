@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Communicators: who one is, read from the library's own memory, and how its calls are numbered. */
 #pragma once
-#include "nccl_calls.h"
+#include "nccl_meetings.h"
 
 static __always_inline const struct layout *layout_of(struct cookie cookie)
 {
 	__u32 index = cookie.layout;
 
 	return bpf_map_lookup_elem(&layouts, &index);
+}
+
+#define ADDRESS_BITS 48
+
+/* Without the guard, an address where the hash should be is taken for one: a hash has as few bits once in 65,536. */
+static __always_inline bool looks_like_hash(const struct layout *layout, __u64 hash)
+{
+	return layout->guarded ? hash : hash >> ADDRESS_BITS;
 }
 
 /* False where the library's layout is not known, or what is there can be no communicator that is ready. */
@@ -18,8 +26,9 @@ static __always_inline bool read_identity(const struct layout *layout, __u64 com
 	__builtin_memset(who, 0, sizeof(*who));
 	if (!comm || !layout || !layout->identity)
 		return false;
-	if (!bpf_probe_read_user(who, size, (void *)(comm + layout->identity)) && who->hash &&
-	    who->rank >= 0 && who->rank < who->nranks && who->nranks < MOST_RANKS)
+	if (!bpf_probe_read_user(who, size, (void *)(comm + layout->identity)) &&
+	    looks_like_hash(layout, who->hash) && who->rank >= 0 && who->rank < who->nranks &&
+	    who->nranks < MOST_RANKS)
 		return true;
 	__builtin_memset(who, 0, sizeof(*who));
 	return false;
@@ -44,18 +53,86 @@ static __always_inline bool seed(struct communicator *on, const struct layout *l
 				    (void *)(comm + layout->sequence));
 }
 
+static long drop_peer(void *map, const struct peer_key *at, const void *value, const struct peer_key *of)
+{
+	struct peer_key key = *at;
+
+	(void)map, (void)value;
+	if (key.tgid != of->tgid || key.since_ns != of->since_ns)
+		return 0;
+	bpf_map_delete_elem(&peers, &key);
+	release(ROWS(of->tgid, peers));
+	return 0;
+}
+
+/* A communicator ends: what is at its address next is another. */
+__noinline int part(__u32 tgid, __u64 address)
+{
+	struct comm_key key = {.tgid = tgid, .address = address};
+	struct communicator *known = bpf_map_lookup_elem(&communicators, &key);
+	struct peer_key of = {.tgid = tgid};
+
+	if (!known)
+		return 0;
+	of.since_ns = known->since_ns;
+	leave(tgid, known);
+	bpf_map_delete_elem(&communicators, &key);
+	release(ROWS(tgid, communicators));
+	bpf_for_each_map_elem(&peers, drop_peer, &of, 0);
+	return 0;
+}
+
+struct twin {
+	struct comm_key key;
+	struct identity who;
+	__u64 found;
+};
+
+static long find_twin(void *map, const struct comm_key *at, struct communicator *on, struct twin *of)
+{
+	(void)map;
+	if (at->tgid == of->key.tgid && at->address != of->key.address && same(&on->who, &of->who))
+		of->found = on->reused = 1;
+	return 0;
+}
+
+/* Before NCCL 2.24 splits of one color have one hash: numbers of a second one are not those of the first. */
+__noinline int recognise(__u32 tgid, __u64 address)
+{
+	struct twin twin = {.key = {.tgid = tgid, .address = address}};
+	struct communicator *on = bpf_map_lookup_elem(&communicators, &twin.key);
+	struct lag_key before = {.tgid = tgid};
+
+	if (!on || !on->who.hash)
+		return 0;
+	twin.who = on->who;
+	before.hash = on->who.hash;
+	before.rank = on->who.rank;
+	before.nranks = on->who.nranks;
+	bpf_for_each_map_elem(&communicators, find_twin, &twin, 0);
+	on->reused = twin.found || bpf_map_lookup_elem(&lags, &before);
+	return 0;
+}
+
 /* Begins to know what is at an address, in place of what was there before. */
 static __always_inline struct communicator *meet(const struct comm_key *key, const struct layout *layout,
 						 const struct identity *who, bool created)
 {
 	static const struct communicator none;
 	struct communicator *known;
+	__u64 *rows;
 
-	bpf_map_delete_elem(&communicators, key);
-	known = lookup_or_init(communicators, key, &none);
-	if (!known)
+	part(key->tgid, key->address);
+	rows = ROWS(key->tgid, communicators);
+	if (!hold(rows, MOST_COMMUNICATORS, &communicators_lost))
 		return NULL;
+	known = lookup_or_init(communicators, key, &none);
+	if (!known) {
+		release(rows);
+		return NULL;
+	}
 	known->who = *who;
+	known->domain = domain_of_task();
 	known->since_ns = bpf_ktime_get_ns();
 	if (created || bpf_map_lookup_elem(&covered, &key->tgid))
 		known->origin = origin_creation;
@@ -63,6 +140,7 @@ static __always_inline struct communicator *meet(const struct comm_key *key, con
 		known->origin = origin_library;
 		known->unsure = 1;
 	}
+	recognise(key->tgid, key->address);
 	return known;
 }
 
@@ -83,41 +161,52 @@ static __always_inline struct communicator *communicator_at(__u32 tgid, struct c
 		return NULL;
 	if (known && !known->who.hash) {
 		known->who = who;
+		recognise(tgid, address);
 		return known;
 	}
 	return meet(&key, layout, &who, false);
 }
 
 /* A call returned a communicator. Where it is still being made (ncclInProgress) it can be read later. */
-static __always_inline void created(__u32 tgid, struct cookie cookie, __u64 address)
+__noinline int created(__u32 tgid, __u32 index, __u64 address)
 {
-	const struct layout *layout = layout_of(cookie);
+	const struct layout *layout = bpf_map_lookup_elem(&layouts, &index);
 	struct comm_key key = {.tgid = tgid, .address = address};
 	struct identity who;
 
 	if (!address || impostor(layout, address))
-		return;
+		return 0;
 	read_identity(layout, address, &who);
 	meet(&key, layout, &who, true);
+	return 0;
 }
 
 static __always_inline __u64 *peer_calls(__u32 tgid, const struct communicator *on, enum kind kind,
-					 __s32 peer)
+					 __s32 peer, bool begins)
 {
 	static const __u64 none;
 	struct peer_key key = {.since_ns = on->since_ns, .tgid = tgid, .peer = peer, .kind = kind};
+	__u64 *calls = bpf_map_lookup_elem(&peers, &key), *rows;
 
-	return lookup_or_init(peers, &key, &none);
+	if (calls || !begins)
+		return calls;
+	rows = ROWS(tgid, peers);
+	if (!hold(rows, MOST_PEERS, &peers_lost))
+		return NULL;
+	calls = lookup_or_init(peers, &key, &none);
+	if (!calls)
+		release(rows);
+	return calls;
 }
 
-/* How many calls of a kind there were on a communicator: the number of the next one. */
+/* How many calls of a kind there were on a communicator: the number of the next one. `begins`: it may be the first. */
 static __always_inline __u64 *calls_so_far(__u32 tgid, struct communicator *on, enum kind kind, __s32 peer,
-					   bool captured)
+					   bool captured, bool begins)
 {
 	__u32 at = captured ? CAPTURED : kind;
 
 	if (kind == kind_Send || kind == kind_Recv)
-		return peer_calls(tgid, on, kind, peer);
+		return peer_calls(tgid, on, kind, peer, begins);
 	if (kind >= COLLECTIVES)
 		return NULL;
 	barrier_var(at); /* else the compiler, which knows the bound, leaves it out for the verifier */

@@ -5,20 +5,22 @@
 
 #define MINUTE 60000000000ull
 
-static __always_inline void count_lag(__u32 tgid, const struct communicator *on, __u64 ns)
+/* `who` is the rank, and above it the number of ranks. */
+__noinline int count_lag(__u32 tgid, __u64 hash, __u64 who, __u64 domain, __u64 ns)
 {
 	static const struct lag none;
-	struct lag_key key = {
-	    .hash = on->who.hash, .tgid = tgid, .rank = on->who.rank, .nranks = on->who.nranks};
+	struct lag_key key = {.hash = hash, .tgid = tgid, .rank = who, .nranks = who >> 32};
 	struct lag *lag = lookup_or_init(lags, &key, &none);
 	__u32 slot = (log2_slot((ns + 999) / 1000, 6, 64) + 1) / 2;
 
 	if (!lag)
-		return;
+		return 0;
 	if (slot >= LAG_SLOTS)
 		slot = LAG_SLOTS - 1;
+	lag->domain = domain;
 	add(&lag->sum_ns, ns);
 	add(&lag->slots[slot], 1);
+	return 0;
 }
 
 /* The number of a call among those that all ranks make in one order; of the kinds that the library does not count each
@@ -32,43 +34,45 @@ static __always_inline __u64 number_of(const struct communicator *on, enum kind 
 
 #define LAPPED (~0ull)
 
-/* When the first rank called, on this node, or LAPPED if there were too many calls since. */
-static __always_inline __u64 first_arrival(const struct communicator *on, enum kind kind, __u64 number,
+/* When the first rank called, on this node, or LAPPED if that is not known: there were too many calls since, or no room. */
+static __always_inline __u64 first_arrival(__u32 tgid, struct communicator *on, enum kind kind, __u64 number,
 					   __u64 now)
 {
-	static const struct meeting none;
-	struct meeting_key key = {.hash = on->who.hash, .nranks = on->who.nranks};
+	struct meeting *meeting = meeting_of(tgid, on, kind, number);
 	__u64 *slot, before, mine = now >> ARRIVAL_SHIFT << 16 | (number & 0xffff);
-	struct meeting *meeting;
 	__u64 at;
 	__s16 ahead;
+	bool complete;
 
-	key.kind = kind < COUNTED_BY_NCCL ? 0 : kind;
-	meeting = lookup_or_init(meetings, &key, &none);
 	if (!meeting)
 		return LAPPED;
+	complete = number >= meeting->from;
 	slot = &meeting->arrivals[number % ARRIVALS];
 	before = *(volatile __u64 *)slot;
 	for (int attempt = 0; attempt < 2; attempt++) {
 		at = before >> 16 << ARRIVAL_SHIFT;
 		ahead = (__s16)(number - before);
 		if (at && !ahead)
-			return at;
+			return complete ? at : LAPPED;
 		if (at && ahead < 0 && at + MINUTE > on->since_ns)
 			return LAPPED;
 		at = __sync_val_compare_and_swap(slot, before, mine);
 		if (at == before)
-			return now;
+			return complete ? now : LAPPED;
 		before = at; /* another CPU was faster */
 	}
 	return LAPPED;
 }
 
-static __always_inline void note_arrival(__u32 tgid, const struct communicator *on, enum kind kind,
-					 __u64 sequence, __u64 now)
+static __always_inline void note_arrival(__u32 tgid, struct communicator *on, enum kind kind, __u64 sequence,
+					 __u64 now)
 {
-	__u64 first = first_arrival(on, kind, number_of(on, kind, sequence), now);
+	__u64 first;
 
+	if (on->reused)
+		return;
+	first = first_arrival(tgid, on, kind, number_of(on, kind, sequence), now);
 	if (first != LAPPED)
-		count_lag(tgid, on, now > first ? now - first : 0);
+		count_lag(tgid, on->who.hash, (__u64)on->who.nranks << 32 | (__u32)on->who.rank, on->domain,
+			  now > first ? now - first : 0);
 }

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from exporter import itself, version
 from exporter.discover import Found
-from exporter.model import Kind, Metric, Sample, Span
+from exporter.model import Kind, Metric, Sample
 from exporter.observer import Observer
 from exporter.otlp import Plan
 from exporter.push import Push
@@ -57,7 +57,8 @@ class App:
         """Held while starting, reloading and closing: a signal to reload may come at any time."""
         self._reloaded, self._reload_successful = time.time(), True
         self._push = Push(plan, self._gather, time.time()) if plan else None
-        self._observer = Observer(settings, found, self._push.span if self._push else _no_span, (self._own,))
+        spans = self._push.span if self._push and plan.traces else None
+        self._observer = Observer(settings, found, spans, (self._own,))
         self._history = landing_plots.history()
         self._observer.scraper.follow(self._history.see)
         page = landing.Page(settings.web.telemetry_path, self._history)
@@ -162,7 +163,3 @@ def _end_at(deadline: float) -> None:
     time.sleep(max(0.0, deadline - time.monotonic()))
     logger.error("not everything was detached within %.1f s; the kernel detaches the rest", STOP_WITHIN)
     os._exit(1)
-
-
-def _no_span(_: Span) -> None:
-    """Where spans go that nobody asked for."""

@@ -61,6 +61,8 @@ class Node:
     targets: Targets
     spans: Callable[[Span], None]
     """Takes a finished span; never blocks or raises. What cannot be kept is counted there."""
+    wants_spans: bool
+    """Whether anybody takes them: without an OTLP endpoint none need be made."""
     clock: Clock
     trial: Trial
     gpus: Gpus
@@ -73,13 +75,22 @@ class Node:
     sys: Path
 
     @classmethod
-    def new(cls, processes: Processes, targets: Targets, spans: Callable[[Span], None], proc: Path, sys: Path) -> Node:
+    def new(
+        cls,
+        processes: Processes,
+        targets: Targets,
+        spans: Callable[[Span], None],
+        proc: Path,
+        sys: Path,
+        wants_spans: bool = True,
+    ) -> Node:
         """A node on which nothing was observed yet, without settings: one for all collectors."""
         return cls(
             settings={},
             processes=processes,
             targets=targets,
             spans=spans,
+            wants_spans=wants_spans,
             clock=Clock(),
             trial=Trial(),
             gpus=Gpus(),

@@ -28,13 +28,15 @@ class Observer:
         self,
         settings: Settings,
         found: Mapping[str, Found],
-        spans: Callable[[Span], None],
+        spans: Callable[[Span], None] | None,
         own: Sequence[Callable[[], Iterable[Sample]]] = (),
     ) -> None:
-        self._settings, self._found, self._spans = settings, found, spans
+        self._settings, self._found, self._spans = settings, found, spans or _drop
         self._processes = ProcessTable(settings.procfs, settings.logs)
         self.targets = Targets(settings.procfs)
-        self._node = Node.new(self._processes, self.targets, self._finished, settings.procfs, settings.sysfs)
+        self._node = Node.new(
+            self._processes, self.targets, self._finished, settings.procfs, settings.sysfs, spans is not None
+        )
         self.refusal = ""
         """Why no library is searched for; empty when they are."""
         shared = (lambda: self.targets.collect(), self._node.trial.collect)
@@ -96,6 +98,10 @@ class Observer:
 
     def _disabled(self) -> dict[str, str]:
         return {name: it.switch for name, it in self._found.items() if name not in self._settings.collectors}
+
+
+def _drop(_: Span) -> None:
+    """Where spans go that nobody takes."""
 
 
 class _Unmade:

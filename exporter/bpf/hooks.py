@@ -32,6 +32,8 @@ class Hook:
     """An entry probe that only serves a return probe: attached while return probes may be."""
     alone: bool = False
     """An entry probe that stands in for a paired one: attached while return probes may not be."""
+    overlaps: bool = False
+    """Of one that stands in: a hit at which the paired one runs too counts once, so no call goes unseen in a change."""
     placed: bool = False
     """The cookie's upper 32 bits tell how many bytes behind the function's beginning it is probed."""
 
@@ -129,6 +131,7 @@ class Hooked:
         self.returned = False
         """Whether return probes were ever attached."""
         self._programs, self._hooks = programs, hooks
+        self._overlaps = any(hook.overlaps for group in hooks.values() for hook in group)
         self._lock = threading.Lock()
         self._failed: dict[tuple[str, str], str] = {}
         self._return_links: list[Link] = []
@@ -140,21 +143,28 @@ class Hooked:
     def review(self, allowed: bool, reason: str) -> None:
         """Attaches or detaches return probes, and entries paired with them, as is allowed now.
 
-        What stands in for such entries is detached before they come, and comes after them: no call counts twice.
+        What stands in for such entries is detached before they come, and comes after them: no call counts twice. Where
+        a hit of both counts once, the new hooks come before the old ones go.
         """
         with self._lock:
             if self._closed:
                 return
             if not allowed:
+                if self._overlaps:
+                    self._lone_links = self._lone_links or self._attach(_REFUSED)
                 for link in reversed(self._return_links):  # entries first: none is left waiting for its return
                     link.close()
                 self._return_links, self._refusal = [], f"no return probes: {reason}"
                 self._lone_links = self._lone_links or self._attach(_REFUSED)
             elif self._refusal:
                 self._refusal = ""
-                uprobe.close_all(self._lone_links)
-                self._lone_links, self._return_links = [], self._attach(_ALLOWED)
+                lone, self._lone_links = self._lone_links, []
+                if not self._overlaps:
+                    uprobe.close_all(lone)
+                self._return_links = self._attach(_ALLOWED)
                 self.returned = self.returned or bool(self._return_links)
+                if self._overlaps:
+                    uprobe.close_all(lone)
 
     @property
     def refused(self) -> bool:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from exporter.bpf import multi as multi_link
+from exporter.bpf import sizing
 from exporter.bpf.btf import Btf, CType, Variable
 from exporter.bpf.events import Events
 from exporter.bpf.maps import RINGBUF, Map
@@ -70,8 +71,9 @@ class Program:
 class Object:
     """A compiled BPF object, loaded into the kernel; a context manager.
 
-    `constants` set its `const volatile` variables, `entries` the sizes of its maps, both by name. Uprobe programs are
-    loaded for multi-uprobe links where the kernel has them, unless `multi` says otherwise. BpfError on any failure,
+    `constants` set its `const volatile` variables, `entries` the sizes of its maps, both by name; LRU maps get more
+    rows where there are many processors (exporter.bpf.sizing). Uprobe programs are loaded for multi-uprobe links where
+    the kernel has them, unless `multi` forbids or demands it. BpfError on any failure,
     with nothing left behind.
     """
 
@@ -141,6 +143,7 @@ class Object:
             if name not in maps:
                 raise KeyError(f"there is no map {name} to size")
             check(bpf.bpf_map__set_max_entries(maps[name], count), f"size map {name} of {path} to {count}")
+        self._size_by_processors(maps)
         for handle in maps.values():
             if bpf.bpf_map__type(handle) == RINGBUF:
                 bpf.bpf_map__set_value_size(handle, 0)  # EVENTS() gave the record's, for Python only
@@ -152,6 +155,15 @@ class Object:
         for name, handle in programs.items():
             section = self._section(handle)
             self.programs[name] = Program(handle, name, section, self._multi and section.startswith(_UPROBES))
+
+    def _size_by_processors(self, maps: Mapping[str, int]) -> None:
+        bpf = self._bpf
+        processors = check(bpf.libbpf_num_possible_cpus(), "count the possible processors")
+        for name, handle in maps.items():
+            declared = bpf.bpf_map__max_entries(handle)
+            count = sizing.entries(bpf.bpf_map__type(handle), declared, processors)
+            if count != declared:
+                check(bpf.bpf_map__set_max_entries(handle, count), f"size map {name} of {self._path} to {count}")
 
     def _each(self, thing: str) -> dict[str, int]:
         """libbpf's handles of all maps or programs by name."""

@@ -80,6 +80,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "bpf_map__type": (_I, _P),
     "bpf_map__max_entries": (_U32, _P),
     "bpf_map__set_max_entries": (_I, _P, _U32),
+    "bpf_map__key_size": (_U32, _P),
     "bpf_map__value_size": (_U32, _P),
     "bpf_map__set_value_size": (_I, _P, _U32),
     "bpf_map__initial_value": (_P, _P, ctypes.POINTER(ctypes.c_size_t)),

@@ -21,7 +21,7 @@ from exporter.nccl import metrics
 from exporter.nccl.activity import Activity, read, take
 from exporter.nccl.functions import COVERABLE, FUNCTIONS, family
 from exporter.nccl.layouts import Layouts
-from exporter.nccl.pace import Pace
+from exporter.nccl.pace import LEAST_NS, Pace
 from exporter.nccl.samples import Kinds, comm_hash, function, samples
 from exporter.nccl.spans import Spans
 from exporter.nccl.stragglers import stragglers
@@ -35,20 +35,37 @@ from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
-    Flag("spans-per-second", 1000, "Calls at most that are told one by one; what exceeds it is counted.", 0, 1 << 30),
+    Flag(
+        "spans-per-second",
+        1000,
+        "Spans at most. Where calls are more, collectives are sampled: the same ones by all ranks on all nodes.",
+        0,
+        1 << 30,
+    ),
     Flag(
         "slow-call-seconds",
         1.0,
-        "Calls that take so long are told though their trace is not sampled.",
+        "Calls that take so long have a span though their trace is not sampled.",
         0,
         1_000_000_000,
+    ),
+    Flag(
+        "message-spans",
+        False,
+        "Times each Send and Recv, also those of groups, and makes spans of them: two traps a message instead of one.",
+    ),
+    Flag(
+        "compare-across-containers",
+        False,
+        "Compares when ranks arrive also where they are in several pods, jobs or users' processes. Whoever uses the "
+        "hash of another's communicator can then make its ranks look late.",
     ),
     Flag("cluster", "", "Mixed into trace ids. The same on all nodes; tells clusters apart that push to one backend."),
     limit_flag(10_000),
 )
 
-_NEVER_FULL = ("layouts", "hits", "meetings", "nccl_spans")
-"""Arrays; what makes room for the newest; and the ring, whose losses are the events' to tell."""
+_NEVER_FULL = ("layouts", "hits", "nccl_spans")
+"""Arrays; and the ring, whose losses are counted with the events."""
 
 
 def create(node: Node) -> Nccl:
@@ -67,9 +84,8 @@ class Nccl:
 
     def start(self) -> None:
         """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
-        constants = {"spans_per_second": self._node.settings["spans-per-second"]}
         try:
-            self._object = Object(object_path(self.name), constants=constants)
+            self._object = Object(object_path(self.name), constants=self._constants())
         except BpfError as error:
             raise Unavailable(f"the NCCL probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._kinds = Kinds.of(self._object.types)
@@ -105,6 +121,14 @@ class Nccl:
         self._events.add(self._object.maps["nccl_spans"], self._receive)
         self._events.start("nccl spans")
         self._node.targets.want(self._probes)
+
+    def _constants(self) -> dict[str, int]:
+        settings = self._node.settings
+        return {
+            "spans_per_second": settings["spans-per-second"] if self._node.wants_spans else 0,
+            "slow_ns": min(LEAST_NS, int(settings["slow-call-seconds"] * 1e9)),
+            "across_containers": settings["compare-across-containers"],
+        }
 
     def collect(self) -> Iterator[Sample]:
         yield from self._limit.apply(self._of_processes())
@@ -176,7 +200,8 @@ class Nccl:
         return table if layout is not None else {it: hooks for it, hooks in table.items() if family(it) != "nccl"}
 
     def _table(self, layout: int) -> dict[str, list[Hook]]:
-        return {it.name: it.hooks(self._object.types, api, layout) for api, it in enumerate(FUNCTIONS, 1)}
+        times = self._node.settings["message-spans"]
+        return {it.name: it.hooks(self._object.types, api, layout, times) for api, it in enumerate(FUNCTIONS, 1)}
 
     def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
         self._returns, reason = self._node.trial.returns_allowed(users)
@@ -191,9 +216,12 @@ class Nccl:
         for name in self._object.maps:
             if f"{name}_lost" in counted and name not in _NEVER_FULL:
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"nccl_{name}"})
-        yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "nccl_rate_limit"})
+        if self._node.wants_spans:
+            yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "nccl_rate_limit"})
+            yield metrics.UNSAMPLED.sample(counted["spans_unsampled"])
 
     def _receive(self, record: Any) -> None:
         labels = self._node.processes.labels(record.tgid)
         gpu = self._on_gpus.last(record.tgid, record.who.device + 1 if record.who.hash else 0)
-        self._node.spans(self._spans.span(record, {**labels, **gpu}))
+        if span := self._spans.span(record, {**labels, **gpu}):
+            self._node.spans(span)

@@ -55,6 +55,8 @@ class Membership(NamedTuple):
     hash: int
     nranks: int
     rank: int
+    domain: int = 0
+    """Ranks are compared with those of the same one: a user's in one job or pod (bpf/nccl_meetings.h)."""
 
 
 @dataclass(slots=True)
@@ -115,10 +117,9 @@ def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], boo
         who = value.who
         if who.hash:
             seen[key.tgid].communicators.add(Communicator(who.hash, who.rank, who.nranks, who.device))
-            if value.origin and not value.unsure:
-                member = Membership(who.hash, who.nranks, who.rank)
-                numbers = seen[key.tgid].numbers  # before NCCL 2.24 a split made again has the hash of the first one
-                numbers[member] = max(numbers.get(member, 0), sum(value.calls[:COUNTED_BY_NCCL]))
+            if value.origin and not value.unsure and not value.reused:
+                member = Membership(who.hash, who.nranks, who.rank, value.domain)
+                seen[key.tgid].numbers[member] = sum(value.calls[:COUNTED_BY_NCCL])
     for key, value in maps["callers"].items():
         if value.call.sp and not runs(key.tgid, key.tid):
             maps["callers"].delete(key)
@@ -141,5 +142,6 @@ def _counts(rows: Mapping[str, Iterable[tuple[Any, Any]]]) -> defaultdict[int, A
     for key, value in rows["durations"]:
         seen[key.tgid].durations[key.kind] = Durations(value.sum_ns, tuple(value.slots))
     for key, value in rows["lags"]:
-        seen[key.tgid].lags[Membership(key.hash, key.nranks, key.rank)] = Durations(value.sum_ns, tuple(value.slots))
+        member = Membership(key.hash, key.nranks, key.rank, value.domain)
+        seen[key.tgid].lags[member] = Durations(value.sum_ns, tuple(value.slots))
     return seen

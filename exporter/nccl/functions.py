@@ -33,6 +33,11 @@ class Function:
     paired: bool = True
     """Whether its return is of interest."""
 
+    @property
+    def is_message(self) -> bool:
+        """Whether it is one of the many calls of a group: an all-to-all over n ranks is n of each."""
+        return self.kind in ("Send", "Recv")
+
     def cookie(self, types: Btf, api: int, layout: int) -> int:
         """The 64-bit number its probes carry in a library of this layout: struct cookie of bpf/nccl.h."""
         cookie = types.struct("cookie")(
@@ -46,13 +51,18 @@ class Function:
         )
         return int.from_bytes(bytes(cookie), sys.byteorder)
 
-    def hooks(self, types: Btf, api: int, layout: int) -> list[Hook]:
-        """What runs at it."""
+    def hooks(self, types: Btf, api: int, layout: int, time_messages: bool = True) -> list[Hook]:
+        """What runs at it: one program at its entry, and one at its return where that is of interest."""
         cookie = self.cookie(types, api, layout)
-        counting = Hook("on_call", cookie)
+        if self.is_message and not time_messages:
+            return [Hook("on_message", cookie)]
         if not self.paired:
-            return [counting]
-        return [counting, Hook("on_enter", cookie, paired=True), Hook("on_return", cookie, returns=True)]
+            return [Hook("on_call", cookie)]
+        return [
+            Hook("on_call", cookie, alone=True, overlaps=True),
+            Hook("on_enter", cookie, paired=True),
+            Hook("on_return", cookie, returns=True),
+        ]
 
 
 def _collective(
@@ -64,7 +74,7 @@ def _collective(
 
 
 def _capture(name: str, effect: str) -> tuple[Function, ...]:
-    return tuple(Function(name + variant, "none", effect, paired=False) for variant in ("", "_ptsz"))
+    return tuple(Function(name + variant, "none", effect) for variant in ("", "_ptsz"))
 
 
 FUNCTIONS: tuple[Function, ...] = (

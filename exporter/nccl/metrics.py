@@ -52,7 +52,8 @@ GROUPS = Metric("nccl.groups", "Outermost groups that were closed with ncclGroup
 ENQUEUE = Metric(
     "nccl.enqueue",
     "Host time in the call, which only enqueues: not the time of the transfer. Inside a group a call returns at once, "
-    "and the work is done in the outermost ncclGroupEnd (collective=GroupEnd).",
+    "and the work is done in the outermost ncclGroupEnd (collective=GroupEnd). Of Send and Recv only with "
+    "--collector.nccl.message-spans.",
     Kind.HISTOGRAM,
     "s",
     labels=("collective",),
@@ -77,7 +78,8 @@ LAST_CALL = Metric(
 )
 IN_FLIGHT = Metric(
     "nccl.calls.in_flight",
-    "Threads that are inside an NCCL call now. Absent where return probes may not be used.",
+    "Threads that are inside an NCCL call now, other than Send and Recv without --collector.nccl.message-spans. Absent "
+    "where return probes may not be used.",
     Kind.GAUGE,
     process=True,
 )
@@ -94,8 +96,9 @@ LAG = Metric(
     "nccl.rank.arrival_lag",
     "How much later this rank called a collective than the first rank of its communicator on this node that called the "
     "same one: host time, not that of GPUs. Of every call that all ranks number alike; Send, Recv, one-sided calls and "
-    "those captured into graphs are none, nor is one that the first rank called more than 512 calls ago. Only where "
-    "the node has two ranks of the communicator or more.",
+    "those captured into graphs are none, nor is one that the first rank called more than 128 calls ago, one on a "
+    "second communicator of the same hash in the process, or one for which the table of arrivals had no room. Only "
+    "where the node has two ranks of the communicator or more, of one user in one job or pod.",
     Kind.HISTOGRAM,
     "s",
     labels=_MEMBER,
@@ -105,16 +108,25 @@ LAG = Metric(
 BEHIND = Metric(
     "nccl.rank.calls_behind",
     "Collectives (Broadcast, Reduce, AllGather, ReduceScatter, AllReduce) that another rank of the communicator on "
-    "this node has called and this one not yet, at the most. One that stays is a rank that the others wait for.",
+    "this node has called and this one not yet, at the most; compared as nccl_rank_arrival_lag_seconds is. A value "
+    "that stays above 0 means that the other ranks wait for this one.",
     Kind.GAUGE,
     labels=_MEMBER,
     identity=_MEMBER,
     process=True,
 )
+UNSAMPLED = Metric(
+    "nccl.spans.unsampled",
+    "Calls without a span because their trace is left out by all ranks, to keep to --collector.nccl.spans-per-second. "
+    "Absent where nobody takes spans.",
+    Kind.COUNTER,
+    "{span}",
+)
 ERRORS = Metric(
     "nccl.errors",
     "Calls that returned an error, by function (api), its number (code) and its constant in nccl.h (error, where it "
-    "has one). ncclCommGetAsyncError counts an error of a communicator once, when it first tells it.",
+    "has one). ncclCommGetAsyncError counts an error of a communicator once, when it first gives it; Send and Recv "
+    "none without --collector.nccl.message-spans, unless the ncclGroupEnd around them fails.",
     Kind.COUNTER,
     labels=("api", "code", "error"),
     process=True,

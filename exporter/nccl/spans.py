@@ -11,6 +11,7 @@ from exporter.nccl.pace import Pace
 from exporter.nccl.recent import Recent
 from exporter.nccl.samples import Kinds, comm_hash, function
 from exporter.nccl.traces import ORIGINS, Name, Traces
+from exporter.push import PARTIAL
 
 Attribute = str | int | float | bool
 _FINE = (0, 7)
@@ -23,9 +24,15 @@ class Spans:
     def __init__(self, kinds: Kinds, wall_ns: Callable[[int], int], traces: Traces, pace: Pace, recent: Recent) -> None:
         self._kinds, self._wall_ns, self._traces, self._pace, self._recent = kinds, wall_ns, traces, pace, recent
 
-    def span(self, record: Any, process: Labels) -> Span:
-        """The span of one call, in the trace that all its ranks name alike where they can."""
+    def span(self, record: Any, process: Labels) -> Span | None:
+        """The span of one call, in the trace that all its ranks name alike where they can.
+
+        None of a call whose trace is not sampled, if it was neither slow nor failed.
+        """
         error = "" if record.code in _FINE else result(record.code) or str(record.code)
+        slow = self._pace.slow(record)
+        if record.partial and not (error or slow):
+            return None
         name = self._traces.name(record, self._kinds)
         if self._kinds.is_collective(record.kind):
             self._recent.add(record.tgid, record.start_ns, (name.trace_id, name.span_id))
@@ -41,7 +48,7 @@ class Spans:
             parent_id=name.parent_id,
             parent_remote=name.parent_remote,
             links=name.links,
-            slow=self._pace.slow(record),
+            slow=slow,
         )
 
 
@@ -64,6 +71,8 @@ def _attributes(record: Any, kinds: Kinds, name: Name, error: str) -> dict[str, 
         attributes["nccl.sequence.origin"] = ORIGINS[record.origin]
         attributes["nccl.captured"] = bool(record.captured)
         attributes["nccl.stream"] = f"{record.stream:#x}"
+    if record.partial:
+        attributes[PARTIAL] = True
     if record.bytes:
         attributes["nccl.bytes"] = record.bytes
     if type_ := data_type(record.type):

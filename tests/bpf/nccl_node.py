@@ -53,14 +53,15 @@ class NcclNode(Observed):
 
 
 @contextmanager
-def observe(gpus: Gpus | None = None, **settings: Any) -> Iterator[NcclNode]:
+def observe(gpus: Gpus | None = None, wants_spans: bool = True, **settings: Any) -> Iterator[NcclNode]:
     """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
     spans: list[Span] = []
     targets = Targets()
     defaults = {flag.name: flag.default for flag in FLAGS}
     chosen = {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
-    node = make_node(defaults | chosen, ProcessTable(), targets, spans.append, gpus=gpus or Gpus())
+    shared = {"gpus": gpus or Gpus(), "wants_spans": wants_spans}
+    node = make_node(defaults | chosen, ProcessTable(), targets, spans.append, **shared)
     nccl = Nccl(node)
     nccl.start()
     try:

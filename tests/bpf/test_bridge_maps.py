@@ -236,3 +236,20 @@ def test_only_64_bit_fields_can_be_added_up(loaded):
 
     with pytest.raises(TypeError, match="only 64-bit fields of per-CPU values can be added up, not c_uint"):
         loaded.maps["mixed"].items()
+
+
+def test_lru_maps_grow_with_the_processors(compile_bpf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with many an LRU map has two batches of 128 rows for each; other maps have what they declare."""
+    monkeypatch.setattr("exporter.bpf.libbpf.library", lambda: _ManyProcessors(library()))
+    with Object(compile_bpf("many", PROBE)) as loaded:
+        assert (2 * 128 * 224, ROWS) == (loaded.maps["recent"].max_entries, loaded.maps["rows"].max_entries)
+
+
+class _ManyProcessors:
+    """libbpf on a machine with 224 processors."""
+
+    def __init__(self, real: object) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> object:
+        return (lambda: 224) if name == "libbpf_num_possible_cpus" else getattr(self._real, name)

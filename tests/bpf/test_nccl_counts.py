@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from exporter.bpf.libbpf import run_time_statistics
 from exporter.resolve.communicators import Member
 from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, eventually, observe, started
 
@@ -301,7 +304,7 @@ def test_the_end_of_a_process(observed: NcclNode) -> None:
         eventually(lambda: not observed.kernel("calls", rank.pid), "the end noticed")
         assert 3 == observed.value(CALLS, rank.pid, collective="AllReduce")
         assert set() == communicators(observed, rank.pid)
-        for map in ("callers", "communicators", "durations", "covered"):
+        for map in ("callers", "communicators", "durations", "covered", "held"):
             assert [] == observed.kernel(map, rank.pid)
 
 
@@ -323,3 +326,67 @@ def test_threads_and_a_forked_child(observed: NcclNode, rank: Rank) -> None:
     assert 4000 == observed.value(CALLS, rank.pid, collective="AllReduce")
     assert {(str(i), "8") for i in range(8)} == {it[1:3] for it in communicators(observed, rank.pid)}
     assert 5 == observed.value(CALLS, child, collective="AllReduce")
+
+
+PROGRAMS = ("on_call", "on_message", "on_enter", "on_return")
+
+
+def runs(observed: NcclNode, rank: Rank, lines: str) -> dict[str, int]:
+    """How often each program ran for these lines."""
+    programs = observed.nccl._object.programs
+    with closing(run_time_statistics()):
+        before = {name: programs[name].stats()[1] for name in PROGRAMS}
+        rank.run(lines)
+        return {name: programs[name].stats()[1] - before[name] for name in PROGRAMS}
+
+
+def test_one_program_an_entry(observed: NcclNode, rank: Rank) -> None:
+    """A collective takes one program where it begins and one where it returns, a Send or Recv a small one alone."""
+    rank.run("c = init(0, 2, b'a')")
+    assert {"on_call": 0, "on_message": 0, "on_enter": 9, "on_return": 9} == runs(
+        observed, rank, "for i in range(9): reduce_all(c, 1)"
+    )
+    group = "lib.ncclGroupStart()\nfor i in range(64): lib.ncclSend(None, size(1), 7, 1, c, None)\nlib.ncclGroupEnd()"
+    assert {"on_call": 1, "on_message": 64, "on_enter": 1, "on_return": 1} == runs(observed, rank, group)
+    assert 64 == observed.value(CALLS, rank.pid, collective="Send")
+    assert 1 == observed.value("nccl_groups_total", rank.pid)
+    assert [] == observed.kernel("peers", rank.pid)
+    enqueued = {dict(labels)["collective"] for labels in observed.values("nccl_enqueue_seconds", rank.pid)}
+    assert {"AllReduce", "GroupEnd"} == enqueued
+
+
+def test_the_time_of_a_group(observed: NcclNode, rank: Rank) -> None:
+    """The newest call is known of a process that only sends, in groups and without."""
+    for lines in ("lib.ncclGroupStart(); {0}; lib.ncclGroupEnd()", "{0}"):
+        began = time.time()
+        rank.run("c = init(0, 2, b'a'); " + lines.format("lib.ncclSend(None, size(1), 7, 1, c, None)"))
+        assert began - 1 <= observed.value("nccl_last_call_timestamp_seconds", rank.pid) <= time.time() + 1
+
+
+CHANGES = 40
+
+
+def test_return_probes_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls count once, though a process that forbids return probes begins and ends to use the library."""
+    build_standins()
+    with observe() as observed, started(observed, Rank()) as rank:
+        rank.run("c = init(0, 2, b'a'); reduce_all(c, 1)")
+        path = str(BUILD / "libnccl.so.2")
+        [probed] = [it for it in observed.nccl._probes._present() if it.hooked.library.path == path]
+        rank.begin(
+            "done = 0; until = time.monotonic() + 3\n"
+            "while time.monotonic() < until:\n"
+            "    for i in range(1000): reduce_all(c, 1)\n"
+            "    done += 1000\n"
+            "out = done"
+        )
+        states = set()
+        for change in range(CHANGES):
+            probed.hooked.review(bool(change % 2), "this is a test")
+            states.add(probed.hooked.refused)
+        assert rank.process.stdout
+        made = json.loads(rank.process.stdout.readline())
+        assert {False, True} == states
+        counted = observed.value(CALLS, rank.pid, collective="AllReduce")
+        # A change that comes between two programs of one hit may have it count twice: one hit a change, at most.
+        assert abs(made + 1 - counted) <= CHANGES

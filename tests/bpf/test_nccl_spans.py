@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs_bpf
 @pytest.fixture(scope="module")
 def observed() -> Iterator[NcclNode]:
     build_standins()
-    with observe(spans_per_second=100_000) as observed:
+    with observe(spans_per_second=100_000, message_spans=True) as observed:
         yield observed
 
 
@@ -89,23 +89,48 @@ def test_groups(observed: NcclNode, rank: Rank) -> None:
 
 
 CAPTURE = """
-int cuStreamBeginCapture_v2(void *stream, int mode) { return mode; }
-int cuStreamEndCapture(void *stream, void **graph) { *graph = stream; return 0; }
+int cuStreamBeginCapture_v2(void *stream, int result) { return result; }
+int cuStreamEndCapture(void *stream, int *result) { return *result; }
 """
 
 
-def test_captured_calls(observed: NcclNode, rank: Rank, compile_library: Callable[[str, str], Path]) -> None:
-    """A call made while its thread captures a graph says so, and is numbered apart: NCCL does not count it."""
+@pytest.fixture
+def capturing(observed: NcclNode, rank: Rank, compile_library: Callable[[str, str], Path]) -> Rank:
+    """A rank with a driver of which captures begin and end, with any result."""
     driver = compile_library("libcuda.so.1", CAPTURE)
-    rank.run(f"driver = ctypes.CDLL({str(driver)!r})")
-    rank.libraries.add(str(driver))
-    started(observed, rank)
     rank.run(
-        "c = init(0, 2, b'a'); reduce_all(c, 1); driver.cuStreamBeginCapture_v2(None, 0); reduce_all(c, 1)\n"
-        "g = c_void_p(); driver.cuStreamEndCapture(None, byref(g)); reduce_all(c, 1)"
+        f"driver = ctypes.CDLL({str(driver)!r})\n"
+        "def begin(result=0): driver.cuStreamBeginCapture_v2(None, result)\n"
+        "def end(result=0): driver.cuStreamEndCapture(None, byref(c_int(result)))"
     )
-    found = of(spans(observed, rank.pid, 4), "AllReduce", "captured", "sequence")
-    assert [(False, 0), (True, 0), (False, 1)] == found
+    rank.libraries.add(str(driver))
+    return started(observed, rank)
+
+
+def captured(observed: NcclNode, rank: Rank, lines: str, count: int) -> list[tuple[bool, int]]:
+    """Which of so many calls on a new communicator were captured, and their numbers."""
+    rank.run("c = init(0, 2, b'a')\n" + lines)
+    return of(spans(observed, rank.pid, count + 1), "AllReduce", "captured", "sequence")
+
+
+def test_captured_calls(observed: NcclNode, capturing: Rank) -> None:
+    """A call made while its thread captures a graph says so, and is numbered apart: NCCL does not count it."""
+    lines = "reduce_all(c, 1); begin(); reduce_all(c, 1); end(); reduce_all(c, 1)"
+    assert [(False, 0), (True, 0), (False, 1)] == captured(observed, capturing, lines, 3)
+    assert {} == observed.values("nccl_errors_total", capturing.pid)
+
+
+def test_a_capture_that_does_not_begin(observed: NcclNode, capturing: Rank) -> None:
+    """What the driver refuses to capture is not captured, nor is what comes after it; and it is no error of NCCL's."""
+    lines = "begin(900); reduce_all(c, 1); begin(); begin(900); end(); reduce_all(c, 1)"
+    assert [(False, 0), (False, 1)] == captured(observed, capturing, lines, 2)
+    assert {} == observed.values("nccl_errors_total", capturing.pid)
+
+
+def test_two_captures_of_a_thread(observed: NcclNode, capturing: Rank) -> None:
+    """The end of one is not that of the other; an end on the wrong thread is none, and one of a broken capture is."""
+    lines = "begin(); begin(); end(); reduce_all(c, 1); end(908); reduce_all(c, 1); end(901); reduce_all(c, 1)"
+    assert [(True, 0), (True, 1), (False, 0)] == captured(observed, capturing, lines, 3)
 
 
 def test_failed_and_ended(observed: NcclNode, rank: Rank) -> None:
@@ -120,16 +145,79 @@ def test_failed_and_ended(observed: NcclNode, rank: Rank) -> None:
     assert 7 == found[3].attributes["nccl.code"]
 
 
+DROPPED, UNSAMPLED = "accel_exporter_spans_dropped_total", "nccl_spans_unsampled_total"
+
+
+def settled(observed: NcclNode, calls: int, *of: Rank) -> None:
+    """Waits until each of so many calls has its span or is accounted for."""
+
+    def seen() -> int:
+        left_out = observed.value(DROPPED, reason="nccl_rate_limit") + observed.value(UNSAMPLED)
+        return int(left_out) + sum(len(observed.spans_of(rank.pid)) for rank in of)
+
+    eventually(lambda: seen() == calls, f"{calls} calls accounted for")
+
+
 def test_spans_are_limited() -> None:
     """More than so many spans a second are not sent, and counted; the calls count all the same."""
     build_standins()
     with observe(spans_per_second=10) as observed, started(observed, Rank()) as rank:
         rank.run("c = init(0, 2, b'a')\nfor i in range(500): reduce_all(c, 1)")
-        dropped = "accel_exporter_spans_dropped_total"
-        eventually(lambda: observed.value(dropped, reason="nccl_rate_limit") >= 480, "spans dropped")
-        time.sleep(0.1)
+
+        settled(observed, 501, rank)
         assert len(observed.spans_of(rank.pid)) <= 21  # the calls may fall into two seconds
         assert 500 == observed.value("nccl_collective_calls_total", rank.pid, collective="AllReduce")
+
+
+def test_ranks_sample_the_same_calls() -> None:
+    """Ranks that make more calls than there may be spans keep the same ones, though at other times of a second."""
+    build_standins()
+    limit, rounds, each = 100, 5, 120
+    with observe(spans_per_second=limit) as observed, started(observed, Rank()) as a, started(observed, Rank()) as b:
+        for number, rank in enumerate((a, b)):
+            rank.run(f"c = init({number}, 2, b'sampled')")
+        for _ in range(rounds):  # in each second one rank after the other
+            time.sleep(1 - time.clock_gettime(time.CLOCK_MONOTONIC) % 1)
+            for rank in (a, b):
+                rank.run(f"for i in range({each}): reduce_all(c, 1)")
+        settled(observed, 2 + 2 * rounds * each, a, b)
+        kept = [
+            {it.trace_id for it in observed.spans_of(rank.pid) if it.attributes.get("nccl.sequence", 0) >= 2 * each}
+            for rank in (a, b)
+        ]
+        assert len(kept[0] & kept[1]) > 0.9 * len(kept[0] | kept[1]) > 10
+        assert sum(map(len, kept)) <= limit * (rounds - 1)
+        assert observed.value(UNSAMPLED) > 2 * each
+
+
+def test_slow_and_failed_calls_are_kept() -> None:
+    """Of what is not sampled those that failed or were slow have a span, which shows that it is alone."""
+    build_standins()
+    with observe(spans_per_second=60, slow_call_seconds=0.005) as observed, started(observed, Rank()) as rank:
+        rank.run("c = init(0, 2, b'a')")
+        for _ in range(2):
+            time.sleep(1 - time.clock_gettime(time.CLOCK_MONOTONIC) % 1)
+            rank.run("for i in range(40000): reduce_all(c, 1)")
+        before = len(observed.spans_of(rank.pid))
+        rank.run(
+            "for i in range(5): lib.standin_stall(c_uint64(6 * 10**6)); reduce_all(c, 1)\n"
+            "lib.standin_fail(b'ncclAllReduce', 3)\nfor i in range(5): reduce_all(c, 1)"
+        )
+        eventually(lambda: len(observed.spans_of(rank.pid)) >= before + 10, "slow and failed calls")
+        found = [it for it in observed.spans_of(rank.pid)[before:] if it.slow or it.error]
+        assert 10 <= len(found)
+        assert any(it.attributes.get("accel_exporter.trace.partial") for it in found)
+
+
+def test_nobody_takes_spans() -> None:
+    """Then none are made, and none are counted as dropped."""
+    build_standins()
+    with observe(wants_spans=False, spans_per_second=10) as observed, started(observed, Rank()) as rank:
+        rank.run("c = init(0, 2, b'a')\nfor i in range(500): reduce_all(c, 1)")
+        assert 500 == sum(observed.value("nccl_enqueue_seconds", rank.pid, collective="AllReduce").counts)
+        assert {} == observed.values(DROPPED) | observed.values(UNSAMPLED)
+        assert 0 == observed.nccl._object.globals()["spans_limited"]
+        assert [] == observed.spans
 
 
 def test_a_delayed_rank(observed: NcclNode, monkeypatch: pytest.MonkeyPatch) -> None:

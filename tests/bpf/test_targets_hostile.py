@@ -196,7 +196,7 @@ def test_listing_everything_is_bounded(
     )  # fmt: skip
     try:
         assert process.stdout and process.stdout.readline() == "mapped\n"
-        assert eventually(lambda: 2 <= len(spent))
+        assert eventually(lambda: bool(spent))
         assert sum(spent) < 2 * targets_module._SHARE * (time.monotonic() - began)
     finally:
         end(process)

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -164,13 +164,16 @@ def perftest(sender: Host, receiver: Host, test: str) -> str:
     raise RigError(f"{sender.name}: no steady clock: {command}\n{client.said}")
 
 
-def missing() -> str:
+TOOLS = ("qemu-system-x86_64", "ib_write_bw", "iptables-legacy", "curl")
+
+
+def missing(tools: Sequence[str] = TOOLS) -> str:
     """What is not here that the machines need; empty when all is."""
     if kernel() is None:
         return "there is no kernel in build/rdma"
     if not (PROGRAMS / "vng").exists():
         return "there is no virtme-ng"
-    lacking = [it for it in ("qemu-system-x86_64", "ib_write_bw", "iptables-legacy", "curl") if not shutil.which(it)]
+    lacking = [it for it in tools if not shutil.which(it)]
     return f"there is no {', '.join(lacking)}" if lacking else ""
 
 
@@ -195,9 +198,11 @@ def hosts(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[Host, H
 
 
 @contextmanager
-def machine(name: str, devices: str, environment: Mapping[str, str] = os.environ) -> Iterator[Host]:
+def machine(
+    name: str, devices: str = "", environment: Mapping[str, str] = os.environ, processors: int = 1
+) -> Iterator[Host]:
     """One machine without a network, with devices by QEMU's options. Raises RigError if it does not come up."""
-    host = _boot(name, "", devices, environment)
+    host = _boot(name, "", devices, environment, processors)
     try:
         _await(host)
         yield host
@@ -210,7 +215,7 @@ def _wire(number: int, end: str) -> str:
     return f"-netdev socket,id=wire,{end} -device {device}"
 
 
-def _boot(name: str, address: str, devices: str, environment: Mapping[str, str]) -> Host:
+def _boot(name: str, address: str, devices: str, environment: Mapping[str, str], processors: int = 1) -> Host:
     image = kernel()
     if image is None:
         raise RigError("there is no kernel; run make test-rdma, or tests/rdma/kernel.sh")
@@ -219,9 +224,9 @@ def _boot(name: str, address: str, devices: str, environment: Mapping[str, str])
     for path in folder.iterdir():
         path.unlink()
     command = [
-        PROGRAMS / "vng", "--run", image, "--disable-kvm", "--cpus", "1", "--memory", "2500M", "--name", name,
+        PROGRAMS / "vng", "--run", image, "--disable-kvm", "--cpus", processors, "--memory", "2500M", "--name", name,
         "--rwdir", folder,
-        f"--qemu-opts={devices}",
+        *([f"--qemu-opts={devices}"] if devices else []),
         "--exec", f"exec bash {REPOSITORY}/tests/rdma/guest.sh {folder} {address}",
     ]  # fmt: skip
     with (folder / "console").open("wb") as console:

@@ -17,6 +17,13 @@ def record(kind: str = "AllReduce", rank: int = 0, **fields: Any) -> Any:
     who = SimpleNamespace(hash=fields.pop("hash", 0xABC), rank=rank, nranks=fields.pop("nranks", 8), device=0)
     defaults = {"start_ns": 1000, "end_ns": 2000, "group_ns": 0, "communicator": 5, "sequence": 0, "bytes": 0}
     defaults |= {"stream": 0, "tgid": 100 + rank, "tid": 100 + rank, "code": 0, "type": -1, "peer": -1, "api": 1}
-    defaults |= {"kind": NAMES.index(kind), "origin": CREATION, "depth": 0, "captured": 0, "comm": b"python\0"}
+    defaults |= {
+        "kind": NAMES.index(kind),
+        "origin": CREATION,
+        "depth": 0,
+        "captured": 0,
+        "partial": 0,
+        "comm": b"python\0",
+    }
     assert fields.keys() <= defaults.keys()
     return SimpleNamespace(who=who, **(defaults | fields))

@@ -14,10 +14,13 @@ from exporter.views.prometheus import name
 SLOTS = (3, *[0] * 10, 1)
 
 
-def process(pid: int, *ranks: int, hash: int = 0xABC, nranks: int = 8, number: int = 0) -> Process[Activity]:
-    members = [Membership(hash, nranks, rank) for rank in ranks]
+def process(
+    pid: int, *ranks: int, hash: int = 0xABC, nranks: int = 8, number: int = 0, domain: int = 1
+) -> Process[Activity]:
+    members = [Membership(hash, nranks, rank, domain) for rank in ranks]
     activity = Activity(
-        lags={it: Durations(2_500_000_000, SLOTS) for it in members}, numbers=dict.fromkeys(members, number)
+        lags={it: Durations(2_500_000_000, SLOTS) for it in members},
+        numbers=dict.fromkeys(members, number),
     )
     return Process(pid, {"pid": str(pid)}, activity, 5.0)
 
@@ -48,6 +51,13 @@ def test_two_ranks_of_one_process() -> None:
 def test_a_rank_alone_is_not_compared() -> None:
     """Not with itself, with other communicators, or with one of the same hash and another size."""
     assert {} == told(process(1, 0), process(2, 1, hash=0xABD), process(3, 1, nranks=4))
+
+
+def test_strangers_are_not_compared() -> None:
+    """A rank of the same communicator that belongs to somebody else makes nobody late, nor behind."""
+    assert {} == told(process(1, 0), process(2, 1, number=9, domain=2))
+    behind = told(process(1, 0), process(2, 1), process(3, 2, number=9, domain=2))
+    assert [0, 0] == [value for key, value in behind.items() if key[0] == "nccl_rank_calls_behind"]
 
 
 def test_who_ended_has_a_lag_and_is_not_behind() -> None:

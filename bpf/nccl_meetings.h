@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Who shares the rows of the maps: where ranks of one node meet, and how many rows a process may hold. */
+#pragma once
+#include "nccl_calls.h"
+
+static __always_inline struct held *held_by(__u32 tgid)
+{
+	static const struct held none;
+
+	return lookup_or_init(held, &tgid, &none);
+}
+
+/* Whether a process may hold one row more of a map that has room for `most`. */
+static __always_inline bool hold(__u64 *rows, __u64 most, __u64 *lost)
+{
+	if (rows && *rows >= most / SHARE) {
+		add(lost, 1);
+		return false;
+	}
+	if (rows)
+		add(rows, 1);
+	return true;
+}
+
+static __always_inline void release(__u64 *rows)
+{
+	if (rows && *rows)
+		add(rows, -1);
+}
+
+#define ROWS(tgid, map)                                                                                      \
+	({                                                                                                   \
+		struct held *held_ = held_by(tgid);                                                          \
+		held_ ? &held_->map : NULL;                                                                  \
+	})
+
+#define JOB_LEVEL 3
+#define SPREAD 0x9e3779b97f4a7c15ull
+
+/* Who the current process is compared with: those of its user in one job or pod, which is what systemd, Slurm and
+ * Kubernetes have at this depth of the hierarchy of cgroups (or above it, where the process itself is not that deep). */
+static __always_inline __u64 domain_of_task(void)
+{
+	__u64 user = (__u32)bpf_get_current_uid_gid(), job;
+
+	if (across_containers)
+		return 0;
+	job = bpf_get_current_ancestor_cgroup_id(JOB_LEVEL);
+	if (!job)
+		job = bpf_get_current_cgroup_id();
+	return (job + 1) * SPREAD ^ user;
+}
+
+static __always_inline struct meeting_key meeting_key_of(const struct communicator *on, __u32 kind)
+{
+	return (struct meeting_key){
+	    .hash = on->who.hash, .domain = on->domain, .nranks = on->who.nranks, .kind = kind};
+}
+
+/* The row where the ranks of a communicator meet, held from the first call on; NULL (and counted) without one. */
+static __always_inline struct meeting *meeting_of(__u32 tgid, struct communicator *on, enum kind kind,
+						  __u64 number)
+{
+	static const struct meeting none;
+	__u32 at = kind < COUNTED_BY_NCCL ? 0 : kind;
+	struct meeting_key key = meeting_key_of(on, at);
+	struct meeting *meeting = bpf_map_lookup_elem(&meetings, &key);
+	__u64 *rows;
+
+	if (meeting && on->met & 1u << at)
+		return meeting;
+	rows = ROWS(tgid, meetings);
+	if (!hold(rows, MOST_MEETINGS, &meetings_lost))
+		return NULL;
+	meeting = lookup_or_init(meetings, &key, &none);
+	if (!meeting) {
+		release(rows);
+		return NULL;
+	}
+	if (!__sync_fetch_and_add(&meeting->holders, 1) && meetings_lost)
+		meeting->from = number + ARRIVALS; /* others may have called while there was no room */
+	on->met |= 1u << at;
+	return meeting;
+}
+
+/* A communicator ends: the last one that holds a row removes it. */
+static __always_inline void leave(__u32 tgid, struct communicator *on)
+{
+	__u64 *rows = on->met ? ROWS(tgid, meetings) : NULL;
+
+	for (__u32 at = 0; at < kind_Send; at++) {
+		struct meeting_key key = meeting_key_of(on, at);
+		struct meeting *meeting;
+
+		if (!(on->met & 1u << at))
+			continue;
+		release(rows);
+		meeting = bpf_map_lookup_elem(&meetings, &key);
+		if (meeting && __sync_fetch_and_add(&meeting->holders, -1) <= 1)
+			bpf_map_delete_elem(&meetings, &key);
+	}
+	on->met = 0;
+}
