@@ -11,7 +11,7 @@ import sys
 
 MEMORY = 1 << 30
 """Bytes of address space: tables of the largest file that is read take a quarter."""
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _FILTER = 1, 22, 2
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _FILTER, _PR_SET_NO_NEW_PRIVS = 1, 22, 2, 38
 _X86_64 = 0xC000003E
 _ALLOW, _DENY = 0x7FFF0000, 0x00050000 | 1  # EPERM
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
@@ -71,5 +71,6 @@ def _filter(instructions: list[tuple[int, int, int, int]]) -> None:
     held = ctypes.create_string_buffer(text, len(text))
     program = struct.pack("=HxxxxxxQ", len(instructions), ctypes.addressof(held))
     libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # without CAP_SYS_ADMIN the kernel takes no filter before this
     if libc.prctl(_PR_SET_SECCOMP, _FILTER, program, 0, 0):
         raise OSError(ctypes.get_errno(), "cannot set a seccomp filter")
