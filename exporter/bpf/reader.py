@@ -41,7 +41,7 @@ _CALLED = (
     "capstone.arm64",
     "capstone.x86",
 )
-"""Modules that calls need: a user without capabilities may be unable to read them, where Python is in another's home."""
+"""Modules that calls need: without capabilities a user may be unable to read a Python in another's home."""
 _NOMINAL_SECONDS = 0.004
 """What `slowness` takes on a processor of 2020."""
 _SLOWEST = 200.0
