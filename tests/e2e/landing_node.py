@@ -89,7 +89,7 @@ def busy_node(folder: Path) -> Iterator[Exporter]:
         exporter.await_ready()
         # uses the libraries, so that jobs are seen from their first call
         jobs.start("before", jobs.lib / "workload", "--gate")
-        exporter.await_(lambda: f'library="{jobs.lib / "libcudart.so.12"}"' in exporter.get("/metrics")[1])
+        exporter.await_(lambda: f'library="{jobs.lib / "libcuda.so.1"}"' in exporter.get("/metrics")[1])
         for name, slurm, *arguments in JOBS:
             pid = jobs.start(name, jobs.lib / "workload", "--steady", *arguments, slurm=slurm)
             if name == USER:
