@@ -52,7 +52,7 @@ def _all(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _resident(process: psutil.Process) -> int:
-    return sum(it.memory_info().rss for it in _all(process))
+    return sum(it.memory_full_info().pss for it in _all(process))  # what processes share counts once
 
 
 def _cpu(process: psutil.Process) -> float:
