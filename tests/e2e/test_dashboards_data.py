@@ -25,7 +25,7 @@ ETHTOOL = "counters that only a NIC's driver has (ethtool -S); tests/unit/infini
 SMART = "a drive's SMART log; tests/unit/faults/test_smart.py has one"
 IN_PODS = f"processes in the cgroup of a kubelet's pod; {JOINS}"
 REAL_RDMA = "queue pairs and memory of a device that the kernel knows: make test-rdma has them"
-UNATTRIBUTED = "a process that is covered from its first call and of which NVML reports memory; tests/bpf/test_cuda_devices.py has one"
+UNATTRIBUTED = "absent here for a reason not known yet; tests/bpf/test_cuda_devices.py has it"
 WITHOUT: dict[str, dict[str, str]] = {
     "cuda": {
         "Allocations not remembered": "a full table; tests/bpf/test_cuda_memory.py fills one",
