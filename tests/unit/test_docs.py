@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from exporter import discover, docs
+from exporter import discover
 from exporter.settings import all_options
 from tests.metric_names import declared, metrics
+from tools.docs import pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
-    *sorted(path for path in DOCS.rglob("*.md") if path.stem not in docs.PAGES),
+    *sorted(path for path in DOCS.rglob("*.md") if path.stem not in pages.PAGES),
 ]
 """Those that people write."""
 SERIES = re.compile(r"`((?:accel_exporter|gpu|hw|nccl|node|rdma)_[a-z0-9_]*[a-z0-9])[`{\[]")
@@ -26,10 +27,10 @@ SYSFS = {"hw_counters"}
 """Folders of the kernel's that sound like series."""
 
 
-@pytest.mark.parametrize("page", docs.PAGES)
+@pytest.mark.parametrize("page", pages.PAGES)
 def test_current(page: str) -> None:
     """The committed pages are what the declarations give; `make docs` writes them."""
-    assert docs.PAGES[page]() == (DOCS / f"{page}.md").read_text()
+    assert pages.PAGES[page]() == (DOCS / f"{page}.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
@@ -52,13 +53,13 @@ def test_every_alert_is_listed() -> None:
     """No file of rules is left out: each alert is listed once, with its runbook."""
     text = "".join(path.read_text() for path in (ROOT / "alerts").glob("*.yaml"))
     alerts = re.findall(r"^ +- alert: (\w+)$", text, re.MULTILINE)
-    listed = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md\)", docs.alerts(), re.MULTILINE)
+    listed = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md\)", pages.alerts(), re.MULTILINE)
     assert sorted((alert, alert.lower()) for alert in alerts) == sorted(listed)
 
 
 def test_every_metric_has_help() -> None:
     """Each metric is listed once, and its meaning is a sentence."""
-    rows = [line.split(" | ") for line in docs.metrics().splitlines() if line.startswith("| `")]
+    rows = [line.split(" | ") for line in pages.metrics().splitlines() if line.startswith("| `")]
     names = [row[0] for row in rows]
 
     assert sorted(set(names)) == sorted(names)

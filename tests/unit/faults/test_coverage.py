@@ -7,10 +7,11 @@ from pathlib import Path
 
 import yaml
 
-from exporter.faults import categories, coverage
+from exporter.faults import categories
 from exporter.faults.rises import RISES
 from exporter.faults.signals import KERNEL_LOG
 from exporter.xid import catalog
+from tools.docs import coverage
 
 ALERTS = Path(__file__).parents[3] / "alerts"
 

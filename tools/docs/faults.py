@@ -1,31 +1,33 @@
-"""docs/faults.md, from the tables of signals, categories and what covers them."""
+"""docs/faults.md, from the tables of signals, categories and their coverage."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from exporter.faults import categories, coverage
+from exporter.faults import categories
 from exporter.faults.rises import RISES, Rise
 from exporter.faults.signals import KERNEL_LOG, Signal
 from exporter.xid import catalog
+from tools.docs import coverage
 
 HEAD = """
-`node_fault_total{category,component,signal}` counts what stops jobs, by signal; `node_fault_last_timestamp_seconds`
+`node_fault_total{category,component,signal}` counts faults that stop jobs; `node_fault_last_timestamp_seconds`
 has the time of the newest. `category` is a row of the table of unexpected interruptions in "The Llama 3 Herd of
 Models" (arXiv 2407.21783, table 5: 419 of them in 54 days on 16,384 GPUs), so that your faults can be compared with
-theirs. Xids are counted here too, by the category of their code ([xid.md](xid.md)), as `xid_79` and so on; three
-categories of theirs are no rows: `gpu_memory`, `information` and `unknown`.
+those. Xids are counted here too, by the category of their code ([xid.md](xid.md)), as `xid_79` and so on; three
+categories of Xids are no rows: `gpu_memory`, `information` and `unknown`.
 
 A counter of the hardware that was above 0 before the exporter started is no fault: it is in the counter's own metric.
-What the kernel log already held at the start is in `node_fault_replayed`, with its time, and pages nobody anew. A state
-that is bad at the start (an alarm, a dead drive) is there too. Its alert fires as long as the state lasts; a restart of
-the exporter neither counts it again nor resolves the alert, unless it takes more than five minutes.
+What the kernel log already held at the start is in `node_fault_replayed`, with its time, and pages nobody again. A
+state that is bad at the start (an alarm, a dead drive) is there too. Its alert fires as long as the state lasts; a
+restart of the exporter neither counts the state again nor resolves the alert, unless the restart takes more than five
+minutes.
 `node_fault_source_available` is 0 for a source that this node does not have: nothing is known of its faults then.
 """
 RECORDED = """
-alerts/recording.yaml sums over the nodes of a job, a pod, a rack and a switch. Which rack and switch a node hangs on is
-not for the exporter to know: give its target the labels `rack` and `switch`, from whatever knows them. In Kubernetes
-that is labels of the node, with `attachMetadata: {node: true}` in the monitor:
+alerts/recording.yaml sums over the nodes of a job, a pod, a rack and a switch. The exporter does not know the rack and
+the switch of a node: give its target the labels `rack` and `switch` from your inventory. In Kubernetes these can be
+labels of the node, with `attachMetadata: {node: true}` in the monitor:
 
 ```yaml
 relabelings:
@@ -36,33 +38,34 @@ Elsewhere in `static_configs`, `file_sd_configs` or `relabel_configs`. Where eac
 set `switch` by device with `metric_relabel_configs` instead.
 """
 REPORTED = """
-What the exporter does not look at itself, somebody else can report: with `--collector.faults.reports=FOLDER`, a file in
+Other programs can report what the exporter does not observe: with `--collector.faults.reports=FOLDER`, a file in
 that folder is a fault or a maintenance of the node. Its name is `CATEGORY.COMPONENT`, such as `power_supply.PSU1` or
-`host_maintenance.gce`; it holds the Unix time from which it counts, or is empty and counts from its last change. While
-it is there it is `node_report_timestamp_seconds{category,component}` and fires NodeMaintenanceAnnounced or
-FaultReported; node_fault_total does not count it. Only root should be able to write into the folder.
+`host_maintenance.gce`; the file holds the Unix time from which the report counts, or is empty and counts from the
+file's last change. While the file exists it is `node_report_timestamp_seconds{category,component}` and fires
+NodeMaintenanceAnnounced or FaultReported; node_fault_total does not count it. Only root should be able to write into
+the folder.
 
-- **Maintenance that a cloud announces.** Metadata services are asked over the network, each in its own way, so the
-  exporter leaves that to a script. On Google's cloud, every minute:
+- **Maintenance that a cloud announces.** Each metadata service has its own network protocol, so the exporter leaves
+  them to a script. On Google's cloud, every minute:
 
   ```sh
   file=/run/node-reports/host_maintenance.gce
   at=http://metadata.google.internal/computeMetadata/v1/instance/maintenance-event
-  said=$(curl -sf -m 5 -H 'Metadata-Flavor: Google' "$at") || exit 1
-  if [ "$said" = NONE ]; then rm -f "$file"; elif [ ! -e "$file" ]; then date +%s >"$file"; fi
+  event=$(curl -sf -m 5 -H 'Metadata-Flavor: Google' "$at") || exit 1
+  if [ "$event" = NONE ]; then rm -f "$file"; elif [ ! -e "$file" ]; then date +%s >"$file"; fi
   ```
 
-- **Sensors that Redfish tells.** By IPMI the exporter asks the management controller itself ([ipmi.md](ipmi.md)). What
-  only Redfish has is behind a password in the management network: whoever asks there reports what is out of its limits.
+- **Sensors that only Redfish has.** By IPMI the exporter queries the management controller itself ([ipmi.md](ipmi.md)).
+  Redfish is behind a password in the management network: a program with access there reports sensors out of limits.
 - **Tests that fail.** `silent_data_corruption.NAME`, when a test of a GPU found wrong numbers.
 
-Errors of memory are read from the counters of EDAC and not from the tracepoint ras:mc_event: the kernel does both in
-one function (edac_raw_mc_handle_error), and a counter also has what came before the exporter. PCIe errors are read from
+Memory errors are read from the counters of EDAC and not from the tracepoint ras:mc_event: the kernel does both in
+one function (edac_raw_mc_handle_error), and a counter includes earlier errors. PCIe errors are read from
 the AER counters of sysfs for the same reason; many kernels have no ras:aer_event.
 """
 SWITCHES = """
-SwitchSuspected fires when links of two nodes or more to one `switch` go down within an hour. Let it hold back the alert
-of each port, in Alertmanager's configuration:
+SwitchSuspected fires when links of two nodes or more to one `switch` go down within an hour. To let it inhibit the
+alert of each port, add to Alertmanager's configuration:
 
 ```yaml
 inhibit_rules:
@@ -82,7 +85,7 @@ Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
 
 def page(notice: str, table: Table) -> str:
-    """The whole page."""
+    """The whole page, which begins with `notice`; `table` formats a head and rows as Markdown."""
     signals = [*((it.name, it.category, it.meaning, it.action) for it in SIGNALS), CRASHES]
     parts = [
         notice,

@@ -1,4 +1,4 @@
-"""Prints a page of docs/ from what code and rules declare: `python -m exporter.docs PAGE`, one of PAGES."""
+"""The pages of docs/ that code and rules declare, each as Markdown text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib
 import json
 import pkgutil
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,16 +18,16 @@ from exporter import discover
 from exporter.dcgm import field, fields
 from exporter.dcgm.aliases import Aliases
 from exporter.dcgm.field import Number
-from exporter.faults import page as faults
 from exporter.model import PROCESS_LABELS, Metric
 from exporter.options import Option
 from exporter.settings import GROUPS, all_options
 from exporter.views import prometheus
 from exporter.xid import catalog, nvlink
+from tools.docs import faults
 
 _ALERTS_HEAD = """
 Every alert of [alerts/](../alerts), file by file. Each has a runbook: what it means, what it does to jobs, how to look,
-what to do. `critical` is for somebody now, `warning` for a ticket, `info` for whoever reads it. "For" is how long the
+what to do. `critical` pages a person, `warning` opens a ticket, `info` is for the record. "For" is how long the
 condition holds before the alert fires; where it is empty, one event is enough. Every rule is tested with promtool: it
 fires on its fault, is silent on a healthy day, and resolves. Faults and days are made up: no cluster has lived with
 these rules yet, so expect to adjust thresholds.
@@ -67,12 +66,12 @@ hardware, laid out as the dashboard says. They are not screenshots of Grafana.
 """
 _QUESTIONS = {
     "fleet": "What needs attention now, and on which node?",
-    "node": "What does this node do, and is it well?",
-    "jobs": "Who uses what, and do they use what they were given?",
+    "node": "What does this node do, and is it healthy?",
+    "jobs": "Which job uses which resources, and does it use what was allocated to it?",
     "cuda": "What does a process do with its GPU: memory, launches, copies, waits, errors?",
-    "gpu": "Are the GPUs busy, hot, throttled or broken, and whose are they?",
+    "gpu": "Are the GPUs busy, hot, throttled or broken, and which jobs use them?",
     "nccl": "Which rank is late, behind or missing?",
-    "rdma": "Is the network lossless and quick, and between whom is it not?",
+    "rdma": "Is the network lossless and fast, and between which peers is it not?",
     "exporter": "Does the exporter see everything, and what does that cost?",
 }
 _CONVERSIONS: Mapping[Callable[[Number], Number], str] = {
@@ -83,34 +82,34 @@ _CONVERSIONS: Mapping[Callable[[Number], Number], str] = {
 }
 _DCGM_HEAD = """
 With `--compat.dcgm` the exporter shows these in dcgm-exporter's names, types, units and labels: those marked "by
-default" or, with `--compat.dcgm.csv=FILE`, those of a file in its own format. A row of type `label` is a label on all
-the others. "Made of" names the reading of NVML and what is done to it; what NVML does not tell of a GPU has no series.
-[coming-from-dcgm-exporter.md](coming-from-dcgm-exporter.md) tells the rest.
+default" or, with `--compat.dcgm.csv=FILE`, those of a file in dcgm-exporter's format. A row of type `label` is a label
+on all the others. "Made of" names the reading of NVML and its conversion; a value that NVML does not report for a GPU
+has no series. [coming-from-dcgm-exporter.md](coming-from-dcgm-exporter.md) describes the rest.
 """
 _NOTICE = "<!-- Written by `make docs` from the declarations in exporter/; do not edit. -->"
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _XID_HEAD = """
-An Xid is a number by which NVIDIA's driver tells of a fault, in the kernel log and to NVML; an SXid is an NVSwitch's.
-Both are read: the log's line decides, NVML's event counts where the log has none within 5 s. Lines that a process wrote
-into the log are not believed, unless `--collector.xid.from-processes` is given, with which an alert can be tried out:
+An Xid is a number by which NVIDIA's driver reports a fault, in the kernel log and to NVML; an SXid is an NVSwitch's.
+Both sources are read: the log's line decides, NVML's event counts where the log has no line within 5 s. Lines that a
+process wrote into the log are ignored unless `--collector.xid.from-processes` is given, which serves to test an alert:
 
     echo 'NVRM: Xid (PCI:0000:3b:00): 79, pid=0, name=test, a test' > /dev/kmsg
 
-At its start the exporter reads the log from its oldest record on. What it finds there is older than its counters: it is
-in `gpu_xid_replayed` and in `gpu_xid_last_timestamp_seconds`, with its own time, and not in `gpu_xid_errors_total`. An
-alert on the time since the last Xid therefore goes on over a restart, and an old Xid starts none. That time is taken
-from the kernel's own clock, which may drift from wall time by seconds a day. While NVML starts, for half a minute at
-most, there are no series: with labels that are not complete yet an alert would fire anew.
+At its start the exporter reads the log from its oldest record on. Xids found there are older than the counters: they
+are in `gpu_xid_replayed` and in `gpu_xid_last_timestamp_seconds`, with their own time, and not in
+`gpu_xid_errors_total`. An alert on the time since the last Xid therefore continues over a restart, and an old Xid
+starts none. That time is taken from the kernel's own clock, which may drift from wall time by seconds a day. While NVML
+starts, for half a minute at most, there are no series: with incomplete labels an alert would fire a second time.
 
-Of Xids 144 to 150 most need no action; `action` is decoded from the unit, the status and the reason in the line. What
-NVML alone tells has no line: its action is `WORKFLOW_NVLINK5_ERR`. Xid 154 has the action that it asks for.
+Most of Xids 144 to 150 need no action; `action` is decoded from the unit, the status and the reason in the line. An
+Xid that only NVML reports has no line: its action is `WORKFLOW_NVLINK5_ERR`. Xid 154 carries the action to take.
 
 A code that is not listed here has the action `CONTACT_SUPPORT` and the category `unknown`.
 """
 
 
 def metrics() -> str:
-    """Every metric, collector by collector, then those of the exporter itself."""
+    """The page of every metric, collector by collector, then the metrics of the exporter itself."""
     found = discover.collectors()
     sections = [(f"{name}: {collector.help.rstrip('.')}", collector.metrics) for name, collector in found.items()]
     listed = {metric for _, group in sections for metric in group}
@@ -129,7 +128,7 @@ def metrics() -> str:
 
 
 def flags() -> str:
-    """Every setting with its default, group by group."""
+    """The page of every setting with its default, group by group."""
     options = all_options(discover.collectors().values())
     parts = [
         _NOTICE,
@@ -147,7 +146,7 @@ def flags() -> str:
 
 
 def xid() -> str:
-    """Every Xid with its action and category, what those mean, and the units of NVLink 5."""
+    """The page of every Xid with its action and category, the meanings of both, and the units of NVLink 5."""
     codes = [
         (str(code), it.text, f"`{it.action}`" if it.action else "", f"`{it.category}`")
         for code, it in sorted(catalog.XIDS.items())
@@ -169,7 +168,7 @@ def xid() -> str:
 
 
 def dcgm_fields() -> str:
-    """Every field of dcgm-exporter: what is shown of it and what that is made of."""
+    """The page of every field of dcgm-exporter: its series, and the reading each is made of."""
     aliases = Aliases()
     rows = [
         (
@@ -186,7 +185,7 @@ def dcgm_fields() -> str:
         "# Fields of dcgm-exporter",
         _DCGM_HEAD.strip(),
         _table(("field, and its name since DCGM 4.6", "type", "by default", "made of", "meaning"), rows),
-        "## What only DCGM itself tells",
+        "## What only DCGM itself reports",
         "These, and every other field of DCGM, come through `--dcgm.url` where a dcgm-exporter runs.",
         _table(("field", "why"), [(f"`{name}`", why) for name, why in fields.UNREAD.items()]),
     ]
@@ -194,12 +193,12 @@ def dcgm_fields() -> str:
 
 
 def fault_page() -> str:
-    """Every fault that is noticed, by cause, with its alerts and what cannot be seen."""
+    """The page of every fault that is detected, by cause, with its alerts and its blind spots."""
     return faults.page(_NOTICE, _table)
 
 
 def alerts() -> str:
-    """Every alert with its severity, how long it waits, what it means and its runbook; needs a checkout."""
+    """The page of every alert with its severity, pending time, meaning and runbook."""
     parts = [_NOTICE, "# Alerts", _ALERTS_HEAD.strip()]
     for stem, title in _ALERT_FILES.items():
         groups = yaml.safe_load((_ROOT / "alerts" / f"{stem}.yaml").read_text())["groups"]
@@ -209,7 +208,7 @@ def alerts() -> str:
 
 
 def dashboards() -> str:
-    """Every dashboard with the question it answers, its panels, and its picture if there is one; needs a checkout."""
+    """The page of every dashboard with its question, its panels, and its picture if there is one."""
     found = {path.stem: path for path in (_ROOT / "dashboards").glob("*.json")}
     parts = [_NOTICE, "# Dashboards", _DASHBOARDS_HEAD.strip()]
     for stem in sorted(found, key=lambda stem: ([*_QUESTIONS, stem].index(stem), stem)):
@@ -273,7 +272,3 @@ PAGES = {
     "alerts": alerts,
     "dashboards": dashboards,
 }
-
-
-if __name__ == "__main__":
-    print(PAGES[sys.argv[1]](), end="")

@@ -1,4 +1,4 @@
-"""Which alert wakes somebody for which cause of a stopped job, and what cannot be seen; for docs/faults.md."""
+"""The alerts for each cause of a stopped job, and the blind spots; for docs/faults.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from exporter.faults import categories as rows
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """`besides` are sources other than node_fault_total and Xids; `blind` is what stays unseen."""
+    """The coverage of one category. `besides` are sources other than node_fault_total and Xids; `blind` is unseen."""
 
     alerts: tuple[str, ...]
     besides: str
@@ -23,13 +23,13 @@ COVERAGE: Mapping[str, Coverage] = {
             *("GpuLost", "GpuResetNeeded", "GpuNvlinkFault", "GpuUnhealthy", "GpuRecoveryActionNeeded"),
             *("GpuRecoveryPending", "GpuCountFell", "GpuFabricUnhealthy", "GpuFabricNotJoined"),
         ),
-        "NVML: GPUs that are gone, recovery action, NVLinks, fabric",
-        "a GPU that computes wrongly and says nothing",
+        "NVML: missing GPUs, recovery action, NVLinks, fabric",
+        "a GPU that computes wrongly without reporting an error",
     ),
     rows.HBM: Coverage(
         ("GpuMemoryFault", "GpuEccUncorrectable", "GpuRowRemapFailed", "GpuRowRemapPending", "GpuRetiredPagesPending"),
         "NVML: ECC errors, remapped rows, retired pages",
-        "nothing that ECC notices; remapped rows are not told while MIG is on",
+        "nothing that ECC detects; remapped rows are not reported while MIG is on",
     ),
     rows.SOFTWARE: Coverage(
         ("GpuProcessCrashed", "OutOfMemoryKill", "GpuRepeatedJobFault", "CudaErrorsFrequent", "CudaContextLost"),
@@ -43,43 +43,43 @@ COVERAGE: Mapping[str, Coverage] = {
             *("GpuNvlinkErrorsRising", "SwitchSuspected"),
         ),
         "port counters and link states of RDMA devices",
-        "the switch itself: SwitchSuspected concludes it from several nodes, where they have a label `switch`",
+        "the switch itself: SwitchSuspected infers it from several nodes, where they have a label `switch`",
     ),
     rows.MAINTENANCE: Coverage(
         ("NodeShutdownScheduled", "NodeMaintenanceAnnounced", "NodeRebooted"),
-        "systemd-logind's schedule, what others report, the time of the boot",
-        "the metadata service of a cloud is not asked: a script that does reports what it says (below); a node that "
+        "systemd-logind's schedule, reports of other programs, the time of the boot",
+        "the metadata service of a cloud is not queried: a script can do so and report its answer (below); a node that "
         "Kubernetes drains is seen by the ends of its processes alone",
     ),
     rows.SRAM: Coverage(
         ("GpuMemoryFault", "GpuSramErrorsExceeded", "GpuEccUncorrectable"),
         "NVML: SRAM ECC errors by location, and their threshold",
-        "nothing that ECC notices",
+        "nothing that ECC detects",
     ),
     rows.PROCESSOR: Coverage(
         ("GpuResetNeeded", "GpuNvmlStalled"),
-        "NVML calls that do not come back: the firmware answers them",
+        "NVML calls that do not return: the firmware answers them",
         "a slow firmware that answers in the end",
     ),
     rows.NIC: Coverage(
         ("NicFault", "NicDegraded", "PcieFault"),
         "PCIe errors of the NIC and the ports above it",
-        "drivers other than mlx5 whose messages are not in the table",
+        "drivers other than mlx5 with messages that are not in the table",
     ),
     rows.NCCL: Coverage(
         ("NcclHang", "NcclRankBehind", "NcclRankMissing", "GpuProcessCrashed"),
-        "collectives in flight and the time of the last one, ranks that RAS misses, the abort of the watchdog",
-        "the rank that made the others wait, when it is on another node: compare them by communicator",
+        "collectives in flight and the time of the last one, ranks missing from RAS, the abort of the watchdog",
+        "the rank that made the others wait, when that rank is on another node: compare ranks by communicator",
     ),
     rows.CORRUPTION: Coverage(
         ("GpuTestStale",),
         "",
-        "it has no passive signal: only the age of the last test that passed is told, and that only if you have one",
+        "corruption has no passive signal: only the age of the last test that passed is known, if you run such a test",
     ),
     rows.THERMAL: Coverage(
         ("GpuThermalSlowdown", "ChassisFault"),
         "NVML: temperatures, margins, time slowed down by heat",
-        "a sensor that tells a plausible wrong value",
+        "a sensor that reports a plausible wrong value",
     ),
     rows.SSD: Coverage(
         ("DriveFault",),
@@ -96,7 +96,7 @@ COVERAGE: Mapping[str, Coverage] = {
         ("ChassisFault", "PcieLinkDegraded", "FaultReported"),
         "hwmon alarms of temperatures, fans and voltages; those of the management controller with "
         "--collector.faults.ipmi",
-        "what came and went between two looks; sensors that only Redfish tells: a script reports them (below)",
+        "alarms that came and went between two readings; sensors that only Redfish has: a script reports them (below)",
     ),
     rows.EXPANSION: Coverage(
         ("PcieFault", "PcieLinkDegraded", "GpuPcieLinkDegraded", "GpuPcieReplaysFrequent"),
@@ -116,15 +116,15 @@ COVERAGE: Mapping[str, Coverage] = {
     rows.MEMORY: Coverage(
         ("SystemMemoryFault", "SystemMemoryErrorsFrequent", "MemoryMissing", "OutOfMemoryKill"),
         "EDAC counters by module, how much memory the kernel has",
-        "machines without an EDAC driver: node_fault_source_available says so",
+        "machines without an EDAC driver: node_fault_source_available shows them",
     ),
 }
-"""By category, a row of the table each."""
+"""Coverage by category, a row of the table each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause in another fleet's words: the categories that it is here, what fires on it, what stays unseen."""
+    """A cause as another fleet names it: its categories here, the alerts that fire on it, the blind spot."""
 
     name: str
     categories: tuple[str, ...]
@@ -154,13 +154,13 @@ ELSEWHERE = (
         "power outage",
         (rows.POWER,),
         ("AccelExporterDown", "NodeRebooted", "GpuPowerBrake", "ChassisFault", "FaultReported"),
-        "a node without power says nothing: that it was power, the management controller's log tells later",
+        "a node without power is silent: the management controller's log shows later that power was the cause",
     ),
     Cause(
         "mis-operation",
         (rows.MAINTENANCE,),
         ("NodeShutdownScheduled", "NodeRebooted", "AccelExporterDown", "GpuCountFell", "RdmaLinkDown"),
-        "that a person did it: only what came of it is seen",
+        "the person behind it: only the consequences are seen",
     ),
     Cause(
         "NAS failure",
@@ -191,4 +191,4 @@ ELSEWHERE = (
         ("GpuThermalSlowdown", "ChassisFault", "FaultReported"),
     ),
 )
-"""What a fleet of 1,000 nodes lists as its causes."""
+"""The causes that a fleet of 1,000 nodes lists."""

@@ -1,0 +1,1 @@
+"""Programs for building this repository; nothing here is part of the wheel."""
