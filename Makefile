@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
-.PHONY: check check-lint check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-kernels test-drivers test-backends fault-table
+.PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-kernels test-drivers test-backends fault-table
 
 PYTHON ?= python3
 export PYTHON
@@ -43,9 +43,11 @@ demo: as-root setup standins-demo ## the exporter and a synthetic training job, 
 run: setup ## the exporter on this node (ARGS="--log.level=debug")
 	@$(VENV)/accel-exporter $(ARGS)
 
-check: check-lint check-format check-types check-bpf check-rules ## lint, types, formatting and rules (-k: all of them)
+check: check-lint check-words check-format check-types check-bpf check-rules ## lint, types, formatting and rules (-k: all of them)
 check-lint: .venv/.dev
 	$(VENV)/ruff check
+check-words: .venv/.dev
+	$(VENV)/python -m tests.check_words
 check-format: .venv/.dev
 	$(VENV)/ruff format --check
 check-types: .venv/.dev

@@ -1,1 +1,1 @@
-"""The kernel's log, record by record."""
+"""Reading of the kernel log, record by record."""

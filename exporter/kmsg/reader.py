@@ -1,4 +1,4 @@
-"""Follows the kernel log in a thread of its own, from the oldest record that the kernel still has."""
+"""A thread that follows the kernel log, from the oldest record that the kernel still has."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exporter.kmsg.records import Record, parse
-from exporter.kmsg.syslog import LOOK_MS, Syslog
+from exporter.kmsg.syslog import POLL_MS, Syslog
 from exporter.model import Unavailable
 
 DEVICE = Path("/dev/kmsg")
 LONGEST = 8192
-"""Bytes of a line; no record of the kernel is longer (PRINTKRB_RECORD_MAX is 1024, escaped and with its keys)."""
+"""Largest size of a line in bytes; no record of the kernel is longer (PRINTKRB_RECORD_MAX is 1024, escaped and with its
+keys).
+"""
 _REPLAY_SECONDS = 5.0
 _GATHER_MS = 20
-_LOOK_AGAIN_MS = 200
+_POLL_FILE_MS = 200
 _RESTRICTED = Path("/proc/sys/kernel/dmesg_restrict")
 
 log = logging.getLogger(__name__)
 
 
 def open_log(path: Path) -> int:
-    """A descriptor to read the log from, never blocking. Raises Unavailable with the reason and a remedy.
+    """Opens the log at `path` for reading without blocking. Returns the descriptor.
 
-    A FIFO is opened for writing too: so it stays open while nobody else writes.
+    A FIFO is opened for writing too, which keeps the FIFO open while nobody else writes. Raises Unavailable with the
+    reason and a remedy.
     """
     try:
         writing = stat.S_ISFIFO(path.stat().st_mode)
@@ -50,13 +53,13 @@ def open_log(path: Path) -> int:
 
 
 class _Descriptor:
-    """The log by a descriptor: /dev/kmsg, a FIFO or a file."""
+    """Source of bytes behind a descriptor: /dev/kmsg, a FIFO or a file."""
 
     def __init__(self, path: Path) -> None:
         self.name, self.descriptor = str(path), open_log(path)
 
     def read(self) -> bytes:
-        """A record of /dev/kmsg, or any part of another file; empty at a file's end. Raises OSError."""
+        """Returns a record of /dev/kmsg, or any part of another file; no bytes at the end of a file. Raises OSError."""
         return os.read(self.descriptor, LONGEST)
 
     def close(self) -> None:
@@ -64,7 +67,7 @@ class _Descriptor:
 
 
 def open_source(path: Path) -> _Descriptor | Syslog:
-    """What to read the log from: in place of /dev/kmsg, where it cannot be opened, syslog(2). Raises Unavailable."""
+    """Opens the log at `path`, or syslog(2) where /dev/kmsg cannot be opened. Raises Unavailable."""
     try:
         return _Descriptor(path)
     except Unavailable:
@@ -78,20 +81,20 @@ def open_source(path: Path) -> _Descriptor | Syslog:
 
 
 class Reader:
-    """Gives `receive` each record in whose line `wanted` is found; others cost the search and no more.
+    """Calls `receive` with each record of a line that matches `wanted`; other lines cost the search and no more.
 
-    Besides /dev/kmsg it follows a FIFO, or a file that grows, of the same lines. `receive` runs in the reader's thread
-    and must not block for long: what the kernel overwrites meanwhile is lost, and counted.
+    `path` is /dev/kmsg, or a FIFO or a growing file with lines of the same form. `receive` runs in the reader's thread
+    and must not block for long: records that the kernel overwrites meanwhile are lost, and counted.
     """
 
     def __init__(self, path: Path, wanted: re.Pattern[bytes], receive: Callable[[Record], None]) -> None:
         self._path, self._wanted, self._receive = path, wanted.search, receive
         self.lost = 0
-        """Records overwritten before they were read, too long, malformed or failed on by `receive`."""
+        """Number of records overwritten before they were read, too long, malformed or failed on by `receive`."""
         self.failure = ""
-        """Why the log is no longer read; empty while it is."""
+        """Reason why the log is no longer read; empty while the log is read."""
         self.caught_up = threading.Event()
-        """Set when what is older than the start has been read, or takes too long: records are live from then on."""
+        """Set once all records older than the start are read, or take too long: later records are live."""
         self._last = b""
         self._partial = b""
         self._skipping = self._overrun = self._complained = self._ending = False
@@ -105,7 +108,7 @@ class Reader:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; what it has not read by then is not read."""
+        """Ends the thread; records not read by then are dropped."""
         self._ending = True
         os.eventfd_write(self._closing, 1)
         self._thread.join(1)
@@ -121,11 +124,11 @@ class Reader:
             log.error("%s", self.failure)
 
     def _follow(self) -> None:
-        news, closing = select.poll(), select.poll()
+        readable, closing = select.poll(), select.poll()
         if isinstance(self._log, _Descriptor):
-            news.register(self._log.descriptor, select.POLLIN)
-        longest = LOOK_MS if isinstance(self._log, Syslog) else None
-        for poll in (news, closing):
+            readable.register(self._log.descriptor, select.POLLIN)
+        longest = POLL_MS if isinstance(self._log, Syslog) else None
+        for poll in (readable, closing):
             poll.register(self._closing, select.POLLIN)
         while not self._ending:
             try:
@@ -133,11 +136,11 @@ class Reader:
             except OSError as error:
                 if error.errno == errno.EAGAIN:
                     self.caught_up.set()
-                    news.poll(longest)
-                    closing.poll(_GATHER_MS)  # one wait for many records when they come fast
+                    readable.poll(longest)
+                    closing.poll(_GATHER_MS)  # one wait for many records when records come fast
                 elif error.errno == errno.EPIPE:
                     self._overrun = True
-                elif error.errno == errno.EINVAL:  # a record longer than our buffer: it is passed over
+                elif error.errno == errno.EINVAL:  # the kernel skips a record longer than our buffer
                     self.lost += 1
                 else:
                     raise
@@ -146,10 +149,10 @@ class Reader:
                 self._take(data)
             else:  # the end of a file
                 self.caught_up.set()
-                closing.poll(_LOOK_AGAIN_MS)
+                closing.poll(_POLL_FILE_MS)
 
     def _take(self, data: bytes) -> None:
-        """One record of /dev/kmsg, with its keys on further lines, or any part of a stream of them."""
+        """Splits one record of /dev/kmsg, with its keys on further lines, or any part of a stream of records."""
         if self._overrun:
             self._overrun = False
             self.lost += _between(self._last, data)
@@ -161,25 +164,25 @@ class Reader:
             if self._skipping:
                 self._skipping = False
             elif not line.startswith(b" ") and self._wanted(line):
-                self._tell(line)
+                self._deliver(line)
         if len(self._partial) > LONGEST:
             self.lost += not self._skipping
             self._partial, self._skipping = b"", True
 
-    def _tell(self, line: bytes) -> None:
+    def _deliver(self, line: bytes) -> None:
         if not self.caught_up.is_set() and time.monotonic() - self._started > _REPLAY_SECONDS:
             self.caught_up.set()
         try:
             self._receive(parse(line, not self.caught_up.is_set()))
         except Exception:
             if not self._complained:
-                log.exception("a record of %s was lost (said once, counted)", self._path)
+                log.exception("a record of %s was lost (logged once, counted)", self._path)
             self._complained = True
             self.lost += 1
 
 
 def _between(before: bytes, after: bytes) -> int:
-    """How many records lie between two, by their sequence numbers; one at least."""
+    """Returns the number of records between two, by their sequence numbers; 1 at least."""
     try:
         return max(1, _sequence(after) - _sequence(before) - 1)
     except (IndexError, ValueError):

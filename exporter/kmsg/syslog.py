@@ -1,7 +1,7 @@
-"""The kernel log through syslog(2), for where /dev/kmsg cannot be opened.
+"""The kernel log through syslog(2), for containers that cannot open /dev/kmsg.
 
-A container that is not privileged may open no device, but the call takes CAP_SYSLOG and nothing else. Each look copies
-the newest part of the log, of which the part after the end of the last look is new. Nothing is consumed.
+A container that is not privileged may open no device; syslog(2) needs CAP_SYSLOG and nothing else. Each poll copies the
+newest part of the log; the bytes after the end of the previous copy are new. Reading consumes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-LOOK_MS = 1000
+POLL_MS = 1000
+"""Milliseconds between two polls."""
 _READ_ALL, _SIZE_BUFFER = 3, 10
 _NEWEST, _MOST = 1 << 16, 1 << 24
 _TAIL = 4096
@@ -21,7 +22,7 @@ _LINE = re.compile(rb"<(\d{1,10})>\[ *(\d{1,10})\.(\d{6})\](?:\[ *[TC]\d+\])? (.
 
 
 def read_all(size: int) -> bytes:
-    """The newest records of the log that fit into so many bytes; 0 for all of them. Raises OSError."""
+    """Returns the newest records of the log that fit into `size` bytes; all of them for 0. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     size = size or min(libc.klogctl(_SIZE_BUFFER, None, 0), _MOST)
     buffer = ctypes.create_string_buffer(max(size, 1))
@@ -33,8 +34,10 @@ def read_all(size: int) -> bytes:
 
 
 class Syslog:
-    """Gives the records as lines of /dev/kmsg, a record of several lines as several. Raises OSError where the call may
-    not be made, or where the kernel writes no times (printk.time=0): what is new could not be known then.
+    """Source of records in the form of /dev/kmsg; a record of several lines becomes several records.
+
+    Raises OSError where syslog(2) is not permitted, and where the kernel writes no times (printk.time=0): new records
+    cannot be distinguished from old ones without times.
     """
 
     name = "syslog(2)"
@@ -50,36 +53,36 @@ class Syslog:
         self._take(text)
 
     def read(self) -> bytes:
-        """The next record. Raises BlockingIOError when there is none, BrokenPipeError as /dev/kmsg before a gap."""
+        """Returns the next record. Raises BlockingIOError when no record is left, BrokenPipeError before a gap."""
         if not self._records:
-            self._look()
+            self._poll()
         if self._gap:
             self._gap = False
             raise BrokenPipeError(errno.EPIPE, "records were overwritten")
         if not self._records:
-            raise BlockingIOError(errno.EAGAIN, "no news")
+            raise BlockingIOError(errno.EAGAIN, "no new record")
         return self._records.popleft()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no descriptor is open."""
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for size in (_NEWEST, 0):
             text = self._read_all(size)
-            _, seen, news = text.rpartition(self._tail) if self._tail else (b"", b"", text)
+            _, seen, new = text.rpartition(self._tail) if self._tail else (b"", b"", text)
             if seen:
                 break
-        else:  # so much has come that what was seen last is gone, or the log was cleared
-            news = text
+        else:  # the last line of the previous copy has been overwritten, or the log was cleared
+            new = text
             self._gap = bool(self._tail and text)
             self._sequence += self._gap
         self._tail = text[-_TAIL:]
-        self._take(news)
+        self._take(new)
 
     def _take(self, text: bytes) -> None:
         for line in text.splitlines():
             if found := _LINE.fullmatch(line):
-                priority, seconds, microseconds, said = found.groups()
+                priority, seconds, microseconds, message = found.groups()
                 head = b"%s,%d,%d,-;" % (priority, self._sequence, int(seconds) * 1_000_000 + int(microseconds))
-                self._records.append(head + said.replace(b"\\", b"\\x5c") + b"\n")
+                self._records.append(head + message.replace(b"\\", b"\\x5c") + b"\n")
                 self._sequence += 1

@@ -1,4 +1,4 @@
-"""Following a kernel log: a file or a FIFO stands in for /dev/kmsg, made-up reads for what only the kernel does."""
+"""Following of a kernel log: a file or a FIFO stands in for /dev/kmsg, made-up reads for what only the kernel does."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def await_(happened: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.005)
 
 
-class Heard(list[Record]):
-    """The records that a reader told, by their sequence numbers."""
+class Received(list[Record]):
+    """Records that a reader has delivered, by their sequence numbers."""
 
     @property
     def live(self) -> list[int]:
@@ -43,16 +43,16 @@ class Heard(list[Record]):
 
 
 @pytest.fixture
-def follow() -> Iterator[Callable[[Path], tuple[Reader, Heard]]]:
+def follow() -> Iterator[Callable[[Path], tuple[Reader, Received]]]:
     """Starts a reader of a path."""
     readers: list[Reader] = []
 
-    def start(path: Path) -> tuple[Reader, Heard]:
-        heard = Heard()
-        made = Reader(path, WANTED, heard.append)
+    def start(path: Path) -> tuple[Reader, Received]:
+        received = Received()
+        made = Reader(path, WANTED, received.append)
         made.start()
         readers.append(made)
-        return made, heard
+        return made, received
 
     yield start
     for made in readers:
@@ -65,87 +65,87 @@ def fifo(tmp_path: Path) -> Path:
     return tmp_path / "kmsg"
 
 
-Follow = Callable[[Path], tuple[Reader, Heard]]
+Follow = Callable[[Path], tuple[Reader, Received]]
 
 
 def test_file(tmp_path: Path, follow: Follow) -> None:
-    """What a file holds at the start is replayed, what is added later is live, and other lines are passed over."""
+    """Lines in the file at the start are replayed, lines added later are live, and other lines are skipped."""
     path = tmp_path / "kmsg"
     path.write_bytes(line(1) + line(2, "usb 1-1: new") + line(3) + b" SUBSYSTEM=pci NVRM\n")
-    made, heard = follow(path)
-    await_(lambda: len(heard) == 2)
+    made, received = follow(path)
+    await_(lambda: len(received) == 2)
     assert made.caught_up.wait(20)
     with path.open("ab") as file:
         file.write(line(4) + b"3,5,5")
-    await_(lambda: len(heard) == 3)
+    await_(lambda: len(received) == 3)
     with path.open("ab") as file:
         file.write(b",-;NVRM: in two parts\n")
-    await_(lambda: len(heard) == 4)
+    await_(lambda: len(received) == 4)
 
-    assert ([1, 3], [4, 5], 0) == (heard.replayed, heard.live, made.lost)
-    assert "NVRM: in two parts" == heard[-1].text
+    assert ([1, 3], [4, 5], 0) == (received.replayed, received.live, made.lost)
+    assert "NVRM: in two parts" == received[-1].text
 
 
 def test_fifo_outlives_its_writers(fifo: Path, follow: Follow) -> None:
-    """Writers of a FIFO come and go, and each is heard."""
-    made, heard = follow(fifo)
+    """Writers of a FIFO come and go, and the lines of each are delivered."""
+    made, received = follow(fifo)
     assert made.caught_up.wait(20)
     for sequence in range(3):
         with fifo.open("wb") as writer:
             writer.write(line(sequence))
-        await_(lambda sequence=sequence: len(heard) == sequence + 1)  # type: ignore[misc]
+        await_(lambda sequence=sequence: len(received) == sequence + 1)  # type: ignore[misc]
 
-    assert ([0, 1, 2], "", 0) == (heard.live, made.failure, made.lost)
+    assert ([0, 1, 2], "", 0) == (received.live, made.failure, made.lost)
 
 
 def test_flood(fifo: Path, follow: Follow) -> None:
-    """Of 100,000 lines in one go each of the wanted ones is told, in order, and none is lost."""
-    made, heard = follow(fifo)
+    """Of 100,000 lines in one burst each wanted line is delivered, in order, and none is lost."""
+    made, received = follow(fifo)
     assert made.caught_up.wait(20)
     with fifo.open("wb") as writer:
         for sequence in range(100_000):
             writer.write(line(sequence, "NVRM: x" if sequence % 10 == 0 else "audit: a line of another driver's"))
-    await_(lambda: len(heard) == 10_000)
+    await_(lambda: len(received) == 10_000)
 
-    assert (list(range(0, 100_000, 10)), 0) == (heard.live, made.lost)
+    assert (list(range(0, 100_000, 10)), 0) == (received.live, made.lost)
 
 
 def test_long_line(fifo: Path, follow: Follow) -> None:
-    """A line longer than any of the kernel's is lost, counted and not kept; the next one is told."""
-    made, heard = follow(fifo)
+    """A line longer than any of the kernel's is lost, counted and not kept; the next line is delivered."""
+    made, received = follow(fifo)
     assert made.caught_up.wait(20)
     with fifo.open("wb") as writer:
         writer.write(line(1, "NVRM: " + "x" * 10 * LONGEST) + line(2))
-    await_(lambda: heard.live == [2])
+    await_(lambda: received.live == [2])
 
     assert 1 == made.lost
 
 
 def test_malformed_line(fifo: Path, follow: Follow, caplog: pytest.LogCaptureFixture) -> None:
-    """Wanted lines that are no records are counted, said once, and cost nothing else."""
-    made, heard = follow(fifo)
+    """Wanted lines that are no records are counted and logged once, and cost nothing else."""
+    made, received = follow(fifo)
     assert made.caught_up.wait(20)
     with fifo.open("wb") as writer:
         writer.write(b"NVRM\nNVRM: no head\n" + line(3))
-    await_(lambda: heard.live == [3])
+    await_(lambda: received.live == [3])
 
     assert (2, 1) == (made.lost, len(caplog.records))
 
 
-def test_listener_that_fails(tmp_path: Path) -> None:
-    """A record on which its listener fails is lost and counted; the thread goes on."""
+def test_receiver_that_fails(tmp_path: Path) -> None:
+    """A record on which `receive` fails is lost and counted; the thread goes on."""
     path = tmp_path / "kmsg"
     path.write_bytes(line(1) + line(2))
-    heard: list[int] = []
+    received: list[int] = []
 
     def receive(record: Record) -> None:
-        heard.append(record.sequence)
+        received.append(record.sequence)
         if record.sequence == 1:
             raise RuntimeError("no")
 
     made = Reader(path, WANTED, receive)
     made.start()
-    await_(lambda: len(heard) == 2)
+    await_(lambda: len(received) == 2)
     made.close()
 
     assert 1 == made.lost
@@ -170,63 +170,63 @@ class Kernel:
         monkeypatch.setattr(module.os, "read", read)
 
     def more(self, *answers: bytes | int) -> None:
-        """Further answers, of which poll() tells."""
+        """Adds answers and makes the FIFO readable."""
         self.answers += answers
         with self._fifo.open("wb") as writer:
             writer.write(b"\n")
 
 
 def test_overrun(fifo: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the kernel has overwritten records, how many is counted by their numbers, and reading goes on."""
+    """Records that the kernel has overwritten are counted by their sequence numbers, and reading goes on."""
     kernel = Kernel(monkeypatch, fifo)
     kernel.answers = [line(7), line(8, "other"), errno.EPIPE, line(20), errno.EPIPE, line(31, "other"), line(32)]
-    made, heard = follow(fifo)
-    await_(lambda: len(heard) == 3)
+    made, received = follow(fifo)
+    await_(lambda: len(received) == 3)
 
-    assert ([7, 20, 32], 11 + 10) == (heard.replayed, made.lost)
+    assert ([7, 20, 32], 11 + 10) == (received.replayed, made.lost)
 
 
 def test_overrun_at_once(fifo: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An overrun before the first record is one loss at least."""
+    """An overrun before the first record counts as one lost record."""
     Kernel(monkeypatch, fifo).answers = [errno.EPIPE, line(20)]
-    made, heard = follow(fifo)
-    await_(lambda: len(heard) == 1)
+    made, received = follow(fifo)
+    await_(lambda: len(received) == 1)
 
     assert 1 == made.lost
 
 
 def test_record_too_long_for_the_buffer(fifo: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that the kernel does not give for its length is counted."""
+    """A record too long for the buffer is counted."""
     Kernel(monkeypatch, fifo).answers = [errno.EINVAL, line(2)]
-    made, heard = follow(fifo)
-    await_(lambda: len(heard) == 1)
+    made, received = follow(fifo)
+    await_(lambda: len(received) == 1)
 
     assert 1 == made.lost
 
 
 def test_replay_ends(fifo: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes after the log was read to its end is live, also when it comes record by record."""
+    """Records after the first end of the log are live, also when records come one by one."""
     kernel = Kernel(monkeypatch, fifo)
     kernel.answers = [line(1), line(2), errno.EAGAIN]
-    _, heard = follow(fifo)
+    _, received = follow(fifo)
     kernel.more(line(3), line(4))
-    await_(lambda: len(heard) == 4)
+    await_(lambda: len(received) == 4)
 
-    assert ([1, 2], [3, 4]) == (heard.replayed, heard.live)
+    assert ([1, 2], [3, 4]) == (received.replayed, received.live)
 
 
 def test_endless_log_is_not_a_replay(fifo: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that never comes to its end is taken for live after some seconds."""
+    """Records of a log that never reaches its end are live after some seconds."""
     monkeypatch.setattr(module, "_REPLAY_SECONDS", 0.0)
     Kernel(monkeypatch, fifo).answers = [line(1), line(2)]
-    _, heard = follow(fifo)
-    await_(lambda: len(heard) == 2)
+    _, received = follow(fifo)
+    await_(lambda: len(received) == 2)
 
-    assert [1, 2] == heard.live
+    assert [1, 2] == received.live
 
 
 def test_broken_log(fifo: Path, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that cannot be read any more ends the reading, with a reason."""
+    """A read error ends the reading, with a reason."""
     Kernel(monkeypatch, fifo).answers = [errno.EIO]
     made, _ = follow(fifo)
     await_(lambda: bool(made.failure))
@@ -239,7 +239,7 @@ def descriptors() -> int:
 
 
 def test_close_is_quick(fifo: Path) -> None:
-    """Closing wakes the thread, lets the descriptors go and does not wait for news."""
+    """Closing wakes the thread, closes the descriptors and does not wait for records."""
     before = descriptors()
     made = Reader(fifo, WANTED, lambda record: None)
     made.start()
@@ -252,7 +252,7 @@ def test_close_is_quick(fifo: Path) -> None:
 
 
 def test_absent(tmp_path: Path) -> None:
-    """A log that is not there is said with what a container lacks."""
+    """The error about a missing log names what a container lacks."""
     with pytest.raises(Unavailable, match=f"there is no {tmp_path}/kmsg") as raised:
         Reader(tmp_path / "kmsg", WANTED, lambda record: None).start()
     assert "/dev/kmsg" in raised.value.remedy
@@ -260,7 +260,7 @@ def test_absent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("restricted", "why"), [("1\n", "kernel.dmesg_restrict is 1"), ("0\n", "Permission denied")])
 def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restricted: str, why: str) -> None:
-    """A log that may not be read is said with the setting that forbids it and with what helps."""
+    """The error about a log that may not be read names the setting that forbids reading and the remedy."""
     path = tmp_path / "kmsg"
     path.touch()
     (tmp_path / "restrict").write_text(restricted)
@@ -276,7 +276,7 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restricted: st
 
 
 def test_folder(tmp_path: Path) -> None:
-    """Something that is no log at all fails in one sentence."""
+    """A folder in place of a log fails with one sentence."""
     descriptor = open_log(tmp_path)
     os.close(descriptor)
     made = Reader(tmp_path, WANTED, lambda record: None)
@@ -289,18 +289,18 @@ def test_folder(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg may not be read here")
 def test_real_log() -> None:
-    """The kernel's own log is read from a record it still has to its end, in order and without loss."""
-    heard = Heard()
+    """The kernel's own log is read to its end, in order and without loss."""
+    received = Received()
     try:
-        made = Reader(Path("/dev/kmsg"), re.compile(b"."), heard.append)
+        made = Reader(Path("/dev/kmsg"), re.compile(b"."), received.append)
         made.start()
     except Unavailable as error:
         pytest.skip(error.reason)
     assert made.caught_up.wait(20)
     made.close()
 
-    numbers = heard.replayed
+    numbers = received.replayed
     assert 0 == made.lost
     assert list(range(numbers[0], numbers[0] + len(numbers))) == numbers
-    times = [record.time_ns for record in heard]
+    times = [record.time_ns for record in received]
     assert max(times) <= time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**9

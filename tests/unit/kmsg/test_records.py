@@ -10,13 +10,13 @@ from exporter.kmsg.records import Record, parse
 
 
 def test_fields() -> None:
-    """Priority is facility and level, the time is microseconds, further fields and keys are passed over."""
+    """Priority is facility and level, the time is microseconds, further fields and keys are skipped."""
     expected = Record(level=3, facility=1, sequence=352, time_ns=6_074_560_580_000, text="NVRM: a; b")
     assert expected == parse(b"11,352,6074560580,-,caller=T12;NVRM: a; b")
 
 
 def test_escapes() -> None:
-    """What the kernel escapes reads as it was: line feeds, backslashes, UTF-8; bytes that are no text are shown."""
+    """Escapes of the kernel are undone: line feeds, backslashes, UTF-8; bytes that are no UTF-8 stay visible."""
     assert "one\ntwo \\ \u00e9 \\xff" == parse(rb"6,1,1,-;one\x0atwo \x5c \xc3\xa9 \xff").text
 
 
@@ -36,14 +36,14 @@ def test_escapes() -> None:
     ],
 )
 def test_malformed(line: bytes) -> None:
-    """What is no record is refused with one kind of error."""
+    """A malformed line raises ValueError and nothing else."""
     with pytest.raises(ValueError):
         parse(line)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes(line: bytes) -> None:
-    """Whatever stands there, it is a record or a ValueError."""
+    """Any bytes give a record or a ValueError."""
     try:
         record = parse(line)
     except ValueError:
@@ -53,7 +53,7 @@ def test_any_bytes(line: bytes) -> None:
 
 @given(st.text().filter(lambda text: text.isprintable()))
 def test_printable_text_survives(text: str) -> None:
-    """Text that the kernel escapes and this undoes is the same text."""
+    """Text survives escaping and parsing."""
     escaped = "".join(
         char if " " <= char < "\x7f" and char != "\\" else "".join(f"\\x{byte:02x}" for byte in char.encode())
         for char in text

@@ -1,4 +1,4 @@
-"""The kernel log through syslog(2): what is new of it, made of copies of its newest part."""
+"""The kernel log through syslog(2): new records out of copies of the newest part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def line(second: int, text: str = "x", priority: int = 6) -> bytes:
 
 
 class Log:
-    """What the kernel holds, and would answer."""
+    """Stands in for the log that the kernel holds."""
 
     def __init__(self, *lines: bytes) -> None:
         self.lines = list(lines)
@@ -45,8 +45,8 @@ def records(source: Syslog) -> list[Record]:
             return found
 
 
-def test_what_is_there_then_what_is_new() -> None:
-    """Each line is one record, once: with its priority, facility, time and a number of its own."""
+def test_present_then_new_records() -> None:
+    """Each line is delivered once, as a record with its priority, facility, time and sequence number."""
     log = Log(line(1, "old"), line(2, "by a process", 8 + 4), b"<4>[    3.5000000] no time\n")
     source = Syslog(log.read)
     first = records(source)
@@ -58,8 +58,8 @@ def test_what_is_there_then_what_is_new() -> None:
     assert [r"a \x41 stays"] * 2 + ["thread"] == [it.text for it in records(source)]
 
 
-def test_more_news_than_a_look_takes() -> None:
-    """The whole log is read where its newest part does not reach back to what was seen last."""
+def test_more_records_than_a_poll_copies() -> None:
+    """The whole log is read where its newest part does not reach back to the previous copy."""
     log = Log(line(1))
     source = Syslog(log.read)
     records(source)
@@ -68,7 +68,7 @@ def test_more_news_than_a_look_takes() -> None:
 
 
 def test_overwritten_and_cleared() -> None:
-    """A gap is one as of /dev/kmsg; an empty log is none."""
+    """A gap raises BrokenPipeError, as /dev/kmsg does; an empty log is no gap."""
     log = Log(line(1), line(2))
     source = Syslog(log.read)
     records(source)
@@ -83,14 +83,14 @@ def test_overwritten_and_cleared() -> None:
 
 
 def test_no_times() -> None:
-    """Without times what is new could not be known."""
+    """A log without times is refused: new records cannot be distinguished from old ones."""
     with pytest.raises(OSError, match="no times"):
         Syslog(Log(b"<6>no time\n").read)
 
 
 def test_in_place_of_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where there is no /dev/kmsg, syslog(2) is read. Another path is never replaced, and where the call is refused,
-    the reason is that of the device.
+    """syslog(2) replaces a missing /dev/kmsg, never another path. Where syslog(2) is refused too, the error is that of
+    the device.
     """
     log = Log(line(1, "NVRM: old"), line(2, "else"))
     monkeypatch.setattr(reader, "DEVICE", tmp_path / "kmsg")
@@ -118,11 +118,11 @@ def _permitted() -> bool:
 
 @pytest.mark.skipif(not _permitted(), reason="the kernel log may not be read and written here")
 def test_the_kernels_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is written into the real log arrives through the call, though there is no device."""
+    """Messages written into the real log arrive through syslog(2), though there is no device."""
     monkeypatch.setattr(reader, "DEVICE", tmp_path / "kmsg")
-    heard: list[Record] = []
+    received: list[Record] = []
     mark = f"accel-exporter test {os.getpid()}"
-    made = Reader(tmp_path / "kmsg", re.compile(mark.encode()), heard.append)
+    made = Reader(tmp_path / "kmsg", re.compile(mark.encode()), received.append)
     with Path("/dev/kmsg").open("wb", 0) as kmsg:
         kmsg.write(f"<14>{mark} before\n".encode())
         made.start()
@@ -130,12 +130,12 @@ def test_the_kernels_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
             assert made.caught_up.wait(60)
             kmsg.write(f"<14>{mark} after\n".encode())
             deadline = time.monotonic() + 60
-            while len(heard) < 2 and time.monotonic() < deadline:
+            while len(received) < 2 and time.monotonic() < deadline:
                 time.sleep(0.01)
         finally:
             made.close()
     assert [(f"{mark} before", True, 1), (f"{mark} after", False, 1)] == [
-        (it.text, it.replayed, it.facility) for it in heard
+        (it.text, it.replayed, it.facility) for it in received
     ]
-    assert abs(heard[1].time_ns - time.monotonic_ns()) < 3600 * 10**9
+    assert abs(received[1].time_ns - time.monotonic_ns()) < 3600 * 10**9
     assert 0 == made.lost

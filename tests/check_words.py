@@ -1,0 +1,56 @@
+"""Checks the words of identifiers, docstrings, comments and messages: `python -m tests.check_words [ROOT]`.
+
+Covers the folders of DONE, a list that only grows. Prints one line for each word, and exits with 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+DONE = (
+    "exporter/kmsg",
+    "tests/unit/kmsg",
+)
+_SPEECH = {"tell", "tells", "telling", "told", "say", "says", "saying", "said", "ask", "asks", "asking", "asked"}
+IN_TEXT = _SPEECH | {"whose", "whom", "anew", "dear", "well", "unwell"}
+IN_NAMES = _SPEECH | {"gone"}
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_TEXTS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+
+def findings(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and a sentence for each forbidden word in Python source."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME:
+            for word in _words(token.string) & IN_NAMES:
+                yield token.start[0], f"identifier {token.string!r} has {word!r}: name the thing in the field's words"
+        elif token.type in _TEXTS:
+            for offset, line in enumerate(token.string.splitlines()):
+                for word in sorted(_words(line) & IN_TEXT):
+                    yield token.start[0] + offset, f"text has {word!r}: programs and devices report, request, return"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg) and node.arg == "it":
+            yield node.lineno, "parameter 'it': name the thing"
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in _WORDS.findall(text)}
+
+
+def main(root: Path) -> int:
+    """Prints the findings under `root`; returns the exit status."""
+    paths = [path for name in DONE for path in sorted((root / name).rglob("*.py")) or [root / name]]
+    found = [(path, *finding) for path in paths for finding in findings(path.read_text())]
+    for path, line, text in found:
+        print(f"{path.relative_to(root)}:{line}: {text}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1])))

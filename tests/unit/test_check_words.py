@@ -1,0 +1,49 @@
+"""The check of words in identifiers and texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import check_words
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("was_told = 1\n", [(1, "'told'")]),
+        ("class NvmlAsked: ...\n", [(1, "'asked'")]),
+        ("_GONE = 1\n", [(1, "'gone'")]),
+        ('"""Line one.\n\nTells more.\n"""\n', [(3, "'tells'")]),
+        ('x = f"{1} said so"\n', [(1, "'said'")]),
+        ("x = 1  # as the driver says\n", [(1, "'says'")]),
+        ("def f(it): ...\n", [(1, "'it'")]),
+        ("f = lambda *it: 0\n", [(1, "'it'")]),
+        ('tasked = [it for it in ()]  # the "essay" is gone, retold by NVML\n', []),
+    ],
+)
+def test_findings(source: str, expected: list[tuple[int, str]]) -> None:
+    """Whole words of identifiers, strings and comments are found with their line; parts of words are not."""
+    found = list(check_words.findings(source))
+    assert [line for line, _ in expected] == [line for line, _ in found]
+    assert all(word in text for (_, word), (_, text) in zip(expected, found, strict=True))
+
+
+def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folders of DONE are checked with their sub-folders, others are not; a finding makes the exit status 1."""
+    for name in ("a/b/one.py", "other/two.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text("told = 1\n")
+    monkeypatch.setattr(check_words, "DONE", ("a",))
+    assert 1 == check_words.main(tmp_path)
+    assert capsys.readouterr().out.startswith("a/b/one.py:1: identifier 'told' ")
+    (tmp_path / "a/b/one.py").write_text("known = 1\n")
+    assert 0 == check_words.main(tmp_path)
+
+
+def test_folders_exist() -> None:
+    """Every entry of DONE is there: a folder that moved would otherwise no longer be checked."""
+    root = Path(check_words.__file__).parents[1]
+    assert [] == [name for name in check_words.DONE if not (root / name).exists()]
