@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from exporter.bpf.trial import Trial
-from exporter.faults.ledger import Ledger as Faults
+from exporter.faults.ledger import FaultLedger
 from exporter.model import Labels, Span
 from exporter.nccl.recent import Recent
 from exporter.nvml.gpus import Gpus
@@ -69,7 +69,7 @@ class Node:
     allocations: Allocations
     communicators: Communicators
     collectives: Recent
-    faults: Faults
+    faults: FaultLedger
     posted: Posted
     proc: Path
     sys: Path
@@ -97,7 +97,7 @@ class Node:
             allocations=Allocations(),
             communicators=Communicators(),
             collectives=Recent(),
-            faults=Faults(),
+            faults=FaultLedger(),
             posted=Posted(),
             proc=proc,
             sys=sys,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from exporter.bpf import status
-from exporter.faults.rises import Rises
+from exporter.faults.transitions import Transitions
 from exporter.infiniband import drivers, metrics, node_exporter, sysfs
 from exporter.infiniband.device import Device
 from exporter.infiniband.ethtool import Ethtool
@@ -164,14 +164,12 @@ class Infiniband:
 
     def _make(self, name: str) -> Read:
         path, compatible = self._node.sys / "class/infiniband" / name, bool(self._node.settings[COMPATIBLE])
-        device, rises = (
-            Device(path, self._drivers, self._node.posted, self._ethtool, compatible),
-            Rises(self._node.faults.add),
-        )
+        device = Device(path, self._drivers, self._node.posted, self._ethtool, compatible)
+        transitions = Transitions(self._node.faults.add)
 
         def read() -> list[Sample]:
             samples = device.read()
-            rises.see(samples, time.time())
+            transitions.observe(samples, time.time())
             return samples
 
         return read

@@ -10,7 +10,7 @@ from pathlib import Path
 from exporter import push
 from exporter.bpf import events
 from exporter.counters import Tally
-from exporter.faults.ledger import Fault as NodeFault
+from exporter.faults.ledger import NodeFault
 from exporter.kmsg.reader import Reader
 from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable

@@ -1,1 +1,1 @@
-"""Faults of the node that stop jobs: what the kernel log, sysfs and ended processes tell, in one family of metrics."""
+"""Faults of the node that stop jobs, from the kernel log, sysfs and crashed processes, in one family of metrics."""

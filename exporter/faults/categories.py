@@ -29,7 +29,7 @@ MEMORY = "system_memory"
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A row: its name in the table and how often it came."""
+    """A row of the table: its name there and its number of interruptions."""
 
     label: str
     name: str

@@ -1,7 +1,7 @@
-"""What the management controller (BMC) says of the machine's sensors: FreeIPMI's ipmi-sensors asks it, as a child.
+"""Sensor states of the management controller (BMC), read by FreeIPMI's ipmi-sensors in a child process.
 
-The program reads and changes nothing. It is told to go through the kernel's driver (OPENIPMI): left to itself it would
-look for the controller in I/O memory. What reading is critical, FreeIPMI says (freeipmi_interpret_sensor.conf(5)).
+The program only reads. Its flags select the kernel's driver (OPENIPMI), because by default the program would search I/O
+memory for the controller. FreeIPMI decides which reading is critical (freeipmi_interpret_sensor.conf(5)).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from exporter import bare
 from exporter.child import ChildProcess
 from exporter.faults import categories as rows
 from exporter.faults import metrics
-from exporter.faults.asked import Asked
+from exporter.faults.poller import Poller
 from exporter.model import Sample
 
 PROGRAM = "ipmi-sensors"
 DEVICE = Path("/dev/ipmi0")
 ROUND_SECONDS = 240.0
-"""A controller that took longer to tell all its sensors is not waited for. The first round also reads what they are."""
+"""Time limit of one round over all sensors. The first round also reads the sensors' descriptions (SDR)."""
 MOST_SENSORS = 1024
 _MOST_LINES = 2 * MOST_SENSORS
 _MOST_NAME, _MOST_REASON = 64, 200
-_GLANCE = 0.2
-"""Seconds in which it is noticed that the exporter ends."""
+_READ_SECONDS = 0.2
+"""Longest wait for output before the exporter's end is checked for."""
 _ROW = re.compile(r"[0-9]{1,6},", re.ASCII)
 _PLACES = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _STATES = {"Nominal": 0, "Warning": 1, "Critical": 2}
@@ -51,17 +51,17 @@ TYPES: Mapping[str, str] = MappingProxyType(
         "Drive Slot": rows.SSD,
     }
 )
-"""The types of sensors that are asked for, as FreeIPMI prints them, and the row that each tells of.
+"""The types of sensors that are read, as FreeIPMI prints them, and the category of each type's faults.
 
-What does not stop a job is left out: opened lids, buttons, full event logs.
+Types that do not stop a job are left out: opened lids, buttons, full event logs.
 """
 
 
 def command(host: str, config: str, cache: str) -> list[str]:
-    """How the program is called: for a controller in the network, or by the kernel's driver where `host` is empty.
+    """Return the command line of ipmi-sensors for the controller `host`, or for the kernel's driver when it is empty.
 
-    `config` is FreeIPMI's configuration file, its own one where empty. `cache` is a folder for what the sensors are,
-    which takes long to read. Raises FileNotFoundError where there is no such program.
+    `config` is FreeIPMI's configuration file, or empty for FreeIPMI's default. `cache` is a folder for the sensors'
+    descriptions, which take long to read. Raises FileNotFoundError when ipmi-sensors is not installed.
     """
     places = os.pathsep.join((os.environ.get("PATH", ""), *_PLACES))
     program = shutil.which(PROGRAM, path=places)
@@ -75,48 +75,50 @@ def command(host: str, config: str, cache: str) -> list[str]:
 
 
 def samples(lines: Iterable[str]) -> Iterator[Sample]:
-    """The sensors that the program printed, a line each: record, name, type, state, event. Others are passed over.
+    """Parse the lines of ipmi-sensors, one sensor each: record, name, type, state, event. Skips other lines.
 
-    A name that comes again gets its record's number; sensors whose state FreeIPMI does not know are left out.
+    A repeated name gets its record's number appended; sensors with a state unknown to FreeIPMI are left out.
     """
     seen: set[str] = set()
     for line in lines:
         record, _, rest = line.partition(",")
-        name, *told = rest.rsplit(",", 3)
-        if len(told) != 3 or not record.isdecimal() or told[0] not in TYPES or told[1] not in _STATES:
+        name, *columns = rest.rsplit(",", 3)
+        if len(columns) != 3 or not record.isdecimal():
+            continue
+        kind, state, _ = columns
+        if kind not in TYPES or state not in _STATES:
             continue
         name = "".join(it for it in name if it.isprintable())[:_MOST_NAME] or "unknown"
         name = f"{name} #{record}" if name in seen else name
         if len(seen) < MOST_SENSORS and name not in seen:
             seen.add(name)
-            labels = {"sensor": name, "type": told[0], "category": TYPES[told[0]]}
-            yield metrics.IPMI.sample(_STATES[told[1]], labels)
+            yield metrics.IPMI.sample(_STATES[state], {"sensor": name, "type": kind, "category": TYPES[kind]})
 
 
-class Ipmi(Asked):
-    """The controller, asked every `interval` seconds."""
+class Ipmi(Poller):
+    """The management controller, polled every `interval` seconds."""
 
     def __init__(self, interval: float, host: str = "", config: str = "") -> None:
         super().__init__("ipmi", interval, 2 * interval + ROUND_SECONDS)
         self._host, self._config, self._cache = host, config, ""
 
     def close(self) -> None:
-        """Ends the question that is under way; the controller is not waited for."""
+        """Stop polling and kill a running ipmi-sensors, without waiting for the controller."""
         super().close()
         if self._thread.ident is not None:
             self._thread.join(2)
         if self._cache:
             shutil.rmtree(self._cache, ignore_errors=True)
 
-    def ask(self) -> list[Sample]:
-        """What it says of its sensors. Raises OSError with FreeIPMI's own words, or if that is not installed."""
+    def query(self) -> list[Sample]:
+        """Return the states of the sensors. Raises OSError with FreeIPMI's message, or when it is not installed."""
         self._cache = self._cache or tempfile.mkdtemp(prefix="accel-exporter-")
-        if found := list(samples(self._ask(command(self._host, self._config, self._cache)))):
+        if found := list(samples(self._run_program(command(self._host, self._config, self._cache)))):
             return found
-        raise OSError(errno.ENODATA, "told of no sensor", PROGRAM)
+        raise OSError(errno.ENODATA, "reported no sensor", PROGRAM)
 
-    def _ask(self, words: list[str]) -> list[str]:
-        """What the program prints. Raises OSError with its own words when it fails."""
+    def _run_program(self, words: list[str]) -> list[str]:
+        """Return the lines that the program prints. Raises OSError with the program's message when it fails."""
         child = ChildProcess("", words[-1], command=bare.command(words[:-1]), with_errors=True)
         try:
             lines = self._read(child)
@@ -124,8 +126,8 @@ class Ipmi(Asked):
         finally:
             child.kill()
         if status != 0:
-            said = next((line for line in reversed(lines) if not _ROW.match(line)), "")
-            reason = said.rpartition(f"{PROGRAM}: ")[2][:_MOST_REASON] or f"ended with status {status}"
+            message = next((line for line in reversed(lines) if not _ROW.match(line)), "")
+            reason = message.rpartition(f"{PROGRAM}: ")[2][:_MOST_REASON] or f"ended with status {status}"
             raise OSError(errno.EIO, reason, PROGRAM)
         return lines
 
@@ -136,7 +138,7 @@ class Ipmi(Asked):
             if self._closing.is_set() or time.monotonic() > until:
                 raise TimeoutError(errno.ETIMEDOUT, f"did not end within {ROUND_SECONDS:.0f} s", PROGRAM)
             try:
-                received = child.lines(_GLANCE)
+                received = child.lines(_READ_SECONDS)
             except ValueError as error:
                 raise OSError(errno.EPROTO, f"printed {error}", PROGRAM) from None
             if received is None:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from exporter.faults import signals
-from exporter.faults.ledger import Fault
-from exporter.faults.signals import Signal
+from exporter.faults.ledger import NodeFault
+from exporter.faults.signals import FaultSignal
 from exporter.kmsg.records import Record
 from exporter.node import Clock
 
@@ -19,11 +19,11 @@ _WORDS = (
     "ut of memory", "segfault at", "not responding", "PCIe Bus Error", "DPC: ", "pciehp",
 )  # fmt: skip
 WORDS = re.compile(b"|".join(re.escape(word.encode()) for word in _WORDS))
-"""In every line that a pattern fits; looked for first, for most lines hold none of them."""
+"""A prefilter: every line that matches a signal's pattern contains one of these words, and most other lines none."""
 
 
-def find(text: str) -> tuple[Signal, str] | None:
-    """What a kernel message tells of, and the component that failed; None when it is no fault that we know."""
+def find(text: str) -> tuple[FaultSignal, str] | None:
+    """Return the signal of a kernel message and the component that failed, or None when the message is no fault."""
     head = text[:_LONGEST]
     for signal in signals.KERNEL_LOG:
         assert signal.pattern
@@ -34,17 +34,18 @@ def find(text: str) -> tuple[Signal, str] | None:
 
 
 class KernelLog:
-    """Receives the records of the kernel log (exporter.kmsg.reader.Reader) and tells of the faults among them."""
+    """Finds the faults among the records of the kernel log (exporter.kmsg.reader.Reader)."""
 
-    def __init__(self, tell: Callable[[Fault], None], clock: Clock, from_processes: bool) -> None:
-        self._tell, self._clock, self._from_processes = tell, clock, from_processes
+    def __init__(self, add: Callable[[NodeFault], None], clock: Clock, from_processes: bool) -> None:
+        """`add` receives each fault. With `from_processes` a record that a process wrote counts as well."""
+        self._add, self._clock, self._from_processes = add, clock, from_processes
 
     def receive(self, record: Record) -> None:
-        """A process can write into the log, but not as the kernel: what it says is believed only if asked for."""
+        """Report the fault of one record, if any. A process can write into the log, but not with facility 0."""
         if record.facility and not self._from_processes:
             return
         if found := find(record.text):
             signal, component = found
-            # A record's own time drifts from wall time over months; one that comes now came now.
+            # A record's own time drifts from wall time over months, so that a live record gets the present time.
             when = self._clock.wall_ns(record.time_ns) / 1e9 if record.replayed else time.time()
-            self._tell(Fault(signal.category, component, signal.name, when, record.replayed))
+            self._add(NodeFault(signal.category, component, signal.name, when, record.replayed))

@@ -1,4 +1,4 @@
-"""Counts faults by category, component and signal; bounded whatever is told."""
+"""Counts of faults by category, component and signal, in a bounded number of series."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from exporter.model import Labels, Sample
 from exporter.series import FOLDED
 
 MOST_SERIES, MOST_OF_CATEGORY = 1024, 256
-"""A quarter, so that processes, which choose their names and may crash at will, take no place of hardware."""
+"""Series at most, and a quarter of them per category: processes, which choose their names and may crash at will, leave
+the series of hardware faults alone."""
 _MOST_FOLDED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """`time` is wall time in seconds; `replayed` faults are older than the exporter's start."""
+class NodeFault:
+    """A fault of the node. `time` is wall time in seconds; a `replayed` fault is older than the exporter's start."""
 
     category: str
     component: str
@@ -37,8 +38,8 @@ class _Count:
 Key = tuple[str, str, str]
 
 
-class Ledger:
-    """Safe from any thread."""
+class FaultLedger:
+    """The counts of faults. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,8 +47,8 @@ class Ledger:
         self._of_category: Counter[str] = Counter()
         self._folded: set[Key] = set()
 
-    def add(self, fault: Fault, times: int = 1) -> None:
-        """Counts a fault that came so many times."""
+    def add(self, fault: NodeFault, times: int = 1) -> None:
+        """Count a fault `times` times; 0 only updates the time at which the fault was last seen."""
         with self._lock:
             key = self._key(fault)
             count = self._counts.setdefault(key, _Count(fault.time))
@@ -58,7 +59,7 @@ class Ledger:
                 count.live += times
 
     def samples(self) -> Iterator[Sample]:
-        """All series, and how many were folded into others."""
+        """Yield all series, and the number of those folded into others."""
         with self._lock:
             rows = [(key, count.live, count.replayed, count.last) for key, count in self._counts.items()]
             folded = len(self._folded)
@@ -69,8 +70,8 @@ class Ledger:
             yield metrics.FAULT_LAST.sample(last, labels)
         yield FOLDED.sample(folded, {"collector": "faults"})
 
-    def _key(self, fault: Fault) -> Key:
-        """The fault's series, or the one it is folded into: that of its category and signal, without a component."""
+    def _key(self, fault: NodeFault) -> Key:
+        """Return the key of the fault's series. Beyond the limits the key has no component."""
         key = (fault.category, fault.component, fault.signal)
         if key in self._counts:
             return key

@@ -1,4 +1,4 @@
-"""The machine itself: when it started, what it has, whether it is about to stop, what others report of it."""
+"""The machine itself: boot time, CPUs and memory, a scheduled shutdown, and reports of other programs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _TIME = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
 def boot(proc: Path) -> Iterator[Sample]:
-    """When the kernel started, and as which boot. Raises OSError when /proc does not tell."""
+    """Yield the time and the id of the kernel's boot. Raises OSError when /proc cannot be read."""
     identity = (proc / "sys/kernel/random/boot_id").read_text(errors="replace").strip()
     if (found := _BOOT_TIME.search((proc / "stat").read_text(errors="replace"))) and _BOOT_ID.fullmatch(identity):
         yield metrics.BOOT.sample(int(found[1]), {"boot_id": identity})
 
 
 def shutdown(scheduled: Path) -> Iterator[Sample]:
-    """The shutdown to come; nothing when none is scheduled. Raises OSError when that cannot be read."""
+    """Yield the scheduled shutdown, if there is one. Raises OSError when the file `scheduled` cannot be read."""
     try:
         with scheduled.open("rb") as file:
             text = file.read(4096).decode("utf-8", "replace")
@@ -44,7 +44,7 @@ def shutdown(scheduled: Path) -> Iterator[Sample]:
 
 
 def processors(sys: Path) -> Iterator[Sample]:
-    """How many CPUs run. Raises OSError when sysfs does not tell."""
+    """Yield the number of online CPUs. Raises OSError when sysfs has no list of them."""
     path = sys / "devices/system/cpu/online"
     text = path.read_text(errors="replace").strip()
     if not _RANGES.fullmatch(text):
@@ -54,7 +54,7 @@ def processors(sys: Path) -> Iterator[Sample]:
 
 
 def memory(proc: Path) -> Iterator[Sample]:
-    """How much memory the kernel has. Raises OSError when /proc does not tell."""
+    """Yield the size of the kernel's memory. Raises OSError when /proc/meminfo has no MemTotal."""
     path = proc / "meminfo"
     if not (found := _MEMORY.search(path.read_text(errors="replace"))):
         raise OSError(errno.EINVAL, "has no MemTotal", str(path))
@@ -62,7 +62,10 @@ def memory(proc: Path) -> Iterator[Sample]:
 
 
 def reports(folder: Path) -> Iterator[Sample]:
-    """What others report, a file each: CATEGORY.COMPONENT. Raises OSError for a folder or name that is none."""
+    """Yield the reports of other programs, one file CATEGORY.COMPONENT each.
+
+    Raises OSError when the folder cannot be read or a file is not named like that.
+    """
     known = {it.label for it in categories.CATEGORIES}
     for path in sorted(folder.iterdir())[:MOST_REPORTS]:
         if path.name.startswith("."):
@@ -75,7 +78,7 @@ def reports(folder: Path) -> Iterator[Sample]:
 
 
 def _since(path: Path) -> float:
-    """The Unix time that a file holds, or that of its last change; 0 when it is gone or no file."""
+    """Return the Unix time in a file, or the time of the file's last change; 0 when it is missing or not regular."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -91,5 +94,5 @@ def _since(path: Path) -> float:
 
 
 def active_test(stamp: Path) -> Iterator[Sample]:
-    """When an active test of the GPUs last passed. Raises OSError when there is no such file: it never did."""
+    """Yield the time at which an active test of the GPUs last passed. Raises OSError when `stamp` does not exist."""
     yield metrics.ACTIVE_TEST.sample(stamp.stat().st_mtime)

@@ -9,15 +9,15 @@ _DEVICE = ("pci_bus_id", "kind", "root_port")
 
 FAULTS = Metric(
     "node.fault",
-    "Faults since the exporter started, by signal (docs/faults.md lists them), by the row of the Llama 3 table of "
-    "interruptions that it tells of, and by the part that failed. 0 where all of them are older.",
+    "Faults since the exporter started, by signal (docs/faults.md lists them), by category (a row of the Llama 3 table "
+    "of interruptions), and by the component that failed. 0 where all of them are older.",
     Kind.COUNTER,
     labels=_FAULT,
 )
 FAULT_LAST = Metric(
     "node.fault.last_timestamp",
-    "Unix time of the newest such fault, also of one from before the exporter started; of a state that lasts (an "
-    "alarm, a drive that is dead), of the last look at it.",
+    "Unix time of the newest such fault, also of one from before the exporter started; for a state that lasts (an "
+    "alarm, a dead drive) the time at which the state was last read.",
     Kind.GAUGE,
     "s",
     labels=_FAULT,
@@ -30,14 +30,14 @@ FAULTS_REPLAYED = Metric(
 )
 SOURCE = Metric(
     "node.fault.source_available",
-    "1 if this source of faults can be read on this node, else 0: its faults are not seen, which is not that there are "
-    "none.",
+    "1 if this source of faults can be read on this node. 0 means that faults of this source are not seen, not that "
+    "there are none.",
     Kind.GAUGE,
     labels=("source",),
 )
 AER = Metric(
     "node.pci.aer.errors",
-    "Errors that a PCIe device told of itself since the machine started (AER), by type: correctable, nonfatal, "
+    "Errors that a PCIe device reported since the machine started (AER), by type: correctable, nonfatal, "
     "fatal. For GPUs, NICs, NVMe drives and the ports between them and the CPU.",
     Kind.COUNTER,
     labels=(*_DEVICE, "type"),
@@ -64,15 +64,14 @@ EDAC = Metric(
 )
 ALARM = Metric(
     "node.hwmon.alarm",
-    "1 while a sensor of the machine (hwmon) says that a temperature, fan, voltage or power supply is out of its "
-    "limits.",
+    "1 while a sensor of the machine (hwmon) reports a temperature, fan, voltage or power supply out of its limits.",
     Kind.GAUGE,
     labels=("chip", "sensor"),
 )
 IPMI = Metric(
     "node.ipmi.sensor.state",
-    "What the management controller says of a sensor of the machine: 0 nominal, 1 warning, 2 critical, as FreeIPMI "
-    "judges its reading. Sensors that do not answer are left out; category is the row that its faults are of.",
+    "State of a sensor of the management controller: 0 nominal, 1 warning, 2 critical, as FreeIPMI interprets the "
+    "reading. Sensors that do not answer are left out; category is the category of the sensor's faults.",
     Kind.GAUGE,
     labels=("sensor", "type", "category"),
 )
@@ -114,30 +113,30 @@ BOOT = Metric(
 )
 SHUTDOWN = Metric(
     "node.shutdown.timestamp",
-    "Unix time for which systemd-logind has a shutdown scheduled; mode is what it will do.",
+    "Unix time for which systemd-logind has a shutdown scheduled; mode is the kind of shutdown, such as reboot.",
     Kind.GAUGE,
     "s",
     ("mode",),
 )
-CPUS = Metric("node.cpus.online", "CPUs that run.", Kind.GAUGE)
+CPUS = Metric("node.cpus.online", "Online CPUs.", Kind.GAUGE)
 MEMORY = Metric(
     "node.memory.usable",
-    "Memory that the kernel has to give: what is installed less what firmware and kernel keep (MemTotal).",
+    "Memory that the kernel can allocate: installed memory without that reserved by firmware and kernel (MemTotal).",
     Kind.GAUGE,
     "By",
 )
 REPORT = Metric(
     "node.report.timestamp",
-    "Unix time from which a fault or a maintenance counts that somebody reported by a file in "
-    "--collector.faults.reports; gone when the file is.",
+    "Unix time from which a fault or a maintenance counts that was reported by a file in "
+    "--collector.faults.reports; absent when the file is removed.",
     Kind.GAUGE,
     "s",
     ("category", "component"),
 )
 ACTIVE_TEST = Metric(
     "node.diagnostic.last_pass.timestamp",
-    "Unix time at which the last active test of this node's GPUs passed, as whoever ran it noted it: the modification "
-    "time of the file given with --collector.faults.diagnostic-stamp.",
+    "Unix time at which the last active test of this node's GPUs passed: the modification time of the file given with "
+    "--collector.faults.diagnostic-stamp, which the test touches.",
     Kind.GAUGE,
     "s",
 )

@@ -1,4 +1,4 @@
-"""PCIe: errors that devices told (AER) and the width of their links, of GPUs, NICs, drives and all ports above them."""
+"""PCIe errors that devices reported (AER) and link widths of GPUs, NICs, drives and all ports above these."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TYPES = ("correctable", "nonfatal", "fatal")
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _TOTAL = re.compile(r"^TOTAL_ERR_\w+ ([0-9]{1,20})$", re.MULTILINE | re.ASCII)
 _KINDS = {"0x0300": "gpu", "0x0302": "gpu", "0x0200": "nic", "0x0207": "nic", "0x0108": "nvme"}
-"""By class and subclass: VGA and 3D controllers, Ethernet and InfiniBand, NVMe."""
+"""Kinds of devices by PCI class and subclass: VGA and 3D controllers, Ethernet and InfiniBand, NVMe."""
 _NVIDIA = "0x10de"
 _SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """A PCIe function; `kind` is gpu, nic, nvme or port, `root_port` the port of the CPU that it hangs below."""
+class PciDevice:
+    """A PCIe function; `kind` is gpu, nic, nvme or port, `root_port` the bus id of the root port above the function."""
 
     path: Path
     bus_id: str
@@ -34,12 +34,12 @@ class Device:
         return {"pci_bus_id": self.bus_id, "kind": self.kind, "root_port": self.root_port}
 
 
-def devices(sys: Path) -> list[Device]:
-    """GPUs, NICs and drives of this machine, and the ports above them. Raises OSError when there is no PCI here.
+def devices(sys: Path) -> list[PciDevice]:
+    """Return the GPUs, NICs and drives of this machine, and the ports above them. Raises OSError without a PCI bus.
 
     Display controllers count as GPUs only when they are NVIDIA's: a server's console chip is none.
     """
-    found: dict[str, Device] = {}
+    found: dict[str, PciDevice] = {}
     for entry in sorted((sys / "bus/pci/devices").iterdir())[:MOST_DEVICES]:
         kind = _kind(entry) if _BUS_ID.fullmatch(entry.name) else ""
         if kind:
@@ -48,8 +48,8 @@ def devices(sys: Path) -> list[Device]:
             root = chain[0] if len(chain) > 1 else ""
             for depth, bus_id in enumerate(chain[:-1]):
                 above = real.parents[len(chain) - 2 - depth]
-                found.setdefault(bus_id, Device(above, bus_id, "port", root))
-            found[entry.name] = Device(real, entry.name, kind, root)
+                found.setdefault(bus_id, PciDevice(above, bus_id, "port", root))
+            found[entry.name] = PciDevice(real, entry.name, kind, root)
     return list(found.values())
 
 
@@ -58,14 +58,14 @@ def _kind(path: Path) -> str:
     return "" if kind == "gpu" and _read(path / "vendor") != _NVIDIA else kind
 
 
-def errors(device: Device) -> dict[str, int]:
-    """Errors since the machine started by type, those that the kernel counts for this device."""
+def errors(device: PciDevice) -> dict[str, int]:
+    """Return the device's errors since the machine started by type, without types that the kernel does not count."""
     totals = {kind: _TOTAL.search(_read(device.path / f"aer_dev_{kind}")) for kind in TYPES}
     return {kind: int(found[1]) for kind, found in totals.items() if found}
 
 
-def link(device: Device) -> Iterator[Sample]:
-    """Its link: what can be read of it. A device that is gone tells 0 lanes, or 63."""
+def link(device: PciDevice) -> Iterator[Sample]:
+    """Yield the readable properties of the device's link. A removed device reports 0 lanes, or 63."""
     width, most = _lanes(device, "current_link_width"), _lanes(device, "max_link_width")
     if width is not None and most is not None:
         yield metrics.LINK_WIDTH.sample(width, device.labels)
@@ -74,13 +74,13 @@ def link(device: Device) -> Iterator[Sample]:
         yield metrics.LINK_SPEED.sample(float(found[1]), device.labels)
 
 
-def _lanes(device: Device, name: str) -> int | None:
+def _lanes(device: PciDevice, name: str) -> int | None:
     text = _read(device.path / name)
     return int(text) if text.isdecimal() and len(text) < 4 and int(text) <= 32 else None
 
 
 def _read(path: Path) -> str:
-    """A small file of sysfs; empty when it cannot be read."""
+    """Return the text of a small file of sysfs, or an empty string when the file cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
             return file.read(4096).decode("ascii", "replace").strip()

@@ -1,4 +1,4 @@
-"""What sysfs tells of memory (EDAC), of sensors out of their limits (hwmon), and of the state of NVMe drives."""
+"""Memory errors (EDAC), sensors out of their limits (hwmon) and the state of NVMe drives, from sysfs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _COUNT = re.compile(r"[0-9]{1,20}", re.ASCII)
 
 
 def edac(sys: Path) -> Iterator[Sample]:
-    """Errors of the memory controllers, by module where the driver tells of modules.
+    """Yield the errors of the memory controllers, by module where the driver has modules.
 
-    Raises OSError when no EDAC driver is loaded: then nothing is known of memory errors, which is not that there are
-    none.
+    Raises OSError when no EDAC driver is loaded: memory errors are unknown then, not absent.
     """
     folder = sys / "devices/system/edac/mc"
     controllers = _named(folder, _CONTROLLER)
@@ -31,21 +30,21 @@ def edac(sys: Path) -> Iterator[Sample]:
         raise FileNotFoundError(2, "no memory controller", str(folder))
     for controller in controllers:
         for kind, prefix in (("corrected", "ce"), ("uncorrected", "ue")):
-            whole, told = _count(folder / controller / f"{prefix}_count"), 0
+            total, of_modules = _count(folder / controller / f"{prefix}_count"), 0
             for dimm in _named(folder / controller, _DIMM):
                 count = _count(folder / controller / dimm / f"dimm_{prefix}_count")
                 if count is not None:
-                    told += count
+                    of_modules += count
                     label = _text(folder / controller / dimm / "dimm_label") or dimm
                     yield metrics.EDAC.sample(count, {"controller": controller, "dimm": label, "type": kind})
-            if whole is not None and (whole > told or not told):
-                # Errors that no module could be named for; the controller's own count includes those of modules.
+            if total is not None and (total > of_modules or not of_modules):
+                # Errors without a known module; the controller's total includes those of modules.
                 labels = {"controller": controller, "dimm": "", "type": kind}
-                yield metrics.EDAC.sample(max(0, whole - told), labels)
+                yield metrics.EDAC.sample(max(0, total - of_modules), labels)
 
 
 def hwmon(sys: Path) -> Iterator[Sample]:
-    """The alarms of the machine's sensors. Raises OSError when there is no hwmon."""
+    """Yield the alarms of the machine's sensors. Raises OSError when there is no hwmon."""
     folder = sys / "class/hwmon"
     for entry in sorted(folder.iterdir())[:MOST]:
         chip = _text(entry / "name") or entry.name
@@ -59,7 +58,7 @@ def hwmon(sys: Path) -> Iterator[Sample]:
 
 
 def nvme(sys: Path) -> Iterator[Sample]:
-    """The state of NVMe controllers. Raises OSError when the machine knows no NVMe."""
+    """Yield the states of NVMe controllers. Raises OSError when the kernel has no NVMe class."""
     folder = sys / "class/nvme"
     folder.stat()
     for device in _named(folder, _NVME):
@@ -85,7 +84,7 @@ def _count(path: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """What a small file says, printable and short; empty when it cannot be read."""
+    """Return the text of a small file, printable and short, or an empty string when the file cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
             text = file.read(256).decode("utf-8", "replace").strip()

@@ -1,7 +1,7 @@
-"""The signals of node_fault_total: what each means, which category it tells of, and how the kernel log says it.
+"""The signals of node_fault_total that the kernel log shows: meaning, category and pattern of each.
 
-Data only; docs/faults.md is printed from here. Patterns are of messages that the kernel itself printed (facility 0).
-Where a driver's wording differs between versions, the part that has stayed is matched.
+Data only; docs/faults.md is generated from this table. The patterns match messages of the kernel itself (facility 0).
+Where a driver's wording differs between versions, the pattern matches the part common to all.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _MLX5 = rf"^mlx5_core {_BDF}\b.*"
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
-    """A kind of fault. `pattern` finds it in a kernel message; its group `component` names what failed.
+class FaultSignal:
+    """A kind of fault. `pattern` matches its kernel message; the pattern's group `component` is what failed.
 
-    `fixed` is the component where the message names none; `pages` tells whether an alert wakes somebody.
+    `fixed` is the component where the message names none.
     """
 
     name: str
@@ -30,75 +30,75 @@ class Signal:
     fixed: str = ""
 
 
-def _said(name: str, category: str, pattern: str, meaning: str, action: str, fixed: str = "") -> Signal:
-    return Signal(name, category, meaning, action, re.compile(pattern), fixed)
+def _logged(name: str, category: str, pattern: str, meaning: str, action: str, fixed: str = "") -> FaultSignal:
+    return FaultSignal(name, category, meaning, action, re.compile(pattern), fixed)
 
 
 KERNEL_LOG = (
-    _said(
+    _logged(
         "nic_command_timeout",
         rows.NIC,
         _MLX5 + r"timeout\. Will cause a leak of a command resource",
         "the NIC's firmware did not answer a command of its driver",
-        "drain the node, reset the NIC or reboot; replace it when it comes back",
+        "drain the node, reset the NIC or reboot; replace the NIC when the fault comes back",
     ),
-    _said(
+    _logged(
         "nic_health_compromised",
         rows.NIC,
         _MLX5 + r"device's health compromised",
-        "the NIC's firmware stopped counting: it hangs",
+        "the NIC's firmware hangs: its health counter stands still",
         "drain the node and reboot; keep the driver's health report (devlink health show)",
     ),
-    _said(
+    _logged(
         "nic_unrecoverable",
         rows.NIC,
         _MLX5 + r"unrecoverable hardware error",
         "the NIC reports a hardware error that it cannot recover from",
         "drain the node and replace the NIC",
     ),
-    _said(
+    _logged(
         "nic_transmit_timeout",
         rows.NIC,
         r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<component>[\w.@-]{1,15})\b.*transmit queue \d+ timed out",
         "a network interface sent nothing for seconds though it had to",
         "see the driver's lines beside it; firmware and cable",
     ),
-    _said(
+    _logged(
         "nic_power",
         rows.NIC,
         _MLX5 + r"Detected insufficient power on the PCIe slot",
         "the slot gives the NIC less power than it needs",
         "check the slot's power and the server's firmware; cables to the NIC if it has any",
     ),
-    _said(
+    _logged(
         "nic_temperature",
         rows.NIC,
         _MLX5 + r"Port module event.*High Temperature",
         "a cable module of the NIC is too hot",
         "check air flow and the module",
     ),
-    _said(
+    _logged(
         "cable_unplugged",
         rows.NETWORK,
         _MLX5 + r"Port module event.*Cable unplugged",
         "a cable of the NIC is not plugged in any more",
         "plug it in, or replace cable or module",
     ),
-    _said(
+    _logged(
         "module_error",
         rows.NETWORK,
         _MLX5 + r"Port module event.*(?:Cable error|[Bb]us stuck|Bad or shorted cable|No EEPROM|Unknown identifier)",
         "a cable module of the NIC has failed",
         "replace cable or module",
     ),
-    _said(
+    _logged(
         "nvme_timeout",
         rows.SSD,
         r"^nvme (?P<component>nvme\d+): (?:I/O (?:tag )?\d+.*timeout|Abort status|controller is down)",
         "an NVMe drive did not answer, or its controller is down",
-        "see its SMART log; replace it when that tells of wear or it comes back",
+        "see the drive's SMART log; replace the drive when the log shows wear or the fault comes back",
     ),
-    _said(
+    _logged(
         "nvme_disabled",
         rows.SSD,
         r"^nvme (?P<component>nvme\d+): "
@@ -106,28 +106,28 @@ KERNEL_LOG = (
         "an NVMe drive was given up",
         "drain the node and replace the drive",
     ),
-    _said(
+    _logged(
         "block_error",
         rows.SSD,
         r"(?:critical medium error|I/O error), dev (?P<component>[\w-]{1,31}), sector",
         "a drive could not read or write",
         "see its SMART log; replace it",
     ),
-    _said(
+    _logged(
         "filesystem_readonly",
         rows.SSD,
         r"\((?P<component>[\w-]{1,31})\).*[Rr]emounting filesystem read-only",
         "a file system was made read-only after errors",
         "drain the node, check the drive and the file system",
     ),
-    _said(
+    _logged(
         "machine_check",
         rows.CPU,
         r"\[Hardware Error\]: CPU:? ?(?P<component>\d+): Machine Check",
         "a CPU reported an error of itself, its caches or its memory",
         "decode it (rasdaemon, mcelog); replace the part it names",
     ),
-    _said(
+    _logged(
         "hardware_error",
         rows.CPU,
         r"\[Hardware Error\]: event severity: (?:fatal|recoverable)",
@@ -135,35 +135,35 @@ KERNEL_LOG = (
         "read the lines after it; replace the part they name",
         "firmware",
     ),
-    _said(
+    _logged(
         "soft_lockup",
         rows.CPU,
         r"BUG: soft lockup - CPU#(?P<component>\d+) stuck",
         "a CPU was in the kernel for over 20 s without a break",
         "see the stack in the log: driver or kernel, seldom the CPU",
     ),
-    _said(
+    _logged(
         "hard_lockup",
         rows.CPU,
         r"Watchdog detected hard LOCKUP on cpu (?P<component>\d+)",
         "a CPU took no interrupt for seconds",
         "drain and reboot; see the stack in the log",
     ),
-    _said(
+    _logged(
         "hung_task",
         rows.DEPENDENCY,
         r"^INFO: task (?P<component>[^:]{1,15}):\d+ blocked for more than \d+ seconds",
         "a process waited in the kernel for minutes: mostly for storage or a GPU's driver",
         "see the stack in the log for what it waits for",
     ),
-    _said(
+    _logged(
         "cpu_throttled",
         rows.CHASSIS,
         r"CPU(?P<component>\d+): (?:Core|Package) temperature (?:is )?above threshold",
         "a CPU is so hot that it slows down: often fans or the room",
         "check fans, air flow and the room's temperature",
     ),
-    _said(
+    _logged(
         "critical_temperature",
         rows.CHASSIS,
         r"(?:thermal (?P<component>thermal_zone\d+): .*critical temperature reached|[Cc]ritical temperature reached)",
@@ -171,29 +171,29 @@ KERNEL_LOG = (
         "check fans and cooling; the machine may switch itself off",
         "thermal",
     ),
-    _said(
+    _logged(
         "memory_uncorrected",
         rows.MEMORY,
         r"EDAC (?P<component>MC\d+): \d+ UE ",
         "memory of the machine had an error that was not corrected",
         "drain the node and replace the DIMM that the line names",
     ),
-    _said(
+    _logged(
         "memory_page_failed",
         rows.MEMORY,
         r"^Memory failure: 0x[0-9a-f]+: (?:recovery action for|unhandlable page)",
-        "the kernel took a page with a memory error out of use; who used it may have been killed",
-        "replace the DIMM when it comes back; see EDAC for which",
+        "the kernel took a page with a memory error out of use; a process that used the page may have been killed",
+        "replace the DIMM when the fault comes back; see EDAC for which",
         "page",
     ),
-    _said(
+    _logged(
         "oom_kill",
         rows.SOFTWARE,
         r"(?:^|: )(?:Memory cgroup out of memory|Out of memory): Killed process \d+ \((?P<component>[^)]{1,15})\)",
         "the kernel killed a process because memory, of the node or of its container, ran out",
         "give the job more memory, or find what it leaks",
     ),
-    _said(
+    _logged(
         "segfault",
         rows.SOFTWARE,
         r"\[\d+\]: segfault at .* in (?P<component>lib(?:cuda|cudart|cublas|cudnn|nccl|nvidia|nv|torch|c10|mlx5|"
@@ -201,28 +201,28 @@ KERNEL_LOG = (
         "a process died of a memory access in a library of the GPU or RDMA stack",
         "find the core file; the same library in several jobs is a bug of its version",
     ),
-    _said(
+    _logged(
         "nfs_not_responding",
         rows.DEPENDENCY,
         r"nfs: server (?P<component>[\w.:-]{1,128}) not responding",
-        "an NFS server does not answer: what reads from it waits",
-        "check the server and the way there",
+        "an NFS server does not answer: processes that read from it wait",
+        "check the server and the network path to it",
     ),
-    _said(
+    _logged(
         "pcie_uncorrected",
         rows.EXPANSION,
         rf"{_BDF}: (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \((?:Non-)?Fatal\)",
         "a PCIe device reported an error that was not corrected",
         "see which device and its upstream ports; reseat it, or replace riser or device",
     ),
-    _said(
+    _logged(
         "pcie_contained",
         rows.EXPANSION,
         rf"{_BDF}: DPC: containment event",
         "a PCIe port cut off what is below it after an error",
         "the devices below are gone until a reset: drain and reboot; reseat them",
     ),
-    _said(
+    _logged(
         "pcie_link_lost",
         rows.EXPANSION,
         rf"{_BDF}: pciehp: Slot\([^)]*\): (?:Link Down|Card not present)",
@@ -230,4 +230,4 @@ KERNEL_LOG = (
         "drain the node; reseat the card",
     ),
 )
-"""In the order in which they are tried; the first that fits counts."""
+"""Signals in the order in which their patterns are tried; the first match counts."""

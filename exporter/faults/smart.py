@@ -1,4 +1,4 @@
-"""What NVMe drives say of their own health: the SMART log, asked for with an ioctl, in a thread that may hang in one.
+"""Health of NVMe drives from their SMART logs, read with an ioctl in a thread, which may hang in that ioctl.
 
 Page layout: NVM Express Base Specification 2.0, figure 207. The request: struct nvme_admin_cmd in linux/nvme_ioctl.h.
 """
@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from exporter.faults import metrics
-from exporter.faults.asked import Asked
+from exporter.faults.poller import Poller
 from exporter.model import Sample
 
 SECONDS = 60.0
-"""Between two questions to the drives."""
+"""Interval between two reads of the drives' logs."""
 MOST_AGE = 5 * SECONDS
 MOST_DRIVES = 256
 _ADMIN_COMMAND = 0xC0484E41
@@ -30,8 +30,8 @@ _LENGTH, _TIMEOUT_MS = 512, 5000
 _DRIVE = re.compile(r"nvme[0-9]{1,4}", re.ASCII)
 
 
-def ask(path: Path) -> bytes:
-    """The SMART log page of a drive, 512 bytes. Raises OSError; EPERM or EACCES without CAP_SYS_ADMIN."""
+def read_log_page(path: Path) -> bytes:
+    """Return the SMART log page of a drive, 512 bytes. Raises OSError; EPERM or EACCES without CAP_SYS_ADMIN."""
     page = array.array("B", bytes(_LENGTH))
     address, _ = page.buffer_info()
     which = (_LENGTH // 4 - 1) << 16 | _SMART
@@ -51,7 +51,7 @@ def ask(path: Path) -> bytes:
 
 
 def samples(device: str, page: bytes) -> Iterator[Sample]:
-    """What a page says."""
+    """Yield the values of a drive's SMART log page."""
     labels = {"device": device}
     yield metrics.NVME_WARNING.sample(page[0], labels)
     yield metrics.NVME_SPARE.sample(page[3] / 100, labels)
@@ -59,20 +59,20 @@ def samples(device: str, page: bytes) -> Iterator[Sample]:
     yield metrics.NVME_MEDIA.sample(int.from_bytes(page[160:176], "little"), labels)
 
 
-class Smart(Asked):
-    """Every drive, asked once a minute."""
+class Smart(Poller):
+    """All NVMe drives, polled once a minute."""
 
     def __init__(self, sys: Path, dev: Path = Path("/dev")) -> None:
         super().__init__("nvme", SECONDS, MOST_AGE)
         self._sys, self._dev = sys, dev
 
-    def ask(self) -> list[Sample]:
-        """What the drives say; those that do not answer are left out. Raises OSError when none does."""
+    def query(self) -> list[Sample]:
+        """Return the values of the drives that answer. Raises OSError when no drive answers."""
         found: list[Sample] = []
         refusal = OSError(errno.ENOENT, "no drive", str(self._sys / "class/nvme"))
         for device in self._drives():
             try:
-                found += samples(device, ask(self._dev / device))
+                found += samples(device, read_log_page(self._dev / device))
             except OSError as error:
                 refusal = OSError(error.errno, error.strerror, str(self._dev / device))
         if found:

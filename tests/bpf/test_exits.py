@@ -12,7 +12,7 @@ import pytest
 
 from exporter.bpf.targets import Targets
 from exporter.collectors.exits import MOST_SERIES, Exits, status_text
-from exporter.faults.ledger import Ledger
+from exporter.faults.ledger import FaultLedger
 from exporter.resolve.process import ProcessTable
 from exporter.views import prometheus
 from tests.bpf.cuda_node import WITHIN, Script, build_standins, eventually
@@ -27,12 +27,12 @@ def standins() -> None:
 
 
 @pytest.fixture
-def faults() -> Ledger:
-    return Ledger()
+def faults() -> FaultLedger:
+    return FaultLedger()
 
 
 @pytest.fixture
-def exits(faults: Ledger) -> Iterator[Exits]:
+def exits(faults: FaultLedger) -> Iterator[Exits]:
     targets = Targets()
     made = Exits(make_node({}, ProcessTable(), targets, lambda span: None, faults=faults))
     made.start()
@@ -99,7 +99,7 @@ def test_many(exits: Exits) -> None:
     assert {"SIGABRT": 23} == counts(exits)
 
 
-def test_crashes_are_faults(exits: Exits, faults: Ledger) -> None:
+def test_crashes_are_faults(exits: Exits, faults: FaultLedger) -> None:
     """A crash is a fault of software with its time; being killed by whoever stops a job is none."""
     for lines in ("os.kill(os.getpid(), 6)", "os.kill(os.getpid(), 15)"):
         with watched(exits, Script()) as job:

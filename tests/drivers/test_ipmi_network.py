@@ -1,4 +1,4 @@
-"""FreeIPMI asks OpenIPMI's simulator of a management controller over the network: nobody here wrote either."""
+"""FreeIPMI queries OpenIPMI's simulator of a management controller over the network: neither is written here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = {
     "Disk Drive Bay Bay 0": ("Drive Slot", rows.SSD),
     "Add-in Card Riser": ("Slot/Connector", rows.EXPANSION),
 }
-"""What FreeIPMI calls them. The lid is not asked for."""
+"""The names that FreeIPMI prints. The lid is not read."""
 
 
 @pytest.fixture
@@ -37,37 +37,37 @@ def machine(tmp_path: Path) -> Iterator[Controller]:
     made.end()
 
 
-def states(asked: Ipmi) -> dict[str, object]:
-    asked.look()
-    return {it.labels["sensor"]: it.value for it in asked.samples()}
+def states(sensors: Ipmi) -> dict[str, object]:
+    sensors.poll()
+    return {it.labels["sensor"]: it.value for it in sensors.samples()}
 
 
-def await_states(asked: Ipmi, wanted: dict[str, int]) -> None:
+def await_states(sensors: Ipmi, wanted: dict[str, int]) -> None:
     """The simulator takes its commands in its own time."""
     until = time.monotonic() + 10
-    while (found := states(asked)) != wanted:
+    while (found := states(sensors)) != wanted:
         assert time.monotonic() < until, found
         time.sleep(0.1)
 
 
 def test_every_sensor(machine: Controller) -> None:
     """Nominal, then critical, then nominal again: temperatures, fans, supplies, CPUs, memory, bays and slots."""
-    asked = Ipmi(300, machine.host, str(machine.config))
-    assert dict.fromkeys(NAMES, 0) == states(asked)
-    assert NAMES == {it.labels["sensor"]: (it.labels["type"], it.labels["category"]) for it in asked.samples()}
+    sensors = Ipmi(300, machine.host, str(machine.config))
+    assert dict.fromkeys(NAMES, 0) == states(sensors)
+    assert NAMES == {it.labels["sensor"]: (it.labels["type"], it.labels["category"]) for it in sensors.samples()}
     for sensor in SENSORS:
         machine.fails(sensor)
-    await_states(asked, dict.fromkeys(NAMES, 2))
+    await_states(sensors, dict.fromkeys(NAMES, 2))
     for sensor in SENSORS:
         machine.recovers(sensor)
-    await_states(asked, dict.fromkeys(NAMES, 0))
+    await_states(sensors, dict.fromkeys(NAMES, 0))
 
 
 def test_one_of_two_supplies(machine: Controller) -> None:
-    """Two sensors of one name are told apart by what they are of."""
-    asked = Ipmi(300, machine.host, str(machine.config))
+    """Two sensors of one name are distinguished by their entities."""
+    sensors = Ipmi(300, machine.host, str(machine.config))
     machine.fails(SUPPLIES[1])
-    await_states(asked, {**dict.fromkeys(NAMES, 0), "Power Supply 2 Status": 2})
+    await_states(sensors, {**dict.fromkeys(NAMES, 0), "Power Supply 2 Status": 2})
 
 
 def test_a_sensor_left_out(machine: Controller) -> None:
@@ -80,19 +80,19 @@ def test_a_sensor_left_out(machine: Controller) -> None:
 
 
 def test_the_wrong_password(machine: Controller) -> None:
-    """FreeIPMI says so, and so do we."""
+    """The error of FreeIPMI is the reason shown."""
     machine.config.write_text(machine.config.read_text().replace(controller.PASSWORD, "wrong"))
-    asked = Ipmi(300, machine.host, str(machine.config))
-    asked.look()
+    sensors = Ipmi(300, machine.host, str(machine.config))
+    sensors.poll()
     with pytest.raises(OSError, match="password invalid|password verification"):
-        asked.samples()
+        sensors.samples()
 
 
 def test_a_controller_that_is_gone(machine: Controller) -> None:
-    """What it said is not shown any more."""
-    asked = Ipmi(300, machine.host, str(machine.config))
-    assert states(asked)
+    """States read before the end of the controller are not shown any more."""
+    sensors = Ipmi(300, machine.host, str(machine.config))
+    assert states(sensors)
     machine.end()
-    asked.look()
+    sensors.poll()
     with pytest.raises(OSError, match="timeout"):
-        asked.samples()
+        sensors.samples()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from exporter.faults import categories
-from exporter.faults.rises import RISES, Rise
-from exporter.faults.signals import KERNEL_LOG, Signal
+from exporter.faults.signals import KERNEL_LOG, FaultSignal
+from exporter.faults.transitions import CONDITIONS, Condition
 from exporter.xid import catalog
 from tools.docs import coverage
 
@@ -80,7 +80,7 @@ CRASHES = (
     "a process that used a GPU was ended by such a signal; gpu_process_exits_total counts all ends",
     "see its log or core file; restart the job",
 )
-SIGNALS: tuple[Signal | Rise, ...] = (*KERNEL_LOG, *RISES)
+SIGNALS: tuple[FaultSignal | Condition, ...] = (*KERNEL_LOG, *CONDITIONS)
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 
 

@@ -57,21 +57,21 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def say(roots: dict[str, Path], sequence: int) -> None:
+def write_line(roots: dict[str, Path], sequence: int) -> None:
     """The kernel writes a line about the NIC, now."""
     with roots["kmsg"].open("a") as file:
         file.write(NIC_LINE.format(sequence, time.monotonic_ns() // 1000))
 
 
 def test_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
-    """What was said before the start does not count as new; what is said after it does, with its time."""
-    say(roots, 1)
+    """A line from before the start does not count as new; a line after the start does, with its time."""
+    write_line(roots, 1)
     collector = make()
     key = ("nic", "0000:5e:00.0", "nic_unrecoverable")
     eventually(lambda: values(collector).get(("node_fault_replayed", *key)) == 1)
     assert 0 == values(collector)["node_fault_total", *key]
-    say(roots, 2)
-    say(roots, 3)
+    write_line(roots, 2)
+    write_line(roots, 3)
     eventually(lambda: values(collector)["node_fault_total", *key] == 2)
 
     assert abs(time.time() - values(collector)["node_fault_last_timestamp_seconds", *key]) < 5
@@ -92,8 +92,8 @@ def test_sysfs(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
     assert 2 == values(collector)["node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal"]
 
 
-def test_what_is_not_there_is_said(make: Callable[..., Faults]) -> None:
-    """A source that this node lacks is unavailable, not silent, and the page says why."""
+def test_absent_sources(make: Callable[..., Faults]) -> None:
+    """A source that this node lacks is unavailable, not silent, and the page has the reason."""
     collector = make()
     eventually(lambda: ("node_fault_source_available", "edac") in values(collector))
     found = values(collector)
@@ -115,11 +115,11 @@ def test_no_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> N
 
 
 def test_management_controller(make: Callable[..., Faults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it has answered nothing is known of it; a sensor that is critical then is a fault from before, one that
-    becomes so is a new one."""
-    program, said = tmp_path / "ipmi-sensors", tmp_path / "said"
-    os.mkfifo(said)
-    program.write_text(f"#!/bin/sh\ncat {said}\n")
+    """Until the first answer nothing is known; a sensor that is critical then is a replayed fault, one that becomes
+    critical later is a new fault."""
+    program, answer = tmp_path / "ipmi-sensors", tmp_path / "answer"
+    os.mkfifo(answer)
+    program.write_text(f"#!/bin/sh\ncat {answer}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     collector = make(ipmi=True, **{"ipmi-interval": 1.0})
@@ -127,9 +127,9 @@ def test_management_controller(make: Callable[..., Faults], tmp_path: Path, monk
     eventually(lambda: ("node_fault_source_available", "hwmon") in values(collector))
     assert source not in values(collector)
 
-    said.write_text("1,PS1,Power Supply,Critical,0009h\n2,FAN1,Fan,Nominal,0000h\n")
+    answer.write_text("1,PS1,Power Supply,Critical,0009h\n2,FAN1,Fan,Nominal,0000h\n")
     eventually(lambda: source in values(collector))
-    said.write_text("1,PS1,Power Supply,Critical,0009h\n2,FAN1,Fan,Critical,0000h\n")
+    answer.write_text("1,PS1,Power Supply,Critical,0009h\n2,FAN1,Fan,Critical,0000h\n")
     eventually(lambda: values(collector).get((state, "FAN1", "Fan", "server_chassis")) == 2)
     found = values(collector)
 
@@ -139,7 +139,7 @@ def test_management_controller(make: Callable[..., Faults], tmp_path: Path, monk
 
 
 def test_active_test(make: Callable[..., Faults], tmp_path: Path) -> None:
-    """When the GPUs were last tested is what the stamp says; without a stamp they never were."""
+    """The time of the last test of the GPUs is that of the stamp; without a stamp there is none."""
     stamp = tmp_path / "passed"
     collector = make(**{"diagnostic-stamp": str(stamp)})
     eventually(lambda: values(collector).get(("node_fault_source_available", "diagnostic")) == 0)
@@ -149,19 +149,19 @@ def test_active_test(make: Callable[..., Faults], tmp_path: Path) -> None:
 
 
 def test_nvml(make: Callable[..., Faults]) -> None:
-    """What NVML counts and says of a GPU is a fault when it comes; what it counted before is none."""
+    """An error or a bad state that NVML reports of a GPU is a fault when it comes; earlier counts are none."""
     collector = make()
     key = ("gpu_hbm3_memory", "GPU-1", "gpu_hbm_uncorrected")
     good = {"ecc_uncorrected_volatile_dram": 2, "remapped_rows_failure": 0, "recovery_action": 0}
     collector._node.gpus.serve(lambda: snapshot("ok", good), lambda seconds: True)
-    collector.look()
+    collector.poll()
     assert not [it for it in values(collector) if it[0] == "node_fault_total"]
     bad = {"ecc_uncorrected_volatile_dram": 5, "remapped_rows_failure": 1, "recovery_action": 1}
     collector._node.gpus.serve(lambda: snapshot("ok", bad), lambda seconds: True)
-    collector.look()
+    collector.poll()
     collector._node.gpus.serve(lambda: snapshot("lost", {}), lambda seconds: True)
-    collector.look()
-    collector.look()
+    collector.poll()
+    collector.poll()
     found = values(collector)
 
     assert 3 == found["node_fault_total", *key]
@@ -180,7 +180,7 @@ def snapshot(state: str, read: dict[str, int]) -> Snapshot:
 
 
 def test_other_controllers() -> None:
-    """FreeIPMI would ask many; their sensors would be taken for this node's."""
+    """FreeIPMI would query many controllers; their sensors would be taken for this node's."""
     values = {flag.name: flag.default for flag in FLAGS}
     with pytest.raises(SettingsError, match=r"collector.faults.ipmi-host: give one controller"):
         configure(values | {"ipmi-host": "bmc1,bmc2"})

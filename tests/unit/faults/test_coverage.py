@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from exporter.faults import categories
-from exporter.faults.rises import RISES
 from exporter.faults.signals import KERNEL_LOG
+from exporter.faults.transitions import CONDITIONS
 from exporter.xid import catalog
 from tools.docs import coverage
 
@@ -24,7 +24,7 @@ def alerts() -> dict[str, str]:
 
 
 def test_every_row_is_covered() -> None:
-    """Each of the 18 rows has an alert that exists, and says what it does not see."""
+    """Each of the 18 rows has an alert that exists, and a blind spot."""
     assert [it.label for it in categories.CATEGORIES] == list(coverage.COVERAGE)
     assert set() == {name for it in coverage.COVERAGE.values() for name in it.alerts} - alerts().keys()
     assert all(it.alerts and it.blind for it in coverage.COVERAGE.values())
@@ -39,13 +39,15 @@ def test_another_list_of_causes_is_covered() -> None:
 
 
 def test_every_signal_has_an_alert() -> None:
-    """No fault of the node is counted without a rule that fires on it, or on what it was told by."""
+    """No fault of the node is counted without a rule that fires on the fault, or on the metric behind it."""
     patterns = re.findall(r'signal=~"([^"]+)"', " ".join(alerts().values()))
     looked_for = re.compile("|".join(patterns))
 
-    own = {it.name: it.alert for it in RISES if it.alert}
+    own = {it.name: it.alert for it in CONDITIONS if it.alert}
     assert set() == set(own.values()) - alerts().keys()
-    assert [] == [it.name for it in (*KERNEL_LOG, *RISES) if bool(looked_for.fullmatch(it.name)) is (it.name in own)]
+    assert [] == [
+        it.name for it in (*KERNEL_LOG, *CONDITIONS) if bool(looked_for.fullmatch(it.name)) is (it.name in own)
+    ]
 
 
 def test_categories_of_xids_are_rows() -> None:

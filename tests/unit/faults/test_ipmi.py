@@ -11,8 +11,8 @@ import pytest
 
 from exporter.faults import categories, ipmi, metrics
 from exporter.faults.ipmi import Ipmi, samples
-from exporter.faults.ledger import Fault
-from exporter.faults.rises import Rises
+from exporter.faults.ledger import NodeFault
+from exporter.faults.transitions import Transitions
 from exporter.model import Sample
 
 FAN = "7,Fan FAN1,Fan,Nominal,0000h"
@@ -86,19 +86,19 @@ def test_how_it_is_called(program: Callable[[str], Path]) -> None:
     assert ["--driver-type=OPENIPMI", "--config-file=/f"] == ipmi.command("", "/f", "/cache")[1:3]
 
 
-def test_asked_again_and_again(program: Callable[[str], Path], tmp_path: Path) -> None:
-    """The folder for what the sensors are is the same each time, nobody else's, and gone in the end."""
-    program(f'for it; do :; done; folder=${{it#*=}}; stat -c "%a %n" "$folder" >>{tmp_path}/asked; echo "{FAN}"')
+def test_polled_repeatedly(program: Callable[[str], Path], tmp_path: Path) -> None:
+    """The folder for the sensors' descriptions is the same each time, private, and removed at the end."""
+    program(f'for last; do :; done; folder=${{last#*=}}; stat -c "%a %n" "$folder" >>{tmp_path}/calls; echo "{FAN}"')
     controller = Ipmi(0.05)
     controller.start()
     until = time.monotonic() + 10
-    while not (tmp_path / "asked").exists() or len((tmp_path / "asked").read_text().splitlines()) < 3:
+    while not (tmp_path / "calls").exists() or len((tmp_path / "calls").read_text().splitlines()) < 3:
         assert time.monotonic() < until
         time.sleep(0.02)
     assert ["Fan FAN1"] == [it.labels["sensor"] for it in controller.samples()]
     controller.close()
-    [said] = set((tmp_path / "asked").read_text().splitlines())
-    mode, folder = said.split()
+    [line] = set((tmp_path / "calls").read_text().splitlines())
+    mode, folder = line.split()
     assert "700" == mode
     assert not Path(folder).exists()
 
@@ -110,41 +110,41 @@ def test_asked_again_and_again(program: Callable[[str], Path], tmp_path: Path) -
         (f"echo '{FAN}'; exit 3", "ended with status 3"),
         ("kill -9 $$", "ended with status -9"),
         ("yes '1,Fan,Fan,Nominal,0000h'", "printed more than"),
-        ("echo nothing of use", "told of no sensor"),
+        ("echo nothing of use", "reported no sensor"),
         ("exec 2>/dev/null; head -c 9000000 /dev/zero", "printed a line of more than"),
     ],
 )
 def test_refusals(program: Callable[[str], Path], script: str, reason: str) -> None:
-    """A program that fails or prints nonsense is said to, in its own words; nothing is shown of what it said before."""
+    """A program that fails or prints nonsense has its message shown, and none of its lines."""
     program(script)
     controller = Ipmi(300)
-    controller.look()
+    controller.poll()
     with pytest.raises(OSError, match=reason) as refused:
         controller.samples()
     assert "ipmi-sensors" == refused.value.filename or "no sensor" in reason
 
 
 def test_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where FreeIPMI is not installed, that is said with the package that has it."""
+    """Where FreeIPMI is not installed, the error names its package."""
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     controller = Ipmi(300)
-    with pytest.raises(OSError, match="not asked yet"):
+    with pytest.raises(OSError, match="not queried yet"):
         controller.samples()
-    controller.look()
+    controller.poll()
     with pytest.raises(FileNotFoundError, match="freeipmi-tools"):
         controller.samples()
 
 
 def test_no_place_for_the_cache(program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a folder to write in it is not asked, and that is said; with one again it is."""
+    """Without a folder to write in the controller is not queried; with one again it is."""
     program(f"echo '{FAN}'")
     with monkeypatch.context() as context:
         context.setattr("tempfile.tempdir", "/nowhere")
         controller = Ipmi(300)
-        controller.look()
+        controller.poll()
         with pytest.raises(FileNotFoundError):
             controller.samples()
-    controller.look()
+    controller.poll()
     assert controller.samples()
 
 
@@ -153,13 +153,13 @@ def test_one_that_never_ends(program: Callable[[str], Path], monkeypatch: pytest
     program("exec sleep 1000")
     monkeypatch.setattr(ipmi, "ROUND_SECONDS", 0.3)
     controller, since = Ipmi(300), time.monotonic()
-    controller.look()
+    controller.poll()
     assert time.monotonic() - since < 5
     with pytest.raises(TimeoutError, match="did not end"):
         controller.samples()
 
 
-def test_closing_while_it_is_asked(program: Callable[[str], Path], tmp_path: Path) -> None:
+def test_closing_during_a_query(program: Callable[[str], Path], tmp_path: Path) -> None:
     """The exporter ends at once, and the program with it."""
     program(f"echo $$ >{tmp_path}/pid; exec sleep 1000")
     controller = Ipmi(300)
@@ -179,7 +179,7 @@ def test_old_answers(program: Callable[[str], Path], monkeypatch: pytest.MonkeyP
     """An answer that no other has followed for two rounds is not shown any more."""
     program(f"echo '{FAN}'")
     controller = Ipmi(300)
-    controller.look()
+    controller.poll()
     assert controller.samples()
     monkeypatch.setattr("time.monotonic", lambda: controller._read_at + 600 + ipmi.ROUND_SECONDS + 1)
     with pytest.raises(TimeoutError, match="does not answer"):
@@ -188,15 +188,15 @@ def test_old_answers(program: Callable[[str], Path], monkeypatch: pytest.MonkeyP
 
 def test_only_critical_is_a_fault() -> None:
     """A warning is not; each row has a signal of its own."""
-    told: list[tuple[str, str, str, int]] = []
+    faults: list[tuple[str, str, str, int]] = []
 
-    def tell(fault: Fault, times: int) -> None:
-        told.append((fault.category, fault.component, fault.signal, times))
+    def add(fault: NodeFault, times: int) -> None:
+        faults.append((fault.category, fault.component, fault.signal, times))
 
     def sensor(state: int) -> Sample:
         return metrics.IPMI.sample(state, {"sensor": "PS1", "type": "Power Supply", "category": categories.POWER})
 
-    rises = Rises(tell)
+    transitions = Transitions(add)
     for state in (0, 1, 2, 2, 1, 0):
-        rises.see([sensor(state)], 1000.0)
-    assert [("power_supply", "PS1", "ipmi_power_supply", times) for times in (1, 0)] == told
+        transitions.observe([sensor(state)], 1000.0)
+    assert [("power_supply", "PS1", "ipmi_power_supply", times) for times in (1, 0)] == faults

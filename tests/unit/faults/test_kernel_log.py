@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from exporter.faults import categories, signals
 from exporter.faults.kernel_log import WORDS, KernelLog, find
-from exporter.faults.ledger import Fault
+from exporter.faults.ledger import NodeFault
 from exporter.kmsg.records import Record
 from exporter.node import Clock
 
@@ -131,12 +131,12 @@ def test_every_signal_has_a_line() -> None:
 
 @pytest.mark.parametrize("line", HEALTHY)
 def test_healthy_lines(line: str) -> None:
-    """What a healthy node says, and corrected errors, are no faults; Xids are counted elsewhere."""
+    """Lines of a healthy node, and corrected errors, are no faults; Xids are counted elsewhere."""
     assert find(line) is None
 
 
 def test_signals_are_sound() -> None:
-    """Names are unique, categories are rows of the table, and each says what to do."""
+    """Names are unique, categories are rows of the table, and each signal has an action."""
     names = [it.name for it in signals.KERNEL_LOG]
     rows = {it.label for it in categories.CATEGORIES}
 
@@ -147,15 +147,15 @@ def test_signals_are_sound() -> None:
 
 
 def test_only_the_kernel_is_believed() -> None:
-    """A line that a process wrote counts only if asked for; a replayed one is marked."""
+    """A line that a process wrote counts only with `from_processes`; a replayed line is marked."""
     line = LINES[0][0]
-    told: list[Fault] = []
+    faults: list[NodeFault] = []
     for from_processes in (False, True):
-        receiver = KernelLog(told.append, Clock(), from_processes)
+        receiver = KernelLog(faults.append, Clock(), from_processes)
         receiver.receive(Record(3, 1, 1, 5, line))
         receiver.receive(Record(3, 0, 2, 5, line, replayed=True))
 
-    assert [True, False, True] == [fault.replayed for fault in told]
+    assert [True, False, True] == [fault.replayed for fault in faults]
 
 
 @given(st.text(max_size=2000))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from exporter.faults import categories
-from exporter.faults.ledger import MOST_OF_CATEGORY, Fault, Ledger
+from exporter.faults.ledger import MOST_OF_CATEGORY, FaultLedger, NodeFault
 from exporter.views import prometheus
 
 
 def test_crashes_take_no_place_of_hardware() -> None:
     """Thousands of crashes under as many names, as anybody can make: faults of hardware still name their component."""
-    ledger = Ledger()
+    ledger = FaultLedger()
     for number in range(3000):
-        ledger.add(Fault(categories.SOFTWARE, f"spam{number}", "process_sigsegv", 1.0))
-    ledger.add(Fault(categories.MEMORY, "DIMM_A1", "ecc_uncorrected", 2.0))
+        ledger.add(NodeFault(categories.SOFTWARE, f"spam{number}", "process_sigsegv", 1.0))
+    ledger.add(NodeFault(categories.MEMORY, "DIMM_A1", "ecc_uncorrected", 2.0))
 
     found = {
         (it.labels["category"], it.labels["component"], it.labels["overflow"]): it.value

@@ -1,4 +1,4 @@
-"""Noise: a healthy day of a busy node, floods, sources that flap, counters that begin anew."""
+"""Noise: a healthy day of a busy node, floods, sources that flap, counters that are reset."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import yaml
 from exporter.collectors import faults, xid
 from exporter.faults import metrics
 from exporter.faults.kernel_log import WORDS, find
-from exporter.faults.ledger import MOST_OF_CATEGORY, Fault, Ledger
-from exporter.faults.rises import Rises
+from exporter.faults.ledger import MOST_OF_CATEGORY, FaultLedger, NodeFault
+from exporter.faults.transitions import Transitions
 from exporter.infiniband import metrics as rdma
 from exporter.kmsg.records import parse
 from exporter.model import Metric, Sample
@@ -69,7 +69,7 @@ HEALTHY = (
 
 
 def day() -> Iterator[bytes]:
-    """100,000 lines as the kernel of a busy healthy node says them within 24 hours, the same at each run."""
+    """100,000 lines as the kernel of a busy healthy node prints them within 24 hours, the same at each run."""
     chance = random.Random(6)
     for number in range(100_000):
         numbers = {"n": chance.randrange(1, 99_999), "m": chance.randrange(16), "b": f"{chance.randrange(256):02x}"}
@@ -139,7 +139,7 @@ def say(tmp_path: Path, texts: list[str]) -> None:
         file.writelines(f"3,{number},{now},-;{text}\n" for number, text in enumerate(texts))
 
 
-def total(ledger: Ledger) -> dict[str, int]:
+def total(ledger: FaultLedger) -> dict[str, int]:
     """Faults by signal."""
     found: dict[str, int] = {}
     for it in ledger.samples():
@@ -200,24 +200,24 @@ def test_an_xid_storm(tmp_path: Path) -> None:
 
 def test_a_flapping_sensor() -> None:
     """A sensor that flaps is one series however often, with each alarm counted."""
-    ledger = Ledger()
-    rises = Rises(ledger.add)
+    ledger = FaultLedger()
+    transitions = Transitions(ledger.add)
     for look in range(1000):
         labels = {"chip": "psu_hwmon0", "sensor": "fan1"}
-        rises.see([metrics.ALARM.sample(look % 2, labels)], float(look))
+        transitions.observe([metrics.ALARM.sample(look % 2, labels)], float(look))
 
     assert {"sensor_alarm": 500} == total(ledger)
     assert 1 == sum(it.metric is metrics.FAULTS for it in ledger.samples())
 
 
-def test_a_counter_that_begins_anew() -> None:
+def test_a_counter_that_is_reset() -> None:
     """Errors after a reset count from 0; the reset itself is none."""
-    told: list[tuple[Fault, int]] = []
-    rises = Rises(lambda fault, times: told.append((fault, times)))
+    faults: list[tuple[NodeFault, int]] = []
+    transitions = Transitions(lambda fault, times: faults.append((fault, times)))
     for look, value in enumerate((100, 0, 0, 2, 2, 0, 1)):
-        rises.see([_uncorrected(value)], float(look))
+        transitions.observe([_uncorrected(value)], float(look))
 
-    assert [(3.0, 2), (6.0, 1)] == [(fault.time, times) for fault, times in told]
+    assert [(3.0, 2), (6.0, 1)] == [(fault.time, times) for fault, times in faults]
 
 
 def _uncorrected(value: int) -> Sample:
@@ -227,11 +227,11 @@ def _uncorrected(value: int) -> Sample:
 @needs_promtool
 def test_flapping_pages_once(tmp_path: Path) -> None:
     """Two hours of a sensor and a link that flap are one alert of each rule, until minutes after the last time."""
-    ledger = Ledger()
-    rises = Rises(ledger.add)
+    ledger = FaultLedger()
+    transitions = Transitions(ledger.add)
     for look in range(100):
         alarm = metrics.ALARM.sample(look % 2, {"chip": "psu_hwmon0", "sensor": "fan1"})
-        rises.see([alarm, rdma.DOWNED.sample(look // 2, LINK)], float(look))
+        transitions.observe([alarm, rdma.DOWNED.sample(look // 2, LINK)], float(look))
     states = series([rdma.STATE.sample(4, LINK)], rdma.STATE, "4x9 " + "1 1 4 4 " * 30 + "4x130")
 
     check_pages(

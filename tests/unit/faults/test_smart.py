@@ -1,4 +1,4 @@
-"""The SMART log of NVMe drives: what is asked, what a page says, drives that refuse or never answer."""
+"""The SMART log of NVMe drives: the command, the values of a page, drives that refuse or never answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def roots(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Drives that answer with PAGE, and the commands they got."""
     commands: list[tuple[int, ...]] = []
 
@@ -46,13 +46,13 @@ def values(samples: list[Sample], device: str) -> dict[object, object]:
     return {it.metric: it.value for it in samples if it.labels["device"] == device}
 
 
-def test_what_a_page_says(roots: tuple[Path, Path], asked: list[tuple[int, ...]]) -> None:
-    """Both drives are asked for 512 bytes of log page 2 of the whole drive, and what it says is shown."""
+def test_values_of_a_page(roots: tuple[Path, Path], commands: list[tuple[int, ...]]) -> None:
+    """Both drives get a command for 512 bytes of log page 2 of the whole drive, and the page is shown."""
     drives = Smart(*roots)
-    drives.look()
+    drives.poll()
 
-    assert 2 == len(asked)
-    opcode, namespace, length, which = asked[0][0], asked[0][3], asked[0][9], asked[0][10]
+    assert 2 == len(commands)
+    opcode, namespace, length, which = commands[0][0], commands[0][3], commands[0][9], commands[0][10]
     assert (0x02, 0xFFFFFFFF, 512, 127 << 16 | 0x02) == (opcode, namespace, length, which)
     expected = {
         metrics.NVME_WARNING: 4,
@@ -64,14 +64,14 @@ def test_what_a_page_says(roots: tuple[Path, Path], asked: list[tuple[int, ...]]
 
 
 def test_refused(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drives that may not be asked are said to be so, and nothing is shown of them."""
+    """Drives that may not be read have their error shown, and no values."""
 
     def refuse(*_: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("fcntl.ioctl", refuse)
     drives = Smart(*roots)
-    drives.look()
+    drives.poll()
 
     with pytest.raises(PermissionError, match="nvme1"):
         drives.samples()
@@ -81,15 +81,15 @@ def test_a_status_is_no_page(roots: tuple[Path, Path], monkeypatch: pytest.Monke
     """A drive that answers with an error status has no values."""
     monkeypatch.setattr("fcntl.ioctl", lambda *_: 0x2002)
     with pytest.raises(OSError, match="status 0x2002"):
-        smart.ask(roots[1] / "nvme0")
+        smart.read_log_page(roots[1] / "nvme0")
 
 
 def test_no_drives(tmp_path: Path) -> None:
-    """A machine without drives, or whose drives were not asked yet, is said to be so."""
+    """A machine without drives, or with drives that were not read yet, has an error that names the reason."""
     drives = Smart(tmp_path, tmp_path)
-    with pytest.raises(OSError, match="not asked yet"):
+    with pytest.raises(OSError, match="not queried yet"):
         drives.samples()
-    drives.look()
+    drives.poll()
     with pytest.raises(FileNotFoundError, match="no drive"):
         drives.samples()
 
@@ -97,15 +97,15 @@ def test_no_drives(tmp_path: Path) -> None:
 def test_what_is_no_drive() -> None:
     """What is no drive refuses the command: here the kernel itself."""
     with pytest.raises(OSError, match="Inappropriate ioctl"):
-        smart.ask(Path("/dev/null"))
+        smart.read_log_page(Path("/dev/null"))
 
 
 def test_a_drive_that_never_answers(
-    roots: tuple[Path, Path], asked: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    roots: tuple[Path, Path], commands: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After five minutes without an answer the values are gone."""
     drives = Smart(*roots)
-    drives.look()
+    drives.poll()
     assert drives.samples()
     monkeypatch.setattr("time.monotonic", lambda: drives._read_at + smart.MOST_AGE + 1)
     with pytest.raises(TimeoutError, match="does not answer"):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from exporter.faults import machine, metrics, pci, sensors
-from exporter.faults.ledger import MOST_OF_CATEGORY, Fault, Ledger
-from exporter.faults.rises import Rises
+from exporter.faults.ledger import MOST_OF_CATEGORY, FaultLedger, NodeFault
+from exporter.faults.transitions import Transitions
 from exporter.infiniband import metrics as rdma
 from exporter.model import Labels, Metric, Sample
 
@@ -31,7 +31,7 @@ def aer(path: Path, correctable: int, nonfatal: int, fatal: int) -> None:
 
 @pytest.fixture
 def sys(tmp_path: Path) -> Path:
-    """A machine with a GPU and a NIC below a switch, a console chip, and a device that tells nothing."""
+    """A machine with a GPU and a NIC below a switch, a console chip, and a device without readable files."""
     switch = tmp_path / "devices/pci0000:00" / ROOT / SWITCH
     links = tmp_path / "bus/pci/devices"
     links.mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_devices(sys: Path) -> None:
 
 
 def test_errors_and_links(sys: Path) -> None:
-    """Counts by severity, and lanes; what a device does not tell is left out."""
+    """Counts by severity, and lanes; values that a device does not report are left out."""
     by_id = {it.bus_id: it for it in pci.devices(sys)}
 
     assert {"correctable": 3, "nonfatal": 0, "fatal": 0} == pci.errors(by_id[GPU])
@@ -195,22 +195,24 @@ def counter(value: int, labels: Labels | None = None) -> Sample:
     return metrics.AER.sample(value, {"pci_bus_id": GPU, "type": "fatal", **(labels or {})})
 
 
-def told(*rounds: list[Sample]) -> list[tuple[str, str, int, bool]]:
-    """What is told of the samples of each round: signal, component, how often, and whether from before."""
+def reported(*rounds: list[Sample]) -> list[tuple[str, str, int, bool]]:
+    """The faults found in the samples of each round: signal, component, occurrences, and whether replayed."""
     faults: list[tuple[str, str, int, bool]] = []
-    rises = Rises(lambda it, times: faults.append((it.signal, it.component, times, it.replayed)))
+    transitions = Transitions(
+        lambda fault, times: faults.append((fault.signal, fault.component, times, fault.replayed))
+    )
     for number, samples in enumerate(rounds):
-        rises.see(samples, float(number))
+        transitions.observe(samples, float(number))
     return faults
 
 
 def seen(*rounds: list[Sample]) -> list[tuple[str, str, int]]:
-    """What counts as new of it."""
-    return [(signal, component, times) for signal, component, times, before in told(*rounds) if times and not before]
+    """Those of the reported faults that count as new."""
+    return [(signal, component, times) for signal, component, times, old in reported(*rounds) if times and not old]
 
 
-def test_rises() -> None:
-    """A counter's rise is so many faults; its first value is from before, and one that fell began anew."""
+def test_counters() -> None:
+    """A counter's increase is its number of faults; the first value is from before, and a fall is a reset."""
     assert [("pcie_fatal", GPU, 2)] == seen([counter(5)], [counter(5)], [counter(7)], [counter(7)])
     assert [("pcie_fatal", GPU, 1)] == seen([counter(5)], [counter(1)])
     assert [] == seen([counter(1, {"type": "correctable"})], [counter(9, {"type": "correctable"})])
@@ -224,14 +226,14 @@ def test_alarms() -> None:
 
 
 def test_a_state_that_lasts() -> None:
-    """One that was bad at the first look is not new, as after a restart; while it lasts it keeps being told."""
+    """A state that was bad in the first reading is not new; while it lasts, each reading reports it 0 times."""
     on, off = (metrics.ALARM.sample(value, {"chip": "psu", "sensor": "inlet"}) for value in (1, 0))
     dead = metrics.NVME_LIVE.sample(0, {"device": "nvme0", "state": "dead"})
     alarm = ("sensor_alarm", "psu inlet")
 
-    assert [(*alarm, 1, True), (*alarm, 0, False)] == told([on], [on], [off], [off])
-    assert [(*alarm, 1, False), (*alarm, 0, False)] == told([off], [on], [on], [off], [off])
-    assert [("nvme_not_live", "nvme0", 1, True), ("nvme_not_live", "nvme0", 0, False)] == told([dead], [dead])
+    assert [(*alarm, 1, True), (*alarm, 0, False)] == reported([on], [on], [off], [off])
+    assert [(*alarm, 1, False), (*alarm, 0, False)] == reported([off], [on], [on], [off], [off])
+    assert [("nvme_not_live", "nvme0", 1, True), ("nvme_not_live", "nvme0", 0, False)] == reported([dead], [dead])
 
 
 def test_links() -> None:
@@ -242,14 +244,14 @@ def test_links() -> None:
 
     looks = ([up, never], [down, never], [down, never], [up, never], [down, never])
     assert [("rdma_link_down", "a 1", 1)] * 2 == seen(*looks)
-    assert {"a 1"} == {component for _, component, *_ in told(*looks)}
+    assert {"a 1"} == {component for _, component, *_ in reported(*looks)}
 
 
 def test_ledger_is_bounded() -> None:
     """However many components fail, the series are few, and nothing is lost."""
-    ledger = Ledger()
+    ledger = FaultLedger()
     for number in range(3000):
-        ledger.add(Fault("ssd", f"nvme{number}", "nvme_timeout", float(number)))
+        ledger.add(NodeFault("ssd", f"nvme{number}", "nvme_timeout", float(number)))
     samples = list(ledger.samples())
 
     faults = [it for it in samples if it.metric is metrics.FAULTS]

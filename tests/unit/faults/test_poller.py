@@ -1,4 +1,4 @@
-"""What is asked now and then in a thread of its own; test_smart.py and test_ipmi.py have who asks so."""
+"""Polling of slow sources; test_smart.py and test_ipmi.py have the sources that are polled."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import traceback
 import pytest
 
 from exporter.faults import metrics
-from exporter.faults.asked import Asked
+from exporter.faults.poller import Poller
 from exporter.model import Sample
 
 ANSWER = metrics.CPUS.sample(8, {})
 
 
-class Somebody(Asked):
-    """Answers with what it is given, one after the other."""
+class Scripted(Poller):
+    """Answers with the given samples and errors, one after the other."""
 
     def __init__(self, *answers: Sample | Exception) -> None:
-        super().__init__("somebody", 0.01, 60)
+        super().__init__("source", 0.01, 60)
         self._answers = list(answers)
 
-    def ask(self) -> list[Sample]:
+    def query(self) -> list[Sample]:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -30,41 +30,41 @@ class Somebody(Asked):
 
 
 def test_nothing_is_known_before_the_first_answer() -> None:
-    with pytest.raises(BlockingIOError, match="not asked yet"):
-        Somebody().samples()
+    with pytest.raises(BlockingIOError, match="not queried yet"):
+        Scripted().samples()
 
 
 def test_no_answer_takes_the_last_one_away() -> None:
     """And it is there again with the next."""
-    asked = Somebody(ANSWER, OSError(errno.EIO, "gone"), ANSWER)
-    asked.look()
-    assert [ANSWER] == asked.samples()
-    asked.look()
+    poller = Scripted(ANSWER, OSError(errno.EIO, "gone"), ANSWER)
+    poller.poll()
+    assert [ANSWER] == poller.samples()
+    poller.poll()
     with pytest.raises(OSError, match="gone"):
-        asked.samples()
-    asked.look()
-    assert [ANSWER] == asked.samples()
+        poller.samples()
+    poller.poll()
+    assert [ANSWER] == poller.samples()
 
 
 def test_a_mistake_of_ours_is_not_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    """It is in the log, and the next question is asked."""
-    asked = Somebody(ValueError("oh"), *[ANSWER] * 1000)
-    asked.start()
+    """The error is in the log, and polling continues."""
+    poller = Scripted(ValueError("oh"), *[ANSWER] * 1000)
+    poller.start()
     until = time.monotonic() + 10
-    while asked._refusal is not None:
+    while poller._refusal is not None:
         assert time.monotonic() < until
         time.sleep(0.01)
-    asked.close()
-    assert "asking somebody failed" in caplog.text
+    poller.close()
+    assert "polling source failed" in caplog.text
 
 
 def test_a_refusal_does_not_grow() -> None:
-    """It is raised at every look, for weeks: what it remembers of where stays the same."""
-    asked = Somebody(OSError(errno.EIO, "gone"))
-    asked.look()
+    """An error that is raised at every scrape, for weeks, keeps a traceback of constant size."""
+    poller = Scripted(OSError(errno.EIO, "gone"))
+    poller.poll()
     sizes = set()
     for _ in range(50):
         with pytest.raises(OSError, match="gone") as refused:
-            asked.samples()
+            poller.samples()
         sizes.add(len(traceback.extract_tb(refused.value.__traceback__)))
     assert 1 == len(sizes)

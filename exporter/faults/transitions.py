@@ -1,4 +1,4 @@
-"""Faults by comparison: a counter of the hardware that has risen, a state that has become a bad one."""
+"""Faults found by comparing two readings: a hardware counter that has increased, a state that has turned bad."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass, replace
 
 from exporter.faults import categories as rows
 from exporter.faults import metrics
-from exporter.faults.ledger import Fault
+from exporter.faults.ledger import NodeFault
 from exporter.infiniband import metrics as rdma
 from exporter.model import Kind, Metric, Sample
 from exporter.nvml import metrics as gpu
 
 
 @dataclass(frozen=True, slots=True)
-class Rise:
-    """A value that only rises when something is wrong; `component` names the labels that say what failed.
+class Condition:
+    """A fault condition on the samples of `metric`; `component` names the labels that identify the failed component.
 
-    `only` are labels that the sample has to have. A state is bad above `most`, one with a `least` below that. One that
-    may be bad for ever where nothing is used (`unused`) is a fault only after it was good. `alert` looks at the metric
-    itself; without it one looks at node_fault_last_timestamp_seconds.
+    `only` are labels that a sample must have. For a counter each increase is a fault. A gauge is a state: bad above
+    `most`, or below `least` where that is set. With `unused` a state is a fault only after it was good, because an
+    unused part of the machine may stay in the bad state for ever. `alert` names an alert on the metric itself; other
+    conditions are covered by alerts on node_fault_last_timestamp_seconds.
     """
 
     name: str
@@ -38,26 +39,26 @@ class Rise:
 _GPU = ("gpu_uuid",)
 _PORT = ("device", "port")
 _UNHEALTHY = "GpuUnhealthy"
-RISES: tuple[Rise, ...] = (
-    Rise(
+CONDITIONS: tuple[Condition, ...] = (
+    Condition(
         "pcie_nonfatal",
         rows.EXPANSION,
-        "a PCIe device told of an error that was not corrected, though its link stayed",
+        "a PCIe device reported an error that was not corrected, though its link stayed up",
         "see which device and its upstream ports; reseat it, or replace riser or device",
         metrics.AER,
         ("pci_bus_id",),
         (("type", "nonfatal"),),
     ),
-    Rise(
+    Condition(
         "pcie_fatal",
         rows.EXPANSION,
-        "a PCIe device told of an error that made its link unusable",
+        "a PCIe device reported an error that made its link unusable",
         "drain the node; reseat the device, or replace riser or device",
         metrics.AER,
         ("pci_bus_id",),
         (("type", "fatal"),),
     ),
-    Rise(
+    Condition(
         "dimm_uncorrected",
         rows.MEMORY,
         "memory of the machine had an error that was not corrected",
@@ -66,7 +67,7 @@ RISES: tuple[Rise, ...] = (
         ("controller", "dimm"),
         (("type", "uncorrected"),),
     ),
-    Rise(
+    Condition(
         "sensor_alarm",
         rows.CHASSIS,
         "a temperature, fan, voltage or power supply of the machine is out of its limits",
@@ -75,10 +76,10 @@ RISES: tuple[Rise, ...] = (
         ("chip", "sensor"),
     ),
     *(
-        Rise(
+        Condition(
             f"ipmi_{name}",
             category,
-            f"the management controller says that a sensor of {what} is critical",
+            f"the management controller reports that a sensor of {what} is critical",
             action,
             metrics.IPMI,
             ("sensor",),
@@ -94,7 +95,7 @@ RISES: tuple[Rise, ...] = (
             ("drive", rows.SSD, "a drive bay", "replace the drive"),
         )
     ),
-    Rise(
+    Condition(
         "nvme_not_live",
         rows.SSD,
         "an NVMe drive's controller is not live: it is resetting, dead or being removed",
@@ -103,7 +104,7 @@ RISES: tuple[Rise, ...] = (
         ("device",),
         least=1,
     ),
-    Rise(
+    Condition(
         "nvme_critical_warning",
         rows.SSD,
         "an NVMe drive warns of itself: spare blocks, temperature, reliability or writing",
@@ -111,26 +112,26 @@ RISES: tuple[Rise, ...] = (
         metrics.NVME_WARNING,
         ("device",),
     ),
-    Rise(
+    Condition(
         "nvme_media_errors",
         rows.SSD,
-        "an NVMe drive could not give back what was written",
+        "an NVMe drive could not return data that had been written",
         "replace the drive",
         metrics.NVME_MEDIA,
         ("device",),
     ),
-    Rise(
+    Condition(
         "rdma_link_down",
         rows.NETWORK,
         "a link of an RDMA device that was active is not any more",
-        "see the switch's side; cable, module, or the switch itself when many nodes tell it",
+        "see the switch's side; cable, module, or the switch itself when many nodes report it",
         rdma.STATE,
         _PORT,
         least=4,
         unused=True,
         alert="RdmaLinkDown",
     ),
-    Rise(
+    Condition(
         "rdma_link_flap",
         rows.NETWORK,
         "a link of an RDMA device went down, if only for a moment",
@@ -138,7 +139,7 @@ RISES: tuple[Rise, ...] = (
         rdma.DOWNED,
         _PORT,
     ),
-    Rise(
+    Condition(
         "gpu_hbm_uncorrected",
         rows.HBM,
         "NVML counts an error of a GPU's memory that ECC could not correct",
@@ -148,7 +149,7 @@ RISES: tuple[Rise, ...] = (
         (("error_type", "uncorrected"), ("lifetime", "volatile"), ("location", "dram")),
         alert="GpuEccUncorrectable",
     ),
-    Rise(
+    Condition(
         "gpu_row_remap_failed",
         rows.HBM,
         "a row of a GPU's memory could not be replaced by a spare one",
@@ -158,7 +159,7 @@ RISES: tuple[Rise, ...] = (
         alert="GpuRowRemapFailed",
     ),
     *(
-        Rise(
+        Condition(
             f"gpu_sram_{kind}",
             rows.SRAM,
             f"NVML counts an error of a GPU's caches or registers that {kind.upper()} found and could not correct",
@@ -171,7 +172,7 @@ RISES: tuple[Rise, ...] = (
         for kind in ("parity", "secded")
     ),
     *(
-        Rise(f"gpu_{state}", category, meaning, action, gpu.STATUS, _GPU, (("state", state),), alert=alert)
+        Condition(f"gpu_{state}", category, meaning, action, gpu.STATUS, _GPU, (("state", state),), alert=alert)
         for state, category, meaning, action, alert in (
             (
                 "lost",
@@ -190,7 +191,7 @@ RISES: tuple[Rise, ...] = (
             ),
         )
     ),
-    Rise(
+    Condition(
         "gpu_recovery_asked",
         rows.FAULTY_GPU,
         "the driver asks for a recovery of a GPU (gpu_recovery_action)",
@@ -200,49 +201,52 @@ RISES: tuple[Rise, ...] = (
         alert="GpuRecoveryActionNeeded",
     ),
 )
-"""What sysfs and NVML count. Corrected errors are no faults: they are in their own metrics."""
+"""Conditions on values of sysfs and NVML. Corrected errors are no faults: they are in their own metrics."""
 
 
-class Rises:
-    """Remembers what was last seen: what was there at the first look was there before, and does not count as new."""
+class Transitions:
+    """Detects conditions by comparing each reading with the one before. A fault in the first reading is replayed."""
 
-    def __init__(self, tell: Callable[[Fault, int], None]) -> None:
-        self._tell = tell
+    def __init__(self, add: Callable[[NodeFault, int], None]) -> None:
+        """`add` receives each fault and its number of occurrences."""
+        self._add = add
         self._last: dict[tuple[str, str], float] = {}
         self._lasting: set[tuple[str, str]] = set()
 
-    def see(self, samples: Iterable[Sample], now: float) -> None:
-        """`now` is wall time in seconds. A bad state that lasts is told at each look, 0 times: it is still there."""
-        by_metric: dict[Metric, list[Rise]] = {}
-        for rise in RISES:
-            by_metric.setdefault(rise.metric, []).append(rise)
+    def observe(self, samples: Iterable[Sample], now: float) -> None:
+        """Compare one reading, taken at the wall time `now` in seconds. A bad state that lasts occurs 0 times more."""
+        by_metric: dict[Metric, list[Condition]] = {}
+        for condition in CONDITIONS:
+            by_metric.setdefault(condition.metric, []).append(condition)
         for sample in samples:
-            for rise in by_metric.get(sample.metric, ()):
-                if all(sample.labels.get(name) == value for name, value in rise.only):
-                    self._compare(rise, sample, now)
+            for condition in by_metric.get(sample.metric, ()):
+                if all(sample.labels.get(name) == value for name, value in condition.only):
+                    self._compare(condition, sample, now)
 
-    def _compare(self, rise: Rise, sample: Sample, now: float) -> None:
+    def _compare(self, condition: Condition, sample: Sample, now: float) -> None:
         assert isinstance(sample.value, int | float)
-        component = " ".join(part for name in rise.component if (part := sample.labels.get(name, ""))) or "unknown"
-        value = max(0, sample.value - rise.most) if rise.least is None else int(sample.value < rise.least)
-        before = self._last.get((rise.name, component))
-        self._last[rise.name, component] = value
-        fault = Fault(rise.category, component, rise.name, now)
+        parts = (sample.labels.get(name, "") for name in condition.component)
+        component = " ".join(filter(None, parts)) or "unknown"
+        least = condition.least
+        value = max(0, sample.value - condition.most) if least is None else int(sample.value < least)
+        before = self._last.get((condition.name, component))
+        self._last[condition.name, component] = value
+        fault = NodeFault(condition.category, component, condition.name, now)
         if sample.metric.kind is Kind.COUNTER:
-            if before is not None and (risen := value if value < before else value - before):
-                self._tell(fault, int(risen))
+            if before is not None and (increase := value if value < before else value - before):
+                self._add(fault, int(increase))
         else:
-            self._state(rise, fault, before, value)
+            self._state(condition, fault, before, value)
 
-    def _state(self, rise: Rise, fault: Fault, before: float | None, value: float) -> None:
-        key = (rise.name, fault.component)
+    def _state(self, condition: Condition, fault: NodeFault, before: float | None, value: float) -> None:
+        key = (condition.name, fault.component)
         if not value:
             self._lasting.discard(key)
-        elif before is None and not rise.unused:
+        elif before is None and not condition.unused:
             self._lasting.add(key)
-            self._tell(replace(fault, replayed=True), 1)
+            self._add(replace(fault, replayed=True), 1)
         elif before is not None and value > before:
             self._lasting.add(key)
-            self._tell(fault, 1)
+            self._add(fault, 1)
         elif key in self._lasting:
-            self._tell(fault, 0)
+            self._add(fault, 0)
