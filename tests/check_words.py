@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DONE = (
+    "exporter/collectors/xid.py",
     "exporter/kmsg",
+    "exporter/xid",
     "tests/unit/kmsg",
+    "tests/unit/xid",
 )
 _SPEECH = {"tell", "tells", "telling", "told", "say", "says", "saying", "said", "ask", "asks", "asking", "asked"}
 IN_TEXT = _SPEECH | {"whose", "whom", "anew", "dear", "well", "unwell"}

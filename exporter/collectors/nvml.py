@@ -64,7 +64,7 @@ class Nvml:
         self._node = node
         self._peaks = _peaks(node.settings)
         intervals = {set: float(node.settings[f"{set}-interval"]) for set in (FAST, PROCESSES, SLOW)}
-        self._supervisor = Supervisor(intervals, node.gpus.tell)
+        self._supervisor = Supervisor(intervals, node.gpus.publish)
         self._limit = SeriesLimit(self.name, node.settings["series-limit"])
         self._labels = labels_of(node.processes, node.proc)
 

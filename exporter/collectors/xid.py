@@ -1,4 +1,4 @@
-"""Faults that NVIDIA's driver tells: Xids, SXids and GPUs lost from the bus, from the kernel log and NVML's events."""
+"""Faults that NVIDIA's driver reports: Xids, SXids and GPUs lost from the bus, from the kernel log and NVML."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from exporter.nvml.snapshot import Event
 from exporter.options import Flag
 from exporter.xid import metrics
 from exporter.xid.catalog import IGNORE
-from exporter.xid.decode import WORDS, Decoder, xid
+from exporter.xid.counts import FaultCounts
+from exporter.xid.decode import WORDS, FaultDecoder, xid
 from exporter.xid.directory import Directory
-from exporter.xid.faults import Family, Fault
-from exporter.xid.ledger import Ledger
-from exporter.xid.sources import Sources
-from exporter.xid.spans import Spans, Telling, title
+from exporter.xid.duplicates import Duplicates
+from exporter.xid.fault import DriverFault, Family
+from exporter.xid.spans import FaultReport, FaultSpans, title
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
@@ -32,12 +32,12 @@ FLAGS = (
     Flag(
         "from-processes",
         False,
-        "Believe lines that a process wrote into the kernel log too: echo NVRM: Xid ... > /dev/kmsg tests an alert.",
+        "Accept lines that a process wrote into the kernel log too: echo NVRM: Xid ... > /dev/kmsg tests an alert.",
     ),
 )
 _DROPPED = "xid_rate_limit"
 _NAMING_SECONDS = 30.0
-"""For so long after the start series wait for NVML to name the GPUs: with another label an alert would fire anew."""
+"""Time after the start in which series wait for NVML to name the GPUs: new labels would make an alert fire again."""
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def create(node: Node) -> Xid:
 
 
 class Xid:
-    """Reads both sources while the node runs; a scrape shows what they have told so far."""
+    """Reads both sources in the background; a scrape shows the faults counted so far."""
 
     name = "xid"
 
@@ -55,18 +55,18 @@ class Xid:
         self._node = node
         self._path = Path(node.settings["kmsg"])
         self._directory = Directory(node.gpus.snapshot)
-        self._ledger = Ledger(self._directory.labels)
-        self._sources = Sources()
-        self._decoder = Decoder()
+        self._counts = FaultCounts(self._directory.labels)
+        self._duplicates = Duplicates()
+        self._decoder = FaultDecoder()
         self._dropped = Tally(push.SPANS_DROPPED, (_DROPPED,))
-        self._spans = Spans(node.processes, node.spans, lambda: self._dropped.add(_DROPPED))
+        self._spans = FaultSpans(node.processes, node.spans, lambda: self._dropped.add(_DROPPED))
         self.reader = Reader(self._path, WORDS, self._read)
         self._boot = _boot_id(node.proc)
         self._refusal = ""
         self._named_by = 0.0
 
     def start(self) -> None:
-        """Starts reading. Unavailable when the kernel log cannot be read and there is no NVML either."""
+        """Starts reading. Raises Unavailable when the kernel log cannot be read and there is no NVML either."""
         try:
             self.reader.start()
         except Unavailable as error:
@@ -79,18 +79,18 @@ class Xid:
 
     def collect(self) -> Iterator[Sample]:
         self._directory.refresh()
-        for fault, told in self._sources.due(time.time()):
-            self._count(fault, told, "nvml", "", f"{fault.device} {fault.code} {told}")
+        for fault, wall_time in self._duplicates.due(time.time()):
+            self._count(fault, wall_time, "nvml", "", f"{fault.device} {fault.code} {wall_time}")
         if self._node.gpus.snapshot().state != "starting" or time.monotonic() >= self._named_by:
-            yield from self._ledger.samples()
+            yield from self._counts.samples()
         yield from self._dropped.samples()
         yield events.EVENTS_LOST.sample(self.reader.lost, {"stream": "kmsg"})
-        yield events.EVENTS_LOST.sample(self._sources.dropped, {"stream": "nvml_xids"})
+        yield events.EVENTS_LOST.sample(self._duplicates.dropped, {"stream": "nvml_xids"})
         yield metrics.SOURCE.sample(int(not any(self.problems())), {"source": "kmsg"})
         yield metrics.SOURCE.sample(int(self._node.gpus.snapshot().state == "running"), {"source": "nvml"})
 
     def problems(self) -> Iterator[str]:
-        """Why the kernel log is not read, if it is not; for the landing page."""
+        """Yields the reason why the kernel log is not read, for the landing page; nothing while the log is read."""
         if problem := self._refusal or self.reader.failure:
             yield problem
 
@@ -101,34 +101,36 @@ class Xid:
         self._spans.close()
 
     def _read(self, record: Record) -> None:
-        """A record of the kernel log, in the reader's thread."""
+        """Takes a record of the kernel log, in the reader's thread."""
         if record.facility and not self._node.settings["from-processes"]:
             return
         if owner := self._decoder.owner(record):
             self._directory.learn(*owner)
         elif fault := self._decoder.fault(record):
-            # A record's own time drifts from wall time over months; one that comes now came now.
-            told = self._node.clock.wall_ns(record.time_ns) / 1e9 if record.replayed else time.time()
-            self._sources.logged(fault, told)
-            self._count(fault, told, "kmsg", record.text, f"{self._boot} {record.sequence}", record.replayed)
+            # A record's own time drifts from wall time over months; a live record has the time of its arrival.
+            wall_time = self._node.clock.wall_ns(record.time_ns) / 1e9 if record.replayed else time.time()
+            self._duplicates.logged(fault, wall_time)
+            self._count(fault, wall_time, "kmsg", record.text, f"{self._boot} {record.sequence}", record.replayed)
 
     def _event(self, event: Event) -> None:
-        """An event of NVML, in a thread of its collector."""
+        """Takes an event of NVML, in a thread of the nvml collector."""
         if event.kind != "xid":
             return
         self._directory.refresh()
-        self._sources.event(xid(self._directory.bus(event.uuid), event.data), event.time)
+        self._duplicates.event(xid(self._directory.bus(event.uuid), event.data), event.time)
 
-    def _count(self, fault: Fault, told: float, source: str, said: str, origin: str, replayed: bool = False) -> None:
+    def _count(
+        self, fault: DriverFault, wall_time: float, source: str, message: str, origin: str, replayed: bool = False
+    ) -> None:
         gpu = self._directory.labels(fault.device)
         signal = fault.family.value if fault.family is Family.BUS_LOSS else f"{fault.family.value}_{fault.code}"
         component = fault.device or "unknown"
-        self._node.faults.add(NodeFault(fault.labels["category"], component, signal, told, replayed))
-        if self._ledger.add(fault, told, replayed):
+        self._node.faults.add(NodeFault(fault.labels["category"], component, signal, wall_time, replayed))
+        if self._counts.add(fault, wall_time, replayed):
             level = logging.INFO if fault.action == IGNORE else logging.WARNING
             where = gpu.get("gpu_uuid") or fault.device or "a device that is not named"
             log.log(level, "%s, on %s; to do: %s", title(fault), where, fault.action or "see docs/xid.md")
-        self._spans.add(Telling(fault, gpu, round(told * 1e9), source, said, origin, replayed))
+        self._spans.add(FaultReport(fault, gpu, round(wall_time * 1e9), source, message, origin, replayed))
 
 
 def _boot_id(proc: Path) -> str:

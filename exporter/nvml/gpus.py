@@ -71,7 +71,7 @@ class Gpus:
     def withdraw(self) -> None:
         self._source = self._release = None
 
-    def tell(self, event: Event) -> None:
+    def publish(self, event: Event) -> None:
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:

@@ -1,7 +1,7 @@
-"""Faults out of what NVIDIA's driver says in the kernel log.
+"""Decoding of faults from the messages of NVIDIA's driver in the kernel log.
 
-Patterns are held against a record's beginning, never its middle: names of processes, files and devices appear in the
-kernel log too, and whoever chooses them must not be able to tell us of a fault.
+Patterns match the beginning of a record, never its middle: names of processes, files and devices appear in the kernel
+log too, and nobody who chooses such a name must be able to forge a fault.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 from exporter.kmsg.records import Record
 from exporter.xid import catalog, nvlink
-from exporter.xid.faults import Attribute, Family, Fault
+from exporter.xid.fault import Attribute, DriverFault, Family
 
 WORDS = re.compile(b"NVRM:|SXid")
-"""Every line that `Decoder` knows has one of these."""
+"""Found in every line that `FaultDecoder` knows."""
 
 _BUS = r"(?:PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _XID = re.compile(
-    rf"NVRM: Xid \({_BUS}[^)]{{0,32}}\)[^:]{{0,32}}: (?P<code>\d{{1,5}})\b(?:, )?(?P<said>.*)", re.DOTALL | re.ASCII
+    rf"NVRM: Xid \({_BUS}[^)]{{0,32}}\)[^:]{{0,32}}: (?P<code>\d{{1,5}})\b(?:, )?(?P<details>.*)", re.DOTALL | re.ASCII
 )
 _SXID = re.compile(
     rf"nvidia-nvswitch(?P<switch>\d{{1,3}}): SXid \({_BUS}\): (?P<code>\d{{1,5}}), (?P<severity>Fatal|Non-fatal)\b"
@@ -34,23 +34,23 @@ _SAME_MESSAGE_NS = 1_000_000_000
 
 
 def bus_id(text: str) -> str:
-    """A PCI bus id in the form in which NVML prints it; ValueError when it is none."""
+    """Returns a PCI bus id in the form that NVML prints. Raises ValueError for text of another form."""
     domain, bus, rest = text.split(":")
     device, _, function = rest.partition(".")
     return f"{int(domain, 16):08X}:{int(bus, 16):02X}:{int(device, 16):02X}.{int(function or '0', 16):X}"
 
 
-class Decoder:
-    """Record after record of one log: older drivers tell of a lost GPU in several of them."""
+class FaultDecoder:
+    """Decoder of the records of one log, in order: older drivers report a lost GPU in several records."""
 
     def __init__(self) -> None:
         self._named, self._named_at = "", 0
 
-    def fault(self, record: Record) -> Fault | None:
-        """The fault of which a record tells; None when it tells of none."""
+    def fault(self, record: Record) -> DriverFault | None:
+        """Returns the fault that a record reports; None for a record that reports none."""
         text = record.text
         if found := _XID.match(text):
-            return _xid(bus_id(found["bus"]), int(found["code"]), found["said"])
+            return _xid(bus_id(found["bus"]), int(found["code"]), found["details"])
         if found := _SXID.match(text):
             return _sxid(found)
         if not text.startswith("NVRM:"):
@@ -61,26 +61,26 @@ class Decoder:
         if _LOST not in text:
             return None
         device = self._named if record.time_ns - self._named_at <= _SAME_MESSAGE_NS else ""
-        return Fault(Family.BUS_LOSS, device, 0, "the GPU has left the bus", {"category": catalog.FAULTY_GPU})
+        return DriverFault(Family.BUS_LOSS, device, 0, "the GPU has left the bus", {"category": catalog.FAULTY_GPU})
 
     @staticmethod
     def owner(record: Record) -> tuple[str, str] | None:
-        """The bus id and the UUID of a GPU that the driver is about to tell an Xid of; None for any other record."""
+        """Returns bus id and UUID of a GPU, which the driver prints just before an Xid; None for any other record."""
         found = _OWNER.match(record.text)
         return (bus_id(found["bus"]), found["uuid"]) if found else None
 
 
-def xid(device: str, code: int) -> Fault:
-    """An Xid of which no more than its code is known."""
+def xid(device: str, code: int) -> DriverFault:
+    """Returns the fault of an Xid without a message."""
     return _xid(device, code, "")
 
 
-def _xid(device: str, code: int, said: str) -> Fault:
+def _xid(device: str, code: int, message: str) -> DriverFault:
     known = catalog.xid(code)
     labels = {"xid": str(code), "action": known.action, "category": known.category}
     details: dict[str, Attribute] = {}
     recovery = None
-    if code in nvlink.CODES and (decoded := nvlink.decode(said)):
+    if code in nvlink.CODES and (decoded := nvlink.decode(message)):
         labels |= {"action": decoded.action, "category": decoded.category, "unit": decoded.unit}
         details |= {
             "gpu.xid.severity": decoded.severity,
@@ -89,11 +89,11 @@ def _xid(device: str, code: int, said: str) -> Fault:
         }
         if decoded.reason is not None:
             details["gpu.xid.reason"] = decoded.reason
-    elif code == 154 and (found := _RECOVERY.search(said)):
+    elif code == 154 and (found := _RECOVERY.search(message)):
         recovery = int(found["to"], 16)
         labels["action"] = catalog.RECOVERIES.get(recovery, known.action)
-    process = _PROCESS.match(said)
-    return Fault(
+    process = _PROCESS.match(message)
+    return DriverFault(
         Family.XID,
         device,
         code,
@@ -106,7 +106,7 @@ def _xid(device: str, code: int, said: str) -> Fault:
     )
 
 
-def _sxid(found: re.Match[str]) -> Fault:
+def _sxid(found: re.Match[str]) -> DriverFault:
     severity = found["severity"].lower().replace("-", "")
     labels: Mapping[str, str] = {
         "sxid": found["code"].lstrip("0") or "0",
@@ -116,4 +116,4 @@ def _sxid(found: re.Match[str]) -> Fault:
     }
     details: dict[str, Attribute] = {"gpu.sxid.link": int(found["link"])} if found["link"] else {}
     text = f"NVSwitch {found['switch']} reports a {severity} error"
-    return Fault(Family.SXID, bus_id(found["bus"]), int(found["code"]), text, labels, details)
+    return DriverFault(Family.SXID, bus_id(found["bus"]), int(found["code"]), text, labels, details)

@@ -1,4 +1,4 @@
-"""Which GPU sits at a PCI bus id: as NVML says, else as the driver itself does just before an Xid."""
+"""GPUs by PCI bus id: from NVML, else from the line that the driver prints just before an Xid."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ _MOST = 256
 
 
 class Directory:
-    """What was known once stays known: NVML forgets a GPU that is lost, which is when it is asked for."""
+    """Directory of GPUs. Entries stay when NVML no longer lists a GPU: a lost GPU is looked up here."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
         self._gpus: dict[str, tuple[str, str]] = {}
-        """Index (empty: not known) and UUID by bus id."""
+        """Index (empty: not known) and UUID, by bus id."""
 
     def refresh(self) -> None:
-        """Looks at what NVML says now."""
+        """Takes over what NVML lists now."""
         for gpu in self._snapshot().gpus:
-            with suppress(ValueError):  # a GPU of which NVML tells nothing but its index
+            with suppress(ValueError):  # NVML knows nothing of this GPU but its index
                 self._gpus[bus_id(gpu.identity.pci_bus_id)] = (str(gpu.index), gpu.uuid)
 
     def learn(self, bus: str, uuid: str) -> None:
-        """The driver says that this GPU is there."""
+        """Adds a GPU that the driver has named."""
         known = self._gpus.get(bus)
         if (not known or known[1] != uuid) and len(self._gpus) < _MOST:
             self._gpus[bus] = ("", uuid)
 
     def bus(self, uuid: str) -> str:
-        """Where a GPU is; its UUID itself when that is not known."""
-        gpus = list(self._gpus.items())  # another thread may add one
+        """Returns the bus id of a GPU; the UUID itself when the bus id is not known."""
+        gpus = list(self._gpus.items())  # another thread may add a GPU
         return next((bus for bus, (_, known) in gpus if known and known == uuid), uuid)
 
     def labels(self, device: str) -> Labels:
-        """gpu, gpu_uuid and pci_bus_id of a device as Fault has it, those that are known."""
+        """Returns the known ones of the labels gpu, gpu_uuid and pci_bus_id for DriverFault.device."""
         if device.startswith("GPU-"):
             return {"gpu_uuid": device}
         index, uuid = self._gpus.get(device, ("", ""))

@@ -1,4 +1,4 @@
-"""The metrics of Xids and their kin."""
+"""Metrics of Xids, SXids and GPUs that left the bus."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _BUS = (*_GPU, "category", "overflow")
 XIDS = Metric(
     "gpu.xid.errors",
     "Xids since the exporter started: lines of the kernel log, and NVML's events that the log does not have. `action` "
-    "is what NVIDIA says to do at once, `category` the kind of fault, `unit` the part of NVLink 5 (Xids 144 to 150). 0 "
-    "where all of them are older. See docs/xid.md.",
+    "is the immediate action by NVIDIA's catalog, `category` the kind of fault, `unit` the part of NVLink 5 (Xids 144 "
+    "to 150). 0 where all Xids are older. See docs/xid.md.",
     Kind.COUNTER,
     labels=_XID,
 )
@@ -38,14 +38,14 @@ XID_LAST = Metric(
 )
 RECOVERY = Metric(
     "gpu.xid.recovery_action",
-    "What the driver last asked for by Xid 154, in the kernel log as far as it reaches back: 0 nothing, 1 GPU reset, 2 "
-    "reboot, 3 an end of peer access, 4 GPU reset once the jobs have ended.",
+    "Recovery that the driver last requested by Xid 154, in the kernel log as far as the log reaches back: 0 nothing, "
+    "1 GPU reset, 2 reboot, 3 an end of peer access, 4 GPU reset once the jobs have ended.",
     Kind.GAUGE,
     labels=_GPU,
 )
 SXIDS = Metric(
     "gpu.sxid.errors",
-    "Errors of NVSwitches (SXids) since the exporter started, as fatal or nonfatal as the driver says.",
+    "Errors of NVSwitches (SXids) since the exporter started, with the severity that the driver reports.",
     Kind.COUNTER,
     labels=_SXID,
 )
@@ -64,8 +64,8 @@ SXID_LAST = Metric(
 )
 LOSSES = Metric(
     "gpu.bus.losses",
-    "Lines in which the driver says that a GPU has fallen off the bus, since the exporter started; Xid 79, which may "
-    "come with them or not, is not among them.",
+    "Lines in which the driver reports that a GPU has fallen off the bus, since the exporter started, without the "
+    "Xid 79 that may come with such a line.",
     Kind.COUNTER,
     labels=_BUS,
 )
@@ -77,7 +77,7 @@ LOSSES_REPLAYED = Metric(
 )
 LOSS_LAST = Metric(
     "gpu.bus.loss.last_timestamp",
-    "Unix time at which the driver last said that a GPU has fallen off the bus, also before the exporter started.",
+    "Unix time at which the driver last reported that a GPU has fallen off the bus, also before the exporter started.",
     Kind.GAUGE,
     "s",
     labels=_BUS,

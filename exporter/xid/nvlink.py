@@ -1,7 +1,7 @@
-"""Xids 144 to 150 (NVLink 5): what to do follows from the unit, its status and, for a lost link, the reason.
+"""Xids 144 to 150 (NVLink 5): the action follows from the unit, its status and, for a lost link, the reason.
 
-Most of what they tell needs no action; a bare code says too much. Layout and table: NVIDIA's Xid catalog, sheet
-"XID 144-150 Decode" (October 2025). The units' names differ between drivers before and from R575.
+Most of these Xids need no action; the code alone would give too many alerts. Layout and table: NVIDIA's Xid catalog,
+sheet "XID 144-150 Decode" (October 2025). The units' names differ between drivers before and from R575.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _LINE = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _GRAVITY = (IGNORE, AWAIT_VERDICT, NVLINK5, RESET_GPU)
-"""Of several bits in a status, the gravest decides; NVLINK5 stands for one that the table lacks."""
+"""Actions by gravity: the gravest bit of a status decides; NVLINK5 stands for bits missing in the table."""
 
 
 def _table(**statuses: str) -> dict[int, str]:
-    """`RESET_GPU="2 10"` as status to action."""
+    """Returns a mapping of status to action: `RESET_GPU="2 10"` gives {0x2: "RESET_GPU", 0x10: "RESET_GPU"}."""
     return {int(status, 16): action for action, listed in statuses.items() for status in listed.split()}
 
 
@@ -61,13 +61,13 @@ _NAMES: Mapping[str, str] = {
     "TLW_TX_PIPE0": "TLW_TX",
     "TLW_TX_PIPE1": "TLW_TX",
 }
-"""Another driver's name for a unit, or a part of it."""
+"""Names of other driver versions for a unit, or for a part of a unit."""
 UNITS = (*_BITS, *_VALUES, "NETIR_LINK_DOWN")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """`unit` is one of UNITS, empty when unknown; `reason` is that of a lost link, else None."""
+    """A decoded line: `unit` is one of UNITS, empty when unknown; `reason` is that of a lost link, else None."""
 
     unit: str
     action: str
@@ -79,7 +79,7 @@ class Decoded:
 
 
 def decode(message: str) -> Decoded | None:
-    """What follows the code in the line of an Xid 144 to 150; None when it has another form."""
+    """Decodes the text after the code of an Xid 144 to 150. Returns None for text of another form."""
     found = _LINE.search(message)
     if not found:
         return None
@@ -111,7 +111,8 @@ def _action(unit: str, info: int, status: int, reason: int | None) -> str:
 
 
 def _promoted(info: int) -> bool:
-    """Whether RLW_RXPIPE took an error for a fatal one. The bit follows the unit's number, 6, which lies elsewhere
-    before R575.
+    """Returns whether RLW_RXPIPE promoted an error to a fatal one.
+
+    The bit follows the unit's number, 6, which has another position before R575.
     """
     return bool(info >> 7 & 1 if info & 0x7F == 6 else info >> 10 & 1)

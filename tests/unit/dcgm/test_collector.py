@@ -132,11 +132,11 @@ def test_xid() -> None:
     """The last Xid that NVML told is shown until the next."""
     told = Told(gpu())
     with running(told, compat_dcgm=True) as subject:
-        told.gpus.tell(Event("GPU-0", time.time(), "xid", 79))
+        told.gpus.publish(Event("GPU-0", time.time(), "xid", 79))
         found = {sample.metric.name: sample.value for sample in subject.collect()}
 
     assert 79 == found["DCGM_FI_DEV_XID_ERRORS"]
-    told.gpus.tell(Event("GPU-0", time.time(), "xid", 13))  # nobody listens any more, and nothing fails
+    told.gpus.publish(Event("GPU-0", time.time(), "xid", 13))  # nobody listens any more, and nothing fails
 
 
 def test_rates_between_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from exporter.model import Metric, Sample
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.views import prometheus
-from exporter.xid.decode import Decoder
+from exporter.xid.decode import FaultDecoder
 from exporter.xid.metrics import XID_LAST
 from tests.nodes import make_node
 
@@ -120,7 +120,7 @@ LASTS = f"_x9 {FLAPPING} 7500x130"
 
 def test_a_healthy_day() -> None:
     """100,000 lines of a healthy node are no fault and no Xid."""
-    records, decoder = [parse(line) for line in day()], Decoder()
+    records, decoder = [parse(line) for line in day()], FaultDecoder()
 
     assert 100_000 == len(records)
     assert [] == [it.text for it in records if WORDS.search(it.text.encode()) and find(it.text)]

@@ -148,9 +148,9 @@ def test_a_listener_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     gpus.listen(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
     gpus.listen(heard.append)
     event = Event("GPU-a", 1.0, "xid", 79)
-    gpus.tell(event)
+    gpus.publish(event)
     gpus.unlisten(heard.append)
-    gpus.tell(event)
+    gpus.publish(event)
 
     assert [event] == heard
     assert "an event of GPU GPU-a was not taken" in caplog.text

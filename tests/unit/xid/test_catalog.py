@@ -25,7 +25,7 @@ BY_ACTION = {
     "IGNORE": "37 38 43 44 63 66 67 92 93 106 107 121 137 141 152 153 157 160 161",
     "": "162-172",
 }
-"""The immediate actions of NVIDIA's catalog, October 2025, by action as it groups them; 173 after gpud."""
+"""Codes of NVIDIA's catalog, October 2025, by immediate action; 173 after gpud."""
 
 
 def codes(listed: str) -> set[int]:
@@ -47,7 +47,7 @@ def test_words_are_explained() -> None:
     assert catalog.CATEGORIES.keys() == used | {catalog.NETWORK, catalog.UNKNOWN}
 
 
-def test_texts_are_short_and_told_apart() -> None:
+def test_texts_are_short_and_distinct() -> None:
     """A text fits a line, is no name in capitals out of a header file, and belongs to one code."""
     texts = [it.text for it in catalog.XIDS.values()]
     assert len(set(texts)) == len(texts)
@@ -64,5 +64,5 @@ def test_engines() -> None:
 
 @pytest.mark.parametrize("code", [0, 1, 42, 61, 174, 99999])
 def test_unknown_code(code: int) -> None:
-    """A code that nobody describes is one for the support, of no known category."""
+    """A code outside the catalog has the action CONTACT_SUPPORT and the category unknown."""
     assert ("CONTACT_SUPPORT", "unknown") == (catalog.xid(code).action, catalog.xid(code).category)

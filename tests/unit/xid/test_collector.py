@@ -16,7 +16,7 @@ from exporter.model import Sample, Span, Unavailable
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Event, Gpu, Identity, Snapshot
 from exporter.views.prometheus import name
-from exporter.xid import sources
+from exporter.xid import duplicates
 from tests.nodes import make_node
 from tests.unit.cuda.fakes import FakeProcesses
 
@@ -27,7 +27,7 @@ IN_79 = {"xid": "79", "action": "RESTART_BM", "category": "faulty_gpu"}
 
 
 class Bench:
-    """A collector on a node of its own, what it told, and the kernel log that it reads."""
+    """A collector on a node of its own, its spans, and the kernel log that the collector reads."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "kmsg"
@@ -48,7 +48,7 @@ class Bench:
         assert collector.reader.caught_up.wait(20)
         return collector
 
-    def say(self, text: str, priority: int = 3, seconds: float = 1.0) -> None:
+    def log_line(self, text: str, priority: int = 3, seconds: float = 1.0) -> None:
         self._sequence += 1
         with self.path.open("wb") as log:
             log.write(f"{priority},{self._sequence},{round(seconds * 1e6)},-;{text}\n".encode())
@@ -85,18 +85,18 @@ def gpu(uuid: str = UUID, index: int = 3, bus: str = BUS) -> Gpu:
 
 
 def test_fixed_names() -> None:
-    """The names that rules and dashboards rely on."""
+    """Names that rules and dashboards rely on."""
     declared = {name(metric): set(metric.labels) for metric in METRICS}
     for series in ("gpu_xid_errors_total", "gpu_xid_last_timestamp_seconds"):
         assert {"gpu", "gpu_uuid", "xid", "action", "category"} <= declared[series]
 
 
 def test_line(bench: Bench) -> None:
-    """A line of the log is a count and a time of its GPU, and a span with its process."""
+    """A line of the log gives a count and a time of the GPU, and a span with the process."""
     bench.nvml(gpu())
     bench.ready()
     before = time.time()
-    bench.say(XID)
+    bench.log_line(XID)
     await_(lambda: bench.value("gpu_xid_errors_total") == 1)
 
     [sample] = bench.samples("gpu_xid_errors_total")
@@ -108,11 +108,11 @@ def test_line(bench: Bench) -> None:
 
 
 def test_names_are_waited_for(bench: Bench) -> None:
-    """While NVML starts there are no series, that they do not change their labels; if it takes too long there are."""
+    """Series wait while NVML starts, so that labels do not change; after a limit series appear without NVML."""
     bench.nvml(state="starting")
     collector = bench.ready()
-    bench.say(XID)
-    await_(lambda: bool(collector._ledger._counts))
+    bench.log_line(XID)
+    await_(lambda: bool(collector._counts._counts))
     assert [] == bench.samples("gpu_xid_errors_total")
     bench.nvml(gpu())
     assert 1 == bench.value("gpu_xid_errors_total", gpu_uuid=UUID)
@@ -122,10 +122,10 @@ def test_names_are_waited_for(bench: Bench) -> None:
 
 
 def test_replay(bench: Bench) -> None:
-    """What the log held at the start has its own time, counts nowhere, and its span is marked."""
+    """Records from before the start have their own time and a marked span, and are in no counter."""
     writer = os.open(bench.path, os.O_RDWR)
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
-    bench.say(XID, seconds=max(0.0, now - 100))
+    bench.log_line(XID, seconds=max(0.0, now - 100))
     bench.ready()
     await_(lambda: bench.value("gpu_xid_replayed") == 1)
     os.close(writer)
@@ -138,14 +138,14 @@ def test_replay(bench: Bench) -> None:
 
 
 def test_both_sources(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What log and NVML both tell counts once; what NVML alone tells counts too, of its GPU."""
-    monkeypatch.setattr(sources, "SAME_WITHIN", 0.5)
+    """A fault of both log and NVML counts once; a fault of NVML alone counts too, for its GPU."""
+    monkeypatch.setattr(duplicates, "SAME_WITHIN", 0.5)
     bench.nvml(gpu(), gpu("GPU-2", 4, "00000000:5E:00.0"))
     bench.ready()
-    bench.gpus.tell(Event(UUID, time.time(), "xid", 79))
-    bench.say(XID)
-    bench.gpus.tell(Event("GPU-2", time.time(), "xid", 48))
-    bench.gpus.tell(Event("GPU-2", time.time(), "ecc_double_bit", 0))
+    bench.gpus.publish(Event(UUID, time.time(), "xid", 79))
+    bench.log_line(XID)
+    bench.gpus.publish(Event("GPU-2", time.time(), "xid", 48))
+    bench.gpus.publish(Event("GPU-2", time.time(), "ecc_double_bit", 0))
     await_(lambda: bench.value("gpu_xid_errors_total", xid="48") == 1)
 
     assert [("3", "79", 1), ("4", "48", 1)] == sorted(
@@ -156,10 +156,10 @@ def test_both_sources(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_driver_names_the_gpu(bench: Bench) -> None:
-    """Without NVML the UUID is the one that the driver gave in the line before."""
+    """Without NVML the UUID is that of the driver's line before the Xid."""
     bench.ready()
-    bench.say(f"NVRM: GPU at PCI:0000:3b:00: {UUID}")
-    bench.say(XID)
+    bench.log_line(f"NVRM: GPU at PCI:0000:3b:00: {UUID}")
+    bench.log_line(XID)
     await_(lambda: bench.value("gpu_xid_errors_total") == 1)
 
     assert [{"gpu_uuid": UUID, "pci_bus_id": BUS, **IN_79}] == [
@@ -167,24 +167,24 @@ def test_the_driver_names_the_gpu(bench: Bench) -> None:
     ]
 
 
-@pytest.mark.parametrize(("believed", "counted"), [(False, None), (True, 1)])
-def test_lines_of_processes(bench: Bench, believed: bool, counted: int | None) -> None:
-    """What a process wrote into the log is believed only on request."""
-    collector = bench.start(from_processes=believed)
+@pytest.mark.parametrize(("accepted", "counted"), [(False, None), (True, 1)])
+def test_lines_of_processes(bench: Bench, accepted: bool, counted: int | None) -> None:
+    """Lines that a process wrote into the log count only on request."""
+    collector = bench.start(from_processes=accepted)
     assert collector.reader.caught_up.wait(20)
-    bench.say(XID, priority=11)
-    bench.say("NVRM: Xid (PCI:0000:3b:00): 13, x")
+    bench.log_line(XID, priority=11)
+    bench.log_line("NVRM: Xid (PCI:0000:3b:00): 13, x")
     await_(lambda: bench.value("gpu_xid_errors_total", xid="13") == 1)
 
     assert counted == bench.value("gpu_xid_errors_total", xid="79")
 
 
-def test_log_says_the_burst(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """The exporter's own log has one line for a burst, with what to do."""
+def test_one_log_line_for_a_burst(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """The exporter's own log has one line for a burst, with the action."""
     caplog.set_level("INFO", module.__name__)
     bench.ready()
     for _ in range(5):
-        bench.say(XID)
+        bench.log_line(XID)
     await_(lambda: bench.value("gpu_xid_errors_total") == 5)
 
     expected = f"Xid 79: the GPU does not answer on the PCIe bus any more, on {BUS}; to do: RESTART_BM"
@@ -192,7 +192,7 @@ def test_log_says_the_burst(bench: Bench, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_neither_source(tmp_path: Path) -> None:
-    """Without log and without NVML there is nothing to read, and that is said with a remedy."""
+    """Without log and without NVML the collector is unavailable, with a remedy."""
     bench = Bench(tmp_path)
     with pytest.raises(Unavailable) as raised:
         bench.start(kmsg=str(tmp_path / "nowhere"))
@@ -200,11 +200,11 @@ def test_neither_source(tmp_path: Path) -> None:
 
 
 def test_nvml_alone(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the log NVML's events count; that the log is not read is a metric and a sentence."""
-    monkeypatch.setattr(sources, "SAME_WITHIN", 0.1)
+    """Without the log NVML's events count; the missing log is a metric and a problem."""
+    monkeypatch.setattr(duplicates, "SAME_WITHIN", 0.1)
     bench.nvml(gpu())
     collector = bench.start(kmsg=str(tmp_path / "nowhere"))
-    bench.gpus.tell(Event(UUID, time.time(), "xid", 79))
+    bench.gpus.publish(Event(UUID, time.time(), "xid", 79))
     await_(lambda: bench.value("gpu_xid_errors_total") == 1)
 
     assert (0, 1) == tuple(bench.value("accel_exporter_xid_source", source=it) for it in ("kmsg", "nvml"))
@@ -213,36 +213,36 @@ def test_nvml_alone(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_log_alone(bench: Bench) -> None:
-    """Without NVML the log is read; that there is no NVML is a metric."""
+    """Without NVML the log is read; the missing NVML is a metric."""
     collector = bench.ready()
 
     assert (1, 0) == tuple(bench.value("accel_exporter_xid_source", source=it) for it in ("kmsg", "nvml"))
     assert [] == list(collector.problems())
 
 
-def test_losses_are_told(bench: Bench) -> None:
-    """A line that is no record is counted as lost."""
+def test_lost_lines(bench: Bench) -> None:
+    """A line that is no record counts as lost."""
     bench.ready()
-    bench.say("NVRM: " + "x" * 100_000)
+    bench.log_line("NVRM: " + "x" * 100_000)
     await_(lambda: bench.value("accel_exporter_events_lost_total", stream="kmsg") == 1)
 
 
 def test_close(bench: Bench) -> None:
-    """Closed, it listens to nobody and leaves no thread."""
+    """A closed collector has no listener and no thread."""
     collector = bench.ready()
     bench.collector = None
     collector.close()
 
-    bench.gpus.tell(Event(UUID, time.time() - 60, "xid", 79))
+    bench.gpus.publish(Event(UUID, time.time() - 60, "xid", 79))
     assert [] == [sample for sample in collector.collect() if sample.metric.name.startswith("gpu.")]
     assert set() == {thread.name for thread in threading.enumerate()} & {"kmsg", "xid spans"}
 
 
 def test_faults_of_the_node(bench: Bench) -> None:
-    """An Xid, and a GPU that is gone without one, are faults of the node too, by the category of the code."""
+    """Xids and GPUs lost without an Xid are faults of the node too, by the category of the code."""
     bench.ready()
-    bench.say("NVRM: Xid (PCI:0000:3b:00): 119, pid=1, name=x, Timeout waiting for RPC")
-    bench.say("NVRM: GPU 0000:5e:00.0: GPU has fallen off the bus.")
+    bench.log_line("NVRM: Xid (PCI:0000:3b:00): 119, pid=1, name=x, Timeout waiting for RPC")
+    bench.log_line("NVRM: GPU 0000:5e:00.0: GPU has fallen off the bus.")
     assert bench.collector is not None
     faults = bench.collector._node.faults
     await_(lambda: len(list(faults.samples())) > 6)

@@ -1,4 +1,4 @@
-"""Lines of the kernel log as faults."""
+"""Decoding of lines of the kernel log."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from exporter.kmsg.records import Record
 from exporter.xid.catalog import ACTIONS, CATEGORIES
-from exporter.xid.decode import WORDS, Decoder, bus_id, xid
-from exporter.xid.faults import Family, Fault
+from exporter.xid.decode import WORDS, FaultDecoder, bus_id, xid
+from exporter.xid.fault import DriverFault, Family
 
 BUS = "00000000:3B:00.0"
 
@@ -18,8 +18,8 @@ def record(text: str, seconds: float = 0) -> Record:
     return Record(3, 0, 1, int(seconds * 1e9), text)
 
 
-def fault(text: str) -> Fault | None:
-    return Decoder().fault(record(text))
+def fault(text: str) -> DriverFault | None:
+    return FaultDecoder().fault(record(text))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def fault(text: str) -> Fault | None:
     ],
 )  # fmt: skip
 def test_xid(text: str, code: int, device: str, pid: int | None, name: str) -> None:
-    """Code, GPU and process of an Xid, as far as its line has them."""
+    """An Xid has the code, GPU and process of the line."""
     found = fault(f"NVRM: Xid {text}")
     assert found is not None
     assert (Family.XID, code, device, pid, name) == (found.family, found.code, found.device, found.pid, found.name)
@@ -48,7 +48,7 @@ def test_xid(text: str, code: int, device: str, pid: int | None, name: str) -> N
 
 
 def test_labels() -> None:
-    """An Xid is told by code, action and category; where the catalog gives no action there is no such label."""
+    """An Xid has the labels code, action and category; without an action in the catalog there is no label action."""
     labels = [xid(BUS, code).labels for code in (79, 171)]
     expected = [
         {"xid": "79", "action": "RESTART_BM", "category": "faulty_gpu"},
@@ -58,7 +58,7 @@ def test_labels() -> None:
 
 
 def test_nvlink() -> None:
-    """An Xid of NVLink 5 has the action of its status, and the span gets its link, status and reason."""
+    """An Xid of NVLink 5 has the action of the status; its span has link, status and reason."""
     found = fault("NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x02a505c6 0x00000000 0x0)")
     assert found is not None
     expected = {"xid": "149", "action": "RESET_GPU", "category": "network_switch_cable", "unit": "NETIR_LINK_DOWN"}
@@ -68,14 +68,14 @@ def test_nvlink() -> None:
 
 
 def test_nvlink_undecoded() -> None:
-    """One whose line cannot be read keeps the catalog's action, and has no unit."""
+    """An Xid of NVLink 5 with an unreadable line has the catalog's action, and no unit."""
     found = fault("NVRM: Xid (PCI:0000:3b:00): 149, something else")
     assert found is not None
     assert {"xid": "149", "action": "WORKFLOW_NVLINK5_ERR", "category": "faulty_gpu"} == found.labels
 
 
 @pytest.mark.parametrize(
-    ("said", "action", "recovery"),
+    ("message", "action", "recovery"),
     [
         ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "RESET_GPU", 1),
         ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "RESTART_BM", 2),
@@ -87,9 +87,9 @@ def test_nvlink_undecoded() -> None:
         ("something else", "XID_154", None),
     ],
 )
-def test_verdict(said: str, action: str, recovery: int | None) -> None:
-    """Xid 154 has the action that its number asks for, whatever words the driver's version has for it."""
-    found = fault(f"NVRM: Xid (PCI:0000:3b:00): 154, {said}")
+def test_verdict(message: str, action: str, recovery: int | None) -> None:
+    """Xid 154 has the action of the number, whatever text the driver version prints."""
+    found = fault(f"NVRM: Xid (PCI:0000:3b:00): 154, {message}")
     assert found is not None
     assert (action, recovery) == (found.action, found.recovery)
 
@@ -110,7 +110,7 @@ def test_verdict(said: str, action: str, recovery: int | None) -> None:
     ],
 )
 def test_sxid(text: str, labels: dict[str, str], details: dict[str, int]) -> None:
-    """An NVSwitch's error with its severity, switch and link."""
+    """An SXid has the severity, switch and link of the line."""
     found = fault(text)
     assert found is not None
     assert (Family.SXID, "00000000:C1:00.0") == (found.family, found.device)
@@ -141,15 +141,15 @@ def test_sxid_details_are_no_second_one(text: str) -> None:
     ],
 )
 def test_bus_loss(text: str) -> None:
-    """A GPU that left the bus, in the words of several drivers, without an Xid."""
+    """A GPU that left the bus is found without an Xid, in the messages of several driver versions."""
     found = fault(text)
     assert found is not None
     assert (Family.BUS_LOSS, BUS, {"category": "faulty_gpu"}) == (found.family, found.device, found.labels)
 
 
 def test_bus_loss_over_several_records() -> None:
-    """Where the sentence comes as several records, the first one names the GPU; long ago it is no part of it."""
-    decoder = Decoder()
+    """A message in several records has its GPU in the first record; a record of long ago names no GPU."""
+    decoder = FaultDecoder()
     lines = ["NVRM: The NVIDIA GPU 0000:3b:00.0", "NVRM: (PCI ID: 10de:26b5) installed in this system has"]
     assert [None, None] == [decoder.fault(record(text, 5)) for text in lines]
     found = [decoder.fault(record("NVRM: fallen off the bus and is not responding", at)) for at in (5.1, 60)]
@@ -163,10 +163,10 @@ def test_other_use_of_the_same_sentence() -> None:
 
 
 def test_owner() -> None:
-    """The line before a GPU's first Xid says which GPU it is."""
+    """The line before a GPU's first Xid has bus id and UUID."""
     uuid = "GPU-f1648d72-c7c8-9814-2832-7a062b009188"
     owners = [
-        Decoder.owner(record(text))
+        FaultDecoder.owner(record(text))
         for text in (f"NVRM: GPU at PCI:0000:3b:00: {uuid}", f"NVRM: GPU at PCI:0000:3b:00: {uuid}x", "NVRM: GPU at")
     ]
     assert [(BUS, uuid), None, None] == owners
@@ -180,7 +180,7 @@ def test_owner() -> None:
         "NVRM: Xid (PCI:0000:3b:00): 123456, x",
         "NVRM: Xid (PCI:3b:00): 13, x",
         "NVRM: Xid 13",
-        # Whoever chooses a file's name, or a process's, must not tell us of a fault.
+        # A chosen name of a file or process must not forge a fault.
         "overlayfs: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
         "audit: name=\nNVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
         "x: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 32",
@@ -188,13 +188,13 @@ def test_owner() -> None:
     ],
 )
 def test_no_fault(text: str) -> None:
-    """What only looks like a fault is none."""
+    """Lines that only look like a fault are none."""
     assert fault(text) is None
 
 
 @given(st.text(max_size=200) | st.text("NVRM: XidS(PCI:0a3b.)79,pid=e<>'\n", max_size=200))
 def test_any_text(text: str) -> None:
-    """Whatever the kernel says, it is a well-formed fault or none."""
+    """Any message gives a complete fault or none."""
     for start in ("", "NVRM: Xid (PCI:0000:3b:00): ", "NVRM: ", "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): "):
         found = fault(start + text)
         if found:
@@ -205,7 +205,7 @@ def test_any_text(text: str) -> None:
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
 def test_bus_ids(domain: int, bus: int, device: int, function: int) -> None:
-    """NVML's form and the kernel's of one place are the same id; the kernel's without a function means the first."""
+    """NVML's form and the kernel's give the same id; the kernel's form without a function means function 0."""
     nvml = f"{domain:08X}:{bus:02X}:{device:02X}.{function:X}"
     assert nvml == bus_id(nvml) == bus_id(f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
     assert nvml[:-1] + "0" == bus_id(f"{domain:04x}:{bus:02x}:{device:02x}")

@@ -10,7 +10,7 @@ from exporter.xid.catalog import ACTIONS, CATEGORIES
 from exporter.xid.nvlink import UNITS, decode
 
 
-def said(unit: str, info: int, status: int, severity: str = "Nonfatal", link: str = "05") -> str:
+def message(unit: str, info: int, status: int, severity: str = "Nonfatal", link: str = "05") -> str:
     return f"{unit} {severity} XC0 i0 Link {link} ({info:#010x} {status:#010x} 0x00000000 0x00000000 0x00000000)"
 
 
@@ -55,16 +55,16 @@ TABLE = {
 )
 def test_unit_and_status(unit: str, status: int, action: str) -> None:
     """Each status of a unit has its own action."""
-    decoded = decode(said(unit, 0, status))
+    decoded = decode(message(unit, 0, status))
     assert decoded is not None
     assert (unit, action, status) == (decoded.unit, decoded.action, decoded.status)
 
 
 @pytest.mark.parametrize("number", range(64))
 def test_lost_link(number: int) -> None:
-    """Why a link was lost decides: most reasons want a reset, two nothing, two a look at the cables."""
+    """The reason of a lost link decides: most reasons need a reset, two nothing, two a look at the cables."""
     reset = {0, 1, 2, 4, 10, 15, 16, 17, 18, 21, 22, 32, 33, 34, 35, 36, 37, 42, 43}
-    decoded = decode(said("NETIR_LINK_DOWN", reason(number), 0, "Fatal"))
+    decoded = decode(message("NETIR_LINK_DOWN", reason(number), 0, "Fatal"))
     assert decoded is not None
     expected = "RESET_GPU" if number in reset else "IGNORE" if number in {38, 40} else "WORKFLOW_NVLINK5_ERR"
     category = "network_switch_cable" if number in {42, 43} else "faulty_gpu"
@@ -117,7 +117,7 @@ def test_lost_link(number: int) -> None:
     ],
 )
 def test_real_lines(line: str, unit: str, action: str, link: int) -> None:
-    """Names that older drivers gave the units, and a process before them, change nothing."""
+    """Unit names of older drivers, and a process before the unit, change nothing."""
     decoded = decode(line)
     assert decoded is not None
     assert (unit, action, link) == (decoded.unit, decoded.action, decoded.link)
@@ -129,8 +129,8 @@ def test_real_lines(line: str, unit: str, action: str, link: int) -> None:
 )
 @pytest.mark.parametrize("status", [1, 2, 4])
 def test_promoted_errors(info: int, action: str, status: int) -> None:
-    """An error that RLW_RXPIPE was told to take for fatal is one, by the bit that drivers from and before R575 have."""
-    decoded = decode(said("RLW_RXPIPE", info, status))
+    """An error that RLW_RXPIPE promoted to a fatal one is fatal, by the bit of drivers before and from R575."""
+    decoded = decode(message("RLW_RXPIPE", info, status))
     assert decoded is not None and decoded.action == action
 
 
@@ -148,8 +148,8 @@ def test_promoted_errors(info: int, action: str, status: int) -> None:
     ],
 )
 def test_what_the_table_lacks(unit: str, status: int, action: str) -> None:
-    """Of several bits the gravest decides; what is not in the table has to be looked up by a person."""
-    decoded = decode(said(unit, 0, status))
+    """The gravest of several bits decides; a bit that the table lacks has to be looked up by a person."""
+    decoded = decode(message(unit, 0, status))
     assert decoded is not None
     assert (action, unit if unit in UNITS else "") == (decoded.action, decoded.unit)
 
@@ -175,7 +175,7 @@ def test_other_forms(line: str) -> None:
     )
 )
 def test_any_numbers(line: str) -> None:
-    """Whatever the numbers, the answer is in the words that docs/xid.md explains."""
+    """Any numbers give an action, a category and a unit that docs/xid.md explains."""
     decoded = decode(line)
     assert decoded is not None
     assert decoded.action in ACTIONS and decoded.category in CATEGORIES and decoded.unit in {*UNITS, ""}

@@ -1,4 +1,4 @@
-"""Faults as spans."""
+"""Spans of faults."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from exporter.kmsg.records import parse
 from exporter.model import Labels, Span
 from exporter.views import otlp
 from exporter.xid import spans as module
-from exporter.xid.decode import Decoder, xid
-from exporter.xid.spans import A_SECOND, Spans, Telling, span
+from exporter.xid.decode import FaultDecoder, xid
+from exporter.xid.spans import MOST_PER_SECOND, FaultReport, FaultSpans, span
 from tests.unit.xid.test_decode import BUS, record
 
 GPU = {"gpu": "3", "gpu_uuid": "GPU-1", "pci_bus_id": BUS}
 
 
 class Processes:
-    """Process 7 lives; `hold` keeps whoever asks."""
+    """Processes of which 7 lives; `hold` blocks `labels`."""
 
     def __init__(self) -> None:
         self.hold = threading.Event()
@@ -34,15 +34,15 @@ class Processes:
     def forget(self, pid: int) -> None: ...
 
 
-def telling(text: str, replayed: bool = False) -> Telling:
-    found = Decoder().fault(record(text))
+def report(text: str, replayed: bool = False) -> FaultReport:
+    found = FaultDecoder().fault(record(text))
     assert found is not None
-    return Telling(found, GPU, 10**18, "kmsg", text, "boot 42", replayed)
+    return FaultReport(found, GPU, 10**18, "kmsg", text, "boot 42", replayed)
 
 
 @contextmanager
-def running(processes: Processes, give: Callable[[Span], None], dropped: Callable[[], None]) -> Iterator[Spans]:
-    made = Spans(processes, give, dropped)
+def running(processes: Processes, give: Callable[[Span], None], dropped: Callable[[], None]) -> Iterator[FaultSpans]:
+    made = FaultSpans(processes, give, dropped)
     made.start()
     try:
         yield made
@@ -58,9 +58,9 @@ def await_(happened: Callable[[], bool]) -> None:
 
 
 def test_xid() -> None:
-    """What, where, when and by whom, in one point of time; to its process and GPU as everywhere."""
+    """A span without duration has fault, GPU and process in its attributes."""
     text = "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=pt_main, Ch 8"
-    made = span(telling(text), Processes())
+    made = span(report(text), Processes())
 
     assert ("gpu.xid", 10**18, 10**18) == (made.name, made.start_ns, made.end_ns)
     assert {"pid": "7", "comm": "python3", "pod": "train-0", "gpu": "3", "gpu_uuid": "GPU-1"} == made.process
@@ -77,9 +77,9 @@ def test_xid() -> None:
 
 
 def test_nvlink_verdict_sxid_and_loss() -> None:
-    """The other families are told with what they have."""
+    """Spans of the other families have the attributes of the line."""
     made = [
-        span(telling(text), Processes())
+        span(report(text), Processes())
         for text in (
             "NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)",
             "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)",
@@ -100,29 +100,29 @@ def test_nvlink_verdict_sxid_and_loss() -> None:
 
 
 def test_harmless() -> None:
-    """An Xid that needs no action is no error."""
-    assert "" == span(telling("NVRM: Xid (PCI:0000:3b:00): 63, x"), Processes()).error
+    """The span of an Xid that needs no action has no error."""
+    assert "" == span(report("NVRM: Xid (PCI:0000:3b:00): 63, x"), Processes()).error
 
 
 def test_replayed() -> None:
-    """A replayed fault is marked, and its pid is not looked up: it may be another's by now."""
-    made = span(telling("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=old, x", replayed=True), Processes())
+    """A replayed fault is marked, and its pid is not resolved: another process may have the pid by now."""
+    made = span(report("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=old, x", replayed=True), Processes())
 
     assert {"pid": "7", "comm": "old", "gpu": "3", "gpu_uuid": "GPU-1"} == made.process
     assert made.attributes["gpu.fault.replayed"] is True
 
 
 def test_dead_process() -> None:
-    """Of a process that has ended, what the driver said remains."""
-    made = span(telling("NVRM: Xid (PCI:0000:3b:00): 31, pid=8, name=gone, x"), Processes())
+    """A process that has ended has the driver's pid and name."""
+    made = span(report("NVRM: Xid (PCI:0000:3b:00): 31, pid=8, name=gone, x"), Processes())
 
     assert {"pid": "8", "comm": "gone", "gpu": "3", "gpu_uuid": "GPU-1"} == made.process
 
 
 def test_same_record_same_ids() -> None:
-    """A record read again after a restart has the same ids; another record has others."""
+    """A record read again after a restart gives the same ids; another record gives other ids."""
     one, again, other = (
-        span(Telling(xid(BUS, 79), GPU, 1, "kmsg", "", origin), Processes()) for origin in ("b 1", "b 1", "b 2")
+        span(FaultReport(xid(BUS, 79), GPU, 1, "kmsg", "", origin), Processes()) for origin in ("b 1", "b 1", "b 2")
     )
 
     assert (one.trace_id, one.span_id) == (again.trace_id, again.span_id)
@@ -131,10 +131,10 @@ def test_same_record_same_ids() -> None:
 
 
 def test_hostile_message() -> None:
-    """A message of any length and any characters is a span that OTLP takes, printable and bounded."""
+    """A message of any length and characters gives a span that OTLP accepts, printable and bounded."""
     head = b"3,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=9, name=\\x1b[31m\xe2\x80\xae\\xff, "
-    said = parse(head + b"\\x0a\\x80" + b"x" * 100_000).text
-    made = span(telling(said), Processes())
+    message = parse(head + b"\\x0a\\x80" + b"x" * 100_000).text
+    made = span(report(message), Processes())
     [converted], malformed = otlp.spans([made], otlp.Resources(Resource({})))
 
     shown = str(made.attributes["log.record.original"])
@@ -144,14 +144,14 @@ def test_hostile_message() -> None:
 
 
 def test_a_process_that_cannot_be_looked_up() -> None:
-    """While the look-up of a process hangs, faults go on being taken, up to a bound, and the rest is counted."""
+    """While the look-up of a process hangs, faults are queued up to a bound, and dropped ones are counted."""
     processes, given, dropped = Processes(), list[Span](), list[int]()
     processes.hold.clear()
     with running(processes, given.append, lambda: dropped.append(1)) as made:
         text = "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=x, y"
         began = time.monotonic()
         for _ in range(3000):
-            made.add(telling(text))
+            made.add(report(text))
         assert time.monotonic() - began < 5
         assert ([], True) == (given, bool(dropped))
         processes.hold.set()
@@ -159,21 +159,21 @@ def test_a_process_that_cannot_be_looked_up() -> None:
 
 
 def test_rate(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """Of one second's faults a bounded number become spans; those of the next second do again."""
+    """The number of spans in a second is bounded; faults of the next second become spans again."""
     given, dropped = list[Span](), list[int]()
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    made = Spans(Processes(), given.append, lambda: dropped.append(1))
-    for _ in range(2 * A_SECOND):
-        made.add(telling("NVRM: Xid (PCI:0000:3b:00): 31, x"))
-    assert A_SECOND == len(dropped)
+    made = FaultSpans(Processes(), given.append, lambda: dropped.append(1))
+    for _ in range(2 * MOST_PER_SECOND):
+        made.add(report("NVRM: Xid (PCI:0000:3b:00): 31, x"))
+    assert MOST_PER_SECOND == len(dropped)
     now[0] += 1
-    made.add(telling("NVRM: Xid (PCI:0000:3b:00): 31, x"))
-    assert A_SECOND == len(dropped)
+    made.add(report("NVRM: Xid (PCI:0000:3b:00): 31, x"))
+    assert MOST_PER_SECOND == len(dropped)
 
 
 def test_receiver_that_fails() -> None:
-    """A span that cannot be given away costs itself and no other."""
+    """A receiver that fails loses one span and no other."""
     given = list[Span]()
 
     def give(span: Span) -> None:
@@ -184,5 +184,5 @@ def test_receiver_that_fails() -> None:
 
     with running(Processes(), give, lambda: None) as made:
         for _ in range(2):
-            made.add(telling("NVRM: Xid (PCI:0000:3b:00): 31, x"))
+            made.add(report("NVRM: Xid (PCI:0000:3b:00): 31, x"))
         await_(lambda: len(given) == 2)

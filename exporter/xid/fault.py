@@ -1,4 +1,4 @@
-"""What can be counted: a fault, whoever told it."""
+"""The fault that is counted, from either source."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ class Family(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """`device` is a PCI bus id as NVML prints it (00000000:3B:00.0), a GPU's UUID when only that is known, or empty.
+class DriverFault:
+    """A fault that NVIDIA's driver reports.
 
-    `labels` are the family's own, `details` what only its span carries. `pid` and `name` are the process that the
-    driver names, None and empty when it names none; `recovery` is the number that an Xid 154 asks for.
+    `device` is a PCI bus id in NVML's form (00000000:3B:00.0), a GPU's UUID when only the UUID is known, or empty.
+    `labels` are those of the family's metrics, `details` are attributes of the span only. `pid` and `name` are the
+    process that the driver names; None and empty without one. `recovery` is the number that an Xid 154 requests.
     """
 
     family: Family
@@ -37,5 +38,5 @@ class Fault:
 
     @property
     def action(self) -> str:
-        """What to do, of catalog.ACTIONS; empty when nothing is known."""
+        """Action to take, of catalog.ACTIONS; empty when the catalog has none."""
         return self.labels.get("action", "")

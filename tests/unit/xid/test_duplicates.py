@@ -1,14 +1,14 @@
-"""One Xid, told by the kernel log and by NVML."""
+"""One Xid, reported by the kernel log and by NVML."""
 
 from __future__ import annotations
 
 import pytest
 
 from exporter.nvml.snapshot import Gpu, Identity, Snapshot
-from exporter.xid import sources
+from exporter.xid import duplicates
 from exporter.xid.decode import xid
 from exporter.xid.directory import Directory
-from exporter.xid.sources import Sources
+from exporter.xid.duplicates import Duplicates
 
 A, B = "00000000:3B:00.0", "00000000:5E:00.0"
 UUID = "GPU-f1648d72-c7c8-9814-2832-7a062b009188"
@@ -16,12 +16,12 @@ UUID = "GPU-f1648d72-c7c8-9814-2832-7a062b009188"
 
 @pytest.mark.parametrize("first", ["kmsg", "nvml"])
 @pytest.mark.parametrize("apart", [0.0, 4.9])
-def test_told_twice(first: str, apart: float) -> None:
-    """Whoever is first, within five seconds the event of NVML is the line of the log."""
-    both = Sources()
+def test_reported_twice(first: str, apart: float) -> None:
+    """An event of NVML within five seconds of a line of the log is a duplicate, in either order."""
+    both = Duplicates()
     logged, event = (100.0, 100.0 + apart) if first == "kmsg" else (100.0 + apart, 100.0)
-    for time, tell in sorted([(logged, both.logged), (event, both.event)], key=lambda it: it[0]):
-        tell(xid(A, 79), time)
+    for time, add in sorted([(logged, both.logged), (event, both.event)], key=lambda pair: pair[0]):
+        add(xid(A, 79), time)
 
     assert [] == both.due(1000.0)
 
@@ -29,9 +29,9 @@ def test_told_twice(first: str, apart: float) -> None:
 @pytest.mark.parametrize(
     ("device", "code", "time"), [(A, 79, 94.0), (A, 79, 106.0), (B, 79, 100.0), (A, 48, 100.0), (UUID, 79, 100.0)]
 )
-def test_told_of_another(device: str, code: int, time: float) -> None:
+def test_another_fault(device: str, code: int, time: float) -> None:
     """Another GPU, another code, or another time is another Xid."""
-    both = Sources()
+    both = Duplicates()
     both.event(xid(device, code), time)
     both.logged(xid(A, 79), 100.0)
 
@@ -39,16 +39,16 @@ def test_told_of_another(device: str, code: int, time: float) -> None:
 
 
 def test_event_waits_for_the_log() -> None:
-    """What only NVML tells is given once, as soon as the log has had its time."""
-    both = Sources()
+    """A fault that only NVML reports is returned once, as soon as the log has had time to report the same."""
+    both = Duplicates()
     both.event(xid(A, 79), 100.0)
 
     assert [[], [(xid(A, 79), 100.0)], []] == [both.due(now) for now in (104.0, 106.0, 107.0)]
 
 
 def test_several_lines_of_one_event() -> None:
-    """A log that says more than once what NVML says once is believed."""
-    both = Sources()
+    """Several lines of the log about one event of NVML all count."""
+    both = Duplicates()
     both.logged(xid(A, 13), 100.0)
     both.logged(xid(A, 13), 100.1)
     both.event(xid(A, 13), 100.2)
@@ -57,9 +57,9 @@ def test_several_lines_of_one_event() -> None:
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits, and what is remembered of the log, is bounded; what finds no room is counted."""
-    monkeypatch.setattr(sources, "_MOST", 10)
-    both = Sources()
+    """Waiting events and remembered lines are bounded; dropped events are counted."""
+    monkeypatch.setattr(duplicates, "_MOST", 10)
+    both = Duplicates()
     for number in range(25):
         both.event(xid(A, number), 100.0)
     for number in range(100, 130):
@@ -74,7 +74,7 @@ def gpu(uuid: str, index: int, bus: str) -> Gpu:
 
 
 def test_directory() -> None:
-    """A bus id has the index and the UUID that NVML tells, and keeps them when NVML forgets the GPU."""
+    """A bus id has NVML's index and UUID, and keeps both when NVML no longer lists the GPU."""
     known = [gpu(UUID, 3, "00000000:3B:00.0"), gpu("", 4, "")]
     directory = Directory(lambda: Snapshot("running", gpus=tuple(known)))
     directory.refresh()
@@ -88,7 +88,7 @@ def test_directory() -> None:
 
 
 def test_directory_learns_from_the_driver() -> None:
-    """Without NVML a GPU has the UUID that the driver says; what NVML knows better stays, but not of another GPU."""
+    """Without NVML a GPU has the driver's UUID; NVML's entry stays until the driver names another GPU."""
     known: list[Gpu] = []
     directory = Directory(lambda: Snapshot("running", gpus=tuple(known)))
     directory.learn(A, UUID)
