@@ -1,4 +1,4 @@
-"""RDMA devices: every counter that the kernel has of them, their links, negative acknowledgements and pauses."""
+"""RDMA devices: all counters in the kernel, links, negative acknowledgements and pauses."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from exporter.bpf import status
 from exporter.faults.transitions import Transitions
 from exporter.infiniband import drivers, metrics, node_exporter, sysfs
-from exporter.infiniband.device import Device
+from exporter.infiniband.device import RdmaDevice
 from exporter.infiniband.ethtool import Ethtool
 from exporter.infiniband.qp_counters import MASKS, QpCounters
-from exporter.infiniband.watches import Read, Watch, Watches
+from exporter.infiniband.readers import DeviceReader, DeviceReaders, Read
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Option, SettingsError, Value
@@ -29,12 +29,12 @@ QP_COUNTERS = "collector.infiniband.qp-counters"
 OPTIONS = (
     Option(SWITCH, True, "counters and links of RDMA devices", "collectors"),
     Option(
-        EXCLUDE, (), "devices that are left alone; * and ? stand for any characters", "collectors", metavar="NAME,NAME"
+        EXCLUDE, (), "devices that are not read; * and ? stand for any characters", "collectors", metavar="NAME,NAME"
     ),
     Option(
         INTERVAL,
         5.0,
-        "between two readings of a device; 32-bit counters are only followed if this is short",
+        "between two readings of a device; short, so that no 32-bit counter wraps twice in between",
         "collectors",
         duration=True,
         least=1,
@@ -43,7 +43,7 @@ OPTIONS = (
     Option(
         DEADLINE,
         5.0,
-        "how long a reading may take before the device is given up",
+        "time limit of a reading; a device beyond it has no series",
         "collectors",
         duration=True,
         least=0.1,
@@ -52,7 +52,7 @@ OPTIONS = (
     Option(
         QP_COUNTERS,
         "",
-        "have devices count by process (pid) or type of queue pair; changes their state until the exporter ends",
+        "let devices count by process (pid) or type of queue pair; changes the devices' state until the exporter ends",
         "collectors",
         choices=tuple(MASKS),
         metavar="pid|type|type,pid",
@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
-    """The collector's settings; None when it is switched off. Raises SettingsError."""
+    """Return the collector's settings, or None when the collector is switched off. Raises SettingsError."""
     if not values[SWITCH]:
         if values[COMPATIBLE]:
             raise SettingsError(f"{COMPATIBLE} has no effect without {SWITCH}; give both")
@@ -80,7 +80,7 @@ def create(node: Node) -> Infiniband:
 
 
 class Infiniband:
-    """Watches every RDMA device of the node that is not excluded, also those that come later."""
+    """Reads every RDMA device of the node that is not excluded, also devices that appear later."""
 
     name = "infiniband"
 
@@ -91,34 +91,34 @@ class Infiniband:
         self._limit = SeriesLimit(self.name, int(settings[SERIES_LIMIT]))
         self._drivers = drivers.load()
         self._ethtool: Ethtool | None = None
-        self._watches = Watches(self._make, float(settings[INTERVAL]), float(settings[DEADLINE]))
+        self._readers = DeviceReaders(self._make, float(settings[INTERVAL]), float(settings[DEADLINE]))
         self._qp_counters = QpCounters(settings[QP_COUNTERS]) if settings[QP_COUNTERS] else None
-        self._qp_watch: Watch | None = None
+        self._qp_reader: DeviceReader | None = None
         self._problems: list[str] = []
 
     def start(self) -> None:
-        """Begins to watch the devices that there are. They are looked for at every scrape: drivers may come later."""
+        """Start reading the devices present. Each scrape lists devices again: a driver may be loaded later."""
         try:
             self._ethtool = Ethtool()
         except OSError as error:
-            log.warning("pauses (PFC) are not seen: there is no socket to ask interfaces with: %s", error.strerror)
+            log.warning("pauses (PFC) are not seen: no socket for reading interfaces could be made: %s", error.strerror)
         with suppress(Unavailable):
             self._follow()
 
     def collect(self) -> Iterator[Sample]:
-        """What the last readings gave. Raises Unavailable when there is no RDMA device."""
+        """Yield the samples of the last readings. Raises Unavailable when there is no RDMA device."""
         self._follow()
         yield from self._limit.apply(self._samples())
 
     def problems(self) -> Iterator[str]:
-        """For the landing page: devices that cannot be read."""
+        """Yield the reasons why devices cannot be read, for the landing page."""
         yield from self._problems
 
     def close(self) -> None:
-        self._watches.close()
-        if self._qp_watch is not None:
-            self._qp_watch.close()
-            self._qp_watch.join(CLOSE_SECONDS)
+        self._readers.close()
+        if self._qp_reader is not None:
+            self._qp_reader.close()
+            self._qp_reader.join(CLOSE_SECONDS)
         if self._qp_counters is not None:
             self._qp_counters.close()
         if self._ethtool is not None:
@@ -126,13 +126,15 @@ class Infiniband:
 
     def _follow(self) -> None:
         names = self._names()
-        self._watches.follow(names)
+        self._readers.follow(names)
         if not names:
             reason = f"no RDMA device in {self._node.sys}/class/infiniband"
             raise Unavailable(reason + " that is not excluded" if self._excluded else reason)
-        if self._qp_counters is not None and self._qp_watch is None:
+        if self._qp_counters is not None and self._qp_reader is None:
             interval, deadline = float(self._node.settings[INTERVAL]), float(self._node.settings[DEADLINE])
-            self._qp_watch = Watch("queue pairs", partial(self._read_qps, self._qp_counters), interval, deadline)
+            self._qp_reader = DeviceReader(
+                "queue pairs", partial(self._read_qps, self._qp_counters), interval, deadline
+            )
 
     def _read_qps(self, counters: QpCounters) -> list[Sample]:
         folder = self._node.sys / "class/infiniband"
@@ -153,7 +155,7 @@ class Infiniband:
         ]
 
     def _names(self) -> list[str]:
-        """The devices that there are and are not excluded."""
+        """Return the names of the devices that are not excluded."""
         with suppress(OSError):
             found = [it for it in sysfs.devices(self._node.sys) if not self._is_excluded(it)]
             return found[: sysfs.MOST_DEVICES]
@@ -164,7 +166,7 @@ class Infiniband:
 
     def _make(self, name: str) -> Read:
         path, compatible = self._node.sys / "class/infiniband" / name, bool(self._node.settings[COMPATIBLE])
-        device = Device(path, self._drivers, self._node.posted, self._ethtool, compatible)
+        device = RdmaDevice(path, self._drivers, self._node.posted, self._ethtool, compatible)
         transitions = Transitions(self._node.faults.add)
 
         def read() -> list[Sample]:
@@ -176,16 +178,16 @@ class Infiniband:
 
     def _samples(self) -> Iterator[Sample]:
         problems = []
-        for name, shown in self._watches.shown():
-            yield from shown.samples
-            yield metrics.SUCCESS.sample(int(not shown.failure), {"device": name})
-            if shown.age is not None:
-                yield status.SOURCE_AGE.sample(shown.age, {"source": f"infiniband_{name}"})
-            if shown.failure:
-                problems.append(shown.failure)
-        if self._qp_watch is not None:
-            shown = self._qp_watch.show()
-            yield from shown.samples
-            if shown.failure:
-                problems.append(shown.failure)
+        for name, reading in self._readers.last():
+            yield from reading.samples
+            yield metrics.SUCCESS.sample(int(not reading.failure), {"device": name})
+            if reading.age is not None:
+                yield status.SOURCE_AGE.sample(reading.age, {"source": f"infiniband_{name}"})
+            if reading.failure:
+                problems.append(reading.failure)
+        if self._qp_reader is not None:
+            reading = self._qp_reader.last()
+            yield from reading.samples
+            if reading.failure:
+                problems.append(reading.failure)
         self._problems = problems

@@ -1,1 +1,1 @@
-"""Counters and links of RDMA devices, as the kernel has them in /sys/class/infiniband and their network interfaces."""
+"""Counters and links of RDMA devices, from /sys/class/infiniband and the devices' network interfaces."""

@@ -1,4 +1,4 @@
-"""One RDMA device over time: each reading becomes samples."""
+"""One RDMA device: its readings over time, converted to samples."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from exporter.infiniband import metrics, node_exporter, pauses, sysfs
-from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, Driver, Name, scale, unknown
+from exporter.infiniband.counters import Excess, WideCounters, WindowRatio
+from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, CounterName, Driver, scale, unknown
 from exporter.infiniband.ethtool import Ethtool
 from exporter.infiniband.sysfs import Link, Port, Reading
-from exporter.infiniband.widened import Excess, Ratio, Widened
 from exporter.model import Metric, Sample
 from exporter.verbs.posted import Posted
 
 LINK_SECONDS = 15.0
-"""Between two looks at a link: ib_get_eth_speed() of the kernel logs a line for each when a port is down."""
+"""Interval between two readings of a link: ib_get_eth_speed() of the kernel logs a line for each on a port that is
+down."""
 POSTED_SECONDS = 30.0
-"""Between two questions for what was posted on a port: each reads all that the verbs collector counts."""
+"""Interval between two queries for the bytes posted on a port: each query reads all counts of the verbs collector."""
 
 _SUMS: tuple[tuple[str, Metric], ...] = (
     ("packets", metrics.PACKETS_SENT),
@@ -33,8 +34,8 @@ _KINDS: tuple[tuple[str, Metric], ...] = (
 )
 
 
-class Device:
-    """Reads its device when asked, in whichever thread asks; one at a time."""
+class RdmaDevice:
+    """One RDMA device, read by one thread at a time."""
 
     def __init__(
         self,
@@ -44,19 +45,19 @@ class Device:
         ethtool: Ethtool | None,
         compatible: bool,
     ) -> None:
-        """`compatible`: with node_exporter's names too. Without `ethtool` there is nothing of network interfaces."""
+        """With `compatible` there are node_exporter's series too; without `ethtool` no series of network interfaces."""
         self._path, self._drivers, self._posted = path, drivers, posted
         self._ethtool, self._compatible = ethtool, compatible
-        self._widened = Widened()
+        self._wide_counters = WideCounters()
         self._links: dict[int, Link] = {}
         self._links_at = time.monotonic()
-        self._ratios: dict[int, Ratio] = {}
+        self._ratios: dict[int, WindowRatio] = {}
         self._excesses: dict[int, Excess] = {}
         self._unattributed: dict[int, tuple[float, int | None]] = {}
-        """By port, when it was asked for last and what came of it."""
+        """Monotonic time and result of the last query for unattributed bytes, by port."""
 
     def read(self) -> list[Sample]:
-        """One reading. Raises OSError when the device is gone."""
+        """Read the device once and return its samples. Raises OSError when the device does not exist any more."""
         now = time.monotonic()
         if now - self._links_at >= LINK_SECONDS:
             self._links.clear()
@@ -95,15 +96,17 @@ class Device:
         for error, count in sorted(failed.items()):
             yield metrics.UNREADABLE.sample(count, {"device": reading.device, "error": error})
 
-    def _values(self, port: Port, driver: Driver) -> dict[Name, int]:
+    def _values(self, port: Port, driver: Driver) -> dict[CounterName, int]:
         return {
             name: scale(name)
-            * self._widened.see((port.number, *name), value, driver.narrow(name) and not driver.gauge(name), identity)
+            * self._wide_counters.update(
+                (port.number, *name), value, driver.narrow(name) and not driver.gauge(name), identity
+            )
             for name, value, identity in sysfs.names(port.groups)
         }
 
     def _meanings(
-        self, driver: Driver, port: Port, values: Mapping[Name, int], labels: Mapping[str, str], only: bool
+        self, driver: Driver, port: Port, values: Mapping[CounterName, int], labels: Mapping[str, str], only: bool
     ) -> Iterator[Sample]:
         for what, metric in _SUMS:
             total = driver.total(what, values)
@@ -114,23 +117,23 @@ class Device:
                 yield metric.sample(count, {**labels, "kind": kind})
         naks, packets = driver.by_kind("received", values), driver.total("packets", values)
         if naks and packets is not None:
-            ratio = self._ratios.setdefault(port.number, Ratio())
-            for kind, share in ratio.see(time.monotonic(), naks, packets).items():
+            ratio = self._ratios.setdefault(port.number, WindowRatio())
+            for kind, share in ratio.update(time.monotonic(), naks, packets).items():
                 yield metrics.NACK_RATIO.sample(share, {**labels, "kind": kind})
         unattributed = self._beyond(port.number, driver.total("bytes", values), only)
         if unattributed is not None:
             yield metrics.UNATTRIBUTED.sample(unattributed, labels)
 
     def _beyond(self, port: int, sent: int | None, only: bool) -> int | None:
-        """Bytes sent beyond those posted. What was posted is asked for after `sent` was read."""
-        asked, known = self._unattributed.get(port, (-POSTED_SECONDS, None))
+        """Return the bytes sent beyond those posted. The posted bytes are queried after `sent` was read."""
+        queried_at, known = self._unattributed.get(port, (-POSTED_SECONDS, None))
         now = time.monotonic()
-        if now - asked < POSTED_SECONDS:
+        if now - queried_at < POSTED_SECONDS:
             return known
         seen = None if sent is None else self._posted.seen(self._path.name, port, only)
         known = None
         if sent is not None and seen is not None:
-            known = self._excesses.setdefault(port, Excess()).see(sent, seen.bytes, seen.since)
+            known = self._excesses.setdefault(port, Excess()).update(sent, seen.bytes, seen.since)
         self._unattributed[port] = now, known
         return known
 
@@ -146,13 +149,13 @@ class Device:
             failed[name] = failed.get(name, 0) + 1
 
 
-def _counters(values: Mapping[Name, int], driver: Driver, labels: Mapping[str, str]) -> Iterator[Sample]:
+def _counters(values: Mapping[CounterName, int], driver: Driver, labels: Mapping[str, str]) -> Iterator[Sample]:
     for name, value in values.items():
         metric = metrics.HW_VALUE if driver.gauge(name) else metrics.HW_COUNTER
         yield metric.sample(value, {**labels, "group": name[0], "counter": name[1]})
 
 
-def _link(driver: Driver, port: Port, values: Mapping[Name, int], labels: Mapping[str, str]) -> Iterator[Sample]:
+def _link(driver: Driver, port: Port, values: Mapping[CounterName, int], labels: Mapping[str, str]) -> Iterator[Sample]:
     about = {"link_layer": port.link.layer, "netdev": port.netdev, "rate": port.link.rate}
     yield metrics.PORT_INFO.sample(1, {**labels, **about})
     for metric, value in (
@@ -166,8 +169,8 @@ def _link(driver: Driver, port: Port, values: Mapping[Name, int], labels: Mappin
             yield metric.sample(value, labels)
 
 
-def _downed(driver: Driver, port: Port, values: Mapping[Name, int]) -> int | None:
-    """Times the link went down. On Ethernet counters/link_downed stays 0 whatever happens, the interface's does not."""
+def _downed(driver: Driver, port: Port, values: Mapping[CounterName, int]) -> int | None:
+    """Return the times that the link went down. On Ethernet counters/link_downed stays 0; the interface counts them."""
     own = driver.total("link_downed", values)
     if own is not None:
         return own

@@ -1,4 +1,4 @@
-"""What the counters of each driver mean (drivers.yaml)."""
+"""The meaning of each driver's counters (drivers.yaml)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 
 PORT_GROUP, HW_GROUP = "counters", "hw_counters"
-Name = tuple[str, str]
-"""A counter: its group and the name of its file."""
-Sum = tuple[tuple[Name, ...], ...]
-"""Counters to be added, each with those that stand in for it where it is not there."""
-Values = Mapping[Name, int]
+CounterName = tuple[str, str]
+"""A counter by its group and the name of its file."""
+Sum = tuple[tuple[CounterName, ...], ...]
+"""Counters to be added, each with its substitutes for drivers without the counter."""
+Values = Mapping[CounterName, int]
 
 _TABLE = Path(__file__).with_name("drivers.yaml")
 _WORDS = frozenset({"port_xmit_data", "port_rcv_data"})
@@ -26,52 +26,52 @@ _KINDS = ("received", "sent", "cnps")
 
 @dataclass(frozen=True)
 class Driver:
-    """One driver's counters. What it does not count is empty; `sums` and `kinds` hold what drivers.yaml describes."""
+    """One driver's counters; `sums` and `kinds` are described in drivers.yaml, and empty where there is no counter."""
 
     name: str
     wraps: frozenset[str] | None
-    """Names in hw_counters/ that are 32 bits wide; None means all but `wide`."""
+    """Names in hw_counters/ of counters with 32 bits; None means all but `wide`."""
     wide: frozenset[str]
     gauges: frozenset[str]
     sums: Mapping[str, Sum]
     kinds: Mapping[str, Mapping[str, Sum]]
 
-    def narrow(self, name: Name) -> bool:
-        """Whether the device counts it in 32 bits and begins at 0 again."""
+    def narrow(self, name: CounterName) -> bool:
+        """Return whether the device's counter has 32 bits and wraps around."""
         group, file = name
         if group != HW_GROUP:
-            return False  # those stop at their end (InfiniBand's PortCounters) or have 64 bits
+            return False  # counters of other groups saturate (InfiniBand's PortCounters) or have 64 bits
         return file not in self.wide if self.wraps is None else file in self.wraps
 
-    def gauge(self, name: Name) -> bool:
+    def gauge(self, name: CounterName) -> bool:
         return name[1] in self.gauges or name[1] in _GAUGES
 
     def total(self, what: str, values: Values) -> int | None:
-        """Packets, bytes and the like; None where the driver does not tell."""
+        """Return a sum of drivers.yaml such as packets or bytes, or None where the driver does not count it."""
         return add(self.sums.get(what, ()), values)
 
     def by_kind(self, what: str, values: Values) -> dict[str, int]:
-        """NAKs or congestion notifications by kind, those that the driver tells."""
+        """Return NAKs or congestion notifications by kind, without kinds that the driver does not count."""
         found = {kind: add(wanted, values) for kind, wanted in self.kinds.get(what, {}).items()}
         return {kind: value for kind, value in found.items() if value is not None}
 
 
-def scale(name: Name) -> int:
-    """What a file's number has to be multiplied with: data is counted in words of 4 octets (InfiniBand Architecture
-    Specification, PortCounters; the kernel passes it on as it is).
+def scale(name: CounterName) -> int:
+    """Return the factor of a file's number: data is counted in words of 4 octets (InfiniBand Architecture
+    Specification, PortCounters), and the kernel does not convert it.
     """
     return 4 if name[0].startswith(PORT_GROUP) and name[1] in _WORDS | _EXTENDED else 1
 
 
 def add(wanted: Sum, values: Values) -> int | None:
-    """The sum; None when nothing is wanted or not all of it is there."""
+    """Return the sum of the wanted counters, or None when none is wanted or one is missing."""
     found = [next((values[name] for name in names if name in values), None) for names in wanted]
     known = [value for value in found if value is not None]
     return sum(known) if known and len(known) == len(found) else None
 
 
 def load() -> dict[str, Driver]:
-    """The drivers by the names that the kernel gives them."""
+    """Return the drivers by their names in the kernel."""
     found: dict[str, Driver] = {}
     for name, row in yaml.safe_load(_TABLE.read_text()).items():
         driver = _driver(name, row)
@@ -80,7 +80,7 @@ def load() -> dict[str, Driver]:
 
 
 def unknown(name: str) -> Driver:
-    """A driver of which nothing is known: its counters are shown as they are."""
+    """Return a driver that is not in drivers.yaml: its counters are shown as read."""
     return Driver(name, frozenset(), frozenset(), frozenset(), {}, {})
 
 
@@ -100,6 +100,6 @@ def _sum(entries: Iterable[str]) -> Sum:
     return tuple(tuple(_name(name) for name in entry.split("|")) for entry in entries)
 
 
-def _name(text: str) -> Name:
+def _name(text: str) -> CounterName:
     group, slash, file = text.rpartition("/")
     return (group, file) if slash else (HW_GROUP, file)

@@ -1,6 +1,6 @@
 """Statistics of a network interface, as `ethtool -S` shows them: the SIOCETHTOOL ioctl (linux/ethtool.h).
 
-Interfaces are those of the exporter's own network namespace. Reading needs no privilege, and may ask the device.
+Interfaces are those of the exporter's own network namespace. Reading needs no privilege, and may query the device.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _STRING_LENGTH = 32
 _REQUEST = struct.Struct("=16sQ16x")  # struct ifreq with a pointer as its data
 _WORDS = struct.Struct("=III")
 _DRIVER_LENGTH, _BUS_AT, _COUNT_AT = 196, 4 + 3 * 32, 180
-"""Of struct ethtool_drvinfo: its length, where bus_info is, where n_stats is."""
+"""Length of struct ethtool_drvinfo, and the offsets of bus_info and n_stats in it."""
 _ROOM = 4096
-"""Statistics that there is room for beyond those announced: the kernel writes as many as there are by then."""
+"""Room for statistics beyond the announced number: the kernel writes all that exist at the time of the call."""
 
 
 class Ethtool:
-    """One socket for asking. Raises OSError when the kernel gives none."""
+    """A socket for the ioctl. Raises OSError when the socket cannot be made."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -34,12 +34,13 @@ class Ethtool:
         self._socket.close()
 
     def statistics(self, interface: str, bus_id: str) -> dict[str, int]:
-        """All statistics of an interface by the driver's own names, if it is of the PCI function of that bus id.
+        """Return all statistics of an interface by the driver's own names.
 
-        It may be another one of the same name, in another namespace. Raises OSError: ENODEV for that.
+        Raises OSError: ENODEV when the interface belongs to another PCI function than that of `bus_id`, as one of the
+        same name in this namespace may.
         """
         about = array("B", bytes(_DRIVER_LENGTH))
-        self._ask(interface, _GET_DRIVER, about)
+        self._call(interface, _GET_DRIVER, about)
         bus = about[_BUS_AT : _BUS_AT + 32].tobytes().partition(b"\0")[0].decode("ascii", "replace")
         if bus != bus_id:
             raise OSError(errno.ENODEV, f"the interface of that name here is of {bus or 'no PCI function'}")
@@ -49,10 +50,10 @@ class Ethtool:
         room = count + _ROOM
         names = array("B", bytes(_WORDS.size + room * _STRING_LENGTH))
         _WORDS.pack_into(names, 0, 0, _STRINGS_OF_STATISTICS, count)
-        self._ask(interface, _GET_STRINGS, names)
+        self._call(interface, _GET_STRINGS, names)
         values = array("B", bytes(8 + room * 8))
         struct.pack_into("=II", values, 0, 0, count)
-        self._ask(interface, _GET_STATISTICS, values)
+        self._call(interface, _GET_STATISTICS, values)
         named = _WORDS.unpack_from(names)[2]
         (valued,) = struct.unpack_from("=I", values, 4)
         if named != valued or named > room:
@@ -60,7 +61,7 @@ class Ethtool:
         numbers = array("Q", values[8 : 8 + valued * 8].tobytes())
         return dict(zip(map(_text, _strings(names, named)), numbers, strict=True))
 
-    def _ask(self, interface: str, command: int, buffer: array[int]) -> None:
+    def _call(self, interface: str, command: int, buffer: array[int]) -> None:
         struct.pack_into("=I", buffer, 0, command)
         address, _ = buffer.buffer_info()
         fcntl.ioctl(self._socket, _SIOCETHTOOL, _REQUEST.pack(interface.encode()[:15], address))

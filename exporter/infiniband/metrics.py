@@ -1,4 +1,4 @@
-"""What the InfiniBand collector measures."""
+"""The metrics of the InfiniBand collector."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ PORT = ("device", "port")
 HW_COUNTER = Metric(
     "rdma.port.hw_counter",
     "A file of counters/ or hw_counters/ (the label group) of a port, or of the device where port is missing. "
-    "port_xmit_data and port_rcv_data are in bytes; what wraps at 32 bits in the device goes on counting here.",
+    "port_xmit_data and port_rcv_data are in bytes; a counter that wraps at 32 bits in the device does not wrap here.",
     Kind.COUNTER,
     labels=(*PORT, "group", "counter"),
 )
 HW_VALUE = Metric(
     "rdma.port.hw_value",
-    "A file beside the counters that counts nothing: how many there are now, or a setting, as the driver has it.",
+    "A file beside the counters that is not a counter: a current number or a setting, as the driver has it.",
     Kind.GAUGE,
     labels=(*PORT, "group", "counter"),
 )
 NAKS_RECEIVED = Metric(
     "rdma.naks.received",
-    "Negative acknowledgements that this port received for what it sent: sequence, the peer missed a packet (one for "
-    "a gap, not for a packet); rnr, the peer had no receive buffer; implied, told by a later packet's number. Missing "
+    "Negative acknowledgements that this port received for packets it sent: sequence, the peer missed a packet (one "
+    "for a gap, not for a packet); rnr, the peer had no receive buffer; implied by a later packet's number. Absent "
     "where the driver does not count them.",
     Kind.COUNTER,
     labels=(*PORT, "kind"),
 )
 NAKS_SENT = Metric(
     "rdma.naks.sent",
-    "Negative acknowledgements that this port sent, kinds as of rdma_naks_received_total. Missing where the driver "
+    "Negative acknowledgements that this port sent, kinds as of rdma_naks_received_total. Absent where the driver "
     "does not count exactly these.",
     Kind.COUNTER,
     labels=(*PORT, "kind"),
@@ -37,14 +37,14 @@ NAKS_SENT = Metric(
 PACKETS_SENT = Metric(
     "rdma.packets.sent",
     "RDMA packets that this port sent, acknowledgements and retransmissions included; on an InfiniBand link all of "
-    "its packets. Missing where the driver does not count them.",
+    "its packets. Absent where the driver does not count them.",
     Kind.COUNTER,
     labels=PORT,
 )
 NACK_RATIO = Metric(
     "rdma.nack",
-    "Negative acknowledgements received over packets sent, by kind, within the last minute of readings. Missing where "
-    "nothing was sent, or the driver does not count either.",
+    "Negative acknowledgements received over packets sent, by kind, within the last minute of readings. Absent where "
+    "nothing was sent, or the driver does not count both.",
     Kind.GAUGE,
     "1",
     (*PORT, "kind"),
@@ -57,7 +57,7 @@ RETRANSMITTED = Metric(
 )
 TIMEOUTS = Metric(
     "rdma.ack.timeouts",
-    "Acknowledgements that did not come in time, as the sender saw it.",
+    "Acknowledgements that the sender did not receive in time.",
     Kind.COUNTER,
     labels=PORT,
 )
@@ -69,15 +69,15 @@ ECN_MARKED = Metric(
 )
 CNPS = Metric(
     "rdma.cnp.packets",
-    "Congestion notification packets: sent to whoever sends here too fast; handled, received and followed; ignored.",
+    "Congestion notification packets: sent to a peer that sends here too fast; handled, received and obeyed; ignored.",
     Kind.COUNTER,
     labels=(*PORT, "kind"),
 )
 UNATTRIBUTED = Metric(
     "rdma.bytes.unattributed",
     "Bytes that this port sent beyond those seen posted since every process was observed: headers, acknowledgements, "
-    "retransmissions, answers to READs of peers, and what was posted around libibverbs (by GPUs, UCX rc_mlx5, EFA "
-    "direct, the kernel). Absent while the post_send of some provider in use is not probed.",
+    "retransmissions, answers to READs of peers, and posts that bypass libibverbs (by GPUs, UCX rc_mlx5, EFA direct, "
+    "the kernel). Absent while the post_send of some provider in use is not probed.",
     Kind.COUNTER,
     "{byte}",
     PORT,
@@ -96,7 +96,7 @@ PHYSICAL_STATE = Metric(
 )
 SPEED = Metric(
     "rdma.link.speed",
-    "Data rate that the link was negotiated to, all lanes together. Shown while it is up or comes up.",
+    "Negotiated data rate of the link, all lanes together. Shown while the link is up or comes up.",
     Kind.GAUGE,
     "By/s",
     PORT,
@@ -110,34 +110,34 @@ DOWNED = Metric(
 )
 DEVICE_INFO = Metric(
     "rdma.device_info",
-    "Always 1: what an RDMA device is. driver is the kernel's.",
+    "Always 1: properties of an RDMA device. driver is the kernel's.",
     Kind.GAUGE,
     labels=("device", "driver", "firmware", "board_id", "hca_type", "pci_bus_id"),
 )
 PORT_INFO = Metric(
     "rdma.port_info",
     "Always 1: link_layer is InfiniBand or Ethernet (RoCE), netdev the port's network interface, rate as the kernel "
-    "says it.",
+    "prints it.",
     Kind.GAUGE,
     labels=(*PORT, "link_layer", "netdev", "rate"),
 )
 PFC_FRAMES = Metric(
     "rdma.pfc.pause_frames",
-    "Pause frames of the port's network interface, received (somebody asks this port to wait) or sent, by priority; "
-    "priority all are those for the whole link.",
+    "Pause frames of the port's network interface, received (the peer stops this port) or sent, by priority; "
+    "priority all counts those for the whole link.",
     Kind.COUNTER,
     labels=(*PORT, "priority", "direction"),
 )
 PFC_SECONDS = Metric(
     "rdma.pfc.pause_time",
-    "Time for which the port's network interface was paused (received) or asked its peer to be (sent).",
+    "Time for which the port's network interface was paused (received) or paused its peer (sent).",
     Kind.COUNTER,
     "s",
     (*PORT, "priority", "direction"),
 )
 PFC_STORMS = Metric(
     "rdma.pfc.pause_storms",
-    "Times the interface sent pauses for too long without end: warning; error, it gave up sending them.",
+    "Times the interface sent pauses for too long: warning; error, the interface stopped sending them.",
     Kind.COUNTER,
     labels=(*PORT, "severity"),
 )
@@ -149,22 +149,22 @@ NETDEV = Metric(
 )
 PCI_STALLED = Metric(
     "rdma.pci.stalled",
-    "Part of the last second in which the device had reads or writes for the host and PCIe took none.",
+    "Part of the last second in which the device had reads or writes for the host and PCIe accepted none.",
     Kind.GAUGE,
     "1",
     (*PORT, "direction"),
 )
 QP_COUNTER = Metric(
     "rdma.qp.hw_counter",
-    "Counters of queue pairs made since this was switched on, of one process (--collector.infiniband.qp-counters=pid), "
-    "or of all on the port; qp_type is empty where it is not told apart.",
+    "Counters of queue pairs created since --collector.infiniband.qp-counters switched them on, of one process (=pid) "
+    "or of all on the port; qp_type is empty where types are not distinguished.",
     Kind.COUNTER,
     labels=(*PORT, "qp_type", "counter"),
     process=True,
 )
 SUCCESS = Metric(
     "accel_exporter.infiniband.device_success",
-    "1 when the device was read within its time, 0 when that is still going on or failed; then its series are missing.",
+    "1 when the device was read in time, 0 when the reading failed or still runs; the device's series are absent then.",
     Kind.GAUGE,
     labels=("device",),
 )

@@ -1,15 +1,16 @@
-"""The same counters in the names that Prometheus' node_exporter gives them.
+"""The same counters with the names of Prometheus' node_exporter.
 
 Names, kinds and units are those of collector/infiniband_linux.go of node_exporter b401dcf (of 2026; its releases up to
-1.9 have no hw_counters) and sysfs/class_infiniband.go of procfs 01309d2. It reads hw_counters/ of mlx5 and irdma only;
-here every driver's file of the same name is shown. Its 32-bit counters fall when they wrap; these go on.
+1.9 have no hw_counters) and sysfs/class_infiniband.go of procfs 01309d2. node_exporter reads hw_counters/ of mlx5 and
+irdma only; here every driver's file of the same name is shown. node_exporter's 32-bit counters fall when they wrap;
+the counters here do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, Name
+from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, CounterName
 from exporter.infiniband.sysfs import Port, Reading
 from exporter.model import Kind, Metric, Sample
 
@@ -108,8 +109,8 @@ def of_device(reading: Reading) -> Sample:
     return INFO.sample(1, {"device": reading.device, **labels})
 
 
-def of_port(port: Port, values: Mapping[Name, int], labels: Mapping[str, str]) -> Iterator[Sample]:
-    """What node_exporter has of a port, given its counters in their units."""
+def of_port(port: Port, values: Mapping[CounterName, int], labels: Mapping[str, str]) -> Iterator[Sample]:
+    """Yield node_exporter's samples of a port with the counters `values`, in the units of scale()."""
     for metric, value in (
         (STATE, port.link.state),
         (PHYSICAL_STATE, port.link.physical_state),

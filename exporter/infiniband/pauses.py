@@ -1,4 +1,4 @@
-"""What the statistics of a network interface say about RDMA: pauses by priority (PFC), congestion, waiting for PCIe.
+"""Statistics of a network interface that concern RDMA: pauses by priority (PFC), congestion, waiting for PCIe.
 
 Names are the drivers': mlx5 (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst), ice
 (ice_ethtool.c), bnxt (bnxt_ethtool.c).
@@ -19,7 +19,7 @@ _STALLED = {"rd": "read", "wr": "write"}
 
 @dataclass(frozen=True)
 class _Rule:
-    """Names that match are this metric; `labels` makes its labels of the match, `scale` its unit of the number."""
+    """A metric for the names that match; `labels` makes the labels from the match, `scale` converts to its unit."""
 
     pattern: re.Pattern[str]
     metric: Metric
@@ -71,7 +71,7 @@ _RULES = (
 
 
 def samples(statistics: Mapping[str, int], port: Mapping[str, str]) -> Iterator[Sample]:
-    """Those of the statistics that concern RDMA, with the labels of the port."""
+    """Yield the statistics that concern RDMA, with the labels of the port."""
     for name, value in statistics.items():
         for rule in _RULES:
             if found := rule.pattern.fullmatch(name):

@@ -1,7 +1,7 @@
 """Counters of queue pairs by process or type, which drivers keep on request: `rdma statistic qp set link … auto`.
 
-mlx5 and ionic have them. Queue pairs that existed before are in none. Switching them on takes CAP_NET_ADMIN, and
-counters of the device; whoever used them by hand keeps them.
+mlx5 and ionic have them. Queue pairs that existed before have no counter. Switching the counters on takes CAP_NET_ADMIN
+and hardware counters of the device; counters that an administrator switched on by hand stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from exporter import nldev
 
 MASKS = {"": 0, "type": 1, "pid": 2, "type,pid": 3}
-"""What is told apart, as `rdma statistic` calls it: enum rdma_nl_counter_mask."""
+"""Criteria that distinguish counters, as `rdma statistic` names them: enum rdma_nl_counter_mask."""
 MOST_COUNTERS = 4096
 
 _GET_DEVICES, _SET, _GET = 1, 16, 17
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """One counter of the queue pairs of a process, or a type, on a port. What is not told apart is 0 or empty."""
+class QpCounts:
+    """One counter of the queue pairs of a process or a type on a port; `pid` 0 or `qp_type` empty stand for all."""
 
     device: str
     port: int
@@ -44,52 +44,52 @@ class Counted:
 
 
 class QpCounters:
-    """Switches the counters on where they are off, and off again at the end; what was on already stays as it is."""
+    """Switches the counters on where they are off, and off again at the end; leaves counters alone that were on."""
 
     def __init__(self, wanted: str, connect: Callable[[], nldev.Socket] = nldev.connect) -> None:
         """`wanted` is a key of MASKS."""
         self._mask, self._connect = MASKS[wanted], connect
         self._ports: dict[tuple[str, int], int] = {}
-        """The indexes of devices whose port we switched on."""
+        """Device indexes of the ports on which the counters were switched on here."""
         self._refused: set[tuple[str, int]] = set()
 
-    def read(self, ports: set[tuple[str, int]]) -> list[Counted]:
-        """The counters of these ports, each a device and a number; new ones are switched on. Raises OSError."""
-        with closing(self._connect()) as asked:
-            indexes = _indexes(asked)
-            for gone in self._ports.keys() - ports:
-                del self._ports[gone]
+    def read(self, ports: set[tuple[str, int]]) -> list[QpCounts]:
+        """Return the counters of these ports (device and number), switching them on for new ports. Raises OSError."""
+        with closing(self._connect()) as connection:
+            indexes = _indexes(connection)
+            for removed in self._ports.keys() - ports:
+                del self._ports[removed]
             self._refused &= ports
             for port in sorted(ports - self._ports.keys() - self._refused):
                 if port[0] in indexes:
-                    self._switch_on(asked, port, indexes[port[0]])
-            found: list[Counted] = []
+                    self._switch_on(connection, port, indexes[port[0]])
+            found: list[QpCounts] = []
             for device in sorted({device for device, _ in ports} & indexes.keys()):
                 body = nldev.pack(_DEVICE_INDEX, indexes[device]) + nldev.pack(_RESOURCE, _QP)
-                for answer in nldev.dump(asked, _GET, body):
+                for answer in nldev.dump(connection, _GET, body):
                     found += (it for it in _read(answer, device) if (device, it.port) in ports)
         return found[:MOST_COUNTERS]
 
     def close(self) -> None:
-        """Switches off what was switched on."""
+        """Switch off the counters that were switched on here."""
         if not self._ports:
             return
         try:
-            with closing(self._connect()) as asked:
+            with closing(self._connect()) as connection:
                 for (_, port), index in self._ports.items():
                     request = _request(index, port) + nldev.pack(_MODE, _AUTO)
-                    nldev.ask(asked, _SET, request + nldev.pack(_MASK, 0))
+                    nldev.ask(connection, _SET, request + nldev.pack(_MASK, 0))
         except OSError as error:
             log.warning("counters of queue pairs stay on: %s; see rdma statistic qp mode", error.strerror or error)
         self._ports.clear()
 
-    def _switch_on(self, asked: nldev.Socket, port: tuple[str, int], index: int) -> None:
+    def _switch_on(self, connection: nldev.Socket, port: tuple[str, int], index: int) -> None:
         request = _request(index, port[1])
         try:
-            [state] = nldev.ask(asked, _GET, request + nldev.pack(_MODE, _NONE)) or [{}]
+            [state] = nldev.ask(connection, _GET, request + nldev.pack(_MODE, _NONE)) or [{}]
             if nldev.number(state, _MODE) not in (None, _NONE):
-                raise OSError(errno.EBUSY, "somebody else has switched them on; those are shown")
-            nldev.ask(asked, _SET, request + nldev.pack(_MODE, _AUTO) + nldev.pack(_MASK, self._mask))
+                raise OSError(errno.EBUSY, "another program has switched them on; its counters are shown")
+            nldev.ask(connection, _SET, request + nldev.pack(_MODE, _AUTO) + nldev.pack(_MASK, self._mask))
             self._ports[port] = index
         except OSError as error:
             self._refused.add(port)
@@ -100,23 +100,23 @@ def _request(index: int, port: int) -> bytes:
     return nldev.pack(_DEVICE_INDEX, index) + nldev.pack(_PORT, port) + nldev.pack(_RESOURCE, _QP)
 
 
-def _indexes(asked: nldev.Socket) -> dict[str, int]:
-    """The kernel's index of each device by name."""
+def _indexes(connection: nldev.Socket) -> dict[str, int]:
+    """Return the kernel's index of each device by name."""
     found: dict[str, int] = {}
-    for it in nldev.dump(asked, _GET_DEVICES, b""):
+    for it in nldev.dump(connection, _GET_DEVICES, b""):
         index = nldev.number(it, _DEVICE_INDEX)
         if index is not None:
             found[_text(it.get(_DEVICE_NAME, b""))] = index
     return found
 
 
-def _read(answer: nldev.Attributes, device: str) -> Iterator[Counted]:
+def _read(answer: nldev.Attributes, device: str) -> Iterator[QpCounts]:
     for kind, entry in nldev.unpack(answer.get(_COUNTERS, b"")):
         if kind != _COUNTER:
             continue
         fields = dict(nldev.unpack(entry))
         qp_type = nldev.number(fields, _QP_TYPE)
-        yield Counted(
+        yield QpCounts(
             device,
             nldev.number(fields, _PORT) or 0,
             nldev.number(fields, _PID) or 0,

@@ -1,6 +1,6 @@
-"""One reading of an RDMA device in sysfs: all its counters, its links, what it is.
+"""One reading of an RDMA device in sysfs: all its counters, its links and its properties.
 
-Files: Documentation/ABI/stable/sysfs-class-infiniband of the kernel. A read may ask the device and block.
+Files: Documentation/ABI/stable/sysfs-class-infiniband of the kernel. A read may query the device and block.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, Name
+from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, CounterName
 
 GROUPS = (PORT_GROUP, HW_GROUP, "counters_ext")
 """counters_ext: 64-bit twins of counters/, before Linux 4.5 and in vendors' kernels."""
 MOST_DEVICES, MOST_PORTS, MOST_FILES = 256, 256, 512
 _MOST_TEXT = 128
-_GIDS_LOOKED_AT = 16
-"""Entries of a port's GID table that are asked for their network interface; the first is there with any."""
+_MOST_GIDS = 16
+"""Entries of a port's GID table that are searched for a network interface; an interface has the first entries."""
 _NUMBER = re.compile(r"(0x[0-9a-f]{1,16}|[0-9]{1,20})", re.ASCII)
 _STATE = re.compile(r"([0-9]{1,2}): ", re.ASCII)
 _RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec(?: \(([0-9]{1,2})X)?", re.ASCII)
@@ -32,7 +32,7 @@ _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 @dataclass(frozen=True)
 class Group:
-    """A folder of counters. `identity` changes when the device was registered anew and counts from 0."""
+    """A folder of counters. `identity` changes when the device was registered again and counts from 0."""
 
     counters: dict[str, int]
     identity: int
@@ -40,7 +40,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Link:
-    """What a port is connected with. Drivers may write into the kernel log when asked: not for every reading."""
+    """The link of a port. A driver may log a line for each reading of a link, so links are not read every time."""
 
     layer: str = ""
     state: int | None = None
@@ -69,13 +69,13 @@ class Port:
     groups: dict[str, Group]
     link: Link = Link()
     netdev: str = ""
-    """Its network interface, of the same PCI function and in the network namespace that sysfs shows; may be empty."""
+    """The port's network interface, of the same PCI function and in the namespace that sysfs shows; may be empty."""
     carrier_losses: int | None = None
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What was found. `ports` are in order; counters of the device itself are port 0."""
+    """One reading of a device. `ports` are in order; counters of the device itself are port 0."""
 
     device: str
     driver: str = ""
@@ -85,26 +85,26 @@ class Reading:
     hca_type: str = ""
     ports: tuple[Port, ...] = ()
     unreadable: Counter[str] = field(default_factory=Counter)
-    """Counters that could not be read, by the name of the error."""
+    """Number of counters that could not be read, by the name of the error."""
 
 
 def devices(sys: Path) -> dict[str, Path]:
-    """The RDMA devices by name. Raises OSError where there is no RDMA."""
+    """Return the RDMA devices by name. Raises OSError where the kernel has no RDMA."""
     entries = sorted((sys / "class/infiniband").iterdir())
     return {it.name: it for it in entries if _DEVICE.fullmatch(it.name)}
 
 
 def read(path: Path, links: Mapping[int, Link] | None = None) -> Reading:
-    """Reads a device: what cannot be read is counted and left out. Raises OSError when the device is gone.
+    """Read a device; files that cannot be read are counted and left out. Links of ports in `links` are not read again.
 
-    Links of ports that are given are not read again.
+    Raises OSError when the device does not exist any more.
     """
     unreadable: Counter[str] = Counter()
     numbers = ports(path)
     found = [Port(0, _groups(path, unreadable))]
     found += [_port(path, number, len(numbers) == 1, links or {}, unreadable) for number in numbers]
     if not path.exists():
-        raise FileNotFoundError(errno.ENODEV, "the device is gone", str(path))
+        raise FileNotFoundError(errno.ENODEV, "the device was removed", str(path))
     bus_id = (path / "device").resolve().name
     return Reading(
         path.name,
@@ -119,12 +119,12 @@ def read(path: Path, links: Mapping[int, Link] | None = None) -> Reading:
 
 
 def ports(path: Path) -> list[int]:
-    """The numbers of a device's ports."""
+    """Return the numbers of a device's ports."""
     return sorted(int(it.name) for it in _entries(path / "ports")[:MOST_PORTS] if _PORT.fullmatch(it.name))
 
 
 def text(path: Path) -> str:
-    """A short file of sysfs, printable; empty when it cannot be read."""
+    """Return the text of a short file of sysfs, printable, or an empty string when the file cannot be read."""
     try:
         return _printable(_content(path))
     except OSError:
@@ -132,7 +132,7 @@ def text(path: Path) -> str:
 
 
 def _driver(path: Path) -> str:
-    """The kernel's driver. Software devices have none: rxe is known by the interface it tells to sit on."""
+    """Return the kernel's driver. Software devices have none: rxe is recognized by its file `parent`."""
     link = path / "device/driver"
     if link.exists():
         return link.resolve().name[:_MOST_TEXT]
@@ -157,12 +157,12 @@ def _link(path: Path) -> Link:
 
 
 def _netdev(device: Path, port: Path, number: int, only: bool) -> str:
-    """The interface that the GIDs of a port are of; else the one of the PCI function that has the port's number.
+    """Return the interface of a port's GIDs, or else the interface of the PCI function that has the port's number.
 
-    Only one of the same PCI function counts: what sits above it (a bond, a VLAN) does not count pauses.
+    Only interfaces of the same PCI function count: one stacked on them (a bond, a VLAN) does not count pauses.
     """
     own = {it.name for it in _entries(device / "device/net") if _INTERFACE.fullmatch(it.name)}
-    for index in range(_GIDS_LOOKED_AT if own else 0):
+    for index in range(_MOST_GIDS if own else 0):
         name = text(port / "gid_attrs/ndevs" / str(index))
         if name in own:
             return name
@@ -186,7 +186,7 @@ def _groups(path: Path, unreadable: Counter[str]) -> dict[str, Group]:
 
 
 def _counters(entries: list[Path], unreadable: Counter[str]) -> Iterator[tuple[str, int]]:
-    """The counters that can be read. A file that says it has none (N/A) is no counter."""
+    """Yield the counters that can be read. A file that holds N/A is no counter."""
     for path in entries:
         try:
             content = _content(path)
@@ -220,7 +220,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _content(path: Path) -> str:
-    """Raises OSError. Does not wait for whoever would write, as it might for what is no file of sysfs."""
+    """Return the text of a file, without waiting for a writer if the file is a FIFO. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return os.read(descriptor, 4096).decode("utf-8", "replace")
@@ -232,8 +232,8 @@ def _printable(content: str) -> str:
     return "".join(it for it in content.strip()[:_MOST_TEXT] if it.isprintable())
 
 
-def names(groups: dict[str, Group]) -> Iterator[tuple[Name, int, int]]:
-    """All counters of a port: name, value as read, and the identity of their folder."""
+def names(groups: dict[str, Group]) -> Iterator[tuple[CounterName, int, int]]:
+    """Yield all counters of a port: name, value as read, and the identity of the counter's folder."""
     for group, found in groups.items():
         for file, value in found.counters.items():
             yield (group, file), value, found.identity

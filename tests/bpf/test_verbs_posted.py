@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporter.infiniband import drivers, metrics
-from exporter.infiniband.device import Device
+from exporter.infiniband.device import RdmaDevice
 from tests.bpf.verbs_node import Job, attached, build_standins, eventually, observe
 from tests.unit.infiniband.trees import PMA, Tree, count, write
 
@@ -28,7 +28,7 @@ def test_bytes_that_nobody_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with observe() as observed:
         posted, missed = observed.cuda._node.posted, [0]
         observed.cuda._missed = lambda: tuple(missed) or None  # others may miss something
-        device = Device(tmp_path / "class/infiniband" / name, drivers.load(), posted, None, False)
+        device = RdmaDevice(tmp_path / "class/infiniband" / name, drivers.load(), posted, None, False)
 
         def unattributed() -> list[float]:
             return [it.value for it in device.read() if it.metric is metrics.UNATTRIBUTED]

@@ -1,4 +1,4 @@
-"""The collector: which devices it watches, and what one that blocks costs the others."""
+"""The collector: the devices that are read, and the effect of a device that blocks on the others."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_devices_come_and_go(tree: Tree, collector: Made) -> None:
 def test_blocked(
     tree: Tree, collector: Made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A device whose driver hangs is said and has no series; the others are read on; it comes back when it answers."""
+    """A device with a hanging driver is logged and has no series until it answers; the other devices are read on."""
     tree.mlx5("mlx5_0")
     tree.mlx5("mlx5_1", packet_seq_err=1)
     answer, content = threading.Event(), sysfs._content

@@ -11,14 +11,14 @@ import pytest
 
 from exporter.infiniband import device as device_module
 from exporter.infiniband import drivers, metrics, sysfs
-from exporter.infiniband.device import Device
+from exporter.infiniband.device import RdmaDevice
 from exporter.model import Metric, Sample
 from exporter.verbs.posted import Port, Posted, Told
 from tests.unit.infiniband.trees import EFA, IRDMA_GEN2, IRDMA_GEN3, MANA, MLX5, Tree, count, write
 
 
-def device(tree: Tree, name: str, posted: Posted | None = None) -> Device:
-    return Device(tree.sys / "class/infiniband" / name, drivers.load(), posted or Posted(), None, False)
+def device(tree: Tree, name: str, posted: Posted | None = None) -> RdmaDevice:
+    return RdmaDevice(tree.sys / "class/infiniband" / name, drivers.load(), posted or Posted(), None, False)
 
 
 def values(samples: Iterable[Sample], metric: Metric, *names: str) -> dict[str, object]:
@@ -40,7 +40,7 @@ def counters(samples: Iterable[Sample]) -> dict[str, object]:
 
 
 def test_mlx5(tree: Tree) -> None:
-    """RoCE on a ConnectX-7: NAKs by kind, packets that are RDMA's alone, nothing said of NAKs sent."""
+    """RoCE on a ConnectX-7: NAKs by kind, packets of RDMA alone, no series of NAKs sent."""
     tree.mlx5(packet_seq_err=7, rnr_nak_retry_err=2, implied_nak_seq_err=1, port_xmit_packets=1000, np_cnp_sent=5)
 
     found = device(tree, "mlx5_0").read()
@@ -171,7 +171,7 @@ def test_wrap(tree: Tree) -> None:
 
 
 def test_set_back(tree: Tree) -> None:
-    """A driver loaded anew counts from 0: that is no wrap."""
+    """A driver that was loaded again counts from 0: that is no wraparound."""
     port = tree.mlx5(rx_write_requests=2**32 - 10)
     subject = device(tree, "mlx5_0")
     subject.read()
@@ -202,16 +202,16 @@ def test_ratio(tree: Tree) -> None:
 
 
 class Posts:
-    """What was posted, as the verbs collector would tell it."""
+    """Posted bytes, as the verbs collector would report them."""
 
     def __init__(self) -> None:
-        self.posted, self.told = Posted(), Told({}, 1)
+        self.posted, self.known = Posted(), Told({}, 1)
         self.certain = True
-        self.posted.follow(lambda: self.told if self.certain else None)
+        self.posted.follow(lambda: self.known if self.certain else None)
 
     def add(self, port: int, count: int) -> None:
         known = Port("mlx5_0", port)
-        self.told = Told({**self.told.bytes, known: self.told.bytes.get(known, 0) + count}, self.told.since)
+        self.known = Told({**self.known.bytes, known: self.known.bytes.get(known, 0) + count}, self.known.since)
 
 
 def test_unattributed(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,26 +230,26 @@ def test_unattributed(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     posts.certain = False
     assert {} == values(subject.read(), metrics.UNATTRIBUTED)
     write(port / "counters/port_xmit_data", 9000)
-    posts.certain, posts.told = True, Told(posts.told.bytes, 2)
+    posts.certain, posts.known = True, Told(posts.known.bytes, 2)
     assert 500 == value(subject.read(), metrics.UNATTRIBUTED)
     posts.posted.follow(None)
     assert {} == values(subject.read(), metrics.UNATTRIBUTED)
 
 
-def test_what_was_posted_is_not_asked_for_at_each_reading(tree: Tree) -> None:
+def test_posted_bytes_are_not_queried_at_each_reading(tree: Tree) -> None:
     """Twice a minute is enough: in between the port keeps its value."""
     port = tree.mlx5(port_xmit_data=1000)
-    posts, asked = Posts(), []
-    posts.posted.follow(lambda: asked.append(1) or posts.told)
+    posts, queries = Posts(), []
+    posts.posted.follow(lambda: queries.append(1) or posts.known)
     subject = device(tree, "mlx5_0", posts.posted)
     assert 0 == value(subject.read(), metrics.UNATTRIBUTED)
     write(port / "counters/port_xmit_data", 1500)
     assert 0 == value(subject.read(), metrics.UNATTRIBUTED)
-    assert [1] == asked
+    assert [1] == queries
 
 
 def test_posts_of_an_unknown_port(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a device has two ports and a post may be of either, nothing is said of them."""
+    """Where a device has two ports and a post may be of either, the ports have no series."""
     monkeypatch.setattr("exporter.infiniband.device.POSTED_SECONDS", 0.0)
     tree.mlx5(port_xmit_data=1000)
     second = tree.device("mlx5_0", "mlx5_core", number=2)
@@ -263,7 +263,7 @@ def test_posts_of_an_unknown_port(tree: Tree, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_interface_of_a_port(tree: Tree) -> None:
-    """An interface that sits above the device's own is passed over; several are told apart by their port."""
+    """An interface stacked on the device's own is ignored; several are distinguished by their port."""
     port = tree.device("mlx4_0", "mlx4_core", netdev="eth0")
     second = tree.device("mlx4_0", "mlx4_core", netdev="eth1", number=2)
     write(port / "gid_attrs/ndevs/0", "bond0")
@@ -293,7 +293,7 @@ def test_link(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_links_are_not_read_every_time(tree: Tree) -> None:
-    """A link is looked at now and then: drivers write into the kernel log when they are asked for it."""
+    """A link is read at an interval: a driver may log a line for each reading."""
     port = tree.infiniband()
     subject = device(tree, "mlx5_0")
     subject.read()

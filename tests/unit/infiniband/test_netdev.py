@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from exporter.infiniband import drivers, ethtool, metrics, pauses
-from exporter.infiniband.device import Device
+from exporter.infiniband.device import RdmaDevice
 from exporter.infiniband.ethtool import Ethtool
 from exporter.model import Metric
 from exporter.verbs.posted import Posted
@@ -139,9 +139,9 @@ def test_ice_and_bnxt() -> None:
 
 
 def test_device(tree: Tree, kernel: Kernel, subject: Ethtool) -> None:
-    """A port has the pauses of its interface; an interface that cannot be asked costs only these."""
+    """A port has the pauses of its interface; an interface that cannot be read costs only these."""
     tree.mlx5(packet_seq_err=1)
-    device = Device(tree.sys / "class/infiniband/mlx5_0", drivers.load(), Posted(), subject, False)
+    device = RdmaDevice(tree.sys / "class/infiniband/mlx5_0", drivers.load(), Posted(), subject, False)
     [pause] = [it for it in device.read() if it.metric is metrics.PFC_FRAMES]
     assert (7, {"device": "mlx5_0", "port": "1", "priority": "3", "direction": "sent"}) == (pause.value, pause.labels)
     kernel.refusal = errno.EOPNOTSUPP

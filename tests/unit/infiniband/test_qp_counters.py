@@ -11,7 +11,7 @@ import pytest
 
 from exporter import nldev
 from exporter.infiniband import qp_counters
-from exporter.infiniband.qp_counters import Counted, QpCounters
+from exporter.infiniband.qp_counters import QpCounters, QpCounts
 
 GET_DEVICES, SET, GET = 1, 16, 17
 PORTS = {("mlx5_0", 1)}
@@ -79,7 +79,7 @@ def test_on_and_off() -> None:
     kernel = Kernel()
     subject = QpCounters("pid", kernel.connect)
 
-    assert [Counted("mlx5_0", 1, 4242, "", {"out_of_sequence": 2**40})] == subject.read(PORTS)
+    assert [QpCounts("mlx5_0", 1, 4242, "", {"out_of_sequence": 2**40})] == subject.read(PORTS)
     subject.read(PORTS)
     assert [(1, 2)] == kernel.set
     subject.close()
@@ -88,7 +88,7 @@ def test_on_and_off() -> None:
     assert kernel.opened == kernel.closed == 3
 
 
-def test_somebody_else_uses_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_program_uses_them(caplog: pytest.LogCaptureFixture) -> None:
     """Counters that are on already are shown, and neither changed nor switched off."""
     kernel = Kernel()
     kernel.mode = 1
@@ -98,11 +98,11 @@ def test_somebody_else_uses_them(caplog: pytest.LogCaptureFixture) -> None:
     subject.close()
 
     assert [] == kernel.set
-    assert "somebody else" in caplog.text
+    assert "another program" in caplog.text
 
 
 def test_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """A driver without such counters is said once and not asked again."""
+    """A driver without such counters is logged once and not tried again."""
     kernel = Kernel()
     kernel.refusal = errno.EOPNOTSUPP
     subject = QpCounters("pid", kernel.connect)
