@@ -21,6 +21,7 @@ from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.naming import names
 from exporter.bpf.placement import Placement
+from exporter.bpf.rehearsal import Rehearsal
 from exporter.bpf.safety import Protection
 from exporter.model import Kind, Metric, Sample
 
@@ -61,8 +62,9 @@ UNCOVERED = Metric(
 )
 OVERHEAD = Metric(
     "accel_exporter.overhead",
-    "Time the probes took from the observed threads: hits times the cost of a hit, as measured on this node at start. "
-    "Where libraries differ in placement, the dearest one is taken.",
+    "Time the probes took from the observed threads: calls times what the traps and programs of such a call cost, as "
+    "measured on this node at start, undisturbed. Where libraries differ in placement, the dearest one counts. Before "
+    "Linux 6.12 hits on many processors at once wait for each other, which is not in it.",
     Kind.COUNTER,
     unit="s",
     labels=("probe",),
@@ -129,7 +131,9 @@ class Probes:
         listener: Listener | None = None,
         find: Callable[[Library, Sequence[str]], Places] = find_places,
         hooks_of: Callable[[Library], Mapping[str, Sequence[Hook]]] | None = None,
+        rehearsal: Rehearsal | None = None,
     ) -> None:
+        self._rehearsal = rehearsal
         self._hooks_of = hooks_of
         self.name, self.symbols = name, frozenset(table)
         self._object, self._table, self._hits, self._costs = object, table, hits, costs
@@ -137,7 +141,7 @@ class Probes:
         self._coverable, self._family, self._listener, self._find = coverable, family, listener, find
         self._lock = threading.Lock()
         self._probed: dict[int, _Probed] = {}  # by id() of the library, whose (dev, ino) may be used again
-        self._dearest: dict[str, float] = {}
+        self._dearest: dict[str, tuple[float, Placement, bool]] = {}
 
     def attach(self, library: Library) -> Link:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
@@ -183,8 +187,8 @@ class Probes:
         hits = self._hits()
         for symbol, calls in hits.items():
             yield HITS.sample(calls, probe | {"symbol": symbol})
-        if self._costs:
-            yield OVERHEAD.sample(sum(self._dearest.get(symbol, 0.0) * calls for symbol, calls in hits.items()), probe)
+        if self._costs and (not self._rehearsal or self._rehearsal.over.is_set()):
+            yield OVERHEAD.sample(sum(self._cost(symbol) * calls for symbol, calls in hits.items()), probe)
         measured = [program.stats() for program in self._object.programs.values()]
         if any(runs for _, runs in measured):
             yield RUN.sample(sum(nanoseconds for nanoseconds, _ in measured) / 1e9, probe)
@@ -233,7 +237,19 @@ class Probes:
         """Counts calls of a symbol at what they cost at this place, also where someone else attaches to it."""
         if costs := self._costs:
             cost = costs.of(placement.kind, returns) or costs.of(placement.kind, returns=False) or 0.0
-            self._dearest[symbol] = max(self._dearest.get(symbol, 0.0), cost)
+            before = self._dearest.get(symbol)
+            if not before or cost > before[0]:
+                self._dearest[symbol] = cost, placement, returns
+
+    def _cost(self, symbol: str) -> float:
+        """Seconds that a call of the symbol takes longer."""
+        if symbol not in self._dearest or not self._costs:
+            return 0.0
+        trap, _, returns = self._dearest[symbol]
+        whole = self._rehearsal.costs.get(symbol) if self._rehearsal else None
+        if whole is None or (not returns and any(hook.returns for hook in self._table[symbol])):
+            return trap
+        return whole + trap - (self._costs.of("emulated", returns) or 0.0)
 
     def _remember_costs(self, hooked: Hooked) -> None:
         for symbol, placement in hooked.places.found.items():

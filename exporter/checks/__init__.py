@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from exporter.bpf.native import BpfError
-from exporter.checks import kernel, node, site
+from exporter.checks import kernel, node, probed, site
 from exporter.checks.finding import Answer, Finding, Status
 from exporter.model import Unavailable
 from exporter.settings import Settings
@@ -21,6 +21,8 @@ QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
     "btf": kernel.btf,
     "return probes": kernel.returns,
     "new processes": kernel.watch,
+    "contention": probed.contention,
+    "checkpoints": probed.checkpoints,
     "pid namespace": node.pid_namespace,
     "mapped files": node.map_files,
     "addresses": node.addresses,

@@ -13,11 +13,12 @@ from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.library import Library
 from exporter.bpf.probe import Probes
+from exporter.bpf.rehearsal import Rehearsal, small_copy
 from exporter.bpf.safety import Protection, protection
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity
 from exporter.cuda.counted import Counted
-from exporter.cuda.functions import FUNCTIONS, coverable, layer
+from exporter.cuda.functions import FUNCTIONS, coverable, layer, scene
 from exporter.cuda.names import Names
 from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
@@ -91,11 +92,15 @@ class Cuda:
         self._counted = Counted(self._object.maps, partial(forget, self._object), self._gpus_of)
         self._ledger = Ledger(self._counted.read, self._counted.take, self._node.processes, self._node.proc)
         layers = self._node.settings["layers"]
-        table = {
+        everything = {
             it.name: it.hooks(self._object.types, api, self._node.settings["all-errors"])
             for api, it in enumerate(FUNCTIONS, 1)
-            if layers in (it.layer, "both")
         }
+        table = {it.name: everything[it.name] for it in FUNCTIONS if layers in (it.layer, "both")}
+        self._rehearsal = Rehearsal(
+            self._copy, everything, {name: scene(it) for name, it in zip(everything, FUNCTIONS, strict=True)}
+        )
+        self._rehearsal.start()
         self._probes = Probes(
             self.name,
             self._object,
@@ -107,6 +112,7 @@ class Cuda:
             coverable=coverable(layers),
             family=layer,
             listener=self,
+            rehearsal=self._rehearsal,
         )
         self._events = Events()
         self._events.add(self._object.maps["cuda_spans"], self._receive)
@@ -156,6 +162,7 @@ class Cuda:
 
     def close(self) -> None:
         """Unloads; Targets has detached before. Nothing else may be called afterwards."""
+        self._rehearsal.close()
         self._events.close()
         self._object.close()
 
@@ -212,6 +219,12 @@ class Cuda:
             "spans_per_second": settings["spans-per-second"],
             "live_most": settings["live-allocations"],
         }
+
+    def _copy(self) -> Object:
+        """The object once more, to try what its programs cost; it makes no spans."""
+        never = dict.fromkeys(("allocation_span_bytes", "copy_span_bytes", "wait_span_ns"), 1 << 62)
+        constants = self._constants() | never | {"spans_per_second": 0}
+        return small_copy(self._object, object_path(self.name), constants)
 
     def _entries(self) -> dict[str, int]:
         return {"live": self._node.settings["live-allocations"]}

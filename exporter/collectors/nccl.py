@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from exporter.bpf import object_path
+from exporter.bpf import object_path, rehearsal
 from exporter.bpf.ends import forget
 from exporter.bpf.events import Events
 from exporter.bpf.hooks import Hook
@@ -14,12 +14,13 @@ from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.library import Library
 from exporter.bpf.maps import MAP_FULL
 from exporter.bpf.probe import Probes
+from exporter.bpf.rehearsal import Rehearsal, small_copy
 from exporter.bpf.safety import Protection, protection
 from exporter.ledger import Ledger
 from exporter.model import Metric, Sample, Unavailable
 from exporter.nccl import metrics
 from exporter.nccl.activity import Activity, read, take
-from exporter.nccl.functions import COVERABLE, FUNCTIONS, family
+from exporter.nccl.functions import COVERABLE, FUNCTIONS, family, scene
 from exporter.nccl.layouts import Layouts
 from exporter.nccl.pace import LEAST_NS, Pace
 from exporter.nccl.samples import Kinds, comm_hash, function, samples
@@ -104,6 +105,8 @@ class Nccl:
             Placed(self._node.processes, self._on_gpus),
             self._node.proc,
         )
+        self._rehearsal = Rehearsal(self._copy, self._table(layout=0), {it.name: scene(it) for it in FUNCTIONS})
+        self._rehearsal.start()
         self._probes = Probes(
             self.name,
             self._object,
@@ -116,6 +119,7 @@ class Nccl:
             family=family,
             listener=self,
             hooks_of=self._hooks_of,
+            rehearsal=self._rehearsal,
         )
         self._events = Events()
         self._events.add(self._object.maps["nccl_spans"], self._receive)
@@ -160,6 +164,7 @@ class Nccl:
 
     def close(self) -> None:
         """Unloads; Targets has detached before. Nothing else may be called afterwards."""
+        self._rehearsal.close()
         self._events.close()
         self._object.close()
 
@@ -198,6 +203,13 @@ class Nccl:
         layout = self._layouts.number(library)
         table = self._table(layout or 0)
         return table if layout is not None else {it: hooks for it, hooks in table.items() if family(it) != "nccl"}
+
+    def _copy(self) -> Object:
+        """The object once more, to try what its programs cost; it makes no spans."""
+        copy = small_copy(self._object, object_path(self.name), {"spans_per_second": 0})
+        somewhere = rehearsal.COUNTS_AT  # as if a communicator of two ranks were there
+        copy.maps["layouts"].set(0, copy.types.struct("layout")(identity=somewhere, sequence=somewhere + 0x100))
+        return copy
 
     def _table(self, layout: int) -> dict[str, list[Hook]]:
         times = self._node.settings["message-spans"]

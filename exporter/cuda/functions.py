@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from exporter.bpf.btf import Btf
 from exporter.bpf.hooks import Hook
+from exporter.bpf.rehearsal import Scene
 
 NO_ARGUMENT = 255
 
@@ -59,6 +60,23 @@ class Function:
             return [Hook("on_call", cookie, alone=True), *paired]
         failing = [Hook("on_failure", cookie, returns=True)] if all_errors and self.program != "on_context" else []
         return [Hook(self.program, cookie), *failing]
+
+
+def scene(function: Function) -> Scene:
+    """The calls whose cost, tried at start, stands for the function's: those with the same hooks and a like effect."""
+    if function.launches:
+        return ("cuLaunchKernel",)
+    if function.program == "on_context":
+        return ("cuCtxSetCurrent",)
+    if function.program == "on_call":
+        return ("cudaMemcpy",)
+    if function.effect in ("create", "release", "retain", "map", "unmap"):
+        return ("cuMemCreate", "cuMemRelease")
+    if function.program == "on_free" or function.effect.startswith(("allocate", "register")):
+        return ("cuMemAlloc_v2", "cuMemFree_v2")
+    if function.effect.startswith("copy"):
+        return ("cuMemcpyHtoD_v2",)
+    return ("cuStreamSynchronize",) if function.effect == "wait" else ("cuArrayCreate_v2",)
 
 
 def _all(

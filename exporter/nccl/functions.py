@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from exporter.bpf.btf import Btf
 from exporter.bpf.hooks import Hook
+from exporter.bpf.rehearsal import Scene
 
 NO_ARGUMENT = 255
 
@@ -63,6 +64,19 @@ class Function:
             Hook("on_enter", cookie, paired=True),
             Hook("on_return", cookie, returns=True),
         ]
+
+
+def scene(function: Function) -> Scene:
+    """The calls whose cost, tried at start, stands for the function's: those with the same hooks and a like effect."""
+    if function.kind in ("Send", "Recv", "PutSignal"):
+        return ("ncclSend",)
+    if function.effect in ("collective", "vector", "signal"):
+        return ("ncclAllReduce",)
+    return (
+        ("ncclGroupStart", "ncclGroupEnd")
+        if function.effect.startswith(("group", "capture"))
+        else ("ncclCommFinalize",)
+    )
 
 
 def _collective(

@@ -14,7 +14,7 @@ import pytest
 from exporter import checks, doctor, settings
 from exporter.bpf import privileges
 from exporter.bpf.safety import Survival
-from exporter.checks import Finding, Status
+from exporter.checks import Finding, Status, probed
 from exporter.collectors import allocation
 from exporter.faults import ipmi
 from exporter.settings import Settings
@@ -315,3 +315,17 @@ def test_terminal(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], colo
 def test_failed() -> None:
     """The exit code depends on failures alone."""
     assert [True, False] == [doctor.failed(FINDINGS), doctor.failed(FINDINGS[:1])]
+
+
+@pytest.mark.parametrize(("release", "status"), [("6.8.0-49-generic", Status.INFO), ("6.12.1", Status.OK)])
+def test_contention(node: Settings, monkeypatch: pytest.MonkeyPatch, release: str, status: Status) -> None:
+    """Before Linux 6.12 the ceiling of hits is named."""
+    monkeypatch.setattr("platform.release", lambda: release)
+    assert status is probed.contention(node)[0]
+
+
+@pytest.mark.parametrize(("path", "status"), [("/usr/sbin/criu", Status.INFO), (None, Status.OK)])
+def test_checkpoints(node: Settings, monkeypatch: pytest.MonkeyPatch, path: str | None, status: Status) -> None:
+    """Where there is CRIU it says what probes mean for it."""
+    monkeypatch.setattr("shutil.which", lambda _: path)
+    assert status is probed.checkpoints(node)[0]
