@@ -44,7 +44,7 @@ OVERVIEW = [
     ),
     number(
         "Overhead, worst node",
-        "Hits times the calibrated cost of one hit: time taken from the observed processes, in cores.",
+        "Calls times what such a call costs: time taken from the observed processes, in cores.",
         "percentunit",
         Query(f"max({total(OVERHEAD, 'instance')})"),
         alarm=0.01,
@@ -174,7 +174,7 @@ PROBES = [
 COST = [
     lines(
         "Overhead in the observed processes",
-        "Hits times the calibrated cost of one hit on that machine, in cores.",
+        "Calls times what such a call costs on that machine, in cores.",
         "percentunit",
         Query(total(OVERHEAD, "instance", "probe"), "{{probe}} {{instance}}"),
         width=THIRD,

@@ -327,7 +327,7 @@ EXPORTERS = [
     ),
     lines(
         "Cost of the probes, dearest nodes",
-        "Hits times the calibrated cost of one hit: time taken from the observed processes, in cores.",
+        "Calls times what such a call costs: time taken from the observed processes, in cores.",
         "percentunit",
         Query(f"topk(10, {per_node('sum', OVERHEAD)})", "{{instance}}"),
         width=THIRD,

@@ -63,8 +63,9 @@ UNCOVERED = Metric(
 OVERHEAD = Metric(
     "accel_exporter.overhead",
     "Time the probes took from the observed threads: calls times what the traps and programs of such a call cost, as "
-    "measured on this node at start, undisturbed. Where libraries differ in placement, the dearest one counts. Before "
-    "Linux 6.12 hits on many processors at once wait for each other, which is not in it.",
+    "measured on this node once a library is probed, undisturbed; of RDMA what one trap and a small program cost. "
+    "Where libraries differ in placement, the dearest one counts. Before Linux 6.12 hits on many processors at once "
+    "wait for each other, which is not in it.",
     Kind.COUNTER,
     unit="s",
     labels=("probe",),
@@ -113,7 +114,8 @@ class Probes:
     `returns_allowed` whether return probes are safe for such users of one library, and why not (exporter.bpf.safety).
     `coverable` is what names of functions look like that should be in the table. `family` names the API a symbol
     belongs to: a library misses symbols only of families it has some of. `hooks_of` gives a library hooks of its own
-    for the same symbols, of the same kinds, where they depend on what is in it.
+    for the same symbols, of the same kinds, where they depend on what is in it. `rehearsal` has what calls cost, and is
+    started with the first library.
     """
 
     def __init__(
@@ -150,6 +152,8 @@ class Probes:
         with self._lock:
             self._probed[id(library)] = _Probed(hooked, self._find_uncovered(library))
         self._remember_costs(hooked)
+        if self._rehearsal and hooked.places.found:
+            self._rehearsal.start()
         return Link(lambda: self._release(library))
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
@@ -187,7 +191,7 @@ class Probes:
         hits = self._hits()
         for symbol, calls in hits.items():
             yield HITS.sample(calls, probe | {"symbol": symbol})
-        if self._costs and (not self._rehearsal or self._rehearsal.over.is_set()):
+        if self._costs and not (self._rehearsal and self._rehearsal.runs):
             yield OVERHEAD.sample(sum(self._cost(symbol) * calls for symbol, calls in hits.items()), probe)
         measured = [program.stats() for program in self._object.programs.values()]
         if any(runs for _, runs in measured):

@@ -1,4 +1,4 @@
-"""What the programs of a probe cost a call, all of those at its place: tried on a program of our own, at start.
+"""What the programs of a probe cost a call, all of those at its place: tried on a program of our own.
 
 The costs of calibrate.py are of a trap with a small program behind it. Here a second, small copy of the probe's own
 object is attached, with the hooks and cookies that libraries get. Its maps are its own: nothing of this is counted.
@@ -166,6 +166,7 @@ class Rehearsal:
     """Costs of calls by symbol, in seconds where a probe is cheapest; found in the background, empty until then.
 
     `copy` loads the object once more. `scenes` has for each symbol of `table` the scene that is played for it.
+    Nothing is done before `start`: where nothing is probed nothing is tried.
     """
 
     def __init__(
@@ -175,14 +176,22 @@ class Rehearsal:
         self.costs: Mapping[str, float] = {}
         self.over = threading.Event()
         """Set once the costs are found, or cannot be."""
-        self._thread = threading.Thread(target=self._run, name="rehearsal", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        """Finds the costs, once; from one thread."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rehearsal", daemon=True)
+            self._thread.start()
+
+    @property
+    def runs(self) -> bool:
+        """Whether the costs are being found."""
+        return self._thread is not None and not self.over.is_set()
 
     def close(self) -> None:
         """Waits for the end, a second at most."""
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(1.0)
 
     def _run(self) -> None:
@@ -213,7 +222,7 @@ def play(
         status, written = _run_probed(object, subject, table, different)
     if status:
         raise Unavailable("the probed program ended early")
-    times = _least(written)
+    times = _short(written)
     costs = {scene: max(0.0, times[slot] - times[-1]) / CALLS / len(scene) for slot, scene in enumerate(different)}
     return ((symbol, costs[scene]) for symbol, scene in scenes.items())
 
@@ -244,10 +253,10 @@ def _run_probed(
         close_all(links)
 
 
-def _least(written: bytes) -> list[float]:
-    """The shortest time in seconds of CALLS calls of each slot."""
+def _short(written: bytes) -> list[float]:
+    """The shortest time but one, in seconds, of CALLS calls of each slot; a change of the processor may falsify one."""
     stamps = [seconds + nanoseconds * 1e-9 for seconds, nanoseconds in struct.iter_unpack("=qq", written)]
     if len(stamps) != ROUNDS * SLOTS + 1:
         raise Unavailable("the probed program wrote something else than its times")
     times = [after - before for before, after in pairwise(stamps)]
-    return [min(times[slot::SLOTS]) for slot in range(SLOTS)]
+    return [sorted(times[slot::SLOTS])[1] for slot in range(SLOTS)]

@@ -23,5 +23,5 @@ def contention(_: Settings) -> Answer:
 def checkpoints(_: Settings) -> Answer:
     if not shutil.which("criu"):
         return Status.OK, "no CRIU here: nothing checkpoints probed processes"
-    said = "CRIU is installed, and a probed process cannot be checkpointed and restored elsewhere"
-    return Status.INFO, said, "stop the exporter before such a job starts (docs/faq.md)"
+    found = "CRIU is installed, and a probed process cannot be checkpointed and restored elsewhere"
+    return Status.INFO, found, "stop the exporter before such a job starts (docs/faq.md)"

@@ -100,7 +100,6 @@ class Cuda:
         self._rehearsal = Rehearsal(
             self._copy, everything, {name: scene(it) for name, it in zip(everything, FUNCTIONS, strict=True)}
         )
-        self._rehearsal.start()
         self._probes = Probes(
             self.name,
             self._object,

@@ -106,7 +106,6 @@ class Nccl:
             self._node.proc,
         )
         self._rehearsal = Rehearsal(self._copy, self._table(layout=0), {it.name: scene(it) for it in FUNCTIONS})
-        self._rehearsal.start()
         self._probes = Probes(
             self.name,
             self._object,
@@ -205,8 +204,9 @@ class Nccl:
         return table if layout is not None else {it: hooks for it, hooks in table.items() if family(it) != "nccl"}
 
     def _copy(self) -> Object:
-        """The object once more, to try what its programs cost; it makes no spans."""
-        copy = small_copy(self._object, object_path(self.name), {"spans_per_second": 0})
+        """The object once more, to try what its programs cost; it makes one span a second at most."""
+        one = {"spans_per_second": min(1, self._constants()["spans_per_second"]), "slow_ns": 1 << 62}
+        copy = small_copy(self._object, object_path(self.name), self._constants() | one)
         somewhere = rehearsal.COUNTS_AT  # as if a communicator of two ranks were there
         copy.maps["layouts"].set(0, copy.types.struct("layout")(identity=somewhere, sequence=somewhere + 0x100))
         return copy
