@@ -82,7 +82,7 @@ def _exporter(scenario: Scenario) -> Iterator[tuple[str, psutil.Process]]:
 
 def _child(exporter: psutil.Process) -> psutil.Process:
     """The one that calls NVML; another, which reads machine code, ends when it has nothing to do."""
-    [found] = [it for it in exporter.children() if "exporter.nvml.worker" in it.cmdline()]
+    [found] = [it for it in exporter.children() if "exporter.nvml.child.worker" in it.cmdline()]
     return found
 
 

@@ -15,9 +15,12 @@ from pathlib import Path
 
 DONE = (
     "exporter/collectors/xid.py",
+    "exporter/collectors/nvml.py",
     "exporter/kmsg",
+    "exporter/nvml",
     "exporter/xid",
     "tests/unit/kmsg",
+    "tests/unit/nvml",
     "tests/unit/xid",
 )
 _SPEECH = {"tell", "tells", "telling", "told", "say", "says", "saying", "said", "ask", "asks", "asking", "asked"}

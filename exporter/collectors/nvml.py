@@ -1,4 +1,4 @@
-"""What NVIDIA GPUs say of themselves by NVML: use, memory, power, clocks, links, errors and their processes."""
+"""NVIDIA GPUs by NVML: use, memory, power, clocks, links, errors and processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FLAGS = (
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any]:
-    """Raises SettingsError where the table of peaks cannot be read."""
+    """Checks the table of peaks. Raises SettingsError for a table that cannot be read."""
     try:
         _peaks(values)
     except PeaksError as error:
@@ -56,25 +56,25 @@ def create(node: Node) -> Nvml:
 
 
 class Nvml:
-    """A Supervisor of the child that reads, which a scrape never waits for."""
+    """Collector of a Supervisor's snapshots; a scrape never waits for NVML."""
 
     name = "nvml"
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._peaks = _peaks(node.settings)
-        intervals = {set: float(node.settings[f"{set}-interval"]) for set in (FAST, PROCESSES, SLOW)}
+        intervals = {name: float(node.settings[f"{name}-interval"]) for name in (FAST, PROCESSES, SLOW)}
         self._supervisor = Supervisor(intervals, node.gpus.publish)
         self._limit = SeriesLimit(self.name, node.settings["series-limit"])
         self._labels = labels_of(node.processes, node.proc)
 
     def start(self) -> None:
-        """Starts the child; what it reads comes later."""
+        """Starts the child; readings come later."""
         self._supervisor.start()
         self._node.gpus.serve(self._supervisor.snapshot, self._supervisor.release)
 
     def collect(self) -> Iterator[Sample]:
-        """What was read last. Raises Unavailable while there is no NVML, which is looked for again."""
+        """Yields the newest readings. Raises Unavailable while there is no NVML; the search for NVML goes on."""
         snapshot = self._supervisor.snapshot()
         if snapshot.state == "absent":
             raise Unavailable(
@@ -87,7 +87,7 @@ class Nvml:
         yield from self._supervisor.samples()
 
     def problems(self) -> Iterator[str]:
-        """For the landing page."""
+        """Yields the problems for the landing page."""
         snapshot = self._supervisor.snapshot()
         if snapshot.state in ("stalled", "restarting", "released"):
             yield f"NVML is {snapshot.state}: {snapshot.reason}"
@@ -96,7 +96,7 @@ class Nvml:
                 yield f"GPU {gpu.index} {gpu.uuid} is {gpu.state.replace('_', ' ')}"
 
     def close(self) -> None:
-        """Gives the GPUs back and ends the child."""
+        """Closes the handles of the GPUs and ends the child."""
         self._node.gpus.withdraw()
         self._supervisor.close()
 

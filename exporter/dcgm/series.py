@@ -10,7 +10,7 @@ from exporter.dcgm.csv import Row
 from exporter.dcgm.derived import WINDOW_SECONDS
 from exporter.dcgm.field import Field, Reading
 from exporter.model import Labels, Metric, Sample
-from exporter.nvml.snapshot import SLOW, Driver, Gpu, Mig, Snapshot, Values
+from exporter.nvml.snapshot import SLOW, DriverVersions, Gpu, Mig, Snapshot, Values
 
 GPU_LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID")
 OWNER_LABELS = ("pod", "namespace", "container", "hpc_job")
@@ -117,7 +117,7 @@ class Series:
         return {**owner(target), **labels, **self._hostname}
 
 
-def _readings(gpu: Gpu, driver: Driver | None, derived: Mapping[str, Reading]) -> dict[str, Reading]:
+def _readings(gpu: Gpu, driver: DriverVersions | None, derived: Mapping[str, Reading]) -> dict[str, Reading]:
     """Every reading of a GPU by key; of two of one key the first set's, as in Gpu.value."""
     readings: dict[str, Reading] = {}
     if SLOW in gpu.sets:

@@ -1,1 +1,1 @@
-"""What NVIDIA's management library says of the GPUs: read in a child process, told as snapshots."""
+"""NVIDIA's management library: a child process reads the GPUs, the exporter shows snapshots."""

@@ -1,4 +1,4 @@
-"""What NVML's calls return (nvmlReturn_t), and what that means for us."""
+"""Return codes of NVML (nvmlReturn_t), and classes of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ NOT_FOUND, NO_DRIVER, TIMEOUT, NO_LIBRARY, NO_FUNCTION = 6, 9, 10, 12, 13
 GPU_LOST, RESET_REQUIRED, OTHER_VERSION, STRUCTURE_VERSION = 15, 16, 18, 25
 
 NEVER = frozenset({INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NO_FUNCTION, STRUCTURE_VERSION})
-"""What fails so will fail again: it is not asked for again."""
+"""Codes of calls that will fail again, and are not repeated."""
 WHOLE = frozenset({UNINITIALIZED, NO_DRIVER, NO_LIBRARY, OTHER_VERSION})
-"""NVML as a whole has ended: only a new process finds the new driver."""
+"""Codes that end NVML as a whole: only a new process finds the new driver."""
 STATES = {GPU_LOST: "lost", RESET_REQUIRED: "reset_required"}
-"""The state of a GPU (snapshot.Gpu) about which a call returns that."""
+"""State of a GPU (snapshot.Gpu) by the return code of a call."""

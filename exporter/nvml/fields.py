@@ -1,6 +1,6 @@
-"""Which readings come from field values and GPU performance metrics, by key. docs/gpu.md tells more.
+"""Readings from field values and GPU performance metrics, by key; docs/gpu.md has details.
 
-Field names are NVML's constants less `NVML_FI_`; one that nvidia-ml-py does not know is never asked for.
+Field names are NVML's constants without `NVML_FI_`; fields that nvidia-ml-py does not know are not requested.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ TOTALS: Mapping[str, str] = {
     "nvlink_tx_kib": "DEV_NVLINK_THROUGHPUT_DATA_TX",
     "nvlink_rx_kib": "DEV_NVLINK_THROUGHPUT_DATA_RX",
 }
-"""Of the fast set, with the scope of all links."""
+"""Fields of the fast set, with the scope of all links."""
 LINK_FIELDS: Mapping[str, Mapping[str, str]] = {
     FAST: {
         "tx_kib": "DEV_NVLINK_THROUGHPUT_DATA_TX",
@@ -118,7 +118,7 @@ LINK_FIELDS: Mapping[str, Mapping[str, str]] = {
         "speed_mbps": "DEV_NVLINK_GET_SPEED",
     },
 }
-"""By link: `{link}` stands in fields of one link's own, the others take the link as their scope."""
+"""Fields of each link: `{link}` stands in the names of fields per link, other fields have the link as scope."""
 
 GPM: Mapping[str, int] = {
     "graphics_active_percent": 1,
@@ -139,7 +139,7 @@ GPM: Mapping[str, int] = {
     "nvlink_rx_mib_per_s": 60,
     "nvlink_tx_mib_per_s": 61,
 }
-"""Ids of NVML's GPU performance metrics: means over the time between two samples of ours."""
+"""Ids of NVML's GPU performance metrics: means over the time between two samples."""
 GPM_COUNTERS: Mapping[str, int] = {
     "sm_cycles": 248,
     "sm_active_cycles": 249,
@@ -155,4 +155,4 @@ GPM_COUNTERS: Mapping[str, int] = {
     "fp32_active_cycles": 259,
     "fp16_active_cycles": 260,
 }
-"""Counts since the driver was loaded, which newer drivers have."""
+"""Ids of counts since the driver was loaded; only newer drivers have them."""

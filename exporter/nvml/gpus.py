@@ -1,4 +1,4 @@
-"""What is known of the GPUs, for everyone who asks: the NVML collector writes it, others read it."""
+"""The GPUs of the node, shared: the NVML collector provides snapshots and events, other collectors read them."""
 
 from __future__ import annotations
 
@@ -9,43 +9,46 @@ from dataclasses import replace
 
 from exporter.nvml.snapshot import Event, Gpu, Readings, Snapshot
 
-More = Callable[[], Mapping[str, Readings]]
+Supplement = Callable[[], Mapping[str, Readings]]
 
 log = logging.getLogger(__name__)
 
 
 class Gpus:
-    """One for a node. Without the NVML collector, or without NVML, its snapshot has no GPUs. Safe from any thread."""
+    """Snapshots and events of the GPUs, one object for a node. Thread-safe.
+
+    Without the NVML collector, or without NVML, snapshots have no GPUs.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._source: Callable[[], Snapshot] | None = None
         self._release: Callable[[float], bool] | None = None
         self._listeners: list[Callable[[Event], None]] = []
-        self._more: dict[str, More] = {}
+        self._supplements: dict[str, Supplement] = {}
 
     def snapshot(self) -> Snapshot:
-        """What is known now, without a call to NVML: what is too old is left out."""
+        """Returns the newest readings, without a call to NVML. Readings that are too old are left out."""
         source = self._source
         snapshot = source() if source else Snapshot("absent", "the NVML collector is off")
-        for name, more in self._more.copy().items():
-            read = more()
+        for name, supplement in self._supplements.copy().items():
+            read = supplement()
             gpus = (_with(gpu, name, read[gpu.uuid]) if gpu.uuid in read else gpu for gpu in snapshot.gpus)
             snapshot = replace(snapshot, gpus=tuple(gpus))
         return snapshot
 
-    def supplement(self, name: str, more: More | None) -> None:
-        """Has readings from elsewhere, by UUID, be in snapshots as a set of that name; None has them no longer.
+    def supplement(self, name: str, supplement: Supplement | None) -> None:
+        """Adds readings from another source, by UUID, to snapshots as the set `name`; None removes the source.
 
-        They add to what NVML says: of a reading that both have NVML's counts, and of a GPU that is lost there is none.
+        A reading that NVML has too is NVML's, and a lost GPU has no readings from other sources.
         """
-        if more is None:
-            self._more.pop(name, None)
+        if supplement is None:
+            self._supplements.pop(name, None)
         else:
-            self._more[name] = more
+            self._supplements[name] = supplement
 
     def listen(self, listener: Callable[[Event], None]) -> None:
-        """Has `listener` called, in a thread of the collector's, for each event from now on; it must not block."""
+        """Calls `listener` for each later event, in a thread of the NVML collector. `listener` must not block."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -54,16 +57,16 @@ class Gpus:
             self._listeners.remove(listener)
 
     def release(self, seconds: float) -> bool:
-        """Gives every NVML handle back for so long, so that a GPU can be reset; False when NVML does not answer.
+        """Closes every NVML handle for `seconds`, so that a GPU can be reset.
 
-        It waits for that, a few seconds at most. Raises LookupError without NVML.
+        Waits a few seconds at most. Returns False when NVML does not answer. Raises LookupError without NVML.
         """
         release = self._release
         if release is None:
             raise LookupError("no GPU is held: the NVML collector is off or found no NVML")
         return release(seconds)
 
-    # For the NVML collector.
+    # The rest is for the NVML collector.
 
     def serve(self, source: Callable[[], Snapshot], release: Callable[[float], bool]) -> None:
         self._source, self._release = source, release
@@ -78,7 +81,7 @@ class Gpus:
             try:
                 listener(event)
             except Exception:
-                log.exception("an event of GPU %s was not taken", event.uuid)
+                log.exception("a listener failed on an event of GPU %s", event.uuid)
 
 
 def _with(gpu: Gpu, name: str, read: Readings) -> Gpu:

@@ -1,4 +1,4 @@
-"""The metrics of GPUs as NVML tells them. Names of the semantic conventions where they have one (hw.*)."""
+"""Metrics of GPUs from NVML. Names are those of the semantic conventions (hw.*) where these have one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ GPU = ("gpu", "gpu_uuid")
 HARDWARE = ("hw_type", *GPU)
 
 
-def _gauge(name: str, help: str, unit: str = "", *labels: str) -> Metric:
-    return Metric(name, help, Kind.GAUGE, unit, labels=(*GPU, *labels))
+def _gauge(name: str, help_text: str, unit: str = "", *labels: str) -> Metric:
+    return Metric(name, help_text, Kind.GAUGE, unit, labels=(*GPU, *labels))
 
 
-def _counter(name: str, help: str, unit: str = "", *labels: str) -> Metric:
-    return Metric(name, help, Kind.COUNTER, unit, labels=(*GPU, *labels))
+def _counter(name: str, help_text: str, unit: str = "", *labels: str) -> Metric:
+    return Metric(name, help_text, Kind.COUNTER, unit, labels=(*GPU, *labels))
 
 
 INFO = _gauge(
@@ -25,9 +25,9 @@ INFO = _gauge(
 )
 STATUS = Metric(
     "hw.status",
-    "1 for the state the GPU is in, else 0. ok: it answers and wants nothing. degraded: it answers and asks for an "
-    "action (gpu_recovery_action). failed: it needs a reset, or nothing can be read. lost: it fell off the bus or is "
-    "gone. stalled: a call about it did not return, so it is left alone.",
+    "1 for the state the GPU is in, else 0. ok: the GPU answers and needs nothing. degraded: the GPU answers and "
+    "requests an action (gpu_recovery_action). failed: the GPU needs a reset, or nothing can be read. lost: the GPU "
+    "fell off the bus or was removed. stalled: a call about the GPU did not return, so no calls about it are made.",
     Kind.GAUGE,
     labels=(*HARDWARE, "state"),
 )
@@ -53,7 +53,7 @@ BAR1_LIMIT = _gauge("gpu.bar1.limit", "BAR1 address space there is.", "By")
 TEMPERATURE = Metric("hw.temperature", "Temperature of a sensor.", Kind.GAUGE, "Cel", labels=(*HARDWARE, "sensor"))
 TEMPERATURE_LIMIT = Metric(
     "hw.temperature.limit",
-    "Temperature at which the GPU slows down or shuts down, or that it should not exceed; newer GPUs tell margins.",
+    "Temperature at which the GPU slows down or shuts down, or that it should not exceed; newer GPUs report margins.",
     Kind.GAUGE,
     "Cel",
     labels=(*HARDWARE, "limit"),
@@ -148,8 +148,8 @@ ROW_BANKS = _gauge(
 )
 RECOVERY = _gauge(
     "gpu.recovery_action",
-    "What the driver asks for: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain peers, 4 drain and reset, 5 recover "
-    "IMEX, 6 bus reset, 7 system reboot.",
+    "Action that the driver requests: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain peers, 4 drain and reset, "
+    "5 recover IMEX, 6 bus reset, 7 system reboot.",
 )
 FABRIC_STATE = _gauge("gpu.fabric.state", "Registration with the fabric: 1 not started, 2 in progress, 3 completed.")
 FABRIC_STATUS = _gauge("gpu.fabric.status", "How the registration ended, as an NVML return code: 0 is success.")
@@ -224,19 +224,19 @@ PEAK_BANDWIDTH = _gauge(
 
 SOURCE_STALLED = Metric(
     "accel_exporter.source.stalled",
-    "1 while the source does not answer, or part of it is left alone because it did not; its last values are dropped.",
+    "1 while the source does not answer, or part of it is not called because it did not; its last values are dropped.",
     Kind.GAUGE,
     labels=("source",),
 )
 RELEASED = Metric(
     "accel_exporter.nvml.released",
-    "1 while every GPU handle is given back on request (POST /-/release-gpus), else 0.",
+    "1 while every GPU handle is closed on request (POST /-/release-gpus), else 0.",
     Kind.GAUGE,
 )
 CALLS = Metric("accel_exporter.nvml.calls", "NVML calls made.", Kind.COUNTER)
 RESTARTS = Metric(
     "accel_exporter.nvml.restarts",
-    "NVML child processes that ended or were given up, and were replaced, by reason.",
+    "NVML child processes that ended or were abandoned, and were replaced, by reason.",
     Kind.COUNTER,
     labels=("reason",),
 )

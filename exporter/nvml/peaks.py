@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 20
 
 
 class PeaksError(ValueError):
-    """The table is wrong: where, and what would be right."""
+    """A wrong table: the message has the place and the right form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class _Model:
 
 
 class Peaks:
-    """Tables in order of precedence. Raises PeaksError when a file cannot be read or says something else."""
+    """Tables in order of precedence. Raises PeaksError when a file cannot be read or has another form."""
 
     def __init__(self, override: Path | None = None) -> None:
         self._models = [model for path in (override, OWN) if path is not None for model in _read(path)]
 
     def samples(self, gpu: Gpu) -> Iterator[Sample]:
-        """The peaks of a GPU that can be read: its model's, and its memory's by bus width and clock."""
+        """Yields the peaks of a readable GPU: those of the model, and of the memory by bus width and clock."""
         labels = {"gpu": str(gpu.index), "gpu_uuid": gpu.uuid}
         if gpu.state != "ok":
             return
@@ -46,7 +46,7 @@ class Peaks:
             yield metrics.PEAK_BANDWIDTH.sample(int(bits * clock) * 1_000_000 * 2 // 8, labels)
 
     def flops(self, name: str) -> Mapping[str, float]:
-        """By precision, of the first model whose pattern matches the whole name NVML gives."""
+        """Returns operations per second by precision, of the first model that matches the whole of NVML's name."""
         return next((model.flops for model in self._models if model.name.fullmatch(name)), {})
 
 

@@ -1,4 +1,4 @@
-"""Who the pids are that NVML tells: those of the host's pid namespace."""
+"""Labels of the pids that NVML reports, which are of the host's pid namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def labels_of(processes: Processes, proc: Path) -> Callable[[int], Labels]:
-    """What tells the labels of a pid. Only its pid where `proc` shows a container's: there it is another process."""
+    """Returns a function from pid to labels.
+
+    The function returns the pid alone where `proc` shows a container's pid namespace: there the number belongs to
+    another process.
+    """
     return processes.labels if _shows_host(proc) else _pid_only
 
 

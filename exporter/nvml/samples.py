@@ -1,4 +1,4 @@
-"""A snapshot of the GPUs as samples."""
+"""Samples of a snapshot of the GPUs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 
 from exporter.model import Labels, Metric, Sample
 from exporter.nvml import metrics
-from exporter.nvml.rows import CLOCK_EVENTS, FABRIC_CONDITIONS, GPU_ROWS, INSTEAD, LINK_ROWS, MIG_ROWS, Row
-from exporter.nvml.snapshot import FAST, Driver, Gpu, Mig, Process, Snapshot, Values
+from exporter.nvml.mapping import (
+    CLOCK_EVENTS,
+    DUPLICATE_OF,
+    FABRIC_CONDITIONS,
+    GPU_MAPPING,
+    LINK_MAPPING,
+    MIG_MAPPING,
+    MappedMetric,
+)
+from exporter.nvml.snapshot import FAST, DriverVersions, Gpu, GpuProcess, Mig, Snapshot, Values
 
 STATES = ("ok", "degraded", "failed", "lost", "stalled")
 _HEALTH = {"reset_required": "failed"}
@@ -15,14 +23,14 @@ _FABRIC_REGISTERED = 3
 
 
 def samples(snapshot: Snapshot, process_labels: Callable[[int], Labels]) -> Iterator[Sample]:
-    """Every series of the GPUs; `process_labels` says who a pid is."""
+    """Yields every series of the GPUs; `process_labels` returns the labels of a pid."""
     for gpu in snapshot.gpus:
         labels = {"gpu": str(gpu.index), "gpu_uuid": gpu.uuid}
         yield from _status(gpu, labels)
         if gpu.state == "ok" and snapshot.driver is not None:
             yield metrics.INFO.sample(1, {**labels, **_info(gpu, snapshot.driver)})
         for readings in gpu.sets.values():
-            yield from _rows(GPU_ROWS, readings.values, labels)
+            yield from _rows(GPU_MAPPING, readings.values, labels)
         yield from _derived(gpu, labels)
         for link in range(gpu.identity.links):
             yield from _link(gpu.link_values(link), {**labels, "link": str(link)})
@@ -32,7 +40,7 @@ def samples(snapshot: Snapshot, process_labels: Callable[[int], Labels]) -> Iter
             yield from _process(process, {**process_labels(process.pid), **labels})
 
 
-def _rows(rows: Mapping[str, Row], values: Values, labels: Labels) -> Iterator[Sample]:
+def _rows(rows: Mapping[str, MappedMetric], values: Values, labels: Labels) -> Iterator[Sample]:
     for key, value in values.items():
         row = rows.get(key)
         if row is not None:
@@ -44,17 +52,17 @@ def _own(metric: Metric, labels: Labels) -> Labels:
 
 
 def _status(gpu: Gpu, labels: Labels) -> Iterator[Sample]:
-    """Nothing while it is not known: before the first readings, and while NVML as a whole does not answer."""
+    """Yields the state; nothing before the first readings and while NVML as a whole does not answer."""
     if gpu.state == "ok" and FAST not in gpu.sets:
         return
     state = _HEALTH.get(gpu.state, gpu.state)
     if state == "ok" and gpu.value("recovery_action"):
         state = "degraded"
-    for known in STATES:
-        yield metrics.STATUS.sample(int(known == state), {"hw_type": "gpu", **labels, "state": known})
+    for name in STATES:
+        yield metrics.STATUS.sample(int(name == state), {"hw_type": "gpu", **labels, "state": name})
 
 
-def _info(gpu: Gpu, driver: Driver) -> Labels:
+def _info(gpu: Gpu, driver: DriverVersions) -> Labels:
     identity = gpu.identity
     return {
         "name": identity.name,
@@ -86,14 +94,14 @@ def _derived(gpu: Gpu, labels: Labels) -> Iterator[Sample]:
     if gpu.value("fabric_state") == _FABRIC_REGISTERED and status is not None:
         yield metrics.FABRIC_STATUS.sample(status, labels)
     for condition, shift in FABRIC_CONDITIONS.items():
-        told = int(health or 0) >> shift & 3
-        if told in (1, 2):
-            yield metrics.FABRIC_HEALTH.sample(int(told == 1), {**labels, "condition": condition})
+        state = int(health or 0) >> shift & 3
+        if state in (1, 2):
+            yield metrics.FABRIC_HEALTH.sample(int(state == 1), {**labels, "condition": condition})
 
 
 def _link(values: Values, labels: Labels) -> Iterator[Sample]:
-    left = {key: value for key, value in values.items() if INSTEAD.get(key) not in values}
-    yield from _rows(LINK_ROWS, left, labels)
+    left = {key: value for key, value in values.items() if DUPLICATE_OF.get(key) not in values}
+    yield from _rows(LINK_MAPPING, left, labels)
 
 
 def _mig(mig: Mig, values: Values, labels: Labels) -> Iterator[Sample]:
@@ -105,10 +113,10 @@ def _mig(mig: Mig, values: Values, labels: Labels) -> Iterator[Sample]:
         "compute_instance": str(mig.compute_instance),
     }
     yield metrics.MIG_INFO.sample(1, of_mig)
-    yield from _rows(MIG_ROWS, values, of_mig)
+    yield from _rows(MIG_MAPPING, values, of_mig)
 
 
-def _process(process: Process, labels: Labels) -> Iterator[Sample]:
+def _process(process: GpuProcess, labels: Labels) -> Iterator[Sample]:
     if process.memory is not None:
         of_memory = {**labels, "kind": process.kind}
         if process.gpu_instance is not None:

@@ -1,7 +1,7 @@
-"""What the NVML child tells its parent: dataclasses that cross the pipe as lines of JSON.
+"""Messages of the NVML child to the parent, and snapshots of GPUs: dataclasses that cross the pipe as lines of JSON.
 
-Values keep NVML's own units and integers (the key ends in the unit), so that equal calls give equal values; what could
-not be read is absent. Times `at` are seconds of CLOCK_MONOTONIC, which both processes share.
+Values keep NVML's own units and integers (the key ends in the unit), so that equal calls give equal values; values that
+could not be read are absent. Times `at` are seconds of CLOCK_MONOTONIC, which both processes share.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ FAST, PROCESSES, SLOW = "fast", "processes", "slow"
 SETS = (FAST, PROCESSES, SLOW)
 
 Values = Mapping[str, int | float]
-"""By keys of exporter/nvml/fields.py."""
+"""Readings by key of exporter/nvml/fields.py."""
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
-    """The loaded driver and its library. `cuda` is the newest CUDA it supports, as 13000 for 13.0; 0 when unknown."""
+class DriverVersions:
+    """Versions of driver and library. `cuda` is the newest supported CUDA, as 13000 for 13.0; 0 when unknown."""
 
     version: str
     nvml: str
@@ -39,8 +39,8 @@ class Mig:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """What does not change about a GPU. Empty strings and None stand for what NVML does not tell.
+class GpuIdentity:
+    """Constant properties of a GPU. Empty strings and None stand for properties that NVML does not report.
 
     `uuid` and `pci_bus_id` are as NVML prints them (GPU-…, 00000000:3B:00.0), `minor` the N of /dev/nvidiaN, `links`
     the number of NVLinks, `inforom` versions by object: image, oem, ecc, power.
@@ -61,19 +61,19 @@ class Identity:
     mig_enabled: bool = False
     migs: tuple[Mig, ...] = ()
     vgpu: str = ""
-    """Virtualisation mode: none, passthrough, vgpu (this is a guest), host_vgpu, host_vsga; empty when not told."""
+    """Virtualisation mode: none, passthrough, vgpu (this is a guest), host_vgpu, host_vsga; empty when unknown."""
 
     @property
     def key(self) -> str:
-        """The UUID; #INDEX for a GPU that does not tell even that."""
+        """The UUID; #INDEX for a GPU with an unreadable UUID."""
         return self.uuid or f"#{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process on a GPU, by its pid in the host's pid namespace.
 
-    `kind` is compute, graphics or mps; `memory` bytes or None where the driver does not tell; instance ids are MIG's.
+    `kind` is compute, graphics or mps; `memory` bytes or None where the driver reports none; instance ids are MIG's.
     `utilization` is the newest sample in percent by engine: sm, memory, encoder, decoder, jpeg, ofa.
     """
 
@@ -87,18 +87,18 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """One set of a GPU, read at one time: its own values, those by link and by UUID of MIG devices, its processes."""
+    """One set of a GPU, read at one time: values of the GPU, by link, and by UUID of MIG devices; and processes."""
 
     at: float
     values: Values = field(default_factory=dict)
     links: Mapping[int, Values] = field(default_factory=dict)
     migs: Mapping[str, Values] = field(default_factory=dict)
-    processes: tuple[Process, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event that NVML told at wall time `time` (seconds), by `kind` as in xid or ecc_double_bit; `data`: the Xid."""
+    """An event of NVML at wall time `time` (seconds); `kind` is xid, ecc_double_bit or such, `data` an Xid's number."""
 
     uuid: str
     time: float
@@ -110,12 +110,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU with the newest readings of each set; a set that is too old or failed is not there.
+    """A GPU with the newest readings of each set; a set that is too old or failed is absent.
 
-    `state`: ok, lost (it is gone), reset_required, failed (nothing can be read), stalled (a call never returns).
+    `state`: ok, lost (removed or off the bus), reset_required, failed (unreadable), stalled (a call never returns).
     """
 
-    identity: Identity
+    identity: GpuIdentity
     state: str = "ok"
     sets: Mapping[str, Readings] = field(default_factory=dict)
 
@@ -128,37 +128,37 @@ class Gpu:
         return self.identity.index
 
     def value(self, key: str) -> int | float | None:
-        """The reading of that key, whichever set it belongs to; None when it is not known."""
-        return next((it.values[key] for it in self.sets.values() if key in it.values), None)
+        """Returns the reading of a key out of any set; None when there is none."""
+        return next((readings.values[key] for readings in self.sets.values() if key in readings.values), None)
 
     def link_values(self, link: int) -> dict[str, int | float]:
-        return {key: value for it in self.sets.values() for key, value in it.links.get(link, {}).items()}
+        return {key: value for readings in self.sets.values() for key, value in readings.links.get(link, {}).items()}
 
     def mig_values(self, uuid: str) -> dict[str, int | float]:
-        return {key: value for it in self.sets.values() for key, value in it.migs.get(uuid, {}).items()}
+        return {key: value for readings in self.sets.values() for key, value in readings.migs.get(uuid, {}).items()}
 
     @property
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[GpuProcess, ...]:
         return self.sets[PROCESSES].processes if PROCESSES in self.sets else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that is known now. `state`: running, starting, released, stalled, restarting or absent; `reason` says why."""
+    """All current readings. `state`: running, starting, released, stalled, restarting or absent, for `reason`."""
 
     state: str = "starting"
     reason: str = ""
-    driver: Driver | None = None
+    driver: DriverVersions | None = None
     gpus: tuple[Gpu, ...] = ()
     events: tuple[Event, ...] = ()
-    """The newest ones, oldest first."""
+    """The newest events, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the child is told at its start.
+class ChildOptions:
+    """Settings of the child.
 
-    `intervals`: seconds by set. `skip`: indices of GPUs not to touch. `parent`: the pid with which to end.
+    `intervals`: seconds by set. `skip`: indices of GPUs not to call. `parent`: the parent's pid.
     """
 
     intervals: Mapping[str, float]
@@ -170,26 +170,26 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """NVML is initialised, or was again: these GPUs are there and no others."""
+class NvmlStarted:
+    """NVML is initialised, or GPUs changed: these GPUs are present and no others."""
 
-    driver: Driver
-    gpus: tuple[Identity, ...]
+    driver: DriverVersions
+    gpus: tuple[GpuIdentity, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A set of one GPU was read; `state` is that of Gpu, `gpu` its Identity.key. One that is not ok has no readings."""
+class SetRead:
+    """A set of one GPU was read; `state` is Gpu.state, `gpu` GpuIdentity.key. A GPU that is not ok has no readings."""
 
     gpu: str
-    set: str
+    set_name: str
     state: str
     readings: Readings | None
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """The child lives. `doing` is the index of the GPU it turns to next, if any; `calls` counts its NVML calls."""
+class Heartbeat:
+    """A sign of life. `doing` is the index of the GPU of the next calls, if any; `calls` counts the calls so far."""
 
     at: float
     doing: int | None
@@ -197,8 +197,8 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """NVML as a whole does not work: `code` is NVML's (9 no driver, 18 another version), `reason` a sentence."""
+class NvmlFailed:
+    """NVML as a whole failed: `code` is NVML's (9 no driver, 18 another version), `reason` a sentence."""
 
     code: int
     reason: str
@@ -206,29 +206,31 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """All handles are given back; they are taken again at `until` (CLOCK_MONOTONIC)."""
+    """All handles are closed; the child opens them again at `until` (CLOCK_MONOTONIC)."""
 
     until: float
 
 
-Message = Started | Read | Beat | Failed | Released | Event
-_MESSAGES: Mapping[str, type[Any]] = {type_.__name__: type_ for type_ in (Started, Read, Beat, Failed, Released, Event)}
+Message = NvmlStarted | SetRead | Heartbeat | NvmlFailed | Released | Event
+_MESSAGES: Mapping[str, type[Any]] = {
+    type_.__name__: type_ for type_ in (NvmlStarted, SetRead, Heartbeat, NvmlFailed, Released, Event)
+}
 
 
 def _members(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_members)  # asdict() copies all there is, which costs more
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_members)  # asdict() copies every value, which costs more
 
 
 def encode(message: Message) -> bytes:
-    """One line, newline included."""
+    """Returns the message as one line, newline included."""
     return _ENCODER.encode({type(message).__name__: message}).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """The message of a line. Raises ValueError when it is none."""
+    """Returns the message of a line. Raises ValueError for a line of another form."""
     try:
         [(name, content)] = json.loads(line).items()
         message: Message = _made(_MESSAGES[name], content)
@@ -238,15 +240,19 @@ def decode(line: bytes) -> Message:
 
 
 def _made(type_: type[Any], content: dict[str, Any]) -> Any:
-    """An instance from its members; only the fields named here hold others."""
-    if type_ is Started:
-        return Started(Driver(**content["driver"]), tuple(_made(Identity, it) for it in content["gpus"]))
-    if type_ is Identity:
-        return Identity(**content | {"migs": tuple(Mig(**it) for it in content["migs"])})
-    if type_ is Read:
+    """Returns an instance from its members; only the types named here contain other instances."""
+    if type_ is NvmlStarted:
+        return NvmlStarted(
+            DriverVersions(**content["driver"]), tuple(_made(GpuIdentity, gpu) for gpu in content["gpus"])
+        )
+    if type_ is GpuIdentity:
+        return GpuIdentity(**content | {"migs": tuple(Mig(**mig) for mig in content["migs"])})
+    if type_ is SetRead:
         readings = content["readings"]
-        return Read(**content | {"readings": readings and _made(Readings, readings)})
+        return SetRead(**content | {"readings": readings and _made(Readings, readings)})
     if type_ is Readings:
         links = {int(link): values for link, values in content["links"].items()}
-        return Readings(**content | {"links": links, "processes": tuple(Process(**it) for it in content["processes"])})
+        return Readings(
+            **content | {"links": links, "processes": tuple(GpuProcess(**process) for process in content["processes"])}
+        )
     return type_(**content)

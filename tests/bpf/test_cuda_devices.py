@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Process, Snapshot
+from exporter.nvml.snapshot import GpuProcess, Snapshot
 from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, eventually, observe, started
 from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
 
@@ -49,7 +49,7 @@ class Node:
                 gpu(
                     index,
                     processes=tuple(
-                        Process(pid, "compute", on[index]) for pid, on in self.listed.items() if index in on
+                        GpuProcess(pid, "compute", on[index]) for pid, on in self.listed.items() if index in on
                     ),
                 )
                 for index in range(4)

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.model import Span
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Process
+from exporter.nvml.snapshot import GpuProcess
 from tests.bpf.nccl_node import NcclNode, Rank, build_standins, eventually, observe, started
 from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
 
@@ -61,14 +61,14 @@ def test_all_ranks_share_the_traces(observed: NcclNode) -> None:
 def test_the_gpu_of_a_rank() -> None:
     """Series and spans of a process name its GPU once NVML tells it, and the series stay when it has ended."""
     build_standins()
-    gpus, listed = Gpus(), list[Process]()
+    gpus, listed = Gpus(), list[GpuProcess]()
     gpus.serve(lambda: snapshot(gpu(0), gpu(1, processes=tuple(listed))), lambda seconds: True)
     with observe(gpus) as observed:
         with ranks(observed, 1) as (rank,):
             rank.run("reduce_all(c, 1)")
             assert 1 == observed.value("nccl_collective_calls_total", rank.pid)
             calls(observed, rank, 1)
-            listed.append(Process(rank.pid, "compute", 100))
+            listed.append(GpuProcess(rank.pid, "compute", 100))
             observed.samples()
             rank.run("reduce_all(c, 1)")
             assert 2 == observed.value("nccl_collective_calls_total", rank.pid, gpu="1", gpu_uuid=WHOLE.format(1))

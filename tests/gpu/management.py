@@ -14,11 +14,11 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from exporter.nvml.calls import Nvml, NvmlError, Target
-from exporter.nvml.devices import Device, take
-from exporter.nvml.events import KINDS
-from exporter.nvml.questions import CALLS
-from exporter.nvml.rows import GPU_ROWS
+from exporter.nvml.child.calls import NvmlError, NvmlLibrary, NvmlTarget
+from exporter.nvml.child.devices import GpuDevice, open_device
+from exporter.nvml.child.events import KINDS
+from exporter.nvml.child.queries import CALLS
+from exporter.nvml.mapping import GPU_MAPPING
 from exporter.nvml.snapshot import FAST, SLOW
 from exporter.views.prometheus import name
 from tests.gpu.machine import Machine
@@ -41,11 +41,11 @@ def run(machine: Machine) -> Iterator[Row]:
         yield expect(NUMBER, f"readings of the {set} set", bool(values), f"{len(values)}; slowest: {slow}")
         shown = ", ".join(f"{key} {value:.6g}" for key, value in values.items())
         yield Row(NUMBER, f"values of the {set} set, in NVML's units", TOLD, shown)
-    nameless = sorted(key for set in (FAST, SLOW) for key in told["values"][set] if key not in GPU_ROWS)
+    nameless = sorted(key for set in (FAST, SLOW) for key in told["values"][set] if key not in GPU_MAPPING)
     yield Row(NUMBER, "readings that feed other series", TOLD, ", ".join(nameless) or "none")
     values = told["values"][FAST]
     for key, (low, high) in PLAUSIBLE.items():
-        metric = name(GPU_ROWS[key].metric)
+        metric = name(GPU_MAPPING[key].metric)
         inside = low <= values.get(key, -1) <= high
         yield expect(NUMBER, f"{metric} is plausible", inside, f"{key} {values.get(key, 'absent')}, {low} to {high}")
     slope, power = told["energy_w"], told["power_w"]
@@ -73,7 +73,9 @@ def _without_root(machine: Machine) -> Row:
 
 def _page(machine: Machine, told: dict[str, Any]) -> Row:
     """Every reading that has a series is on the exporter's page."""
-    wanted = {name(GPU_ROWS[key].metric) for set in (FAST, SLOW) for key in told["values"][set] if key in GPU_ROWS}
+    wanted = {
+        name(GPU_MAPPING[key].metric) for set in (FAST, SLOW) for key in told["values"][set] if key in GPU_MAPPING
+    }
     with machine.exporter("--no-collector.cuda") as exporter:
         missing = sorted(wanted)
 
@@ -91,9 +93,9 @@ def _page(machine: Machine, told: dict[str, Any]) -> Row:
 
 def measure() -> dict[str, Any]:
     """Everything about the first GPU. Raises NvmlError."""
-    nvml = Nvml()
+    nvml = NvmlLibrary()
     nvml.call("nvmlInit")
-    device = take(nvml, 0)
+    device = open_device(nvml, 0)
     values, slowest = {}, {}
     for set in (FAST, SLOW):
         values[set], slowest[set] = _set(nvml, device, set)
@@ -114,7 +116,7 @@ def measure() -> dict[str, Any]:
     }
 
 
-def _set(nvml: Nvml, device: Device, set: str) -> tuple[dict[str, int | float], str]:
+def _set(nvml: NvmlLibrary, device: GpuDevice, set: str) -> tuple[dict[str, int | float], str]:
     values: dict[str, int | float] = {}
     times: list[tuple[float, str]] = []
     began = time.perf_counter()
@@ -122,18 +124,18 @@ def _set(nvml: Nvml, device: Device, set: str) -> tuple[dict[str, int | float], 
     times.append((time.perf_counter() - began, f"{len(device.wanted[set])} fields"))
     for call in CALLS[set]:
         began = time.perf_counter()
-        values |= nvml.read(Target(device.handle), [call], values)
+        values |= nvml.read(NvmlTarget(device.handle), [call], values)
         times.append((time.perf_counter() - began, call.function.removeprefix("nvmlDevice")))
     worst = sorted(times, reverse=True)[:3]
     return values, ", ".join(f"{what} {seconds * 1e3:.2f} ms" for seconds, what in worst)
 
 
-def _energy(nvml: Nvml, device: Device) -> int | float | None:
+def _energy(nvml: NvmlLibrary, device: GpuDevice) -> int | float | None:
     wanted = [it for it in device.wanted[FAST] if it.key == "energy_mj"]
     return nvml.fields(device, wanted).get(None, {}).get("energy_mj")
 
 
-def _gpm(nvml: Nvml, device: Device) -> str:
+def _gpm(nvml: NvmlLibrary, device: GpuDevice) -> str:
     """Which ids give a number between two samples, asked one by one."""
     try:
         if not nvml.call("nvmlGpmQueryDeviceSupport", device.handle).isSupportedDevice:
@@ -161,7 +163,7 @@ def _gpm(nvml: Nvml, device: Device) -> str:
     return ", ".join(answers)
 
 
-def _events(nvml: Nvml, device: Device) -> str:
+def _events(nvml: NvmlLibrary, device: GpuDevice) -> str:
     supported = nvml.optional("nvmlDeviceGetSupportedEventTypes", device.handle)
     if supported is None:
         return "none"

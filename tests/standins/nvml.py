@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 import pytest
 
-from exporter.nvml.snapshot import FAST, Message, Options, Read, Started, decode
+from exporter.nvml.snapshot import FAST, ChildOptions, Message, NvmlStarted, SetRead, decode
 
 HERE = Path(__file__).parent
 LIBRARY = HERE / "build/nvml/libnvidia-ml.so.1"
@@ -75,16 +75,16 @@ class Worker:
         intervals: Mapping[str, float] | None = None,
         skip: tuple[int, ...] = (),
     ) -> None:
-        options = Options(intervals or INTERVALS, skip, os.getpid())
+        options = ChildOptions(intervals or INTERVALS, skip, os.getpid())
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "exporter.nvml.worker", json.dumps(asdict(options))],
+            [sys.executable, "-m", "exporter.nvml.child.worker", json.dumps(asdict(options))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | scenario.environment(library),
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self._rest = b""
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
 
     def __enter__(self) -> Self:
         return self
@@ -100,25 +100,25 @@ class Worker:
         """The next message that is wanted; fails when none comes in time."""
         deadline = time.monotonic() + seconds
         while True:
-            while self.heard:
-                message = self.heard.pop(0)
+            while self.received:
+                message = self.received.pop(0)
                 if isinstance(message, kind) and wanted(message):
                     return message
             left = deadline - time.monotonic()
             if left <= 0 or not self._listen(left):
                 pytest.fail(f"no {kind.__name__} came; it ended with {self.process.poll()}")
 
-    def read(self, set: str = FAST, gpu: int = 0) -> Read:
+    def read(self, set_name: str = FAST, gpu: int = 0) -> SetRead:
         """The next reading of a set of a GPU."""
-        return self.until(Read, lambda it: it.set == set and it.gpu == UUID.format(gpu))
+        return self.until(SetRead, lambda message: message.set_name == set_name and message.gpu == UUID.format(gpu))
 
-    def second_read(self, gpu: int = 0) -> Read:
+    def second_read(self, gpu: int = 0) -> SetRead:
         """A fast reading that has GPM's means, which take two samples."""
         self.read(gpu=gpu)
         return self.read(gpu=gpu)
 
-    def started(self) -> Started:
-        return self.until(Started)
+    def started(self) -> NvmlStarted:
+        return self.until(NvmlStarted)
 
     def command(self, text: str) -> None:
         assert self.process.stdin is not None
@@ -136,5 +136,5 @@ class Worker:
         readable, _, _ = select.select([self.process.stdout], [], [], seconds)
         received = os.read(self.process.stdout.fileno(), 1 << 16) if readable else b""
         *lines, self._rest = (self._rest + received).split(b"\n")
-        self.heard += map(decode, lines)
+        self.received += map(decode, lines)
         return bool(received)

@@ -10,7 +10,18 @@ from unittest.mock import Mock
 from exporter.model import Labels
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import FAST, PROCESSES, SLOW, Driver, Gpu, Identity, Mig, Process, Readings, Snapshot
+from exporter.nvml.snapshot import (
+    FAST,
+    PROCESSES,
+    SLOW,
+    DriverVersions,
+    Gpu,
+    GpuIdentity,
+    GpuProcess,
+    Mig,
+    Readings,
+    Snapshot,
+)
 from exporter.resolve.allocations import Allocations
 from tests.nodes import make_node
 
@@ -53,13 +64,13 @@ def gpu(
     fast: Mapping[str, int | float | None] | None = None,
     migs: tuple[Mig, ...] = (),
     own: Mapping[str, Mapping[str, int | float]] | None = None,
-    processes: tuple[Process, ...] = (),
+    processes: tuple[GpuProcess, ...] = (),
     state: str = "ok",
     links: Mapping[int, Mapping[str, int | float]] | None = None,
 ) -> Gpu:
     """An H100 with every default reading; `fast` changes some, a value None takes one away."""
     values = {key: value for key, value in {**FAST_VALUES, **(fast or {})}.items() if value is not None}
-    identity = Identity(
+    identity = GpuIdentity(
         uuid=f"GPU-{index}",
         index=index,
         name="NVIDIA H100 80GB HBM3",
@@ -85,7 +96,7 @@ def mig(instance: int, compute: int = 0, profile: str = "1g.10gb") -> Mig:
 
 
 def snapshot(*gpus: Gpu) -> Snapshot:
-    return Snapshot("running", "", Driver("580.95.05", "13.580.95.05", 13000), gpus)
+    return Snapshot("running", "", DriverVersions("580.95.05", "13.580.95.05", 13000), gpus)
 
 
 class Told:

@@ -16,7 +16,7 @@ from exporter import discover, options, settings
 from exporter.collectors import dcgm
 from exporter.collectors.dcgm import Dcgm, configure
 from exporter.model import Sample, Unavailable
-from exporter.nvml.snapshot import Event, Process, Snapshot
+from exporter.nvml.snapshot import Event, GpuProcess, Snapshot
 from exporter.options import SettingsError
 from tests.unit.dcgm.gpus import Told, gpu
 from tests.unit.dcgm.test_endpoint import give, served
@@ -153,7 +153,7 @@ def test_rates_between_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_job_of_the_processes() -> None:
     """The Slurm job whose processes are on a GPU is its hpc_job."""
-    told = Told(gpu(processes=(Process(7, "compute", 0),)), processes={7: {"slurm_job_id": "42"}})
+    told = Told(gpu(processes=(GpuProcess(7, "compute", 0),)), processes={7: {"slurm_job_id": "42"}})
     with running(told, compat_dcgm=True) as subject:
         jobs = {sample.labels.get("hpc_job") for sample in subject.collect()}
 

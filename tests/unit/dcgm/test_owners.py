@@ -9,7 +9,7 @@ import pytest
 from exporter.dcgm.owners import Owners
 from exporter.dcgm.series import Target
 from exporter.model import Labels
-from exporter.nvml.snapshot import Process
+from exporter.nvml.snapshot import GpuProcess
 from exporter.resolve.allocations import Allocations
 from tests.unit.dcgm.gpus import gpu, mig
 
@@ -47,14 +47,14 @@ def labels(pid: int) -> Labels:
 )
 def test_by_processes(pids: tuple[int, ...], expected: Labels) -> None:
     """The one job whose processes are on the GPU is its owner; two jobs are none, a process of no job counts not."""
-    target = Target(gpu(processes=tuple(Process(pid, "compute", 0) for pid in pids)))
+    target = Target(gpu(processes=tuple(GpuProcess(pid, "compute", 0) for pid in pids)))
 
     assert expected == Owners(Allocations(), labels)(target)
 
 
 def test_allocation_first() -> None:
     """Whom the node says the GPU is given to counts, whatever runs on it."""
-    target = Target(gpu(processes=(Process(1, "compute", 0),)))
+    target = Target(gpu(processes=(GpuProcess(1, "compute", 0),)))
 
     assert {"pod": "a"} == Owners(Allocated({"GPU-0": {"pod": "a"}}), labels)(target)
 
@@ -70,7 +70,7 @@ def test_labels_of_pods() -> None:
 def test_instances() -> None:
     """A GPU instance has its own processes and its own allocation; two pods in one instance are no owner."""
     migs = (mig(1), mig(2, 0), mig(2, 1))
-    processes = (Process(1, "compute", 0, gpu_instance=1), Process(3, "compute", 0, gpu_instance=2))
+    processes = (GpuProcess(1, "compute", 0, gpu_instance=1), GpuProcess(3, "compute", 0, gpu_instance=2))
     divided = gpu(migs=migs, processes=processes)
     first, second = Target(divided, migs[:1]), Target(divided, migs[1:])
 

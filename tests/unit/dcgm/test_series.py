@@ -10,7 +10,7 @@ from exporter.dcgm import csv
 from exporter.dcgm.derived import Derived
 from exporter.dcgm.series import Place, Series
 from exporter.model import Labels, Sample
-from exporter.nvml.snapshot import Driver, Gpu, Snapshot
+from exporter.nvml.snapshot import DriverVersions, Gpu, Snapshot
 from tests.unit.dcgm.gpus import gpu, mig, snapshot
 
 GPU_0 = {
@@ -37,7 +37,7 @@ def samples(
     owner: Labels | None = None,
     given: Collection[Place] = (),
     derived: Derived | None = None,
-    driver: Driver | None = None,
+    driver: DriverVersions | None = None,
 ) -> list[Sample]:
     told = Snapshot("running", "", driver, gpus) if driver else snapshot(*gpus)
     series = Series(csv.default() if rows is None else rows, names, hostname, "node-1")

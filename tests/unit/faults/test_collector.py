@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from exporter.collectors.faults import FLAGS, Faults, configure
-from exporter.nvml.snapshot import Gpu, Identity, Readings, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuIdentity, Readings, Snapshot
 from exporter.options import SettingsError
 from exporter.views import prometheus
 from tests.nodes import make_node
@@ -176,7 +176,7 @@ def test_nvml(make: Callable[..., Faults]) -> None:
 
 def snapshot(state: str, read: dict[str, int]) -> Snapshot:
     sets = {"fast": Readings(0.0, read)} if read else {}
-    return Snapshot("running", gpus=(Gpu(Identity("GPU-1", 0, "H100", "00000000:18:00.0"), state, sets),))
+    return Snapshot("running", gpus=(Gpu(GpuIdentity("GPU-1", 0, "H100", "00000000:18:00.0"), state, sets),))
 
 
 def test_other_controllers() -> None:

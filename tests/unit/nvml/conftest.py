@@ -1,4 +1,4 @@
-"""The stand-in libraries are built once for these tests."""
+"""Builds the stand-in libraries once for these tests."""
 
 from __future__ import annotations
 

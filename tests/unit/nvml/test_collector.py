@@ -1,4 +1,4 @@
-"""The collector: its settings, what it says without NVML, and whose pids it believes."""
+"""The collector: settings, behaviour without NVML, and labels of pids."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_wrong_peaks(tmp_path: Path) -> None:
 
 
 def test_without_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the library a scrape says so at once; the landing page has no problem to tell."""
+    """Without the library a scrape fails at once as unavailable; the landing page shows no problem."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     collector = nvml.create(node())
     collector.start()
@@ -64,7 +64,7 @@ def test_without_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_process_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML tells the host's pids: where /proc is a container's, a pid is all that is said of a process."""
+    """NVML reports the host's pids: where /proc is a container's, the pid is the only label of a process."""
     for name, value in Scenario(tmp_path, **{"gpu0.process.0": "4242 compute 4096"}).environment().items():
         monkeypatch.setenv(name, value)
 
@@ -95,7 +95,7 @@ def _processes(of: Node) -> list[dict[str, str]]:
 
 
 def test_series_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many processes there are, no more series than allowed are shown; the others are folded, and counted."""
+    """No more series than allowed are shown for many processes; the others are folded, and counted."""
     lines = {f"gpu0.process.{place}": f"{100 + place} compute 4096" for place in range(300)}
     for name, value in Scenario(tmp_path, **lines).environment().items():
         monkeypatch.setenv(name, value)
@@ -119,7 +119,7 @@ def test_series_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other collectors see the GPUs while this one runs, and none before and after."""
+    """Other collectors see the GPUs while the nvml collector runs, and no GPUs before and after."""
     for name, value in Scenario(tmp_path, gpus=2).environment().items():
         monkeypatch.setenv(name, value)
     shared = dataclasses.replace(node())
@@ -142,15 +142,15 @@ def test_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_listener_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """A listener that fails keeps no event from the others."""
-    heard: list[Event] = []
+    """A listener that fails does not keep an event from the others."""
+    received: list[Event] = []
     gpus = Gpus()
     gpus.listen(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
-    gpus.listen(heard.append)
+    gpus.listen(received.append)
     event = Event("GPU-a", 1.0, "xid", 79)
     gpus.publish(event)
-    gpus.unlisten(heard.append)
+    gpus.unlisten(received.append)
     gpus.publish(event)
 
-    assert [event] == heard
-    assert "an event of GPU GPU-a was not taken" in caplog.text
+    assert [event] == received
+    assert "a listener failed on an event of GPU GPU-a" in caplog.text

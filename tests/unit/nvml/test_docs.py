@@ -1,4 +1,4 @@
-"""docs/gpu.md says of every metric where it comes from."""
+"""docs/gpu.md has the source of every metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peaks by model: the table's, a site's own, and none for what is unknown."""
+"""Peaks by model: from the table, from a site's own table, and none for unknown models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.nvml.peaks import Peaks, PeaksError
-from exporter.nvml.snapshot import Gpu, Identity, Readings
+from exporter.nvml.snapshot import Gpu, GpuIdentity, Readings
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ from exporter.nvml.snapshot import Gpu, Identity, Readings
     ],
 )
 def test_models(name: str, teraflops: dict[str, float]) -> None:
-    """Each model has its own peak; one that is not in the table, or only begins like one, has none."""
+    """Each model has its own peak; a name that is not in the table, or only begins like a model, has none."""
     assert {precision: value * 1e12 for precision, value in teraflops.items()} == Peaks().flops(name)
 
 
 def test_override(tmp_path: Path) -> None:
-    """A site's table goes before the built-in one, and may name more models and precisions."""
+    """A site's table has precedence over the built-in one, and may have more models and precisions."""
     path = tmp_path / "peaks.yaml"
     path.write_text("'NVIDIA H100.*': {bf16: 900, fp8: 1800}\nNVIDIA A10G: {bf16: 70}\n")
     peaks = Peaks(path)
@@ -61,7 +61,7 @@ def test_override(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_tables(tmp_path: Path, text: str, complaint: str) -> None:
-    """A table that cannot be used is refused with its name and what is wrong."""
+    """An unusable table raises an error with its name and the fault."""
     path = tmp_path / "peaks.yaml"
     path.write_text(text)
 
@@ -70,7 +70,7 @@ def test_wrong_tables(tmp_path: Path, text: str, complaint: str) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    """A table that is not there is refused."""
+    """A missing table raises an error."""
     with pytest.raises(PeaksError, match="cannot be read"):
         Peaks(tmp_path / "none.yaml")
 
@@ -78,7 +78,7 @@ def test_no_file(tmp_path: Path) -> None:
 def test_bandwidth() -> None:
     """The peak of memory is its bus width times its clock, twice a cycle: 3.35 TB/s on an H100."""
     values = {"memory_bus_bits": 5120, "clock_memory_max_mhz": 2619}
-    gpu = Gpu(Identity("GPU-a", 0, "unknown", ""), sets={"slow": Readings(0.0, values)})
+    gpu = Gpu(GpuIdentity("GPU-a", 0, "unknown", ""), sets={"slow": Readings(0.0, values)})
 
     [sample] = Peaks().samples(gpu)
 
@@ -86,8 +86,8 @@ def test_bandwidth() -> None:
 
 
 def test_nothing_known() -> None:
-    """A model that is not known, without bus width, has no series; a lost GPU neither."""
-    unknown = Gpu(Identity("GPU-a", 0, "unknown", ""))
-    lost = Gpu(Identity("GPU-a", 0, "NVIDIA L4", ""), "lost")
+    """An unknown model without bus width has no series, nor has a lost GPU."""
+    unknown = Gpu(GpuIdentity("GPU-a", 0, "unknown", ""))
+    lost = Gpu(GpuIdentity("GPU-a", 0, "NVIDIA L4", ""), "lost")
 
     assert [] == [*Peaks().samples(unknown), *Peaks().samples(lost)]

@@ -1,4 +1,4 @@
-"""POST /-/release-gpus: what it asks for, and what it answers."""
+"""POST /-/release-gpus: requests and answers."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ def answer(query: str, release: object, method: str = "POST") -> tuple[int, str]
 
 @pytest.mark.parametrize(("query", "seconds"), [("", 300.0), ("?seconds=", 300.0), ("?seconds=1.5", 1.5)])
 def test_seconds(query: str, seconds: float) -> None:
-    """The time is five minutes, or what is asked for."""
-    asked: list[float] = []
+    """The time is five minutes, or that of the request."""
+    requested: list[float] = []
 
     def release(seconds: float) -> bool:
-        asked.append(seconds)
+        requested.append(seconds)
         return True
 
     assert (200, f"no GPU is held for {seconds:g} s\n") == answer(query, release)
-    assert [seconds] == asked
+    assert [seconds] == requested
 
 
 @pytest.mark.parametrize("seconds", ["x", "0", "-1", "3601", "inf", "nan"])
 def test_nonsense(seconds: str) -> None:
-    """A time that is none is refused before anything is asked for."""
+    """An invalid time is refused before GPUs are released."""
     assert 400 == answer(f"?seconds={seconds}", pytest.fail)[0]
 
 
 def test_no_answer() -> None:
-    """When NVML does not answer, the one who asks is told that handles may be held."""
+    """The answer while NVML hangs is that handles may be held."""
     assert (504, "NVML does not answer: its handles may still be held\n") == answer("", lambda _: False)
 
 
 def test_no_gpus() -> None:
-    """Without the collector there is nothing to give back."""
+    """Without the collector there is nothing to release."""
 
     def release(_: float) -> bool:
         raise LookupError("no GPU is held")
@@ -47,5 +47,5 @@ def test_no_gpus() -> None:
 
 
 def test_only_posted() -> None:
-    """Looking at the address gives nothing back."""
+    """GET releases nothing."""
     assert 405 == answer("", pytest.fail, "GET")[0]

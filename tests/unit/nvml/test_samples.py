@@ -1,29 +1,30 @@
-"""Snapshots as samples: names, units, labels, and what is absent."""
+"""Samples of snapshots: names, units, labels, and absent series."""
 
 from __future__ import annotations
 
 import pytest
 
 from exporter.model import PROCESS_LABELS, Sample
-from exporter.nvml import fields, questions
-from exporter.nvml.rows import GPU_ROWS, LINK_ROWS, MIG_ROWS
+from exporter.nvml import fields
+from exporter.nvml.child import queries
+from exporter.nvml.mapping import GPU_MAPPING, LINK_MAPPING, MIG_MAPPING
 from exporter.nvml.samples import samples
-from exporter.nvml.snapshot import FAST, SLOW, Driver, Gpu, Identity, Mig, Process, Readings, Snapshot
+from exporter.nvml.snapshot import FAST, SLOW, DriverVersions, Gpu, GpuIdentity, GpuProcess, Mig, Readings, Snapshot
 from exporter.views import prometheus
 
-IDENTITY = Identity("GPU-a", 3, "NVIDIA H100 80GB HBM3", "00000000:18:00.0", serial="1650", minor=3, links=2)
+IDENTITY = GpuIdentity("GPU-a", 3, "NVIDIA H100 80GB HBM3", "00000000:18:00.0", serial="1650", minor=3, links=2)
 GPU = 'gpu="3",gpu_uuid="GPU-a"'
 DERIVED = {"clocks_event_reasons", "fabric_status", "fabric_health", "ecc_pending", "memory_bus_bits"}
-"""Readings that are no sample of their own."""
+"""Readings without a sample of their own."""
 
 
 def of(gpu: Gpu) -> list[Sample]:
-    snapshot = Snapshot("running", driver=Driver("580.95", "13.580.95", 13000), gpus=(gpu,))
+    snapshot = Snapshot("running", driver=DriverVersions("580.95", "13.580.95", 13000), gpus=(gpu,))
     return list(samples(snapshot, lambda pid: {"pid": str(pid), "comm": "train", "pod": "job-0"}))
 
 
 def page(gpu: Gpu) -> dict[str, str]:
-    """Series and values of a page."""
+    """Returns the values of a page by series."""
     lines = prometheus.render(of(gpu)).text.decode().splitlines()
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 
@@ -103,30 +104,30 @@ def read(**values: int | float) -> Gpu:
     ids=lambda value: value.partition("{")[0] if isinstance(value, str) and "{" in value else "",
 )
 def test_series(values: dict[str, int | float], series: str, value: str) -> None:
-    """A reading becomes a series of the unit that its name says, exactly."""
+    """A reading becomes a series with the unit in the name, exactly."""
     assert value == page(read(**values))[series]
 
 
 def test_unknown_is_absent() -> None:
-    """What was not read has no series; the fabric's untold conditions neither."""
-    told = page(read(temperature_c=40, fabric_health=0))
+    """Missing readings and unknown conditions of the fabric have no series."""
+    series = page(read(temperature_c=40, fabric_health=0))
 
-    assert {"hw_gpu_info", "hw_status", "hw_temperature_celsius"} == {series.partition("{")[0] for series in told}
+    assert {"hw_gpu_info", "hw_status", "hw_temperature_celsius"} == {series.partition("{")[0] for series in series}
 
 
 def test_links() -> None:
-    """Each link has its bytes, once where they are counted twice, and its errors."""
+    """Each link has series of bytes and errors; bytes that NVML has twice are shown once."""
     readings = Readings(0.0, {}, {0: {"tx_kib": 2, "tx_bytes": 9999, "active": 1}, 1: {"rx_bytes": 7, "replays": 3}})
-    told = page(Gpu(IDENTITY, sets={"fast": readings}))
+    series = page(Gpu(IDENTITY, sets={"fast": readings}))
 
-    assert "2048" == told[f'gpu_nvlink_link_io_bytes_total{{direction="transmit",{GPU},link="0"}}']
-    assert "7" == told[f'gpu_nvlink_link_io_bytes_total{{direction="receive",{GPU},link="1"}}']
-    assert "3" == told[f'gpu_nvlink_link_errors_total{{error="replays",{GPU},link="1"}}']
-    assert "1" == told[f'gpu_nvlink_link_up{{{GPU},link="0"}}']
+    assert "2048" == series[f'gpu_nvlink_link_io_bytes_total{{direction="transmit",{GPU},link="0"}}']
+    assert "7" == series[f'gpu_nvlink_link_io_bytes_total{{direction="receive",{GPU},link="1"}}']
+    assert "3" == series[f'gpu_nvlink_link_errors_total{{error="replays",{GPU},link="1"}}']
+    assert "1" == series[f'gpu_nvlink_link_up{{{GPU},link="0"}}']
 
 
 def test_info() -> None:
-    """The GPU is identified on one series; what is not known is no label."""
+    """One series identifies the GPU; unknown properties are no labels."""
     [info] = [series for series in page(read(temperature_c=1)) if series.startswith("hw_gpu_info")]
 
     assert (
@@ -148,65 +149,65 @@ def test_info() -> None:
     ],
 )
 def test_status(gpu: Gpu, state: str) -> None:
-    """Exactly one state holds; a GPU that is not there has no other series."""
-    told = page(gpu)
-    statuses = {series: value for series, value in told.items() if series.startswith("hw_status")}
+    """Exactly one state is 1; a GPU that is not ok has no other series."""
+    series = page(gpu)
+    statuses = {series: value for series, value in series.items() if series.startswith("hw_status")}
 
     assert [f'hw_status{{{GPU},hw_type="gpu",state="{state}"}}'] == [
         it for it, value in statuses.items() if value == "1"
     ]
     assert 5 == len(statuses)
-    assert (gpu.state == "ok") == (len(told) > 5)
+    assert (gpu.state == "ok") == (len(series) > 5)
 
 
 def test_status_is_not_known() -> None:
-    """While a GPU was not read, nothing is said of its state."""
+    """A GPU that was not read yet has no state."""
     assert not [series for series in page(Gpu(IDENTITY)) if series.startswith("hw_status")]
 
 
 def test_mig() -> None:
-    """A MIG device has its own series, apart from the GPU's."""
-    identity = Identity("GPU-a", 3, "H100", "", mig_enabled=True, migs=(Mig("MIG-b", 2, "1g.10gb", 9, 0),))
+    """A MIG device has series of its own."""
+    identity = GpuIdentity("GPU-a", 3, "H100", "", mig_enabled=True, migs=(Mig("MIG-b", 2, "1g.10gb", 9, 0),))
     values = {
         "MIG-b": {"memory_used_bytes": 5, "memory_bytes": 10, "sm_active_percent": 50.0, "sm_occupancy_percent": 25.0}
     }
-    told = page(Gpu(identity, sets={"fast": Readings(0.0, {"memory_bytes": 100}, {}, values)}))
+    series = page(Gpu(identity, sets={"fast": Readings(0.0, {"memory_bytes": 100}, {}, values)}))
 
     mig = 'compute_instance="0",gpu="3",gpu_instance="9",gpu_uuid="GPU-a",mig_uuid="MIG-b"'
-    assert "1" == told[f'gpu_mig_info{{{mig},profile="1g.10gb"}}']
-    assert "5" == told[f'gpu_mig_memory_usage_bytes{{{mig},profile="1g.10gb"}}']
-    assert "0.5" == told[f'gpu_mig_active_ratio{{{mig},part="sm",profile="1g.10gb"}}']
-    assert "0.25" == told[f'gpu_mig_active_ratio{{{mig},part="sm_occupancy",profile="1g.10gb"}}']
-    assert "100" == told[f"hw_gpu_memory_limit_bytes{{{GPU}}}"]
+    assert "1" == series[f'gpu_mig_info{{{mig},profile="1g.10gb"}}']
+    assert "5" == series[f'gpu_mig_memory_usage_bytes{{{mig},profile="1g.10gb"}}']
+    assert "0.5" == series[f'gpu_mig_active_ratio{{{mig},part="sm",profile="1g.10gb"}}']
+    assert "0.25" == series[f'gpu_mig_active_ratio{{{mig},part="sm_occupancy",profile="1g.10gb"}}']
+    assert "100" == series[f"hw_gpu_memory_limit_bytes{{{GPU}}}"]
 
 
 def test_processes() -> None:
-    """A process has its labels and the GPU's; bytes that NVML does not know have no series."""
+    """A process has the labels of process and GPU; unknown bytes have no series."""
     processes = (
-        Process(7, "compute", 4096, 9, 0, {"sm": 55}),
-        Process(8, "graphics", None),
+        GpuProcess(7, "compute", 4096, 9, 0, {"sm": 55}),
+        GpuProcess(8, "graphics", None),
     )
-    told = page(Gpu(IDENTITY, sets={"processes": Readings(0.0, processes=processes)}))
+    series = page(Gpu(IDENTITY, sets={"processes": Readings(0.0, processes=processes)}))
 
     memory = 'comm="train",compute_instance="0",gpu="3",gpu_instance="9",gpu_uuid="GPU-a",kind="compute",pid="7"'
-    assert "4096" == told[f'gpu_process_memory_usage_bytes{{{memory},pod="job-0"}}']
-    assert "0.55" == told[f'gpu_process_utilization_ratio{{comm="train",engine="sm",{GPU},pid="7",pod="job-0"}}']
-    assert 2 == len([series for series in told if series.startswith("gpu_process")])
+    assert "4096" == series[f'gpu_process_memory_usage_bytes{{{memory},pod="job-0"}}']
+    assert "0.55" == series[f'gpu_process_utilization_ratio{{comm="train",engine="sm",{GPU},pid="7",pod="job-0"}}']
+    assert 2 == len([series for series in series if series.startswith("gpu_process")])
 
 
-def test_each_reading_is_told() -> None:
-    """Every reading of the catalogue becomes a sample, and no row is for one that is not read."""
-    keys = {key for set in fields.FIELDS.values() for key in set} | set(fields.TOTALS)
+def test_each_reading_has_a_sample() -> None:
+    """Every reading becomes a sample, and the mapping has no key that is never read."""
+    keys = {key for keys in fields.FIELDS.values() for key in keys} | set(fields.TOTALS)
     keys |= set(fields.GPM) | set(fields.GPM_COUNTERS) | {"pcie_tx_kb_per_s", "pcie_rx_kb_per_s"}
     keys |= _kept()
 
-    assert keys - DERIVED == set(GPU_ROWS)
-    assert set(LINK_ROWS) == {key for set in fields.LINK_FIELDS.values() for key in set} | {"active"}
-    assert set(MIG_ROWS) <= keys
+    assert keys - DERIVED == set(GPU_MAPPING)
+    assert set(LINK_MAPPING) == {key for keys in fields.LINK_FIELDS.values() for key in keys} | {"active"}
+    assert set(MIG_MAPPING) <= keys
 
 
 class _Anything:
-    """A structure of NVML's that has every member, each a byte of 1."""
+    """A structure of NVML with every member, each 1."""
 
     licensableFeaturesCount = 0
     gridLicensableFeatures = ()
@@ -222,7 +223,7 @@ class _Anything:
 
 
 def _kept() -> set[str]:
-    """The readings that calls keep."""
+    """Returns the keys of readings that calls give."""
 
     class Meta(type):
         def __getattr__(cls, _: str) -> object:
@@ -232,20 +233,20 @@ def _kept() -> set[str]:
         def __eq__(self, other: object) -> bool:
             return False
 
-    calls = [call for set in (FAST, SLOW) for call in questions.CALLS[set]]
+    calls = [call for name in (FAST, SLOW) for call in queries.CALLS[name]]
     return {key for call in calls for key in call.keep(Everything())}
 
 
 def test_labels_are_declared() -> None:
     """No sample carries a label that its metric does not declare."""
-    values = dict.fromkeys(GPU_ROWS, 1) | dict.fromkeys(DERIVED, 1)
-    identity = Identity("GPU-a", 0, "H100", "", links=1, mig_enabled=True, migs=(Mig("MIG-b", 0, "1g", 7, 0),))
-    readings = Readings(0.0, values, {0: dict.fromkeys(LINK_ROWS, 1)}, {"MIG-b": dict.fromkeys(MIG_ROWS, 1)})
-    processes = Readings(0.0, processes=(Process(7, "compute", 4096, 9, 0, {"sm": 55}),))
-    told = of(Gpu(identity, sets={"fast": readings, "processes": processes}))
+    values = dict.fromkeys(GPU_MAPPING, 1) | dict.fromkeys(DERIVED, 1)
+    identity = GpuIdentity("GPU-a", 0, "H100", "", links=1, mig_enabled=True, migs=(Mig("MIG-b", 0, "1g", 7, 0),))
+    readings = Readings(0.0, values, {0: dict.fromkeys(LINK_MAPPING, 1)}, {"MIG-b": dict.fromkeys(MIG_MAPPING, 1)})
+    processes = Readings(0.0, processes=(GpuProcess(7, "compute", 4096, 9, 0, {"sm": 55}),))
+    series = of(Gpu(identity, sets={"fast": readings, "processes": processes}))
 
-    for sample in told:
+    for sample in series:
         allowed = {*sample.metric.labels, *(PROCESS_LABELS if sample.metric.process else ())}
         assert set(sample.labels) <= allowed, sample
-    assert len(told) > 150
-    assert 0 == prometheus.render(told).malformed
+    assert len(series) > 150
+    assert 0 == prometheus.render(series).malformed

@@ -1,4 +1,4 @@
-"""The parent's side: hangs, crashes and refusals of the child, real ones on the stand-in and made-up ones."""
+"""Supervision: hangs, crashes and refusals of the child, real ones on the stand-in and made-up ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from exporter.nvml.child import Child
-from exporter.nvml.snapshot import Driver, Event, Identity, Message, Options, Snapshot, Started, encode
+from exporter.nvml.process import NvmlChild
+from exporter.nvml.snapshot import (
+    ChildOptions,
+    DriverVersions,
+    Event,
+    GpuIdentity,
+    Message,
+    NvmlStarted,
+    Snapshot,
+    encode,
+)
 from exporter.nvml.supervisor import Supervisor
 from exporter.views import prometheus
 from tests.standins.nvml import INTERVALS, UUID, Scenario
@@ -32,9 +41,9 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
 
 @contextmanager
 def running(
-    spawn: Callable[[Options], Child] = Child, tell: Callable[[Event], None] = lambda _: None
+    spawn: Callable[[ChildOptions], NvmlChild] = NvmlChild, publish: Callable[[Event], None] = lambda _: None
 ) -> Iterator[Supervisor]:
-    supervisor = Supervisor(INTERVALS, tell, spawn)
+    supervisor = Supervisor(INTERVALS, publish, spawn)
     supervisor.start()
     try:
         yield supervisor
@@ -43,7 +52,7 @@ def running(
 
 
 def until(happened: Callable[[], bool], seconds: float = 15.0) -> float:
-    """The seconds it took; fails when it does not happen."""
+    """Waits for `happened`. Returns the seconds that passed; fails after `seconds`."""
     began = time.monotonic()
     while not happened():
         if time.monotonic() - began > seconds:
@@ -53,7 +62,7 @@ def until(happened: Callable[[], bool], seconds: float = 15.0) -> float:
 
 
 def values(supervisor: Supervisor) -> dict[str, float]:
-    """Its own metrics by series."""
+    """Returns the supervisor's own metrics by series."""
     page = prometheus.render(supervisor.samples()).text.decode()
     lines = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
     return {series: float(value) for series, _, value in lines}
@@ -73,12 +82,12 @@ def stalled(supervisor: Supervisor) -> bool:
 
 
 def test_reads(scenario: Scenario) -> None:
-    """What the child reads is there, with the age of each set."""
+    """The child's readings are in the snapshot, with the age of each set."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor) and len(supervisor.snapshot().gpus[2].sets) == 3)
         own = values(supervisor)
 
-    ages = [own[f'accel_exporter_source_age_seconds{{source="nvml_{set}"}}'] for set in INTERVALS]
+    ages = [own[f'accel_exporter_source_age_seconds{{source="nvml_{name}"}}'] for name in INTERVALS]
     assert all(0 < age < 3 * interval for age, interval in zip(ages, INTERVALS.values(), strict=True))
     assert (0, 1, 0) == (
         own['accel_exporter_source_stalled{source="nvml"}'],
@@ -90,7 +99,7 @@ def test_reads(scenario: Scenario) -> None:
 
 
 def test_many_descriptors(scenario: Scenario) -> None:
-    """A process that has thousands of descriptors, as probes do, reads its child as well."""
+    """A process with thousands of descriptors, as for probes, can read from the child."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 2048:
         pytest.skip(f"only {hard} descriptors are allowed here")
@@ -106,7 +115,7 @@ def test_many_descriptors(scenario: Scenario) -> None:
 
 
 def test_hang(scenario: Scenario) -> None:
-    """A call that hangs is a stall within three intervals; the child is replaced, and the GPU it hung on left alone."""
+    """A call that hangs is a stall within three intervals; the child is replaced, and the GPU is in quarantine."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
         scenario.set({"hang": "nvmlDeviceGetPowerUsage@1"})
@@ -116,12 +125,14 @@ def test_hang(scenario: Scenario) -> None:
 
         assert stalled(supervisor)
 
-    assert noticed < 3 * INTERVALS["fast"] + INTERVALS["fast"]  # a hang begins up to one interval after it was made
+    assert (
+        noticed < 3 * INTERVALS["fast"] + INTERVALS["fast"]
+    )  # a hang begins up to one interval after the change of the scenario
     assert 1 == restarts
 
 
 def test_hang_at_the_start(scenario: Scenario) -> None:
-    """A library that hangs in its initialisation is a stall, without a GPU."""
+    """A library that hangs in the initialisation is stalled, without a GPU."""
     scenario.set({"hang": "nvmlInitWithFlags"})
     with running() as supervisor:
         until(lambda: stalled(supervisor))
@@ -130,7 +141,7 @@ def test_hang_at_the_start(scenario: Scenario) -> None:
 
 
 def test_crash(scenario: Scenario) -> None:
-    """A library that crashes costs a moment: the child is started again."""
+    """The child is started again after a crash of the library."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
         scenario.set({"crash": "nvmlDeviceGetFieldValues"})
@@ -145,7 +156,7 @@ def test_crash(scenario: Scenario) -> None:
 
 
 def test_driver_replaced(scenario: Scenario) -> None:
-    """After the driver was replaced (18) only a new process can use it: there is one, and it reads."""
+    """A new child is started after the driver was replaced (18): only a new process can use the new driver."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
         scenario.set({"error.nvmlDeviceGetFieldValues": 18})
@@ -160,7 +171,7 @@ def test_driver_replaced(scenario: Scenario) -> None:
 
 
 def test_driver_comes_later(scenario: Scenario) -> None:
-    """Without a driver there is no NVML, which is no fault; it is looked for again."""
+    """Without a driver there is no NVML, which is no fault; a driver that comes later is found."""
     scenario.set({"init": 9})
     with running() as supervisor:
         until(lambda: supervisor.snapshot().state == "absent")
@@ -171,13 +182,13 @@ def test_driver_comes_later(scenario: Scenario) -> None:
 
 
 def test_gpu_lost(scenario: Scenario) -> None:
-    """A GPU that is lost is told with its UUID, its readings vanish, also after the child was replaced."""
+    """A lost GPU has its UUID and no readings, also after the child was replaced."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
         scenario.set({"gpu2.lost": 1})
         until(lambda: states(supervisor.snapshot()) == ["ok", "ok", "lost"])
         scenario.set({"crash": "nvmlDeviceGetName"})
-        scenario.set({"gpu0.mig": 1})  # which has GPU 0 taken anew, so the crash happens
+        scenario.set({"gpu0.mig": 1})  # GPU 0 is opened again, so the crash happens
         until(lambda: supervisor.snapshot().state == "restarting")
         scenario.set({"crash": None})
         until(lambda: supervisor.snapshot().state == "running")
@@ -187,7 +198,7 @@ def test_gpu_lost(scenario: Scenario) -> None:
 
 
 def test_release(scenario: Scenario) -> None:
-    """Handles are given back when asked for, which is told, and taken again afterwards."""
+    """Handles are closed on request, which a metric shows, and opened again afterwards."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
 
@@ -199,7 +210,7 @@ def test_release(scenario: Scenario) -> None:
 
 
 def test_release_of_a_child_that_hangs(scenario: Scenario) -> None:
-    """When the child hangs, whoever asked for the release is told that nothing is sure; no new one takes handles."""
+    """A release fails while the child hangs; no new child opens handles in that time."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
         scenario.set({"hang": "nvmlDeviceGetPowerUsage"})
@@ -212,19 +223,19 @@ def test_release_of_a_child_that_hangs(scenario: Scenario) -> None:
 
 
 def test_events(scenario: Scenario) -> None:
-    """Events are told as they come, and kept."""
-    heard: list[Event] = []
-    with running(tell=heard.append) as supervisor:
+    """Events are published as they come, and kept in the snapshot."""
+    received: list[Event] = []
+    with running(publish=received.append) as supervisor:
         until(lambda: all_ok(supervisor))
         scenario.set({"event.1": "1 8 79"})
-        until(lambda: bool(heard))
+        until(lambda: bool(received))
 
-        assert tuple(heard) == supervisor.snapshot().events
-    assert (UUID.format(1), "xid", 79) == (heard[0].uuid, heard[0].kind, heard[0].data)
+        assert tuple(received) == supervisor.snapshot().events
+    assert (UUID.format(1), "xid", 79) == (received[0].uuid, received[0].kind, received[0].data)
 
 
 def test_close_while_it_hangs(scenario: Scenario) -> None:
-    """A hanging child does not keep the exporter from ending within its time, and does not outlive it."""
+    """A hanging child does not delay the end of the exporter, and does not survive the exporter."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
         pid = _child(supervisor)
@@ -245,21 +256,21 @@ def _child(supervisor: Supervisor) -> int:
 
 
 class Immortal:
-    """A child that says a few things, then nothing any more, and cannot be killed while `immortal` is set."""
+    """A child that sends one message, then nothing, and cannot be killed until `dead` is set."""
 
     started: list[Immortal] = []
 
-    def __init__(self, _: Options) -> None:
+    def __init__(self, _: ChildOptions) -> None:
         self.pid = os.getpid()
         self.dead = threading.Event()
-        self._first: list[Message] = [Started(Driver("1", "1", 1), (Identity("GPU-0", 0, "", ""),))]
+        self._first: list[Message] = [NvmlStarted(DriverVersions("1", "1", 1), (GpuIdentity("GPU-0", 0, "", ""),))]
         self.commands: list[str] = []
         Immortal.started.append(self)
 
     def lines(self, seconds: float) -> list[bytes] | None:
         time.sleep(min(seconds, 0.02))
-        said, self._first = self._first, []
-        return [encode(message)[:-1] for message in said]
+        sent, self._first = self._first, []
+        return [encode(message)[:-1] for message in sent]
 
     def command(self, text: str) -> None:
         self.commands.append(text)
@@ -275,7 +286,7 @@ class Immortal:
 
 
 def test_one_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that cannot be killed is given up and replaced once, and no more than once until it is gone."""
+    """A child that cannot be killed is abandoned and replaced once, and only once until that child has ended."""
     Immortal.started = []
     with running(spawn=Immortal) as supervisor:  # type: ignore[arg-type]
         until(lambda: len(Immortal.started) == 2)
@@ -290,20 +301,20 @@ def test_one_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 == abandoned
 
 
-def test_nonsense() -> None:
-    """A child that talks nonsense is replaced."""
+def test_invalid_message() -> None:
+    """A child that sends an invalid message is replaced."""
 
-    class Mad(Immortal):
+    class Invalid(Immortal):
         def lines(self, seconds: float) -> list[bytes] | None:
             return [b"{}"]
 
         def kill(self) -> bool:
             return True
 
-    with running(spawn=Mad) as supervisor:  # type: ignore[arg-type]
+    with running(spawn=Invalid) as supervisor:  # type: ignore[arg-type]
         until(lambda: supervisor.snapshot().state == "restarting")
 
-        assert supervisor.snapshot().reason.startswith("it talks nonsense")
+        assert supervisor.snapshot().reason.startswith("the child sent an invalid message: ")
         assert 1 == values(supervisor)['accel_exporter_nvml_restarts_total{reason="failed"}']
 
 
@@ -311,9 +322,9 @@ def test_pauses_grow(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> Non
     """The pause before a new child doubles while children fail."""
     began: list[float] = []
 
-    def spawn(options: Options) -> Child:
+    def spawn(options: ChildOptions) -> NvmlChild:
         began.append(time.monotonic())
-        return Child(options)
+        return NvmlChild(options)
 
     scenario.set({"init": 999})
     with running(spawn=spawn):
@@ -324,13 +335,13 @@ def test_pauses_grow(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_process_can_be_started(scenario: Scenario) -> None:
-    """When the system starts no process, it is tried again."""
+    """A failed start of the child is repeated."""
     refused = iter([OSError(11, "Resource temporarily unavailable")])
 
-    def spawn(options: Options) -> Child:
+    def spawn(options: ChildOptions) -> NvmlChild:
         for error in refused:
             raise error
-        return Child(options)
+        return NvmlChild(options)
 
     with running(spawn=spawn) as supervisor:
         until(lambda: all_ok(supervisor))
@@ -339,7 +350,7 @@ def test_no_process_can_be_started(scenario: Scenario) -> None:
 
 
 def test_release_while_there_is_no_child(scenario: Scenario) -> None:
-    """When no child runs, none starts for the time that the GPUs are to be given back."""
+    """No child starts during a release."""
     scenario.set({"init": 999})
     with running() as supervisor:
         until(lambda: supervisor.snapshot().state == "restarting")
@@ -354,7 +365,7 @@ def test_release_while_there_is_no_child(scenario: Scenario) -> None:
 
 
 def test_terminated_child(scenario: Scenario) -> None:
-    """A child that someone ends is started again, and counted as ended."""
+    """A child that is terminated from outside is started again, and counted as ended."""
     with running() as supervisor:
         until(lambda: all_ok(supervisor))
         os.kill(_child(supervisor), signal.SIGTERM)

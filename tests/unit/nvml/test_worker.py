@@ -1,4 +1,4 @@
-"""The child on the stand-in library: what it reads, what it leaves alone, and how it ends."""
+"""The child on the stand-in library: readings, skipped GPUs, and ends."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from exporter.nvml.child.queries import CALLS
 from exporter.nvml.fields import FIELDS, GPM, GPM_COUNTERS, TOTALS
-from exporter.nvml.questions import CALLS
 from exporter.nvml.snapshot import (
     FAST,
     PROCESSES,
     SLOW,
-    Beat,
     Event,
-    Failed,
-    Identity,
+    GpuIdentity,
+    GpuProcess,
+    Heartbeat,
     Mig,
-    Process,
-    Read,
+    NvmlFailed,
+    NvmlStarted,
     Released,
-    Started,
+    SetRead,
 )
 from tests.standins.nvml import INTERVALS, LIBRARY, OLD_LIBRARY, UUID, Scenario, Worker
 
@@ -66,11 +66,11 @@ def test_structures(name: str) -> None:
 
 
 def test_identity(tmp_path: Path) -> None:
-    """A GPU is told with all that identifies it."""
+    """NvmlStarted has all that identifies a GPU."""
     with Worker(Scenario(tmp_path, **{"gpus": 2, "gpu1.inforom_image": "none"})) as worker:
         started = worker.started()
 
-    expected = Identity(
+    expected = GpuIdentity(
         uuid=UUID.format(1),
         index=1,
         name="NVIDIA H100 80GB HBM3",
@@ -94,36 +94,36 @@ def test_identity(tmp_path: Path) -> None:
 
 
 def test_fast_readings(tmp_path: Path) -> None:
-    """The fast set has field values, calls, GPM's means and counts, and each link's bytes, in NVML's own units."""
+    """The fast set has field values, calls, means and counts of GPM, and bytes of each link, in NVML's units."""
     scenario = Scenario(tmp_path, **{"gpu0.field.82": 71, "gpu0.gpm.248": 12345, "gpu0.field.138.5": 4096})
     with Worker(scenario) as worker:
         values = worker.second_read().readings
         assert values is not None
 
-    told = values.values
+    values_read = values.values
     assert (71, 312456, 63, 48.75, 12345) == tuple(
-        told[key]
+        values_read[key]
         for key in ("memory_temperature_c", "power_mw", "utilization_percent", "tensor_active_percent", "sm_cycles")
     )
     assert (85520809984, 45097156608, 640155648) == (
-        told["memory_bytes"],
-        told["memory_used_bytes"],
-        told["memory_reserved_bytes"],
+        values_read["memory_bytes"],
+        values_read["memory_used_bytes"],
+        values_read["memory_reserved_bytes"],
     )
     assert list(range(18)) == list(values.links)
     assert 4096 == values.links[5]["tx_kib"]
 
 
 def test_slow_readings(tmp_path: Path) -> None:
-    """The slow set has errors, limits and modes, also those that NVML writes into structures given by reference."""
+    """The slow set has errors, limits and modes, also those in structures passed by reference."""
     scenario = Scenario(tmp_path, **{"gpu0.field.12": 3, "gpu0.sram_secded": 7, "gpu0.link_state.4": 0})
     with Worker(scenario) as worker:
         readings = worker.read(SLOW).readings
         assert readings is not None
 
-    told = readings.values
+    values_read = readings.values
     assert (3, 7, 7, 3, 0x2A) == tuple(
-        told[key]
+        values_read[key]
         for key in (
             "ecc_uncorrected_volatile_dram",
             "sram_secded_volatile",
@@ -132,13 +132,13 @@ def test_slow_readings(tmp_path: Path) -> None:
             "fabric_health",
         )
     )
-    assert -2 == told["margin_limit_slowdown_c"]
+    assert -2 == values_read["margin_limit_slowdown_c"]
     assert (0, 1) == (readings.links[4]["active"], readings.links[5]["active"])
 
 
 def test_everything_is_read_that_is_there(tmp_path: Path) -> None:
-    """Where a GPU has everything, every field and call gives its readings."""
-    fields = [name for set in FIELDS.values() for name in set.values()]
+    """On a GPU that supports everything, every field and call gives its readings."""
+    fields = [name for names in FIELDS.values() for name in names.values()]
     numbers = {name: getattr(pynvml, f"NVML_FI_{name}") for name in fields}
     values: dict[str, object] = {f"gpu0.field.{number}": number for number in numbers.values()}
     values |= {f"gpu0.gpm.{number}": number for number in (GPM | GPM_COUNTERS).values()}
@@ -154,16 +154,16 @@ def test_everything_is_read_that_is_there(tmp_path: Path) -> None:
     assert (30, 2, 1, 83) == tuple(
         slow.values[key] for key in ("fan_percent", "vgpus", "vgpu_licensed", "temperature_limit_gpu_max_c")
     )
-    assert {call.function for calls in CALLS.values() for call in calls if not call.unless} <= _asked(scenario)
+    assert {call.function for calls in CALLS.values() for call in calls if not call.unless} <= _called(scenario)
 
 
-def _asked(scenario: Scenario) -> set[str]:
-    """The functions of nvidia-ml-py that were called, which leaves the version of C's out."""
+def _called(scenario: Scenario) -> set[str]:
+    """Returns the functions of nvidia-ml-py that were called, without the version in the names of C."""
     return {name.removesuffix("_v2").removesuffix("_v4") for name in scenario.calls()}
 
 
 def test_type_limits(tmp_path: Path) -> None:
-    """Values at the limits of their types stay exact; all bits set means not available, so nothing is told."""
+    """Values at the limits of their types stay exact; a value with all bits set is not available and absent."""
     scenario = Scenario(
         tmp_path,
         **{
@@ -187,18 +187,18 @@ def test_type_limits(tmp_path: Path) -> None:
         fast, slow = worker.read().readings, worker.read(SLOW).readings
         assert fast is not None and slow is not None
 
-    told = fast.values
-    assert 2**64 - 2 == told["energy_mj"]
-    assert 2**32 - 2 == told["power_average_mw"]
-    assert -40 == told["temperature_c"]
+    values_read = fast.values
+    assert 2**64 - 2 == values_read["energy_mj"]
+    assert 2**32 - 2 == values_read["power_average_mw"]
+    assert -40 == values_read["temperature_c"]
     assert 2**32 - 1 == slow.values["bar1_used_bytes"]
-    assert (-5, 1.5) == (told["slowed_sw_thermal_ns"], told["slowed_hw_thermal_ns"])
+    assert (-5, 1.5) == (values_read["slowed_sw_thermal_ns"], values_read["slowed_hw_thermal_ns"])
     absent = {"pcie_replays", "memory_temperature_c", "power_mw", "memory_used_bytes", "slowed_hw_power_brake_ns"}
-    assert not absent & told.keys()
+    assert not absent & values_read.keys()
 
 
 def test_unsupported_is_remembered(tmp_path: Path) -> None:
-    """What one GPU does not support is asked of it once, and of the others again and again."""
+    """An unsupported call is made once on that GPU, and again and again on the others."""
     scenario = Scenario(tmp_path, **{"gpus": 2, "gpu0.margin": "error:3", "gpu0.gpm": 0})
     with Worker(scenario) as worker:
         for _ in range(4):
@@ -212,27 +212,29 @@ def test_unsupported_is_remembered(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_not_remembered(tmp_path: Path) -> None:
-    """What fails for another reason is absent, and back as soon as it works."""
+    """A reading that fails for another reason is absent, and returns as soon as the call works."""
     scenario = Scenario(tmp_path, **{"error.nvmlDeviceGetPowerUsage": 999})
     with Worker(scenario) as worker:
         first = worker.read().readings
         scenario.set({"error.nvmlDeviceGetPowerUsage": None})
-        back = worker.until(Read, lambda it: it.readings is not None and "power_mw" in it.readings.values)
+        back = worker.until(
+            SetRead, lambda message: message.readings is not None and "power_mw" in message.readings.values
+        )
 
     assert first is not None and "power_mw" not in first.values
     assert "ok" == back.state
 
 
 def test_lost(tmp_path: Path) -> None:
-    """A GPU that falls off the bus is told as lost, without readings, while the others go on; it may come back."""
+    """A GPU that falls off the bus is lost, without readings, while the others go on; the GPU may come back."""
     scenario = Scenario(tmp_path, gpus=8)
     with Worker(scenario) as worker:
         worker.read(gpu=7)
         scenario.set({"gpu3.lost": 1})
-        lost = worker.until(Read, lambda it: it.state != "ok")
-        others = {worker.until(Read, lambda it: it.set == FAST).gpu for _ in range(14)}
+        lost = worker.until(SetRead, lambda message: message.state != "ok")
+        others = {worker.until(SetRead, lambda message: message.set_name == FAST).gpu for _ in range(14)}
         scenario.set({"gpu3.lost": None})
-        again = worker.until(Read, lambda it: it.gpu == UUID.format(3) and it.set == FAST)
+        again = worker.until(SetRead, lambda message: message.gpu == UUID.format(3) and message.set_name == FAST)
 
     assert (UUID.format(3), "lost", None) == (lost.gpu, lost.state, lost.readings)
     assert {UUID.format(gpu) for gpu in range(8) if gpu != 3} == others
@@ -240,19 +242,19 @@ def test_lost(tmp_path: Path) -> None:
 
 
 def test_reset_required(tmp_path: Path) -> None:
-    """A GPU that wants a reset says so."""
+    """A GPU that needs a reset has the state reset_required."""
     scenario = Scenario(tmp_path, **{"gpu0.error.nvmlDeviceGetFieldValues": 16})
     with Worker(scenario) as worker:
         assert "reset_required" == worker.read().state
 
 
 def test_lost_from_the_start(tmp_path: Path) -> None:
-    """A GPU that does not even tell its UUID is there by its index."""
+    """A GPU with an unreadable UUID has its index as key."""
     with Worker(Scenario(tmp_path, **{"gpus": 2, "gpu1.lost": 1})) as worker:
-        started, told = worker.started(), worker.until(Read)
+        started, values_read = worker.started(), worker.until(SetRead)
 
     assert ["", "NVIDIA H100 80GB HBM3"] == [started.gpus[1].uuid, started.gpus[0].name]
-    assert ("#1", "lost") == (told.gpu, told.state)
+    assert ("#1", "lost") == (values_read.gpu, values_read.state)
 
 
 def test_gpus_come_and_go(tmp_path: Path) -> None:
@@ -269,48 +271,48 @@ def test_gpus_come_and_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 9, 18])
-def test_driver_gone(tmp_path: Path, code: int) -> None:
-    """When NVML says that the driver went, is another or forgot us, the child says which and ends."""
+def test_driver_lost(tmp_path: Path, code: int) -> None:
+    """The child reports an unloaded or replaced driver, or a lost initialisation, and ends."""
     scenario = Scenario(tmp_path)
     with Worker(scenario) as worker:
         worker.read()
         scenario.set({"error.nvmlDeviceGetFieldValues": code})
-        failed = worker.until(Failed)
+        failed = worker.until(NvmlFailed)
 
         assert (code, 0) == (failed.code, worker.process.wait(10))
 
 
 @pytest.mark.parametrize("code", [9, 18, 999])
 def test_no_start(tmp_path: Path, code: int) -> None:
-    """Where NVML cannot be initialised, the child says why and ends."""
+    """The child reports a failed initialisation and ends."""
     with Worker(Scenario(tmp_path, init=code)) as worker:
-        assert code == worker.until(Failed).code
+        assert code == worker.until(NvmlFailed).code
         assert 0 == worker.process.wait(10)
 
 
 def test_no_library(tmp_path: Path) -> None:
-    """Without the library the child says so and ends."""
+    """The child reports a missing library and ends."""
     with Worker(Scenario(tmp_path), library=tmp_path / "libnvidia-ml.so.1") as worker:
-        assert 12 == worker.until(Failed).code
+        assert 12 == worker.until(NvmlFailed).code
 
 
 def test_old_driver(tmp_path: Path) -> None:
-    """A driver that lacks functions is asked for what it has: older calls serve, GPM is absent, PCIe is measured."""
+    """On a driver without newer functions older calls serve, GPM is absent, and PCIe is measured."""
     scenario = Scenario(tmp_path, **{"gpu.pcie_throughput.0": 300, "gpu.pcie_throughput.1": 400})
     with Worker(scenario, library=OLD_LIBRARY) as worker:
         readings = worker.second_read().readings
         assert readings is not None
 
-    told = readings.values
+    values_read = readings.values
     assert (41, 4, 300, 400) == tuple(
-        told[key] for key in ("temperature_c", "clocks_event_reasons", "pcie_tx_kb_per_s", "pcie_rx_kb_per_s")
+        values_read[key] for key in ("temperature_c", "clocks_event_reasons", "pcie_tx_kb_per_s", "pcie_rx_kb_per_s")
     )
-    assert 45097156608 + 640155648 == told["memory_used_bytes"]
-    assert not {"temperature_margin_c", "memory_reserved_bytes", *GPM} & told.keys()
+    assert 45097156608 + 640155648 == values_read["memory_used_bytes"]
+    assert not {"temperature_margin_c", "memory_reserved_bytes", *GPM} & values_read.keys()
 
 
 def test_gpm_errors(tmp_path: Path) -> None:
-    """A metric of GPM that is no number, or fails by itself, is absent; the others are there."""
+    """A metric of GPM that is NaN, or fails by itself, is absent; the others are there."""
     scenario = Scenario(tmp_path, **{"gpu0.gpm.5": "nan", "gpu0.gpm.10": "error:3", "gpu0.gpm.2": "inf"})
     with Worker(scenario) as worker:
         readings = worker.second_read().readings
@@ -322,7 +324,7 @@ def test_gpm_errors(tmp_path: Path) -> None:
 
 
 def test_mig(tmp_path: Path) -> None:
-    """Eight GPUs of seven MIG devices: each has its memory and its instance's GPM; remapped rows are not told."""
+    """On eight GPUs of seven MIG devices each device has memory and GPM of its instance; remapped rows are absent."""
     scenario = Scenario(
         tmp_path,
         **{"gpus": 8, "gpu.mig": 7, "gpu5.mig2.memory_used": 123, "gpu5.mig2.gpm.2": 99.5, "gpu.utilization": "none"}
@@ -342,7 +344,7 @@ def test_mig(tmp_path: Path) -> None:
 
 
 def test_mig_changes(tmp_path: Path) -> None:
-    """MIG devices that are made while it runs are noticed."""
+    """MIG devices that are created while the child runs are noticed."""
     scenario = Scenario(tmp_path)
     with Worker(scenario) as worker:
         before = worker.started().gpus[0]
@@ -354,7 +356,7 @@ def test_mig_changes(tmp_path: Path) -> None:
 
 
 def test_processes(tmp_path: Path) -> None:
-    """Processes are told with kind, bytes and use; unknown bytes are None, one in two lists is there once."""
+    """Processes have kind, bytes and use; unknown bytes are None, a process in two lists is there once."""
     scenario = Scenario(
         tmp_path,
         **{
@@ -370,29 +372,29 @@ def test_processes(tmp_path: Path) -> None:
 
     idle = {"encoder": 0, "decoder": 0, "jpeg": 0, "ofa": 0}
     expected = {
-        Process(100, "compute", 1 << 30, None, None, {"sm": 55, "memory": 20, **idle}).pid: ("compute", 1 << 30),
+        GpuProcess(100, "compute", 1 << 30, None, None, {"sm": 55, "memory": 20, **idle}).pid: ("compute", 1 << 30),
         101: ("graphics", None),
         102: ("compute", 4096),
         103: ("mps", 8192),
     }
-    told = {it.pid: it for it in readings.processes}
-    assert expected == {pid: (it.kind, it.memory) for pid, it in told.items()}
-    assert {"sm": 55, "memory": 20, **idle} == told[100].utilization
-    assert {"memory": 3, **idle} == told[102].utilization
-    assert {} == told[103].utilization
+    values_read = {it.pid: it for it in readings.processes}
+    assert expected == {pid: (it.kind, it.memory) for pid, it in values_read.items()}
+    assert {"sm": 55, "memory": 20, **idle} == values_read[100].utilization
+    assert {"memory": 3, **idle} == values_read[102].utilization
+    assert {} == values_read[103].utilization
 
 
 def test_mig_processes(tmp_path: Path) -> None:
-    """Processes on MIG devices are told with their instances."""
+    """Processes on MIG devices have their instances."""
     scenario = Scenario(tmp_path, **{"gpu0.mig": 2, "gpu0.mig1.process.0": "77 compute 4096"})
     with Worker(scenario) as worker:
         readings = worker.read(PROCESSES).readings
 
-    assert readings is not None and (Process(77, "compute", 4096, 8, 0),) == readings.processes
+    assert readings is not None and (GpuProcess(77, "compute", 4096, 8, 0),) == readings.processes
 
 
 def test_events(tmp_path: Path) -> None:
-    """An Xid is told as it happens; what was before the start is not told again."""
+    """An Xid is reported when it happens; Xids from before the start are not reported."""
     scenario = Scenario(tmp_path, **{"gpus": 2, "event.1": "0 8 13"})
     with Worker(scenario) as worker:
         worker.read(gpu=1)
@@ -405,7 +407,7 @@ def test_events(tmp_path: Path) -> None:
 
 
 def test_no_events(tmp_path: Path) -> None:
-    """Where no GPU tells events, the readings come as often."""
+    """On GPUs without events the readings come as often."""
     with Worker(Scenario(tmp_path, **{"gpu.events": 0})) as worker:
         began = worker.read().readings
         later = worker.read().readings
@@ -415,14 +417,14 @@ def test_no_events(tmp_path: Path) -> None:
 
 
 def test_release(tmp_path: Path) -> None:
-    """On request every handle is given back, also GPM's and the events', and taken again when the time is over."""
+    """On request every handle is closed, also those of GPM and events, and opened again after the time."""
     scenario = Scenario(tmp_path)
     with Worker(scenario) as worker:
         worker.second_read()
         worker.command("release 1.0")
         worker.until(Released)
         released = scenario.calls()
-        worker.until(Started)
+        worker.until(NvmlStarted)
         worker.second_read()
 
     assert 1 == released["nvmlShutdown"]
@@ -433,7 +435,7 @@ def test_release(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "SIGTERM", "SIGINT"])
 def test_end(tmp_path: Path, how: str) -> None:
-    """It gives its handles back and ends when told to by a signal or its input's end."""
+    """The child closes its handles and ends after a signal, and when its input closes."""
     scenario = Scenario(tmp_path)
     with Worker(scenario) as worker:
         worker.read()
@@ -452,9 +454,9 @@ def test_dies_with_its_parent(tmp_path: Path) -> None:
     scenario = Scenario(tmp_path, hang="nvmlInitWithFlags")
     program = (
         "import os, sys, time\n"
-        "from exporter.nvml.child import Child\n"
-        "from exporter.nvml.snapshot import Options\n"
-        f"child = Child(Options({INTERVALS!r}, (), os.getpid()))\n"
+        "from exporter.nvml.process import NvmlChild\n"
+        "from exporter.nvml.snapshot import ChildOptions\n"
+        f"child = NvmlChild(ChildOptions({INTERVALS!r}, (), os.getpid()))\n"
         "while not child.lines(1): pass\n"
         "print(child.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
@@ -483,48 +485,48 @@ def _alive(pid: int) -> bool:
 
 
 def test_only_messages_on_its_output(tmp_path: Path) -> None:
-    """What the library itself prints is not taken for a message."""
+    """Output of the library itself is not taken for a message."""
     with Worker(Scenario(tmp_path, noise=1)) as worker:
         assert "ok" == worker.read().state
 
 
 def test_skipped(tmp_path: Path) -> None:
-    """A GPU that is to be left alone is not touched, until the parent says so."""
+    """A GPU in `skip` is not called until the parent includes it."""
     scenario = Scenario(tmp_path, **{"gpus": 3, "hang": "nvmlDeviceGetUUID@1"})
     with Worker(scenario, skip=(1,)) as worker:
         left = [gpu.index for gpu in worker.started().gpus]
         worker.read(gpu=2)
         scenario.set({"hang": None})
-        worker.command("take 1")
-        taken = [gpu.index for gpu in worker.started().gpus]
+        worker.command("include 1")
+        included = [gpu.index for gpu in worker.started().gpus]
 
     assert [0, 2] == left
-    assert [0, 1, 2] == taken
+    assert [0, 1, 2] == included
 
 
-def test_says_what_it_does(tmp_path: Path) -> None:
-    """Before a GPU is touched its index is told, so that the parent knows on which one a call hangs."""
+def test_heartbeat_before_calls(tmp_path: Path) -> None:
+    """A heartbeat has the index of the GPU before calls about it, so that the parent knows where a call hangs."""
     scenario = Scenario(tmp_path, **{"gpus": 3})
     with Worker(scenario) as worker:
         worker.read(gpu=2)
         scenario.set({"hang": "nvmlDeviceGetPowerUsage@1"})
         time.sleep(1.5)
-        worker.until(Beat, lambda beat: beat.doing == 1)
+        worker.until(Heartbeat, lambda beat: beat.doing == 1)
         doing = [beat.doing for beat in _rest(worker)]
 
     assert 1 == doing[-1]
 
 
-def _rest(worker: Worker) -> list[Beat]:
-    beats = [Beat(0, 1, 0)]
+def _rest(worker: Worker) -> list[Heartbeat]:
+    beats = [Heartbeat(0, 1, 0)]
     while worker._listen(0.5):
-        beats += [message for message in worker.heard if isinstance(message, Beat)]
+        beats += [message for message in worker.heard if isinstance(message, Heartbeat)]
         worker.heard.clear()
     return beats
 
 
 def test_crash(tmp_path: Path) -> None:
-    """When the library crashes, the child ends with that signal."""
+    """The child ends with the signal of a crash of the library."""
     scenario = Scenario(tmp_path)
     with Worker(scenario) as worker:
         worker.read()

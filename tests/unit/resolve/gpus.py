@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from exporter.nvml.snapshot import PROCESSES, Gpu, Identity, Mig, Process, Readings, Snapshot
+from exporter.nvml.snapshot import PROCESSES, Gpu, GpuIdentity, GpuProcess, Mig, Readings, Snapshot
 
 WHOLE = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f{}"
 PART = "MIG-265a219d-a49f-578a-825d-222c72699c1{}"
 
 
-def gpu(index: int, minor: int | None = None, migs: tuple[Mig, ...] = (), processes: tuple[Process, ...] = ()) -> Gpu:
+def gpu(
+    index: int, minor: int | None = None, migs: tuple[Mig, ...] = (), processes: tuple[GpuProcess, ...] = ()
+) -> Gpu:
     """`minor` is the index unless another is given."""
     number = index if minor is None else minor
-    identity = Identity(WHOLE.format(index), index, "H100", "0", minor=number, mig_enabled=bool(migs), migs=migs)
+    identity = GpuIdentity(WHOLE.format(index), index, "H100", "0", minor=number, mig_enabled=bool(migs), migs=migs)
     return Gpu(identity, sets={PROCESSES: Readings(1.0, processes=processes)})
 
 

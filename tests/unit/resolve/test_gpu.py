@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.nvml.snapshot import Process
+from exporter.nvml.snapshot import GpuProcess
 from exporter.resolve.gpu import Inventory, Place
 from tests.unit.resolve.gpus import PART, WHOLE, gpu, mig, snapshot
 
@@ -16,7 +16,7 @@ PARTS = tuple(Place(1, WHOLE.format(1), PART.format(number)) for number in range
 @pytest.fixture
 def inventory() -> Inventory:
     """Two GPUs whose minor numbers are swapped; the second has three MIG devices in two GPU instances."""
-    processes = (Process(7, "compute", 100), Process(7, "graphics", 20), Process(8, "compute", None))
+    processes = (GpuProcess(7, "compute", 100), GpuProcess(7, "graphics", 20), GpuProcess(8, "compute", None))
     migs = (mig(0, 3), mig(1, 5, 0), mig(2, 5, 1))
     return Inventory(snapshot(gpu(0, minor=1, processes=processes), gpu(1, minor=0, migs=migs)))
 
@@ -45,7 +45,7 @@ def test_by_process(inventory: Inventory) -> None:
 
 def test_unknown_bytes_are_no_sum() -> None:
     """A sum with an unknown part is unknown."""
-    both = (Process(7, "compute", 100), Process(7, "graphics", None))
+    both = (GpuProcess(7, "compute", 100), GpuProcess(7, "graphics", None))
     assert {FIRST: None} == Inventory(snapshot(gpu(0, processes=both))).used_by(7)
 
 

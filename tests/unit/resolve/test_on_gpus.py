@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Gpu, Process, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuProcess, Snapshot
 from exporter.resolve.gpu import Inventory
 from exporter.resolve.on_gpus import OnGpus, nodes, visible
 from tests.unit.resolve.gpus import PART, WHOLE, gpu, mig, snapshot
 
-ON = (Process(7, "compute", 100),)
+ON = (GpuProcess(7, "compute", 100),)
 ALL = {0, 1, 2, 3}
 
 

@@ -14,7 +14,7 @@ from exporter.collectors import xid as module
 from exporter.collectors.xid import FLAGS, METRICS, Xid, create
 from exporter.model import Sample, Span, Unavailable
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import Event, Gpu, Identity, Snapshot
+from exporter.nvml.snapshot import Event, Gpu, GpuIdentity, Snapshot
 from exporter.views.prometheus import name
 from exporter.xid import duplicates
 from tests.nodes import make_node
@@ -81,7 +81,7 @@ def await_(happened: Callable[[], bool]) -> None:
 
 
 def gpu(uuid: str = UUID, index: int = 3, bus: str = BUS) -> Gpu:
-    return Gpu(Identity(uuid, index, "NVIDIA H100", bus))
+    return Gpu(GpuIdentity(uuid, index, "NVIDIA H100", bus))
 
 
 def test_fixed_names() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.nvml.snapshot import Gpu, Identity, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuIdentity, Snapshot
 from exporter.xid import duplicates
 from exporter.xid.decode import xid
 from exporter.xid.directory import Directory
@@ -70,7 +70,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gpu(uuid: str, index: int, bus: str) -> Gpu:
-    return Gpu(Identity(uuid, index, "NVIDIA H100", bus))
+    return Gpu(GpuIdentity(uuid, index, "NVIDIA H100", bus))
 
 
 def test_directory() -> None:

@@ -1,7 +1,7 @@
-"""Every NVML call goes through here: counted, structures passed by reference, failures told apart. Of the child only.
+"""Calls of NVML: counted, with structures by reference, and with failures classified.
 
-nvidia-ml-py passes some structures to C as they are given: by value they would be read, and written, as an address.
-Those calls get a reference here (questions.Call.structure); it makes the reference itself in all others we use.
+nvidia-ml-py passes some structures to C unchanged: C would take a structure by value for an address. Those calls get a
+reference here (queries.Call.structure); nvidia-ml-py itself makes the reference in all other calls in use.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
+from exporter.nvml.child.queries import Call
 from exporter.nvml.codes import INVALID_ARGUMENT, NEVER, NO_FUNCTION, NOT_FOUND, STATES, WHOLE
-from exporter.nvml.questions import Call
 from exporter.nvml.snapshot import Values
 
 
 class NvmlError(Exception):
-    """A call failed with `code`, one of NVML's nvmlReturn_t."""
+    """Failure of a call; `code` is one of NVML's nvmlReturn_t."""
 
     def __init__(self, function: str, code: int, text: str) -> None:
         super().__init__(f"{function}: {text} ({code})")
@@ -28,31 +28,31 @@ class NvmlError(Exception):
 
 
 @dataclass(slots=True)
-class Target:
-    """What calls are about, a GPU or a MIG device: its handle, and what is known not to work on it."""
+class NvmlTarget:
+    """A GPU or a MIG device: the handle, and the calls and fields that it does not support."""
 
     handle: Any
-    never: set[object] = field(default_factory=set, kw_only=True)
+    unsupported: set[object] = field(default_factory=set, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A field value to ask for; `link` is None for one of the GPU itself."""
+class FieldRequest:
+    """A field value to read; `link` is None for a field of the GPU itself."""
 
     key: str
-    id: int
+    number: int
     scope: int = 0
     link: int | None = None
 
 
-class Nvml:
-    """The library. `calls` counts the calls of ours; nvidia-ml-py may make two for one, first for a size."""
+class NvmlLibrary:
+    """The library. `calls` counts our calls; nvidia-ml-py may make two C calls for one, the first for a size."""
 
     def __init__(self) -> None:
         self.calls = 0
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """The result of a function of nvidia-ml-py. Raises NvmlError, also where there is no such function."""
+        """Calls a function of nvidia-ml-py. Returns its result. Raises NvmlError, also for a missing function."""
         self.calls += 1
         try:
             return getattr(pynvml, function)(*arguments)
@@ -64,35 +64,35 @@ class Nvml:
             raise NvmlError(function, NOT_FOUND, f"not UTF-8: {error}") from None
 
     def text(self, function: str, *arguments: Any) -> str:
-        """The string a function gives; empty when it gives none."""
+        """Returns the string result of a function; empty when the call fails."""
         result = self.optional(function, *arguments)
         return str(result) if result is not None else ""
 
     def optional(self, function: str, *arguments: Any) -> Any:
-        """The result of a function about something that need not be there; None when it is not."""
+        """Returns the result of a call, None when the call fails. Raises NvmlError when GPU or NVML is lost."""
         try:
             return self.call(function, *arguments)
         except NvmlError as error:
             _raise_if_over(error)
             return None
 
-    def read(self, target: Target, calls: Iterable[Call], known: Values | None = None) -> Values:
-        """What is known and the calls tell of a target. Raises NvmlError when it, or NVML as a whole, is lost."""
+    def read(self, target: NvmlTarget, calls: Iterable[Call], known: Values | None = None) -> Values:
+        """Returns the values of `known` and of the calls. Raises NvmlError when the target, or NVML itself, is lost."""
         values: dict[str, int | float] = dict(known or {})
         for call in calls:
-            if (call.function, call.arguments) in target.never or call.unless in values:
+            if (call.function, call.arguments) in target.unsupported or call.unless in values:
                 continue
             try:
-                result = self._about(target.handle, call)
+                result = self._result_of(target.handle, call)
             except NvmlError as error:
                 _raise_if_over(error)
                 if error.code in NEVER and (call.arguments or error.code != INVALID_ARGUMENT):
-                    target.never.add((call.function, call.arguments))
+                    target.unsupported.add((call.function, call.arguments))
                 continue
             values |= {key: value for key, value in call.keep(result).items() if value is not None}
         return values
 
-    def _about(self, handle: Any, call: Call) -> Any:
+    def _result_of(self, handle: Any, call: Call) -> Any:
         if not call.structure:
             return self.call(call.function, handle, *call.arguments)
         make = getattr(pynvml, call.structure, None)
@@ -102,38 +102,40 @@ class Nvml:
         self.call(call.function, handle, ctypes.byref(structure))
         return structure
 
-    def fields(self, target: Target, wanted: Sequence[Wanted]) -> dict[int | None, dict[str, int | float]]:
-        """Field values by link (None: of the GPU itself) and key, all in one call. Raises NvmlError as `read` does."""
-        asked = [it for it in wanted if it not in target.never]
-        if not asked or "fields" in target.never:
+    def fields(self, target: NvmlTarget, wanted: Sequence[FieldRequest]) -> dict[int | None, dict[str, int | float]]:
+        """Reads fields in one call. Returns values by link (None: the GPU itself) and key. Raises as `read` does."""
+        requests = [request for request in wanted if request not in target.unsupported]
+        if not requests or "fields" in target.unsupported:
             return {}
         try:
-            answers = self.call("nvmlDeviceGetFieldValues", target.handle, [(it.id, it.scope) for it in asked])
+            answers = self.call(
+                "nvmlDeviceGetFieldValues", target.handle, [(request.number, request.scope) for request in requests]
+            )
         except NvmlError as error:
             _raise_if_over(error)
-            if error.code in NEVER and error.code != INVALID_ARGUMENT:  # which an old handle is
-                target.never.add("fields")
+            if error.code in NEVER and error.code != INVALID_ARGUMENT:  # an old handle fails so too
+                target.unsupported.add("fields")
             return {}
         values: dict[int | None, dict[str, int | float]] = {}
-        for it, answer in zip(asked, answers, strict=True):
+        for request, answer in zip(requests, answers, strict=True):
             code = answer.nvmlReturn
             if code in STATES:
                 raise NvmlError("nvmlDeviceGetFieldValues", code, STATES[code])
             if code in NEVER:
-                target.never.add(it)
+                target.unsupported.add(request)
             value = _field(answer) if code == 0 else None
             if value is not None:
-                values.setdefault(it.link, {})[it.key] = value
+                values.setdefault(request.link, {})[request.key] = value
         return values
 
 
 def address(handle: Any) -> int:
-    """What tells handles apart that were made by different calls."""
+    """Returns the address behind a handle: two handles of one GPU have the same."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def field_id(name: str) -> int | None:
-    """The number of NVML_FI_… by the rest of its name; None when nvidia-ml-py does not know it."""
+    """Returns the number of the constant NVML_FI_`name`; None when nvidia-ml-py does not have it."""
     return getattr(pynvml, f"NVML_FI_{name}", None)
 
 
@@ -142,7 +144,7 @@ _SIGNED = {4: "sllVal", 5: "siVal"}
 
 
 def _field(answer: Any) -> int | float | None:
-    """The value in the union by its type; None for NVML_VALUE_NOT_AVAILABLE, no number and an unknown type."""
+    """Returns the value of a field; None for NVML_VALUE_NOT_AVAILABLE, NaN, infinity and unknown types."""
     kind, union = answer.valueType, answer.value
     if kind in _UNSIGNED:
         member, size = _UNSIGNED[kind]

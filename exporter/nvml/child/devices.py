@@ -1,4 +1,4 @@
-"""Which GPUs there are, what identifies them, and their MIG devices. Of the child only."""
+"""Enumeration of GPUs and MIG devices, with their identities."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from exporter.nvml.calls import Nvml, NvmlError, Target, Wanted, field_id
+from exporter.nvml.child.calls import FieldRequest, NvmlError, NvmlLibrary, NvmlTarget, field_id
 from exporter.nvml.codes import STATES, WHOLE
 from exporter.nvml.fields import ALL_LINKS, FIELDS, LINK_FIELDS, TOTALS
-from exporter.nvml.snapshot import FAST, SLOW, Driver, Identity, Mig
+from exporter.nvml.snapshot import FAST, SLOW, DriverVersions, GpuIdentity, Mig
 
 MOST_LINKS = 72
 _MIG_ENABLED = 1
@@ -21,53 +21,52 @@ _INFOROM = ("oem", "ecc", "power")
 
 
 @dataclass(slots=True)
-class MigTarget(Target):
+class MigTarget(NvmlTarget):
     identity: Mig
     parent: Any
 
 
 @dataclass(slots=True)
-class Device(Target):
-    """A GPU: `state` is that of snapshot.Gpu, `wanted` the fields to ask for by set."""
+class GpuDevice(NvmlTarget):
+    """A GPU: `state` is that of snapshot.Gpu, `requests` are the fields to read by set."""
 
-    identity: Identity
+    identity: GpuIdentity
     state: str = "ok"
     migs: list[MigTarget] = field(default_factory=list)
-    wanted: dict[str, list[Wanted]] = field(default_factory=dict)
+    requests: dict[str, list[FieldRequest]] = field(default_factory=dict)
 
 
-def driver(nvml: Nvml) -> Driver:
+def driver(nvml: NvmlLibrary) -> DriverVersions:
     cuda = nvml.optional("nvmlSystemGetCudaDriverVersion_v2")
-    return Driver(
+    return DriverVersions(
         nvml.text("nvmlSystemGetDriverVersion"), nvml.text("nvmlSystemGetNVMLVersion"), 0 if cuda is None else cuda
     )
 
 
-def enumerate_gpus(nvml: Nvml, turn: Callable[[int], None], skip: Collection[int]) -> list[Device]:
-    """The GPUs there are, less those of the indices in `skip`; `turn(index)` is called before each is touched.
+def enumerate_gpus(nvml: NvmlLibrary, touching: Callable[[int], None], skip: Collection[int]) -> list[GpuDevice]:
+    """Opens all GPUs but those of the indices in `skip`. Calls `touching(index)` before the first call about each GPU.
 
-    One that is there but cannot even be identified has an identity of its index alone. Raises NvmlError when NVML as a
-    whole is lost.
+    A GPU that cannot be identified has an identity of its index alone. Raises NvmlError when NVML as a whole is lost.
     """
     devices = []
     for index in range(nvml.call("nvmlDeviceGetCount")):
         if index in skip:
             continue
-        turn(index)
+        touching(index)
         try:
-            devices.append(take(nvml, index))
+            devices.append(open_device(nvml, index))
         except NvmlError as error:
             if error.code in WHOLE:
                 raise
             state = STATES.get(error.code, "failed")
-            devices.append(Device(None, identity=Identity("", index, "", ""), state=state))
+            devices.append(GpuDevice(None, identity=GpuIdentity("", index, "", ""), state=state))
     return devices
 
 
-def take(nvml: Nvml, index: int, uuid: str = "") -> Device:
-    """The GPU of that UUID, or index, with a new handle and a new memory of what works.
+def open_device(nvml: NvmlLibrary, index: int, uuid: str = "") -> GpuDevice:
+    """Opens the GPU of a UUID, or of an index, with a new handle and nothing marked as unsupported.
 
-    One that is lost after it told its UUID has no more than that. Raises NvmlError.
+    A GPU that is lost after its UUID was read has an identity of UUID and index alone. Raises NvmlError.
     """
     if uuid:
         handle = nvml.call("nvmlDeviceGetHandleByUUID", uuid.encode())
@@ -79,12 +78,12 @@ def take(nvml: Nvml, index: int, uuid: str = "") -> Device:
     except NvmlError as error:
         if error.code in WHOLE:
             raise
-        return Device(handle, identity=Identity(uuid, index, "", ""), state=STATES.get(error.code, "failed"))
+        return GpuDevice(handle, identity=GpuIdentity(uuid, index, "", ""), state=STATES.get(error.code, "failed"))
 
 
-def _identified(nvml: Nvml, handle: Any, index: int, uuid: str) -> Device:
+def _identified(nvml: NvmlLibrary, handle: Any, index: int, uuid: str) -> GpuDevice:
     migs, links = mig_devices(nvml, handle), _links(nvml, handle)
-    identity = Identity(
+    identity = GpuIdentity(
         uuid=uuid,
         index=index,
         name=nvml.text("nvmlDeviceGetName", handle),
@@ -98,21 +97,26 @@ def _identified(nvml: Nvml, handle: Any, index: int, uuid: str) -> Device:
         compute_capability=".".join(map(str, nvml.optional("nvmlDeviceGetCudaComputeCapability", handle) or ())),
         links=links,
         mig_enabled=migs is not None,
-        migs=tuple(it.identity for it in migs or ()),
+        migs=tuple(mig.identity for mig in migs or ()),
         vgpu=_named(_VIRTUALIZATION, nvml.optional("nvmlDeviceGetVirtualizationMode", handle)),
     )
-    return Device(handle, identity=identity, migs=migs or [], wanted={it: _wanted(it, links) for it in (FAST, SLOW)})
+    return GpuDevice(
+        handle,
+        identity=identity,
+        migs=migs or [],
+        requests={name: _field_requests(name, links) for name in (FAST, SLOW)},
+    )
 
 
-def mig_devices(nvml: Nvml, handle: Any) -> list[MigTarget] | None:
-    """The MIG devices of a GPU; None where MIG is off or unknown."""
+def mig_devices(nvml: NvmlLibrary, handle: Any) -> list[MigTarget] | None:
+    """Returns the MIG devices of a GPU; None where MIG is off or unknown."""
     mode = nvml.optional("nvmlDeviceGetMigMode", handle)
     if not mode or mode[0] != _MIG_ENABLED:
         return None
     devices = []
     for index in range(nvml.optional("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
         mig = nvml.optional("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
-        if mig is None:  # that slot is empty
+        if mig is None:  # an empty slot
             continue
         identity = Mig(
             uuid=nvml.text("nvmlDeviceGetUUID", mig),
@@ -126,30 +130,30 @@ def mig_devices(nvml: Nvml, handle: Any) -> list[MigTarget] | None:
 
 
 def instance(number: int) -> int | None:
-    """The id of a GPU or compute instance; None for what NVML says where there is none."""
+    """Returns the id of a GPU or compute instance; None for the number that NVML uses for no instance."""
     return None if number == 0xFFFF_FFFF else number
 
 
-def _wanted(set: str, links: int) -> list[Wanted]:
-    """The fields of a set, for the GPU and each of its links, that nvidia-ml-py knows."""
-    named: list[tuple[str, str, int, int | None]] = [(key, name, 0, None) for key, name in FIELDS[set].items()]
-    if set == FAST:
+def _field_requests(set_name: str, links: int) -> list[FieldRequest]:
+    """Returns the fields of a set that nvidia-ml-py knows, for the GPU and each of its links."""
+    named: list[tuple[str, str, int, int | None]] = [(key, name, 0, None) for key, name in FIELDS[set_name].items()]
+    if set_name == FAST:
         named += [(key, name, ALL_LINKS, None) for key, name in TOTALS.items()]
     for link in range(links):
-        named += [(key, name.format(link=link), link, link) for key, name in LINK_FIELDS[set].items()]
+        named += [(key, name.format(link=link), link, link) for key, name in LINK_FIELDS[set_name].items()]
     numbered = [(key, field_id(name), scope, link) for key, name, scope, link in named]
-    return [Wanted(key, number, scope, link) for key, number, scope, link in numbered if number is not None]
+    return [FieldRequest(key, number, scope, link) for key, number, scope, link in numbered if number is not None]
 
 
-def _inforom(nvml: Nvml, handle: Any) -> Iterator[tuple[str, str]]:
+def _inforom(nvml: NvmlLibrary, handle: Any) -> Iterator[tuple[str, str]]:
     yield "image", nvml.text("nvmlDeviceGetInforomImageVersion", handle)
     for number, name in enumerate(_INFOROM):
         yield name, nvml.text("nvmlDeviceGetInforomVersion", handle, number)
 
 
-def _links(nvml: Nvml, handle: Any) -> int:
+def _links(nvml: NvmlLibrary, handle: Any) -> int:
     number = field_id("DEV_NVLINK_LINK_COUNT")
-    read = nvml.fields(Target(handle), [Wanted("links", number)]) if number is not None else {}
+    read = nvml.fields(NvmlTarget(handle), [FieldRequest("links", number)]) if number is not None else {}
     return min(int(read.get(None, {}).get("links", 0)), MOST_LINKS)
 
 

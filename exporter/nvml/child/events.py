@@ -1,6 +1,6 @@
-"""Events that NVML tells: Xids, ECC errors and the like. Of the child only.
+"""Events of NVML: Xids, ECC errors and others.
 
-Events from before the registration are never told: the kernel log has those.
+NVML reports no event from before the registration: the kernel log has those.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from exporter.nvml.calls import Nvml, NvmlError, address
+from exporter.nvml.child.calls import NvmlError, NvmlLibrary, address
+from exporter.nvml.child.devices import GpuDevice, instance
 from exporter.nvml.codes import TIMEOUT, WHOLE
-from exporter.nvml.devices import Device, instance
 from exporter.nvml.snapshot import Event
 
 KINDS = {
@@ -28,20 +28,20 @@ KINDS = {
     0x4000: "gpu_unavailable",
     0x8000: "recovery_action",
 }
-"""By nvmlEventType; those of every P-state, clock and single bit are not asked for."""
+"""Kinds by nvmlEventType; events of every P-state, clock and single-bit error are not registered."""
 MOST_AT_ONCE = 256
 
 
-class Events:
-    """One event set for all GPUs."""
+class NvmlEvents:
+    """The event set of all GPUs."""
 
-    def __init__(self, nvml: Nvml) -> None:
+    def __init__(self, nvml: NvmlLibrary) -> None:
         self._nvml = nvml
         self._set: Any = None
         self._uuids: dict[int, str] = {}
 
-    def register(self, devices: Sequence[Device]) -> None:
-        """Asks for the events of these GPUs, and of no others. What a GPU does not support is not asked of it."""
+    def register(self, devices: Sequence[GpuDevice]) -> None:
+        """Registers the supported events of these GPUs, in place of those registered before."""
         self.close()
         self._set = self._nvml.optional("nvmlEventSetCreate")
         if self._set is None:
@@ -52,7 +52,7 @@ class Events:
         if not self._uuids:
             self.close()
 
-    def _register(self, device: Device) -> None:
+    def _register(self, device: GpuDevice) -> None:
         supported = self._nvml.optional("nvmlDeviceGetSupportedEventTypes", device.handle)
         kinds = sum(KINDS) & (supported or 0)
         if not kinds:
@@ -62,7 +62,7 @@ class Events:
             self._uuids[address(device.handle)] = device.identity.uuid
 
     def wait(self, seconds: float) -> Iterator[Event]:
-        """Those that come within that time, and those there are then. It must be active."""
+        """Waits up to `seconds` for an event, and yields all events there are then. `active` must be true."""
         timeout = max(0, int(seconds * 1000))
         for _ in range(MOST_AT_ONCE):
             try:
@@ -70,7 +70,7 @@ class Events:
             except NvmlError as error:
                 if error.code == TIMEOUT:
                     return
-                self._set = None  # it would fail at once for ever
+                self._set = None  # every later wait would fail at once
                 if error.code in WHOLE:
                     raise
                 return

@@ -1,4 +1,4 @@
-"""Which readings come from calls of their own, by key; fields.py has those that come many at a time."""
+"""Readings with a call of their own, by key; fields.py has the readings that come many in one call."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from exporter.nvml.snapshot import FAST, SLOW
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call about one device, and what of its result is kept: None stands for what it does not tell.
+    """A call about one device. `keep` returns readings by key out of the result; None for a value not available.
 
-    It is left out once known not to be supported, and while `unless` was read otherwise.
+    A call is skipped once known to be unsupported, and while the key `unless` has a value from elsewhere.
     """
 
     function: str
@@ -21,32 +21,32 @@ class Call:
     arguments: tuple[int, ...] = ()
     unless: str = ""
     structure: str = ""
-    """A class of nvidia-ml-py that knows its version: an instance is passed by reference and is the result."""
+    """Versioned class of nvidia-ml-py: an instance is passed by reference and is the result."""
 
 
-def _told(value: int, size: int) -> int | None:
-    """NVML says NVML_VALUE_NOT_AVAILABLE, all bits set, for what it does not know."""
+def _available(value: int, size: int) -> int | None:
+    """Returns the value; None for NVML_VALUE_NOT_AVAILABLE, which has all bits of `size` bytes set."""
     return None if value == (1 << 8 * size) - 1 else value
 
 
 def _one(key: str) -> Callable[[Any], Mapping[str, int | None]]:
-    return lambda result: {key: _told(result, 4)}
+    return lambda result: {key: _available(result, 4)}
 
 
 def _first(key: str) -> Callable[[Any], Mapping[str, int | None]]:
-    return lambda result: {key: _told(result[0], 4)}
+    return lambda result: {key: _available(result[0], 4)}
 
 
 def _members(**keys: str) -> Callable[[Any], Mapping[str, int | None]]:
-    """Members of a structure by key."""
+    """Returns a `keep` for members of a structure, by key."""
     return lambda result: {
-        key: _told(getattr(result, member), getattr(type(result), member).size) for key, member in keys.items()
+        key: _available(getattr(result, member), getattr(type(result), member).size) for key, member in keys.items()
     }
 
 
 def _licensed(features: Any) -> Mapping[str, int | None]:
     listed = [features.gridLicensableFeatures[i] for i in range(features.licensableFeaturesCount)]
-    return {"vgpu_licensed": int(any(it.featureCode == _VGPU_FEATURE and it.featureState for it in listed))}
+    return {"vgpu_licensed": int(any(one.featureCode == _VGPU_FEATURE and one.featureState for one in listed))}
 
 
 _VGPU_FEATURE = 1
@@ -65,7 +65,7 @@ MEMORY = (
         unless="memory_bytes",
     ),
 )
-"""The older one counts what is reserved as used. Both also about MIG devices."""
+"""The older version counts reserved memory as used. Both versions also take MIG devices."""
 CALLS: Mapping[str, tuple[Call, ...]] = {
     FAST: (
         Call("nvmlDeviceGetTemperatureV", _one("temperature_c"), (0,)),
@@ -151,7 +151,7 @@ CALLS: Mapping[str, tuple[Call, ...]] = {
 
 
 def link_calls(link: int) -> tuple[Call, ...]:
-    """What is asked about each NVLink, in the slow set."""
+    """Returns the calls about one NVLink, in the slow set."""
     return (Call("nvmlDeviceGetNvLinkState", _one("active"), (link,)),)
 
 
@@ -159,4 +159,4 @@ PCIE_THROUGHPUT = tuple(
     Call("nvmlDeviceGetPcieThroughput", _one(f"pcie_{name}_kb_per_s"), (number,))
     for number, name in enumerate(("tx", "rx"))
 )
-"""Measured over 20 ms, for which each call blocks: only asked where there is no GPM."""
+"""A measurement over 20 ms, for which each call blocks: only for GPUs without GPM."""

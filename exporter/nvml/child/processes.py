@@ -1,4 +1,4 @@
-"""The processes on a GPU. Of the child only."""
+"""Processes on a GPU."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from exporter.nvml.calls import Nvml, NvmlError, Target
+from exporter.nvml.child.calls import NvmlError, NvmlLibrary, NvmlTarget
+from exporter.nvml.child.devices import GpuDevice, instance
 from exporter.nvml.codes import NEVER, NOT_FOUND, STATES, WHOLE
-from exporter.nvml.devices import Device, instance
-from exporter.nvml.snapshot import Process
+from exporter.nvml.snapshot import GpuProcess
 
 _LISTS = {
     "mps": ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"),
@@ -28,33 +28,34 @@ _ENGINES = {
 MOST = 4096
 
 
-def processes(nvml: Nvml, device: Device, since_us: int) -> tuple[Process, ...]:
-    """Those of the GPU and of its MIG devices; utilisation by the newest sample after `since_us` (Unix time).
+def processes(nvml: NvmlLibrary, device: GpuDevice, since_us: int) -> tuple[GpuProcess, ...]:
+    """Returns the processes of the GPU and of its MIG devices.
 
-    One that is in several lists (it computes and draws) is there once, of the first kind. Raises NvmlError when the
-    GPU, or NVML as a whole, is lost.
+    Utilisation is that of the newest sample after `since_us` (microseconds, Unix time). A process in several lists
+    (compute and graphics) is there once, with the first kind. Raises NvmlError when the GPU, or NVML as a whole, is
+    lost.
     """
-    found: dict[tuple[int, int | None, int | None], Process] = {}
+    found: dict[tuple[int, int | None, int | None], GpuProcess] = {}
     for target in (device, *device.migs):
         for process in _listed(nvml, target):
             found.setdefault((process.pid, process.gpu_instance, process.compute_instance), process)
     used = {} if device.migs else _utilization(nvml, device, since_us)
-    return tuple(replace(it, utilization=used.get(it.pid, {})) for it in list(found.values())[:MOST])
+    return tuple(replace(process, utilization=used.get(process.pid, {})) for process in list(found.values())[:MOST])
 
 
-def _listed(nvml: Nvml, target: Target) -> Iterator[Process]:
+def _listed(nvml: NvmlLibrary, target: NvmlTarget) -> Iterator[GpuProcess]:
     for kind, functions in _LISTS.items():
-        for it in _newest(nvml, target, functions) or ():
-            yield Process(
-                pid=it.pid,
+        for listed in _newest(nvml, target, functions) or ():
+            yield GpuProcess(
+                pid=listed.pid,
                 kind=kind,
-                memory=it.usedGpuMemory,
-                gpu_instance=instance(it.gpuInstanceId),
-                compute_instance=instance(it.computeInstanceId),
+                memory=listed.usedGpuMemory,
+                gpu_instance=instance(listed.gpuInstanceId),
+                compute_instance=instance(listed.computeInstanceId),
             )
 
 
-def _utilization(nvml: Nvml, target: Target, since_us: int) -> Mapping[int, Mapping[str, int]]:
+def _utilization(nvml: NvmlLibrary, target: NvmlTarget, since_us: int) -> Mapping[int, Mapping[str, int]]:
     newest: dict[int, Any] = {}
     for sample in _newest(nvml, target, _UTILIZATION, since_us) or ():
         if sample.pid not in newest or newest[sample.pid].timeStamp < sample.timeStamp:
@@ -67,10 +68,10 @@ def _engines(sample: Any) -> Mapping[str, int]:
     return {engine: percent for engine, percent in percents.items() if percent is not None and percent <= 100}
 
 
-def _newest(nvml: Nvml, target: Target, functions: tuple[str, ...], *arguments: int) -> Any:
-    """The result of the first of the functions that is supported; None when there is none, or nothing to tell."""
+def _newest(nvml: NvmlLibrary, target: NvmlTarget, functions: tuple[str, ...], *arguments: int) -> Any:
+    """Returns the result of the first supported function; None when none is supported, or there is no result."""
     for function in functions:
-        if function in target.never:
+        if function in target.unsupported:
             continue
         try:
             return nvml.call(function, target.handle, *arguments)
@@ -78,7 +79,7 @@ def _newest(nvml: Nvml, target: Target, functions: tuple[str, ...], *arguments: 
             if error.code in WHOLE or error.code in STATES:
                 raise
             if error.code in NEVER:
-                target.never.add(function)
-            if error.code == NOT_FOUND:  # no process has used it since
+                target.unsupported.add(function)
+            if error.code == NOT_FOUND:  # no process has used the GPU since
                 return None
     return None

@@ -1,0 +1,1 @@
+"""The child process that calls NVML. The exporter itself imports nothing from here."""
