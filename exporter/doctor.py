@@ -1,4 +1,4 @@
-"""`accel-exporter doctor`: what this node lets us observe, and what to do about what it does not."""
+"""`accel-exporter doctor`: checks of what can be observed on this node, with remedies for what cannot."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ SEARCH_WITHIN = 30.0
 DETACH_WITHIN = 5.0
 NAME_WIDTH = 16
 
+_JSON_KEYS = ("name", "status", "says", "do")
 _COLOURS = {Status.OK: "32", Status.INFO: "36", Status.WARN: "33", Status.FAIL: "31"}
 
 
 def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding], list[Labels]]:
-    """Starts everything that observes, as a run would, and ends it again: what came of it, and every probe's labels."""
+    """Start all collectors and probes as a run does, and close them again. Returns findings and each probe's labels."""
     observer = Observer(settings, found, spans=lambda span: None)
     try:
         observer.start()
@@ -61,14 +62,14 @@ def _collector(state: State) -> Finding:
 def _search(refusal: str, searched: bool, states: Sequence[State], probes: Sequence[Labels]) -> Finding:
     probing = [state for state in states if object_path(state.name).is_file()]
     if probing and all(state.health in (Health.UNAVAILABLE, Health.FAILED) for state in probing):
-        return Finding("attaching", Status.FAIL, "nothing was searched for: no collector with probes could start")
+        return Finding("attaching", Status.FAIL, "no library was searched for: no collector with probes could start")
     if refusal or not searched:
         return Finding("attaching", Status.FAIL, refusal or f"the search took longer than {SEARCH_WITHIN:.0f} s")
     missing = [probe["symbol"] for probe in probes if probe["attached"] == "0"]
     if missing:
         return Finding("attaching", Status.FAIL, f"not every function could be probed: {', '.join(missing[:10])}")
     if not probes:
-        return Finding("attaching", Status.OK, "no process uses a library that has probes now; they wait for one")
+        return Finding("attaching", Status.OK, "no process uses a library with probes now; probes attach when one does")
     libraries = {probe["library"] for probe in probes}
     return Finding("attaching", Status.OK, f"{len(probes)} functions probed in {', '.join(sorted(libraries))}")
 
@@ -78,11 +79,9 @@ def failed(findings: Iterable[Finding]) -> bool:
 
 
 def write(findings: Sequence[Finding], probes: Sequence[Labels], to: TextIO, as_json: bool) -> None:
-    """Prints findings for people, or as one JSON object. Piped, a finding is one line: status, name,
-    sentence, remedy.
-    """
+    """Print findings for people, one line each into a pipe (status, name, summary, remedy), or as one JSON object."""
     if as_json:
-        shown = [asdict(finding) | {"status": finding.status.value} for finding in findings]
+        shown = [_json(finding) for finding in findings]
         print(json.dumps({"build": asdict(version.build()), "findings": shown, "probes": probes}, indent=2), file=to)
         return
     pretty = to.isatty()
@@ -94,6 +93,11 @@ def write(findings: Sequence[Finding], probes: Sequence[Labels], to: TextIO, as_
     print(f"\n{counts}" if pretty else counts, file=to)
 
 
+def _json(finding: Finding) -> dict[str, str]:
+    """Return a finding under the keys that scripts read."""
+    return dict(zip(_JSON_KEYS, (finding.name, finding.status.value, finding.summary, finding.remedy), strict=True))
+
+
 def _table(probes: Sequence[Labels]) -> str:
     rows = [tuple(probes[0]), *(tuple(probe.values()) for probe in probes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -103,14 +107,14 @@ def _table(probes: Sequence[Labels]) -> str:
 
 
 def _plain(finding: Finding) -> str:
-    line = f"{finding.status.value:4}  {finding.name:{NAME_WIDTH}}  {finding.says}"
-    return " ".join(f"{line} -> {finding.do}".splitlines() if finding.do else line.splitlines())
+    line = f"{finding.status.value:4}  {finding.name:{NAME_WIDTH}}  {finding.summary}"
+    return " ".join(f"{line} -> {finding.remedy}".splitlines() if finding.remedy else line.splitlines())
 
 
 def _for_terminal(finding: Finding) -> str:
     width = max(60, min(120, shutil.get_terminal_size().columns)) - NAME_WIDTH - 8
-    lines = [line for part in finding.says.splitlines() for line in textwrap.wrap(part, width)]
-    lines += textwrap.wrap(f"→ {finding.do}", width) if finding.do else []
+    lines = [line for part in finding.summary.splitlines() for line in textwrap.wrap(part, width)]
+    lines += textwrap.wrap(f"→ {finding.remedy}", width) if finding.remedy else []
     status = f"{finding.status.value:4}"
     if "NO_COLOR" not in os.environ:
         status = f"\x1b[{_COLOURS[finding.status]}m{status}\x1b[0m"

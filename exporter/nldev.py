@@ -37,7 +37,7 @@ def connect() -> Socket:
     return made
 
 
-def ask(asked: Socket, command: int, body: bytes) -> list[Attributes]:
+def request(asked: Socket, command: int, body: bytes) -> list[Attributes]:
     """Has a command done, and returns what it answers. Raises OSError, as the kernel refuses it."""
     return _exchange(asked, command, _REQUEST | _ACK, body)
 

@@ -14,15 +14,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DONE = (
-    "exporter/collectors/xid.py",
+    "exporter/checks/__init__.py",
+    "exporter/checks/finding.py",
+    "exporter/checks/kernel.py",
+    "exporter/checks/site.py",
+    "exporter/collectors/allocation.py",
+    "exporter/collectors/faults.py",
+    "exporter/collectors/infiniband.py",
     "exporter/collectors/nvml.py",
+    "exporter/collectors/ras.py",
+    "exporter/collectors/xid.py",
+    "exporter/doctor.py",
+    "exporter/faults",
+    "exporter/infiniband",
     "exporter/kmsg",
+    "exporter/kubernetes",
     "exporter/nvml",
+    "exporter/ras",
+    "exporter/resolve",
     "exporter/xid",
+    "tests/unit/collectors/test_allocation.py",
+    "tests/unit/faults",
     "tests/unit/kmsg",
+    "tests/unit/kubernetes",
     "tests/unit/nvml",
+    "tests/unit/ras",
+    "tests/unit/resolve",
+    "tests/unit/test_doctor.py",
     "tests/unit/xid",
+    "tools",
 )
+PUBLISHED = re.compile(r"gpu_recovery_asked|\"says\"")
+"""Label values and keys of JSON that users rely on."""
 _SPEECH = {"tell", "tells", "telling", "told", "say", "says", "saying", "said", "ask", "asks", "asking", "asked"}
 IN_TEXT = _SPEECH | {"whose", "whom", "anew", "dear", "well", "unwell"}
 IN_NAMES = _SPEECH | {"gone"}
@@ -38,7 +61,7 @@ def findings(source: str) -> Iterator[tuple[int, str]]:
                 yield token.start[0], f"identifier {token.string!r} has {word!r}: name the thing in the field's words"
         elif token.type in _TEXTS:
             for offset, line in enumerate(token.string.splitlines()):
-                for word in sorted(_words(line) & IN_TEXT):
+                for word in sorted(_words(PUBLISHED.sub("", line)) & IN_TEXT):
                     yield token.start[0] + offset, f"text has {word!r}: programs and devices report, request, return"
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.arg) and node.arg == "it":

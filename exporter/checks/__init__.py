@@ -1,4 +1,4 @@
-"""What this node lets us observe: one function a question, each answering in a sentence and with what to do."""
+"""Checks of what can be observed on this node: one function each, which returns a status, a sentence and a remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from exporter.settings import Settings
 
 __all__ = ["Answer", "Finding", "Status", "examine"]
 
-QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
+CHECKS: dict[str, Callable[[Settings], Answer]] = {
     "capabilities": kernel.capabilities,
     "libbpf": kernel.libbpf,
     "lockdown": kernel.lockdown,
@@ -42,10 +42,10 @@ QUESTIONS: dict[str, Callable[[Settings], Answer]] = {
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Asks everything, in an order in which a person would; a question that cannot be answered is a failed one."""
-    for name, question in QUESTIONS.items():
+    """Run all checks, from the general to the special; a check that raises an exception is a failed one."""
+    for name, check in CHECKS.items():
         try:
-            yield Finding(name, *question(settings))
+            yield Finding(name, *check(settings))
         except (Unavailable, BpfError) as error:
             yield Finding(name, Status.FAIL, str(error).partition("\n")[0], getattr(error, "remedy", ""))
         except Exception as error:

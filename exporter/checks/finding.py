@@ -1,4 +1,4 @@
-"""What a question of the doctor is answered with, and how the answers look at files."""
+"""The result of a check of the doctor, and access to files for checks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer to one question: `says` what is so and what that means, `do` what helps (empty: nothing to do)."""
+    """The result of one check: `summary` is the state and its consequence, `remedy` the next step (empty: none)."""
 
     name: str
     status: Status
-    says: str
-    do: str = ""
+    summary: str
+    remedy: str = ""
 
 
 Answer = tuple[Status, str] | tuple[Status, str, str]
@@ -36,7 +36,7 @@ def process_folders(settings: Settings) -> Iterator[Path]:
 
 
 def text(path: Path, limit: int = 65_536) -> str:
-    """A file's beginning; empty when it cannot be read."""
+    """Return the first `limit` bytes of a file as text, or an empty string when the file cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(limit).decode("utf-8", "replace")

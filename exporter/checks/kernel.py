@@ -1,4 +1,4 @@
-"""What the kernel lets us do: load programs, attach probes, watch processes."""
+"""Checks of what the kernel permits: loading programs, attaching probes, watching processes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def libbpf(_: Settings) -> Answer:
 
 
 def objects(_: Settings) -> Answer:
-    """Loading each object asks the kernel all at once: bpf(), its capabilities, seccomp, lockdown, the verifier."""
+    """Load each object, which tests bpf(), its capabilities, seccomp, lockdown and the verifier together."""
     folder = object_path("any").parent
     objects = sorted(folder.glob("*.bpf.o"))
     if not objects:
         missing = f"there are no compiled probes for {platform.machine()} in {folder}"
-        return Status.FAIL, missing, "run make setup, or install the package anew"
+        return Status.FAIL, missing, "run make setup, or install the package again"
     for path in objects:
         try:
             Object(path).close()
         except BpfError as error:
             lines = str(error).splitlines()
-            said = lines[0] if error.errno in (errno.EPERM, errno.EACCES) else "\n".join(lines)
-            return Status.FAIL, f"Linux {platform.release()} does not take {path.name}: {said}"
+            reason = lines[0] if error.errno in (errno.EPERM, errno.EACCES) else "\n".join(lines)
+            return Status.FAIL, f"Linux {platform.release()} rejects {path.name}: {reason}"
     names = ", ".join(path.name.removesuffix(".bpf.o") for path in objects)
     return Status.OK, f"Linux {platform.release()} loads every probe ({names})"
 
@@ -55,7 +55,7 @@ def objects(_: Settings) -> Answer:
 def lockdown(settings: Settings) -> Answer:
     path = _kernel(settings, "security/lockdown")
     if not path.exists():
-        return Status.INFO, f"whether the kernel is locked down is not known here: there is no {path}"
+        return Status.INFO, f"whether the kernel is locked down is unknown: there is no {path}"
     state = text(path)
     if "[confidentiality]" in state:
         remedy = "boot without lockdown=confidentiality, or lockdown=integrity"
@@ -64,7 +64,7 @@ def lockdown(settings: Settings) -> Answer:
 
 
 def _kernel(settings: Settings, name: str) -> Path:
-    """A file of /sys/kernel, which is the same in every container; of the node's sysfs a pod has other parts only."""
+    """Return a path below /sys/kernel, which is the same in every container, but not part of every sysfs mount."""
     mounted = settings.sysfs / "kernel"
     return (mounted if mounted.exists() else Path("/sys/kernel")) / name
 
@@ -77,7 +77,7 @@ def uprobes(settings: Settings) -> Answer:
             "use a kernel with CONFIG_UPROBE_EVENTS",
         )
     if {"CAP_BPF", "CAP_PERFMON"} & set(privileges.missing()):
-        return Status.INFO, "uprobes; of what kind is not told without CAP_BPF and CAP_PERFMON"
+        return Status.INFO, "uprobes; the kind of link cannot be tested without CAP_BPF and CAP_PERFMON"
     if multi.supported():
         return Status.OK, "uprobes, with multi-uprobe links: attaching and detaching take milliseconds"
     if privileges.WITHOUT_MULTI_UPROBES not in privileges.effective():
@@ -96,7 +96,7 @@ def uprobes(settings: Settings) -> Answer:
 
 def btf(settings: Settings) -> Answer:
     if _kernel(settings, "btf/vmlinux").exists():
-        return Status.OK, "the kernel describes its types (BTF)"
+        return Status.OK, "the kernel has type information (BTF)"
     return Status.WARN, "no /sys/kernel/btf/vmlinux: probes on kernel functions are off, those on libraries work"
 
 
@@ -108,12 +108,12 @@ def returns(_: Settings) -> Answer:
         remedy = "update to Linux 6.14 or 6.12.14; until then waits, errors and frees of allocations go uncounted"
         return Status.WARN, "a return probe would kill processes under a seccomp filter here, so there are none", remedy
     if not survival.shadow_stack:
-        says = "return probes are safe, but not with a shadow stack: libraries that such a process uses get none"
-        return Status.WARN, says, "update to Linux 6.11 or later"
-    return Status.OK, "return probes are safe, under seccomp filters and with shadow stacks too"
+        summary = "return probes are safe, but not with a shadow stack: libraries that such a process uses get none"
+        return Status.WARN, summary, "update to Linux 6.11 or later"
+    return Status.OK, "return probes are safe, also under seccomp filters and with shadow stacks"
 
 
 def watch(_: Settings) -> Answer:
     with select.epoll() as poll:
         Watch(poll).close()
-    return Status.OK, "the kernel tells of new mappings as they happen"
+    return Status.OK, "the kernel reports new mappings as they happen"

@@ -1,4 +1,4 @@
-"""What there is on this node to observe, and whether it can be reached."""
+"""Checks of the things to observe on this node, and of access to them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def addresses(settings: Settings) -> Answer:
         for bound in listen.bind(settings.web.listen_address):
             bound.close()
     except listen.ListenError as error:
-        return Status.WARN, f"{error}", "if it is this exporter that runs there, all is well"
+        return Status.WARN, f"{error}", "ignore this when the listener is this exporter"
     return Status.OK, f"{', '.join(settings.web.listen_address)} is free to listen on"
 
 
 def pid_namespace(settings: Settings) -> Answer:
     if Path("/proc/self/ns/pid").stat().st_ino == HOST_PID_NAMESPACE:
-        return Status.OK, "this process sees the host's pids, those the kernel gives to probes"
-    remedy = "use hostPID: true (Kubernetes) or --pid=host (docker), or mount the host's /proc and say --path.procfs"
+        return Status.OK, "this process sees the host's pids, as the kernel reports them to probes"
+    remedy = "use hostPID: true (Kubernetes) or --pid=host (docker), or mount the host's /proc and give --path.procfs"
     try:
         if (settings.procfs / "1/ns/pid").stat().st_ino == HOST_PID_NAMESPACE:
-            return Status.OK, f"{settings.procfs} shows the host's pids, those the kernel gives to probes"
+            return Status.OK, f"{settings.procfs} shows the host's pids, as the kernel reports them to probes"
     except OSError as error:
-        return Status.FAIL, f"whether {settings.procfs} shows the host's pids cannot be told: {error.strerror}", remedy
-    return Status.FAIL, f"{settings.procfs} shows a container's pids: those that probes give mean others here", remedy
+        return Status.FAIL, f"whether {settings.procfs} shows the host's pids is unknown: {error.strerror}", remedy
+    return Status.FAIL, f"{settings.procfs} shows a container's pids: pids of probes would be other processes", remedy
 
 
 def map_files(settings: Settings) -> Answer:
@@ -85,7 +85,7 @@ def processes(settings: Settings) -> Answer:
         if pids
     ]
     if shown:
-        return Status.OK, f"of {seen} processes these use libraries we know by name: {'; '.join(shown)}"
+        return Status.OK, f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
     return Status.INFO, f"none of {seen} processes uses a CUDA, NCCL or verbs library by its usual name now"
 
 
@@ -94,7 +94,7 @@ def nvidia(settings: Settings) -> Answer:
     gpus = len(list((settings.procfs / "driver/nvidia/gpus").glob("*")))
     if version:
         return Status.OK, f"NVIDIA driver {version[1]} with {gpus} GPU{'' if gpus == 1 else 's'}"
-    return Status.INFO, "no NVIDIA driver here: calls of CUDA libraries are still seen, GPU metrics are not to be had"
+    return Status.INFO, "no NVIDIA driver here: calls of CUDA libraries are still seen, there are no GPU metrics"
 
 
 def kernel_log(settings: Settings) -> Answer:
@@ -105,7 +105,7 @@ def kernel_log(settings: Settings) -> Answer:
         source = open_source(path)
         source.close()
     except Unavailable as error:
-        return Status.WARN, f"{error}: faults of GPUs are only seen as far as NVML tells them", error.remedy
+        return Status.WARN, f"{error}: of GPU faults only those that NVML reports are seen", error.remedy
     return Status.OK, f"{source.name} can be read: faults of GPUs and NVSwitches are seen"
 
 
@@ -113,51 +113,52 @@ def controller(settings: Settings) -> Answer:
     found = sorted(path.name for path in (settings.sysfs / "class/ipmi").glob("ipmi*"))
     wanted = settings.collectors.get("faults", {})
     if not wanted.get("ipmi"):
-        there = (
-            f"there is a management controller ({found[0]})" if found else "the kernel knows no management controller"
+        present = (
+            f"there is a management controller ({found[0]})" if found else "the kernel has no management controller"
         )
-        return Status.INFO, f"{there}; none is asked without --collector.faults.ipmi"
+        return Status.INFO, f"{present}; none is queried without --collector.faults.ipmi"
     try:
         ipmi.command("", "", "")
     except FileNotFoundError as error:
         return (
             Status.WARN,
-            f"the management controller cannot be asked: {error.filename} {error.strerror}",
+            f"the management controller cannot be queried: {error.filename} {error.strerror}",
             "install it",
         )
     if host := wanted["ipmi-host"]:
-        return Status.OK, f"the management controller at {host} is asked over the network"
+        return Status.OK, f"the management controller at {host} is queried over the network"
     if not found:
         remedy = "load ipmi_si and ipmi_devintf, or name the controller with --collector.faults.ipmi-host"
-        return Status.WARN, "the kernel knows no management controller", remedy
+        return Status.WARN, "the kernel has no management controller", remedy
     if os.geteuid() or not os.access(ipmi.DEVICE, os.R_OK | os.W_OK):
-        remedy = (
-            "run as root, in a container a privileged one, or ask it over the network: --collector.faults.ipmi-host"
-        )
+        remedy = "run as root, in a privileged container, or query it over the network: --collector.faults.ipmi-host"
         return Status.WARN, f"FreeIPMI may not open {ipmi.DEVICE}", remedy
-    return Status.OK, f"the management controller is asked through {ipmi.DEVICE}"
+    return Status.OK, f"the management controller is queried through {ipmi.DEVICE}"
 
 
 def rdma(settings: Settings) -> Answer:
     devices = sorted(path.name for path in (settings.sysfs / "class/infiniband").glob("*"))
     if devices:
         return Status.OK, f"RDMA devices: {', '.join(devices[:16])}"
-    return Status.INFO, "no RDMA device here: port counters and NACKs are not to be had"
+    return Status.INFO, "no RDMA device here: there are no port counters and NACKs"
 
 
 def providers(settings: Settings) -> Answer:
     host = settings.procfs / "1/root"
     found = list(doctor.installed(host if readable(host) else Path("/")))
     if not found:
-        return Status.INFO, "no rdma-core here to look into; containers bring their own, which are found when they run"
-    said = [(False, f"{name}: {it}", "") if isinstance(it, str) else doctor.says(name, it) for name, it in found]
-    well = [name for (name, _), (whole, _, _) in zip(found, said, strict=True) if whole]
-    text = f"of {len(found)} RDMA providers the functions are found in {len(well)}; "
-    text += "ibv_wr_start and its like are learnt from queue pairs when a job sets them up"
-    for whole, sentence, remedy in said:
+        return (
+            Status.INFO,
+            "no rdma-core to examine here; a container's own is examined when a process uses it",
+        )
+    results = [(False, f"{name}: {it}", "") if isinstance(it, str) else doctor.says(name, it) for name, it in found]
+    complete = [name for (name, _), (whole, _, _) in zip(found, results, strict=True) if whole]
+    text = f"of {len(found)} RDMA providers the functions are found in {len(complete)}; "
+    text += "ibv_wr_start and its like are found through queue pairs when a job creates them"
+    for whole, sentence, remedy in results:
         if not whole:
-            concerned = any((settings.sysfs / "class/infiniband").glob("*"))
-            return Status.WARN if concerned else Status.INFO, f"{text}; {sentence}", remedy if concerned else ""
+            present = any((settings.sysfs / "class/infiniband").glob("*"))
+            return Status.WARN if present else Status.INFO, f"{text}; {sentence}", remedy if present else ""
     return Status.OK, text
 
 
@@ -166,4 +167,4 @@ def memory(_: Settings) -> Answer:
     limit = min((int(text) for text in limits if text.strip().isdecimal()), default=0)
     if 0 < limit < _SMALL_MEMORY:
         return Status.WARN, f"memory is limited to {limit >> 20} MiB", f"allow {_SMALL_MEMORY >> 20} MiB or more"
-    return Status.OK, "no memory limit is too small for us"
+    return Status.OK, "no memory limit is too small for the exporter"

@@ -1,4 +1,4 @@
-"""Who tells whose the processes and GPUs are, and what this site adds."""
+"""Checks of the sources of pod and job names and allocations, and of this site's own probes."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ def kubernetes(settings: Settings) -> Answer:
     if readable(settings.logs / "pods"):
         return Status.OK, f"pod and container names come from {settings.logs}"
     if _in_kubernetes():
-        remedy = f"mount the host's /var/log read-only, or say --path.logs (now {settings.logs})"
+        remedy = f"mount the host's /var/log read-only, or give --path.logs (now {settings.logs})"
         return Status.WARN, "Kubernetes, but not the kubelet's log folders: pods have ids and no names", remedy
-    return Status.INFO, "no kubelet here: pods have no names to find"
+    return Status.INFO, "no kubelet here: there are no names of pods"
 
 
 def allocations(settings: Settings) -> Answer:
     mine = settings.collectors.get("allocation")
     if mine is None:
-        return Status.INFO, "whom GPUs are given to is not asked: the collector allocation is off"
+        return Status.INFO, "allocations of GPUs are not read: the collector allocation is off"
     kubelet, slurm, pods = found = allocation.sources(mine)
     for source in found:
         source.read(may_be_absent=source is kubelet)
-    failures = [source.failure for source in found if source.there and source.failure]
+    failures = [source.failure for source in found if source.exists and source.failure]
     if failures:
         return Status.WARN, "; ".join(failures), "until then series of GPUs name no pod or job by allocation"
-    if not kubelet.there and kubelet.where and _in_kubernetes():
-        remedy = f"mount the host's folder of it read-only, or say --{allocation.SOCKET}"
-        return Status.WARN, f"Kubernetes, but no {kubelet.where}: whose a GPU is, is not known", remedy
-    things = {kubelet: "GPUs given to containers", slurm: "jobs on GPUs", pods: "pods with the labels asked for"}
-    said = [f"{source.where} tells of {len(source.items())} {things[source]}" for source in found if source.there]
-    if said:
-        return Status.OK, "; ".join(said)
-    return Status.INFO, "no kubelet and no Slurm mapping folder to tell whom GPUs are given to"
+    if not kubelet.exists and kubelet.location and _in_kubernetes():
+        remedy = f"mount the host's folder of that socket read-only, or give --{allocation.SOCKET}"
+        return Status.WARN, f"Kubernetes, but no {kubelet.location}: allocations of GPUs are unknown", remedy
+    things = {kubelet: "GPUs allocated to containers", slurm: "jobs on GPUs", pods: "pods with the configured labels"}
+    read = [f"{source.location} lists {len(source.items())} {things[source]}" for source in found if source.exists]
+    if read:
+        return Status.OK, "; ".join(read)
+    return Status.INFO, "no kubelet and no Slurm mapping folder: allocations of GPUs are unknown"
 
 
 def custom(settings: Settings) -> Answer:
     mine = settings.collectors.get("custom")
     if mine is None:
-        return Status.INFO, "no probes of this site's own: --custom.dir names no folder"
+        return Status.INFO, "no custom probes: --custom.dir names no folder"
     try:
-        refused, says = doctor.examine(mine)
+        refused, summary = doctor.examine(mine)
     except (FolderError, Unavailable) as error:
         return Status.WARN, f"no custom probe can run: {error}", getattr(error, "remedy", "")
     if refused:
         return Status.WARN, "; ".join(refused), f"accel-exporter check-custom {mine['custom.dir']} tries the others"
-    return Status.OK, says
+    return Status.OK, summary
 
 
 def tracepoints(settings: Settings) -> Answer:
@@ -68,7 +68,7 @@ def tracepoints(settings: Settings) -> Answer:
     mine = settings.collectors.get("custom")
     names = doctor.on_tracepoints(mine) if mine else ()
     if not names:
-        return Status.INFO, f"{reason}; no probe here is on one", tracefs.MOUNT
+        return Status.INFO, f"{reason}; no custom probe uses a tracepoint", tracefs.MOUNT
     return Status.WARN, f"{reason}: {', '.join(names)} cannot work as they should", tracefs.MOUNT
 
 

@@ -1,4 +1,4 @@
-"""Whom GPUs are given to: the kubelet's device allocations, and the jobs that a Slurm prolog wrote down."""
+"""Allocation of GPUs: the kubelet's device allocations, and the jobs that a Slurm prolog wrote into a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from exporter.bpf import status
 from exporter.kubernetes import podresources, pods
-from exporter.kubernetes.podresources import Given
+from exporter.kubernetes.podresources import ContainerDevice
 from exporter.kubernetes.pods import Api, Pod
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
@@ -21,7 +21,7 @@ from exporter.options import Option, Value
 from exporter.resolve import slurm
 from exporter.resolve.allocations import Allocation, of_containers, of_jobs
 from exporter.resolve.gpu import Inventory
-from exporter.resolve.slurm import Mapped
+from exporter.resolve.slurm import JobGpu
 from exporter.resolve.source import Source
 
 SOCKET, INTERVAL, FOLDER = "kubernetes.pod-resources-socket", "kubernetes.interval", "slurm.mapping-dir"
@@ -29,14 +29,14 @@ LABELS, URL = "kubernetes.pod-labels", "kubernetes.pods-url"
 TOKEN, AUTHORITY = "kubernetes.token-file", "kubernetes.ca-file"
 FOLDER_VARIABLE = "DCGM_HPC_JOB_MAPPING_DIR"
 OPTIONS = (
-    Option("collector.allocation", True, "whom GPUs are given to, by the kubelet and by Slurm", "allocation"),
+    Option("collector.allocation", True, "allocation of GPUs to pods and Slurm jobs", "allocation"),
     Option(
         SOCKET, str(podresources.SOCKET), "the kubelet's PodResources API; empty: none", "allocation", metavar="PATH"
     ),
     Option(
         INTERVAL,
         30.0,
-        "between two questions to the kubelet, or looks at the folder",
+        "between two readings of the kubelet and of the folder",
         "allocation",
         duration=True,
         least=1,
@@ -45,28 +45,28 @@ OPTIONS = (
     Option(
         LABELS,
         (),
-        "labels of pods that gpu_allocation_info has too, as label_NAME; empty: pods are not listed",
+        "labels of pods to add to gpu_allocation_info, as label_NAME; empty: pods are not listed",
         "allocation",
         metavar="NAME,NAME",
     ),
     Option(
         URL,
         "",
-        "lists this node's pods: the kubelet's /pods, or the API server's; empty: the API server by a pod's variables",
+        "this node's pods, from the kubelet (/pods) or the API server; empty: the API server by a pod's variables",
         "allocation",
         metavar="URL",
     ),
     Option(
         TOKEN,
         str(pods.ACCOUNT / "token"),
-        "token for it, sent over https only; empty: none",
+        "token for that URL, sent over https only; empty: none",
         "allocation",
         metavar="FILE",
     ),
     Option(
         AUTHORITY,
         str(pods.ACCOUNT / "ca.crt"),
-        "who vouches for it; empty: the system's authorities",
+        "certificate authorities for that URL; empty: the system's",
         "allocation",
         metavar="FILE",
     ),
@@ -80,9 +80,9 @@ OPTIONS = (
 )
 INFO = Metric(
     "gpu.allocation_info",
-    "Always 1: this GPU, or MIG device, is given to that container (resource and device as the kubelet calls them) or "
-    "Slurm job. Join it on gpu_uuid. Several have a GPU that is sliced by time; gpu is missing where the device's name "
-    "does not tell which one it is. --kubernetes.pod-labels adds labels of the pod, as label_NAME.",
+    "Always 1: this GPU, or MIG device, is allocated to that container (resource and device as the kubelet names them) "
+    "or Slurm job. Join it on gpu_uuid. A time-sliced GPU has several; gpu is absent where the device's name does not "
+    "identify the GPU. --kubernetes.pod-labels adds labels of the pod, as label_NAME.",
     Kind.GAUGE,
     labels=(
         "gpu",
@@ -98,18 +98,18 @@ INFO = Metric(
 )
 SUCCESS = Metric(
     "accel_exporter.allocation.success",
-    "1 when the source (kubelet, slurm, or pods: their labels) could be read when it last was, else 0.",
+    "1 when the last reading of the source (kubelet, slurm, or pods: the labels of pods) succeeded, else 0.",
     Kind.GAUGE,
     labels=("source",),
 )
 STALE = 3
-"""What was read counts for so many intervals."""
+"""Intervals for which a reading counts."""
 MOST_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
-    """The settings; None when it is switched off. Raises SettingsError."""
+    """Return the settings, or None when the collector is switched off. Raises SettingsError."""
     if not values["collector.allocation"]:
         return None
     wanted = values[LABELS]
@@ -128,21 +128,21 @@ def create(node: Node) -> AllocationCollector:
 
 def sources(
     settings: Mapping[str, Any], now: Callable[[], float] = time.monotonic
-) -> tuple[Source[Given], Source[Mapped], Source[Pod]]:
-    """The kubelet, the mapping folder and the list of pods, as configure() gives the settings; none is read yet."""
+) -> tuple[Source[ContainerDevice], Source[JobGpu], Source[Pod]]:
+    """Return the kubelet, the mapping folder and the list of pods as unread sources; `settings` are configure()'s."""
     interval = float(settings[INTERVAL])
     seconds, keep = min(interval, MOST_SECONDS), STALE * interval
     socket, folder, names = Path(settings[SOCKET]), Path(settings[FOLDER]), settings[LABELS]
     api = Api(settings[URL], _file(settings[TOKEN]), _file(settings[AUTHORITY]), seconds)
     return (
-        Source("kubelet", settings[SOCKET], lambda: podresources.given(socket, seconds), keep, now),
-        Source("slurm", settings[FOLDER], lambda: slurm.mapped(folder), keep, now),
+        Source("kubelet", settings[SOCKET], lambda: podresources.container_devices(socket, seconds), keep, now),
+        Source("slurm", settings[FOLDER], lambda: slurm.job_gpus(folder), keep, now),
         Source("pods", settings[URL], lambda: pods.pods(api, names), keep, now),
     )
 
 
 class AllocationCollector:
-    """Reads its sources in the background, so that a kubelet that hangs costs a scrape nothing."""
+    """Reads the sources of allocations in the background, so that no scrape waits for a hanging kubelet."""
 
     name = "allocation"
 
@@ -158,41 +158,43 @@ class AllocationCollector:
         self._thread.start()
 
     def read(self) -> None:
-        """Asks every source now, which takes MOST_SECONDS for each at most, and tells those who ask by UUID."""
+        """Read every source now, each within MOST_SECONDS, and publish the allocations to the other collectors."""
         for source in self._sources:
             if source.read(may_be_absent=source is self._kubelet):
                 log.warning("%s", source.failure)
         if not self._closing.is_set():
-            self._tell()
+            self._publish()
 
     def collect(self) -> Iterator[Sample]:
-        """What was read last. Raises Unavailable while there is no kubelet, which may come, and no folder is given."""
-        allocations = self._tell()
-        if not (self._kubelet.there or self._slurm.there):
-            where = " and ".join(source.where for source in (self._kubelet, self._slurm) if source.where)
+        """Yield the allocations of the last readings. Raises Unavailable while there is no kubelet and no folder."""
+        allocations = self._publish()
+        if not (self._kubelet.exists or self._slurm.exists):
+            paths = " and ".join(source.location for source in (self._kubelet, self._slurm) if source.location)
             reason = (
-                f"neither a kubelet nor a Slurm mapping folder: there is no {where}" if where else "it has no source"
+                f"neither a kubelet nor a Slurm mapping folder: there is no {paths}"
+                if paths
+                else "no source is configured"
             )
-            raise Unavailable(reason, f"give --{SOCKET} or --{FOLDER} where GPUs are given to pods or jobs")
+            raise Unavailable(reason, f"give --{SOCKET} or --{FOLDER} where GPUs are allocated to pods or jobs")
         different = {tuple(it.labels.items()): it.labels for it in allocations}
         yield from (self._info.sample(1, labels) for labels in different.values())
         for source in self._sources:
-            if source.there and (source.age is not None or source.failure):
+            if source.exists and (source.age is not None or source.failure):
                 yield SUCCESS.sample(int(source.fresh and not source.failure), {"source": source.name})
                 if source.age is not None:
                     yield status.SOURCE_AGE.sample(source.age, {"source": f"allocation_{source.name}"})
 
     def problems(self) -> Iterator[str]:
-        """For the landing page."""
+        """Yield the failures of the sources, for the landing page."""
         for source in self._sources:
-            if source.there and source.failure:
+            if source.exists and source.failure:
                 yield source.failure
 
     def close(self) -> None:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(1)
-        self._node.allocations.tell(())
+        self._node.allocations.replace(())
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -200,13 +202,13 @@ class AllocationCollector:
             self.read()
             self._closing.wait(max(0.0, began + self._interval - time.monotonic()))
 
-    def _tell(self) -> list[Allocation]:
-        """Everybody on the node is told, and so is the caller."""
+    def _publish(self) -> list[Allocation]:
+        """Publish the allocations to the other collectors and return them."""
         inventory = Inventory(self._node.gpus.snapshot())
-        of_pods = {(pod.namespace, pod.name): pod.labels for pod in self._pods.items()}
-        containers = of_containers(self._kubelet.items(), inventory, of_pods)
+        pod_labels = {(pod.namespace, pod.name): pod.labels for pod in self._pods.items()}
+        containers = of_containers(self._kubelet.items(), inventory, pod_labels)
         found = [*containers, *of_jobs(self._slurm.items(), inventory)]
-        self._node.allocations.tell(found)
+        self._node.allocations.replace(found)
         return found
 
 

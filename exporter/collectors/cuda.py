@@ -27,7 +27,7 @@ from exporter.model import Labels, Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Flag
 from exporter.push import SPANS_DROPPED
-from exporter.resolve.on_gpus import OnGpus
+from exporter.resolve.process_gpus import ProcessGpus
 from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
@@ -88,7 +88,7 @@ class Cuda:
         except BpfError as error:
             raise Unavailable(f"the CUDA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
         self._names = Names.of(self._object.types)
-        self._on_gpus = OnGpus(self._node.gpus, self._node.proc)
+        self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
         self._counted = Counted(self._object.maps, partial(forget, self._object), self._gpus_of)
         self._ledger = Ledger(self._counted.read, self._counted.take, self._node.processes, self._node.proc)
         layers = self._node.settings["layers"]

@@ -31,7 +31,7 @@ from exporter.node import Node
 from exporter.options import Flag
 from exporter.push import SPANS_DROPPED
 from exporter.resolve.communicators import Member
-from exporter.resolve.on_gpus import OnGpus, Placed
+from exporter.resolve.process_gpus import ProcessesWithGpu, ProcessGpus
 from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
@@ -97,12 +97,12 @@ class Nccl:
             Pace(self._node.settings["slow-call-seconds"]),
             self._node.collectives,
         )
-        self._on_gpus = OnGpus(self._node.gpus, self._node.proc)
+        self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
         self._layouts = Layouts(self._object.maps["layouts"])
         self._ledger = Ledger[Activity](
             partial(read, self._object.maps, self._kinds.none, self._runs),
             self._take,
-            Placed(self._node.processes, self._on_gpus),
+            ProcessesWithGpu(self._node.processes, self._on_gpus),
             self._node.proc,
         )
         self._rehearsal = Rehearsal(self._copy, self._table(layout=0), {it.name: scene(it) for it in FUNCTIONS})
@@ -149,7 +149,7 @@ class Nccl:
             yield from samples(process, self._kinds, self._node.clock.wall_ns, self._returns)
             for it in process.activity.communicators:
                 members.append(Member(process.pid, comm_hash(it.hash), it.rank, it.nranks))
-        self._node.communicators.tell(members)
+        self._node.communicators.replace(members)
         yield from stragglers(processes)
 
     def problems(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What NCCL itself knows of its jobs: ranks that are missing or dead, how far each one is (its RAS subsystem)."""
+"""The state of jobs as NCCL reports it (its RAS subsystem): missing and dead ranks, collectives of each rank."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from exporter.model import Metric, Sample
 from exporter.node import Node
 from exporter.options import Flag
 from exporter.ras import metrics
-from exporter.ras.ask import Door, RasError, door
-from exporter.ras.owners import Owners
-from exporter.ras.query import query, speaker, user
+from exporter.ras.client import Endpoint, RasError, endpoint
+from exporter.ras.owners import CommunicatorOwners
+from exporter.ras.query import listening_process, query, user
 from exporter.ras.report import MOST_RANKS, Report, ReportError
 from exporter.ras.samples import samples
 from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
-    Flag("interval", 60.0, "Seconds between two questions to a job: each makes all its ranks answer.", 1, 86_400),
+    Flag("interval", 60.0, "Seconds between two queries to a job: each makes all its ranks answer.", 1, 86_400),
     Flag("timeout", 10.0, "Seconds to wait for an answer.", 1, 600),
-    Flag("namespaces", False, "Enter the network namespaces of containers to ask; keeps CAP_SYS_ADMIN for it."),
+    Flag("namespaces", False, "Enter the network namespaces of containers for queries, which takes CAP_SYS_ADMIN."),
     limit_flag(5_000),
 )
-MOST_DOORS = 64
-"""Asked in one round: more jobs than that have no ranks 0 on one node."""
+MOST_ENDPOINTS = 64
+"""Queries of one round at most: no node has the ranks 0 of more jobs."""
 KEPT = 3
-"""Intervals that an answer counts for: where several jobs share a port, only one of them answers at a time."""
+"""Intervals for which an answer counts: where several jobs share a port, only one of them answers at a time."""
 log = logging.getLogger(__name__)
 
 
@@ -47,7 +47,7 @@ class _Answer:
 
 
 class Ras:
-    """Asks in the background; a scrape shows the last answers."""
+    """Queries RAS in the background; a scrape shows the last reports."""
 
     name = "ras"
 
@@ -55,9 +55,9 @@ class Ras:
         self._node = node
         self._interval, self._timeout = float(node.settings["interval"]), float(node.settings["timeout"])
         self._limit = SeriesLimit(self.name, node.settings["series-limit"])
-        self._asked = Tally(metrics.QUERIES, ("answered", "failed"))
-        self._owners = Owners()
-        self._answers: dict[Door, _Answer] = {}
+        self._queries = Tally(metrics.QUERIES, ("answered", "failed"))
+        self._owners = CommunicatorOwners()
+        self._answers: dict[Endpoint, _Answer] = {}
         self._failures: dict[str, None] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -71,12 +71,12 @@ class Ras:
         with self._lock:
             answers = dict(self._answers)
         yield from self._limit.apply(samples(_newest(answers.values(), now - KEPT * self._interval)))
-        yield from self._asked.samples()
+        yield from self._queries.samples()
         if answers:
             yield status.SOURCE_AGE.sample(now - min(it.at for it in answers.values()), {"source": "nccl_ras"})
 
     def problems(self) -> Iterator[str]:
-        """For the landing page: why jobs were not asked, or did not answer, the last time."""
+        """Yield the reasons why the last queries failed, for the landing page."""
         with self._lock:
             yield from self._failures
 
@@ -90,22 +90,22 @@ class Ras:
             try:
                 self._round()
             except Exception:
-                log.exception("asking RAS failed; it is tried again")
+                log.exception("querying RAS failed; queries continue")
 
     def _round(self) -> None:
-        """Asks each job once: one question a door, however many processes share it."""
+        """Query each job once: one query an endpoint, however many processes share the endpoint."""
         failures: dict[str, None] = {}
-        doors: dict[Door, list[int]] = {}
-        self._owners.see(self._node.communicators.all(), self._user)
-        for pid in self._node.communicators.speakers():
+        endpoints: dict[Endpoint, list[int]] = {}
+        self._owners.update(self._node.communicators.all(), self._user)
+        for pid in self._node.communicators.rank_zero_pids():
             try:
-                doors.setdefault(door(self._node.proc, pid), []).append(pid)
+                endpoints.setdefault(endpoint(self._node.proc, pid), []).append(pid)
             except RasError as error:
                 failures[str(error)] = None
-        for at, pids in list(doors.items())[:MOST_DOORS]:
+        for at, pids in list(endpoints.items())[:MOST_ENDPOINTS]:
             if self._closing.is_set():
                 return
-            if failure := self._ask(at, pids):
+            if failure := self._query(at, pids):
                 failures[failure] = None
         kept = time.monotonic() - KEPT * self._interval
         with self._lock:
@@ -119,26 +119,29 @@ class Ras:
             return user(self._node.proc, pid)
         return None
 
-    def _ask(self, at: Door, pids: list[int]) -> str:
-        """Asks the first of the processes that is of the user who listens. Empty when it answered, else why not."""
+    def _query(self, at: Endpoint, pids: list[int]) -> str:
+        """Query an endpoint for the first of the processes that has the listener's user.
+
+        Returns an empty string, or the reason why there is no report.
+        """
         try:
-            pid = speaker(self._node.proc, at, pids)
+            pid = listening_process(self._node.proc, at, pids)
             own = {it.comm_hash for it in self._node.communicators.all() if it.pid == pid}
             found = query(self._node.proc, pid, at, self._timeout)
-            report = self._owners.believed(found, user(self._node.proc, pid), own)
+            report = self._owners.trusted(found, user(self._node.proc, pid), own)
             if report is None:
-                raise RasError(f"what listens at port {at.port} of process {pid} answers about another job")
+                raise RasError(f"the listener at port {at.port} of process {pid} reports on another job")
         except (RasError, ReportError) as error:
-            self._asked.add("failed")
+            self._queries.add("failed")
             return str(error)
-        self._asked.add("answered")
+        self._queries.add("answered")
         with self._lock:
             self._answers = _bounded({**self._answers, at: _Answer(report, time.monotonic())})
         return ""
 
 
-def _bounded(answers: dict[Door, _Answer]) -> dict[Door, _Answer]:
-    """The newest answers that have no more ranks together than one may have."""
+def _bounded(answers: dict[Endpoint, _Answer]) -> dict[Endpoint, _Answer]:
+    """Return the newest answers with at most MOST_RANKS ranks together."""
     kept, ranks = {}, 0
     for at, it in sorted(answers.items(), key=lambda pair: -pair[1].at):
         ranks += sum(len(comm.ranks) + len(comm.missing_ranks) for comm in it.report.communicators)
@@ -148,11 +151,11 @@ def _bounded(answers: dict[Door, _Answer]) -> dict[Door, _Answer]:
 
 
 def _newest(answers: Iterable[_Answer], since: float) -> list[Report]:
-    """The reports that still count; of a communicator that several tell of, only the newest tells."""
-    told: set[str] = set()
+    """Return the reports since a monotonic time; a communicator in several reports stays in the newest only."""
+    known: set[str] = set()
     found: list[Report] = []
-    for it in sorted((it for it in answers if it.at >= since), key=lambda it: -it.at):
-        own = tuple(comm for comm in it.report.communicators if comm.comm_hash not in told)
-        told |= {comm.comm_hash for comm in own}
-        found.append(replace(it.report, communicators=own))
+    for answer in sorted((it for it in answers if it.at >= since), key=lambda answer: -answer.at):
+        own = tuple(comm for comm in answer.report.communicators if comm.comm_hash not in known)
+        known |= {comm.comm_hash for comm in own}
+        found.append(replace(answer.report, communicators=own))
     return found

@@ -37,7 +37,7 @@ class KernelLog:
     """Finds the faults among the records of the kernel log (exporter.kmsg.reader.Reader)."""
 
     def __init__(self, add: Callable[[NodeFault], None], clock: Clock, from_processes: bool) -> None:
-        """`add` receives each fault. With `from_processes` a record that a process wrote counts as well."""
+        """`add` receives each fault. With `from_processes` a record that a process wrote counts too."""
         self._add, self._clock, self._from_processes = add, clock, from_processes
 
     def receive(self, record: Record) -> None:

@@ -194,7 +194,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(
         "gpu_recovery_asked",
         rows.FAULTY_GPU,
-        "the driver asks for a recovery of a GPU (gpu_recovery_action)",
+        "the driver requests a recovery of a GPU (gpu_recovery_action)",
         "do it as soon as its jobs have ended",
         gpu.RECOVERY,
         _GPU,

@@ -78,7 +78,7 @@ class QpCounters:
             with closing(self._connect()) as connection:
                 for (_, port), index in self._ports.items():
                     request = _request(index, port) + nldev.pack(_MODE, _AUTO)
-                    nldev.ask(connection, _SET, request + nldev.pack(_MASK, 0))
+                    nldev.request(connection, _SET, request + nldev.pack(_MASK, 0))
         except OSError as error:
             log.warning("counters of queue pairs stay on: %s; see rdma statistic qp mode", error.strerror or error)
         self._ports.clear()
@@ -86,10 +86,10 @@ class QpCounters:
     def _switch_on(self, connection: nldev.Socket, port: tuple[str, int], index: int) -> None:
         request = _request(index, port[1])
         try:
-            [state] = nldev.ask(connection, _GET, request + nldev.pack(_MODE, _NONE)) or [{}]
+            [state] = nldev.request(connection, _GET, request + nldev.pack(_MODE, _NONE)) or [{}]
             if nldev.number(state, _MODE) not in (None, _NONE):
                 raise OSError(errno.EBUSY, "another program has switched them on; its counters are shown")
-            nldev.ask(connection, _SET, request + nldev.pack(_MODE, _AUTO) + nldev.pack(_MASK, self._mask))
+            nldev.request(connection, _SET, request + nldev.pack(_MODE, _AUTO) + nldev.pack(_MASK, self._mask))
             self._ports[port] = index
         except OSError as error:
             self._refused.add(port)

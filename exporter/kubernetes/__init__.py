@@ -1,1 +1,1 @@
-"""What the kubelet of this node tells."""
+"""Clients of the kubelet and the API server: device allocations and pod labels of this node."""

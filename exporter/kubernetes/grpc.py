@@ -1,6 +1,6 @@
-"""One gRPC call over a Unix socket: HTTP/2 by h2, which weighs 2 MB where grpcio takes 13.
+"""One gRPC call over a Unix socket: HTTP/2 by h2, which takes 2 MB of memory, grpcio 13 MB.
 
-https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md describes what is sent.
+https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md describes the protocol.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from h2.events import (
 from h2.exceptions import H2Error
 
 _PREFIX = 5
-"""Bytes before a message: whether it is compressed, and its length."""
+"""Bytes before a message: a flag for compression, and the message's length."""
 _RECEIVE = 1 << 16
-_MOST_SAID = 200
+_MOST_MESSAGE = 200
 _STATUS = (
     "OK",
     "CANCELLED",
@@ -49,13 +49,13 @@ _STATUS = (
 
 
 class RpcError(OSError):
-    """The call did not succeed: what the other side said, or what was wrong with its answer."""
+    """The call did not succeed: the status of the server, or the defect of its answer."""
 
 
 def call(path: Path, method: str, request: bytes, seconds: float, most: int) -> memoryview:
-    """The answer to a unary call: `method` as in /package.Service/Method, `most` bytes of answer at most.
+    """Return the answer to a unary call of `method`, such as /package.Service/Method, of at most `most` bytes.
 
-    Raises RpcError, TimeoutError when there is no answer within `seconds`, and what connecting raises (OSError).
+    Raises RpcError, TimeoutError when there is no answer within `seconds`, and OSError when connecting fails.
     """
     exchange = _Exchange(most)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -77,14 +77,14 @@ def _converse(connection: socket.socket, exchange: _Exchange, send: bytes, deadl
         connection.settimeout(max(1e-3, deadline - time.monotonic()))
         received = connection.recv(_RECEIVE)
         if not received:
-            raise RpcError("the connection was closed before the answer was whole")
+            raise RpcError("the connection was closed before the answer was complete")
         if time.monotonic() > deadline:
             raise TimeoutError
         send = exchange.receive(received)
 
 
 class _Exchange:
-    """The one stream of a connection; it does no input or output."""
+    """The single stream of a connection, without input or output."""
 
     def __init__(self, most: int) -> None:
         self._connection = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
@@ -94,7 +94,7 @@ class _Exchange:
         self.ended = False
 
     def begin(self, method: str, request: bytes, seconds: float) -> bytes:
-        """The bytes to send first."""
+        """Return the bytes to send first."""
         headers = {
             ":method": "POST",
             ":scheme": "http",
@@ -110,7 +110,7 @@ class _Exchange:
         return self._connection.data_to_send()
 
     def receive(self, received: bytes) -> bytes:
-        """Takes what came and gives what is to be sent for it. Raises RpcError."""
+        """Process received bytes and return the bytes to send next. Raises RpcError."""
         try:
             for event in self._connection.receive_data(received):
                 self._take(event)
@@ -133,14 +133,14 @@ class _Exchange:
                 raise RpcError(f"the call was refused (HTTP/2 error {event.error_code})")
 
     def message(self) -> memoryview:
-        """The answer, once it ended. Raises RpcError."""
+        """Return the answer after the end of the stream. Raises RpcError."""
         if self._headers.get(":status") != "200":
             raise RpcError(f"HTTP status {self._headers.get(':status')}: no gRPC server listens there")
         status = self._headers.get("grpc-status", "")
         if status != "0":
             name = next((name for number, name in enumerate(_STATUS) if str(number) == status), status[:20])
-            said = unquote(self._headers.get("grpc-message", ""))[:_MOST_SAID]
-            raise RpcError(f"gRPC status {name!r}: {said!r}")
+            reason = unquote(self._headers.get("grpc-message", ""))[:_MOST_MESSAGE]
+            raise RpcError(f"gRPC status {name!r}: {reason!r}")
         whole = memoryview(self._body)
         if len(whole) < _PREFIX or whole[0] or int.from_bytes(whole[1:_PREFIX], "big") != len(whole) - _PREFIX:
             raise RpcError("the answer is not one uncompressed message")

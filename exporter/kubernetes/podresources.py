@@ -1,4 +1,4 @@
-"""Which devices the kubelet gave to which container: its PodResources API, version v1, on a socket of this node.
+"""The devices that the kubelet allocated to containers: its PodResources API, version v1, on a socket of this node.
 
 Field numbers are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto.
 """
@@ -13,7 +13,7 @@ from exporter.kubernetes.protobuf import messages, text, texts
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 MOST_BYTES = 16 << 20
-"""As much as NVIDIA's dcgm-exporter takes; a full node tells a few hundred kB."""
+"""The limit of NVIDIA's dcgm-exporter; the answer of a full node has a few hundred kB."""
 MOST_DEVICES = 8192
 _LIST = "/v1.PodResourcesLister/List"
 _DRIVER = "gpu.nvidia.com"
@@ -21,7 +21,7 @@ _DRIVER = "gpu.nvidia.com"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ContainerDevice:
     """One device of a container. `resource` as in nvidia.com/gpu, or the driver's name of a claimed device."""
 
     device: str
@@ -31,30 +31,32 @@ class Given:
     container: str
 
 
-def given(path: Path, seconds: float) -> list[Given]:
-    """NVIDIA's devices that containers of this node have now.
+def container_devices(path: Path, seconds: float) -> list[ContainerDevice]:
+    """Return NVIDIA's devices that containers of this node have now, from the kubelet's socket `path`.
 
-    Raises OSError when the kubelet does not answer within `seconds`, ValueError when its answer cannot be understood.
+    Raises OSError when the kubelet does not answer within `seconds`, ValueError when its answer is malformed.
     """
     from exporter.kubernetes.grpc import call  # 2 MB, for nodes that have a kubelet
 
-    found: list[Given] = []
+    found: list[ContainerDevice] = []
     for device in parse(call(path, _LIST, b"", seconds, MOST_BYTES)):
         found.append(device)
         if len(found) > MOST_DEVICES:
-            raise ValueError(f"the kubelet tells of more than {MOST_DEVICES} GPUs")
+            raise ValueError(f"the kubelet reports more than {MOST_DEVICES} GPUs")
     return found
 
 
-def parse(answer: memoryview) -> Iterator[Given]:
-    """NVIDIA's devices out of a ListPodResourcesResponse. Raises ValueError when it is none."""
+def parse(answer: memoryview) -> Iterator[ContainerDevice]:
+    """Yield NVIDIA's devices in a ListPodResourcesResponse. Raises ValueError when the message is malformed."""
     for pod in messages(answer, 1):
         pod_name, namespace = text(pod, 1), text(pod, 2)
         for container in messages(pod, 3):
             devices = [*_of_plugins(container), *_of_claims(container)]
             if devices:
                 name = text(container, 1)
-                yield from (Given(device, resource, pod_name, namespace, name) for device, resource in devices)
+                yield from (
+                    ContainerDevice(device, resource, pod_name, namespace, name) for device, resource in devices
+                )
 
 
 def _of_plugins(container: memoryview) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """The labels of this node's pods: a list of pods in JSON, by the API server or by the kubelet's /pods.
 
-https://kubernetes.io/docs/reference/using-api/api-concepts/ describes what is asked for.
+https://kubernetes.io/docs/reference/using-api/api-concepts/ describes the request.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from exporter.options import SettingsError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_BYTES = 8 << 20
-"""The kubelet tells all of a pod, 10 to 20 kB of each; the API server, as we ask it, the metadata only."""
+"""The kubelet lists whole pods, 10 to 20 kB each; the API server returns the requested metadata only."""
 MOST_PODS = 4096
 MOST_NAMES = 16
 _LONGEST = 63
-"""Of a label's value, as Kubernetes has it."""
+"""Length of a label's value in Kubernetes."""
 _NAME = re.compile(r"(?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/=:-]+")
 _LONGEST_TOKEN = 16_384
@@ -35,7 +35,7 @@ _ACCEPT = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, app
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod, with those of its labels that are wanted, by the name they have as a metric's label."""
+    """A pod with its configured labels, by their names as labels of a metric."""
 
     namespace: str
     name: str
@@ -44,7 +44,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """Where pods are listed. `token` and `ca` are files; None: no token, and the system's authorities."""
+    """An API that lists pods. `token` and `ca` are files; None: no token, and the system's authorities."""
 
     url: str
     token: Path | None
@@ -53,9 +53,12 @@ class Api:
 
 
 def label_names(wanted: Collection[str]) -> dict[str, str]:
-    """By name of a pod's label that of the metric's: label_ and what may be in such a name. Raises SettingsError."""
+    """Return the label names of metrics by the label names of pods: label_ and the sanitized name.
+
+    Raises SettingsError for invalid names, for too many, and for two with the same sanitized name.
+    """
     if len(wanted) > MOST_NAMES:
-        raise SettingsError(f"kubernetes.pod-labels: {MOST_NAMES} labels at most, for each makes series")
+        raise SettingsError(f"kubernetes.pod-labels: {MOST_NAMES} labels at most, because each makes series")
     names: dict[str, str] = {}
     for name in wanted:
         if not _NAME.fullmatch(name):
@@ -68,7 +71,7 @@ def label_names(wanted: Collection[str]) -> dict[str, str]:
 
 
 def url_of(given: str, environ: Mapping[str, str]) -> str:
-    """The one given, else the API server's for this node, by the variables that a pod has. Raises SettingsError."""
+    """Return the configured URL, else the API server's for this node from a pod's variables. Raises SettingsError."""
     if given:
         parts = urlsplit(given)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
@@ -83,15 +86,16 @@ def url_of(given: str, environ: Mapping[str, str]) -> str:
         )
     port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS") or environ.get("KUBERNETES_SERVICE_PORT") or "443"
     node = node_name(environ)
-    # Version 0 is answered from the server's memory, without a question to its store.
+    # Version 0 is answered from the server's memory, without a query to etcd.
     query = urlencode({"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"})
     return f"https://{f'[{host}]' if ':' in host else host}:{port}/api/v1/pods?{query}"
 
 
 def pods(api: Api, names: Mapping[str, str]) -> list[Pod]:
-    """The pods that have any of the labels in `names`, as label_names() gives it.
+    """Return the pods that have any of the labels in `names`, a mapping made by label_names().
 
-    Raises OSError when there is no answer within `seconds` or access is refused, ValueError when it is no list of pods.
+    Raises OSError when there is no answer within `api.seconds` or access is refused, ValueError when the answer is not
+    a list of pods.
     """
     try:
         return list(parse(_fetch(api), names))
@@ -100,11 +104,11 @@ def pods(api: Api, names: Mapping[str, str]) -> list[Pod]:
 
 
 def parse(answer: bytes, names: Mapping[str, str]) -> Iterator[Pod]:
-    """The pods of a PodList or PartialObjectMetadataList that have any of these labels. Raises ValueError."""
+    """Yield the pods of a PodList or PartialObjectMetadataList that have any of these labels. Raises ValueError."""
     try:
         items = json.loads(answer)["items"] or ()
         if len(items) > MOST_PODS:
-            raise ValueError(f"more than {MOST_PODS} pods: it lists more than one node's")
+            raise ValueError(f"more than {MOST_PODS} pods: the list is of more than one node")
         for item in items:
             metadata = item["metadata"]
             labels = metadata.get("labels") or {}
@@ -122,12 +126,12 @@ def _value(text: Any, most: int = _LONGEST) -> str:
 
 
 def _fetch(api: Api) -> bytes:
-    """A token is sent to whom the authorities vouch for, nobody else: not over http, and redirects are not followed."""
+    """Return the body of the list. The token is sent over https to a verified server only, and never to a redirect."""
     parts = urlsplit(api.url)
     headers = {"Accept": _ACCEPT, "User-Agent": "accel-exporter"}
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
-        context = ssl.create_default_context(cafile=None if api.ca is None else _there(api.ca, "ca"))
+        context = ssl.create_default_context(cafile=None if api.ca is None else _existing(api.ca, "ca"))
         connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=api.seconds, context=context)
         if api.token is not None:
             headers["Authorization"] = f"Bearer {_token(api.token)}"
@@ -151,19 +155,19 @@ def _body(answer: http.client.HTTPResponse, deadline: float, seconds: float) -> 
         if len(body) > MOST_BYTES:
             raise ValueError(f"the answer is larger than {MOST_BYTES} bytes")
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the answer was not whole within {seconds:g} s")
+            raise TimeoutError(f"the answer was not complete within {seconds:g} s")
     return bytes(body)
 
 
 def _token(path: Path) -> str:
-    with Path(_there(path, "token")).open("rb") as file:
+    with Path(_existing(path, "token")).open("rb") as file:
         token = file.read(_LONGEST_TOKEN).strip()
     if not _TOKEN.fullmatch(token):
         raise ValueError(f"{path} holds no token")
     return token.decode("ascii")
 
 
-def _there(path: Path, what: str) -> str:
+def _existing(path: Path, what: str) -> str:
     if not path.is_file():
         raise OSError(f"there is no {path}; give --kubernetes.{what}-file")
     return str(path)

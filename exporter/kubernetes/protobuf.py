@@ -1,6 +1,7 @@
-"""Reads Protocol Buffers' wire format field by field: enough for a few messages, without their compiler or runtime.
+"""A reader of Protocol Buffers' wire format, field by field, for a few messages without compiler or runtime.
 
-https://protobuf.dev/programming-guides/encoding/ describes it. Nothing is copied and nothing is read beyond the end.
+https://protobuf.dev/programming-guides/encoding/ describes the format. The reader copies no fields and does not read
+beyond the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ MOST_TEXT = 512
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a message in their order: number, and an int of a varint, else its bytes.
+    """Yield the fields of a message in order: the number, and an int for a varint, else the field's bytes.
 
     Raises ValueError when the message is malformed or cut off.
     """
@@ -39,7 +40,7 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def messages(message: memoryview, number: int) -> Iterator[memoryview]:
-    """Every field of that number as bytes: of a repeated message, each. Raises ValueError."""
+    """Yield every field of that number as bytes, several for a repeated message. Raises ValueError."""
     for found, value in fields(message):
         if found == number:
             if isinstance(value, int):
@@ -48,7 +49,7 @@ def messages(message: memoryview, number: int) -> Iterator[memoryview]:
 
 
 def texts(message: memoryview, number: int) -> Iterator[str]:
-    """Every field of that number as text. Raises ValueError when it is too long, not UTF-8 or does not print."""
+    """Yield every field of that number as text. Raises ValueError for text too long, not UTF-8 or unprintable."""
     for value in messages(message, number):
         text = bytes(value[: MOST_TEXT + 1]).decode("utf-8")
         if len(value) > MOST_TEXT or not text.isprintable():
@@ -57,7 +58,7 @@ def texts(message: memoryview, number: int) -> Iterator[str]:
 
 
 def text(message: memoryview, number: int) -> str:
-    """The field of that number as text, the last one if there are several; empty when there is none."""
+    """Return the last field of that number as text, or an empty string when there is none."""
     return "".join([*texts(message, number)][-1:])
 
 

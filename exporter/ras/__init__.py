@@ -1,1 +1,1 @@
-"""NCCL's RAS subsystem: asked now and then, what one process of a job knows of all its ranks."""
+"""NCCL's RAS subsystem: one process of a job, queried periodically, reports on all ranks of the job."""

@@ -1,4 +1,4 @@
-"""A report on its way from the child that read it, a line of JSON for each part, and checked again on arrival."""
+"""The messages by which the reader process sends a report: a line of JSON for each part, checked on arrival."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REPORT, _COMMUNICATOR, _RANK, _MISSING, _END = "report", "communicator", "rank"
 
 
 def encode(report: Report) -> Iterator[bytes]:
-    """Its lines, newlines included."""
+    """Yield the lines of a report, newlines included."""
     yield _line(
         _REPORT, report.version, report.count, report.dead_processes, report.timeouts, report.seconds, report.whole
     )
@@ -27,7 +27,7 @@ def encode(report: Report) -> Iterator[bytes]:
 
 
 def decode(lines: Iterable[bytes]) -> Report:
-    """The report of these lines. Raises ReportError for the reason that was sent in place of one, and for nonsense."""
+    """Return the report of these lines. Raises ReportError for a reported failure and for malformed lines."""
     try:
         return _decode(lines)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The metrics of NCCL's RAS. They name communicators; nccl_communicator_info leads to their processes."""
+"""The metrics of NCCL's RAS. Their labels name communicators; nccl_communicator_info joins these to processes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ _RANK = (*_COMMUNICATOR, "rank", "host")
 
 QUERIES = Metric(
     "nccl.ras.queries",
-    "Questions to the RAS of a job's rank 0 on this node, by outcome: answered, failed.",
+    "Queries to the RAS of a job's rank 0 on this node, by outcome: answered, failed.",
     Kind.COUNTER,
     labels=("outcome",),
 )
 COMMUNICATORS = Metric(
     "nccl.ras.communicators",
-    "Communicators that the jobs asked from this node told of, over all their nodes.",
+    "Communicators reported by the jobs that were queried from this node, over all nodes of the jobs.",
     Kind.GAUGE,
 )
 DEAD = Metric(
     "nccl.ras.processes.dead",
-    "Processes of these jobs that RAS has considered dead since it could not reach them for a minute.",
+    "Processes of these jobs that RAS considers dead, because it could not reach them for a minute.",
     Kind.GAUGE,
 )
 TIMEOUTS = Metric(
     "nccl.ras.timeouts",
-    "Processes that RAS waited for in vain when it was last asked, summed over these jobs.",
+    "Processes that did not answer RAS in time for its last report, summed over these jobs.",
     Kind.GAUGE,
 )
 SECONDS = Metric(
@@ -41,8 +41,8 @@ SIZE = Metric(
 MISSING = Metric(
     "nccl.ras.ranks.missing",
     "Ranks of the communicator that did not answer: dead (their process has not been reachable for a minute), "
-    "unresponsive (not reachable now), absent (their process does not count itself in: starting or ending), or unknown "
-    "(NCCL before 2.28.7 does not say which; it tells only of communicators that miss any).",
+    "unresponsive (not reachable now), absent (their process is not in the communicator: starting or ending), or "
+    "unknown (NCCL before 2.28.7 reports no state, and only communicators with missing ranks).",
     Kind.GAUGE,
     labels=(*_COMMUNICATOR, "state"),
     identity=_COMMUNICATOR,
@@ -63,8 +63,8 @@ CALLS = Metric(
 )
 LAG = Metric(
     "nccl.ras.rank.lag",
-    "Collectives that the rank is behind the first of its communicator. Ranks are asked within some milliseconds of "
-    "each other: a lag that stays, or a communicator whose counts stand still, is what matters.",
+    "Collectives that the rank is behind the first of its communicator. Ranks are queried within some milliseconds of "
+    "each other: look for a lag that stays, or for a communicator with counts that stand still.",
     Kind.GAUGE,
     labels=_RANK,
     identity=_RANK,

@@ -1,4 +1,4 @@
-"""Which user each communicator of this node belongs to: a report of RAS counts only for those of its own user."""
+"""The user of each communicator of this node: a RAS report counts only for communicators of the reporting user."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from exporter.ras.report import Report
 from exporter.resolve.communicators import Member
 
 
-class Owners:
-    """Remembers the first user of each communicator: a hash can be read by all, and claimed later by anybody."""
+class CommunicatorOwners:
+    """The first user of each communicator. Any process can read a communicator's hash and claim it later."""
 
     def __init__(self) -> None:
         self._users: dict[str, int] = {}
 
-    def see(self, members: Iterable[Member], user: Callable[[int], int | None]) -> None:
-        """These are all there are now. `user` gives the uid of a pid, None when that is gone."""
+    def update(self, members: Iterable[Member], user: Callable[[int], int | None]) -> None:
+        """Replace the known members by `members`. `user` returns the uid of a pid, or None when the process ended."""
         users: dict[str, int] = {}
         for it in members:
             if it.comm_hash in self._users:
@@ -25,11 +25,11 @@ class Owners:
                 users[it.comm_hash] = found
         self._users = users
 
-    def believed(self, report: Report, user: int, own: Iterable[str]) -> Report | None:
-        """The report without communicators of other users; None where it is of another job than that of `own`.
+    def trusted(self, report: Report, user: int, own: Iterable[str]) -> Report | None:
+        """Return the report without communicators of other users, or None when the report is of another job.
 
-        `own` are the hashes of the process that was asked. Those that no process here is in are of the job's other
-        nodes. The text of older NCCL does not name what is healthy, so it need not name its own.
+        `own` are the hashes of the queried process: a report of its job names one of them, except that the text of
+        older NCCL does not name healthy communicators. Communicators without a process here are on other nodes.
         """
         named = {it.comm_hash for it in report.communicators}
         if report.whole and named.isdisjoint(own):

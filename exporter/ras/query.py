@@ -1,4 +1,4 @@
-"""One question to a RAS: connected here, where namespaces can be entered, and read in a child that may run out."""
+"""One query to a RAS: connected in this process, which can enter namespaces, and read in a limited child process."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 
 from exporter.child import ChildProcess
 from exporter.ras import messages
-from exporter.ras.ask import Door, RasError, connect
-from exporter.ras.reader import Order
+from exporter.ras.client import Endpoint, RasError, connect
+from exporter.ras.reader import ReaderJob
 from exporter.ras.report import Report
 from exporter.resolve import sockets
 
 SPARE_SECONDS = 10.0
-"""For the child to start and to read, besides the time that RAS has."""
+"""Time for the child to start and to parse, on top of the time limit of RAS."""
 
 
-def speaker(proc: Path, at: Door, pids: list[int]) -> int:
-    """Which of these processes the socket at a door can be of. Raises RasError if none: another user listens there.
+def listening_process(proc: Path, at: Endpoint, pids: list[int]) -> int:
+    """Return the first of these processes with the same user as the listener. Raises RasError when there is none.
 
-    Anybody may listen at the port, so what is heard there counts only for jobs of the same user.
+    Any process may listen at the port, so an answer from there counts only for jobs of the listener's user.
     """
     found = sockets.listeners(proc, pids[0], at.port)
     for pid in pids:
@@ -34,15 +34,15 @@ def speaker(proc: Path, at: Door, pids: list[int]) -> int:
     raise RasError(f"port {at.port} of process {pids[0]} is not its own: another user listens there")
 
 
-def query(proc: Path, pid: int, at: Door, seconds: float) -> Report:
-    """What the RAS of a process says of its job. Raises RasError and ReportError."""
+def query(proc: Path, pid: int, at: Endpoint, seconds: float) -> Report:
+    """Return the RAS report of a process on its job, received within `seconds`. Raises RasError and ReportError."""
     with connect(proc, pid, at) as connection:
-        speaker(proc, at, [pid])  # again: who listened before may not be who took the connection
-        order = Order(os.getpid(), pid, connection.fileno(), seconds)
+        listening_process(proc, at, [pid])  # again: another process may listen since the check before connecting
+        order = ReaderJob(os.getpid(), pid, connection.fileno(), seconds)
         try:
             child = ChildProcess("exporter.ras.reader", json.dumps(asdict(order)), share=(connection.fileno(),))
         except OSError as error:
-            raise RasError(f"no child can be started to ask RAS: {error}") from error
+            raise RasError(f"no child process can be started to query RAS: {error}") from error
     try:
         return messages.decode(_lines(child, time.monotonic() + seconds + SPARE_SECONDS))
     finally:
@@ -58,9 +58,9 @@ def _lines(child: ChildProcess, until: float) -> Iterator[bytes]:
 
 
 def user(proc: Path, pid: int) -> int:
-    """The uid that a process makes sockets as. Raises RasError when it is gone."""
+    """Return the uid with which a process makes sockets (fsuid). Raises RasError when the process has ended."""
     try:
         status = (proc / str(pid) / "status").read_text(errors="replace")
         return int(status.partition("\nUid:")[2].split(maxsplit=4)[3])
     except (OSError, ValueError, IndexError) as error:
-        raise RasError(f"process {pid} cannot be looked at: {error}") from error
+        raise RasError(f"process {pid} cannot be read: {error}") from error

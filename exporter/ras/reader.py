@@ -1,7 +1,7 @@
-"""The child that reads what RAS answers: `python -m exporter.ras.reader JSON`, one message a line on its output.
+"""The child process that reads the answer of RAS: `python -m exporter.ras.reader JSON`, one message a line on stdout.
 
-Any process that listens at the port may answer, and 16 MiB of JSON can become half a gigabyte of objects: that ends
-this process, which has no capability and little memory, and nothing else.
+Any process that listens at the port may answer, and 16 MiB of JSON can become half a gigabyte of objects: such an
+answer ends this process, which has no capability and little memory, and not the exporter.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dataclasses import dataclass
 
 from exporter.bpf import privileges
 from exporter.child import die_with_parent, private_output
-from exporter.ras.ask import RasError, converse
+from exporter.ras.client import RasError, request_report
 from exporter.ras.messages import FAILED, encode
 from exporter.ras.report import ReportError, parse
 
 MEMORY = 256 << 20
-"""Address space at most; a report of 16 MiB takes half of it."""
+"""Limit of the address space; a report of 16 MiB takes half of it."""
 CPU_SECONDS = 20
 NICE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What the child is to do: read the report on the descriptor `connection` within so many seconds."""
+class ReaderJob:
+    """The argument of the child: read the report from the descriptor `connection` within `seconds`."""
 
     parent: int
     pid: int
@@ -38,7 +38,7 @@ class Order:
 
 
 def main(argument: str) -> None:
-    order = Order(**json.loads(argument))
+    order = ReaderJob(**json.loads(argument))
     die_with_parent(order.parent)
     with suppress(OSError):
         privileges.drop(())
@@ -50,11 +50,11 @@ def main(argument: str) -> None:
             output.write(line)
 
 
-def _read(order: Order) -> Iterator[bytes]:
+def _read(order: ReaderJob) -> Iterator[bytes]:
     failure = ""
     try:
         with socket.socket(fileno=order.connection) as connection:
-            yield from encode(parse(converse(connection, order.pid, order.seconds)))
+            yield from encode(parse(request_report(connection, order.pid, order.seconds)))
     except (RasError, ReportError) as error:
         failure = str(error)
     except MemoryError:

@@ -1,7 +1,7 @@
-"""What RAS answers, in JSON (NCCL 2.28.7 and newer) or in text (since 2.24), as one report.
+"""Parser of RAS answers, in JSON (NCCL 2.28.7 and newer) or in text (since 2.24), into one form of report.
 
-The forms are those of NCCL's documentation ("RAS", troubleshooting) and of src/ras/client_support.cc. The text tells
-only of communicators that something is the matter with; of the others it tells how many there are.
+The formats are those of NCCL's documentation ("RAS", troubleshooting) and of src/ras/client_support.cc. The text names
+only communicators with a problem, and counts the others.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MOST_RANKS, MOST_COMMUNICATORS = 1 << 15, 1 << 13
-"""Of one report: more is no answer of a job."""
+"""Limits of one report; an answer beyond them is not from a job."""
 MOST_FUNCTIONS = 16
-"""Of one rank; NCCL has eight."""
+"""Functions of one rank at most; NCCL has eight."""
 STATES = ("dead", "unresponsive", "absent")
 _FUNCTION = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}", re.ASCII)
 _HOST = re.compile(r"[0-9A-Za-z.:_-]{1,255}", re.ASCII)
@@ -31,7 +31,7 @@ _SECONDS = re.compile(r"^Communicators\.\.\. \(([0-9.]+)s\)", re.MULTILINE)
 
 
 class ReportError(ValueError):
-    """This is no answer of RAS."""
+    """The answer is not a RAS report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A rank that did not. `state` is one of STATES: absent means its process answered, but not for this communicator.
+    """A rank that did not answer. `state` is one of STATES, or empty for a report in text, which has no states.
 
-    The text does not say which it is; then it is empty.
+    absent means that the rank's process answered, but not for this communicator.
     """
 
     rank: int
@@ -59,7 +59,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """`comm_hash` has 16 hex digits; `missing` counts also the ranks that the text does not name."""
+    """A communicator; `comm_hash` has 16 hex digits, `missing` counts also the ranks that the text does not name."""
 
     comm_hash: str
     size: int | None
@@ -70,7 +70,7 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one process knew. `communicators` has those told of one by one, `count` all; None is what was not told."""
+    """The report of one process. `communicators` has the named ones, `count` counts all; None stands for unknown."""
 
     version: str
     count: int
@@ -79,17 +79,17 @@ class Report:
     timeouts: int
     seconds: float | None
     whole: bool = field(default=True)
-    """Whether every communicator is told of one by one: in JSON it is."""
+    """Whether every communicator is named, as in JSON."""
 
 
 def parse(answer: str) -> Report:
-    """Raises ReportError."""
+    """Return the report of an answer. Raises ReportError."""
     if answer[:1024].lstrip().startswith("{"):
         report = _from_json(answer)
     elif "Communicators..." in answer or "Job summary" in answer:
         report = _from_text(answer)
     else:
-        raise ReportError("the answer is none that RAS gives")
+        raise ReportError("the answer has no format of RAS")
     if sum(len(it.ranks) + len(it.missing_ranks) for it in report.communicators) > MOST_RANKS:
         raise ReportError(f"the answer has more than {MOST_RANKS} ranks")
     if len(report.communicators) > MOST_COMMUNICATORS:
@@ -99,31 +99,32 @@ def parse(answer: str) -> Report:
 
 def _from_json(text: str) -> Report:
     try:
-        told = json.loads(text)
-        found = tuple(_communicator(it) for it in told["communicators"])
-        dead = {(it["host"], it["pid"]) for comm in told["communicators"] for it in comm["missing_ranks"] if _dead(it)}
-        ras = told["ras"]
+        answer = json.loads(text)
+        found = tuple(_communicator(it) for it in answer["communicators"])
+        missing = (it for comm in answer["communicators"] for it in comm["missing_ranks"])
+        dead = {(it["host"], it["pid"]) for it in missing if _dead(it)}
+        ras = answer["ras"]
         seconds, timeouts = float(ras["collection_time_sec"]), _number(ras["timeouts_count"])
-        version = str(told["nccl_version"])[:64]
+        version = str(answer["nccl_version"])[:64]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ReportError(f"the answer is no RAS report: {type(error).__name__} {error}"[:200]) from error
     return Report(version, len(found), found, len(dead), timeouts, seconds)
 
 
-def _communicator(told: Mapping[str, Any]) -> Communicator:
-    ranks = tuple(_rank(it) for it in told["ranks"])
-    missing = tuple(Missing(_number(it["rank"]), _host(it["host"]), _state(it)) for it in told["missing_ranks"])
-    return Communicator(_hash(told["hash"]), _number(told["size"]), len(missing), ranks, missing)
+def _communicator(entry: Mapping[str, Any]) -> Communicator:
+    ranks = tuple(_rank(it) for it in entry["ranks"])
+    missing = tuple(Missing(_number(it["rank"]), _host(it["host"]), _state(it)) for it in entry["missing_ranks"])
+    return Communicator(_hash(entry["hash"]), _number(entry["size"]), len(missing), ranks, missing)
 
 
-def _rank(told: Mapping[str, Any]) -> Rank:
-    calls = {name: _number(count) for name, count in told["collective_counts"].items() if _FUNCTION.fullmatch(name)}
+def _rank(entry: Mapping[str, Any]) -> Rank:
+    calls = {name: _number(count) for name, count in entry["collective_counts"].items() if _FUNCTION.fullmatch(name)}
     if len(calls) > MOST_FUNCTIONS:
         raise ValueError(f"more than {MOST_FUNCTIONS} functions")
-    status = told["status"]
+    status = entry["status"]
     return Rank(
-        _number(told["rank"]),
-        _host(told["host"]),
+        _number(entry["rank"]),
+        _host(entry["host"]),
         calls,
         _number(status["init_state"]),
         _number(status["async_error"]),
@@ -171,7 +172,7 @@ def _from_text(text: str) -> Report:
 
 
 def _troubled(text: str) -> Iterator[Communicator]:
-    """The communicators whose ranks did not all answer."""
+    """Yield the communicators with ranks that did not answer."""
     comm_hash, missing = "", 0
     for line in text.splitlines():
         if found := _TROUBLE.match(line):

@@ -14,7 +14,7 @@ _FINE = (0, 7)
 
 
 def samples(reports: Sequence[Report]) -> Iterator[Sample]:
-    """What the jobs told. Nothing when none did: it is not known, then, that nothing is wrong."""
+    """Yield the samples of the jobs' reports. Without a report there is none: the state of jobs is unknown."""
     if not reports:
         return
     yield metrics.COMMUNICATORS.sample(sum(it.count for it in reports))

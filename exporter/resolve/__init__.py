@@ -1,1 +1,1 @@
-"""From an identifier (a pid, a cgroup path) to labels."""
+"""Resolution of identifiers (a pid, a cgroup path, a GPU's UUID) to labels."""

@@ -1,7 +1,7 @@
-"""What a cgroup path says about who runs in it: container, pod and Slurm job. Pure functions of text.
+"""Container, pod and Slurm job of a process, parsed from its cgroup path. Pure functions of text.
 
 The forms come from the kubelet's systemd and cgroupfs drivers, containerd, CRI-O, docker, podman and Slurm, on cgroup
-v1, v2 and both at once. A path that a process made itself can imitate any of them: only hex ids and digits leave here.
+v1, v2 and both at once. A process can make a path that imitates any of them: only hex ids and digits are returned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SLURM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """Identifiers found in a process's cgroup; empty where the path names none.
+    """Identifiers in a process's cgroup path; empty where the path has none.
 
     `container_id` is 64 hex digits (OpenTelemetry container.id). `pod_uid` is a UUID with dashes, or for a static pod
     the 32 hex digits of its configuration's hash. `slurm_job_id` is decimal.
@@ -33,9 +33,9 @@ class Cgroup:
 
 
 def parse(text: str) -> Cgroup:
-    """Reads the contents of /proc/PID/cgroup (`hierarchy:controllers:path` lines).
+    """Parse the text of /proc/PID/cgroup (`hierarchy:controllers:path` lines).
 
-    The innermost container and pod of a path win: a pod inside a container that plays a node is the pod.
+    The innermost container and pod of a path win: within a container that acts as a node, the pod inside counts.
     """
     container = pod = job = ""
     for line in text.split("\n"):
@@ -47,7 +47,7 @@ def parse(text: str) -> Cgroup:
 
 
 def _container(path: str) -> str:
-    """The container id, unless the process is the container's monitor (conmon), which runs outside it."""
+    """Return the container id, or nothing for the container's monitor (conmon), which runs outside the container."""
     return "" if _MONITOR.search(path) else _last(_CONTAINER, path)
 
 

@@ -1,4 +1,4 @@
-"""Which NCCL communicators the processes of this node are in: the NCCL collector writes it, others read it."""
+"""The NCCL communicators of this node's processes: written by the NCCL collector, read by others."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Member:
 
 
 class Communicators:
-    """One for a node. Knows nothing before it is told. Safe from any thread."""
+    """The memberships on the node, one object for all collectors; empty at first. Safe from any thread."""
 
     def __init__(self) -> None:
         self._members: tuple[Member, ...] = ()
 
-    def tell(self, members: Iterable[Member]) -> None:
-        """These are all there are now, of processes that run."""
+    def replace(self, members: Iterable[Member]) -> None:
+        """Replace all memberships by those of the running processes."""
         self._members = tuple(members)
 
     def all(self) -> tuple[Member, ...]:
         return self._members
 
-    def speakers(self) -> list[int]:
-        """The processes to ask about their job: each is rank 0 of its largest communicator. In order of pid.
+    def rank_zero_pids(self) -> list[int]:
+        """Return the pids of the processes that are rank 0 of their largest communicator, in ascending order.
 
-        A job has one, on one node, so however many nodes ask, a job is asked once.
+        A job has one such process, on one node, so a job is queried once however many nodes run this exporter.
         """
         largest: dict[int, int] = {}
         for it in self._members:

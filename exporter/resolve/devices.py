@@ -1,8 +1,8 @@
-"""The device nodes that a process sees, although its root is its own to arrange: a container's may lead anywhere.
+"""The device nodes that a process sees below its root directory, which the process may have arranged to be hostile.
 
-A link in it would lead out of it, a file system of its own making may never answer, an automount would be triggered, a
-folder may have millions of entries. So nothing is followed, nothing is looked up that the kernel does not have in
-memory, and only what the kernel keeps in memory (tmpfs, which devtmpfs is too) is listed.
+A symbolic link may lead out of the root, a FUSE file system may never answer, a look-up may trigger an automount, a
+folder may have millions of entries. Therefore no link is followed, no path is resolved that is not in the kernel's
+cache, and only file systems in memory (tmpfs and devtmpfs) are listed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ _IN_MEMORY = ("devtmpfs", "tmpfs")
 
 
 def names(proc: Path, pid: int) -> list[str]:
-    """What is in /dev of a process. Raises OSError when that cannot be had, or is no folder as device nodes are in."""
+    """Return the names in /dev of a process. Raises OSError when the folder cannot be read or is not in memory."""
     root = os.open(proc / str(pid) / "root", os.O_PATH | os.O_DIRECTORY)
     try:
-        # O_DIRECTORY would have it mounted if it is an automount
+        # O_DIRECTORY would mount an automount
         folder = _open_in(root, b"dev", os.O_PATH | os.O_NOFOLLOW)
     finally:
         os.close(root)
     try:
         if (kind := _file_system(proc, pid, folder)) not in _IN_MEMORY:
-            raise PermissionError(
-                f"/dev of process {pid} is of file system {kind or 'unknown'}, which is not looked at"
-            )
+            raise PermissionError(f"/dev of process {pid} is of file system {kind or 'unknown'}, which is not read")
         return _listed(folder)
     finally:
         os.close(folder)
@@ -50,7 +48,7 @@ def _open_in(root: int, name: bytes, flags: int) -> int:
 
 
 def _file_system(proc: Path, pid: int, folder: int) -> str:
-    """The type of the file system that a folder is on, from the process's mounts: asking itself may take for ever."""
+    """Return the type of the file system of a folder, from the process's mounts: statfs() might never return."""
     for line in Path(f"/proc/self/fdinfo/{folder}").read_text().splitlines():
         name, _, mount = line.partition(":")
         if name == "mnt_id":

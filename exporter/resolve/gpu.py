@@ -1,4 +1,4 @@
-"""Which GPU is meant: by UUID, by number, or by the process that is on it. From a snapshot of NVML's."""
+"""The GPUs and MIG devices of an NVML snapshot, by UUID, by number, and by the processes on them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from exporter.nvml.snapshot import Gpu, Mig, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A GPU, or a MIG device of it: index and UUIDs as NVML has them."""
+class GpuDevice:
+    """A GPU, or a MIG device of a GPU: the GPU's index and the UUIDs as NVML reports them."""
 
     gpu: int
     gpu_uuid: str
@@ -19,7 +19,7 @@ class Place:
 
     @property
     def labels(self) -> Labels:
-        """Those of the GPU: a MIG device has them too."""
+        """The labels of the GPU, also for a MIG device."""
         return {"gpu": str(self.gpu), "gpu_uuid": self.gpu_uuid}
 
     @property
@@ -32,47 +32,47 @@ class Inventory:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.gpus = tuple(gpu for gpu in snapshot.gpus if gpu.uuid)
-        self._places = {place.uuid: place for gpu in self.gpus for place in _places(gpu)}
-        self._on: dict[int, dict[Place, int | None]] = {}
+        self._by_uuid = {device.uuid: device for gpu in self.gpus for device in _devices(gpu)}
+        self._used: dict[int, dict[GpuDevice, int | None]] = {}
         for gpu in self.gpus:
             for process in gpu.processes:
-                on = self._on.setdefault(process.pid, {})
-                place = Place(gpu.index, gpu.uuid)
-                on[place] = _plus(on.get(place, 0), process.memory)
+                used = self._used.setdefault(process.pid, {})
+                device = GpuDevice(gpu.index, gpu.uuid)
+                used[device] = _plus(used.get(device, 0), process.memory)
 
-    def of(self, uuid: str) -> Place | None:
-        """The GPU or MIG device with this UUID, as NVML prints it."""
-        return self._places.get(uuid)
+    def of(self, uuid: str) -> GpuDevice | None:
+        """Return the GPU or MIG device with this UUID in NVML's format, or None."""
+        return self._by_uuid.get(uuid)
 
-    def starting_with(self, prefix: str) -> list[Place]:
-        """Those whose UUID begins so."""
-        return [place for uuid, place in self._places.items() if uuid.startswith(prefix)]
+    def starting_with(self, prefix: str) -> list[GpuDevice]:
+        """Return the GPUs and MIG devices with a UUID that begins with `prefix`."""
+        return [device for uuid, device in self._by_uuid.items() if uuid.startswith(prefix)]
 
-    def at(self, index: int, instance: int | None = None) -> tuple[Place, ...]:
-        """The GPU with this index; of a GPU instance all its MIG devices. Empty when there is none."""
+    def at(self, index: int, instance: int | None = None) -> tuple[GpuDevice, ...]:
+        """Return the GPU with this NVML index, or all MIG devices of its GPU instance; empty when there is none."""
         return next((_within(gpu, instance) for gpu in self.gpus if gpu.index == index), ())
 
-    def minor(self, minor: int, instance: int | None = None) -> tuple[Place, ...]:
-        """The same by the N of /dev/nvidiaN."""
+    def minor(self, minor: int, instance: int | None = None) -> tuple[GpuDevice, ...]:
+        """Return the GPU or the MIG devices as `at` does, by the N of /dev/nvidiaN."""
         return next((_within(gpu, instance) for gpu in self.gpus if gpu.identity.minor == minor), ())
 
-    def used_by(self, pid: int) -> dict[Place, int | None]:
-        """The GPUs on which NVML lists the process, with the bytes it holds there, None where that is not told."""
-        return self._on.get(pid, {})
+    def used_by(self, pid: int) -> dict[GpuDevice, int | None]:
+        """Return the GPUs on which NVML lists the process, with the process's bytes there, None where unknown."""
+        return self._used.get(pid, {})
 
 
-def _places(gpu: Gpu) -> Iterator[Place]:
-    yield Place(gpu.index, gpu.uuid)
+def _devices(gpu: Gpu) -> Iterator[GpuDevice]:
+    yield GpuDevice(gpu.index, gpu.uuid)
     yield from (_of_mig(gpu, mig) for mig in gpu.identity.migs)
 
 
-def _of_mig(gpu: Gpu, mig: Mig) -> Place:
-    return Place(gpu.index, gpu.uuid, mig.uuid)
+def _of_mig(gpu: Gpu, mig: Mig) -> GpuDevice:
+    return GpuDevice(gpu.index, gpu.uuid, mig.uuid)
 
 
-def _within(gpu: Gpu, instance: int | None) -> tuple[Place, ...]:
+def _within(gpu: Gpu, instance: int | None) -> tuple[GpuDevice, ...]:
     if instance is None:
-        return (Place(gpu.index, gpu.uuid),)
+        return (GpuDevice(gpu.index, gpu.uuid),)
     return tuple(_of_mig(gpu, mig) for mig in gpu.identity.migs if mig.gpu_instance == instance)
 
 

@@ -1,4 +1,4 @@
-"""Names of pods and containers from the kubelet's log folders, where neither its socket nor the API is at hand.
+"""Names of pods and containers from the kubelet's log folders, for nodes without access to its socket or the API.
 
 The kubelet keeps `pods/<namespace>_<pod>_<uid>/<container>/` and links
 `containers/<pod>_<namespace>_<container>-<container id>.log` under /var/log. Kubernetes names hold no underscore.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LIMIT = 16_384
-"""Entries of a folder looked at: far more than a node can hold, bounded should the folder be something else."""
+"""Entries of a folder that are read: far more than a node can hold, a bound for folders of another kind."""
 _NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
 _POD = re.compile(rf"(?P<namespace>{_NAME})_(?P<pod>{_NAME})_(?P<uid>[0-9a-f-]{{32,36}})")
 _CONTAINER = re.compile(rf"(?P<pod>{_NAME})_(?P<namespace>{_NAME})_(?P<container>{_NAME})-(?P<id>[0-9a-f]{{64}})\.log")
@@ -22,7 +22,7 @@ _CONTAINER = re.compile(rf"(?P<pod>{_NAME})_(?P<namespace>{_NAME})_(?P<container
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What Kubernetes calls a container: `pod`, `namespace` and `container`; empty where unknown."""
+    """The names of a container in Kubernetes: `pod`, `namespace` and `container`; empty where unknown."""
 
     pod: str = ""
     namespace: str = ""
@@ -30,21 +30,21 @@ class Names:
 
 
 class PodLogs:
-    """Looks names up in one log folder; listings are kept until the folder changes. Safe from any thread."""
+    """The names in one log folder. Listings are kept until the folder changes. Safe from any thread."""
 
     def __init__(self, logs: Path) -> None:
         self._pods = _Listing(logs / "pods", _POD, "uid")
         self._containers = _Listing(logs / "containers", _CONTAINER, "id")
 
     def names(self, container_id: str, pod_uid: str) -> Names:
-        """The names behind the ids a cgroup gave; never raises."""
+        """Return the names of a container by the ids in its cgroup path; empty when unknown. Never raises."""
         if container_id and (names := self._containers.get(container_id)):
             return names
         return (self._pods.get(pod_uid) if pod_uid else None) or Names()
 
 
 class _Listing:
-    """The entries of one folder whose names match `pattern`, by its group `key`."""
+    """The entries of one folder with names that match `pattern`, by the pattern's group `key`."""
 
     def __init__(self, folder: Path, pattern: re.Pattern[str], key: str) -> None:
         self._folder, self._pattern, self._key = folder, pattern, key

@@ -1,4 +1,4 @@
-"""Who a pid is: its process labels, read once from /proc and kept."""
+"""The labels of processes by pid, read once from /proc and kept."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _STAT = re.compile(rb"\) (?:\S+ ){19}([0-9]+) ", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process as labels; `start_time` in clock ticks after boot (None: it had ended), `pod_uid` as in its cgroup.
+    """The labels of a process; `start_time` in clock ticks after boot (None: it had ended), `pod_uid` from its cgroup.
 
-    `resource` are its OpenTelemetry resource attributes that are not labels.
+    `resource` are the process's OpenTelemetry resource attributes that are not labels.
     """
 
     labels: Labels
@@ -42,12 +42,12 @@ class _Entry:
 
 
 class ProcessTable:
-    """An exporter.node.Processes over /proc; safe from any thread.
+    """An exporter.node.Processes from /proc. Safe from any thread.
 
-    A pid is one process with its start time: an entry older than `recheck` seconds is compared with the start time of
-    who has the pid now, so that a reused pid is noticed though its end was not reported. The `limit` entries last asked
-    for are kept. Kubernetes' names are looked for again in the first minute: the kubelet writes them after the
-    container has started.
+    A process is identified by pid and start time: the start time of an entry older than `recheck` seconds is compared
+    with that of the pid's present process, which detects a reused pid even without a report of the first process's
+    end. The `limit` most recently used entries are kept. Names of Kubernetes are read again during the first minute,
+    because the kubelet writes them after the container has started.
     """
 
     SETTLED = 60.0
@@ -65,11 +65,11 @@ class ProcessTable:
         self._known: OrderedDict[int, _Entry] = OrderedDict()
 
     def labels(self, pid: int) -> Labels:
-        """The process labels of a pid that are known, `pid` always; never raises."""
+        """Return the known process labels of a pid, at least `pid`. Never raises."""
         return self.identity(pid).labels
 
     def identity(self, pid: int) -> Identity:
-        """The same with what is no label. A process that ended meanwhile keeps what was read while it lived."""
+        """Return labels, start time and resource of a pid, as last read while the process lived. Never raises."""
         now = self._now()
         with self._lock:
             known = self._known.get(pid)
@@ -91,7 +91,7 @@ class ProcessTable:
         return entry.identity
 
     def forget(self, pid: int) -> None:
-        """The pid ended or runs another program now: it is read anew when asked for again."""
+        """Drop a pid that has ended or runs another program now; the next query reads /proc again."""
         with self._lock:
             self._known.pop(pid, None)
 
@@ -121,9 +121,9 @@ class ProcessTable:
 
 
 def start_time(proc: Path, pid: int) -> int | None:
-    """When a process started, in clock ticks after boot (field 22 of /proc/PID/stat); None when there is no process.
+    """Return a process's start time in clock ticks after boot (field 22 of /proc/PID/stat), None without a process.
 
-    The name in field 2 may hold anything, also `) R 1 `: fields are counted after the last parenthesis.
+    The name in field 2 may contain any text, also `) R 1 `: fields are counted after the last parenthesis.
     """
     stat = _read(proc / str(pid) / "stat", 4096)
     found = _STAT.match(stat, stat.rfind(b") "))
@@ -131,13 +131,13 @@ def start_time(proc: Path, pid: int) -> int | None:
 
 
 def printable(name: bytes) -> str:
-    """A process's name as text; what is not UTF-8 or does not print (controls, direction marks) is escaped."""
+    """Return a process's name as text, with bytes that are not UTF-8 and unprintable characters escaped."""
     text = name.decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def _read(path: Path, limit: int) -> bytes:
-    """The first `limit` bytes; empty when it cannot be read: the process ended, or is not ours to see."""
+    """Return the first `limit` bytes of a file, or nothing when the process has ended or access is denied."""
     try:
         with path.open("rb", buffering=0) as file:
             parts = []

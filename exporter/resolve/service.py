@@ -1,4 +1,4 @@
-"""An observed process as an OpenTelemetry resource: what its spans belong to in a tracing backend.
+"""The OpenTelemetry resource of an observed process, to which its spans belong in a tracing backend.
 
 https://opentelemetry.io/docs/specs/otel/resource/sdk/#specifying-resource-information-via-an-environment-variable
 """
@@ -18,23 +18,23 @@ _LONGEST = 255
 
 
 def resource(labels: Labels, environ: bytes) -> Labels:
-    """Resource attributes of a process, from its labels and its /proc/PID/environ block; empty strings are left out.
+    """Return resource attributes of a process, from its labels and its /proc/PID/environ block, without empty values.
 
-    service.name is what the process itself calls it (OTEL_SERVICE_NAME, then OTEL_RESOURCE_ATTRIBUTES), else its pod,
-    its Slurm job or its executable. What a process says of itself is bounded, and is not believed where the kernel or
-    the kubelet told the same (views/otlp.py puts those labels over it).
+    service.name is that of the process (OTEL_SERVICE_NAME, then OTEL_RESOURCE_ATTRIBUTES), else its pod, its Slurm job
+    or its executable. Attributes from the environment are bounded; labels from the kernel or the kubelet win over them
+    (views/otlp.py).
     """
-    said = dict(_said(environ))
+    attributes = dict(_attributes(environ))
     if found := _NAME.search(environ):
-        said["service.name"] = _text(found[1])
-    if not said.get("service.name"):
+        attributes["service.name"] = _text(found[1])
+    if not attributes.get("service.name"):
         job = labels.get("slurm_job_id", "")
-        said["service.name"] = labels.get("pod", "") or (f"slurm-{job}" if job else labels.get("comm", ""))
-    return {key: value for key, value in said.items() if value}
+        attributes["service.name"] = labels.get("pod", "") or (f"slurm-{job}" if job else labels.get("comm", ""))
+    return {key: value for key, value in attributes.items() if value}
 
 
-def _said(environ: bytes) -> list[tuple[str, str]]:
-    """The pairs of OTEL_RESOURCE_ATTRIBUTES that are valid."""
+def _attributes(environ: bytes) -> list[tuple[str, str]]:
+    """Return the valid pairs of OTEL_RESOURCE_ATTRIBUTES."""
     found = _ATTRIBUTES.search(environ)
     if not found:
         return []

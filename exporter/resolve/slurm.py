@@ -1,4 +1,4 @@
-"""The Slurm job of a process whose cgroup does not name it, and the jobs that a prolog wrote down for each GPU."""
+"""The Slurm job in a process's environment, and the jobs of each GPU in the mapping folder that a prolog writes."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ _LONGEST_JOB = 128
 
 
 def job_id(environ: bytes) -> str:
-    """SLURM_JOB_ID of a /proc/PID/environ block; empty when there is none or it is no number."""
+    """Return SLURM_JOB_ID of a /proc/PID/environ block, or an empty string without a valid number."""
     found = _JOB.search(environ)
     return found[1].decode("ascii") if found else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
-    """A job on a GPU by its index, or on a GPU instance of it."""
+class JobGpu:
+    """A job on a GPU by the GPU's index, or on a GPU instance."""
 
     gpu: int
     instance: int | None
     job: str
 
 
-def mapped(folder: Path) -> list[Mapped]:
-    """The jobs in dcgm-exporter's mapping folder: a file `<gpu>` or `<gpu>.<gpu instance>` has one job a line.
+def job_gpus(folder: Path) -> list[JobGpu]:
+    """Return the jobs in dcgm-exporter's mapping folder: a file `<gpu>` or `<gpu>.<gpu instance>` has one job a line.
 
     Raises OSError when the folder, or a file of that name, cannot be read, ValueError when there are too many jobs.
     """
     with os.scandir(folder) as entries:
         names = [entry.name for entry in itertools.islice(entries, _MOST_FILES)]
-    found: list[Mapped] = []
+    found: list[JobGpu] = []
     for name in sorted(names):
         if parts := _GPU_FILE.fullmatch(name):
             instance = None if parts[2] is None else int(parts[2])
-            found += (Mapped(int(parts[1]), instance, job) for job in _jobs(folder / name))
+            found += (JobGpu(int(parts[1]), instance, job) for job in _jobs(folder / name))
         if len(found) > _MOST_MAPPED:
-            raise ValueError(f"more than {_MOST_MAPPED} jobs: it is no mapping of this node's GPUs")
+            raise ValueError(f"more than {_MOST_MAPPED} jobs: {folder} is no mapping of this node's GPUs")
     return found
 
 
 def _jobs(path: Path) -> Iterator[str]:
-    """The lines of a file that can be jobs; nothing of what is no file, or has gone since the folder was read."""
+    """Yield the lines of a file that are valid job ids; none of a missing or irregular file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which user a TCP socket belongs to, from /proc/PID/net/tcp and tcp6: that process's network namespace."""
+"""The users of TCP sockets in a process's network namespace, from /proc/PID/net/tcp and tcp6."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from itertools import islice
 from pathlib import Path
 
 MOST_ROWS = 1 << 18
-"""Of a table. Sockets that listen come first."""
+"""Rows of a table that are read. Listening sockets come first."""
 _ESTABLISHED, _LISTEN = "01", "0A"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A socket. `inode` is 0 once its process has closed it, and `uid` means nothing then."""
+    """A socket. `inode` is 0 once the process has closed the socket, and `uid` is undefined then."""
 
     local: tuple[str, int]
     remote: tuple[str, int]
@@ -27,10 +27,10 @@ class Row:
 
 
 def client(proc: Path, near: object, far: object) -> int | None:
-    """The uid that holds the other end of a connection, which leads from `near` (an address of this machine) to `far`.
+    """Return the uid of the other end of a connection from `near`, an address of this machine, to `far`.
 
-    None where that is not known: the other end was closed, or is on another machine. Reads twice, since a socket that
-    is closed meanwhile would show uid 0.
+    None when the other end is closed or on another machine. The table is read twice, because a socket that is closed
+    during the first reading shows uid 0.
     """
     ends = _end(far), _end(near)
     found = [
@@ -42,13 +42,13 @@ def client(proc: Path, near: object, far: object) -> int | None:
 
 
 def listeners(proc: Path, pid: int, port: int) -> set[int]:
-    """The uids that listen at a port of the loopback in the network namespace of a process."""
+    """Return the uids that listen at a port of the loopback in the network namespace of a process."""
     found = (it for it in rows(proc, pid) if it.state == _LISTEN and it.local[1] == port)
     return {it.uid for it in found if _reached_by_loopback(it.local[0])}
 
 
 def ip(address: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The IP address of a socket's address, IPv4 also where a socket for both has it; None for a unix socket."""
+    """Return the IP address of a socket's address, as IPv4 if IPv4-mapped, or None for a unix socket."""
     if not isinstance(address, tuple) or not address:
         return None
     found = ipaddress.ip_address(str(address[0]).partition("%")[0])
@@ -56,7 +56,7 @@ def ip(address: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def rows(proc: Path, pid: int | str) -> Iterator[Row]:
-    """The TCP sockets of a process's network namespace; none where they cannot be read."""
+    """Yield the TCP sockets of a process's network namespace; none when the tables cannot be read."""
     for name, size in (("tcp", 4), ("tcp6", 16)):
         try:
             with (proc / str(pid) / "net" / name).open() as file:
@@ -73,7 +73,7 @@ def _rest(fields: list[str]) -> tuple[str, int, int]:
 
 
 def _address(text: str, size: int) -> tuple[str, int]:
-    """Words of the machine's byte order in hex, as the kernel prints addresses, and a port."""
+    """Parse an address as the kernel prints it: words of the machine's byte order in hex, and a port."""
     address, _, port = text.partition(":")
     words = struct.unpack(f">{size // 4}I", bytes.fromhex(address))
     packed = struct.pack(f"={size // 4}I", *words)

@@ -1,4 +1,4 @@
-"""Something outside that is read now and then, and what was read of it last."""
+"""An external source of items that is read periodically, and the items of the last successful reading."""
 
 from __future__ import annotations
 
@@ -9,45 +9,48 @@ T = TypeVar("T")
 
 
 class Source(Generic[T]):
-    """`where` is a path or URL, for people; empty: there is none. What was read counts for `keep` seconds of `now`.
+    """A source at the path or URL `location`, or no source where that is empty.
 
-    One thread reads, any may ask.
+    Items count for `keep` seconds by the clock `now`. One thread reads; the other methods are safe from any thread.
     """
 
     def __init__(
         self,
         name: str,
-        where: str,
+        location: str,
         read: Callable[[], Sequence[T]],
         keep: float,
         now: Callable[[], float],
     ) -> None:
-        self.name, self.where = name, where
+        self.name, self.location = name, location
         self._read, self._keep, self._now = read, keep, now
-        self.there = bool(where)
-        """Whether there is anything to read, even if it cannot be."""
+        self.exists = bool(location)
+        """Whether there is a source, readable or not."""
         self.failure = ""
-        """Why it could not be read when it last was; empty when it could, or was not tried yet."""
+        """The reason why the last reading failed; empty after a success and before the first reading."""
         self._last: tuple[float, Sequence[T]] | None = None
 
     def read(self, may_be_absent: bool = False) -> bool:
-        """Reads it now; True when that failed for another reason than before, which is worth a line in the log."""
-        if not self.where:
+        """Read the source now. Returns True when the reading failed for a new reason, which should be logged.
+
+        With `may_be_absent` a missing file is not a failure, unless it was read within the last `keep` seconds.
+        """
+        if not self.location:
             return False
-        said = self.failure
+        last_failure = self.failure
         try:
             items = self._read()
         except (OSError, ValueError) as error:
-            # What was there a moment ago is about to come back: the kubelet makes its socket anew when it starts.
-            self.there = not (may_be_absent and isinstance(error, FileNotFoundError)) or self.fresh
+            # A file that existed a moment ago is about to come back: a restarted kubelet replaces its socket.
+            self.exists = not (may_be_absent and isinstance(error, FileNotFoundError)) or self.fresh
             self.failure = self._sentence(error)
-            return self.there and self.failure != said
-        self._last, self.there, self.failure = (self._now(), items), True, ""
+            return self.exists and self.failure != last_failure
+        self._last, self.exists, self.failure = (self._now(), items), True, ""
         return False
 
     @property
     def age(self) -> float | None:
-        """Seconds since it was read; None before the first time."""
+        """Seconds since the last successful reading; None before the first."""
         last = self._last
         return self._now() - last[0] if last else None
 
@@ -57,12 +60,12 @@ class Source(Generic[T]):
         return age is not None and age <= self._keep
 
     def items(self) -> Sequence[T]:
-        """What was read, unless that is too long ago."""
+        """Return the items of the last successful reading; none when it is older than `keep` seconds."""
         last = self._last
         return last[1] if last and self.fresh else ()
 
     def _sentence(self, error: Exception) -> str:
         if isinstance(error, PermissionError):
-            return f"{self.where} may not be used by this user: run as root, or grant access to it"
+            return f"{self.location} may not be used by this user: run as root, or grant access to it"
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return f"allocations of {self.name} are not known, {self.where}: {reason}"
+        return f"allocations of {self.name} are not known, {self.location}: {reason}"

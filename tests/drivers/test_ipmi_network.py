@@ -88,7 +88,7 @@ def test_the_wrong_password(machine: Controller) -> None:
         sensors.samples()
 
 
-def test_a_controller_that_is_gone(machine: Controller) -> None:
+def test_a_controller_that_has_ended(machine: Controller) -> None:
     """States read before the end of the controller are not shown any more."""
     sensors = Ipmi(300, machine.host, str(machine.config))
     assert states(sensors)

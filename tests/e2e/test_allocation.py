@@ -77,7 +77,7 @@ def owners(exporter: Exporter) -> dict[str, dict[str, str]]:
     }
 
 
-def test_pods_on_gpus(start: Callable[..., Exporter], running: Kubelet, tmp_path: Path) -> None:
+def test_pods_process_gpus(start: Callable[..., Exporter], running: Kubelet, tmp_path: Path) -> None:
     """Prometheus joins power with pods by gpu_uuid; dcgm-exporter's series carry the pod of each GPU that has one."""
     running.pods = [
         pod("train-0", container("main", UUID.format(0), UUID.format(1))),

@@ -178,7 +178,7 @@ def test_without_tracefs(run: Callable[..., Exporter], folder: Path, headers: st
     done = once("doctor", *given, prefix=alone)
     assert re.search(rf"^warn  tracefs +{reason}: first cannot work as they should -> {mount}$", done.stdout, re.M)
     done = once("doctor", prefix=alone)
-    assert re.search(rf"^info  tracefs +{reason}; no probe here is on one -> {mount}$", done.stdout, re.M)
+    assert re.search(rf"^info  tracefs +{reason}; no custom probe uses a tracepoint -> {mount}$", done.stdout, re.M)
     put(folder, "first", CODE.replace("TRACEPOINT_PROBE(sched, sched_process_fork)", "int on_fork(void *ctx)"), ON_FORK)
     with calling_getenv():
         done = once("check-custom", str(folder), *given[1:], prefix=alone)

@@ -56,7 +56,7 @@ def test_another_job(job: tuple[Exporter, ExitStack]) -> None:
     exporter, stack = job
     start(stack, str(ROOT / "tests/standins/ras.py"), "28028", "another")
 
-    exporter.await_(lambda: "answers about another job" in exporter.log, 120)
+    exporter.await_(lambda: "reports on another job" in exporter.log, 120)
     assert "nccl_ras_ranks_missing" not in exporter.get("/metrics")[1]
 
 

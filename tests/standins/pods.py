@@ -24,12 +24,12 @@ def listing(*pods: dict[str, object]) -> bytes:
 
 
 class Api:
-    """What it answers can be replaced while it runs; `asked` are the requests' paths and headers."""
+    """What it answers can be replaced while it runs; `requests` are the requests' paths and headers."""
 
     def __init__(self, folder: Path, tls: bool) -> None:
         self.answer: bytes | None = listing()
         self.status, self.token, self.location = 200, TOKEN, ""
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.ended = threading.Event()
         self.ca, self.token_file = folder / "ca.crt", folder / "token"
         self.token_file.write_text(TOKEN + "\n")
@@ -54,7 +54,7 @@ class Api:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                api.asked.append((self.path, dict(self.headers)))
+                api.requests.append((self.path, dict(self.headers)))
                 if api.answer is None:
                     api.ended.wait(30)
                     return

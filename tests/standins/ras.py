@@ -76,7 +76,7 @@ class RasServer:
         self.hang = threading.Event()
         """While set, a status query is not answered."""
         self.greeting = "SERVER PROTOCOL 2"
-        self.asked = 0
+        self.queries = 0
         self.commands: list[str] = []
         server = self
 
@@ -86,7 +86,7 @@ class RasServer:
                     command = line.decode().strip()
                     server.commands.append(command)
                     if command.lower() in ("status", "verbose status"):
-                        server.asked += 1
+                        server.queries += 1
                         while server.hang.is_set():
                             time.sleep(0.01)
                         self.wfile.write(server.answer.encode())

@@ -135,7 +135,7 @@ PIECES = st.sampled_from(
 
 @given(st.one_of(st.text(), st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=20).map("".join)))
 def test_any_text(text: str) -> None:
-    """Whatever a path says, what leaves are hex ids, UUIDs and numbers, or nothing."""
+    """Whatever a path contains, the results are hex ids, UUIDs and numbers, or nothing."""
     found = parse(text)
 
     assert re.fullmatch(r"(?a:[0-9a-f]{64})?", found.container_id)

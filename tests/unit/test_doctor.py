@@ -1,4 +1,4 @@
-"""What the doctor says of made-up nodes, and how it prints it."""
+"""The doctor's findings about made-up nodes, and their printed form."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def write(path: Path, text: str = "") -> None:
 
 
 def answer(name: str, node: Settings) -> Finding:
-    return Finding(name, *checks.QUESTIONS[name](node))
+    return Finding(name, *checks.CHECKS[name](node))
 
 
 def test_every_question_is_answered_here() -> None:
-    """On this machine, whatever it allows, every question has an answer that says something."""
+    """On this machine, whatever it allows, every check has a summary."""
     findings = list(checks.examine(settings.load({}, {}, [])))
 
-    assert list(checks.QUESTIONS) == [finding.name for finding in findings]
-    assert [] == [finding for finding in findings if not finding.says or "cannot be examined" in finding.says]
+    assert list(checks.CHECKS) == [finding.name for finding in findings]
+    assert [] == [finding for finding in findings if not finding.summary or "cannot be examined" in finding.summary]
 
 
 def test_uprobes_missing(node: Settings) -> None:
@@ -51,7 +51,7 @@ def test_uprobes_missing(node: Settings) -> None:
     finding = answer("uprobes", node)
 
     assert Status.FAIL is finding.status
-    assert "CONFIG_UPROBE_EVENTS" in finding.do
+    assert "CONFIG_UPROBE_EVENTS" in finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_address_in_use(node: Settings) -> None:
         finding = answer("addresses", replace(node, web=replace(node.web, listen_address=(address,))))
 
     assert Status.WARN is finding.status
-    assert address in finding.says
+    assert address in finding.summary
 
 
 def test_question_that_breaks(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question that cannot be asked is one failure in one line; the others are answered."""
+    """A question that cannot be chosen is one failure in one line; the others are answered."""
 
     def broken(_: Settings) -> checks.Answer:
         raise RuntimeError("oh")
 
-    monkeypatch.setattr(checks, "QUESTIONS", {"broken": broken, "rdma": checks.QUESTIONS["rdma"]})
+    monkeypatch.setattr(checks, "CHECKS", {"broken": broken, "rdma": checks.CHECKS["rdma"]})
 
     first, second = checks.examine(node)
 
@@ -111,7 +111,7 @@ def test_capabilities(
     finding = answer("capabilities", node)
 
     assert status is finding.status
-    assert named == tuple(name for name in privileges.OBSERVING if name in finding.says)
+    assert named == tuple(name for name in privileges.OBSERVING if name in finding.summary)
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_lockdown(node: Settings, text: str, status: Status) -> None:
     ],
 )
 def test_nvidia(node: Settings, line: str, version: str) -> None:
-    """Both kernel modules tell the driver's version; GPUs are counted."""
+    """Both kernel modules have the driver's version in their file; GPUs are counted."""
     write(node.procfs / "driver/nvidia/version", line)
     (node.procfs / "driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
 
-    assert f"NVIDIA driver {version} with 1 GPU" == answer("nvidia", node).says
+    assert f"NVIDIA driver {version} with 1 GPU" == answer("nvidia", node).summary
 
 
 def test_no_hardware(node: Settings) -> None:
@@ -155,43 +155,43 @@ def test_rdma(node: Settings) -> None:
     """RDMA devices are named."""
     (node.sysfs / "class/infiniband/mlx5_0").mkdir(parents=True)
 
-    assert "RDMA devices: mlx5_0" == answer("rdma", node).says
+    assert "RDMA devices: mlx5_0" == answer("rdma", node).summary
 
 
 def with_controller(node: Settings, host: str = "") -> Settings:
     return replace(node, collectors={"faults": {"ipmi": True, "ipmi-host": host}})
 
 
-def test_a_controller_that_is_not_asked(node: Settings) -> None:
-    """Unasked no management controller is; where there is one, that is said with the flag."""
-    assert "knows no management controller" in answer("ipmi", node).says
+def test_a_controller_that_is_not_queried(node: Settings) -> None:
+    """Without the flag no management controller is queried; where there is one, the finding names the flag."""
+    assert "has no management controller" in answer("ipmi", node).summary
     write(node.sysfs / "class/ipmi/ipmi0/uevent")
     finding = answer("ipmi", node)
     assert Status.INFO is finding.status
-    assert "(ipmi0)" in finding.says and "--collector.faults.ipmi" in finding.says
+    assert "(ipmi0)" in finding.summary and "--collector.faults.ipmi" in finding.summary
 
 
-def test_a_controller_that_can_be_asked(node: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_that_can_be_queried(node: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes FreeIPMI, the kernel's driver and the right to open the device, or a name in the network."""
     device = tmp_path / "ipmi0"
     monkeypatch.setattr(ipmi, "DEVICE", device)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    asked = with_controller(node)
-    missing = answer("ipmi", asked)
-    assert Status.WARN is missing.status and "freeipmi-tools" in missing.says
+    chosen = with_controller(node)
+    missing = answer("ipmi", chosen)
+    assert Status.WARN is missing.status and "freeipmi-tools" in missing.summary
 
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/sbin/{name}")
-    assert "ipmi_devintf" in answer("ipmi", asked).do
+    assert "ipmi_devintf" in answer("ipmi", chosen).remedy
     write(node.sysfs / "class/ipmi/ipmi0/uevent")
-    assert "may not open" in answer("ipmi", asked).says
+    assert "may not open" in answer("ipmi", chosen).summary
     write(device)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    assert "run as root" in answer("ipmi", asked).do
+    assert "run as root" in answer("ipmi", chosen).remedy
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert Status.OK is answer("ipmi", asked).status
+    assert Status.OK is answer("ipmi", chosen).status
 
     remote = answer("ipmi", with_controller(node, "10.0.0.9"))
-    assert (Status.OK, True) == (remote.status, "10.0.0.9" in remote.says)
+    assert (Status.OK, True) == (remote.status, "10.0.0.9" in remote.summary)
 
 
 def test_processes(node: Settings) -> None:
@@ -203,14 +203,14 @@ def test_processes(node: Settings) -> None:
     write(node.procfs / "9" / "maps", "7f0000000000-7f0000001000 r-xp 00000000 00:1 1 /x/libc.so.6\n")
     write(node.procfs / "version", "not a process")
 
-    says = answer("processes", node).says
+    summary = answer("processes", node).summary
 
-    assert says.startswith("of 8 processes these use libraries we know by name: CUDA: 7 (pid ")
-    assert says.endswith(", …)")
+    assert summary.startswith("of 8 processes these use libraries with known names: CUDA: 7 (pid ")
+    assert summary.endswith(", …)")
 
 
 def test_pods_without_names(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Kubernetes without the kubelet's logs the doctor says how to get names; with them it is content."""
+    """In Kubernetes without the kubelet's logs the remedy names the mount; with the logs there is none."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert Status.WARN is answer("kubernetes", node).status
 
@@ -219,7 +219,7 @@ def test_pods_without_names(node: Settings, monkeypatch: pytest.MonkeyPatch) -> 
     assert Status.OK is answer("kubernetes", node).status
 
 
-def asking(node: Settings, **changed: str) -> Settings:
+def with_allocation(node: Settings, **changed: str) -> Settings:
     """The node with the collector allocation and these settings of it."""
     defaults = {option.name: option.default for option in allocation.OPTIONS}
     mine = allocation.configure({**defaults, allocation.INTERVAL: 1.0, **changed})
@@ -227,17 +227,17 @@ def asking(node: Settings, **changed: str) -> Settings:
 
 
 def test_allocations(node: Settings, tmp_path: Path) -> None:
-    """Each source is asked as the collector asks it, and what it tells is counted."""
+    """Each source is read as the collector reads it, and its items are counted."""
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/0").write_text("1001\n1002\n")
     path = tmp_path / "kubelet.sock"
-    asked = asking(node, **{allocation.SOCKET: str(path), allocation.FOLDER: str(tmp_path / "jobs")})
+    chosen = with_allocation(node, **{allocation.SOCKET: str(path), allocation.FOLDER: str(tmp_path / "jobs")})
     with kubelet.kubelet(path, kubelet.pod("train-0", kubelet.container("main", "GPU-1", "GPU-2", "GPU-3"))):
-        finding = answer("allocations", asked)
+        finding = answer("allocations", chosen)
 
     assert Status.OK is finding.status
-    said = f"{path} tells of 3 GPUs given to containers; {tmp_path / 'jobs'} tells of 2 jobs on GPUs"
-    assert said == finding.says
+    expected = f"{path} lists 3 GPUs allocated to containers; {tmp_path / 'jobs'} lists 2 jobs on GPUs"
+    assert expected == finding.summary
 
 
 def test_allocations_that_cannot_be_read(node: Settings, tmp_path: Path) -> None:
@@ -245,23 +245,23 @@ def test_allocations_that_cannot_be_read(node: Settings, tmp_path: Path) -> None
     path = tmp_path / "kubelet.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(path))
-    asked = asking(node, **{allocation.SOCKET: str(path), allocation.FOLDER: str(tmp_path / "nowhere")})
-    finding = answer("allocations", asked)
+    chosen = with_allocation(node, **{allocation.SOCKET: str(path), allocation.FOLDER: str(tmp_path / "nowhere")})
+    finding = answer("allocations", chosen)
 
     assert Status.WARN is finding.status
-    assert f"{path}: Connection refused" in finding.says
-    assert f"{tmp_path / 'nowhere'}: No such file or directory" in finding.says
+    assert f"{path}: Connection refused" in finding.summary
+    assert f"{tmp_path / 'nowhere'}: No such file or directory" in finding.summary
 
 
 def test_no_allocations(node: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No kubelet is nothing to speak of, except in Kubernetes, where its socket has to be mounted."""
-    asked = asking(node, **{allocation.SOCKET: str(tmp_path / "kubelet.sock"), allocation.FOLDER: ""})
+    chosen = with_allocation(node, **{allocation.SOCKET: str(tmp_path / "kubelet.sock"), allocation.FOLDER: ""})
     monkeypatch.setattr(checks.site, "_in_kubernetes", lambda: False)
-    assert Status.INFO is answer("allocations", asked).status
+    assert Status.INFO is answer("allocations", chosen).status
     monkeypatch.setattr(checks.site, "_in_kubernetes", lambda: True)
-    finding = answer("allocations", asked)
+    finding = answer("allocations", chosen)
 
-    assert (Status.WARN, True) == (finding.status, "--kubernetes.pod-resources-socket" in finding.do)
+    assert (Status.WARN, True) == (finding.status, "--kubernetes.pod-resources-socket" in finding.remedy)
     assert Status.INFO is answer("allocations", replace(node, collectors={})).status
 
 
@@ -288,10 +288,10 @@ def test_json() -> None:
     out = io.StringIO()
     doctor.write(FINDINGS, [], out, as_json=True)
 
-    told = json.loads(out.getvalue())
+    document = json.loads(out.getvalue())
 
-    assert {"name": "one", "status": "ok", "says": "it works", "do": ""} == told["findings"][0]
-    assert {"version", "revision", "date", "python", "platform"} == set(told["build"])
+    assert {"name": "one", "status": "ok", "says": "it works", "do": ""} == document["findings"][0]
+    assert {"version", "revision", "date", "python", "platform"} == set(document["build"])
 
 
 @pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
@@ -326,6 +326,6 @@ def test_contention(node: Settings, monkeypatch: pytest.MonkeyPatch, release: st
 
 @pytest.mark.parametrize(("path", "status"), [("/usr/sbin/criu", Status.INFO), (None, Status.OK)])
 def test_checkpoints(node: Settings, monkeypatch: pytest.MonkeyPatch, path: str | None, status: Status) -> None:
-    """Where there is CRIU it says what probes mean for it."""
+    """Where CRIU is installed, the finding names the effect of probes on it."""
     monkeypatch.setattr("shutil.which", lambda _: path)
     assert status is probed.checkpoints(node)[0]

@@ -82,7 +82,7 @@ def container(documents: list[Any]) -> Any:
 
 
 def test_chart_is_sound() -> None:
-    """Helm's own linter has nothing to say."""
+    """Helm's own linter has no complaint."""
     linted = helm("lint", "--strict", CHART, values=EVERYTHING)
     assert linted.returncode == 0, linted.stdout
 
@@ -97,7 +97,7 @@ def test_manifests_are_valid(version: str, values: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
         ("privilegd: true", "privilegd"),
         ("port: 0", "port"),
@@ -109,11 +109,11 @@ def test_manifests_are_valid(version: str, values: str) -> None:
         ("podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}", "scraped twice"),
     ],
 )
-def test_wrong_values_are_refused(values: str, said: str) -> None:
+def test_wrong_values_are_refused(values: str, expected: str) -> None:
     """A misspelt or impossible value is an error that names it."""
     refused = helm("template", "accel-exporter", CHART, values=values)
     assert refused.returncode != 0
-    assert said in refused.stderr
+    assert expected in refused.stderr
 
 
 def test_capabilities() -> None:

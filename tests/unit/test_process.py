@@ -150,7 +150,7 @@ def test_slurm_cgroup_wins(tmp_path: Path) -> None:
     ],
 )
 def test_printable(raw: bytes, shown: str) -> None:
-    """A hostile name becomes one printable line that still tells names apart."""
+    """A hostile name becomes one printable line that still distinguishes names."""
     assert shown == printable(raw)
 
 
@@ -230,7 +230,7 @@ def test_reused_pid(tmp_path: Path) -> None:
 
 
 def test_bounded(tmp_path: Path) -> None:
-    """The table keeps no more processes than its limit, and those last asked for."""
+    """The table keeps no more processes than its limit, and keeps those used last."""
     for pid in (1, 2, 3):
         process(tmp_path, pid=pid, comm=b"old")
     table = ProcessTable(tmp_path, tmp_path, limit=2)

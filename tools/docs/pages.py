@@ -62,7 +62,7 @@ data source, the job and the instances are chosen at the top of each. Every pane
 corner. Where one stays empty: [why is a metric absent?](faq.md#why-is-a-metric-absent)
 
 The pictures are drawn from the answers of a Prometheus that scraped the [demo](quick-start.md) or a stand-in of the
-hardware, laid out as the dashboard says. They are not screenshots of Grafana.
+hardware, laid out as the dashboard is. They are not screenshots of Grafana.
 """
 _QUESTIONS = {
     "fleet": "What needs attention now, and on which node?",

@@ -1,4 +1,4 @@
-"""Whom GPUs are given to: a real gRPC server in the kubelet's place, a mapping folder, and pods listed over HTTPS."""
+"""The allocation of GPUs: a real gRPC server in the kubelet's place, a mapping folder, and pods listed over HTTPS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIVEN = {"pod": "train-0", "namespace": "ml", "container": "main", "resource": "
 
 
 class Subject:
-    """A collector on a node with these GPUs, a clock that a test turns, and what it says."""
+    """A collector on a node with these GPUs, a clock that a test turns, and its samples."""
 
     def __init__(self, folder: Path, *gpus: Gpu, **settings: Any) -> None:
         self.socket, self.folder, self.time = folder / "kubelet.sock", folder / "jobs", 0.0
@@ -74,7 +74,7 @@ def subject(tmp_path: Path) -> Subject:
 
 
 def test_pods_appear_and_vanish(subject: Subject) -> None:
-    """A GPU belongs to a pod as long as the kubelet says so, for the page and for who asks by UUID."""
+    """A GPU belongs to a pod as long as the kubelet reports it, for the page and for look-ups by UUID."""
     with kubelet.kubelet(subject.socket) as running:
         subject.collector.read()
         assert ([], {}) == (subject.info(), subject.allocations.of(WHOLE.format(0)))
@@ -128,7 +128,7 @@ def test_gpus_known_later(tmp_path: Path) -> None:
 
 
 def test_no_kubelet_yet(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
-    """A node without a kubelet lacks a source, which is no failure; when one comes, it is asked."""
+    """A node without a kubelet lacks a source, which is no failure; when one comes, it is read."""
     subject.collector.read()
     with pytest.raises(Unavailable, match="neither a kubelet nor a Slurm mapping folder") as raised:
         subject.info()
@@ -140,10 +140,10 @@ def test_no_kubelet_yet(subject: Subject, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_no_source_at_all(tmp_path: Path) -> None:
-    """With both sources switched off the reason says so."""
+    """With both sources switched off the reason names that."""
     subject = Subject(tmp_path, **{allocation.SOCKET: ""})
     subject.collector.read()
-    with pytest.raises(Unavailable, match="it has no source"):
+    with pytest.raises(Unavailable, match="no source is configured"):
         subject.info()
 
 
@@ -172,7 +172,7 @@ def test_the_kubelet_restarts(subject: Subject, caplog: pytest.LogCaptureFixture
 
 
 def test_a_kubelet_that_refuses(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
-    """What it says is in the log once and on the landing page; its last word counts meanwhile."""
+    """The failure is in the log once and on the landing page; the last answer counts meanwhile."""
     with kubelet.kubelet(subject.socket, pod("train-0", container("main", WHOLE.format(0)))) as running:
         subject.collector.read()
         running.fail = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
@@ -189,19 +189,19 @@ def test_a_kubelet_that_refuses(subject: Subject, caplog: pytest.LogCaptureFixtu
 
 
 def test_no_access(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket that is not ours to use is a failure that says what to do."""
+    """A socket that is not ours to use is a failure with a remedy."""
 
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(podresources, "given", denied)
+    monkeypatch.setattr(podresources, "container_devices", denied)
     subject.collector.read()
     assert {"kubelet": 0} == subject.success()
     assert f"{subject.socket} may not be used by this user: run as root, or grant access to it" == subject.problem()
 
 
 def test_a_kubelet_that_hangs(subject: Subject) -> None:
-    """It holds up the background only: a page is made as fast as ever, and says so; closing does not wait for it."""
+    """A hanging kubelet delays the background thread only: neither a scrape nor closing waits for it."""
     with listening(subject.socket, lambda _: time.sleep(3)):
         subject.collector.start()
         time.sleep(0.2)
@@ -219,7 +219,7 @@ def test_a_kubelet_that_hangs(subject: Subject) -> None:
 
 
 def test_in_the_background(subject: Subject) -> None:
-    """Started, it asks by itself, tells those who ask by UUID, and takes it back when it is closed."""
+    """A started collector reads by itself, publishes by UUID, and withdraws the allocations when it is closed."""
     uuid = WHOLE.format(0)
     with kubelet.kubelet(subject.socket, pod("train-0", container("main", uuid))):
         subject.collector.start()
@@ -253,7 +253,7 @@ def test_slurm_jobs(jobs: Subject) -> None:
 
 
 def test_a_malformed_folder(jobs: Subject) -> None:
-    """Files that are no mapping, GPUs there are not and lines said twice cost nothing of what is right."""
+    """Files that are no mapping, GPUs there are not and repeated lines cost nothing of what is right."""
     for name, text in {"0": "1001\n1001\n\n\x00\n", "9": "1003", "readme": "1004", "1.x": "1005"}.items():
         (jobs.folder / name).write_text(text)
     jobs.collector.read()
@@ -261,7 +261,7 @@ def test_a_malformed_folder(jobs: Subject) -> None:
 
 
 def test_a_folder_that_is_not_there(jobs: Subject) -> None:
-    """A folder that was asked for and is missing is a failure, not a node without jobs."""
+    """A configured folder that is missing is a failure, not a node without jobs."""
     jobs.folder.rmdir()
     jobs.collector.read()
     assert ([], {"slurm": 0}) == (jobs.info(), jobs.success())
@@ -269,7 +269,7 @@ def test_a_folder_that_is_not_there(jobs: Subject) -> None:
 
 
 def test_both_sources(jobs: Subject) -> None:
-    """What each says is there, whatever becomes of the other."""
+    """The allocations of each source are there, whatever becomes of the other."""
     (jobs.folder / "0").write_text("1001\n")
     with kubelet.kubelet(jobs.socket, pod("train-0", container("main", WHOLE.format(0)))) as running:
         jobs.collector.read()
@@ -292,7 +292,7 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
 def test_labels_of_pods(tmp_path: Path) -> None:
-    """Labels asked for are beside what the kubelet says, under names of their own; without them all else is there."""
+    """Configured labels are beside the kubelet's, under names of their own; without them all else is there."""
     with (
         pods.api(tmp_path, pods.pod("train-0", app="llm", other="x"), pods.pod("train-0", "prod", app="web")) as api,
         kubelet.kubelet(tmp_path / "kubelet.sock", pod("train-0", container("main", WHOLE.format(0)))),

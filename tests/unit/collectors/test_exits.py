@@ -14,7 +14,7 @@ def end(exits: Exits, pid: int, status: int = 11, **who: str) -> None:
 
 
 def test_workload_has_a_share() -> None:
-    """A pod whose processes crash under ever new names pushes out its own counters, not those of others."""
+    """A pod with processes that crash under ever new names pushes out its own counters, not those of others."""
     exits = Exits(make_node({}, None, None, None))
     for number in range(100):
         end(exits, number, status=number << 8, comm="train", pod="victim")

@@ -1,4 +1,4 @@
-"""Asking the management controller, with programs of ours in place of ipmi-sensors; tests/drivers/ has the real one."""
+"""Queries to the management controller, with scripts in place of ipmi-sensors; tests/drivers/ has the real one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_bounded() -> None:
 
 
 def test_how_it_is_called(program: Callable[[str], Path]) -> None:
-    """By the kernel's driver, whatever a configuration says, unless a controller in the network is named."""
+    """The kernel's driver is used, whatever the configuration, unless a controller in the network is named."""
     path = program("")
     local = ipmi.command("", "", "/cache")
     assert [str(path), "--driver-type=OPENIPMI"] == local[:2]

@@ -132,8 +132,8 @@ def node(tmp_path: Path, flags: tuple[object, ...]) -> Node:
     return make_node(settings, None, None, lambda span: None, gpus=Gpus(), proc=tmp_path, sys=tmp_path)
 
 
-def say(tmp_path: Path, texts: list[str]) -> None:
-    """The kernel says all that at once, now."""
+def write_lines(tmp_path: Path, texts: list[str]) -> None:
+    """The kernel prints all lines at once, now."""
     now = time.monotonic_ns() // 1000
     with (tmp_path / "kmsg").open("a") as file:
         file.writelines(f"3,{number},{now},-;{text}\n" for number, text in enumerate(texts))
@@ -166,7 +166,7 @@ def test_ten_thousand_lines_in_a_second(tmp_path: Path) -> None:
     try:
         until(collector._reader.caught_up.is_set)
         texts = [f"nvme nvme{number % 3000}: I/O {number} QID 5 timeout, aborting" for number in range(10_000)]
-        say(tmp_path, [line for text in texts for line in (text, "audit: noise")])
+        write_lines(tmp_path, [line for text in texts for line in (text, "audit: noise")])
         until(lambda: total(on.faults) == {"nvme_timeout": 10_000})
         assert MOST_OF_CATEGORY + 1 == sum(it.metric is metrics.FAULTS for it in on.faults.samples())
         assert 0 == collector._reader.lost
@@ -187,7 +187,7 @@ def test_an_xid_storm(tmp_path: Path) -> None:
         until(collector.reader.caught_up.is_set)
         codes = (31, 74, 94)
         texts = [f"NVRM: Xid (PCI:0000:{it % 8:02x}:00): {codes[it % 3]}, pid={it}, name=x, y" for it in range(10_000)]
-        say(tmp_path, texts)
+        write_lines(tmp_path, texts)
         until(lambda: sum(total(on.faults).values()) == 10_000)
         found = [it for it in on.faults.samples() if it.metric is metrics.FAULTS]
         assert 8 * len(codes) == len(found)

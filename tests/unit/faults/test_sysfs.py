@@ -80,7 +80,7 @@ def test_errors_and_links(sys: Path) -> None:
 
 
 def test_no_pci(tmp_path: Path) -> None:
-    """A machine without PCI says so."""
+    """A machine without PCI is an error."""
     with pytest.raises(OSError, match="bus/pci/devices"):
         pci.devices(tmp_path)
 

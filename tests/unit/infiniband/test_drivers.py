@@ -334,13 +334,13 @@ def test_hostile_tree(tree: Tree) -> None:
     assert 1 == counters(found)["1 counters symbol_error"]
 
 
-def test_gone(tree: Tree) -> None:
-    """A device that is gone is an error, not one without counters."""
+def test_removed(tree: Tree) -> None:
+    """A device that was removed is an error, not one without counters."""
     tree.mlx5()
     subject = device(tree, "mlx5_0")
     (tree.sys / "class/infiniband/mlx5_0").rename(tree.sys / "away")
 
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(OSError, match="was removed"):
         subject.read()
 
 

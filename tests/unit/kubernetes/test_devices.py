@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.kubernetes.devices import places
+from exporter.kubernetes.devices import gpus
 from exporter.resolve.gpu import Inventory
 from tests.unit.resolve.gpus import PART, WHOLE, gpu, mig, snapshot
 
@@ -31,7 +31,7 @@ SWAPPED = Inventory(snapshot(gpu(0, minor=1), gpu(1, minor=0)))
 )
 def test_known(device: str, expected: list[str]) -> None:
     """Ids of the device plugin, time slices, MIG devices, GKE's and claimed devices are the GPUs they mean."""
-    assert expected == [place.uuid for place in places(device, ALIKE)]
+    assert expected == [gpu.uuid for gpu in gpus(device, ALIKE)]
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_known(device: str, expected: list[str]) -> None:
     ],
 )
 def test_unknown(device: str) -> None:
-    """An id that says nothing we know is no GPU, rather than some GPU."""
-    assert () == places(device, ALIKE)
+    """An id of unknown form is no GPU, rather than some GPU."""
+    assert () == gpus(device, ALIKE)
 
 
 def test_numbers_that_may_be_two_things() -> None:
     """GKE's number is the minor number; that of a claimed device is one or the other, so it counts where both agree."""
-    assert [WHOLE.format(1)] == [place.uuid for place in places("nvidia0", SWAPPED)]
-    assert () == places("gpu-0", SWAPPED)
+    assert [WHOLE.format(1)] == [gpu.uuid for gpu in gpus("nvidia0", SWAPPED)]
+    assert () == gpus("gpu-0", SWAPPED)

@@ -18,7 +18,7 @@ from h2.events import RequestReceived
 
 from exporter.kubernetes import podresources
 from exporter.kubernetes.grpc import RpcError, call
-from exporter.kubernetes.podresources import MOST_DEVICES, Given, given
+from exporter.kubernetes.podresources import MOST_DEVICES, ContainerDevice, container_devices
 from tests.standins import kubelet
 from tests.standins.kubelet import METHOD, container, listening, pod
 
@@ -34,27 +34,27 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_devices_of_containers(path: Path) -> None:
-    """NVIDIA's devices of every container are told, claimed ones too; CPUs, memory and other devices are not."""
+    """NVIDIA's devices of every container are returned, claimed ones too; CPUs, memory and other devices are not."""
     with kubelet.kubelet(
         path,
         pod("train-0", container("main", UUID, f"{MIG}::3"), container("sidecar")),
         pod("serve-1", container("llm", "gpu-x", resource="nvidia.com/mig-1g.10gb"), namespace="prod"),
         pod("dra-2", container("claims", claims=("gpu-0", "gpu-1"))),
     ):
-        found = given(path, 5)
+        found = container_devices(path, 5)
     assert [
-        Given(UUID, "nvidia.com/gpu", "train-0", "ml", "main"),
-        Given(f"{MIG}::3", "nvidia.com/gpu", "train-0", "ml", "main"),
-        Given("gpu-x", "nvidia.com/mig-1g.10gb", "serve-1", "prod", "llm"),
-        Given("gpu-0", "gpu.nvidia.com", "dra-2", "ml", "claims"),
-        Given("gpu-1", "gpu.nvidia.com", "dra-2", "ml", "claims"),
+        ContainerDevice(UUID, "nvidia.com/gpu", "train-0", "ml", "main"),
+        ContainerDevice(f"{MIG}::3", "nvidia.com/gpu", "train-0", "ml", "main"),
+        ContainerDevice("gpu-x", "nvidia.com/mig-1g.10gb", "serve-1", "prod", "llm"),
+        ContainerDevice("gpu-0", "gpu.nvidia.com", "dra-2", "ml", "claims"),
+        ContainerDevice("gpu-1", "gpu.nvidia.com", "dra-2", "ml", "claims"),
     ] == found
 
 
 def test_a_node_without_pods(path: Path) -> None:
     """No pod, no device: an empty answer is no error."""
     with kubelet.kubelet(path):
-        assert [] == given(path, 5)
+        assert [] == container_devices(path, 5)
 
 
 def test_a_full_node(path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_full_node(path: Path) -> None:
         pod(f"pod-{n:04}-{'x' * 200}", *(container(f"c{m}", f"{UUID}::{n}") for m in range(4))) for n in range(1000)
     ]
     with kubelet.kubelet(path, *pods):
-        found = given(path, 20)
+        found = container_devices(path, 20)
     assert 4000 == len(found)
     assert f"{UUID}::999" == found[-1].device
 
@@ -72,7 +72,7 @@ def test_more_devices_than_there_can_be(path: Path) -> None:
     """A limit keeps a broken kubelet from filling the memory."""
     pods = [pod("a", container("c", *(f"gpu-{n}" for n in range(MOST_DEVICES + 1))))]
     with kubelet.kubelet(path, *pods), pytest.raises(ValueError, match=f"more than {MOST_DEVICES} GPUs"):
-        given(path, 10)
+        container_devices(path, 10)
 
 
 def test_an_answer_that_is_too_large(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,11 +80,11 @@ def test_an_answer_that_is_too_large(path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(podresources, "MOST_BYTES", 10_000)
     pods = [pod("x" * 200, container("c")) for _ in range(100)]
     with kubelet.kubelet(path, *pods), pytest.raises(RpcError, match="larger than 10000 bytes"):
-        given(path, 5)
+        container_devices(path, 5)
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "expected"),
+    ("status", "message", "expected"),
     [
         (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -95,26 +95,26 @@ def test_an_answer_that_is_too_large(path: Path, monkeypatch: pytest.MonkeyPatch
         (grpc.StatusCode.INTERNAL, "ü\n%" + "x" * 500, r"'INTERNAL': 'ü\\n%xxx"),
     ],
 )
-def test_a_call_that_is_refused(path: Path, status: grpc.StatusCode, said: str, expected: str) -> None:
-    """The status and what was said are in the error, shortened and printable."""
+def test_a_call_that_is_refused(path: Path, status: grpc.StatusCode, message: str, expected: str) -> None:
+    """The status and the message are in the error, shortened and printable."""
     with kubelet.kubelet(path) as running:
-        running.fail = (status, said)
+        running.fail = (status, message)
         with pytest.raises(RpcError) as raised:
-            given(path, 5)
+            container_devices(path, 5)
     assert expected.replace("\\\\", "\\") in str(raised.value)
     assert len(str(raised.value)) < 300
 
 
 def test_another_method(path: Path) -> None:
-    """A server without this API says so."""
+    """A server without this API is an error that names it."""
     with kubelet.kubelet(path), pytest.raises(RpcError, match="UNIMPLEMENTED"):
         call(path, "/v1.PodResourcesLister/Other", b"", 5, 100)
 
 
 def test_no_socket(path: Path) -> None:
-    """A node without a kubelet is told from one that does not answer."""
+    """A node without a kubelet and one with a silent kubelet are different errors."""
     with pytest.raises(FileNotFoundError):
-        given(path, 5)
+        container_devices(path, 5)
 
 
 def test_a_socket_that_nobody_listens_on(path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_socket_that_nobody_listens_on(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
         left.bind(str(path))
     with pytest.raises(ConnectionRefusedError):
-        given(path, 5)
+        container_devices(path, 5)
 
 
 def _silent(_: socket.socket) -> None:
@@ -160,7 +160,7 @@ def _pings(connection: socket.socket) -> None:
     [
         (_silent, TimeoutError, "no answer within 0.5 s"),
         (_drop, OSError, "closed before|reset by peer"),
-        (_http1, RpcError, "closed before the answer was whole"),
+        (_http1, RpcError, "closed before the answer was complete"),
         (_broken, RpcError, "no HTTP/2, or a broken one"),
         (_pings, TimeoutError, "no answer within 0.5 s"),
     ],
@@ -172,7 +172,7 @@ def test_no_kubelet_at_the_socket(
     began = time.monotonic()
     with listening(path, serve):
         with pytest.raises(error, match=reason):
-            given(path, 0.5)
+            container_devices(path, 0.5)
         assert time.monotonic() - began < 2
 
 
@@ -191,14 +191,14 @@ def test_no_kubelet_at_the_socket(
 def test_answers_that_are_none(
     path: Path, headers: dict[str, str], body: bytes, trailers: dict[str, str], reason: str
 ) -> None:
-    """HTTP/2 that is not gRPC, or gRPC that is not one whole message, is an error that says which."""
+    """HTTP/2 that is not gRPC, or gRPC that is not one whole message, is an error that names the defect."""
 
     def serve(connection: socket.socket) -> None:
         server = H2Connection(H2Configuration(client_side=False))
         server.initiate_connection()
-        asked = False
-        while not asked:
-            asked = any(isinstance(it, RequestReceived) for it in server.receive_data(connection.recv(1 << 16)))
+        requested = False
+        while not requested:
+            requested = any(isinstance(it, RequestReceived) for it in server.receive_data(connection.recv(1 << 16)))
         server.send_headers(1, list(headers.items()))
         server.send_data(1, body, end_stream=not trailers)
         if trailers:
@@ -212,7 +212,7 @@ def test_answers_that_are_none(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize(("user", "expected"), [(65534, "PermissionError"), (0, "ok")])
-def test_who_may_ask(path: Path, user: int, expected: str) -> None:
+def test_which_user_may_connect(path: Path, user: int, expected: str) -> None:
     """The kubelet's socket is root's: root without any capability may use it, an unprivileged user may not."""
     program = (
         "import os, sys; from pathlib import Path\n"

@@ -20,17 +20,17 @@ NAMES = label_names(("app", "example.com/team"))
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
 
 
-def ask(running: Api, seconds: float = 5.0) -> list[Pod]:
+def fetch(running: Api, seconds: float = 5.0) -> list[Pod]:
     return pods.pods(pods.Api(running.url, running.token_file, running.ca, seconds), NAMES)
 
 
 @needs_openssl
 def test_wanted_labels(tmp_path: Path) -> None:
-    """Of each pod the labels asked for are told, under a metric's names, and no others."""
+    """Of each pod the configured labels are returned, under a metric's names, and no others."""
     listed = [pod("a", app="llm", other="x", **{"example.com/team": "vision"}), pod("b", "prod", app=""), pod("c")]
     with api(tmp_path, *listed, pod("d", "prod", app="web")) as running:
-        found = ask(running)
-        [(path, headers)] = running.asked
+        found = fetch(running)
+        [(path, headers)] = running.requests
     assert [
         Pod("ml", "a", {"label_app": "llm", "label_example_com_team": "vision"}),
         Pod("prod", "d", {"label_app": "web"}),
@@ -41,27 +41,27 @@ def test_wanted_labels(tmp_path: Path) -> None:
 
 @needs_openssl
 def test_a_token_that_is_replaced(tmp_path: Path) -> None:
-    """Kubernetes replaces tokens: the file is read for each question. A wrong one is told from other failures."""
+    """Kubernetes replaces tokens: the file is read for each request. A wrong token is an error of its own."""
     with api(tmp_path) as running:
         running.token = "second"
         with pytest.raises(OSError, match="HTTP status 401: the token in --kubernetes.token-file does not allow"):
-            ask(running)
+            fetch(running)
         running.token_file.write_text("second")
-        assert [] == ask(running)
+        assert [] == fetch(running)
 
 
 @needs_openssl
 @pytest.mark.parametrize("content", ["", "a b", "a\nb", "\0"])
 def test_no_token(tmp_path: Path, content: str) -> None:
-    """A file that holds something else is not sent, and what it holds is not told."""
+    """A file without a token is not sent, and its content is not shown."""
     with api(tmp_path) as running:
         running.token_file.write_text(content)
         with pytest.raises(ValueError, match=r"/token holds no token$"):
-            ask(running)
+            fetch(running)
         running.token_file.unlink()
         with pytest.raises(OSError, match="there is no .*/token; give --kubernetes.token-file"):
-            ask(running)
-        assert [] == running.asked
+            fetch(running)
+        assert [] == running.requests
 
 
 @needs_openssl
@@ -72,26 +72,26 @@ def test_nobody_vouches_for_it(tmp_path: Path) -> None:
             pods.pods(pods.Api(running.url, running.token_file, None, 5), NAMES)
         running.ca.unlink()
         with pytest.raises(OSError, match="there is no .*/ca.crt; give --kubernetes.ca-file"):
-            ask(running)
-        assert [] == running.asked
+            fetch(running)
+        assert [] == running.requests
 
 
 @needs_openssl
 def test_led_astray(tmp_path: Path) -> None:
-    """A redirect is not followed: the token would go where nobody asked it to."""
+    """A redirect is not followed: the token would go to another server."""
     with api(tmp_path) as running:
         running.status, running.location = 302, running.url + "/other"
         with pytest.raises(OSError, match="HTTP status 302"):
-            ask(running)
-        assert ["/pods"] == [path for path, _ in running.asked]
+            fetch(running)
+        assert ["/pods"] == [path for path, _ in running.requests]
 
 
 def test_over_http(tmp_path: Path) -> None:
-    """The kubelet's read-only port is asked without a token."""
+    """The kubelet's read-only port is read without a token."""
     with api(tmp_path, pod("a", app="llm"), tls=False) as running:
         running.token = ""
-        assert [Pod("ml", "a", {"label_app": "llm"})] == ask(running)
-        assert "Authorization" not in running.asked[0][1]
+        assert [Pod("ml", "a", {"label_app": "llm"})] == fetch(running)
+        assert "Authorization" not in running.requests[0][1]
 
 
 def test_a_server_that_hangs(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_server_that_hangs(tmp_path: Path) -> None:
         running.answer = None
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            ask(running, 0.3)
+            fetch(running, 0.3)
         assert time.monotonic() - began < 2
 
 
@@ -110,7 +110,7 @@ def test_an_answer_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with api(tmp_path, *(pod(f"a{n}", app="x" * 60) for n in range(200)), tls=False) as running:
         running.token = ""
         with pytest.raises(ValueError, match="larger than 10000 bytes"):
-            ask(running)
+            fetch(running)
 
 
 def item(**metadata: object) -> bytes:
@@ -151,7 +151,7 @@ def test_an_empty_list() -> None:
 
 def test_a_whole_cluster() -> None:
     """More pods than a node can have are refused: the URL lists others' too."""
-    with pytest.raises(ValueError, match="it lists more than one node's"):
+    with pytest.raises(ValueError, match="the list is of more than one node"):
         list(parse(listing(*(pod(f"a{n}") for n in range(pods.MOST_PODS + 1))), NAMES))
 
 
@@ -172,7 +172,7 @@ def test_names_that_cannot_be(wanted: tuple[str, ...], reason: str) -> None:
         label_names(wanted)
 
 
-def test_where_to_ask() -> None:
+def test_url() -> None:
     """In a pod it is the API server, for the pods of this node from its memory; elsewhere it has to be given."""
     variables = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "NODE_NAME": "node-1"}
     query = "fieldSelector=spec.nodeName%3Dnode-1&resourceVersion=0"
@@ -182,7 +182,7 @@ def test_where_to_ask() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "localhost:10250", "ftp://a/pods", "https://", "https://u:p@localhost/pods"])
-def test_nowhere_to_ask(given: str) -> None:
+def test_no_url(given: str) -> None:
     """A URL that is none, has a password in it, or is missing is one clear error."""
     with pytest.raises(SettingsError, match="kubernetes.pods-url"):
         url_of(given, {})

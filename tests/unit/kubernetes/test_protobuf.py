@@ -15,7 +15,7 @@ def view(*parts: bytes) -> memoryview:
 
 
 def test_every_kind_of_field() -> None:
-    """Numbers are told as numbers, everything else as its bytes; a field of any kind can be passed over."""
+    """Numbers are returned as numbers, other fields as bytes; a field of any kind can be skipped."""
     message = view(b"\x08\x96\x01", b"\x11" + bytes(range(8)), b"\x1a\x03abc", b"\x25\1\2\3\4", b"\x32\x00")
     found = [(number, value if isinstance(value, int) else bytes(value)) for number, value in fields(message)]
     assert [(1, 150), (2, bytes(range(8))), (3, b"abc"), (4, b"\1\2\3\4"), (6, b"")] == found

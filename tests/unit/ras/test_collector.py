@@ -1,4 +1,4 @@
-"""The collector: whom it asks, what it shows of the answers, and for how long."""
+"""The collector: the processes that are queried, the samples of their answers, and for how long these count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from exporter.collectors import ras as module
 from exporter.collectors.ras import FLAGS, Ras
-from exporter.ras.ask import Door
+from exporter.ras.client import Endpoint
 from exporter.resolve.communicators import Communicators, Member
 from exporter.views import prometheus
 from tests.nodes import make_node
@@ -30,14 +30,14 @@ def server() -> Iterator[ras.RasServer]:
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch, server: ras.RasServer) -> Iterator[Callable[..., Ras]]:
-    """Makes and starts a collector whose doors all lead to the stand-in."""
+    """Makes and starts a collector with the stand-in at every endpoint."""
     namespace = Path("/proc/self/ns/net").stat().st_ino
-    monkeypatch.setattr(module, "door", lambda proc, pid: Door(namespace, server.port))
+    monkeypatch.setattr(module, "endpoint", lambda proc, pid: Endpoint(namespace, server.port))
     made: list[Ras] = []
 
     def start(*members: Member, **settings: Any) -> Ras:
         communicators = Communicators()
-        communicators.tell(members)
+        communicators.replace(members)
         chosen = {flag.name: flag.default for flag in FLAGS} | {"interval": 1.0, "timeout": 1.0} | settings
         made.append(Ras(make_node(chosen, None, None, None, communicators=communicators)))
         made[-1].start()
@@ -68,7 +68,7 @@ def member(rank: int, nranks: int = 2, pid: int = 0) -> Member:
 def test_answers_are_shown(make: Callable[..., Ras], server: ras.RasServer) -> None:
     """Counts, lag and errors by rank; missing ranks by state, 0 where all answered."""
     collector = make(member(0))
-    eventually(lambda: server.asked)
+    eventually(lambda: server.queries)
     eventually(lambda: values(collector).get(("nccl_ras_communicators",)))
     found = values(collector)
 
@@ -90,26 +90,26 @@ def test_missing_ranks(make: Callable[..., Ras], server: ras.RasServer) -> None:
     assert (1, 1) == (found["nccl_ras_ranks_missing", HASH, "dead"], found["nccl_ras_processes_dead",])
 
 
-def test_a_job_is_asked_once(make: Callable[..., Ras], server: ras.RasServer) -> None:
-    """Several processes behind one door are one question a round, and other ranks than 0 are not asked at all."""
+def test_a_job_is_queried_once(make: Callable[..., Ras], server: ras.RasServer) -> None:
+    """Several processes behind one endpoint are one query a round, and other ranks than 0 are not queried at all."""
     make(member(0), member(0, pid=os.getppid()), member(1, pid=1))
-    eventually(lambda: server.asked)
+    eventually(lambda: server.queries)
     time.sleep(0.5)
 
-    assert 1 == server.asked
+    assert 1 == server.queries
 
 
-def test_nobody_to_ask(make: Callable[..., Ras], server: ras.RasServer) -> None:
-    """Without a rank 0 here nothing is asked, and nothing is claimed about any job."""
+def test_no_rank_zero(make: Callable[..., Ras], server: ras.RasServer) -> None:
+    """Without a rank 0 here nothing is queried, and there is no sample of any job."""
     collector = make(member(1))
     time.sleep(1.3)
 
-    assert 0 == server.asked
+    assert 0 == server.queries
     assert {("nccl_ras_queries_total", "answered"): 0, ("nccl_ras_queries_total", "failed"): 0} == values(collector)
 
 
 def test_silence(make: Callable[..., Ras], server: ras.RasServer) -> None:
-    """A job that hangs is counted and said; its last answer is shown for a while, then no more."""
+    """A job that hangs is counted and logged; its last answer is shown for a while, then no more."""
     collector = make(member(0))
     eventually(lambda: ("nccl_ras_communicators",) in values(collector))
     server.hang.set()
@@ -121,7 +121,7 @@ def test_silence(make: Callable[..., Ras], server: ras.RasServer) -> None:
 
 
 def test_garbage(make: Callable[..., Ras], server: ras.RasServer) -> None:
-    """An answer that is no report is counted and said."""
+    """An answer that is no report is counted and logged."""
     server.answer = "{}"
     collector = make(member(0))
     eventually(lambda: list(collector.problems()))
@@ -131,10 +131,10 @@ def test_garbage(make: Callable[..., Ras], server: ras.RasServer) -> None:
 
 
 def test_speakers() -> None:
-    """Asked is who is rank 0 of its largest communicator: of a job split into groups, the rank 0 of the whole."""
+    """Queried is rank 0 of its largest communicator: of a job split into groups, the rank 0 of the whole."""
     communicators = Communicators()
     whole = [Member(pid, "a" * 16, pid, 4) for pid in range(4)]
     halves = [Member(pid, "b" * 16, pid % 2, 2) for pid in range(4)]
-    communicators.tell([*halves, *whole, Member(9, "c" * 16, 0, 1)])
+    communicators.replace([*halves, *whole, Member(9, "c" * 16, 0, 1)])
 
-    assert [0, 9] == communicators.speakers()
+    assert [0, 9] == communicators.rank_zero_pids()

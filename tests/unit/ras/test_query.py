@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from exporter.ras import messages
-from exporter.ras.ask import MOST_BYTES, Door, RasError
-from exporter.ras.owners import Owners
-from exporter.ras.query import query, speaker
+from exporter.ras.client import MOST_BYTES, Endpoint, RasError
+from exporter.ras.owners import CommunicatorOwners
+from exporter.ras.query import listening_process, query
 from exporter.ras.report import MOST_COMMUNICATORS, MOST_RANKS, Communicator, Report, ReportError, parse
 from exporter.resolve.communicators import Member
 from tests.standins import ras
@@ -35,8 +35,8 @@ def server() -> Iterator[ras.RasServer]:
     made.close()
 
 
-def at(port: int) -> Door:
-    return Door((PROC / "self/ns/net").stat().st_ino, port)
+def at(port: int) -> Endpoint:
+    return Endpoint((PROC / "self/ns/net").stat().st_ino, port)
 
 
 def resident() -> int:
@@ -114,7 +114,7 @@ def test_child_has_nothing(server: ras.RasServer, monkeypatch: pytest.MonkeyPatc
         server.hang.set()
 
         def look() -> None:
-            while not server.asked:
+            while not server.queries:
                 pass
             seen.extend(Path(f"/proc/{child.pid}/{name}").read_text() for name in ("status", "limits"))
             server.hang.clear()
@@ -141,7 +141,7 @@ with socket.create_server(("127.0.0.1", 0)) as server:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_listens() -> None:
-    """What another user has at the port is not asked: it could tell anything of this user's job."""
+    """A listener of another user at the port is not queried: its answer could be any claim about this user's job."""
     with subprocess.Popen(
         [sys.executable, "-c", LISTEN, str(NOBODY)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -149,20 +149,20 @@ def test_another_user_listens() -> None:
             assert other.stdout
             port = int(other.stdout.readline())
             with pytest.raises(RasError, match="another user listens there"):
-                speaker(PROC, at(port), [os.getpid()])
+                listening_process(PROC, at(port), [os.getpid()])
             with pytest.raises(RasError, match="another user listens there"):
                 query(PROC, os.getpid(), at(port), 1)
-            assert other.pid == speaker(PROC, at(port), [os.getpid(), other.pid])
+            assert other.pid == listening_process(PROC, at(port), [os.getpid(), other.pid])
         finally:
             other.kill()
 
 
 def test_nobody_listens() -> None:
-    """A port without a listener is said to be one, and nothing is sent there."""
+    """A port without a listener is an error, and nothing is sent there."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         with pytest.raises(RasError, match="does not listen"):
-            speaker(PROC, at(closed.getsockname()[1]), [os.getpid()])
+            listening_process(PROC, at(closed.getsockname()[1]), [os.getpid()])
 
 
 def report_of(*hashes: str, whole: bool = True) -> Report:
@@ -175,29 +175,29 @@ def hashes(report: Report | None) -> list[str] | None:
 
 
 def test_communicators_of_others() -> None:
-    """A job may speak of its own communicators, also on other nodes; not of those of other users of this node."""
+    """A job may report on its own communicators, also on other nodes; not on those of other users of this node."""
     users = {1: 1001, 2: 1002, 3: 1002}
-    owners = Owners()
-    owners.see([Member(1, "a" * 16, 0, 2), Member(2, "b" * 16, 0, 2)], users.get)
+    owners = CommunicatorOwners()
+    owners.update([Member(1, "a" * 16, 0, 2), Member(2, "b" * 16, 0, 2)], users.get)
 
-    assert ["b" * 16, "c" * 16] == hashes(owners.believed(report_of("a" * 16, "b" * 16, "c" * 16), 1002, {"b" * 16}))
-    assert hashes(owners.believed(report_of("c" * 16), 1002, {"b" * 16})) is None
-    assert ["b" * 16] == hashes(owners.believed(report_of("a" * 16, "b" * 16, whole=False), 1002, {"b" * 16}))
+    assert ["b" * 16, "c" * 16] == hashes(owners.trusted(report_of("a" * 16, "b" * 16, "c" * 16), 1002, {"b" * 16}))
+    assert hashes(owners.trusted(report_of("c" * 16), 1002, {"b" * 16})) is None
+    assert ["b" * 16] == hashes(owners.trusted(report_of("a" * 16, "b" * 16, whole=False), 1002, {"b" * 16}))
 
 
 def test_claims_of_a_hash() -> None:
-    """Whoever claims another's communicator, whose hash is no secret, comes too late while that is there."""
+    """A claim on a communicator of another user has no effect while that user's process runs."""
     users = {1: 1001, 2: 1002}
-    owners = Owners()
-    owners.see([Member(2, "a" * 16, 0, 2)], {}.get)  # it ended before it was looked at
-    owners.see([Member(1, "a" * 16, 0, 2)], users.get)
-    owners.see([Member(2, "a" * 16, 0, 2), Member(1, "a" * 16, 0, 2)], users.get)
+    owners = CommunicatorOwners()
+    owners.update([Member(2, "a" * 16, 0, 2)], {}.get)  # the process ended before its user was read
+    owners.update([Member(1, "a" * 16, 0, 2)], users.get)
+    owners.update([Member(2, "a" * 16, 0, 2), Member(1, "a" * 16, 0, 2)], users.get)
 
-    assert [] == hashes(owners.believed(report_of("a" * 16), 1002, {"a" * 16}))
-    assert ["a" * 16] == hashes(owners.believed(report_of("a" * 16), 1001, {"a" * 16}))
-    owners.see([], users.get)
-    owners.see([Member(2, "a" * 16, 0, 2)], users.get)
-    assert ["a" * 16] == hashes(owners.believed(report_of("a" * 16), 1002, {"a" * 16}))
+    assert [] == hashes(owners.trusted(report_of("a" * 16), 1002, {"a" * 16}))
+    assert ["a" * 16] == hashes(owners.trusted(report_of("a" * 16), 1001, {"a" * 16}))
+    owners.update([], users.get)
+    owners.update([Member(2, "a" * 16, 0, 2)], users.get)
+    assert ["a" * 16] == hashes(owners.trusted(report_of("a" * 16), 1002, {"a" * 16}))
 
 
 @pytest.mark.parametrize(

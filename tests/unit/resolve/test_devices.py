@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from exporter.resolve import devices
-from exporter.resolve.on_gpus import nodes
+from exporter.resolve.process_gpus import nodes
 
 ROOT = Path(__file__).parents[3]
 PROC = Path("/proc")
@@ -26,33 +26,33 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace tak
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a process whose root is the folder `root`, after commands in a mount namespace of its own; its pid."""
+    """Starts a process with the root folder `root`, after commands in its own mount namespace; returns its pid."""
     started: list[int] = []
 
     def start(commands: str) -> int:
-        ready, tell = os.pipe()
+        ready, result = os.pipe()
         child = os.fork()
         if not child:
             try:
                 if ctypes.CDLL(None).unshare(CLONE_NEWNS):
-                    os.write(tell, b"no mount namespace")
+                    os.write(result, b"no mount namespace")
                     os._exit(1)
                 script = f"mount --make-rprivate / && mkdir root && mount --bind root root && {commands}"
                 done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True)
                 if done.returncode:
-                    os.write(tell, done.stderr.encode() or b"failed")
+                    os.write(result, done.stderr.encode() or b"failed")
                     os._exit(1)
                 os.chroot(tmp_path / "root")
-                os.write(tell, b"ready")
+                os.write(result, b"ready")
                 signal.pause()
             finally:
                 os._exit(1)
         started.append(child)
-        told = os.read(ready, 4096)
+        outcome = os.read(ready, 4096)
         os.close(ready)
-        os.close(tell)
-        if told != b"ready":
-            pytest.skip(f"not to be arranged here: {told.decode()}")
+        os.close(result)
+        if outcome != b"ready":
+            pytest.skip(f"not to be arranged here: {outcome.decode()}")
         return child
 
     yield start
@@ -106,7 +106,7 @@ def test_file_system_that_never_answers(start: Start) -> None:
     mount = "exec 9<>/dev/fuse; mount -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0,allow_other x root/dev"
     pid = start(f"mkdir root/dev && {mount} && (sleep 60 >/dev/null 2>&1 &)")
     program = (
-        f"from exporter.resolve.on_gpus import nodes; from pathlib import Path; print(nodes(Path('/proc'), {pid}))"
+        f"from exporter.resolve.process_gpus import nodes; from pathlib import Path; print(nodes(Path('/proc'), {pid}))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=30)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from exporter.nvml.snapshot import GpuProcess
-from exporter.resolve.gpu import Inventory, Place
+from exporter.resolve.gpu import GpuDevice, Inventory
 from tests.unit.resolve.gpus import PART, WHOLE, gpu, mig, snapshot
 
-FIRST = Place(0, WHOLE.format(0))
-SECOND = Place(1, WHOLE.format(1))
-PARTS = tuple(Place(1, WHOLE.format(1), PART.format(number)) for number in range(3))
+FIRST = GpuDevice(0, WHOLE.format(0))
+SECOND = GpuDevice(1, WHOLE.format(1))
+PARTS = tuple(GpuDevice(1, WHOLE.format(1), PART.format(number)) for number in range(3))
 
 
 @pytest.fixture
 def inventory() -> Inventory:
-    """Two GPUs whose minor numbers are swapped; the second has three MIG devices in two GPU instances."""
+    """Two GPUs with swapped minor numbers; the second has three MIG devices in two GPU instances."""
     processes = (GpuProcess(7, "compute", 100), GpuProcess(7, "graphics", 20), GpuProcess(8, "compute", None))
     migs = (mig(0, 3), mig(1, 5, 0), mig(2, 5, 1))
     return Inventory(snapshot(gpu(0, minor=1, processes=processes), gpu(1, minor=0, migs=migs)))
@@ -37,7 +37,7 @@ def test_by_number(inventory: Inventory) -> None:
 
 
 def test_by_process(inventory: Inventory) -> None:
-    """What a process holds for computing and for graphics is one sum; what NVML does not tell stays unknown."""
+    """Memory of a process for computing and for graphics is one sum; an unreported number stays unknown."""
     assert {FIRST: 120} == inventory.used_by(7)
     assert {FIRST: None} == inventory.used_by(8)
     assert {} == inventory.used_by(9)
@@ -56,7 +56,7 @@ def test_labels() -> None:
 
 
 def test_no_gpus() -> None:
-    """Without NVML nothing is known, and nothing fails; a GPU that does not tell its UUID is left out."""
+    """Without NVML nothing is known, and nothing fails; a GPU without a UUID is left out."""
     assert [] == [*Inventory(snapshot()).at(0), *Inventory(snapshot()).used_by(1)]
     nameless = gpu(0)
     assert () == Inventory(snapshot(type(nameless)(type(nameless.identity)("", 0, "H100", "0")))).at(0)

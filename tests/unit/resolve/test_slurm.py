@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.resolve.slurm import Mapped, mapped
+from exporter.resolve.slurm import JobGpu, job_gpus
 
 
 def test_files(tmp_path: Path) -> None:
@@ -21,19 +21,19 @@ def test_files(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).write_text(text)
     assert [
-        Mapped(0, None, "1001"),
-        Mapped(0, None, "1002"),
-        Mapped(1, None, "1003"),
-        Mapped(3, None, "array_1005[1]"),
-        Mapped(7, 2, "1004"),
-    ] == mapped(tmp_path)
+        JobGpu(0, None, "1001"),
+        JobGpu(0, None, "1002"),
+        JobGpu(1, None, "1003"),
+        JobGpu(3, None, "array_1005[1]"),
+        JobGpu(7, 2, "1004"),
+    ] == job_gpus(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["gpu0", "0.1.2", "-1", "12345", "0.", ".0", " 0", "0~", "٣", "0.tmp"])
 def test_other_files(tmp_path: Path, name: str) -> None:
     """A file of another name is passed over."""
     (tmp_path / name).write_text("1001")
-    assert [] == mapped(tmp_path)
+    assert [] == job_gpus(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_other_files(tmp_path: Path, name: str) -> None:
 def test_lines_that_are_no_jobs(tmp_path: Path, content: bytes, expected: list[str]) -> None:
     """What does not print or is long is no job, and a file has so many lines and bytes at most."""
     (tmp_path / "0").write_bytes(content)
-    assert expected == [it.job for it in mapped(tmp_path)]
+    assert expected == [it.job for it in job_gpus(tmp_path)]
 
 
 def test_no_files(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "1")
     (tmp_path / "2").symlink_to(tmp_path / "nowhere")
     (tmp_path / "3").symlink_to("/dev/zero")
-    assert [] == mapped(tmp_path)
+    assert [] == job_gpus(tmp_path)
 
 
 def test_too_many_jobs(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_too_many_jobs(tmp_path: Path) -> None:
     for gpu in range(100):
         (tmp_path / str(gpu)).write_text("\n".join(map(str, range(64))))
     with pytest.raises(ValueError, match="more than 4096 jobs"):
-        mapped(tmp_path)
+        job_gpus(tmp_path)
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    """A folder that is not there is an error, as it was asked for."""
+    """A missing folder is an error, because it was configured."""
     with pytest.raises(FileNotFoundError):
-        mapped(tmp_path / "nowhere")
+        job_gpus(tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""Asking RAS."""
+"""The client of RAS."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.ras import ask as module
-from exporter.ras.ask import PORT, Door, RasError, connect, converse, door
+from exporter.ras import client as module
+from exporter.ras.client import PORT, Endpoint, RasError, connect, endpoint, request_report
 from tests.standins import ras
 
 pytestmark = pytest.mark.evidence(feature="NCCL RAS", on="stand-in")
@@ -30,9 +30,9 @@ def server() -> Iterator[ras.RasServer]:
     made.close()
 
 
-def ask(proc: Path, pid: int, at: Door, seconds: float) -> str:
+def report_of(proc: Path, pid: int, at: Endpoint, seconds: float) -> str:
     with connect(proc, pid, at) as connection:
-        return converse(connection, pid, seconds)
+        return request_report(connection, pid, seconds)
 
 
 def process(tmp_path: Path, environ: bytes) -> Path:
@@ -53,10 +53,10 @@ def process(tmp_path: Path, environ: bytes) -> Path:
     ],
 )
 def test_door(tmp_path: Path, environ: bytes, port: int) -> None:
-    """The port is NCCL's, or the one that the process was told."""
+    """The port is NCCL's default, or the one in the process's environment."""
     proc = process(tmp_path, environ)
 
-    assert Door((proc / "7" / "ns" / "net").stat().st_ino, port) == door(proc, 7)
+    assert Endpoint((proc / "7" / "ns" / "net").stat().st_ino, port) == endpoint(proc, 7)
 
 
 @pytest.mark.parametrize(
@@ -69,28 +69,28 @@ def test_door(tmp_path: Path, environ: bytes, port: int) -> None:
     ],
 )
 def test_closed_doors(tmp_path: Path, environ: bytes, reason: str) -> None:
-    """Nobody is asked where RAS is off, nor wherever else a process would have us connect to."""
+    """No query is sent where RAS is off, nor to an address outside the loopback."""
     with pytest.raises(RasError, match=reason):
-        door(process(tmp_path, environ), 7)
+        endpoint(process(tmp_path, environ), 7)
 
 
-def test_process_that_has_gone(tmp_path: Path) -> None:
-    """A process that ended has no door."""
-    with pytest.raises(RasError, match="process 7 cannot be looked at"):
-        door(tmp_path, 7)
+def test_process_that_has_ended(tmp_path: Path) -> None:
+    """A process that ended has no endpoint."""
+    with pytest.raises(RasError, match="process 7 cannot be read"):
+        endpoint(tmp_path, 7)
 
 
 def test_answer(server: ras.RasServer) -> None:
-    """The report, and the job is told to hurry."""
-    assert REPORT == ask(PROC, os.getpid(), Door(NAMESPACE, server.port), 5)
+    """The report is returned, and the request has a time limit."""
+    assert REPORT == report_of(PROC, os.getpid(), Endpoint(NAMESPACE, server.port), 5)
     assert ["CLIENT PROTOCOL 2", "TIMEOUT 4", "SET FORMAT json", "VERBOSE STATUS"] == server.commands
 
 
 def test_answer_in_text(server: ras.RasServer) -> None:
-    """A NCCL that knows no formats says so, and answers in text."""
+    """A NCCL without formats reports an error for the format, and answers in text."""
     server.formats, server.answer = False, "Job summary\n"
 
-    assert "Job summary\n" == ask(PROC, os.getpid(), Door(NAMESPACE, server.port), 5)
+    assert "Job summary\n" == report_of(PROC, os.getpid(), Endpoint(NAMESPACE, server.port), 5)
 
 
 def test_hanging(server: ras.RasServer) -> None:
@@ -99,20 +99,20 @@ def test_hanging(server: ras.RasServer) -> None:
     began = time.monotonic()
 
     with pytest.raises(RasError, match="did not answer within 1 s"):
-        ask(PROC, os.getpid(), Door(NAMESPACE, server.port), 1)
+        report_of(PROC, os.getpid(), Endpoint(NAMESPACE, server.port), 1)
     assert time.monotonic() - began < 2
 
 
 def test_somebody_else(server: ras.RasServer) -> None:
     """Another service on the port is not taken for RAS, nor one that hangs up, and a flood is cut off."""
-    at = Door(NAMESPACE, server.port)
+    at = Endpoint(NAMESPACE, server.port)
     server.greeting = "220 smtp"
     with pytest.raises(RasError, match="is not RAS"):
-        ask(PROC, os.getpid(), at, 5)
+        report_of(PROC, os.getpid(), at, 5)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        with pytest.raises(RasError, match="cannot be asked"):
-            ask(PROC, os.getpid(), Door(NAMESPACE, closed.getsockname()[1]), 5)
+        with pytest.raises(RasError, match="cannot be queried"):
+            report_of(PROC, os.getpid(), Endpoint(NAMESPACE, closed.getsockname()[1]), 5)
 
 
 def test_flood(server: ras.RasServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,21 +120,21 @@ def test_flood(server: ras.RasServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 1 << 20)
     server.answer = "x" * (4 << 20)
 
-    with pytest.raises(RasError, match="more than 1 MiB"):
-        ask(PROC, os.getpid(), Door(NAMESPACE, server.port), 5)
+    with pytest.raises(RasError, match="larger than 1 MiB"):
+        report_of(PROC, os.getpid(), Endpoint(NAMESPACE, server.port), 5)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a network namespace takes root")
 def test_another_namespace() -> None:
-    """A job in a network namespace of its own is asked there; this process stays where it is."""
+    """A job in its own network namespace is queried there; this process stays in its namespace."""
     script = "ip link set lo up && exec " + " ".join([sys.executable, ras.__file__, "4711"])
     with subprocess.Popen(["unshare", "--net", "sh", "-c", script], stdout=subprocess.PIPE, text=True) as job:
         try:
             assert job.stdout
             assert "4711\n" == job.stdout.readline()
-            at = door(PROC, job.pid)
+            at = endpoint(PROC, job.pid)
             assert at.namespace != NAMESPACE
-            assert "c0ffee" in ask(PROC, job.pid, Door(at.namespace, 4711), 5)
+            assert "c0ffee" in report_of(PROC, job.pid, Endpoint(at.namespace, 4711), 5)
         finally:
             job.kill()
     assert NAMESPACE == (PROC / "self" / "ns" / "net").stat().st_ino == (PROC / "thread-self/ns/net").stat().st_ino

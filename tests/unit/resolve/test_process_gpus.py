@@ -13,7 +13,7 @@ import pytest
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Gpu, GpuProcess, Snapshot
 from exporter.resolve.gpu import Inventory
-from exporter.resolve.on_gpus import OnGpus, nodes, visible
+from exporter.resolve.process_gpus import ProcessGpus, nodes, visible
 from tests.unit.resolve.gpus import PART, WHOLE, gpu, mig, snapshot
 
 ON = (GpuProcess(7, "compute", 100),)
@@ -30,9 +30,9 @@ def named(index: int, name: str) -> Gpu:
     return dataclasses.replace(made, identity=dataclasses.replace(made.identity, name=name))
 
 
-def ordinals(environ: bytes, told: Snapshot, minors: Collection[int] | None = ALL) -> list[str]:
+def ordinals(environ: bytes, current: Snapshot, minors: Collection[int] | None = ALL) -> list[str]:
     """The GPU, or MIG device, of each ordinal."""
-    return [place.mig_uuid or str(place.gpu) for place in visible(environ, Inventory(told), minors).values()]
+    return [gpu.mig_uuid or str(gpu.gpu) for gpu in visible(environ, Inventory(current), minors).values()]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_variable(variables: str, expected: str) -> None:
 
 
 def test_unlike_gpus() -> None:
-    """Of different models CUDA puts the fastest first: numbers say nothing then, unless the order is by bus id."""
+    """Of different models CUDA puts the fastest first: numbers are ambiguous then, unless the order is by bus id."""
     mixed = four(named(3, "A100"))
 
     assert [] == ordinals(b"CUDA_VISIBLE_DEVICES=1\0", mixed)
@@ -81,7 +81,7 @@ def test_containers() -> None:
 
 
 def test_mig() -> None:
-    """A MIG device is named by its UUID; numbers say nothing beside one."""
+    """A MIG device is named by its UUID; numbers are ambiguous beside one."""
     divided = four(gpu(1, migs=(mig(0, 3), mig(1, 4))))
 
     assert [PART.format(1)] == ordinals(f"CUDA_VISIBLE_DEVICES={PART.format(1)}".encode(), divided)
@@ -118,13 +118,13 @@ class World:
         see(proc, 7, [f"nvidia{number}" for number in range(4)])
         (proc / "7/environ").write_bytes(environ)
         gpus = Gpus()
-        gpus.serve(lambda: self.told, lambda seconds: True)
-        self.told = four()
-        self.on = OnGpus(gpus, proc)
+        gpus.serve(lambda: self.current, lambda seconds: True)
+        self.current = four()
+        self.on = ProcessGpus(gpus, proc)
 
     def list(self, *indices: int) -> None:
         """From now on NVML lists the process on these."""
-        self.told = four(*(gpu(index, processes=ON) for index in indices))
+        self.current = four(*(gpu(index, processes=ON) for index in indices))
         self.on.refresh()
 
     def devices(self, used: Collection[int] = (), first: int | None = None) -> dict[int, int]:
@@ -132,7 +132,7 @@ class World:
 
 
 def test_one_gpu(tmp_path: Path) -> None:
-    """A process on one GPU uses that one, whatever its variables say; before NVML lists it nothing is known."""
+    """A process on one GPU uses that one, whatever its variables hold; before NVML lists it nothing is known."""
     world = World(tmp_path, b"CUDA_VISIBLE_DEVICES=0\0")
     assert {} == world.devices({0}, 0)
     world.list(2)
@@ -153,7 +153,7 @@ def test_variables_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_several_gpus(tmp_path: Path) -> None:
-    """With several, the variable tells which is which, if NVML lists the same ones."""
+    """With several, the variable identifies them, if NVML lists the same ones."""
     world = World(tmp_path, b"CUDA_VISIBLE_DEVICES=3,1,0\0")
     world.list(1, 3)
     assert {0: 3, 1: 3, 2: 1} == world.devices({0, 1}, 0)
@@ -172,7 +172,7 @@ def test_a_variable_that_was_changed(tmp_path: Path) -> None:
 
 
 def test_what_is_known_stays(tmp_path: Path) -> None:
-    """While NVML is silent nothing changes; a second GPU that is not told apart ends what was known."""
+    """While NVML is silent nothing changes; a second GPU that is not identified ends the knowledge of the first."""
     world = World(tmp_path)
     world.list(2)
     assert {0: 2} == world.devices()

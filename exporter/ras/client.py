@@ -1,4 +1,4 @@
-"""Asking the RAS thread of a process: where it listens, in that process's own network namespace, and what it says."""
+"""A client of NCCL's RAS: finds the endpoint of a process, in its own network namespace, and requests a report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 PORT = 28028
 MOST_BYTES = 16 << 20
-"""Some 25,000 ranks; a larger answer is given up."""
+"""Largest answer that is read, about 25,000 ranks."""
 _CONNECT_SECONDS = 1.0
 _ENVIRON_BYTES = 1 << 20
 _ADDRESS = re.compile(rb"(?:^|\0)NCCL_RAS_ADDR=([^\0]{1,255})(?=\0|$)")
@@ -23,59 +23,59 @@ _CLONE_NEWNET = 0x40000000
 
 
 class RasError(Exception):
-    """Not asked, or not answered: why."""
+    """The reason why RAS was not queried or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """Where to ask: a port in a network namespace, which `pid` is in. Equal for all processes that share it."""
+class Endpoint:
+    """A port in a network namespace; processes that share both share the endpoint."""
 
     namespace: int
     port: int
 
 
-def door(proc: Path, pid: int) -> Door:
-    """Where the RAS of a process listens. Raises RasError when that cannot be known, or may not be asked.
+def endpoint(proc: Path, pid: int) -> Endpoint:
+    """Return the endpoint of a process's RAS. Raises RasError when it is unknown, switched off or not on the loopback.
 
-    NCCL_RAS_ADDR is the process's own word: only its port is believed, for the address could be anybody's.
+    NCCL_RAS_ADDR is under the control of the process: only its port is used, because the address could be any host's.
     """
     try:
         namespace = (proc / str(pid) / "ns" / "net").stat().st_ino
         with (proc / str(pid) / "environ").open("rb") as file:
             environ = file.read(_ENVIRON_BYTES)
     except OSError as error:
-        raise RasError(f"process {pid} cannot be looked at: {error.strerror}") from error
+        raise RasError(f"process {pid} cannot be read: {error.strerror}") from error
     if _DISABLED.search(environ):
         raise RasError(f"process {pid} has switched RAS off (NCCL_RAS_ENABLE=0)")
     found = _ADDRESS.search(environ)
     if not found:
-        return Door(namespace, PORT)
+        return Endpoint(namespace, PORT)
     host, _, port = found[1].decode("ascii", "replace").rpartition(":")
     if host not in _LOOPBACK or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise RasError(f"process {pid} has RAS at an address that is not its loopback (NCCL_RAS_ADDR)")
-    return Door(namespace, int(port))
+    return Endpoint(namespace, int(port))
 
 
-def connect(proc: Path, pid: int, at: Door) -> socket.socket:
-    """A connection to the RAS of a process. Raises RasError."""
+def connect(proc: Path, pid: int, at: Endpoint) -> socket.socket:
+    """Return a connection to the RAS of a process. Raises RasError."""
     try:
         return _connected(proc, pid, at)
     except OSError as error:
-        raise RasError(f"the RAS of process {pid} cannot be asked: {error.strerror or error}") from error
+        raise RasError(f"the RAS of process {pid} cannot be queried: {error.strerror or error}") from error
 
 
-def converse(connection: socket.socket, pid: int, seconds: float) -> str:
-    """What the RAS of a process answers about its job, within that time. Raises RasError."""
+def request_report(connection: socket.socket, pid: int, seconds: float) -> str:
+    """Return the report of a process's RAS, received within `seconds`, as text or JSON. Raises RasError."""
     try:
-        return _converse(connection, time.monotonic() + seconds, seconds)
+        return _request_report(connection, time.monotonic() + seconds, seconds)
     except TimeoutError as error:
         raise RasError(f"the RAS of process {pid} did not answer within {seconds:g} s") from error
     except OSError as error:
-        raise RasError(f"the RAS of process {pid} cannot be asked: {error.strerror or error}") from error
+        raise RasError(f"the RAS of process {pid} cannot be queried: {error.strerror or error}") from error
 
 
-def _converse(connection: socket.socket, until: float, seconds: float) -> str:
-    """The protocol of NCCL's src/ras/client.cc. NCCL before 2.28.7 has no formats, says so, and answers in text."""
+def _request_report(connection: socket.socket, until: float, seconds: float) -> str:
+    """Speak the protocol of NCCL's src/ras/client.cc. NCCL before 2.28.7 rejects SET FORMAT and answers in text."""
     limit = max(1, int(seconds) - 1)
     words = f"CLIENT PROTOCOL 2\nTIMEOUT {limit}\nSET FORMAT json\nVERBOSE STATUS\n"
     connection.sendall(words.encode("ascii"))
@@ -90,21 +90,21 @@ def _converse(connection: socket.socket, until: float, seconds: float) -> str:
             break
         received += part
         if len(received) > MOST_BYTES:
-            raise RasError(f"RAS says more than {MOST_BYTES >> 20} MiB")
+            raise RasError(f"the answer of RAS is larger than {MOST_BYTES >> 20} MiB")
     lines = received.decode("utf-8", "replace").split("\n", 3)
     if not lines[0].upper().startswith("SERVER PROTOCOL "):
-        raise RasError("what listens there is not RAS")
+        raise RasError("the listener there is not RAS")
     if len(lines) < 4:
-        raise RasError("RAS hung up before it answered")
+        raise RasError("RAS closed the connection before it answered")
     return lines[3]
 
 
-def _connected(proc: Path, pid: int, at: Door) -> socket.socket:
-    """A connection to that port of the namespace's loopback; OSError or RasError."""
+def _connected(proc: Path, pid: int, at: Endpoint) -> socket.socket:
+    """Return a connection to the endpoint on the namespace's loopback. Raises OSError or RasError."""
     if (proc / "self" / "ns" / "net").stat().st_ino == at.namespace:
         return _connect(at.port)
     result: list[socket.socket | OSError] = []
-    # A thread of its own: what enters another namespace is the thread, and a socket stays where it was made.
+    # In a separate thread: setns() moves the calling thread, and a socket stays in the namespace it was made in.
     visitor = threading.Thread(target=lambda: result.append(_visit(proc, pid, at)), name="ras visit", daemon=True)
     visitor.start()
     visitor.join(2 * _CONNECT_SECONDS + 1)
@@ -121,11 +121,11 @@ def _connected(proc: Path, pid: int, at: Door) -> socket.socket:
     return found
 
 
-def _visit(proc: Path, pid: int, at: Door) -> socket.socket | OSError:
+def _visit(proc: Path, pid: int, at: Endpoint) -> socket.socket | OSError:
     try:
         with (proc / str(pid) / "ns" / "net").open("rb") as namespace:
             if os.fstat(namespace.fileno()).st_ino != at.namespace:
-                raise ProcessLookupError(f"process {pid} has gone")
+                raise ProcessLookupError(f"process {pid} has ended")
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.setns(namespace.fileno(), _CLONE_NEWNET):
                 code = ctypes.get_errno()
