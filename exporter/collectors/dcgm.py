@@ -1,4 +1,4 @@
-"""In place of dcgm-exporter: its series by its own names, from NVML; and what DCGM says where it runs."""
+"""dcgm-exporter's series under its own names, from NVML; and the values of DCGM where it runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from exporter.bpf import status
 from exporter.dcgm import csv
 from exporter.dcgm.derived import Derived
-from exporter.dcgm.endpoint import Endpoint, Passed, check
+from exporter.dcgm.endpoint import Endpoint, Passthrough, check
 from exporter.dcgm.engine import EMBEDDED
-from exporter.dcgm.owners import Owners
+from exporter.dcgm.owners import EntityOwners
 from exporter.dcgm.profiling import Profiling
-from exporter.dcgm.series import HOSTNAME_LABELS, Series, Target, metric
+from exporter.dcgm.series import HOSTNAME_LABELS, Entity, Series, metric
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.nodename import node_name
@@ -46,28 +46,30 @@ OPTIONS = (
         "dcgm",
         choices=tuple(HOSTNAME_LABELS),
     ),
-    Option("dcgm.url", "", "a dcgm-exporter whose series are passed on, with pod and gpu_uuid", "dcgm", metavar="URL"),
+    Option(
+        "dcgm.url", "", "URL of a dcgm-exporter: its series are passed on, with pod and gpu_uuid", "dcgm", metavar="URL"
+    ),
     Option(
         "dcgm.bindings",
         "",
-        "folder of NVIDIA's Python bindings (pydcgm.py): DCGM is asked for what NVML lacks before Hopper",
+        "folder of NVIDIA's Python bindings (pydcgm.py): values of DCGM that NVML lacks before Hopper",
         "dcgm",
         metavar="DIR",
     ),
     Option(
         "dcgm.host-engine",
         "localhost",
-        f"host or host:port of the nv-hostengine that the bindings ask; {EMBEDDED}: one in a child of ours",
+        f"host or host:port of the nv-hostengine for the bindings; {EMBEDDED}: one in a child process of the exporter",
         "dcgm",
         metavar="HOST",
     ),
     Option("dcgm.interval", 15.0, "between two readings of either", "dcgm", duration=True, least=1, most=86_400),
 )
 FILLED = tuple(metric(row, row.name) for row in csv.every() if row.kind is not None)
-"""With the default help; what a file says of a field may differ."""
+"""Metrics with the default help texts; those of a file may differ."""
 SUCCESS = Metric(
     "accel_exporter.dcgm.success",
-    "1 when DCGM, or the dcgm-exporter beside us, answered when it was last asked, else 0.",
+    "1 when DCGM, or the dcgm-exporter beside us, answered the last request, else 0.",
     Kind.GAUGE,
     labels=("source",),
 )
@@ -77,13 +79,13 @@ REFUSED = Metric(
     Kind.GAUGE,
 )
 LOOK_SECONDS = 5.0
-"""Between two looks for new readings, of which rates are made and reasons for lowered clocks are counted."""
+"""Seconds between two checks for new readings, from which rates and reasons for lowered clocks are derived."""
 
 log = logging.getLogger(__name__)
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
-    """The collector's settings with the rows to show; None when nothing of it is switched on. Raises SettingsError."""
+    """Returns the settings with the rows to show; None while no part of the collector is on. Raises SettingsError."""
     if values["compat.dcgm.csv"] and not values["compat.dcgm"]:
         raise SettingsError("compat.dcgm.csv has no effect without compat.dcgm; give both")
     if not (values["compat.dcgm"] or values["dcgm.url"] or values["dcgm.bindings"]):
@@ -105,28 +107,28 @@ def create(node: Node) -> Dcgm:
 
 
 class Dcgm:
-    """Shows what the NVML collector has read, in other names, and what up to two more sources say in the background."""
+    """Shows readings of the NVML collector under other names, and those of up to two more sources in the background."""
 
     name = "dcgm"
 
     def __init__(self, node: Node) -> None:
         settings = node.settings
         self._gpus = node.gpus
-        self._owner = Owners(node.allocations, labels_of(node.processes, node.proc))
+        self._owner = EntityOwners(node.allocations, labels_of(node.processes, node.proc))
         self._derived = Derived()
-        self._rows: tuple[csv.Row, ...] = settings["rows"] if settings["compat.dcgm"] else ()
+        self._rows: tuple[csv.FieldRow, ...] = settings["rows"] if settings["compat.dcgm"] else ()
         hostname = node_name()
         self._series = Series(self._rows, settings["compat.dcgm.names"], settings["compat.hostname-label"], hostname)
         interval = settings["dcgm.interval"]
         self._endpoint = Endpoint(settings["dcgm.url"], interval) if settings["dcgm.url"] else None
-        self._passed = Passed()
+        self._passthrough = Passthrough()
         bindings = settings["dcgm.bindings"]
         self._profiling = Profiling(Path(bindings), settings["dcgm.host-engine"], interval) if bindings else None
         self._closing = threading.Event()
         self._looker = threading.Thread(target=self._look, name="dcgm looker", daemon=True)
 
     def start(self) -> None:
-        """Starts the other sources; says which of the fields asked for nobody fills."""
+        """Starts the other sources, and logs the selected fields that no source fills."""
         for row in self._rows:
             if row.field is None and self._endpoint is None:
                 log.warning("%s (line %d) is not filled: %s", row.name, row.line, csv.why_unread(row.name))
@@ -140,17 +142,17 @@ class Dcgm:
             self._looker.start()
 
     def collect(self) -> Iterator[Sample]:
-        """What is known. Raises Unavailable when that is nothing because there is no NVML."""
+        """Yields all known series. Raises Unavailable without NVML and without another source."""
         snapshot = self._gpus.snapshot()
         if snapshot.state == "absent" and self._endpoint is None and self._profiling is None:
             raise Unavailable(f"there is no NVML to fill the fields: {snapshot.reason}", "see the collector nvml")
         self._derived.look(snapshot)
         page = self._endpoint.page() if self._endpoint is not None else None
         if page is not None:
-            yield from self._passed.samples(page, snapshot, self._owner)
+            yield from self._passthrough.samples(page, snapshot, self._owner)
             yield REFUSED.sample(page.refused)
-        given = self._passed.given(page) if page is not None else frozenset()
-        yield from self._series.samples(snapshot, self._derived.readings, self._asked, self._owner, given)
+        shown = self._passthrough.shown(page) if page is not None else frozenset()
+        yield from self._series.samples(snapshot, self._derived.readings, self._profiled, self._owner, shown)
         for source, other in (("endpoint", self._endpoint), ("bindings", self._profiling)):
             if other is not None:
                 yield SUCCESS.sample(int(not other.failure), {"source": source})
@@ -159,11 +161,11 @@ class Dcgm:
                     yield status.SOURCE_AGE.sample(age, {"source": f"dcgm_{source}"})
 
     def problems(self) -> Iterator[str]:
-        """For the landing page."""
+        """Yields the problems for the landing page."""
         if self._endpoint is not None and self._endpoint.failure:
             yield f"dcgm-exporter cannot be read: {self._endpoint.failure}"
         if self._profiling is not None and self._profiling.failure:
-            yield f"DCGM cannot be asked: {self._profiling.failure}"
+            yield f"DCGM cannot be read: {self._profiling.failure}"
 
     def close(self) -> None:
         self._closing.set()
@@ -174,9 +176,9 @@ class Dcgm:
             self._gpus.supplement(self.name, None)
             self._profiling.close()
 
-    def _asked(self, target: Target) -> Values:
-        """DCGM is asked about whole GPUs, which tells nothing of an instance."""
-        return self._profiling.values(target.gpu.uuid) if self._profiling is not None and not target.migs else {}
+    def _profiled(self, entity: Entity) -> Values:
+        """Returns DCGM's values of a whole GPU; none for an instance, which DCGM is not queried for."""
+        return self._profiling.values(entity.gpu.uuid) if self._profiling is not None and not entity.migs else {}
 
     def _look(self) -> None:
         while not self._closing.wait(LOOK_SECONDS):

@@ -1,1 +1,1 @@
-"""dcgm-exporter's names for what NVML says, and what DCGM itself says where it runs."""
+"""Series of dcgm-exporter from NVML's readings, and readings of DCGM itself where it runs."""

@@ -1,4 +1,4 @@
-"""Fields that DCGM 4.6 renamed: old name and new name, from DCGM's own aliases (renamed.txt)."""
+"""Fields that DCGM 4.6 renamed: old and new names, from DCGM's own aliases (renamed.txt)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import resources
 
 
 class Aliases:
-    """Which names mean one field. A field that kept its name is its own alias."""
+    """Old and new names of fields. A field that was not renamed is its own alias."""
 
     def __init__(self) -> None:
         lines = (resources.files("exporter.dcgm") / "renamed.txt").read_text("ascii").splitlines()
@@ -15,13 +15,13 @@ class Aliases:
         self._old = {new: old for old, new in self._new.items()}
 
     def old(self, name: str) -> str:
-        """The name up to DCGM 4.5."""
+        """Returns the name up to DCGM 4.5."""
         return self._old.get(name, name)
 
     def new(self, name: str) -> str:
-        """The name since DCGM 4.6."""
+        """Returns the name since DCGM 4.6."""
         return self._new.get(name, name)
 
     def __iter__(self) -> Iterator[str]:
-        """Every name of a renamed field, both of each."""
+        """Yields both names of every renamed field."""
         return iter((*self._new, *self._old))

@@ -1,4 +1,4 @@
-"""Which fields are shown, under which names and types: dcgm-exporter's own choice, or that of a file in its format."""
+"""Selection of fields, names and types: dcgm-exporter's defaults, or those of a file in dcgm-exporter's format."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _KINDS = {"gauge": Kind.GAUGE, "counter": Kind.COUNTER, "label": None}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One field to show. `name` is as the file has it; `field` None is one that only DCGM itself fills."""
+class FieldRow:
+    """One field to show. `name` is the name in the file; `field` is None for a field that only DCGM itself fills."""
 
     name: str
     kind: Kind | None
@@ -29,41 +29,43 @@ class Row:
     line: int = 0
 
     def names(self, which: str, aliases: Aliases) -> tuple[str, ...]:
-        """The names to show it by: `which` is old (the row's own name), new (since DCGM 4.6) or both."""
+        """Returns the names of the series: `which` is old (the row's own name), new (since DCGM 4.6) or both."""
         new = aliases.new(self.name)
         return {"old": (self.name,), "new": (new,), "both": tuple(dict.fromkeys((self.name, new)))}[which]
 
 
-def default() -> tuple[Row, ...]:
-    """The rows that dcgm-exporter shows unless it is given a file."""
+def default() -> tuple[FieldRow, ...]:
+    """Returns the rows that dcgm-exporter shows without a file."""
     return tuple(row for row in every() if row.field and row.field.default)
 
 
-def every() -> tuple[Row, ...]:
-    """All rows that can be filled, under the names up to DCGM 4.5."""
-    return tuple(Row(field.name, field.kind, field.help, field) for field in FIELDS)
+def every() -> tuple[FieldRow, ...]:
+    """Returns all rows that can be filled, under the names up to DCGM 4.5."""
+    return tuple(FieldRow(field.name, field.kind, field.help, field) for field in FIELDS)
 
 
 def why_unread(name: str) -> str:
-    """Why a known field is not filled from NVML."""
-    return UNREAD.get(Aliases().old(name), "only DCGM itself tells it; --dcgm.url passes on what a dcgm-exporter says")
+    """Returns the reason why a known field is not filled from NVML."""
+    return UNREAD.get(
+        Aliases().old(name), "only DCGM itself reports it; --dcgm.url passes on the series of a dcgm-exporter"
+    )
 
 
-def read(path: Path) -> tuple[Row, ...]:
-    """The rows of a file in dcgm-exporter's format: field, type, help; `#` begins a comment line.
+def read(path: Path) -> tuple[FieldRow, ...]:
+    """Reads a file in dcgm-exporter's format: field, type, help; `#` begins a comment line. Returns the rows.
 
-    Raises SettingsError naming the line for what is not of that form, an unknown field or type, a field given twice.
+    Raises SettingsError with the line of a syntax error, an unknown field or type, or a field given twice.
     """
     aliases = Aliases()
     known = {field.name: field for field in FIELDS}
-    rows: dict[str, Row] = {}
+    rows: dict[str, FieldRow] = {}
     for number, cells in _lines(path):
         where = f"{path}:{number}"
         if len(cells) != 3:
             raise SettingsError(
                 f'{where}: {len(cells)} values in place of three: field, type, help; a help with commas needs "quotes"'
             )
-        name, kind, help = cells
+        name, kind, help_text = cells
         if kind not in _KINDS:
             raise SettingsError(f"{where}: {kind!r} is no type of a row; use gauge, counter or label")
         old = aliases.old(name)
@@ -74,12 +76,12 @@ def read(path: Path) -> tuple[Row, ...]:
             raise SettingsError(f"{where}: {name} is a text; its type has to be label")
         if old in rows:
             raise SettingsError(f"{where}: {name} is in line {rows[old].line} already; remove one")
-        rows[old] = Row(name, _KINDS[kind], help, field, number)
+        rows[old] = FieldRow(name, _KINDS[kind], help_text, field, number)
     return tuple(rows.values())
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and trimmed values of every line that is neither empty nor a comment."""
+    """Yields number and trimmed values of every line that is neither empty nor a comment."""
     for number, line in enumerate(_text(path).splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             try:

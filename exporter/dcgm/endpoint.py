@@ -1,4 +1,4 @@
-"""A dcgm-exporter that runs already: its page, read in the background and passed on with what we know of each GPU."""
+"""A running dcgm-exporter: its page is read in the background and passed on with the labels of each GPU."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from exporter.dcgm.aliases import Aliases
-from exporter.dcgm.exposition import Read, read
-from exporter.dcgm.series import Owner, Place, Target
+from exporter.dcgm.exposition import ParsedSeries, read
+from exporter.dcgm.series import Entity, EntityField, Owner
 from exporter.model import Labels, Metric, Sample
 from exporter.nvml.snapshot import Gpu, Mig, Snapshot
 from exporter.options import SettingsError
 
 MOST_BYTES = 16 << 20
 STALE = 3
-"""A page counts for so many intervals."""
+"""Number of intervals for which a page is valid."""
 _UUID_LABELS = ("UUID", "gpu_uuid", "uuid")
-"""Of GPUs, of NVLinks, and in the names of release 1."""
+"""Labels with a UUID: of GPUs, of NVLinks, and in the names of release 1."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """What a page said, when it was read (CLOCK_MONOTONIC)."""
+class ScrapedPage:
+    """The series of a page, and the time of reading (CLOCK_MONOTONIC). `refused` counts unreadable lines."""
 
     at: float
-    series: tuple[Read, ...]
+    series: tuple[ParsedSeries, ...]
     refused: int
 
 
 def check(url: str) -> str:
-    """The URL if it is one that can be read. Raises SettingsError."""
+    """Returns the URL. Raises SettingsError for a URL that cannot be read."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(f"dcgm.url: {url!r} is not a URL such as http://localhost:9400/metrics")
@@ -47,16 +47,16 @@ def check(url: str) -> str:
 
 
 class Endpoint:
-    """Reads the page each `interval` seconds in a thread of its own. A page that hangs costs nobody else anything."""
+    """A thread that reads the page each `interval` seconds. A page that hangs delays no scrape."""
 
     def __init__(self, url: str, interval: float, now: Callable[[], float] = time.monotonic) -> None:
         self._url, self._interval, self._now = url, interval, now
         self._timeout = min(interval, 10.0)
-        # Proxies of the environment are for the world outside; a redirect leads away from what was asked for.
+        # Proxies of the environment are for other hosts; a redirect would lead to another service.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
-        self._page: Page | None = None
+        self._page: ScrapedPage | None = None
         self.failure = "it has not been read yet"
-        """Why the last reading failed; empty when it did not."""
+        """Reason why the last read failed; empty after success."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dcgm endpoint", daemon=True)
 
@@ -67,31 +67,31 @@ class Endpoint:
         self._closing.set()
         self._thread.join(1)
 
-    def page(self) -> Page | None:
-        """The last page, None when there is none or it is too old."""
+    def page(self) -> ScrapedPage | None:
+        """Returns the last page; None when no page was read, or the page is too old."""
         page = self._page
         return page if page and self._now() - page.at <= STALE * self._interval else None
 
     def age(self) -> float | None:
-        """Seconds since a page was read; None before the first."""
+        """Returns the seconds since a page was read; None before the first page."""
         page = self._page
         return self._now() - page.at if page else None
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            began, said = self._now(), self.failure
+            began, logged = self._now(), self.failure
             try:
                 text = self._fetch(began + self._timeout)
                 series, refused = read(text)
-                self._page, self.failure = Page(self._now(), tuple(series), refused), ""
+                self._page, self.failure = ScrapedPage(self._now(), tuple(series), refused), ""
             except (OSError, ValueError, http.client.HTTPException) as error:
                 self.failure = f"{self._url}: {str(error) or type(error).__name__}"
-            if self.failure and self.failure != said:
+            if self.failure and self.failure != logged:
                 log.warning("dcgm-exporter cannot be read: %s", self.failure)
             self._closing.wait(max(0.0, began + self._interval - self._now()))
 
     def _fetch(self, deadline: float) -> str:
-        """Raises OSError, ValueError when it is too long or no UTF-8."""
+        """Returns the text of the page. Raises OSError, and ValueError for a page that is too long or no UTF-8."""
         request = urllib.request.Request(self._url, headers={"Accept": "text/plain;version=0.0.4"})
         with self._opener.open(request, timeout=self._timeout) as answer:
             parts: list[bytes] = []
@@ -102,7 +102,7 @@ class Endpoint:
                 if size > MOST_BYTES:
                     raise ValueError(f"more than {MOST_BYTES} bytes")
                 if self._now() > deadline:
-                    raise ValueError(f"it was not whole after {self._timeout:.0f} s")
+                    raise ValueError(f"incomplete after {self._timeout:.0f} s")
             return b"".join(parts).decode("utf-8")
 
 
@@ -111,35 +111,37 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class Passed:
-    """Turns pages into samples: each series gets gpu_uuid, and the owner's labels where it has none of its own."""
+class Passthrough:
+    """Turns pages into samples: each series gets gpu_uuid, and labels of the owner that the series lacks."""
 
     def __init__(self) -> None:
         self._aliases = Aliases()
         self._metrics: dict[tuple[str, str, str], Metric] = {}
 
-    def samples(self, page: Page, snapshot: Snapshot, owner: Owner) -> Iterator[Sample]:
-        """The page's series; owners are looked for once for each GPU and instance."""
-        places = _places(snapshot)
+    def samples(self, page: ScrapedPage, snapshot: Snapshot, owner: Owner) -> Iterator[Sample]:
+        """Yields the series of a page; owners are looked up once for each GPU and instance."""
+        entities = _entities(snapshot)
         owners: dict[tuple[str, str], Labels] = {}
         metrics, self._metrics = self._metrics, {}
-        for it in page.series:
-            key = it.name, it.kind.value, it.help
-            metric = metrics.get(key) or self._metrics.get(key) or Metric(it.name, it.help, it.kind, literal=True)
+        for series in page.series:
+            key = series.name, series.kind.value, series.help
+            metric = metrics.get(key) or self._metrics.get(key)
+            metric = metric or Metric(series.name, series.help, series.kind, literal=True)
             self._metrics[key] = metric
-            uuid, instance = _uuid(it.labels), it.labels.get("GPU_I_ID", "")
+            uuid, instance = _uuid(series.labels), series.labels.get("GPU_I_ID", "")
             if uuid and (uuid, instance) not in owners:
-                target = places.get((uuid, instance))
-                owners[uuid, instance] = owner(target) if target else {}
+                entity = entities.get((uuid, instance))
+                owners[uuid, instance] = owner(entity) if entity else {}
             more = owners.get((uuid, instance), {})
-            yield metric.sample(it.value, {**more, "gpu_uuid": uuid, **{k: v for k, v in it.labels.items() if v}})
+            own = {name: value for name, value in series.labels.items() if value}
+            yield metric.sample(series.value, {**more, "gpu_uuid": uuid, **own})
 
-    def given(self, page: Page) -> frozenset[Place]:
-        """What the page shows, so that nobody else need."""
+    def shown(self, page: ScrapedPage) -> frozenset[EntityField]:
+        """Returns the fields on the page, which the exporter itself then leaves out."""
         return frozenset(
-            (self._aliases.old(it.name), uuid, it.labels.get("GPU_I_ID", ""))
-            for it in page.series
-            if (uuid := _uuid(it.labels))
+            (self._aliases.old(series.name), uuid, series.labels.get("GPU_I_ID", ""))
+            for series in page.series
+            if (uuid := _uuid(series.labels))
         )
 
 
@@ -147,13 +149,13 @@ def _uuid(labels: Labels) -> str:
     return next((labels[name] for name in _UUID_LABELS if labels.get(name)), "")
 
 
-def _places(snapshot: Snapshot) -> dict[tuple[str, str], Target]:
-    places: dict[tuple[str, str], Target] = {}
+def _entities(snapshot: Snapshot) -> dict[tuple[str, str], Entity]:
+    entities: dict[tuple[str, str], Entity] = {}
     for gpu in snapshot.gpus:
-        places[gpu.uuid, ""] = Target(gpu)
+        entities[gpu.uuid, ""] = Entity(gpu)
         for instance in {mig.gpu_instance for mig in gpu.identity.migs}:
-            places[gpu.uuid, str(instance)] = Target(gpu, _migs(gpu, instance))
-    return places
+            entities[gpu.uuid, str(instance)] = Entity(gpu, _migs(gpu, instance))
+    return entities
 
 
 def _migs(gpu: Gpu, instance: int) -> tuple[Mig, ...]:

@@ -1,4 +1,4 @@
-"""Reads another exporter's page in Prometheus' text format 0.0.4: DCGM's gauges and counters, nothing else."""
+"""Parser of another exporter's page in Prometheus' text format 0.0.4, for gauges and counters of DCGM only."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _KINDS = {"gauge": Kind.GAUGE, "counter": Kind.COUNTER}
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """One series as the page has it."""
+class ParsedSeries:
+    """One series of a page."""
 
     name: str
     kind: Kind
@@ -30,11 +30,11 @@ class Read:
     value: int | float
 
 
-def read(page: str) -> tuple[list[Read], int]:
-    """The series of a page, MOST_SERIES at most, and how many lines of DCGM's could not be understood."""
+def read(page: str) -> tuple[list[ParsedSeries], int]:
+    """Parses a page. Returns the series, MOST_SERIES at most, and the number of DCGM's lines that were refused."""
     helps: dict[str, str] = {}
     kinds: dict[str, str] = {}
-    series: list[Read] = []
+    series: list[ParsedSeries] = []
     refused = 0
     for line in page.split("\n"):
         if line.startswith("#"):
@@ -49,7 +49,7 @@ def read(page: str) -> tuple[list[Read], int]:
     return series, refused
 
 
-def _series(line: str, helps: dict[str, str], kinds: dict[str, str]) -> Read | None:
+def _series(line: str, helps: dict[str, str], kinds: dict[str, str]) -> ParsedSeries | None:
     found = _SAMPLE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
     if found is None:
         return None
@@ -57,7 +57,7 @@ def _series(line: str, helps: dict[str, str], kinds: dict[str, str]) -> Read | N
     kind, labels, value = _KINDS.get(kinds.get(name, "").strip()), _labels(inner or ""), _number(text)
     if kind is None or labels is None or value is None:
         return None
-    return Read(name, kind, _unescaped(helps.get(name, "")), labels, value)
+    return ParsedSeries(name, kind, _unescaped(helps.get(name, "")), labels, value)
 
 
 def _labels(inner: str) -> dict[str, str] | None:

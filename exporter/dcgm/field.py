@@ -1,4 +1,4 @@
-"""What a field of dcgm-exporter is declared by."""
+"""Declaration of a field of dcgm-exporter."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Reading = Number | str | Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One row; `kind` None is a text that becomes a label of the other rows.
+    """One field; `kind` is None for a text, which becomes a label of the other fields.
 
-    `key` names the reading: one of exporter/nvml/fields.py, or one that exporter/dcgm/readings.py adds. `instance`
-    means that on a MIG device only its own reading counts: the GPU's says nothing of it. `split` is the label that
-    tells the parts of a reading apart that has several. `id` is DCGM's number of a profiling field.
+    `key` is the key of a reading: of exporter/nvml/fields.py, or one of Derived. With `instance` only the MIG device's
+    own reading counts on a MIG device, never the GPU's. `split` is the label of the parts of a reading that has several
+    parts. `field_id` is DCGM's id of a profiling field.
     """
 
     name: str
@@ -28,17 +28,17 @@ class Field:
     default: bool = False
     instance: bool = False
     split: str = ""
-    id: int = 0
+    field_id: int = 0
     note: str = ""
 
 
-_GPM = "From GPM, so on Hopper and newer; before that DCGM has to be asked (--dcgm.url, --dcgm.bindings)."
+_GPM = "From GPM, so on Hopper and newer; before that only with DCGM (--dcgm.url, --dcgm.bindings)."
 _GPM_COUNTS = "From GPM's counters, which newer drivers have, on Hopper and newer."
 
 
 def gauge(
     name: str,
-    help: str,
+    help_text: str,
     key: str,
     convert: Callable[[Number], Number] | None = None,
     *,
@@ -47,27 +47,47 @@ def gauge(
     split: str = "",
     note: str = "",
 ) -> Field:
-    return Field(name, Kind.GAUGE, help, key, convert, default, instance, split, note=note)
+    return Field(name, Kind.GAUGE, help_text, key, convert, default, instance, split, note=note)
 
 
-def counter(name: str, help: str, key: str, *, default: bool = False, split: str = "", note: str = "") -> Field:
-    return Field(name, Kind.COUNTER, help, key, None, default, False, split, note=note)
+def counter(name: str, help_text: str, key: str, *, default: bool = False, split: str = "", note: str = "") -> Field:
+    return Field(name, Kind.COUNTER, help_text, key, None, default, False, split, note=note)
 
 
-def label(name: str, help: str, key: str, default: bool = False) -> Field:
-    return Field(name, None, help, key, default=default)
+def label(name: str, help_text: str, key: str, default: bool = False) -> Field:
+    return Field(name, None, help_text, key, default=default)
 
 
-def active(name: str, help: str, key: str, id: int, default: bool = False) -> Field:
-    return Field(f"DCGM_FI_PROF_{name}", Kind.GAUGE, help, key, hundredth, default, instance=True, id=id, note=_GPM)
+def active(name: str, help_text: str, key: str, field_id: int, default: bool = False) -> Field:
+    return Field(
+        f"DCGM_FI_PROF_{name}",
+        Kind.GAUGE,
+        help_text,
+        key,
+        hundredth,
+        default,
+        instance=True,
+        field_id=field_id,
+        note=_GPM,
+    )
 
 
-def rate(name: str, help: str, key: str, id: int, default: bool = False) -> Field:
-    return Field(f"DCGM_FI_PROF_{name}", Kind.GAUGE, help, key, from_mib, default, instance=True, id=id, note=_GPM)
+def rate(name: str, help_text: str, key: str, field_id: int, default: bool = False) -> Field:
+    return Field(
+        f"DCGM_FI_PROF_{name}",
+        Kind.GAUGE,
+        help_text,
+        key,
+        from_mib,
+        default,
+        instance=True,
+        field_id=field_id,
+        note=_GPM,
+    )
 
 
-def total(name: str, help: str, key: str) -> Field:
-    return Field(f"DCGM_FI_PROF_{name}_TOTAL", Kind.COUNTER, help, key, instance=True, note=_GPM_COUNTS)
+def total(name: str, help_text: str, key: str) -> Field:
+    return Field(f"DCGM_FI_PROF_{name}_TOTAL", Kind.COUNTER, help_text, key, instance=True, note=_GPM_COUNTS)
 
 
 def mib(value: Number) -> int:

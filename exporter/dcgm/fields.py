@@ -1,7 +1,7 @@
-"""The fields of dcgm-exporter that are made of NVML's readings: their names, types and units there, and of what.
+"""Fields of dcgm-exporter that are filled from NVML's readings: names, types and units, and the reading of each.
 
-Names, types, units and which are on by default: its etc/default-counters.csv, main branch of July 2026, with the
-commented rows. Which NVML call is behind each: DCGM 4.5.3's own. docs/dcgm-fields.md is written from this table.
+Names, types, units and defaults: those of its etc/default-counters.csv, main branch of July 2026, with the
+commented rows. The NVML call of each: that of DCGM 4.5.3. `make docs` writes docs/dcgm-fields.md from this table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIELDS: tuple[Field, ...] = (
         note="A mean over 1 s on Ampere (but the GA100) and newer.",
     ),
     gauge("DCGM_FI_DEV_POWER_USAGE_INSTANT", "Power drawn now (in W).", "power_instant_mw", thousandth),
-    gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT", "Power limit asked for (in W).", "power_limit_requested_mw", thousandth),
+    gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT", "Power limit requested (in W).", "power_limit_requested_mw", thousandth),
     gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN", "Lowest power limit (in W).", "power_limit_min_mw", thousandth),
     gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX", "Highest power limit (in W).", "power_limit_max_mw", thousandth),
     gauge("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", "Default power limit (in W).", "power_limit_default_mw", thousandth),
@@ -62,7 +62,7 @@ FIELDS: tuple[Field, ...] = (
         "Share of time in which a kernel ran (in %).",
         "utilization_percent",
         default=True,
-        note="NVML has none while MIG is on. The new name says ratio and is a percentage all the same.",
+        note="NVML has none while MIG is on. The new name has ratio; the value is a percentage all the same.",
     ),
     gauge(
         "DCGM_FI_DEV_MEM_COPY_UTIL",
@@ -273,7 +273,7 @@ FIELDS: tuple[Field, ...] = (
 )
 
 UNREAD = {
-    "DCGM_EXP_GPU_HEALTH_STATUS": "It tells what DCGM's own health watches found.",
+    "DCGM_EXP_GPU_HEALTH_STATUS": "Findings of DCGM's own health watches.",
     "DCGM_EXP_P2P_STATUS": "Not read from NVML.",
 }
-"""Rows of dcgm-exporter's files, old ones included, that only DCGM fills, and why."""
+"""Rows of dcgm-exporter's files, old ones included, that only DCGM fills, with the reason."""

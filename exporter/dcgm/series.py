@@ -1,4 +1,4 @@
-"""dcgm-exporter's series out of a snapshot of the GPUs: its names, types, units and labels."""
+"""Series of dcgm-exporter from a snapshot of the GPUs, with dcgm-exporter's names, types, units and labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.dcgm.aliases import Aliases
-from exporter.dcgm.csv import Row
+from exporter.dcgm.csv import FieldRow
 from exporter.dcgm.derived import WINDOW_SECONDS
 from exporter.dcgm.field import Field, Reading
 from exporter.model import Labels, Metric, Sample
@@ -18,13 +18,13 @@ HOSTNAME_LABELS = {"Hostname": ("Hostname",), "hostname": ("hostname",), "both":
 WINDOW_LABEL = "window_size_in_ms"
 _WINDOWED = ("clock_events", "xids_in_window")
 
-Place = tuple[str, str, str]
-"""Where a value is from: the field's old name, the GPU's UUID, the id of the GPU instance or nothing."""
+EntityField = tuple[str, str, str]
+"""A field of an entity: the field's old name, the GPU's UUID, and the id of the GPU instance or an empty string."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A GPU, or a GPU instance: the MIG devices that share it."""
+class Entity:
+    """An entity of DCGM: a GPU, or a GPU instance with its MIG devices."""
 
     gpu: Gpu
     migs: tuple[Mig, ...] = ()
@@ -34,12 +34,12 @@ class Target:
         return str(self.migs[0].gpu_instance) if self.migs else ""
 
 
-Owner = Callable[[Target], Labels]
-"""Who uses a target: those of OWNER_LABELS that are known, and labels of the pod that were asked for."""
+Owner = Callable[[Entity], Labels]
+"""Function from an entity to the known ones of OWNER_LABELS, and to requested labels of the pod."""
 
 
-def metric(row: Row, name: str) -> Metric:
-    """The metric a row that is no label stands for, under one of its names. Rows are matched to fields before."""
+def metric(row: FieldRow, name: str) -> Metric:
+    """Returns the metric of a row that is no label, under one of its names."""
     split = (row.field.split,) if row.field and row.field.split else ()
     window = (WINDOW_LABEL,) if row.field and row.field.key in _WINDOWED else ()
     assert row.kind is not None
@@ -47,22 +47,22 @@ def metric(row: Row, name: str) -> Metric:
     return Metric(name, row.help, row.kind, labels=labels, literal=True)
 
 
-def targets(snapshot: Snapshot) -> Iterator[Target]:
-    """As dcgm-exporter has it: the GPU instances of a GPU that is divided, and the GPUs that are not."""
+def entities(snapshot: Snapshot) -> Iterator[Entity]:
+    """Yields the entities that dcgm-exporter shows: instances of GPUs with MIG, and GPUs without."""
     for gpu in snapshot.gpus:
         instances: dict[int, list[Mig]] = {}
         for mig in gpu.identity.migs:
             instances.setdefault(mig.gpu_instance, []).append(mig)
         if instances:
-            yield from (Target(gpu, tuple(migs)) for _, migs in sorted(instances.items()))
+            yield from (Entity(gpu, tuple(migs)) for _, migs in sorted(instances.items()))
         elif gpu.uuid:
-            yield Target(gpu)
+            yield Entity(gpu)
 
 
 class Series:
-    """The series of some rows. `which` and `hostname_labels` are settings of that name, `hostname` is this node's."""
+    """Series of rows. `which` is compat.dcgm.names, `hostname_labels` compat.hostname-label, `hostname` this node."""
 
-    def __init__(self, rows: Sequence[Row], which: str, hostname_labels: str, hostname: str) -> None:
+    def __init__(self, rows: Sequence[FieldRow], which: str, hostname_labels: str, hostname: str) -> None:
         aliases = Aliases()
         filled = [(row, row.field) for row in rows if row.field is not None]
         self._metrics = [
@@ -77,29 +77,31 @@ class Series:
         self,
         snapshot: Snapshot,
         derived: Callable[[str], Mapping[str, Reading]],
-        asked: Callable[[Target], Values],
+        profiling: Callable[[Entity], Values],
         owner: Owner,
-        given: Collection[Place],
+        passed_through: Collection[EntityField],
     ) -> Iterator[Sample]:
-        """The samples of all that is known. `derived` gives readings by UUID, `asked` DCGM's own by the field's name,
-        which count first; what is in `given` is shown by somebody else.
+        """Yields the samples of all known readings.
+
+        `derived` returns readings of a UUID. `profiling` returns DCGM's own values by field name; they have precedence.
+        Fields in `passed_through` are left out, because a dcgm-exporter shows them.
         """
-        for target in targets(snapshot):
-            readings = _readings(target.gpu, snapshot.driver, derived(target.gpu.uuid))
-            own = _of_instance(target)
-            labels = self._of(target, readings, own, owner)
-            from_dcgm = asked(target)
+        for entity in entities(snapshot):
+            readings = _readings(entity.gpu, snapshot.driver, derived(entity.gpu.uuid))
+            own = _of_instance(entity)
+            labels = self._of(entity, readings, own, owner)
+            from_dcgm = profiling(entity)
             for field, metrics in self._metrics:
-                if (field.name, target.gpu.uuid, target.instance) in given:
+                if (field.name, entity.gpu.uuid, entity.instance) in passed_through:
                     continue
                 value: Reading | None = from_dcgm.get(field.name)
                 if value is None:
-                    value = _value(field, target, readings, own)
+                    value = _value(field, entity, readings, own)
                 for sample_value, more in _split(field, value):
-                    yield from (it.sample(sample_value, {**labels, **more}) for it in metrics)
+                    yield from (metric.sample(sample_value, {**labels, **more}) for metric in metrics)
 
-    def _of(self, target: Target, readings: Mapping[str, Reading], own: Values, owner: Owner) -> Labels:
-        identity = target.gpu.identity
+    def _of(self, entity: Entity, readings: Mapping[str, Reading], own: Values, owner: Owner) -> Labels:
+        identity = entity.gpu.identity
         labels = {
             "gpu": str(identity.index),
             "UUID": identity.uuid,
@@ -107,23 +109,23 @@ class Series:
             "device": f"nvidia{identity.index}",
             "modelName": identity.name,
         }
-        if target.migs:
+        if entity.migs:
             # The profile of a part of an instance is 1c.3g.40gb.
-            labels |= {"GPU_I_PROFILE": target.migs[0].profile.rpartition("c.")[2], "GPU_I_ID": target.instance}
+            labels |= {"GPU_I_PROFILE": entity.migs[0].profile.rpartition("c.")[2], "GPU_I_ID": entity.instance}
         for field, names in self._labels:
-            text = _value(field, target, readings, own)
+            text = _value(field, entity, readings, own)
             if text is not None:
                 labels |= dict.fromkeys(names, str(text))
-        return {**owner(target), **labels, **self._hostname}
+        return {**owner(entity), **labels, **self._hostname}
 
 
 def _readings(gpu: Gpu, driver: DriverVersions | None, derived: Mapping[str, Reading]) -> dict[str, Reading]:
-    """Every reading of a GPU by key; of two of one key the first set's, as in Gpu.value."""
+    """Returns every reading of a GPU by key; of two readings with one key that of the first set, as in Gpu.value."""
     readings: dict[str, Reading] = {}
     if SLOW in gpu.sets:
-        readings["vgpu_licensed"] = 0  # as DCGM says of GPUs that have no such licence to tell of
-    for set in reversed(tuple(gpu.sets.values())):
-        readings.update(set.values)
+        readings["vgpu_licensed"] = 0  # as DCGM reports for GPUs without a licence
+    for of_set in reversed(tuple(gpu.sets.values())):
+        readings.update(of_set.values)
     identity = gpu.identity
     texts = {"brand": identity.brand, "serial": identity.serial, "vbios": identity.vbios}
     texts |= {f"inforom_{name}": version for name, version in identity.inforom.items()}
@@ -132,14 +134,14 @@ def _readings(gpu: Gpu, driver: DriverVersions | None, derived: Mapping[str, Rea
     return {**readings, **texts, **derived}
 
 
-def _of_instance(target: Target) -> Values:
-    """The readings of a GPU instance: of the first of its MIG devices that has any, for they share them."""
-    return next((own for mig in target.migs if (own := target.gpu.mig_values(mig.uuid))), {})
+def _of_instance(entity: Entity) -> Values:
+    """Returns the readings of a GPU instance: its MIG devices share them, so those of the first that has any."""
+    return next((own for mig in entity.migs if (own := entity.gpu.mig_values(mig.uuid))), {})
 
 
-def _value(field: Field, target: Target, readings: Mapping[str, Reading], own: Values) -> Reading | None:
+def _value(field: Field, entity: Entity, readings: Mapping[str, Reading], own: Values) -> Reading | None:
     value: Reading | None = readings.get(field.key)
-    if target.migs:
+    if entity.migs:
         value = own.get(field.key, None if field.instance else value)
     if field.convert is not None and isinstance(value, int | float):
         return field.convert(value)
@@ -147,7 +149,7 @@ def _value(field: Field, target: Target, readings: Mapping[str, Reading], own: V
 
 
 def _split(field: Field, value: Reading | None) -> Iterator[tuple[int | float, Labels]]:
-    """A number as it is; a reading in parts as one sample for each, and a windowed one without any as 0."""
+    """Yields value and labels: of a number, of each part of a reading with parts, and 0 for a window without parts."""
     window = {WINDOW_LABEL: str(WINDOW_SECONDS * 1000)} if field.key in _WINDOWED else {}
     if isinstance(value, Mapping):
         yield from ((count, {field.split: part, **window}) for part, count in value.items())

@@ -51,7 +51,7 @@ def test_ipmi_sensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     with pytest.raises(OSError, match=r"CapEff:\s*0{16}"):
-        Ipmi(300).ask()
+        Ipmi(300).query()
 
 
 @needs_root
@@ -62,8 +62,8 @@ def test_dcgm(tmp_path: Path) -> None:
     (tmp_path / "pydcgm.py").write_text(
         "def DcgmHandle(**_):\n    raise OSError(open('/proc/self/status').read().replace('\\n', ';'))\n"
     )
-    asked = engine.Asked(engine.EMBEDDED, (1001,), 1.0, os.getpid())
-    child = ChildProcess("exporter.dcgm.engine", json.dumps(asdict(asked)), [tmp_path])
+    options = engine.EngineOptions(engine.EMBEDDED, (1001,), 1.0, os.getpid())
+    child = ChildProcess("exporter.dcgm.engine", json.dumps(asdict(options)), [tmp_path])
     [line] = child.lines(20) or []
     child.kill()
 

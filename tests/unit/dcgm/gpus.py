@@ -1,4 +1,4 @@
-"""GPUs as NVML tells them, made by hand, and a node that has them."""
+"""GPUs made by hand, as NVML reports them, and a node with these GPUs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def gpu(
     state: str = "ok",
     links: Mapping[int, Mapping[str, int | float]] | None = None,
 ) -> Gpu:
-    """An H100 with every default reading; `fast` changes some, a value None takes one away."""
+    """Returns an H100 with every default reading; `fast` changes readings, and a value None removes one."""
     values = {key: value for key, value in {**FAST_VALUES, **(fast or {})}.items() if value is not None}
     identity = GpuIdentity(
         uuid=f"GPU-{index}",
@@ -99,8 +99,8 @@ def snapshot(*gpus: Gpu) -> Snapshot:
     return Snapshot("running", "", DriverVersions("580.95.05", "13.580.95.05", 13000), gpus)
 
 
-class Told:
-    """A node's GPUs that show what a test puts here, and processes by pid."""
+class MadeGpus:
+    """GPUs of a node with the snapshot `now`, and processes by pid."""
 
     def __init__(self, *gpus: Gpu, processes: Mapping[int, Labels] | None = None) -> None:
         self.now = snapshot(*gpus)

@@ -1,4 +1,4 @@
-"""The collector as a whole: how it is switched on and set, and what it shows of its three sources."""
+"""The collector as a whole: its switches and settings, and the series of its three sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from exporter.collectors.dcgm import Dcgm, configure
 from exporter.model import Sample, Unavailable
 from exporter.nvml.snapshot import Event, GpuProcess, Snapshot
 from exporter.options import SettingsError
-from tests.unit.dcgm.gpus import Told, gpu
+from tests.unit.dcgm.gpus import MadeGpus, gpu
 from tests.unit.dcgm.test_endpoint import give, served
 from tests.unit.dcgm.test_profiling import BINDINGS, GPUS
 
@@ -26,7 +26,7 @@ DEFAULTS = {option.name: option.default for option in dcgm.OPTIONS}
 
 
 def given(**words: Any) -> dict[str, Any]:
-    """Settings by their names with `_` for `.` and `-`."""
+    """Returns settings by name, with `_` for `.` and `-`."""
     names = {name.replace(".", "_").replace("-", "_"): name for name in DEFAULTS}
     made = configure({**DEFAULTS, **{names[word]: value for word, value in words.items()}})
     assert made is not None
@@ -34,8 +34,8 @@ def given(**words: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def running(told: Told, **words: Any) -> Iterator[Dcgm]:
-    subject = Dcgm(told.node(settings=given(**words)))
+def running(made: MadeGpus, **words: Any) -> Iterator[Dcgm]:
+    subject = Dcgm(made.node(settings=given(**words)))
     subject.start()
     try:
         yield subject
@@ -43,11 +43,11 @@ def running(told: Told, **words: Any) -> Iterator[Dcgm]:
         subject.close()
 
 
-def until(ask: Callable[[], list[Sample]], condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """The values by name and GPU once they fulfil the condition."""
+def until(collect: Callable[[], list[Sample]], condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Waits for the condition. Returns the values by name and GPU."""
     deadline = time.monotonic() + 10
     while True:
-        found = {_key(sample): sample.value for sample in ask()}
+        found = {_key(sample): sample.value for sample in collect()}
         if condition(found):
             return found
         assert time.monotonic() < deadline, found
@@ -55,8 +55,8 @@ def until(ask: Callable[[], list[Sample]], condition: Callable[[dict[str, Any]],
 
 
 def _key(sample: Sample) -> str:
-    told = sample.labels.get("gpu") or sample.labels.get("source") or ""
-    return f"{sample.metric.name} {told}".strip()
+    place = sample.labels.get("gpu") or sample.labels.get("source") or ""
+    return f"{sample.metric.name} {place}".strip()
 
 
 def load(*arguments: str) -> settings.Settings:
@@ -65,8 +65,8 @@ def load(*arguments: str) -> settings.Settings:
     return settings.load(options.from_flags(settings.make_parser(found), arguments, declared), {}, found)
 
 
-def test_off_unless_asked_for() -> None:
-    """It is off by default; any of its three switches turns it on."""
+def test_off_by_default() -> None:
+    """The collector is off by default; any of its three switches turns it on."""
     assert None is configure(DEFAULTS)
     assert "dcgm" not in load().collectors
     assert "dcgm" in load("--compat.dcgm").collectors
@@ -75,14 +75,14 @@ def test_off_unless_asked_for() -> None:
 
 
 def test_default_rows() -> None:
-    """Without a file it shows the rows that dcgm-exporter shows by default."""
+    """Without a file the rows are those that dcgm-exporter shows by default."""
     rows = load("--compat.dcgm").collectors["dcgm"]["rows"]
 
     assert 26 == len(rows)
 
 
 def test_a_changed_file_is_a_changed_setting(tmp_path: Path) -> None:
-    """When the file changes, so do the settings: reloading follows it."""
+    """A reload follows a change of the file."""
     file = tmp_path / "counters.csv"
     file.write_text("DCGM_FI_DEV_GPU_TEMP, gauge, x\n")
     before = load("--compat.dcgm", f"--compat.dcgm.csv={file}")
@@ -94,7 +94,7 @@ def test_a_changed_file_is_a_changed_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ({"compat_dcgm_csv": "x.csv"}, "compat.dcgm.csv has no effect without compat.dcgm; give both"),
         ({"compat_dcgm": True, "compat_dcgm_csv": "/no/x.csv"}, "/no/x.csv cannot be read: No such file or directory"),
@@ -102,17 +102,17 @@ def test_a_changed_file_is_a_changed_setting(tmp_path: Path) -> None:
         ({"dcgm_bindings": "/no"}, "there is no pydcgm.py in /no; DCGM 4 has it in /usr/share"),
     ],
 )
-def test_mistakes(words: dict[str, Any], said: str) -> None:
-    """What cannot work is said before anything starts."""
+def test_mistakes(words: dict[str, Any], expected: str) -> None:
+    """A wrong setting is an error before the start."""
     with pytest.raises(SettingsError) as raised:
         given(**words)
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
 
 
 def test_shows_what_nvml_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every GPU that NVML reads there are the default series, with the node's name."""
+    """Every GPU that NVML reads has the default series, with the node's name."""
     monkeypatch.setenv("NODE_NAME", "node-7")
-    with running(Told(gpu(0), gpu(1)), compat_dcgm=True) as subject:
+    with running(MadeGpus(gpu(0), gpu(1)), compat_dcgm=True) as subject:
         found = list(subject.collect())
 
     assert {"0", "1"} == {sample.labels["gpu"] for sample in found}
@@ -121,54 +121,57 @@ def test_shows_what_nvml_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_nvml() -> None:
-    """Without NVML it is unavailable, for the reason that NVML is."""
-    told = Told()
-    told.now = Snapshot("absent", "libnvidia-ml.so.1 is not there")
-    with running(told, compat_dcgm=True) as subject, pytest.raises(Unavailable, match="libnvidia-ml.so.1 is not there"):
+    """Without NVML the collector is unavailable, with NVML's reason."""
+    made = MadeGpus()
+    made.now = Snapshot("absent", "libnvidia-ml.so.1 is not there")
+    with running(made, compat_dcgm=True) as subject, pytest.raises(Unavailable, match="libnvidia-ml.so.1 is not there"):
         list(subject.collect())
 
 
 def test_xid() -> None:
-    """The last Xid that NVML told is shown until the next."""
-    told = Told(gpu())
-    with running(told, compat_dcgm=True) as subject:
-        told.gpus.publish(Event("GPU-0", time.time(), "xid", 79))
+    """The last Xid of NVML is shown until the next."""
+    made = MadeGpus(gpu())
+    with running(made, compat_dcgm=True) as subject:
+        made.gpus.publish(Event("GPU-0", time.time(), "xid", 79))
         found = {sample.metric.name: sample.value for sample in subject.collect()}
 
     assert 79 == found["DCGM_FI_DEV_XID_ERRORS"]
-    told.gpus.publish(Event("GPU-0", time.time(), "xid", 13))  # nobody listens any more, and nothing fails
+    made.gpus.publish(Event("GPU-0", time.time(), "xid", 13))  # no listener is left, and nothing fails
 
 
 def test_rates_between_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVLink's rate is known at the first scrape: readings are looked at in between."""
+    """NVLink's rate is known at the first scrape: snapshots are taken between scrapes."""
     monkeypatch.setattr(dcgm, "LOOK_SECONDS", 0.02)
-    told = Told(gpu(at=100.0))
-    with running(told, compat_dcgm=True) as subject:
+    made = MadeGpus(gpu(at=100.0))
+    with running(made, compat_dcgm=True) as subject:
         time.sleep(0.2)
-        told.now = Told(gpu(at=110.0, fast={"nvlink_tx_kib": 11_000})).now
+        made.now = MadeGpus(gpu(at=110.0, fast={"nvlink_tx_kib": 11_000})).now
         found = {sample.metric.name: sample.value for sample in subject.collect()}
 
     assert 1.0 == found["DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"]
 
 
 def test_job_of_the_processes() -> None:
-    """The Slurm job whose processes are on a GPU is its hpc_job."""
-    told = Told(gpu(processes=(GpuProcess(7, "compute", 0),)), processes={7: {"slurm_job_id": "42"}})
-    with running(told, compat_dcgm=True) as subject:
+    """The Slurm job of the processes on a GPU is its hpc_job."""
+    made = MadeGpus(gpu(processes=(GpuProcess(7, "compute", 0),)), processes={7: {"slurm_job_id": "42"}})
+    with running(made, compat_dcgm=True) as subject:
         jobs = {sample.labels.get("hpc_job") for sample in subject.collect()}
 
     assert {"42"} == jobs
 
 
-def test_unfilled_rows_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A field that only DCGM tells is named with its line, once, and the other rows are shown."""
+def test_unfilled_rows_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A field that only DCGM reports is logged with its line, once, and the other rows are shown."""
     file = tmp_path / "counters.csv"
     file.write_text("# x\nDCGM_EXP_GPU_HEALTH_STATUS, gauge, x\nDCGM_FI_DEV_GPU_TEMP, gauge, warm\n")
-    with caplog.at_level(logging.WARNING), running(Told(gpu()), compat_dcgm=True, compat_dcgm_csv=str(file)) as subject:
+    with (
+        caplog.at_level(logging.WARNING),
+        running(MadeGpus(gpu()), compat_dcgm=True, compat_dcgm_csv=str(file)) as subject,
+    ):
         found = list(subject.collect())
 
     assert ["DCGM_FI_DEV_GPU_TEMP"] == [sample.metric.name for sample in found]
-    assert ["DCGM_EXP_GPU_HEALTH_STATUS (line 2) is not filled: It tells what DCGM's own health watches found."] == [
+    assert ["DCGM_EXP_GPU_HEALTH_STATUS (line 2) is not filled: Findings of DCGM's own health watches."] == [
         record.getMessage() for record in caplog.records
     ]
 
@@ -182,10 +185,10 @@ DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-0"} 0.5
 
 
 def test_beside_a_dcgm_exporter() -> None:
-    """Its series are passed on, and what it does not show is filled from NVML: each series once."""
+    """Series of the page are passed on, and other fields are filled from NVML: each series once."""
     with (
         served(give(PAGE.encode())) as url,
-        running(Told(gpu(0), gpu(1)), compat_dcgm=True, dcgm_url=url, dcgm_interval=1.0) as subject,
+        running(MadeGpus(gpu(0), gpu(1)), compat_dcgm=True, dcgm_url=url, dcgm_interval=1.0) as subject,
     ):
         found = until(lambda: list(subject.collect()), lambda found: found["accel_exporter.dcgm.success endpoint"])
         assert [] == list(subject.problems())
@@ -197,29 +200,29 @@ def test_beside_a_dcgm_exporter() -> None:
 
 
 def test_only_a_dcgm_exporter() -> None:
-    """Without NVML there is what the page has; that it fails is a metric and a problem."""
-    told = Told()
-    told.now = Snapshot("absent", "no library")
-    with served(give(PAGE.encode())) as url, running(told, dcgm_url=url, dcgm_interval=1.0) as subject:
+    """Without NVML the page's series are shown; a failure of the page is a metric and a problem."""
+    made = MadeGpus()
+    made.now = Snapshot("absent", "no library")
+    with served(give(PAGE.encode())) as url, running(made, dcgm_url=url, dcgm_interval=1.0) as subject:
         found = until(lambda: list(subject.collect()), lambda found: "DCGM_FI_DEV_GPU_TEMP 0" in found)
         assert {"DCGM_FI_DEV_GPU_TEMP 0", "DCGM_FI_PROF_SM_ACTIVE 0"} == {
             key for key in found if key.startswith("DCGM")
         }
-    with running(told, dcgm_url="http://127.0.0.1:1/", dcgm_interval=1.0) as subject:
+    with running(made, dcgm_url="http://127.0.0.1:1/", dcgm_interval=1.0) as subject:
         until(lambda: list(subject.collect()), lambda found: found == {"accel_exporter.dcgm.success endpoint": 0})
         assert ["dcgm-exporter cannot be read"] == [problem.partition(":")[0] for problem in subject.problems()]
 
 
 def test_dcgm_fills_what_nvml_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU without GPM the profiling fields are DCGM's, here and in snapshots, until the collector closes."""
+    """Profiling fields of a GPU without GPM are DCGM's, here and in snapshots, until the collector closes."""
     scenario = tmp_path / "scenario.json"
     scenario.write_text(json.dumps({"gpus": GPUS}))
     monkeypatch.setenv("DCGM_STANDIN", str(scenario))
-    told = Told(gpu(0, fast={"tensor_active_percent": None}))
-    with running(told, compat_dcgm=True, dcgm_bindings=str(BINDINGS), dcgm_interval=1.0) as subject:
+    made = MadeGpus(gpu(0, fast={"tensor_active_percent": None}))
+    with running(made, compat_dcgm=True, dcgm_bindings=str(BINDINGS), dcgm_interval=1.0) as subject:
         found = until(lambda: list(subject.collect()), lambda found: "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE 0" in found)
-        in_snapshot = told.gpus.snapshot().gpus[0].value("tensor_active_percent")
+        in_snapshot = made.gpus.snapshot().gpus[0].value("tensor_active_percent")
 
     assert (0.25, 0.57) == (found["DCGM_FI_PROF_PIPE_TENSOR_ACTIVE 0"], found["DCGM_FI_PROF_GR_ENGINE_ACTIVE 0"])
     assert (1, 25.0) == (found["accel_exporter.dcgm.success bindings"], in_snapshot)
-    assert None is told.gpus.snapshot().gpus[0].value("tensor_active_percent")
+    assert None is made.gpus.snapshot().gpus[0].value("tensor_active_percent")

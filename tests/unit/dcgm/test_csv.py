@@ -1,4 +1,4 @@
-"""dcgm-exporter's own file of fields: what it means, and the one sentence said of each mistake."""
+"""dcgm-exporter's file of fields: its meaning, and one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def error(file: Path, text: str | bytes) -> str:
 
 
 def test_its_own_file(file: Path) -> None:
-    """Its own file is read as it reads it: comments, padding, quotes, and types and help of the file's choice."""
+    """dcgm-exporter's own file is read as dcgm-exporter does: comments, padding, quotes, types and help texts."""
     file.write_text(ITS_OWN)
 
     rows = csv.read(file)
@@ -56,7 +56,7 @@ def test_its_own_file(file: Path) -> None:
 
 
 def test_new_names(file: Path) -> None:
-    """A file may use the names of DCGM 4.6: they mean the same fields and are shown as they stand there."""
+    """Names of DCGM 4.6 in a file mean the same fields and are shown as written."""
     file.write_text("DCGM_FI_DEV_GPU_TEMP_CELSIUS, gauge, warm\n")
 
     [row] = csv.read(file)
@@ -67,7 +67,7 @@ def test_new_names(file: Path) -> None:
 
 
 def test_which_names() -> None:
-    """A row is shown by its old name, its new one or both; once where they are the same."""
+    """A row is shown by its old name, its new name or both; once where both are equal."""
     rows = {row.name: row for row in csv.default()}
     power, clock = rows["DCGM_FI_DEV_POWER_USAGE"], rows["DCGM_FI_DEV_SM_CLOCK"]
 
@@ -82,7 +82,7 @@ def test_which_names() -> None:
     ["DCGM_EXP_GPU_HEALTH_STATUS", "DCGM_EXP_P2P_STATUS", "DCGM_FI_DEV_NVSWITCH_FATAL_ERRORS"],
 )
 def test_known_but_unread(file: Path, name: str) -> None:
-    """A field that DCGM has and NVML has not is no mistake: its row is there, and why nobody fills it can be said."""
+    """A field of DCGM that NVML lacks is no mistake: the row is there, with the reason why nothing fills it."""
     file.write_text(f"{name}, gauge, x\n")
 
     [row] = csv.read(file)
@@ -92,7 +92,7 @@ def test_known_but_unread(file: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (
             "DCGM_FI_DEV_GPU_TMP, gauge, x",
@@ -115,12 +115,12 @@ def test_known_but_unread(file: Path, name: str) -> None:
         (b"#" * (1 << 20) + b"##", "compat.dcgm.csv: FILE is larger than 1048576 bytes"),
     ],
 )
-def test_mistakes(file: Path, text: str | bytes, said: str) -> None:
-    """Each mistake is one sentence that names the line and says what would be right."""
-    assert said in error(file, text)
+def test_mistakes(file: Path, text: str | bytes, expected: str) -> None:
+    """Each mistake is one sentence with the line and the remedy."""
+    assert expected in error(file, text)
 
 
 def test_no_file(file: Path) -> None:
-    """A file that is not there is said by its name."""
+    """The error about a missing file has its name."""
     with pytest.raises(SettingsError, match="counters.csv cannot be read: No such file or directory"):
         csv.read(file)

@@ -1,4 +1,4 @@
-"""Readings that take more than one look."""
+"""Readings over several snapshots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def xid(number: int, index: int = 0, kind: str = "xid") -> Event:
 
 
 def test_xids() -> None:
-    """The last Xid, how many of each there were, and those of the last five minutes, GPU by GPU; 0 before the first."""
+    """Each GPU has its last Xid, counts by Xid, and counts of the last five minutes; 0 before the first Xid."""
     clock = Clock()
     derived = Derived(clock)
     assert (0, {}) == (derived.readings("GPU-0")["last_xid"], derived.readings("GPU-0")["xids"])
@@ -38,7 +38,7 @@ def test_xids() -> None:
 
 
 def test_xids_are_bounded() -> None:
-    """A driver that makes up numbers costs no more than a fixed amount; the last one is known all the same."""
+    """Counted numbers of Xids are bounded; the last Xid is known all the same."""
     derived = Derived()
     for number in range(MOST_XIDS + 50):
         derived.event(xid(number))
@@ -48,7 +48,7 @@ def test_xids_are_bounded() -> None:
 
 
 def test_clock_events() -> None:
-    """Readings in which a reason held are counted, and the times it appeared; one that held before is not new."""
+    """Readings with a reason are counted, and how often a reason began; one of the first reading did not begin."""
     clock = Clock()
     derived = Derived(clock)
     for at, reasons in ((1000.0, 0x4), (1010.0, 0x4), (1010.0, 0x4), (1020.0, 0x1), (1030.0, 0x24), (1040.0, 0)):
@@ -67,7 +67,7 @@ def kib(tx: int | None, rx: int | None, at: float, links: dict[int, dict[str, in
 
 
 def test_nvlink_rate() -> None:
-    """As DCGM makes it: KiB both ways since the reading before, by seconds and by 1000; kept until the next reading."""
+    """The rate is that of DCGM: KiB of both directions since the reading before, by seconds and by 1000."""
     derived = Derived()
     derived.look(kib(1000, 1000, 100.0))
     assert "nvlink_mb_per_s" not in derived.readings("GPU-0")
@@ -78,7 +78,7 @@ def test_nvlink_rate() -> None:
 
 
 def test_no_rate_from_a_counter_that_fell() -> None:
-    """After a reload of the driver there is no rate until two readings have been made since."""
+    """After a reload of the driver there is no rate before two further readings."""
     derived = Derived()
     for at, total in ((100.0, 9000), (110.0, 10), (120.0, 10_010)):
         derived.look(kib(total, 0, at))
@@ -88,7 +88,7 @@ def test_no_rate_from_a_counter_that_fell() -> None:
 
 
 def test_no_rate_without_readings() -> None:
-    """Once nothing is read any more the last rate is not repeated, and no rate spans the gap."""
+    """Without readings the last rate is not repeated, and no rate spans the gap."""
     derived = Derived()
     derived.look(kib(0, 0, 100.0))
     derived.look(kib(1000, 0, 110.0))
@@ -100,7 +100,7 @@ def test_no_rate_without_readings() -> None:
 
 
 def test_links() -> None:
-    """Each link has a rate of its own; where only links are told, in bytes as NVLink 5 does, their sum is the whole."""
+    """Each link has a rate of its own; with readings of links only, as on NVLink 5, the total is their sum."""
     derived = Derived()
     for at, factor in ((100.0, 1), (110.0, 2)):
         links = {0: {"tx_bytes": 1024_000 * factor, "rx_bytes": 0}, 1: {"tx_kib": 500 * factor, "rx_kib": 500 * factor}}
@@ -110,8 +110,8 @@ def test_links() -> None:
     assert (0.1, 0.1, 0.2) == tuple(readings[f"nvlink_{key}mb_per_s"] for key in ("0_", "1_", ""))
 
 
-def test_gone_gpus_are_forgotten() -> None:
-    """A GPU that is not there any more costs nothing."""
+def test_missing_gpus_are_forgotten() -> None:
+    """A GPU that is no longer in snapshots is forgotten."""
     derived = Derived()
     derived.event(xid(79, 7))
     derived.look(snapshot(gpu(0)))

@@ -1,16 +1,16 @@
-"""Another exporter's page: read against prometheus_client's parser, and hostile pages."""
+"""Another exporter's page: compared with prometheus_client's parser, and hostile pages."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.dcgm import exposition
-from exporter.dcgm.exposition import Read, read
+from exporter.dcgm.exposition import ParsedSeries, read
 from exporter.model import Kind
 
 PAGE = """\
@@ -29,33 +29,36 @@ go_goroutines 8
 
 
 def test_page() -> None:
-    """Names, types, help, labels with escapes and numbers are as on the page; what is not DCGM's is left out."""
+    """Names, types, help, escaped labels and numbers are those of the page; series of others are left out."""
     assert (
         [
-            Read(
+            ParsedSeries(
                 "DCGM_FI_DEV_GPU_TEMP",
                 Kind.GAUGE,
                 "GPU temperature (in C).",
                 {"gpu": "0", "UUID": "GPU-0", "modelName": 'NVIDIA "A100" a\\b', "pod": ""},
                 41,
             ),
-            Read("DCGM_FI_DEV_GPU_TEMP", Kind.GAUGE, "GPU temperature (in C).", {"gpu": "1", "UUID": "GPU-1"}, 42.5),
-            Read(
+            ParsedSeries(
+                "DCGM_FI_DEV_GPU_TEMP", Kind.GAUGE, "GPU temperature (in C).", {"gpu": "1", "UUID": "GPU-1"}, 42.5
+            ),
+            ParsedSeries(
                 "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
                 Kind.COUNTER,
                 "Energy.",
                 {"gpu": "0", "UUID": "GPU-0"},
                 2**53 + 1,
             ),
-            Read("dcgm_gpu_temp", Kind.GAUGE, "", {}, 1000.0),
+            ParsedSeries("dcgm_gpu_temp", Kind.GAUGE, "", {}, 1000.0),
         ],
         0,
     ) == read(PAGE)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), st.text(max_size=20), max_size=4))
 def test_labels_as_prometheus_reads_them(labels: dict[str, str]) -> None:
-    """Whatever the labels are, they are what prometheus_client reads from the same line."""
+    """Any labels are those that prometheus_client reads from the same line."""
     escaped = {
         name: value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name, value in labels.items()
     }
@@ -88,7 +91,7 @@ def test_labels_as_prometheus_reads_them(labels: dict[str, str]) -> None:
     ],
 )
 def test_refused(line: str) -> None:
-    """A line that is no sample of a gauge or counter is counted, quickly, and costs no other line."""
+    """A line that is no sample of a gauge or counter is counted, quickly, and other lines are read."""
     began = time.process_time()
 
     series, refused = read(f"# TYPE DCGM_X gauge\n{line}\nDCGM_X 7\n")
@@ -99,14 +102,14 @@ def test_refused(line: str) -> None:
 
 @given(st.text(alphabet='DCGM_X{}a="\\,# 1\n', max_size=60))
 def test_any_text(text: str) -> None:
-    """Whatever the page is, reading it ends without an error."""
+    """Any page is read without an error."""
     series, refused = read("# TYPE DCGM_X gauge\nDCGM_" + text)
 
     assert len(series) + refused >= 0
 
 
 def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Series beyond the most there can be are counted as refused."""
+    """Series beyond MOST_SERIES are counted as refused."""
     monkeypatch.setattr(exposition, "MOST_SERIES", 3)
 
     series, refused = read("# TYPE DCGM_X gauge\n" + 'DCGM_X{a="1"} 1\n' * 5)

@@ -1,4 +1,4 @@
-"""The table of fields against dcgm-exporter's list, the readings there are and DCGM's renames."""
+"""The table of fields, compared with dcgm-exporter's list, NVML's readings and DCGM's renames."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROF_INT_CYCLES_ACTIVE_TOTAL PROF_FP64_CYCLES_ACTIVE_TOTAL PROF_FP32_CYCLES_ACTI
 
 
 def test_default_rows() -> None:
-    """On by default are the rows that its default-counters.csv has without a comment sign, with the same types."""
+    """Default rows are those without a comment sign in default-counters.csv, with the same types."""
     expected = {"DCGM_FI_DRIVER_VERSION": None}
     for line in DEFAULT.split("\n"):
         kind, *names = line.split() or [""]
@@ -40,7 +40,7 @@ def test_default_rows() -> None:
 
 
 def test_commented_rows() -> None:
-    """Every row that its file has behind a comment sign can be had, but for those that only DCGM tells."""
+    """Every row with a comment sign in default-counters.csv can be selected, except those that only DCGM reports."""
     names = {field.name for field in FIELDS}
 
     assert set() == {f"DCGM_FI_{name}" for name in ON_REQUEST.split()} - names
@@ -48,8 +48,8 @@ def test_commented_rows() -> None:
     assert set() == names & UNREAD.keys()
 
 
-def test_said_once() -> None:
-    """No field is declared twice, and each has a sentence for help."""
+def test_declared_once() -> None:
+    """No field is declared twice, and each help text is a sentence."""
     names = [field.name for field in FIELDS]
 
     assert sorted(set(names)) == sorted(names)
@@ -68,7 +68,7 @@ def test_said_once() -> None:
     ],
 )
 def test_renames(old: str, new: str) -> None:
-    """A field is known by both names; one that was not renamed keeps its own."""
+    """A renamed field is known by both names, another field by its own."""
     aliases = Aliases()
 
     assert (new, old) == (aliases.new(old), aliases.old(new))
@@ -76,7 +76,7 @@ def test_renames(old: str, new: str) -> None:
 
 
 def test_renames_are_one_to_one() -> None:
-    """No name is both old and new, and no two fields became one."""
+    """No name is both old and new, and no two fields have one new name."""
     names = list(Aliases())
 
     assert len(set(names)) == len(names) > 600

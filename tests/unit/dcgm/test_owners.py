@@ -1,4 +1,4 @@
-"""Who uses a GPU."""
+"""Owners of GPUs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from exporter.dcgm.owners import Owners
-from exporter.dcgm.series import Target
+from exporter.dcgm.owners import EntityOwners
+from exporter.dcgm.series import Entity
 from exporter.model import Labels
 from exporter.nvml.snapshot import GpuProcess
 from exporter.resolve.allocations import Allocations
@@ -46,35 +46,37 @@ def labels(pid: int) -> Labels:
     ],
 )
 def test_by_processes(pids: tuple[int, ...], expected: Labels) -> None:
-    """The one job whose processes are on the GPU is its owner; two jobs are none, a process of no job counts not."""
-    target = Target(gpu(processes=tuple(GpuProcess(pid, "compute", 0) for pid in pids)))
+    """The only job with processes on a GPU is its owner; two jobs are no owner, a process without a job is ignored."""
+    entity = Entity(gpu(processes=tuple(GpuProcess(pid, "compute", 0) for pid in pids)))
 
-    assert expected == Owners(Allocations(), labels)(target)
+    assert expected == EntityOwners(Allocations(), labels)(entity)
 
 
 def test_allocation_first() -> None:
-    """Whom the node says the GPU is given to counts, whatever runs on it."""
-    target = Target(gpu(processes=(GpuProcess(1, "compute", 0),)))
+    """The owner of an allocation counts, whatever processes are on the GPU."""
+    entity = Entity(gpu(processes=(GpuProcess(1, "compute", 0),)))
 
-    assert {"pod": "a"} == Owners(Allocated({"GPU-0": {"pod": "a"}}), labels)(target)
+    assert {"pod": "a"} == EntityOwners(Allocated({"GPU-0": {"pod": "a"}}), labels)(entity)
 
 
 def test_labels_of_pods() -> None:
-    """A pod's labels have the names that dcgm-exporter gives them, unless those are taken or none."""
+    """Labels of a pod have dcgm-exporter's names, unless such a name is in use or invalid."""
     known = {"label_app": "llm", "label_pod": "x", "label_1st": "y", "pod": "a", "namespace": "ml"}
     expected = {"app": "llm", "label_pod": "x", "label_1st": "y", "pod": "a", "namespace": "ml"}
 
-    assert expected == Owners(Allocated({"GPU-0": known}), labels)(Target(gpu()))
+    assert expected == EntityOwners(Allocated({"GPU-0": known}), labels)(Entity(gpu()))
 
 
 def test_instances() -> None:
-    """A GPU instance has its own processes and its own allocation; two pods in one instance are no owner."""
+    """A GPU instance has its own processes and allocation; two pods in one instance are no owner."""
     migs = (mig(1), mig(2, 0), mig(2, 1))
     processes = (GpuProcess(1, "compute", 0, gpu_instance=1), GpuProcess(3, "compute", 0, gpu_instance=2))
     divided = gpu(migs=migs, processes=processes)
-    first, second = Target(divided, migs[:1]), Target(divided, migs[1:])
+    first, second = Entity(divided, migs[:1]), Entity(divided, migs[1:])
 
-    assert [{"hpc_job": "42"}, {"hpc_job": "43"}] == [Owners(Allocations(), labels)(it) for it in (first, second)]
+    assert [{"hpc_job": "42"}, {"hpc_job": "43"}] == [
+        EntityOwners(Allocations(), labels)(part) for part in (first, second)
+    ]
     pods: dict[str, Labels] = {"MIG-1-0": {"pod": "a"}, "MIG-2-0": {"pod": "b"}, "MIG-2-1": {"pod": "c"}}
-    assert {"pod": "a"} == Owners(Allocated(pods), labels)(first)
-    assert {"hpc_job": "43"} == Owners(Allocated(pods), labels)(second)
+    assert {"pod": "a"} == EntityOwners(Allocated(pods), labels)(first)
+    assert {"hpc_job": "43"} == EntityOwners(Allocated(pods), labels)(second)

@@ -1,4 +1,4 @@
-"""DCGM asked by NVIDIA's bindings, on a stand-in of them: what is read, and what a DCGM that hangs or crashes costs."""
+"""DCGM by NVIDIA's bindings, on a stand-in: values, hangs and crashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from exporter.dcgm import profiling
-from exporter.dcgm.engine import EMBEDDED, Told, decode, encode
+from exporter.dcgm.engine import EMBEDDED, ProfilingReading, decode, encode
 from exporter.dcgm.fields import FIELDS
 from exporter.dcgm.profiling import Profiling
 from exporter.nvml.snapshot import Readings
@@ -36,7 +36,7 @@ class Scenario:
         new.rename(self._file)
 
     def calls(self, name: str) -> list[list[Any]]:
-        """The arguments of every call of that name."""
+        """Returns the arguments of every call of a function."""
         log = Path(f"{self._file}.calls")
         lines = log.read_text().splitlines() if log.exists() else []
         return [arguments for call, *arguments in map(json.loads, lines) if call == name]
@@ -63,7 +63,7 @@ def until(condition: Callable[[], object], seconds: float = 10) -> None:
 
 
 def test_values(subject: Profiling) -> None:
-    """The profiling fields of each GPU are known by name, to the last digit; blanks and other fields are not."""
+    """Profiling fields of each GPU have exact values by name; blanks and other fields are absent."""
     subject.start()
     until(lambda: subject.values("GPU-1"))
 
@@ -75,8 +75,8 @@ def test_values(subject: Profiling) -> None:
     assert ({}, "", True) == (subject.values("GPU-7"), subject.failure, (subject.age() or 9) < 2)
 
 
-def test_as_nvml_would_say_it(subject: Profiling) -> None:
-    """For snapshots the same is in NVML's keys and units: percent, and MiB per second."""
+def test_in_units_of_nvml(subject: Profiling) -> None:
+    """Readings for snapshots have NVML's keys and units: percent, and MiB per second."""
     subject.start()
     until(subject.readings)
 
@@ -86,22 +86,22 @@ def test_as_nvml_would_say_it(subject: Profiling) -> None:
     assert isinstance(readings["GPU-0"], Readings)
 
 
-def test_what_is_asked(subject: Profiling, scenario: Scenario) -> None:
-    """The host engine is asked to watch the profiling fields at our interval; the watch is taken back at the end."""
+def test_watch(subject: Profiling, scenario: Scenario) -> None:
+    """The host engine watches the profiling fields at our interval; the watch ends with the child."""
     subject.start()
     until(lambda: len(scenario.calls("GetLatest")) > 1)
     subject.close()
 
     assert [["localhost", 1]] == scenario.calls("DcgmHandle")
     [[fields]] = scenario.calls("DcgmFieldGroup")
-    assert {field.id for field in FIELDS if field.id} == set(fields)
+    assert {field.field_id for field in FIELDS if field.field_id} == set(fields)
     [[interval, keep, _]] = scenario.calls("WatchFields")
     assert (200_000, True) == (interval, keep >= 0.2)
     assert [[]] == scenario.calls("UnwatchFields") == scenario.calls("Delete") == scenario.calls("Shutdown")
 
 
 def test_gpus_that_lack_fields(subject: Profiling, scenario: Scenario) -> None:
-    """Only what every GPU with profiling has is watched, and a GPU without is left out: else DCGM refuses all."""
+    """Only fields of all GPUs with profiling are watched, and GPUs without are left out: else DCGM refuses all."""
     scenario.set(
         gpus=[{**GPUS[0], "fields": [1001, 1004]}, {**GPUS[1], "fields": [1004, 1005]}, {**GPUS[1], "fields": []}]
     )
@@ -113,10 +113,10 @@ def test_gpus_that_lack_fields(subject: Profiling, scenario: Scenario) -> None:
 
 
 def test_no_profiling(subject: Profiling, scenario: Scenario) -> None:
-    """Where no GPU has any it is said so."""
+    """GPUs without profiling are an error with a reason."""
     scenario.set(gpus=[{**GPUS[0], "fields": []}])
     subject.start()
-    until(lambda: "NoProfiling: DCGM has no profiling for the GPUs here; its log says why" == subject.failure)
+    until(lambda: "NoProfiling: DCGM has no profiling for the GPUs here; its log has the reason" == subject.failure)
 
 
 def test_embedded(scenario: Scenario) -> None:
@@ -130,18 +130,18 @@ def test_embedded(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ({"raise": "DcgmHandle"}, "DCGMError: Host engine connection invalid/disconnected"),
         ({"raise": "GetLatest"}, "DCGMError: Host engine connection invalid/disconnected"),
-        ({"crash": "DcgmHandle"}, "its process crashed or was killed"),
+        ({"crash": "DcgmHandle"}, "the child crashed or was killed"),
     ],
 )
-def test_fails(subject: Profiling, scenario: Scenario, words: dict[str, str], said: str) -> None:
-    """An exception or a crash in the bindings is told; after a pause another child tries, and all is well again."""
+def test_fails(subject: Profiling, scenario: Scenario, words: dict[str, str], expected: str) -> None:
+    """An exception or a crash in the bindings is reported; a new child, after a pause, gives values again."""
     scenario.set(**words)
     subject.start()
-    until(lambda: subject.failure == said)
+    until(lambda: subject.failure == expected)
     assert {} == subject.values("GPU-0")
 
     scenario.set()
@@ -150,7 +150,7 @@ def test_fails(subject: Profiling, scenario: Scenario, words: dict[str, str], sa
 
 
 def test_hangs(subject: Profiling, scenario: Scenario) -> None:
-    """Once a call does not return, values count for three intervals; the child is given up and replaced."""
+    """Values are valid for three intervals after a call that hangs; the child is replaced."""
     subject.start()
     until(lambda: subject.values("GPU-0"))
     scenario.set(hang="GetLatest")
@@ -162,7 +162,7 @@ def test_hangs(subject: Profiling, scenario: Scenario) -> None:
 
 
 def test_closing_does_not_wait_for_dcgm(subject: Profiling, scenario: Scenario) -> None:
-    """A child that hangs in DCGM does not keep the exporter from ending."""
+    """A child that hangs in DCGM does not delay the end of the exporter."""
     scenario.set(hang="DcgmHandle")
     subject.start()
     until(lambda: scenario.calls("DcgmHandle"))
@@ -173,7 +173,7 @@ def test_closing_does_not_wait_for_dcgm(subject: Profiling, scenario: Scenario) 
 
 
 def test_no_bindings(tmp_path: Path, scenario: Scenario) -> None:
-    """A folder without the bindings is said by the module that is missing."""
+    """The error about a folder without the bindings has the missing module."""
     subject = Profiling(tmp_path, "localhost", 0.2)
     subject.start()
     until(lambda: "pydcgm" in subject.failure)
@@ -183,7 +183,7 @@ def test_no_bindings(tmp_path: Path, scenario: Scenario) -> None:
 
 
 def test_one_child_at_a_time(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children that cannot be killed are not piled up: while two are still there, no third is started."""
+    """No third child is started while two that cannot be killed are left."""
     monkeypatch.setattr(profiling, "SHORTEST_PAUSE", 0.01)
     monkeypatch.setattr(profiling, "START_SECONDS", 0.05)
     started: list[Stuck] = []
@@ -227,13 +227,13 @@ def test_one_child_at_a_time(scenario: Scenario, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_no_reading(line: bytes) -> None:
-    """A line that is no reading is refused, whatever it is."""
+    """A line that is no reading raises ValueError."""
     with pytest.raises(ValueError):
         decode(line)
 
 
-def test_told() -> None:
-    """What is told crosses the pipe unchanged."""
-    told = Told(1.5, {"GPU-0": {"DCGM_FI_PROF_DRAM_ACTIVE": 0.1}}, "")
+def test_reading() -> None:
+    """A reading survives the pipe unchanged."""
+    reading = ProfilingReading(1.5, {"GPU-0": {"DCGM_FI_PROF_DRAM_ACTIVE": 0.1}}, "")
 
-    assert told == decode(encode(told))
+    assert reading == decode(encode(reading))

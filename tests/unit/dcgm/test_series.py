@@ -1,4 +1,4 @@
-"""dcgm-exporter's series out of snapshots made by hand."""
+"""Series of dcgm-exporter from snapshots made by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from exporter.dcgm import csv
 from exporter.dcgm.derived import Derived
-from exporter.dcgm.series import Place, Series
+from exporter.dcgm.series import EntityField, Series
 from exporter.model import Labels, Sample
 from exporter.nvml.snapshot import DriverVersions, Gpu, Snapshot
 from tests.unit.dcgm.gpus import gpu, mig, snapshot
@@ -24,25 +24,25 @@ GPU_0 = {
 }
 
 
-def rows(*names: str) -> tuple[csv.Row, ...]:
+def rows(*names: str) -> tuple[csv.FieldRow, ...]:
     return tuple(row for row in csv.every() if row.name in names)
 
 
 def samples(
     *gpus: Gpu,
-    rows: tuple[csv.Row, ...] | None = None,
+    rows: tuple[csv.FieldRow, ...] | None = None,
     names: str = "old",
     hostname: str = "Hostname",
-    asked: Mapping[str, float] | None = None,
+    profiling: Mapping[str, float] | None = None,
     owner: Labels | None = None,
-    given: Collection[Place] = (),
+    passed_through: Collection[EntityField] = (),
     derived: Derived | None = None,
     driver: DriverVersions | None = None,
 ) -> list[Sample]:
-    told = Snapshot("running", "", driver, gpus) if driver else snapshot(*gpus)
+    made = Snapshot("running", "", driver, gpus) if driver else snapshot(*gpus)
     series = Series(csv.default() if rows is None else rows, names, hostname, "node-1")
     readings = (derived or Derived()).readings
-    return list(series.samples(told, readings, lambda _: asked or {}, lambda _: owner or {}, given))
+    return list(series.samples(made, readings, lambda _: profiling or {}, lambda _: owner or {}, passed_through))
 
 
 def values(found: list[Sample]) -> dict[str, object]:
@@ -50,7 +50,7 @@ def values(found: list[Sample]) -> dict[str, object]:
 
 
 def test_default_rows() -> None:
-    """Every default row has its value in its own unit: MHz, C, W, mJ, %, MiB, ratios and bytes per second."""
+    """Every default row has a value in the row's unit: MHz, C, W, mJ, %, MiB, ratios and bytes per second."""
     derived = Derived()
     derived.look(snapshot(gpu(at=100.0)))
     derived.look(snapshot(gpu(at=110.0, fast={"nvlink_tx_kib": 2000, "nvlink_rx_kib": 10_000})))
@@ -85,7 +85,7 @@ def test_default_rows() -> None:
 
 
 def test_labels() -> None:
-    """The labels are dcgm-exporter's and the owner's, which take the place of none of the GPU's."""
+    """Labels are those of dcgm-exporter and the owner; labels of the GPU have precedence."""
     owner = {"pod": "train-0", "namespace": "ml", "container": "main", "hpc_job": "42", "app": "llm"}
 
     taken = {"gpu": "9", "UUID": "x", "Hostname": "y"}
@@ -106,16 +106,16 @@ def test_labels() -> None:
     ],
 )
 def test_hostname_label(setting: str, expected: Labels) -> None:
-    """The node's name is in the label that was asked for."""
+    """The node's name is in the selected label."""
     [sample] = samples(gpu(), rows=rows("DCGM_FI_DEV_GPU_TEMP"), hostname=setting)
 
     assert expected == {name: value for name, value in sample.labels.items() if name.lower() == "hostname"}
 
 
 def test_label_rows() -> None:
-    """Rows of type label are on every series, numbers among them; what NVML does not tell is empty or absent."""
+    """Rows of type label, also numbers, are labels of every series; unknown values are empty or absent."""
     chosen = rows("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_SERIAL", "DCGM_FI_DEV_OEM_INFOROM_VER", "DCGM_FI_NVML_VERSION")
-    number = [csv.Row(row.name, None, row.help, row.field) for row in rows("DCGM_FI_DEV_POWER_USAGE")]
+    number = [csv.FieldRow(row.name, None, row.help, row.field) for row in rows("DCGM_FI_DEV_POWER_USAGE")]
     unknown = rows("DCGM_FI_DEV_ECC_INFOROM_VER")
 
     [sample] = samples(gpu(), rows=(*chosen, *number, *unknown))
@@ -138,7 +138,7 @@ def test_names_of_dcgm_4_6() -> None:
 
 
 def test_unknown_is_absent() -> None:
-    """What was not read has no series: before the first readings, for what a GPU lacks, and on a lost one."""
+    """Missing readings have no series: before the first read, for unsupported fields, and on a lost GPU."""
     old = samples(gpu(fast={"tensor_active_percent": None, "memory_reserved_bytes": None}))
     assert not {"PROF_PIPE_TENSOR_ACTIVE", "DEV_FB_RESERVED"} & values(old).keys()
 
@@ -147,7 +147,7 @@ def test_unknown_is_absent() -> None:
 
 
 def test_gpu_without_a_name() -> None:
-    """A GPU that does not even tell its UUID has no series: they could not be told from another's."""
+    """A GPU with an unreadable UUID has no series, which would be indistinguishable from another GPU's."""
     nameless = gpu()
     object.__setattr__(nameless.identity, "uuid", "")
 
@@ -155,7 +155,7 @@ def test_gpu_without_a_name() -> None:
 
 
 def test_mig() -> None:
-    """A divided GPU is shown as its GPU instances: their own memory and activity, and the GPU's temperature."""
+    """A GPU with MIG is shown as GPU instances with their own memory and activity, and the GPU's temperature."""
     devices = (mig(1), mig(2, 0, "1c.2g.20gb"), mig(2, 1, "1c.2g.20gb"))
     own = {
         "MIG-1-0": {"memory_used_bytes": 1 << 30, "tensor_active_percent": 10.0},
@@ -183,20 +183,20 @@ def _place(labels: Labels) -> tuple[str, str, str]:
 
 
 def test_dcgm_counts_first() -> None:
-    """What DCGM itself says of a profiling field is shown to the last digit, also where NVML says nothing."""
-    asked = {"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.57, "DCGM_FI_PROF_SM_ACTIVE": 0.07}
-    chosen = rows(*asked)
+    """DCGM's own values of profiling fields are shown exactly, also where NVML has none."""
+    profiling = {"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.57, "DCGM_FI_PROF_SM_ACTIVE": 0.07}
+    chosen = rows(*profiling)
 
-    found = samples(gpu(fast={"sm_active_percent": None}), rows=chosen, asked=asked)
+    found = samples(gpu(fast={"sm_active_percent": None}), rows=chosen, profiling=profiling)
 
     assert {"PROF_PIPE_TENSOR_ACTIVE": 0.57, "PROF_SM_ACTIVE": 0.07} == values(found)
 
 
 def test_given_elsewhere() -> None:
-    """What a dcgm-exporter beside us shows of a GPU is not shown twice; the other GPUs are."""
+    """Fields of a GPU on a dcgm-exporter's page are not shown twice; those of other GPUs are shown."""
     chosen = rows("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_UTIL")
 
-    found = samples(gpu(0), gpu(1), rows=chosen, given={("DCGM_FI_DEV_GPU_TEMP", "GPU-0", "")})
+    found = samples(gpu(0), gpu(1), rows=chosen, passed_through={("DCGM_FI_DEV_GPU_TEMP", "GPU-0", "")})
 
     assert {
         ("DCGM_FI_DEV_GPU_UTIL", "0"),
@@ -206,7 +206,7 @@ def test_given_elsewhere() -> None:
 
 
 def test_parts() -> None:
-    """Counts in parts are one series each, with the window they are of; without any part there is a 0."""
+    """Each part of a count is one series, with the window; a count without parts is 0."""
     derived = Derived(lambda: 100.0)
     chosen = rows("DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_XID_ERRORS_TOTAL")
     derived.look(snapshot(gpu(at=100.0)))
@@ -220,7 +220,7 @@ def test_parts() -> None:
 
 
 def test_labels_are_declared() -> None:
-    """No series carries a label that its metric does not name, but for the rows of type label."""
+    """No series has a label that its metric does not declare, except rows of type label."""
     derived = Derived(lambda: 100.0)
     derived.look(snapshot(gpu(at=100.0)))
     found = samples(gpu(migs=(mig(1),)), rows=csv.every(), derived=derived, owner={"pod": "a", "hpc_job": "b"})
