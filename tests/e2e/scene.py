@@ -36,6 +36,7 @@ CALM_SECONDS, FAULTY_SECONDS = 60.0, 25.0
 RANKS, LATE_RANK = 4, 2
 RESOLUTION = "10s"
 SLURM_JOB = "4711"
+PROBED = 'accel_exporter_libraries_attached{library="libcuda.so.1"}'
 LIVELY: Mapping[str, object] = {
     f"gpu{gpu}.{name}": value
     for gpu in range(8)
@@ -140,6 +141,8 @@ class Scene:
         place = {"cluster": "lab", "rack": "r7", "switch": "leaf-3"}
         rules = shortened(folder)
         self.prometheus = stack.enter_context(Prometheus(folder, exporter.address, rules, others, **place))
+        # Jobs that begin earlier are not seen from their first call: the libraries of what runs are searched after ready.
+        exporter.await_(lambda: exporter.value(PROBED) == 1)
         self._jobs(stack)
         stack.callback(self._stop.set)
         self.since = time.time()

@@ -25,11 +25,9 @@ ETHTOOL = "counters that only a NIC's driver has (ethtool -S); tests/unit/infini
 SMART = "a drive's SMART log; tests/unit/faults/test_smart.py has one"
 IN_PODS = f"processes in the cgroup of a kubelet's pod; {JOINS}"
 REAL_RDMA = "queue pairs and memory of a device that the kernel knows: make test-rdma has them"
-UNATTRIBUTED = "absent here for a reason not known yet; tests/bpf/test_cuda_devices.py has it"
 WITHOUT: dict[str, dict[str, str]] = {
     "cuda": {
         "Allocations not remembered": "a full table; tests/bpf/test_cuda_memory.py fills one",
-        "Unattributed memory": UNATTRIBUTED,
         "Frees of unseen allocations": "memory older than the probes; tests/bpf/test_cuda_memory.py has some",
     },
     "exporter": {"Probes not attached": "a function that cannot be probed; tests/bpf/test_bridge_failures.py has some"},
@@ -38,11 +36,7 @@ WITHOUT: dict[str, dict[str, str]] = {
         "Exporters that do not see all": f"an exporter that fails; {JOINS}",
     },
     "gpu": {"PCIe replays and errors": "PCIe errors by kind, which newer GPUs tell; tests/unit/nvml has them"},
-    "jobs": {
-        "Unattributed bytes": UNATTRIBUTED,
-        "SM time by pod label": IN_PODS,
-        "Device memory by pod label": IN_PODS,
-    },
+    "jobs": {"SM time by pod label": IN_PODS, "Device memory by pod label": IN_PODS},
     "node": {"Drives": SMART, "Drives that warn": SMART},
     "rdma": {
         "Whose a GID is": REAL_RDMA,
