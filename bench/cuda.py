@@ -38,6 +38,7 @@ def run() -> list[Result]:
     subprocess.run(["make", "-s", "-C", STANDINS], check=True)
     with tempfile.TemporaryDirectory() as folder, Object(object_path("cuda")) as object:
         shutil.copytree(STANDINS / "build", folder, dirs_exist_ok=True)
+        object.maps["returning"].set(0, 1)
         links = [
             attach(object.programs[program], path, where, returns)
             for path in (Path(folder, "libcuda.so.1"), Path(folder, "libcudart.so.12"))
@@ -74,8 +75,6 @@ def points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
             if function.name in found:
                 offset = place(elf, found[function.name]).offset
                 for hook in function.hooks(object.types, api, all_errors=False):
-                    if hook.alone:
-                        continue
                     wanted.setdefault((hook.program, hook.returns), []).append(Point(offset, hook.cookie))
     return wanted
 

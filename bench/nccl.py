@@ -97,12 +97,11 @@ def _points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
         layout = find_layout(elf)
         value = object.maps["layouts"].value(identity=layout.identity, guarded=int(layout.guarded))
         object.maps["layouts"].set(1, value)
+        object.maps["returning"].set(0, 1)
         found = elf.functions([function.name for function in FUNCTIONS])
         for api, function in enumerate(FUNCTIONS, 1):
             if function.name in found:
                 offset = place(elf, found[function.name]).offset
                 for hook in function.hooks(object.types, api, layout=1, time_messages=False):
-                    if hook.alone:
-                        continue  # in place of the others where return probes may not be used
                     wanted.setdefault((hook.program, hook.returns), []).append(Point(offset, hook.cookie))
     return wanted

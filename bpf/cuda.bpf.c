@@ -117,7 +117,7 @@ int on_context(struct pt_regs *ctx)
 	return 0;
 }
 
-/* This and the next count the call, and serve on_return. Where return probes may not be, on_call is there instead. */
+/* This and the next count the call, and serve on_return where it is attached. */
 SEC("uprobe")
 int on_enter(struct pt_regs *ctx)
 {
@@ -153,7 +153,8 @@ int on_return(struct pt_regs *ctx)
 	__s32 code = PT_REGS_RC(ctx);
 	__u64 now = bpf_ktime_get_ns();
 
-	if (!call || call->cookie.api != cookie.api || call->sp + RETURN_POPS != PT_REGS_SP(ctx))
+	if (!call || call->cookie.api != cookie.api || call->sp + RETURN_POPS != PT_REGS_SP(ctx) ||
+	    !is_current(call))
 		return 0;
 	if (!code)
 		apply(&thread, call, now, &outcome);

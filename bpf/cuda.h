@@ -53,11 +53,14 @@ enum effect {
 	effect_pool,		/* *arg0, whose memory lies where arg1 + bytes_at says */
 } __attribute__((packed));
 
+RETURNING()
+
 #define NO_ARGUMENT 255
 
 /* Travels as the uprobe's 64-bit cookie. */
 struct cookie {
-	__u16 api; /* which function, counted from 1 */
+	__u8 api;     /* which function, counted from 1 */
+	__u8 library; /* its number in `returning` */
 	enum layer layer;
 	enum effect effect;
 	enum memory memory;
@@ -188,7 +191,8 @@ struct flight {
 	__u64 start_ns;
 	__u64 arguments[ARGUMENTS];
 	struct live taken; /* by a free: what it will free if it succeeds */
-	__u64 kept;	   /* for the thread's next call, with an sp of 0 until then */
+	__u32 kept;	   /* for the thread's next call, with an sp of 0 until then */
+	__u32 returning;   /* of the library, when the call began */
 };
 #define IN_FLIGHT 16384
 MAP(in_flight, HASH, struct thread, struct flight, IN_FLIGHT);

@@ -36,7 +36,14 @@ static __always_inline void count_call(__u64 thread, __u16 api)
 		add(count, 1);
 }
 
-/* A call that will return: true if it is to be remembered, false if a hooked function of its layer made it.
+/* Whether a row in flight is of the time in which return probes have been attached: else its return was not seen. */
+static __always_inline bool is_current(const struct flight *call)
+{
+	return call->returning && call->returning == returning_of(call->cookie.library);
+}
+
+/* A call that will return: true if it is to be remembered, false if its return is not seen or a hooked function of its
+ * layer made it.
  * One that never returned (longjmp, a cancelled thread) is recognised by a stack that is shorter now; should two
  * probes be on one function, the second finds what the first took. */
 static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, struct flight *call)
@@ -47,7 +54,12 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 	call->sp = PT_REGS_SP(ctx);
 	*thread = this_thread(call->cookie.layer);
 	count_call(thread_id(thread), call->cookie.api);
+	call->returning = returning_of(call->cookie.library);
+	if (!call->returning)
+		return false;
 	before = bpf_map_lookup_elem(&in_flight, thread);
+	if (before && !is_current(before))
+		before = NULL;
 	if (before &&
 	    (before->sp > call->sp || (before->sp == call->sp && before->cookie.api != call->cookie.api)))
 		return false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* NCCL and RCCL calls: counted where they begin, timed and sent one by one where they return. One program runs at each
- * entry: on_enter where on_return runs too, on_call where it does not, on_message at a Send or Recv that is not timed.
- * While return probes come or go on_enter and on_call may both run at one hit, in either order: the first one counts. */
+ * entry, as long as the library is probed: on_enter where on_return may run too, on_call where it does not, on_message at
+ * a Send or Recv that is not timed. */
 #include "nccl_lag.h"
 #include "nccl_spans.h"
 
@@ -146,30 +146,13 @@ static __always_inline void count(struct pt_regs *ctx, __u32 tgid, struct cookie
 	}
 }
 
-#define ONE_HIT_NS 50000 /* a call takes longer to come to the same place again, a probe program less */
-
-static __always_inline bool same_hit(struct pt_regs *ctx, __u64 sp, __u64 ip, __u64 ns, __u64 now)
-{
-	return ns && sp == PT_REGS_SP(ctx) && ip == PT_REGS_IP(ctx) && now - ns < ONE_HIT_NS;
-}
-
 SEC("uprobe")
 int on_call(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();
-	struct caller *caller = caller_of(&thread);
-	__u64 now = bpf_ktime_get_ns();
 
-	if (caller && same_hit(ctx, caller->call.sp, caller->call.ip, caller->call.start_ns, now))
-		return 0;
-	if (caller)
-		caller->counted = (struct hit){PT_REGS_SP(ctx), PT_REGS_IP(ctx), now};
-	count(ctx, thread.tgid, cookie, caller, now);
-	if (caller && cookie.effect == effect_capture_begin) /* whether it succeeds is not seen */
-		caller->capturing = 1;
-	else if (caller && cookie.effect == effect_capture_end)
-		caller->capturing = 0;
+	count(ctx, thread.tgid, cookie, caller_of(&thread), bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -224,22 +207,25 @@ static __always_inline void begin(struct pt_regs *ctx, struct cookie cookie, str
 	call->sp = PT_REGS_SP(ctx);
 }
 
-/* Serves on_return. */
+/* Serves on_return where it is attached. */
 SEC("uprobe")
 int on_enter(struct pt_regs *ctx)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();
 	struct caller *caller = caller_of(&thread);
+	__u32 returning = returning_of(cookie.library);
 	__u64 now = bpf_ktime_get_ns();
 
-	if (caller && same_hit(ctx, caller->counted.sp, caller->counted.ip, caller->counted.ns, now)) {
-		caller->counted.ns = 0; /* the next one may come soon */
-		return 0;
-	}
-	if (caller && !nested(ctx, caller))
+	if (caller && returning && !nested(ctx, caller)) {
 		begin(ctx, cookie, &caller->call, now);
+		caller->call.returning = returning;
+	}
 	count(ctx, thread.tgid, cookie, caller, now);
+	if (caller && !returning && cookie.effect == effect_capture_begin)
+		caller->capturing = 1;
+	else if (caller && !returning && cookie.effect == effect_capture_end)
+		caller->capturing = 0;
 	return 0;
 }
 
@@ -329,7 +315,7 @@ int on_return(struct pt_regs *ctx)
 	__u64 now;
 
 	if (!caller || !call->sp || call->cookie.api != cookie.api ||
-	    call->sp + RETURN_POPS != PT_REGS_SP(ctx))
+	    call->sp + RETURN_POPS != PT_REGS_SP(ctx) || call->returning != returning_of(cookie.library))
 		return 0;
 	call->sp = 0;
 	if (cookie.effect >= effect_capture_begin) {

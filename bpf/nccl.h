@@ -59,15 +59,16 @@ enum effect {
 
 /* Travels as the uprobe's 64-bit cookie. */
 struct cookie {
-	__u8 api; /* which function, counted from 1 */
+	__u8 api;     /* which function, counted from 1 */
+	__u8 library; /* its number in `returning` */
 	enum kind kind;
 	enum effect effect;
 	__u8 layout; /* of the library: index into `layouts` */
 	__u8 count_at;
 	__u8 comm_at;
 	__u8 peer_at; /* root or peer */
-	__u8 zero;
 };
+RETURNING()
 
 /* Where in a library's struct ncclComm things are; 0 where that is not known. */
 struct layout {
@@ -228,6 +229,8 @@ struct flight {
 	__s32 type;
 	__s32 peer;
 	struct identity who; /* of a communicator that this call ends */
+	__u32 returning;     /* of the library, when the call began */
+	__u32 zero;
 };
 /* Of threads that ended nothing is heard: the least recent ones make room. */
 struct caller {
@@ -236,9 +239,6 @@ struct caller {
 	__u32 depth;
 	__u32 capturing;    /* streams that the thread captures into graphs */
 	struct flight call; /* as on_enter saw it begin */
-	struct hit {	    /* the last one that on_call counted */
-		__u64 sp, ip, ns;
-	} counted;
 };
 MAP(callers, LRU_HASH, struct thread, struct caller, 16384);
 

@@ -50,6 +50,24 @@ char LICENSE[] SEC("license") = "GPL";
 		return bpf_map_lookup_elem(&ended, &tgid);                                                   \
 	}
 
+/* In which libraries return probes are attached, by the number that a library's cookies carry: 0 in none, else what
+ * tells this time from earlier ones. Programs at entries are attached all the time, so that each call counts once, and
+ * remember a call for its return only there. */
+#define MOST_LIBRARIES 256
+#define RETURNING()                                                                                          \
+	struct {                                                                                             \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                            \
+		__uint(max_entries, MOST_LIBRARIES);                                                         \
+		__type(key, __u32);                                                                          \
+		__type(value, __u32);                                                                        \
+	} returning SEC(".maps");                                                                            \
+	static __always_inline __u32 returning_of(__u8 library)                                              \
+	{                                                                                                    \
+		__u32 key = library, *since = bpf_map_lookup_elem(&returning, &key);                         \
+                                                                                                             \
+		return since ? *since : 0;                                                                   \
+	}
+
 static __always_inline void add(__u64 *to, __u64 n)
 {
 	__sync_fetch_and_add(to, n);

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from exporter.bpf import uprobe
 from exporter.bpf.apart import WORKER, ChildError
@@ -15,9 +16,20 @@ from exporter.bpf.library import Library, file_of
 from exporter.bpf.placement import Placement, place
 from exporter.bpf.uprobe import AttachError, Point
 
-_ALWAYS, _ALLOWED, _REFUSED = "always", "allowed", "refused"
+_ALWAYS, _ALLOWED = "always", "allowed"
+_LIBRARY = 8
+"""The bit of a cookie at which the number of the library begins."""
+
+MOST_LIBRARIES = 256
+"""As bpf/probe.h has it; no more are probed at once (exporter.bpf.attachments)."""
 
 log = logging.getLogger(__name__)
+
+
+class Numbers(Protocol):
+    """The part of exporter.bpf.libbpf.Map that is needed of `returning`."""
+
+    def set(self, key: int, value: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +42,21 @@ class Hook:
     """Runs when the function returns instead of when it is called."""
     paired: bool = False
     """An entry probe that only serves a return probe: attached while return probes may be."""
-    alone: bool = False
-    """An entry probe that stands in for a paired one: attached while return probes may not be."""
-    overlaps: bool = False
-    """Of one that stands in: a hit at which the paired one runs too counts once, so no call goes unseen in a change."""
+    numbered: bool = False
+    """The cookie's second byte is the library's number, the key into the map `returning`."""
     placed: bool = False
     """The cookie's upper 32 bits tell how many bytes behind the function's beginning it is probed."""
 
     @property
     def attached(self) -> str:
-        """When: always, or only while return probes are allowed or refused."""
-        return _ALLOWED if self.returns or self.paired else _REFUSED if self.alone else _ALWAYS
+        """When: always, or only while return probes are allowed."""
+        return _ALLOWED if self.returns or self.paired else _ALWAYS
 
-    def point(self, function: Function, placement: Placement) -> Point:
-        """Where it runs, for a function that is probed at this place."""
+    def point(self, function: Function, placement: Placement, library: int = 0) -> Point:
+        """Where it runs, for a function that is probed at this place in the library of this number."""
         behind = placement.offset - function.offset if self.placed else 0
-        return Point(placement.offset, self.cookie | behind << 32)
+        number = library << _LIBRARY if self.numbered else 0
+        return Point(placement.offset, self.cookie | behind << 32 | number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +129,67 @@ def place_all(elf: Elf, functions: Mapping[str, Function]) -> Placed:
     return Placed(found, problems)
 
 
+class Switches:
+    """The map `returning` of an object, by which its programs know in which libraries return probes are attached."""
+
+    def __init__(self, returning: Numbers) -> None:
+        self._returning = returning
+        self._lock = threading.Lock()
+        self._free = [*range(MOST_LIBRARIES)]
+        self._turns = 0
+
+    def take(self) -> Switch:
+        """One for a library, off. IndexError where there is none left."""
+        with self._lock:
+            return Switch(self, self._free.pop(0))
+
+    def give(self, library: int) -> None:
+        """The library of this number is probed no more."""
+        with self._lock:
+            self._free.append(library)
+
+    def turn(self, library: int, on: bool) -> None:
+        """Each time it is on has a number of its own: what was remembered before a time is not mistaken for its own."""
+        with self._lock:
+            self._turns += on
+            self._returning.set(library, self._turns if on else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Of one library: its number, and whether programs remember its calls for their returns."""
+
+    switches: Switches
+    library: int
+
+    def turn(self, on: bool) -> None:
+        self.switches.turn(self.library, on)
+
+    def close(self) -> None:
+        self.switches.give(self.library)
+
+
 class Hooked:
     """One library's hooks: attached when made, those that depend on return probes by `review`.
 
-    What fails is a reason in `states`, never an error.
+    `switch` is what programs read of whether these are attached. What fails is a reason in `states`, never an error.
     """
 
     def __init__(
-        self, programs: Mapping[str, Program], library: Library, hooks: Mapping[str, Sequence[Hook]], places: Places
+        self,
+        programs: Mapping[str, Program],
+        library: Library,
+        hooks: Mapping[str, Sequence[Hook]],
+        places: Places,
+        switch: Switch | None = None,
     ) -> None:
-        self.library, self.places = library, places
+        self.library, self.places, self._switch = library, places, switch
         self.returned = False
         """Whether return probes were ever attached."""
         self._programs, self._hooks = programs, hooks
-        self._overlaps = any(hook.overlaps for group in hooks.values() for hook in group)
         self._lock = threading.Lock()
         self._failed: dict[tuple[str, str], str] = {}
         self._return_links: list[Link] = []
-        self._lone_links: list[Link] = []
         self._refusal = "no return probes: no process uses the library yet"
         self._closed = False
         self._links = self._attach(_ALWAYS)
@@ -143,28 +197,22 @@ class Hooked:
     def review(self, allowed: bool, reason: str) -> None:
         """Attaches or detaches return probes, and entries paired with them, as is allowed now.
 
-        What stands in for such entries is detached before they come, and comes after them: no call counts twice. Where
-        a hit of both counts once, the new hooks come before the old ones go.
+        Other entries stay, so that each call counts once; their programs are switched to remember calls last, and back
+        first.
         """
         with self._lock:
             if self._closed:
                 return
             if not allowed:
-                if self._overlaps:
-                    self._lone_links = self._lone_links or self._attach(_REFUSED)
+                self._turn(on=False)
                 for link in reversed(self._return_links):  # entries first: none is left waiting for its return
                     link.close()
                 self._return_links, self._refusal = [], f"no return probes: {reason}"
-                self._lone_links = self._lone_links or self._attach(_REFUSED)
             elif self._refusal:
                 self._refusal = ""
-                lone, self._lone_links = self._lone_links, []
-                if not self._overlaps:
-                    uprobe.close_all(lone)
                 self._return_links = self._attach(_ALLOWED)
                 self.returned = self.returned or bool(self._return_links)
-                if self._overlaps:
-                    uprobe.close_all(lone)
+                self._turn(on=True)
 
     @property
     def refused(self) -> bool:
@@ -187,8 +235,17 @@ class Hooked:
     def close(self) -> None:
         """Detaches everything; harmless when done before."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
-            uprobe.close_all([*self._return_links, *self._lone_links, *self._links])
+            self._turn(on=False)
+            uprobe.close_all([*self._return_links, *self._links])
+            if self._switch:
+                self._switch.close()
+
+    def _turn(self, on: bool) -> None:
+        if self._switch:
+            self._switch.turn(on)
 
     def _why_not(self, symbol: str) -> str:
         refusal = self._refusal if self._waits_for_returns(symbol) else ""
@@ -204,7 +261,8 @@ class Hooked:
             for hook in self._hooks[symbol]:
                 if hook.attached == when:
                     points = groups.setdefault((not hook.returns, hook.program), {})
-                    points[hook.point(self.library.functions[symbol], placement)] = symbol
+                    number = self._switch.library if self._switch else 0
+                    points[hook.point(self.library.functions[symbol], placement, number)] = symbol
         links = []
         for (entry, program), symbols in sorted(groups.items()):
             link, failed = self._attach_group(self._programs[program], symbols, not entry)

@@ -16,7 +16,7 @@ from typing import Protocol
 from exporter.bpf.apart import WORKER
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.elf import Elf
-from exporter.bpf.hooks import Hook, Hooked, Places, State, find_places
+from exporter.bpf.hooks import Hook, Hooked, Numbers, Places, State, Switches, find_places
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.naming import names
@@ -115,7 +115,8 @@ class Probes:
     `coverable` is what names of functions look like that should be in the table. `family` names the API a symbol
     belongs to: a library misses symbols only of families it has some of. `hooks_of` gives a library hooks of its own
     for the same symbols, of the same kinds, where they depend on what is in it. `rehearsal` has what calls cost, and is
-    started with the first library.
+    started with the first library. `returning` is the object's map of that name, where it has hooks that are numbered.
+    `withdrawn` hears of processes whose library loses its return probes.
     """
 
     def __init__(
@@ -134,9 +135,12 @@ class Probes:
         find: Callable[[Library, Sequence[str]], Places] = find_places,
         hooks_of: Callable[[Library], Mapping[str, Sequence[Hook]]] | None = None,
         rehearsal: Rehearsal | None = None,
+        returning: Numbers | None = None,
+        withdrawn: Callable[[Collection[int]], None] | None = None,
     ) -> None:
         self._rehearsal = rehearsal
-        self._hooks_of = hooks_of
+        self._hooks_of, self._withdrawn = hooks_of, withdrawn
+        self._switches = Switches(returning) if returning else None
         self.name, self.symbols = name, frozenset(table)
         self._object, self._table, self._hits, self._costs = object, table, hits, costs
         self._protection, self._returns_allowed = protection, returns_allowed
@@ -148,7 +152,9 @@ class Probes:
     def attach(self, library: Library) -> Link:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
         table = self._hooks_of(library) if self._hooks_of else self._table
-        hooked = Hooked(self._object.programs, library, table, self._find(library, [*table]))
+        places = self._find(library, [*table])
+        switch = self._switches.take() if self._switches else None
+        hooked = Hooked(self._object.programs, library, table, places, switch)
         with self._lock:
             self._probed[id(library)] = _Probed(hooked, self._find_uncovered(library))
         self._remember_costs(hooked)
@@ -265,7 +271,10 @@ class Probes:
             return [*self._probed.values()]
 
     def _review(self, probed: _Probed) -> None:
-        probed.hooked.review(*self._returns_allowed(probed.users.values()))
+        allowed, reason = self._returns_allowed(probed.users.values())
+        if self._withdrawn and not allowed and not probed.hooked.refused:
+            self._withdrawn([*probed.users])
+        probed.hooked.review(allowed, reason)
         self._remember_costs(probed.hooked)
 
     def _forget(self, pids: Collection[int]) -> None:

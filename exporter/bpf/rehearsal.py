@@ -239,9 +239,11 @@ def _run_probed(
     object: Object, subject: Subject, table: Mapping[str, Sequence[Hook]], scenes: Sequence[Scene]
 ) -> tuple[int, bytes]:
     groups: dict[tuple[bool, str], list[Point]] = {}
+    if "returning" in object.maps:
+        object.maps["returning"].set(0, 1)
     for slot, scene in enumerate(scenes):
         for at, symbol in zip(FUNCTIONS_AT, scene, strict=False):
-            for hook in (it for it in table[symbol] if not it.alone):
+            for hook in table[symbol]:
                 place = CODE + SLOTS_AT + slot * STRIDE + at
                 groups.setdefault((not hook.returns, hook.program), []).append(Point(place, hook.cookie))
     links = []

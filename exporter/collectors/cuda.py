@@ -79,6 +79,7 @@ class Cuda:
         self._node = node
         self._limit = SeriesLimit(self.name, node.settings["series-limit"])
         self._returns = False
+        self._unseen: set[int] = set()
         self._exemplars = Exemplars()
 
     def start(self) -> None:
@@ -112,6 +113,8 @@ class Cuda:
             family=layer,
             listener=self,
             rehearsal=self._rehearsal,
+            returning=self._object.maps["returning"],
+            withdrawn=self._lose_sight,
         )
         self._events = Events()
         self._events.add(self._object.maps["cuda_spans"], self._receive)
@@ -130,7 +133,8 @@ class Cuda:
         self._on_gpus.refresh()
         for process in self._ledger.processes():
             exemplars = partial(self._exemplars.of, process.pid)
-            yield from samples(process, self._names, self._node.clock.wall_ns, exemplars)
+            unseen = process.pid in self._unseen and not process.ended
+            yield from samples(process, self._names, self._node.clock.wall_ns, exemplars, unseen)
             if not process.ended:
                 only = process.activity.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
                 yield metrics.SEEN_FROM_START.sample(int(process.pid in covered), {**process.labels, **only})
@@ -177,6 +181,7 @@ class Cuda:
     def processes_ended(self, pids: Collection[int]) -> None:
         self._ledger.ended(pids)
         self._object.maps["covered"].take(pids)
+        self._unseen.difference_update(pids)
         for pid in pids:
             self._on_gpus.forget(pid)
             self._exemplars.forget(pid)
@@ -190,13 +195,14 @@ class Cuda:
         self._object.programs["sweep"].run(struct.pack("=3Q", end.tgid, end.context, end.before_ns))
 
     def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
-        """Asked just before process_started. While there are no return probes, allocations are missed."""
+        """Called just before process_started. While there are no return probes, allocations are missed."""
         self._returns, reason = self._node.trial.returns_allowed(users)
-        if not self._returns:
-            covered = self._object.maps["covered"]
-            for pid, _ in covered.items():
-                covered.delete(pid)
         return self._returns, reason
+
+    def _lose_sight(self, pids: Collection[int]) -> None:
+        """What these processes take and give back is not seen for a while: what they hold is not known any more."""
+        self._object.maps["covered"].take(pids)
+        self._unseen.update(pids)
 
     def _hits(self) -> Mapping[str, int]:
         return {function(api).name: calls for api, calls in self._counted.hits().items()}

@@ -119,6 +119,7 @@ class Nccl:
             listener=self,
             hooks_of=self._hooks_of,
             rehearsal=self._rehearsal,
+            returning=self._object.maps["returning"],
         )
         self._events = Events()
         self._events.add(self._object.maps["nccl_spans"], self._receive)

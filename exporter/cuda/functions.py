@@ -56,8 +56,7 @@ class Function:
         """What runs at it. `all_errors`: errors are counted also where the result is otherwise of no interest."""
         cookie = self.cookie(types, api)
         if self.program in ("on_enter", "on_free"):  # these count calls too
-            paired = Hook(self.program, cookie, paired=True), Hook("on_return", cookie, returns=True)
-            return [Hook("on_call", cookie, alone=True), *paired]
+            return [Hook(it, cookie, it == "on_return", numbered=True) for it in (self.program, "on_return")]
         failing = [Hook("on_failure", cookie, returns=True)] if all_errors and self.program != "on_context" else []
         return [Hook(self.program, cookie), *failing]
 

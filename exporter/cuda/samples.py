@@ -32,14 +32,21 @@ def function(api: int) -> Function:
 
 
 def samples(
-    process: Process[Activity], names: Names, wall_ns: Callable[[int], int], exemplars: ExemplarsOf
+    process: Process[Activity],
+    names: Names,
+    wall_ns: Callable[[int], int],
+    exemplars: ExemplarsOf,
+    unseen: bool = False,
 ) -> Iterator[Sample]:
-    """The samples of a process. `exemplars` gives those of a waiting function by bucket, of all its GPUs together."""
+    """The samples of a process. `exemplars` gives those of a waiting function by bucket, of all its GPUs together.
+
+    `unseen`: not all that it took and gave back since it was first seen is counted.
+    """
     parts: dict[tuple[tuple[str, str], ...], list[Counts]] = defaultdict(list)
     for device, counts in process.activity.devices.items():
         parts[tuple(process.activity.gpus.get(device, {}).items())].append(counts)
     for gpu, counted in parts.items():
-        part = _Part({**process.labels, **dict(gpu)}, together(counted), process.since)
+        part = _Part({**process.labels, **dict(gpu)}, together(counted), process.since, unseen)
         yield from part.samples(names, wall_ns, exemplars if len(parts) == 1 else _no_exemplars)
 
 
@@ -67,6 +74,7 @@ class _Part:
     labels: Labels
     activity: Counts
     since: float
+    unseen: bool
 
     def samples(self, names: Names, wall_ns: Callable[[int], int], exemplars: ExemplarsOf) -> Iterator[Sample]:
         yield from self._calls()
@@ -123,7 +131,7 @@ class _Part:
             yield self._sample(metrics.ALLOCATED, memory.allocated, **labels)
             yield self._sample(metrics.FREED, memory.freed, **labels)
             yield self._sample(metrics.FREED, memory.implicit, **labels, implicit="true")
-            if (usage := memory.usage) is not None:
+            if (usage := memory.usage) is not None and not self.unseen:
                 yield self._sample(metrics.USED, usage, **labels)
-            else:
+            if memory.untracked:
                 yield self._sample(metrics.UNTRACKED, memory.untracked, **labels)

@@ -13,6 +13,8 @@ class Map(Protocol):
 
     def items(self) -> Iterator[tuple[Any, Any]]: ...
 
+    def get(self, key: Any) -> Any | None: ...
+
     def delete(self, key: Any) -> bool: ...
 
     def take(self, pids: Collection[int]) -> Iterable[tuple[Any, Any]]: ...
@@ -123,9 +125,14 @@ def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], boo
     for key, value in maps["callers"].items():
         if value.call.sp and not runs(key.tgid, key.tid):
             maps["callers"].delete(key)
-        elif value.call.sp and value.call.cookie.kind != uncounted:
+        elif value.call.sp and value.call.cookie.kind != uncounted and _will_return(maps["returning"], value.call):
             seen[key.tgid].in_flight += 1
     return dict(seen)
+
+
+def _will_return(returning: Map, call: Any) -> bool:
+    """Whether the return of a call is seen: return probes may have been detached since it began."""
+    return bool(returning.get(call.cookie.library) == call.returning)
 
 
 def take(maps: Mapping[str, Map], pids: Collection[int]) -> dict[int, Activity]:

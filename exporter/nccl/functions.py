@@ -59,11 +59,7 @@ class Function:
             return [Hook("on_message", cookie)]
         if not self.paired:
             return [Hook("on_call", cookie)]
-        return [
-            Hook("on_call", cookie, alone=True, overlaps=True),
-            Hook("on_enter", cookie, paired=True),
-            Hook("on_return", cookie, returns=True),
-        ]
+        return [Hook(it, cookie, it == "on_return", numbered=True) for it in ("on_enter", "on_return")]
 
 
 def scene(function: Function) -> Scene:

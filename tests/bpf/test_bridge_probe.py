@@ -37,7 +37,19 @@ static int count(void *ctx, __u64 kind)
 	return 0;
 }
 
+RETURNING()
+
 SEC("uprobe") int on_call(void *ctx) { return count(ctx, 0); }
+SEC("uprobe") int on_numbered(void *ctx)
+{
+	__u64 cookie = bpf_get_attach_cookie(ctx);
+	__u64 key = (cookie & 0xff) * 10 + 4 + returning_of(cookie >> 8), zero = 0;
+	__u64 *seen = lookup_or_init(calls, &key, &zero);
+
+	if (seen)
+		add(seen, 1);
+	return 0;
+}
 SEC("uprobe") int on_enter(void *ctx) { return count(ctx, 1); }
 SEC("uretprobe") int on_return(void *ctx) { return count(ctx, 2); }
 """
@@ -147,25 +159,29 @@ def test_an_unsafe_process_ends_return_probes_until_it_is_gone(loaded, library):
     link.close()
 
 
-def test_what_stands_in_for_an_entry_without_its_return(loaded, library):
-    """A hook that counts alone is attached while return probes may not be, and only then: a call counts once."""
-    table = {"gpuTake": [Hook("on_call", 1, alone=True), *TABLE["gpuTake"][1:]], "gpuGive": TABLE["gpuGive"]}
+def test_an_entry_that_stays_knows_whether_its_return_is_seen(loaded, library):
+    """It counts each call once in any case; each time that return probes are attached is another one to it."""
+    table = {"gpuTake": [Hook("on_numbered", 1, numbered=True), TABLE["gpuTake"][2]], "gpuGive": TABLE["gpuGive"]}
     policy = Policy(8)
     protected = {"hits": dict, "protection": policy.protection, "returns_allowed": policy.allowed}
-    probe = Probes("gpu", loaded, table, **protected)
+    probe = Probes("gpu", loaded, table, returning=loaded.maps["returning"], **protected)
+    others = [probe.attach(replace(library, functions={})) for _ in range(3)]
     link = probe.attach(library)
-    assert {20: 1} == calls_seen(loaded, library)
+    assert {14: 1, 20: 1} == calls_seen(loaded, library)
 
-    for _ in range(2):
+    for time in (1, 2):
         probe.process_started(7, library, True)
-        assert {11: 1, 12: 1, 20: 1} == calls_seen(loaded, library)
+        assert {14 + time: 1, 12: 1, 20: 1} == calls_seen(loaded, library)
+        assert [(3, time)] == [(number, it) for number, it in loaded.maps["returning"].items() if it]
         probe.process_started(8, library, True)
-        assert {10: 1, 20: 1} == calls_seen(loaded, library)
+        assert {14: 1, 20: 1} == calls_seen(loaded, library)
         probe.processes_ended([8])
-    assert {11: 1, 12: 1, 20: 1} == calls_seen(loaded, library)
+    assert {17: 1, 12: 1, 20: 1} == calls_seen(loaded, library)
 
-    link.close()
+    for it in (link, *others):
+        it.close()
     assert {} == calls_seen(loaded, library)
+    assert not any(loaded.maps["returning"].get(number) for number in range(4))
 
 
 def test_return_probes_wait_for_the_first_user(loaded, library):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.bpf.safety import Protection
 from exporter.collectors.cuda import FLAGS
 from tests.bpf.cuda_node import BUILD, MIB, Job, Observed, Script, build_standins, eventually, observe, started
 
@@ -99,6 +100,65 @@ def test_each_call_counts_once(monkeypatch: pytest.MonkeyPatch, returns: bool) -
         found = {dict(labels)["api"]: count for labels, count in observed.values(CALLS, job.pid).items()}
         assert calls == {api: count for api, count in found.items() if "Launch" not in api and "Ctx" not in api}
         assert returns == bool(observed.value(ALLOCATED, job.pid, api_layer="driver"))
+
+
+CHANGES = {True: 40, False: 4}
+"""With links of a perf event each, which the kernel takes its time to end, fewer."""
+LOOP = """
+done = 0; until = time.monotonic() + 3
+while time.monotonic() < until:
+    for i in range(500):
+        lib.cuMemcpyHtoD_v2(c_uint64(1 << 40), b"data", size(4))
+        lib.cuStreamSynchronize(None)
+    done += 500
+out = done
+"""
+
+
+def test_return_probes_that_come_and_go(monkeypatch: pytest.MonkeyPatch, multi: bool) -> None:
+    """Each call in a tight loop counts once while return probes are withdrawn and given back."""
+    build_standins()
+    monkeypatch.setattr("exporter.bpf.multi.supported", lambda: multi)
+    with observe(layers="driver") as observed, started(observed, Script()) as script:
+        path = str(BUILD / "libcuda.so.1")
+        [probed] = [it for it in observed.cuda._probes._present() if it.hooked.library.path == path]
+        script.begin(LOOP)
+        states = set()
+        for change in range(CHANGES[multi]):
+            probed.hooked.review(bool(change % 2), "this is a test")
+            states.add(probed.hooked.refused)
+        made = script.answer()
+        assert {False, True} == states
+        counted = [observed.value(CALLS, script.pid, api=api) for api in ("cuMemcpyHtoD_v2", "cuStreamSynchronize")]
+        assert [made, made] == counted
+
+
+def test_what_is_held_is_not_known_once_return_probes_were_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a process that must not have them, its neighbours at the same library lose them; others do not."""
+    build_standins()
+    forbidden: set[int] = set()
+    monkeypatch.setattr(
+        "exporter.collectors.cuda.protection", lambda _, pid: Protection(seccomp=False, shadow_stack=pid in forbidden)
+    )
+    monkeypatch.setattr(
+        "exporter.bpf.trial.Trial.returns_allowed",
+        lambda _, users: (not any(it.shadow_stack for it in users), "a test"),
+    )
+    with observe(layers="driver") as observed, Script() as first, Script(libraries=BUILD / "cet") as other:
+        for script in (first, other):
+            started(observed, script).run("held = new(lib.cuMemAlloc_v2, size(1 << 20))")
+            assert MIB == observed.value(USED, script.pid)
+        with Script("libc.so.6") as second:
+            forbidden.add(second.pid)
+            second.run("lib = ctypes.CDLL('libcuda.so.1')")
+            eventually(lambda: second.pid in observed.cuda._ledger._told, "known")
+            first.run("lib.cuMemFree_v2(held)")
+            assert (None, MIB) == (observed.value(USED, first.pid), observed.value(USED, other.pid))
+            assert 1 == observed.value(CALLS, first.pid, api="cuMemFree_v2")
+        eventually(lambda: second.pid not in observed.cuda._ledger._told, "ended")
+        first.run("new(lib.cuMemAlloc_v2, size(1 << 20))")
+        assert 2 * MIB == observed.value(ALLOCATED, first.pid, memory="device")
+        assert (None, MIB) == (observed.value(USED, first.pid), observed.value(USED, other.pid))
 
 
 def test_changes_of_the_context_are_followed_and_not_counted(observed: Observed) -> None:

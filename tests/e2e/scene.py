@@ -141,7 +141,7 @@ class Scene:
         place = {"cluster": "lab", "rack": "r7", "switch": "leaf-3"}
         rules = shortened(folder)
         self.prometheus = stack.enter_context(Prometheus(folder, exporter.address, rules, others, **place))
-        # Jobs that begin earlier are not seen from their first call: the libraries of what runs are searched after ready.
+        # Jobs that begin earlier are not seen from their first call: what runs is searched for libraries after ready.
         exporter.await_(lambda: exporter.value(PROBED) == 1)
         self._jobs(stack)
         stack.callback(self._stop.set)
