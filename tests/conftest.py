@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from exporter.bpf.libbpf import BpfError, run_time_statistics
@@ -15,6 +16,11 @@ from exporter.bpf.multi import supported as multi_uprobes_supported
 from exporter.custom import tracefs as tracepoints
 
 REPOSITORY = Path(__file__).parents[1]
+# A busy machine is no fault of what is tested.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 

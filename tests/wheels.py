@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -36,12 +37,14 @@ def fetch(requirement: str, file: str) -> Path:
     """The shared library `file` out of the wheel that satisfies `requirement` on this machine. Raises NotFetched."""
     folder = WHEELS / "".join(letter if letter.isalnum() else "-" for letter in requirement)
     found = folder / file
-    if not found.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _download(requirement, folder)
-        wheel = next(folder.glob("*.whl"))
-        _extract(wheel, file, found)
-        wheel.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # tests run side by side
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            _download(requirement, folder)
+            wheel = next(folder.glob("*.whl"))
+            _extract(wheel, file, found)
+            wheel.unlink()
     return found
 
 

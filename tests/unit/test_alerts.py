@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
@@ -24,19 +25,21 @@ needs_promtool = pytest.mark.skipif(
 )
 
 
+@functools.cache
 def rules(stem: str, kind: str = "alert") -> list[dict[str, Any]]:
     """The rules of a file that alert, or those that record."""
     groups = yaml.safe_load((ROOT / "alerts" / f"{stem}.yaml").read_text())["groups"]
     return [rule for group in groups for rule in group["rules"] if kind in rule]
 
 
+@functools.cache
 def scenarios(stem: str) -> dict[str, dict[str, Any]]:
     text = (ROOT / "alerts" / f"{stem}.test.yaml").read_text()
     return {test["name"]: test for test in yaml.safe_load(text)["tests"]}
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=600, check=False)
 
 
 ALERTS = {rule["alert"]: rule for stem in STEMS for rule in rules(stem)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,11 @@ from exporter.faults.transitions import Transitions
 from exporter.model import Sample
 
 FAN = "7,Fan FAN1,Fan,Nominal,0000h"
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a controller that is not closed leaves its cache
 
 
 @pytest.fixture
