@@ -102,6 +102,13 @@ class Job:
             stream.close()
 
 
+def calls_of(observed: Observed, pid: int) -> list[bool]:
+    """Whether ibv_create_qp is probed in the files that a process has it from: others may have another libibverbs."""
+    probes = observed.cuda._probes._present()
+    states = [it for probed in probes if pid in probed.users for it in probed.hooked.states()]
+    return [it.attached for it in states if it.symbol == "ibv_create_qp"]
+
+
 def attached(observed: Observed, job: Job) -> Job:
     """The job, once its provider is probed: poll_cq too if it is its time."""
     provider, settings = str(PROVIDER), observed.cuda._node.settings
@@ -109,11 +116,11 @@ def attached(observed: Observed, job: Job) -> Job:
 
     def ready() -> bool:
         own = observed.values("accel_exporter_probe_attached", library=provider)
-        calls = observed.values("accel_exporter_probe_attached", symbol="ibv_create_qp")
+        calls = calls_of(observed, job.pid)
         probed = [it for it in observed.cuda._windows._observed.values() if it.library.path == provider]
         users = [it.users for it in observed.cuda._attaching._providers.values() if it.library.path == provider]
         polled = any(job.pid in it for it in users) and (not always or all(it.opened for it in probed))
-        return polled and bool(own and calls) and all((own | calls).values()) and job.pid in observed.cuda._ledger
+        return polled and bool(own and calls) and all([*own.values(), *calls]) and job.pid in observed.cuda._ledger
 
     eventually(ready, "attached")
     return job
