@@ -11,7 +11,7 @@ from typing import Any
 from exporter.bpf import status
 from exporter.dcgm import csv
 from exporter.dcgm.derived import Derived
-from exporter.dcgm.endpoint import Endpoint, Passthrough, check
+from exporter.dcgm.endpoint import PageReader, Passthrough, check
 from exporter.dcgm.engine import EMBEDDED
 from exporter.dcgm.owners import EntityOwners
 from exporter.dcgm.profiling import Profiling
@@ -120,7 +120,7 @@ class Dcgm:
         hostname = node_name()
         self._series = Series(self._rows, settings["compat.dcgm.names"], settings["compat.hostname-label"], hostname)
         interval = settings["dcgm.interval"]
-        self._endpoint = Endpoint(settings["dcgm.url"], interval) if settings["dcgm.url"] else None
+        self._endpoint = PageReader(settings["dcgm.url"], interval) if settings["dcgm.url"] else None
         self._passthrough = Passthrough()
         bindings = settings["dcgm.bindings"]
         self._profiling = Profiling(Path(bindings), settings["dcgm.host-engine"], interval) if bindings else None

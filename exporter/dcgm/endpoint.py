@@ -46,7 +46,7 @@ def check(url: str) -> str:
     return url
 
 
-class Endpoint:
+class PageReader:
     """A thread that reads the page each `interval` seconds. A page that hangs delays no scrape."""
 
     def __init__(self, url: str, interval: float, now: Callable[[], float] = time.monotonic) -> None:

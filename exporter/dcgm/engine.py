@@ -144,7 +144,7 @@ class Engine:
 
 
 def main(argument: str) -> None:
-    """Reads until the input closes; sends an error to the parent and ends after it."""
+    """Reads until the input closes. Sends an error to the parent, and ends after an error."""
     given = json.loads(argument)
     options = EngineOptions(**given | {"fields": tuple(given["fields"])})
     die_with_parent(options.parent)

@@ -15,7 +15,7 @@ from typing import Any
 import pynvml  # type: ignore[import-untyped]
 
 from exporter.nvml.child.calls import NvmlError, NvmlLibrary, NvmlTarget
-from exporter.nvml.child.devices import GpuDevice, open_device
+from exporter.nvml.child.devices import GpuTarget, open_device
 from exporter.nvml.child.events import KINDS
 from exporter.nvml.child.queries import CALLS
 from exporter.nvml.mapping import GPU_MAPPING
@@ -116,7 +116,7 @@ def measure() -> dict[str, Any]:
     }
 
 
-def _set(nvml: NvmlLibrary, device: GpuDevice, set: str) -> tuple[dict[str, int | float], str]:
+def _set(nvml: NvmlLibrary, device: GpuTarget, set: str) -> tuple[dict[str, int | float], str]:
     values: dict[str, int | float] = {}
     times: list[tuple[float, str]] = []
     began = time.perf_counter()
@@ -130,12 +130,12 @@ def _set(nvml: NvmlLibrary, device: GpuDevice, set: str) -> tuple[dict[str, int 
     return values, ", ".join(f"{what} {seconds * 1e3:.2f} ms" for seconds, what in worst)
 
 
-def _energy(nvml: NvmlLibrary, device: GpuDevice) -> int | float | None:
+def _energy(nvml: NvmlLibrary, device: GpuTarget) -> int | float | None:
     wanted = [it for it in device.wanted[FAST] if it.key == "energy_mj"]
     return nvml.fields(device, wanted).get(None, {}).get("energy_mj")
 
 
-def _gpm(nvml: NvmlLibrary, device: GpuDevice) -> str:
+def _gpm(nvml: NvmlLibrary, device: GpuTarget) -> str:
     """Which ids give a number between two samples, asked one by one."""
     try:
         if not nvml.call("nvmlGpmQueryDeviceSupport", device.handle).isSupportedDevice:
@@ -163,7 +163,7 @@ def _gpm(nvml: NvmlLibrary, device: GpuDevice) -> str:
     return ", ".join(answers)
 
 
-def _events(nvml: NvmlLibrary, device: GpuDevice) -> str:
+def _events(nvml: NvmlLibrary, device: GpuTarget) -> str:
     supported = nvml.optional("nvmlDeviceGetSupportedEventTypes", device.handle)
     if supported is None:
         return "none"

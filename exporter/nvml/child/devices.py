@@ -27,7 +27,7 @@ class MigTarget(NvmlTarget):
 
 
 @dataclass(slots=True)
-class GpuDevice(NvmlTarget):
+class GpuTarget(NvmlTarget):
     """A GPU: `state` is that of snapshot.Gpu, `requests` are the fields to read by set."""
 
     identity: GpuIdentity
@@ -43,7 +43,7 @@ def driver(nvml: NvmlLibrary) -> DriverVersions:
     )
 
 
-def enumerate_gpus(nvml: NvmlLibrary, touching: Callable[[int], None], skip: Collection[int]) -> list[GpuDevice]:
+def enumerate_gpus(nvml: NvmlLibrary, touching: Callable[[int], None], skip: Collection[int]) -> list[GpuTarget]:
     """Opens all GPUs but those of the indices in `skip`. Calls `touching(index)` before the first call about each GPU.
 
     A GPU that cannot be identified has an identity of its index alone. Raises NvmlError when NVML as a whole is lost.
@@ -59,11 +59,11 @@ def enumerate_gpus(nvml: NvmlLibrary, touching: Callable[[int], None], skip: Col
             if error.code in WHOLE:
                 raise
             state = STATES.get(error.code, "failed")
-            devices.append(GpuDevice(None, identity=GpuIdentity("", index, "", ""), state=state))
+            devices.append(GpuTarget(None, identity=GpuIdentity("", index, "", ""), state=state))
     return devices
 
 
-def open_device(nvml: NvmlLibrary, index: int, uuid: str = "") -> GpuDevice:
+def open_device(nvml: NvmlLibrary, index: int, uuid: str = "") -> GpuTarget:
     """Opens the GPU of a UUID, or of an index, with a new handle and nothing marked as unsupported.
 
     A GPU that is lost after its UUID was read has an identity of UUID and index alone. Raises NvmlError.
@@ -78,10 +78,10 @@ def open_device(nvml: NvmlLibrary, index: int, uuid: str = "") -> GpuDevice:
     except NvmlError as error:
         if error.code in WHOLE:
             raise
-        return GpuDevice(handle, identity=GpuIdentity(uuid, index, "", ""), state=STATES.get(error.code, "failed"))
+        return GpuTarget(handle, identity=GpuIdentity(uuid, index, "", ""), state=STATES.get(error.code, "failed"))
 
 
-def _identified(nvml: NvmlLibrary, handle: Any, index: int, uuid: str) -> GpuDevice:
+def _identified(nvml: NvmlLibrary, handle: Any, index: int, uuid: str) -> GpuTarget:
     migs, links = mig_devices(nvml, handle), _links(nvml, handle)
     identity = GpuIdentity(
         uuid=uuid,
@@ -100,7 +100,7 @@ def _identified(nvml: NvmlLibrary, handle: Any, index: int, uuid: str) -> GpuDev
         migs=tuple(mig.identity for mig in migs or ()),
         vgpu=_named(_VIRTUALIZATION, nvml.optional("nvmlDeviceGetVirtualizationMode", handle)),
     )
-    return GpuDevice(
+    return GpuTarget(
         handle,
         identity=identity,
         migs=migs or [],

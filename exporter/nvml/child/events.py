@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from exporter.nvml.child.calls import NvmlError, NvmlLibrary, address
-from exporter.nvml.child.devices import GpuDevice, instance
+from exporter.nvml.child.devices import GpuTarget, instance
 from exporter.nvml.codes import TIMEOUT, WHOLE
 from exporter.nvml.snapshot import Event
 
@@ -40,7 +40,7 @@ class NvmlEvents:
         self._set: Any = None
         self._uuids: dict[int, str] = {}
 
-    def register(self, devices: Sequence[GpuDevice]) -> None:
+    def register(self, devices: Sequence[GpuTarget]) -> None:
         """Registers the supported events of these GPUs, in place of those registered before."""
         self.close()
         self._set = self._nvml.optional("nvmlEventSetCreate")
@@ -52,7 +52,7 @@ class NvmlEvents:
         if not self._uuids:
             self.close()
 
-    def _register(self, device: GpuDevice) -> None:
+    def _register(self, device: GpuTarget) -> None:
         supported = self._nvml.optional("nvmlDeviceGetSupportedEventTypes", device.handle)
         kinds = sum(KINDS) & (supported or 0)
         if not kinds:

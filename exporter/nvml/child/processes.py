@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from exporter.nvml.child.calls import NvmlError, NvmlLibrary, NvmlTarget
-from exporter.nvml.child.devices import GpuDevice, instance
+from exporter.nvml.child.devices import GpuTarget, instance
 from exporter.nvml.codes import NEVER, NOT_FOUND, STATES, WHOLE
 from exporter.nvml.snapshot import GpuProcess
 
@@ -28,7 +28,7 @@ _ENGINES = {
 MOST = 4096
 
 
-def processes(nvml: NvmlLibrary, device: GpuDevice, since_us: int) -> tuple[GpuProcess, ...]:
+def processes(nvml: NvmlLibrary, device: GpuTarget, since_us: int) -> tuple[GpuProcess, ...]:
     """Returns the processes of the GPU and of its MIG devices.
 
     Utilisation is that of the newest sample after `since_us` (microseconds, Unix time). A process in several lists

@@ -18,7 +18,7 @@ from exporter.bpf import privileges
 from exporter.child import die_with_parent, private_output
 from exporter.nvml.child import devices
 from exporter.nvml.child.calls import NvmlError, NvmlLibrary
-from exporter.nvml.child.devices import GpuDevice
+from exporter.nvml.child.devices import GpuTarget
 from exporter.nvml.child.events import NvmlEvents
 from exporter.nvml.child.gpm import Gpm
 from exporter.nvml.child.processes import processes
@@ -56,7 +56,7 @@ class NvmlWorker:
         self._options, self._output, self._commands = options, output, commands
         self._nvml = NvmlLibrary()
         self._skip = set(options.skip)
-        self._devices: list[GpuDevice] = []
+        self._devices: list[GpuTarget] = []
         self._due: dict[str, float] = {}
         self._input = b""
         self.stopping = False
@@ -142,7 +142,7 @@ class NvmlWorker:
             self._due[name] = began + interval if began + interval > now else now + interval
         self._heartbeat(None)
 
-    def _read(self, set_name: str, device: GpuDevice) -> SetRead:
+    def _read(self, set_name: str, device: GpuTarget) -> SetRead:
         try:
             readings = _READERS[set_name](self, device)
         except NvmlError as error:
@@ -155,7 +155,7 @@ class NvmlWorker:
             device.state = "failed"
         return SetRead(device.identity.key, set_name, device.state, None)
 
-    def _fast(self, device: GpuDevice) -> Readings:
+    def _fast(self, device: GpuTarget) -> Readings:
         now, uuid = time.monotonic(), device.identity.uuid
         links = self._nvml.fields(device, device.requests[FAST])
         values = dict(self._nvml.read(device, CALLS[FAST], links.pop(None, {})))
@@ -171,12 +171,12 @@ class NvmlWorker:
             migs[mig.identity.uuid] = {**self._nvml.read(mig, MEMORY), **by_instance[instance]}
         return Readings(now, values, {link: read for link, read in links.items() if link is not None}, migs)
 
-    def _processes(self, device: GpuDevice) -> Readings:
+    def _processes(self, device: GpuTarget) -> Readings:
         now = time.monotonic()
         since = time.time() - 2 * self._options.intervals[PROCESSES]
         return Readings(now, processes=processes(self._nvml, device, int(since * 1e6)))
 
-    def _slow(self, device: GpuDevice) -> Readings:
+    def _slow(self, device: GpuTarget) -> Readings:
         now = time.monotonic()
         links = self._nvml.fields(device, device.requests[SLOW])
         values = self._nvml.read(device, CALLS[SLOW], links.pop(None, {}))

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from exporter.dcgm import endpoint
-from exporter.dcgm.endpoint import Endpoint, Passthrough, ScrapedPage, check
+from exporter.dcgm.endpoint import PageReader, Passthrough, ScrapedPage, check
 from exporter.dcgm.exposition import read
 from exporter.dcgm.series import Entity
 from exporter.model import Kind, Labels
@@ -76,8 +76,8 @@ def until(condition: Callable[[], object], seconds: float = 5) -> None:
 
 
 @contextmanager
-def reading(url: str, interval: float = 0.1) -> Iterator[Endpoint]:
-    subject = Endpoint(url, interval)
+def reading(url: str, interval: float = 0.1) -> Iterator[PageReader]:
+    subject = PageReader(url, interval)
     subject.start()
     try:
         yield subject
@@ -99,7 +99,7 @@ def test_read() -> None:
 
 def test_before_the_first_page() -> None:
     """Before the first read there is no page and no age."""
-    subject = Endpoint("http://localhost:1/", 1)
+    subject = PageReader("http://localhost:1/", 1)
 
     assert (None, None, "it has not been read yet") == (subject.page(), subject.age(), subject.failure)
 
@@ -107,7 +107,7 @@ def test_before_the_first_page() -> None:
 def test_stale() -> None:
     """The last page of an exporter that has ended is valid for three intervals."""
     with served(give(PAGE.encode())) as url:
-        subject = Endpoint(url, 0.2)
+        subject = PageReader(url, 0.2)
         subject.start()
         until(subject.page)
     until(lambda: subject.failure)
@@ -154,7 +154,7 @@ def test_trickle() -> None:
 def test_hangs() -> None:
     """An exporter that accepts and never answers is a failure, and closing does not wait for it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        subject = Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}/", 0.3)
+        subject = PageReader(f"http://127.0.0.1:{listener.getsockname()[1]}/", 0.3)
         subject.start()
         until(lambda: "timed out" in subject.failure)
         began = time.monotonic()
