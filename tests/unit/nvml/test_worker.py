@@ -520,8 +520,8 @@ def test_heartbeat_before_calls(tmp_path: Path) -> None:
 def _rest(worker: Worker) -> list[Heartbeat]:
     beats = [Heartbeat(0, 1, 0)]
     while worker._listen(0.5):
-        beats += [message for message in worker.heard if isinstance(message, Heartbeat)]
-        worker.heard.clear()
+        beats += [message for message in worker.received if isinstance(message, Heartbeat)]
+        worker.received.clear()
     return beats
 
 
