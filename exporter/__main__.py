@@ -1,4 +1,4 @@
-"""The command line: `accel-exporter` runs, `doctor` tells what can be observed here, `check-custom` tries a folder."""
+"""The command line: `accel-exporter` runs, `doctor` checks the node, `check-custom` tries a folder of probes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("exporter")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; the exit code: 0 well, 1 failed, 2 wrong flags or settings."""
+    """Run the command line. Returns the exit code: 0 for success, 1 for a failure, 2 for wrong flags or settings."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = given.pop(0) if given[:1] in (["doctor"], ["check-custom"]) else "run"
     if command == "check-custom" and given and not given[0].startswith("-"):
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
     memory.give_back()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it can be followed, it must not end us
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process before App handles it
     plan = otlp.plan(chosen.otlp, os.environ)
     statistics = _statistics() if chosen.bpf_stats or "custom" in chosen.collectors else None
     if not chosen.privileges_keep:
@@ -92,7 +92,7 @@ def _statistics() -> libbpf.Link | None:
 
 
 def _drop_capabilities(chosen: Settings) -> None:
-    """Before the first thread: capabilities belong to threads, and attaching goes on for as long as we run."""
+    """Drop unneeded capabilities, before the first thread starts: capabilities are per thread."""
     keep = {*privileges.OBSERVING, privileges.READING_THE_LOG}
     if not multi.supported():
         keep.add(privileges.WITHOUT_MULTI_UPROBES)

@@ -1,4 +1,4 @@
-"""The exporter as a service: serving and pushing what is observed, signals, reloading, the end."""
+"""The exporter as a service: serves and pushes samples, handles signals, reloads settings, ends in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from exporter import itself, version
+from exporter import self_metrics, version
 from exporter.discover import Found
 from exporter.model import Kind, Metric, Sample
 from exporter.observer import Observer
@@ -26,7 +26,7 @@ from exporter.web.listen import ListenError
 
 RELOAD_SUCCESSFUL = Metric(
     "accel_exporter.config.last_reload_successful",
-    "1 when the settings were valid when last read, 0 when they were not and those before them stayed in force.",
+    "1 when the settings were valid when last read, 0 when they were invalid and the previous settings stay in force.",
     Kind.GAUGE,
 )
 RELOAD_TIME = Metric(
@@ -36,13 +36,17 @@ RELOAD_TIME = Metric(
     "s",
 )
 STOP_WITHIN = 4.8
-"""Seconds from the signal to the end of the process, which takes with it whatever is still attached."""
+"""Seconds from the signal to the forced end of the process; the kernel then detaches what is still attached."""
 
 logger = logging.getLogger(__name__)
 
 
 class App:
-    """One run of the exporter. `reread` gives the settings anew and raises SettingsError; so may this, for OTLP."""
+    """One run of the exporter.
+
+    `reread` returns the settings, read again, or raises SettingsError. The constructor raises SettingsError when no
+    OTLP exporter can be made.
+    """
 
     def __init__(
         self,
@@ -54,20 +58,20 @@ class App:
     ) -> None:
         self._settings, self._reread, self._notifier = settings, reread, notifier
         self._busy = threading.Lock()
-        """Held while starting, reloading and closing: a signal to reload may come at any time."""
+        """Held during start, reload and close, because a signal to reload may come at any time."""
         self._reloaded, self._reload_successful = time.time(), True
         self._push = Push(plan, self._gather, time.time()) if plan else None
         spans = self._push.span if self._push and plan.traces else None
         self._observer = Observer(settings, found, spans, (self._own,))
         self._history = landing_plots.history()
-        self._observer.scraper.follow(self._history.see)
+        self._observer.scraper.subscribe(self._history.add)
         page = landing.Page(settings.web.telemetry_path, self._history)
         self._server = Server(
             settings.web, self._observer.scraper, page.render, self.reload, self._observer.gpus.release
         )
 
     async def run(self) -> int:
-        """Serves until SIGTERM or SIGINT, and returns the exit code. SIGHUP reloads."""
+        """Serve until SIGTERM or SIGINT and return the exit code. SIGHUP reloads the settings."""
         loop, stop, hangup = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, stop)
@@ -98,11 +102,11 @@ class App:
         return 0
 
     def reload(self) -> None:
-        """Reads the settings again and follows them. Raises SettingsError; the settings before then stay in force."""
+        """Read the settings again and apply them. Raises SettingsError; the previous settings stay in force then."""
         with self._busy:
             self._notifier.reloading()
             try:
-                self._observer.follow(self._reread())
+                self._observer.apply(self._reread())
             except ValueError as error:
                 self._reload_successful = False
                 logger.error("settings were not reloaded, those before stay in force: %s", error)
@@ -112,10 +116,10 @@ class App:
             self._reloaded, self._reload_successful = time.time(), True
 
     async def _reload_at(self, hangup: asyncio.Event) -> None:
-        """Reloads at the signal; any number that come meanwhile are one more."""
+        """Reload at each signal; signals during a reload are one further reload."""
         while await hangup.wait():
             hangup.clear()
-            with suppress(ValueError):  # it is logged, and there is nobody else to tell
+            with suppress(ValueError):  # reload() has logged it
                 await asyncio.to_thread(self.reload)
 
     def _start(self) -> None:
@@ -150,9 +154,9 @@ class App:
         return self._observer.scraper.gather()
 
     def _own(self) -> Iterable[Sample]:
-        yield from itself.build_info(version.build())
+        yield from self_metrics.build_info(version.build())
         if not self._settings.web.disable_exporter_metrics:
-            yield from itself.process()
+            yield from self_metrics.process()
         yield RELOAD_SUCCESSFUL.sample(int(self._reload_successful))
         yield RELOAD_TIME.sample(self._reloaded)
         if self._push:

@@ -1,6 +1,6 @@
-"""Another program without any of this one's capabilities: `python -m exporter.bare PARENT PROGRAM ARGUMENT...`.
+"""Execution of a program without capabilities: `python -m exporter.bare PARENT PROGRAM ARGUMENT...`.
 
-It ends with PARENT. What cannot be given up is a failure: the program is not run then.
+The program ends with PARENT. It is not run when a capability cannot be dropped.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from exporter.child import die_with_parent
 
 
 def command(words: list[str]) -> list[str]:
-    """How a program is run that way; the words are its path and its arguments."""
+    """Return the command line that runs a program without capabilities; `words` are its path and arguments."""
     return [sys.executable, "-P", "-S", "-m", "exporter.bare", str(os.getpid()), *words]
 
 
 def main(parent: str, *words: str) -> None:
-    """Becomes that program. Raises OSError."""
+    """Replace this process by the program. Raises OSError."""
     die_with_parent(int(parent))
     privileges.drop(())
     os.execv(words[0], words)

@@ -1,6 +1,6 @@
-"""A child process as its parent holds it: started, read from, told to end, and given up when it does not.
+"""Child processes: start, read, terminate, and abandon those that cannot be killed.
 
-What may block for ever in the kernel or crash is called in one of these, never in the exporter itself.
+Calls that may block for ever in the kernel or crash are made in a child process, never in the exporter itself.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from pathlib import Path
 import exporter
 
 MOST_BYTES = 4 << 20
-"""The longest line; 72 links of a GPU are 40 KB."""
+"""Length of the longest line; 72 links of a GPU are 40 KB."""
 KILL_SECONDS = 1.0
-"""A killed process that is still there after that waits in the kernel: it cannot be waited for."""
+"""Wait for a killed process; one that still exists afterwards is blocked in the kernel."""
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = 500
-"""Added to the exporter's own: where memory is short a child, which is replaced, goes before it."""
+"""Added to the exporter's score: when memory is short the kernel kills a child, which is replaceable, first."""
 _SECRETS = ("OTEL_", "ACCEL_EXPORTER_")
-"""Variables that begin so may hold passwords of backends, and are not for children."""
+"""Prefixes of variables that may hold passwords of backends and are not passed to children."""
 
 
 class ChildProcess:
-    """Runs `python -m MODULE ARGUMENT`, which finds this package and what is in `places`, and no other packages.
+    """A child that runs `python -m MODULE ARGUMENT` with this package and the folders of `places` as its only packages.
 
-    Another `command` takes the place of `python -m MODULE`; it inherits the descriptors of `share`. What it says of
-    errors goes nowhere, unless it is wanted among its lines.
-    The thread that makes this must outlive it: the kernel kills the child when it ends (die_with_parent).
+    `command` replaces `python -m MODULE`; the child inherits the descriptors of `share`. The child's standard error is
+    discarded, or merged into its lines `with_errors`. The thread that makes the child must outlive the child: the
+    kernel kills the child at the end of that thread (die_with_parent).
     """
 
     def __init__(
@@ -68,7 +68,10 @@ class ChildProcess:
         self.pid = self._process.pid
 
     def lines(self, seconds: float) -> list[bytes] | None:
-        """What it said within that time, line by line; None once it has ended. Raises ValueError for endless lines."""
+        """Return the lines that the child wrote, after waiting at most `seconds`; None once the child has ended.
+
+        Raises ValueError for a line longer than MOST_BYTES.
+        """
         if not self._poll.poll(seconds * 1000):
             return []
         received = os.read(self._output.fileno(), 1 << 16)
@@ -80,51 +83,51 @@ class ChildProcess:
         return lines
 
     def command(self, text: str) -> None:
-        """Tells it something, in vain if it does not listen. Any thread may."""
+        """Write a line to the child, without waiting; the line is lost when the child does not read. Thread-safe."""
         with suppress(OSError, ValueError):
             os.write(self._input.fileno(), text.encode() + b"\n")
 
     def hang_up(self) -> None:
-        """Closes its input: it gives its handles back and ends, if it still can."""
+        """Close the child's standard input, on which a working child releases its handles and ends."""
         with suppress(OSError):
             self._input.close()
 
     def ended(self) -> int | None:
-        """Its exit status, negative for a signal; None while it is there."""
+        """Return the child's exit status, negative for a signal, or None while the child runs."""
         return self._process.poll()
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status as `ended` gives it, once it has one, but None after that time."""
+        """Wait at most `seconds` for the child's end. Returns the exit status as `ended` does, or None."""
         until = time.monotonic() + seconds
         while self._process.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
         return self._process.poll()
 
     def kill(self) -> bool:
-        """Kills it and waits a moment; False when it is still there, which is for whom it is abandoned."""
+        """Kill the child and close its pipes. Returns False when the child has not ended within KILL_SECONDS."""
         self._process.kill()
-        gone = self.wait(KILL_SECONDS) is not None
+        ended = self.wait(KILL_SECONDS) is not None
         self.hang_up()
         self._output.close()
-        return gone
+        return ended
 
 
 def offer_to_oom(pid: int) -> None:
-    """Has the kernel kill a child before this process when memory is short. Does nothing where it is refused."""
+    """Let the kernel kill a child before this process when memory is short. Does nothing where this is refused."""
     with suppress(OSError, ValueError):
         score = int(Path("/proc/self/oom_score_adj").read_text()) + _OOM_SCORE
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(min(score, 1000)))
 
 
 def die_with_parent(parent: int) -> None:
-    """Of the child: has the kernel kill it when the thread that started it ends. Ends at once if that was before."""
+    """Let the kernel kill this child process at the end of the thread that started it; exit now if that has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise SystemExit(0)
 
 
 def private_output() -> int:
-    """Of the child: a descriptor of its own for what it tells; what libraries print goes nowhere from now on."""
+    """Return a new descriptor of this child's standard output, and redirect what libraries print to /dev/null."""
     output = os.dup(1)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)

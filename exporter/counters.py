@@ -9,9 +9,9 @@ from exporter.model import Metric, Sample
 
 
 class Tally:
-    """A counter metric with one label, safe to add to from any thread.
+    """A counter metric with one label. Safe from any thread.
 
-    The values expected of the label start at 0, so that a first event is an increase and not a new series.
+    The expected values of the label start at 0, so that a first event is an increase and not a new series.
     """
 
     def __init__(self, metric: Metric, values: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Which collectors there are: every module of exporter.collectors, described by what it declares. No list is kept."""
+"""Discovery of collectors: every module of exporter.collectors, described by its declarations. No list is kept."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from exporter.options import Flag, Option, Value
 
 @dataclass(frozen=True)
 class Found:
-    """A collector module: `name` is its file's stem, `help` the first line of its docstring.
+    """A collector module: `name` is the stem of its file, `help` the first line of its docstring.
 
-    One that people know by other names declares `options` in place of flags. `configure` makes its settings of the
-    values of either, all within their ranges; None where options do not switch it on. Raises SettingsError.
+    A collector with established option names declares `options` in place of flags. `configure` returns its settings
+    from the values of either, which are within their ranges, or None when options do not switch the collector on;
+    `configure` raises SettingsError.
     """
 
     name: str
@@ -34,21 +35,21 @@ class Found:
 
     @property
     def switch(self) -> str:
-        """The flag that switches it on."""
+        """The flag that switches the collector on."""
         return f"--{self.options[0].name}" if self.options else f"--collector.{self.name}"
 
 
 def collectors(package: ModuleType = exporter.collectors) -> dict[str, Found]:
-    """The collectors of a package by name, in alphabetical order.
+    """Return the collectors of a package by name, in alphabetical order.
 
-    One that cannot be imported fails, for that reason, when it is to be created; the others are not concerned.
+    A module that cannot be imported is a collector that raises the same error when it is created.
     """
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
     return {name: _load(f"{package.__name__}.{name}") for name in names}
 
 
 def metrics(module: ModuleType) -> tuple[Metric, ...]:
-    """Those of the module's METRICS, else those it declares as constants, tuples of them included; in order."""
+    """Return the metrics in the module's METRICS, or else all metrics among its constants and tuples, in order."""
     declared: dict[Metric, None] = {}
     for value in getattr(module, "METRICS", None) or vars(module).values():
         for item in value if isinstance(value, tuple) else (value,):

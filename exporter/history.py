@@ -1,4 +1,4 @@
-"""The last minutes of a few values, for the plots of the page at /; bounded, and there also where nobody scrapes."""
+"""The last minutes of a few values, for the plots of the page at /; bounded, and recorded also without scrapes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from exporter.model import Sample
 
 POINTS = 120
 LEAST_STEP = 5.0
-"""Seconds between two points at least, however often is gathered."""
+"""Shortest time between two points, however often samples are gathered."""
 MOST_STEP = 20.0
-"""Seconds after which it has the collectors asked itself, when nobody else did."""
+"""Time without a scrape after which the history gathers samples itself."""
 LONGEST_STEP = 60.0
-"""Seconds without a look that are a gap."""
+"""Time without a point that counts as a gap."""
 WINDOW = POINTS * LEAST_STEP
 MOST_OF_A_KIND = 16
-"""Plots of a kind, besides that of the node; with 8 kinds all of it takes 0.25 MB (docs/http.md says so too)."""
+"""Plots of a kind, besides that of the node; with 8 kinds all plots take 0.25 MB (also stated in docs/http.md)."""
 _FIRST_AFTER = 5.0
 
 Key = tuple[str, str]
-"""What kind of value, and of whom; nobody is the node."""
+"""The kind of a value, and the identity of its object; an empty identity is the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A counter's value, and the wall time in seconds from which it counts; 0 is before anybody looked."""
+    """A counter's value, and the wall time in seconds from which the counter counts; 0 is before the first reading."""
 
     value: float
     start: float = 0.0
@@ -38,7 +38,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is in the samples of one gathering. Of who is missing in a kind that was `watched`, nothing was counted."""
+    """The values in the samples of one scrape. A counter missing from a kind in `watched` has counted nothing."""
 
     counts: Mapping[Key, Count] = field(default_factory=dict)
     gauges: Mapping[Key, float] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What the page shows: rates a second, over how many seconds, and points as (age in seconds, value or NaN)."""
+    """Data for the page: rates a second, the `seconds` they cover, and points as (age in seconds, value or NaN)."""
 
     rates: Mapping[Key, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -55,15 +55,15 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """A reading, and when it was, by the monotonic clock and the wall's."""
+class _TimedReading:
+    """A reading with its time by the monotonic clock and by the wall clock."""
 
     at: float
     wall: float
     reading: Reading
 
-    def rise(self, key: Key, count: Count) -> float | None:
-        """How much was counted since then; None where that cannot be known."""
+    def increase(self, key: Key, count: Count) -> float | None:
+        """Return the increase of a counter since this reading, or None where it is unknown."""
         if count.start > self.wall:
             return count.value
         before = self.reading.counts.get(key)
@@ -73,10 +73,10 @@ class _Look:
 
 
 class History:
-    """Safe from any thread.
+    """The recorded values. Safe from any thread.
 
-    `read` says what there is to plot, `collectors` who has to have been asked for that, `added` which kinds of counters
-    are summed for the node. A rate is known between two looks at a counter that went on; else its point is a gap.
+    `read` extracts the values to plot from samples of `collectors`; kinds of counters in `added` are summed for the
+    node. A rate is known between two readings of a counter that was not reset in between; else its point is a gap.
     """
 
     def __init__(
@@ -89,23 +89,23 @@ class History:
         self._plots: dict[Key, array[float]] = {}
         self._rates: Mapping[Key, float] = {}
         self._seconds = 0.0
-        self._before: _Look | None = None
+        self._before: _TimedReading | None = None
 
     def start(self, gather: Callable[[Collection[str]], object]) -> None:
-        """Has `gather` ask the collectors whenever nobody has for MOST_STEP seconds, from a thread of its own."""
-        threading.Thread(target=self._ask, args=(gather,), name="history", daemon=True).start()
+        """Start a thread that calls `gather` whenever there was no scrape for MOST_STEP seconds."""
+        threading.Thread(target=self._run, args=(gather,), name="history", daemon=True).start()
 
     def close(self) -> None:
         self._ended.set()
 
-    def see(self, samples: Sequence[Sample], names: Collection[str] | None) -> None:
-        """Takes what was gathered of the collectors named (None: all), if it is a whole look and time for a point."""
+    def add(self, samples: Sequence[Sample], names: Collection[str] | None) -> None:
+        """Record the samples of a scrape of the collectors `names` (None: all), if complete and a point is due."""
         if names is not None and not self.collectors <= set(names):
             return
         with self._lock:
             now, wall = time.monotonic(), time.time()
             if self._before is None or now - self._before.at >= LEAST_STEP:
-                self._add(self._read(samples), now, wall)
+                self._record(self._read(samples), now, wall)
 
     def recent(self) -> Recent:
         with self._lock:
@@ -115,7 +115,7 @@ class History:
             plots = {key: [(ages[at], values[at - len(ages)]) for at in shown] for key, values in self._plots.items()}
             return Recent(self._rates, self._seconds, plots)
 
-    def _ask(self, gather: Callable[[Collection[str]], object]) -> None:
+    def _run(self, gather: Callable[[Collection[str]], object]) -> None:
         pause = _FIRST_AFTER
         while not self._ended.wait(pause):
             with self._lock:
@@ -124,8 +124,8 @@ class History:
                 gather(self.collectors)
                 pause = MOST_STEP
 
-    def _add(self, reading: Reading, now: float, wall: float) -> None:
-        before, self._before = self._before, _Look(now, wall, reading)
+    def _record(self, reading: Reading, now: float, wall: float) -> None:
+        before, self._before = self._before, _TimedReading(now, wall, reading)
         gap = before is not None and now - before.at > LONGEST_STEP
         self._seconds = 0.0 if before is None or gap else now - before.at
         self._rates = self._all_rates(reading, before) if before and not gap else {}
@@ -133,13 +133,13 @@ class History:
             self._append(now, {})
         self._append(now, {**reading.gauges, **self._rates})
 
-    def _all_rates(self, reading: Reading, before: _Look) -> dict[Key, float]:
-        risen = {key: before.rise(key, count) for key, count in reading.counts.items()}
+    def _all_rates(self, reading: Reading, before: _TimedReading) -> dict[Key, float]:
+        increases = {key: before.increase(key, count) for key, count in reading.counts.items()}
         for kind in self._added:
-            own = [rise for key, rise in risen.items() if key[0] == kind]
+            own = [increase for key, increase in increases.items() if key[0] == kind]
             if own or kind in reading.watched:
-                risen[kind, ""] = None if None in own else sum(rise for rise in own if rise is not None)
-        return {key: rise / self._seconds for key, rise in risen.items() if rise is not None}
+                increases[kind, ""] = None if None in own else sum(filter(None, own))
+        return {key: increase / self._seconds for key, increase in increases.items() if increase is not None}
 
     def _append(self, now: float, values: Mapping[Key, float]) -> None:
         self._times.append(now)
@@ -152,7 +152,10 @@ class History:
                 del self._plots[key]
 
     def _admitted(self, values: Mapping[Key, float]) -> list[Key]:
-        """Who gets a plot: the node, and of each kind the largest as long as there is room; who is gone makes room."""
+        """Return the keys that get a plot: the node's, and the largest of each kind within the limit.
+
+        Plots of vanished objects are dropped to make room.
+        """
         new = values.keys() - self._plots.keys()
         admitted = [key for key in new if not key[1]]
         for kind in {kind for kind, of in new if of}:

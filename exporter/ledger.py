@@ -1,4 +1,4 @@
-"""Which processes a probe has to tell about: those its maps count, and those that ended, for a while."""
+"""The processes that a probe reports: those counted in its maps, and ended ones for a limited time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from exporter.model import Labels
 from exporter.node import Processes
 
 RETENTION = 300.0
-"""Seconds for which the series of an ended process stay."""
+"""Time for which the series of an ended process stay."""
 MOST_ENDED = 1024
 
 
 class Activity(Protocol):
-    """What was counted of one process."""
+    """The counts of one process."""
 
     def ended(self) -> None: ...
     def absorb(self, late: Self) -> None:
-        """Adds what was counted after this was read."""
+        """Add counts from after this activity was read."""
 
 
 A = TypeVar("A", bound=Activity)
@@ -30,7 +30,7 @@ A = TypeVar("A", bound=Activity)
 
 @dataclass(frozen=True, slots=True)
 class Process(Generic[A]):
-    """One process to tell about. `since` is the wall time in seconds from which its counters count."""
+    """One reported process. `since` is the wall time in seconds from which its counters count."""
 
     pid: int
     labels: Labels
@@ -48,10 +48,10 @@ class _Ended(Generic[A]):
 class Ledger(Generic[A]):
     """The activity of processes. Safe from any thread.
 
-    `read` gives what the kernel has counted by pid; `take` removes all that the kernel keeps of some pids, and gives
-    what it had counted of those that have a count. The kernel's rows have only pids: they are frozen and deleted when a
-    process ends, so that who gets the pid next starts from nothing. Both are called under the lock, at most one walk
-    over the maps each, so that the ends of many processes hold up no scrape.
+    `read` returns the kernel's counts by pid; `take` removes all rows of some pids from the kernel's maps and returns
+    their counts. Rows are keyed by pid: they are deleted at the end of a process, so that the pid's next process starts
+    from 0. Both are called under the lock and walk over the maps at most once, so that the ends of many processes delay
+    no scrape.
     """
 
     def __init__(
@@ -64,35 +64,35 @@ class Ledger(Generic[A]):
     ) -> None:
         self._read, self._take, self._processes, self._proc, self._now = read, take, processes, proc, now
         self._lock = threading.Lock()
-        self._told: set[int] = set()
+        self._live: set[int] = set()
         self._known: dict[int, tuple[Labels, float]] = {}
         self._ended: dict[int, _Ended[A]] = {}
 
     def __contains__(self, pid: int) -> bool:
-        """Whether a process was told of, and not yet its end."""
+        """Return whether a process has started and not yet ended."""
         with self._lock:
-            return pid in self._told
+            return pid in self._live
 
     def started(self, pid: int) -> None:
-        """A process uses the library. Harmless when told already."""
+        """Add a process that uses the library; does nothing when the process is known."""
         labels = self._processes.labels(pid)
         with self._lock:
-            if pid not in self._told:
-                self._told.add(pid)
+            if pid not in self._live:
+                self._live.add(pid)
                 self._known[pid] = labels, time.time()
 
     def ended(self, pids: Collection[int]) -> None:
-        """Processes ended, or run other programs now: their counts stand still from here on."""
+        """Freeze the counts of processes that have ended or run other programs now."""
         with self._lock:
             self._retire(pids)
-            self._told.difference_update(pids)
+            self._live.difference_update(pids)
 
     def processes(self) -> list[Process[A]]:
-        """Every process that was counted, those that ended up to five minutes ago included."""
+        """Return every counted process, including those that ended within RETENTION."""
         with self._lock:
             seen = dict(self._read())
-            # Those that ended before anybody found that they were there.
-            unseen = [pid for pid in seen if pid not in self._told and not (self._proc / str(pid)).exists()]
+            # Processes that ended before they were discovered.
+            unseen = [pid for pid in seen if pid not in self._live and not (self._proc / str(pid)).exists()]
             self._retire(unseen)
             for pid in unseen:
                 del seen[pid]
@@ -102,7 +102,7 @@ class Ledger(Generic[A]):
             return [*living, *(ended.process for ended in self._ended.values())]
 
     def _living(self, pid: int, activity: A) -> Process[A]:
-        """Labels are asked for each time: the names of a pod are known later than its processes."""
+        """Return a running process, with labels read again: a pod's names become known after its processes start."""
         labels = self._processes.labels(pid)
         since = self._known[pid][1] if pid in self._known else time.time()
         self._known[pid] = labels, since

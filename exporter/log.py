@@ -1,4 +1,4 @@
-"""Log lines as logfmt or JSON: one line an event whatever is in it, bounded, repetitions held back."""
+"""Log lines as logfmt or JSON: one bounded line for each event, repetitions suppressed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BARE = re.compile(r"[!#-<>-\[\]-~]+")
 
 
 def configure(level: str, form: str, stream: TextIO | None = None) -> None:
-    """Sends all logging of the process to `stream` (standard error) from `level` of LEVELS on, as one of FORMATS."""
+    """Log to `stream` (standard error by default) from `level`, a key of LEVELS, on, in `form`, one of FORMATS."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else LogfmtFormatter())
     handler.addFilter(Repetitions())
@@ -36,7 +36,7 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
 
 
 class LogfmtFormatter(logging.Formatter):
-    """`ts=… level=… source=… msg="…" key=value`: what is not plain is quoted and escaped as in JSON."""
+    """`ts=… level=… source=… msg="…" key=value`: values with special characters are quoted and escaped as in JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         return " ".join(f"{name}={_quoted(value)}" for name, value in fields(record).items())
@@ -50,9 +50,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def fields(record: logging.LogRecord) -> dict[str, str]:
-    """What is said of an event: time, level, module, message, whatever `extra` held, and the exception with its place.
+    """Return the fields of an event: time, level, module, message, those of `extra`, and the exception with its line.
 
-    Every value is cut at 4,096 characters. The full traceback is given where debug lines are logged.
+    Every value is cut at 4,096 characters. The full traceback is included where debug lines are logged.
     """
     when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     line = {
@@ -90,8 +90,8 @@ def _quoted(value: str) -> str:
 
 
 class Repetitions(logging.Filter):
-    """Holds back warnings and errors that repeat: the same message once in `interval` seconds, and of one place in the
-    code no more than `burst`. The next one that passes carries how many were held back as `repeated`.
+    """Suppresses repeated warnings and errors: a message passes once in `interval` seconds, and a line of code logs at
+    most `burst` messages in that time. The next message that passes has the number of suppressed ones as `repeated`.
     """
 
     LIMIT = 1024
@@ -119,7 +119,7 @@ class Repetitions(logging.Filter):
         return True
 
     def _window(self, path: str, line: int, message: str) -> _Window:
-        """The current window of a key; the oldest keys go when there are too many."""
+        """Return the current window of a key; drops the oldest keys beyond LIMIT."""
         key, now = (path, line, message), self._now()
         window = self._windows.get(key)
         if window is None or now - window.start >= self._interval:

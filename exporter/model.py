@@ -1,4 +1,4 @@
-"""What collectors produce: samples of declared metrics, and spans. Views turn them into wire formats."""
+"""Samples of declared metrics, and spans: the output of collectors, which views convert to wire formats."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Counts per bucket, not cumulated (one more than there are bounds), and the sum of what was observed.
+    """Counts per bucket, not cumulative (one more than bounds), and the sum of the observed values.
 
-    `bounds` are inclusive upper bounds, ascending, in the metric's unit; `exemplars` maps a bucket's index to one.
+    `bounds` are inclusive upper bounds, ascending, in the metric's unit; `exemplars` are by the bucket's index.
     """
 
     bounds: tuple[float, ...]
@@ -58,10 +58,10 @@ Value = float | int | Distribution
 class Metric:
     """A metric by its OpenTelemetry name and UCUM unit; the Prometheus name derives from these (views/prometheus.py).
 
-    `labels` names every label a sample of it may carry besides the process labels, which `process` switches on, and
-    `identity` those among them that name one of many things that come and go, such as a queue pair: beyond the
-    collector's limit they are left out like the process labels (exporter/series.py).
-    `literal` marks another exporter's metric: `name` is its Prometheus name to the letter, and OTLP goes without it.
+    `labels` names every label of the metric's samples besides the process labels, which `process` switches on.
+    `identity` names those labels that identify short-lived objects such as queue pairs: beyond the collector's limit
+    they are left out like the process labels (exporter/series.py).
+    `literal` marks another exporter's metric: `name` is the exact Prometheus name, and the metric is not sent by OTLP.
     """
 
     name: str
@@ -79,9 +79,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value. Labels with an empty value are left out by the views.
+    """One value. The views leave out labels with an empty value.
 
-    `start` is the wall time in seconds from which a counter or histogram counts; None means the exporter's start.
+    `start` is the wall time in seconds from which a counter or histogram counts; None stands for the exporter's start.
     """
 
     metric: Metric
@@ -107,19 +107,19 @@ class Span:
     parent_id: str = ""
     """The span id of the parent in the same trace; empty for a root."""
     parent_remote: bool = False
-    """Whether the parent is of another process, so that this span is its own process's entry into the trace."""
+    """Whether the parent is a span of another process, which makes this span its process's entry into the trace."""
     links: tuple[tuple[str, str], ...] = ()
-    """Spans of other traces that belong to it: trace id and span id of each."""
+    """Linked spans of other traces: trace id and span id of each."""
     slow: bool = False
-    """Worth keeping, like a failed one, when its trace is not sampled."""
+    """Whether to keep the span, like a failed one, when its trace is not sampled."""
     resource: Labels = field(default_factory=dict)
     """OpenTelemetry resource attributes of the observed process, besides its labels; whoever passes it on sets them."""
 
 
 class Unavailable(Exception):
-    """This node cannot give what a collector needs. Not a fault: said once, and the rest works.
+    """This node lacks what a collector needs. Not a fault: logged once, and the other collectors run.
 
-    `remedy` says what a person can do about it, empty when nothing can be done.
+    `remedy` is a person's next step, empty when there is none.
     """
 
     def __init__(self, reason: str, remedy: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Asking the kernel's RDMA core over netlink: include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c."""
+"""A netlink client of the kernel's RDMA core: include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ class Socket(Protocol):
 
 
 def connect() -> Socket:
-    """A socket to ask with. Raises OSError. Loads the RDMA modules: only for nodes that have devices."""
+    """Return a netlink socket. Loads the RDMA modules, so call it on nodes with devices only. Raises OSError."""
     made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _FAMILY)
     made.settimeout(_TIMEOUT)
     made.bind((0, 0))
     return made
 
 
-def request(asked: Socket, command: int, body: bytes) -> list[Attributes]:
-    """Has a command done, and returns what it answers. Raises OSError, as the kernel refuses it."""
-    return _exchange(asked, command, _REQUEST | _ACK, body)
+def request(connection: Socket, command: int, body: bytes) -> list[Attributes]:
+    """Send a command and return the messages of the answer. Raises OSError with the kernel's error."""
+    return _exchange(connection, command, _REQUEST | _ACK, body)
 
 
-def dump(asked: Socket, command: int, body: bytes) -> list[Attributes]:
-    """All objects of a kind, some in each message. Raises OSError."""
-    return _exchange(asked, command, _REQUEST | _DUMP, body)
+def dump(connection: Socket, command: int, body: bytes) -> list[Attributes]:
+    """Return all objects of a kind, several in each message. Raises OSError."""
+    return _exchange(connection, command, _REQUEST | _DUMP, body)
 
 
 def pack(kind: int, value: int) -> bytes:
-    """An attribute of 32 bits."""
+    """Return an encoded attribute of 32 bits."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + 4, kind) + value.to_bytes(4, sys.byteorder)
 
 
 def unpack(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes in a message or in another attribute. Raises OSError when they are cut short."""
+    """Yield the attributes in a message or in another attribute. Raises OSError when they are truncated."""
     at = 0
     while at + _ATTRIBUTE.size <= len(data):
         size, kind = _ATTRIBUTE.unpack_from(data, at)
@@ -67,12 +67,12 @@ def number(attributes: Attributes, kind: int) -> int | None:
     return int.from_bytes(attributes[kind], sys.byteorder) if kind in attributes else None
 
 
-def _exchange(asked: Socket, command: int, flags: int, body: bytes) -> list[Attributes]:
+def _exchange(connection: Socket, command: int, flags: int, body: bytes) -> list[Attributes]:
     kind = _CLIENT | command
-    asked.sendall(_HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body)
+    connection.sendall(_HEADER.pack(_HEADER.size + len(body), kind, flags, 1, 0) + body)
     answers: list[Attributes] = []
     for _ in range(_MOST_MESSAGES):
-        for found, content in _messages(asked.recv(_BUFFER)):
+        for found, content in _messages(connection.recv(_BUFFER)):
             if found in (_ERROR, _DONE):
                 status = int.from_bytes(content[:4], sys.byteorder, signed=True)
                 if status < 0:
@@ -94,4 +94,4 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _malformed() -> OSError:
-    return OSError(errno.EBADMSG, "the kernel's answer about RDMA is cut short or has no end")
+    return OSError(errno.EBADMSG, "the kernel's answer about RDMA is truncated or endless")

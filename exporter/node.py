@@ -1,4 +1,4 @@
-"""What a collector is given of the node it runs on. Tests pass a Node with fakes."""
+"""The node as collectors see it: shared state and settings. Tests pass a Node with fakes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class Processes(Protocol):
-    """Who a pid is (exporter/resolve/process.py)."""
+    """The labels of processes (exporter/resolve/process.py)."""
 
     def labels(self, pid: int) -> Labels:
-        """The process labels of a pid, read once at first sight and kept until `forget`; at least `pid`."""
+        """Return the process labels of a pid, at least `pid`; read once and kept until `forget`."""
         ...
 
     def forget(self, pid: int) -> None:
-        """The pid ended or runs another program now: read it anew when asked again."""
+        """Drop a pid that has ended or runs another program now; the next query reads it again."""
         ...
 
 
 class Clock:
-    """Maps the kernel's monotonic nanoseconds (bpf_ktime_get_ns) to wall time, also after the clock was set."""
+    """Converts the kernel's monotonic nanoseconds (bpf_ktime_get_ns) to wall time, also after the clock was set."""
 
     REFRESH_NS = 10_000_000_000
 
@@ -51,8 +51,8 @@ class Clock:
 
 @dataclass(frozen=True)
 class Node:
-    """What all collectors share, and the settings of the one that has this. No field has a default: a collector with an
-    object of its own in place of the shared one would see nothing of what others put there, without any error.
+    """The state shared by all collectors, and one collector's settings. No field has a default: a collector with an own
+    object in place of a shared one would silently miss what other collectors put there.
     """
 
     settings: Mapping[str, Any]
@@ -60,9 +60,9 @@ class Node:
     processes: Processes
     targets: Targets
     spans: Callable[[Span], None]
-    """Takes a finished span; never blocks or raises. What cannot be kept is counted there."""
+    """Receives a finished span; never blocks or raises, and counts spans that it drops."""
     wants_spans: bool
-    """Whether anybody takes them: without an OTLP endpoint none need be made."""
+    """Whether spans are exported: without an OTLP endpoint none need be made."""
     clock: Clock
     trial: Trial
     gpus: Gpus
@@ -84,7 +84,7 @@ class Node:
         sys: Path,
         wants_spans: bool = True,
     ) -> Node:
-        """A node on which nothing was observed yet, without settings: one for all collectors."""
+        """Return a node with empty shared state and without settings, for all collectors."""
         return cls(
             settings={},
             processes=processes,
@@ -104,5 +104,5 @@ class Node:
         )
 
     def with_settings(self, settings: Mapping[str, Any]) -> Node:
-        """The same node for a collector with these settings."""
+        """Return the same node for a collector with these settings."""
         return replace(self, settings=settings)

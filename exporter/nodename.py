@@ -1,4 +1,4 @@
-"""The name of the node that is observed, which in a pod or container is not the host name of the exporter itself."""
+"""The name of the observed node, which in a pod or container differs from the exporter's host name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import platform
 from collections.abc import Mapping
 
 VARIABLE = "NODE_NAME"
-"""Kubernetes' name of the node, which the chart takes from the pod's spec.nodeName."""
+"""Variable with Kubernetes' name of the node, which the chart sets from the pod's spec.nodeName."""
 
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str:
-    """The variable's value, else the host name as this process sees it."""
+    """Return the variable's value, or else the host name of this process."""
     return environ.get(VARIABLE, "").strip() or platform.node()

@@ -1,4 +1,4 @@
-"""All that observes and nothing that serves: processes, targets and the collectors of the settings."""
+"""The observing half of the exporter: processes, targets and the enabled collectors, without any server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observer:
-    """The collectors that are switched on, with what they share. `own` add to the exporter's own metrics."""
+    """The enabled collectors with their shared state. `own` are further sources of the exporter's own metrics."""
 
     def __init__(
         self,
@@ -38,22 +38,22 @@ class Observer:
             self._processes, self.targets, self._finished, settings.procfs, settings.sysfs, spans is not None
         )
         self.refusal = ""
-        """Why no library is searched for; empty when they are."""
+        """The reason why libraries are not searched for; empty when they are."""
         shared = (lambda: self.targets.collect(), self._node.trial.collect)
         self.scraper = Scraper(self._make_all(), self._disabled(), (*shared, *own))
 
     @property
     def gpus(self) -> Gpus:
-        """What the collector of NVML shows the others."""
+        """The GPUs that the NVML collector publishes to the others."""
         return self._node.gpus
 
     def start(self) -> None:
-        """Starts the collectors, then the search for what they want. What cannot start is said; the rest runs."""
+        """Start the collectors, then the search for libraries. A failure to start is logged, and the rest runs."""
         self.scraper.start()
         self._search()
 
-    def follow(self, settings: Settings) -> None:
-        """Goes on with other settings. When those of a collector changed, all start anew: they share one search."""
+    def apply(self, settings: Settings) -> None:
+        """Apply changed settings. When those of one collector changed, all restart, because they share one search."""
         before, self._settings = self._settings, settings
         log.configure(settings.log.level, settings.log.format)
         waiting = [key for key, value in vars(settings).items() if key not in _FOLLOWED and value != vars(before)[key]]
@@ -68,7 +68,7 @@ class Observer:
         logger.info("settings reloaded; collectors: %s", ", ".join(settings.collectors) or "none")
 
     def close(self) -> bool:
-        """Detaches everything: the probes first, which use what the collectors have loaded. False if not in time."""
+        """Detach all probes, then close the collectors, which own the loaded programs. Returns False if not in time."""
         detached = self.targets.close()
         self.scraper.close()
         return detached
@@ -81,7 +81,7 @@ class Observer:
             logger.error("no library can be probed: %s; see accel-exporter doctor", self.refusal)
 
     def _finished(self, span: Span) -> None:
-        """A collector's span, on its way out with the resource of the process that it is of."""
+        """Pass a collector's span on, with the resource of the span's process."""
         pid = span.process.get("pid", "")
         if pid.isdecimal():
             span = replace(span, resource=self._processes.identity(int(pid)).resource)
@@ -94,18 +94,18 @@ class Observer:
         try:
             return self._found[name].create(self._node.with_settings(flags))
         except Exception as error:
-            return _Unmade(name, error)
+            return _FailedCollector(name, error)
 
     def _disabled(self) -> dict[str, str]:
         return {name: it.switch for name, it in self._found.items() if name not in self._settings.collectors}
 
 
 def _drop(_: Span) -> None:
-    """Where spans go that nobody takes."""
+    """Discard a span."""
 
 
-class _Unmade:
-    """Stands for a collector that could not be created; it fails to start for the same reason."""
+class _FailedCollector:
+    """Stands for a collector that could not be created; `start` raises the same error."""
 
     def __init__(self, name: str, error: Exception) -> None:
         self.name, self._error = name, error
@@ -117,4 +117,4 @@ class _Unmade:
         return ()
 
     def close(self) -> None:
-        """Nothing was made."""
+        """Do nothing."""

@@ -1,6 +1,6 @@
-"""Options by dotted name, from flags, the environment and one YAML file, each with one clear error when it is wrong.
+"""Options by dotted name, from flags, the environment and one YAML file, with one clear error for a wrong value.
 
-A flag wins over the environment, that over the file, that over the default.
+A flag wins over the environment, the environment over the file, the file over the default.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ _SECONDS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class SettingsError(ValueError):
-    """A setting is wrong: which, where it was given, and what would be right."""
+    """A wrong setting: its name, its place, and the expected value."""
 
 
 @dataclass(frozen=True)
 class Option:
     """One setting: the flag --NAME, the variable ACCEL_EXPORTER_NAME and the YAML key NAME, nested at its dots.
 
-    The type is that of `default`. A float is a number of seconds or a duration such as 500ms where `duration` is set.
-    A number is at least `least`, which is 0 where it is not given, and at most `most`. `metavar` is what help calls the
-    value.
+    The type is that of `default`. With `duration` a float is a number of seconds or a duration such as 500ms. A number
+    is at least `least`, by default 0, and at most `most`. `metavar` names the value in the help text.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Option:
 
     @property
     def expects(self) -> str:
-        """What a value has to be, for people."""
+        """A description of valid values, for error messages."""
         if self.choices:
             return "one of " + ", ".join(filter(None, self.choices))
         if self.duration:
@@ -69,7 +68,7 @@ class Option:
 
     @property
     def range(self) -> str:
-        """The numbers that are allowed, for people; empty without a limit."""
+        """The range of valid numbers as text; empty without a limit."""
         unit = "s" if self.duration else ""
         least = f"{self.least or 0}{unit}"
         if self.most is not None:
@@ -78,7 +77,7 @@ class Option:
 
     @property
     def shown(self) -> str:
-        """The default as help and documentation show it; empty when it is off, empty or nothing."""
+        """The default as shown in help and documentation; empty for false, empty and zero defaults."""
         match self.default:
             case bool():
                 return "enabled" if self.default else ""
@@ -89,7 +88,7 @@ class Option:
         return str(self.default)
 
     def parse(self, text: str) -> Value:
-        """The value of a flag or variable. Raises ValueError."""
+        """Return the value of a flag's or variable's text. Raises ValueError."""
         match self.default:
             case bool():
                 return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
@@ -102,7 +101,7 @@ class Option:
         return self.check(text)
 
     def check(self, value: object) -> Value:
-        """A value as YAML gives it, in this option's type. Raises ValueError when it does not fit."""
+        """Return a value from YAML in this option's type. Raises ValueError for a wrong type or range."""
         checked = self._typed(value)
         if isinstance(checked, int | float) and not isinstance(checked, bool):
             least, most = self.least or 0, math.inf if self.most is None else self.most
@@ -136,8 +135,8 @@ class Flag:
     """One setting of a collector, declared in its module's FLAGS; it becomes --collector.<stem>.<name> and a YAML key.
 
     The type of `default` is the type of the setting: bool, int, float, str or a tuple of str (comma-separated).
-    Numbers are between `least` (0 where it is not given) and `most`, texts among `choices`, both if given: a collector
-    gets no other.
+    Numbers outside of `least` (by default 0) to `most`, and texts that are not in `choices`, are errors before the
+    collector is created.
     """
 
     name: str
@@ -149,14 +148,14 @@ class Flag:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises SettingsError where it would print and exit; only -h and --version exit."""
+    """An ArgumentParser that raises SettingsError in place of exiting; only -h and --version exit."""
 
     def error(self, message: str) -> NoReturn:
         raise SettingsError(message.replace("argument ", "flag ", 1))
 
 
 def parser(options: Iterable[Option], groups: Mapping[str, str], **words: Any) -> Parser:
-    """A parser with a flag for each option, under the titles of `groups`; its result holds only what was given."""
+    """Return a parser with a flag for each option, under the titles of `groups`, without defaults in its result."""
     made = Parser(
         allow_abbrev=False,
         add_help=False,
@@ -188,7 +187,10 @@ def _metavar(option: Option) -> str:
 
 
 def from_flags(made: Parser, arguments: Sequence[str], options: Collection[Option]) -> dict[str, Any]:
-    """The values that the command line gives, by dotted name, with whatever else the parser knows."""
+    """Return the values in the command line by dotted name, with those of the parser's other flags.
+
+    Raises SettingsError.
+    """
     known, unknown = made.parse_known_args(arguments)
     if unknown:
         flags = [f"--{option.name}" for option in options]
@@ -206,7 +208,10 @@ def from_flags(made: Parser, arguments: Sequence[str], options: Collection[Optio
 
 
 def from_environment(environ: Mapping[str, str], options: Iterable[Option]) -> dict[str, Value]:
-    """The values that variables give. Others with our prefix are passed over: Kubernetes makes some for a service."""
+    """Return the values in variables. Unknown variables with the prefix are ignored: Kubernetes makes such variables.
+
+    Raises SettingsError.
+    """
     return {
         option.name: _convert(option, option.parse, environ[option.variable], f"variable {option.variable}")
         for option in options
@@ -215,9 +220,7 @@ def from_environment(environ: Mapping[str, str], options: Iterable[Option]) -> d
 
 
 def from_file(path: Path, options: Iterable[Option]) -> dict[str, Value]:
-    """The values of a YAML file. Raises SettingsError with file and line for what is unknown, doubled or of a wrong
-    type.
-    """
+    """Return the values in a YAML file. Raises SettingsError with file and line for unknown, repeated or wrong keys."""
     by_name = {option.name: option for option in options}
     text = _text(path)
     try:
@@ -241,7 +244,7 @@ def from_file(path: Path, options: Iterable[Option]) -> dict[str, Value]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean …?`, or what to do instead where nothing is near."""
+    """Return `; did you mean …?` with the nearest of `names`, or a pointer to --help."""
     near = difflib.get_close_matches(name, list(names), 1)
     return f"; did you mean {near[0]}?" if near else "; see --help"
 
@@ -260,9 +263,9 @@ def _text(path: Path) -> str:
 
 
 def _leaves(node: yaml.Node, prefix: str, path: Path, options: Mapping[str, Option]) -> Iterator[tuple[str, yaml.Node]]:
-    """The options of a mapping and of those nested in it: the dotted name and the value's node.
+    """Yield the dotted name and the value's node of each option in a mapping and in nested mappings.
 
-    A switch's name may be the first part of others' (collector.cuda): `enabled` within it stands for the switch itself.
+    A switch's name may be a prefix of other names (collector.cuda): the key `enabled` below it is the switch itself.
     """
     if not isinstance(node, yaml.MappingNode):
         what = prefix.rstrip(".") or "the file"

@@ -1,4 +1,4 @@
-"""What is pushed over OTLP and where to: the --otlp.* flags and the standard OTEL_* variables."""
+"""The configuration of OTLP push: the --otlp.* flags and the standard OTEL_* variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OtlpSettings:
-    """The --otlp.* flags, named like them. Empty or 0 leaves it to the OTEL_* variables."""
+    """The --otlp.* flags, by their names. For empty values and 0 the OTEL_* variables apply."""
 
     endpoint: str = ""
     protocol: str = ""
@@ -26,19 +26,19 @@ class OtlpSettings:
 
 @dataclass(frozen=True)
 class Signal:
-    """Where one signal goes. `endpoint` None leaves it to the variables, which the SDK's exporters read themselves."""
+    """The destination of one signal. With `endpoint` None the SDK's exporters read the OTEL_* variables."""
 
     name: str
     protocol: str
     endpoint: str | None
     headers: Mapping[str, str]
     target: str
-    """The endpoint as a person would name it, for log lines."""
+    """The endpoint without user and password, for log lines."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to push. None of the signals where no endpoint is configured. Times in seconds."""
+    """The signals to push, None for those without an endpoint. Times are in seconds."""
 
     metrics: Signal | None
     traces: Signal | None
@@ -54,7 +54,7 @@ class Plan:
 
 
 def plan(settings: OtlpSettings, environ: Mapping[str, str]) -> Plan:
-    """What flags and OTEL_* variables ask for; a flag wins. Raises SettingsError."""
+    """Return the plan in flags and OTEL_* variables; a flag wins. Raises SettingsError."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return Plan(None, None)
     queue_size = _number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048)
@@ -79,7 +79,7 @@ def _signal(name: str, settings: OtlpSettings, environ: Mapping[str, str]) -> Si
     protocol = settings.protocol or environ.get(prefix + "PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     protocol = protocol or PROTOCOLS[0]
     if protocol not in PROTOCOLS:
-        raise SettingsError(f"OTLP protocol {protocol!r} is not spoken here; use one of {', '.join(PROTOCOLS)}")
+        raise SettingsError(f"OTLP protocol {protocol!r} is not supported; use one of {', '.join(PROTOCOLS)}")
     endpoint = settings.endpoint or None
     if endpoint and endpoint != _without_user(endpoint):
         raise SettingsError(
@@ -94,7 +94,7 @@ def _signal(name: str, settings: OtlpSettings, environ: Mapping[str, str]) -> Si
 
 
 def _without_user(url: str) -> str:
-    """The URL, or host:port, without user and password."""
+    """Return a URL, or host:port, without user and password."""
     scheme, slashes, rest = url.rpartition("://")
     authority, slash, path = rest.partition("/")
     return f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}"

@@ -1,8 +1,8 @@
-"""OTLP push: metrics on an interval, spans in batches, each from a thread of its own.
+"""OTLP push: metrics at an interval and spans in batches, from a thread each.
 
-A collector that refuses, hangs or disappears costs the spans that do not fit a bounded queue, counted, and nothing
-else. The OpenTelemetry packages are imported only when there is somewhere to push to: they take 16 MB of memory (HTTP)
-to 32 MB (gRPC).
+An OTLP collector that refuses, hangs or disappears costs only the spans beyond a bounded queue, which are counted. The
+OpenTelemetry packages are imported only when an endpoint is configured: they take 16 MB (HTTP) to 32 MB (gRPC) of
+memory.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from exporter.starts import Starts
 
 SPANS_DROPPED = Metric(
     "accel_exporter.spans.dropped",
-    "Spans not delivered: over the budget of spans a second, the queue was full, the OTLP endpoint took none, they "
-    "were malformed, or the exporter stopped first.",
+    "Spans not delivered: over the budget of spans a second, the queue was full, the OTLP endpoint did not accept "
+    "them, they were malformed, or the exporter stopped first.",
     Kind.COUNTER,
     "{span}",
     labels=("reason",),
 )
-SPANS_EXPORTED = Metric("accel_exporter.spans.exported", "Spans the OTLP endpoint took.", Kind.COUNTER, "{span}")
+SPANS_EXPORTED = Metric(
+    "accel_exporter.spans.exported", "Spans that the OTLP endpoint accepted.", Kind.COUNTER, "{span}"
+)
 SPANS_UNSAMPLED = Metric(
-    "accel_exporter.spans.unsampled", "Spans that OTEL_TRACES_SAMPLER left out.", Kind.COUNTER, "{span}"
+    "accel_exporter.spans.unsampled", "Spans left out by OTEL_TRACES_SAMPLER.", Kind.COUNTER, "{span}"
 )
 SPANS_QUEUED = Metric("accel_exporter.spans.queued", "Spans waiting for the next batch.", Kind.GAUGE, "{span}")
 EXPORTS = Metric(
@@ -42,20 +44,20 @@ EXPORTS = Metric(
 )
 EXPORTS_FAILED = Metric(
     "accel_exporter.otlp.exports.failed",
-    "OTLP requests the endpoint did not take, after the retries that the timeout allows.",
+    "OTLP requests that the endpoint did not accept, after the retries that the timeout allows.",
     Kind.COUNTER,
     labels=("signal",),
 )
 PARTIAL = "accel_exporter.trace.partial"
-"""True on a span that was kept though its trace is not sampled: the spans of other hosts are likely missing."""
+"""Attribute, True on a span that is kept in an unsampled trace: the spans of other hosts are likely missing."""
 
 log = logging.getLogger(__name__)
 
 
 class Push:
-    """Pushes what `gather` gives and the spans handed to `span`.
+    """Pushes the samples of `gather` and the spans passed to `span`.
 
-    `started` is the wall time in seconds since when counters count. Raises SettingsError when no exporter can be made.
+    `started` is the wall time in seconds from which counters count. Raises SettingsError when no exporter can be made.
     """
 
     def __init__(self, plan: Plan, gather: Callable[[], Sequence[Sample]], started: float) -> None:
@@ -64,7 +66,7 @@ class Push:
         reasons = _Reasons()
         logger = logging.getLogger("opentelemetry")
         logger.handlers, logger.propagate = [reasons], False
-        self._links = {it.name: _Link(it, reasons) for it in (plan.metrics, plan.traces) if it}
+        self._links = {signal.name: _Link(signal, reasons) for signal in (plan.metrics, plan.traces) if signal}
         self._dropped = Tally(SPANS_DROPPED, ("budget", "queue_full", "export_failed", "malformed", "stopped"))
         self._exports = Tally(EXPORTS, self._links)
         self._failed = Tally(EXPORTS_FAILED, self._links)
@@ -82,7 +84,7 @@ class Push:
             thread.start()
 
     def span(self, span: Span) -> None:
-        """Takes a finished span; never blocks or raises. What the budget or the queue has no room for is counted."""
+        """Queue a finished span. Never blocks or raises; spans beyond the budget or the queue are counted."""
         if "traces" not in self._links:
             return
         verdict = self._plan.sampler.judge(span)
@@ -103,7 +105,7 @@ class Push:
             self._wake.set()
 
     def samples(self) -> list[Sample]:
-        """The self-metrics of pushing."""
+        """Return the exporter's own metrics of pushing."""
         samples = [*self._exports.samples(), *self._failed.samples()]
         if "traces" in self._links:
             samples += [SPANS_EXPORTED.sample(self._exported), SPANS_UNSAMPLED.sample(self._unsampled)]
@@ -112,7 +114,7 @@ class Push:
         return samples
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Sends what is left if the endpoint takes it, for at most `timeout` seconds; drops and counts the rest."""
+        """Send the queued spans within `timeout` seconds; drop and count the rest."""
         deadline = time.monotonic() + timeout
         self._stopping.set()
         self._wake.set()
@@ -178,7 +180,7 @@ class Push:
 
 
 class _Link:
-    """An SDK exporter, and one log line when it stops or starts working."""
+    """An exporter of the SDK, with one log line when exports begin to fail or to succeed."""
 
     def __init__(self, signal: Signal, reasons: _Reasons) -> None:
         self._signal, self._reasons = signal, reasons
@@ -201,7 +203,7 @@ class _Link:
         self._works = True
 
     def send(self, data: Any) -> bool:
-        """True when the endpoint took it. Returns within the exporter's timeout, or soon after `close`."""
+        """Send data, within the exporter's timeout or until `close`. Returns whether the endpoint accepted it."""
         self._reasons.forget()
         try:
             sent = bool(self._exporter.export(data).name == "SUCCESS")
@@ -223,9 +225,9 @@ class _Link:
 
 
 class _Reasons(logging.Handler):
-    """Takes what the SDK logs instead of printing it, an entry for each attempt, and keeps why an export failed.
+    """Handles the log records of the SDK, one for each attempt, and keeps the reason of a failed export.
 
-    Its exporters return no reason. The warning before a retry says more than the error after the last.
+    The SDK's exporters return no reason. The warning before a retry is more specific than the error after the last.
     """
 
     def __init__(self) -> None:
@@ -233,11 +235,11 @@ class _Reasons(logging.Handler):
         self._of_thread = threading.local()
 
     def forget(self) -> None:
-        """An export begins in this thread."""
+        """Reset the reason at the begin of an export in this thread."""
         self._of_thread.reason, self._of_thread.level = "no reason given", logging.CRITICAL
 
     def reason(self) -> str:
-        """Why the last export of this thread failed."""
+        """Return the reason why the last export of this thread failed."""
         return str(self._of_thread.reason)
 
     def emit(self, record: logging.LogRecord) -> None:

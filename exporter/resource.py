@@ -1,4 +1,4 @@
-"""The exporter as an OpenTelemetry resource, and the part of it that is the node's.
+"""The OpenTelemetry resource of the exporter, and the attributes in it that describe the node.
 
 https://opentelemetry.io/docs/specs/semconv/resource/
 """
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
-"""The release of the semantic conventions that the names of attributes and metrics are taken from."""
+"""The release of the semantic conventions with the names of attributes and metrics used here."""
 _OF_THE_NODE = ("cloud.", "deployment.", "host.", "k8s.cluster.", "k8s.node.", "os.")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def own() -> Resource:
-    """The exporter; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME win. Raises SettingsError without the packages.
+    """Return the exporter's resource; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME win.
 
-    The instance is named after the node, as a scrape of the node names it: pods and containers get another host name
-    at each restart, and every series would begin again with it.
+    The instance is named after the node, as in a scrape: pods and containers get another host name at each restart,
+    which would begin every series again. Raises SettingsError when the OpenTelemetry packages are not installed.
     """
     try:
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -50,5 +50,5 @@ def own() -> Resource:
 
 
 def of_the_node(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
-    """Those attributes that hold for every process of the node, and not for the exporter or its pod alone."""
+    """Return the attributes that hold for every process of the node, and not for the exporter or its pod alone."""
     return {key: value for key, value in attributes.items() if key.startswith(_OF_THE_NODE)}

@@ -1,4 +1,4 @@
-"""Which spans are pushed: by trace, so that every host decides alike about one trace, and so many a second at most."""
+"""Sampling of spans by trace, so that all hosts decide alike about a trace, and a limit of spans a second."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Samples this part of all traces, 0 to 1, as the SDKs' TraceIdRatioBased does: by the low 64 bits of the trace id.
+    """Samples the share `ratio` of all traces, like the SDKs' TraceIdRatioBased: by the low 64 bits of the trace id.
 
-    Spans that failed or were slow are kept beside them, unless the part is 0: then nothing is wanted.
+    Failed and slow spans of other traces are kept too, unless the ratio is 0.
     """
 
     ratio: float = 1.0
@@ -40,10 +40,10 @@ class Sampler:
 
 
 def sampler(environ: Mapping[str, str]) -> Sampler:
-    """What OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG ask for.
+    """Return the sampler of OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG.
 
-    Our traces have no parent elsewhere, so the parentbased_ samplers are their roots' alone. As the specification of
-    these variables wants it, what is not understood is logged and passed over.
+    Traces made here have no remote parent, so a parentbased_ sampler equals its root sampler. As the specification of
+    the variables requires, an invalid value is logged and ignored.
     """
     name = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() or "parentbased_always_on"
     argument = environ.get("OTEL_TRACES_SAMPLER_ARG", "").strip()
@@ -65,14 +65,14 @@ def sampler(environ: Mapping[str, str]) -> Sampler:
 
 
 class Budget:
-    """So many a second, one second's worth at once; 0 is no limit. Not safe from several threads at a time."""
+    """A token bucket of `per_second` tokens a second and one second's capacity; 0 is no limit. One thread at a time."""
 
     def __init__(self, per_second: float, now: Callable[[], float] = time.monotonic) -> None:
         self._per_second, self._now = per_second, now
         self._left, self._at = per_second, now()
 
     def take(self) -> bool:
-        """Whether one more is within it."""
+        """Take a token. Returns False when there is none."""
         if not self._per_second:
             return True
         now = self._now()

@@ -1,4 +1,4 @@
-"""Runs the collectors side by side: each is isolated, timed, and waited for no longer than the scrape allows."""
+"""Runs the collectors in parallel: each is isolated, timed, and waited for within the scrape's time limit."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ AVAILABLE = Metric(
 )
 DURATION = Metric(
     "accel_exporter.collector.duration",
-    "Time the collector's run for this scrape took, or has taken so far when it is late.",
+    "Time that the collector's run for this scrape took, or has taken so far when it is late.",
     Kind.GAUGE,
     "s",
     labels=("collector",),
 )
 DROPPED = Metric(
     "accel_exporter.samples.dropped",
-    "Samples kept off /metrics: those that repeat a series of the same page, and those whose value has no valid form.",
+    "Samples left out of /metrics: duplicates of a series on the same page, and samples with a malformed value.",
     Kind.COUNTER,
     "{sample}",
     labels=("reason",),
@@ -57,10 +57,10 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How it fared last. `seconds` is None until it has run, `reason` and `remedy` are empty when it is well.
+    """The state of a collector after its last run.
 
-    `problems` are sentences about parts of it that do not work while the rest does, from a collector with a method of
-    that name.
+    `seconds` is None before the first run, `reason` and `remedy` are empty for a healthy collector. `problems` are
+    sentences about parts of the collector that do not work, from the collector's method of that name if there is one.
     """
 
     name: str
@@ -72,7 +72,7 @@ class State:
 
 
 class Run:
-    """One call of a collector's `collect`, in a thread of its own; scrapes that come meanwhile share it."""
+    """One call of a collector's `collect`, in a separate thread, shared by all scrapes during the call."""
 
     def __init__(self, collector: Collector) -> None:
         self.collector = collector
@@ -86,11 +86,11 @@ class Run:
 class Scraper:
     """The collectors of this node.
 
-    `disabled` are those switched off and the flag of each, for a clear answer when one is asked for. `own` are sources
-    of samples about the exporter itself: quick, and part of every scrape.
+    `disabled` are the collectors that are switched off, with the flag of each for error messages. `own` are sources of
+    samples about the exporter itself, which must be fast and are part of every scrape.
 
-    A collector runs in a daemon thread, at most one at a time each: a stuck one holds one thread, is late in every
-    scrape until it returns, is not called again meanwhile, and does not keep the process from ending.
+    Each collector runs in at most one daemon thread at a time: a stuck collector holds one thread, is late in every
+    scrape until it returns, is not called again in the meantime, and does not block the end of the process.
     """
 
     def __init__(
@@ -107,46 +107,49 @@ class Scraper:
         self._startable: dict[str, Collector] = {}
         self._running: dict[str, Run] = {}
         self._states = {name: State(name, Health.WAITING) for name in self._collectors}
-        self._said: dict[str, tuple[Health, float]] = {}
+        self._logged: dict[str, tuple[Health, float]] = {}
         self._lock = threading.Lock()
-        self._seen: Callable[[Sequence[Sample], Collection[str] | None], None] | None = None
+        self._subscriber: Callable[[Sequence[Sample], Collection[str] | None], None] | None = None
 
     def start(self) -> None:
-        """Starts each collector in turn; one that cannot start is left out and said."""
+        """Start the collectors in turn. A collector that cannot start is left out, and the reason is logged."""
         for name, collector in self._collectors.items():
             try:
                 collector.start()
             except Exception as error:
                 self._note(_failure(name, error, None))
             else:
-                self._startable = {**self._startable, name: collector}  # a scrape may be going through it
+                self._startable = {**self._startable, name: collector}  # a copy: a scrape may iterate over the old one
         self.ready = True
 
-    def follow(self, seen: Callable[[Sequence[Sample], Collection[str] | None], None]) -> None:
-        """Gives `seen` what each gathering finds, and the names it was asked for; of one follower."""
-        self._seen = seen
+    def subscribe(self, receive: Callable[[Sequence[Sample], Collection[str] | None], None]) -> None:
+        """Call `receive` with the samples of each scrape and the requested collectors (None: all).
+
+        There is one subscriber: a second call replaces the first.
+        """
+        self._subscriber = receive
 
     def replace(self, collectors: Sequence[Collector], disabled: Mapping[str, str]) -> None:
-        """Starts these collectors in place of those before, which have been closed."""
+        """Start these collectors in place of the previous ones, which must be closed."""
         self._collectors = {collector.name: collector for collector in collectors}
         self._disabled = disabled
         self._states = {name: State(name, Health.WAITING) for name in self._collectors}
         self.start()
 
     def states(self) -> list[State]:
-        """How every collector fared, in order of their names."""
+        """Return the state of every collector, in order of their names."""
         return [replace(self._states[name], problems=self._problems(name)) for name in sorted(self._states)]
 
     def _problems(self, name: str) -> tuple[str, ...]:
         collector = self._startable.get(name)
-        tell: Callable[[], Iterable[str]] = getattr(collector, "problems", tuple)
+        problems: Callable[[], Iterable[str]] = getattr(collector, "problems", tuple)
         try:
-            return tuple(islice(tell(), MOST_PROBLEMS))
+            return tuple(islice(problems(), MOST_PROBLEMS))
         except Exception as error:
-            return (f"its problems are not known: {error}",)
+            return (f"the collector's problems are unknown: {error}",)
 
     def select(self, collect: Sequence[str], exclude: Sequence[str]) -> frozenset[str] | None:
-        """The collectors that collect[] or exclude[] leave, None for all of them.
+        """Return the collectors selected by collect[] or exclude[], or None for all of them.
 
         Raises ValueError with the reason when both are given, or a name is unknown or disabled.
         """
@@ -162,11 +165,11 @@ class Scraper:
         return frozenset(self._collectors) - frozenset(exclude) if exclude else None
 
     def begin(self, names: Collection[str] | None = None) -> list[Run]:
-        """Starts the collectors named, or joins the runs under way. Does not wait."""
-        return [self._run(it) for name, it in self._startable.items() if names is None or name in names]
+        """Start the named collectors (None: all), or join their current runs, and return the runs without waiting."""
+        return [self._run(one) for name, one in self._startable.items() if names is None or name in names]
 
     def finish(self, runs: Iterable[Run], names: Collection[str] | None = None) -> list[Sample]:
-        """The samples of the runs that are done, and those about every collector named and the exporter itself."""
+        """Return the samples of completed runs, of the state of the named collectors, and of the exporter itself."""
         samples: list[Sample] = []
         for run in runs:
             name = run.collector.name
@@ -187,21 +190,21 @@ class Scraper:
                 samples += source()
             except Exception as error:
                 log.error("a source of the exporter's own metrics failed: %s", error)
-        if self._seen:
+        if self._subscriber:
             try:
-                self._seen(samples, names)
+                self._subscriber(samples, names)
             except Exception as error:
-                log.error("what was gathered could not be kept for the page at /: %s", error)
+                log.error("samples could not be recorded for the page at /: %s", error)
         return samples
 
     def gather(self, names: Collection[str] | None = None, timeout: float = 10.0) -> list[Sample]:
-        """One scrape: what the collectors named (all, by default) give within `timeout` seconds."""
+        """Return the samples of one scrape of the named collectors (None: all), within `timeout` seconds."""
         runs = self.begin(names)
         wait([run.done for run in runs], timeout)
         return self.finish(runs, names)
 
     def close(self, timeout: float = 4.0) -> None:
-        """Closes the collectors side by side; one still busy after `timeout` seconds is left to the process's end."""
+        """Close the collectors in parallel; one that is busy for `timeout` seconds is left to the process's end."""
         self.ready = False
         closing, self._startable = self._startable, {}
         threads = [
@@ -253,15 +256,15 @@ class Scraper:
         run.done.set_result(None)
 
     def _note(self, state: State) -> None:
-        """Remembers a state; logs it when it is another than was said last, being late or well again once a minute."""
+        """Keep a state, and log it when it differs from the one logged last; LATE and OK at most once a minute."""
         if state.name not in self._collectors:
-            return  # replaced while it ran
+            return  # the collector was replaced during its run
         self._states[state.name] = state
-        said, at = self._said.get(state.name, (Health.OK, -LOG_SECONDS))
+        logged, at = self._logged.get(state.name, (Health.OK, -LOG_SECONDS))
         now = time.monotonic()
-        if state.health is said or (state.health in (Health.LATE, Health.OK) and now - at < LOG_SECONDS):
+        if state.health is logged or (state.health in (Health.LATE, Health.OK) and now - at < LOG_SECONDS):
             return
-        self._said[state.name] = (state.health, now)
+        self._logged[state.name] = (state.health, now)
         if state.health is Health.UNAVAILABLE:
             remedy = f" ({state.remedy})" if state.remedy else ""
             log.info("collector %s is unavailable: %s%s", state.name, state.reason, remedy)

@@ -1,4 +1,4 @@
-"""A limit on the series of a collector: those beyond it are folded into series of their kind without identity."""
+"""A limit on the series of a collector: series beyond the limit are folded into series without identity labels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LEAST, MOST = 10, 1 << 24
 
 
 def limit_flag(most: int) -> Flag:
-    """The setting of a collector that has a limit."""
+    """Return the flag of a collector's limit; `most` is the default."""
     return Flag("series-limit", most, LIMIT_HELP, LEAST, MOST)
 
 
 @dataclass(slots=True)
 class _Fold:
-    """A series that others are folded into. `counted` is what its members have counted; unused for a gauge."""
+    """A series into which others are folded. `counted` is the sum of its members' counts; unused for a gauge."""
 
     metric: Metric
     labels: Mapping[str, str]
@@ -38,18 +38,16 @@ class _Fold:
 class _Member:
     last: Value
     into: str | None
-    """None where there is no room, not even for a folded series."""
+    """Key of the folded series; None where there is no room for one."""
 
 
 class SeriesLimit:
-    """Keeps a collector to so many lines of /metrics. Series that are shown, and those that are folded, stay so while
-    they exist.
+    """Limits a collector to `most` lines of /metrics. A series stays shown, or stays folded, as long as it exists.
 
-    Folded series lose the labels of the process and those that the metric declares as identity; where that leaves too
-    many, all labels of their own. A folded counter or histogram keeps what its members counted, also after some of them
-    have gone, and goes with the last of them: the members of a process stay for five minutes after its end, and so does
-    the folded series. A folded gauge is the sum of its members; of times, ratios and temperatures it is the largest.
-    One thread at a time.
+    Folded series lose the labels of the process and those that the metric declares as identity; where too many series
+    remain, all labels. A folded counter or histogram keeps the counts of vanished members, and vanishes with the last
+    member: the members of a process stay for five minutes after the process's end, and so does the folded series. A
+    folded gauge is the sum of its members, or the largest of times, ratios and temperatures. One thread at a time.
     """
 
     def __init__(self, collector: str, most: int) -> None:
@@ -60,11 +58,11 @@ class SeriesLimit:
         self._members: dict[str, _Member] = {}
         self._folds: dict[str, _Fold] = {}
         self._lines = 0
-        """Of all folded series."""
+        """Lines of all folded series."""
         self._ever = 0
 
     def apply(self, samples: Iterable[Sample]) -> list[Sample]:
-        """The samples within the limit, then the folded ones, then how many were ever folded."""
+        """Return the samples within the limit, then the folded series, then the number of series ever folded."""
         samples = list(samples)
         if self._members or sum(_lines(sample.value) for sample in samples) > self._most_shown:
             samples = self._fold(samples)
@@ -95,7 +93,7 @@ class SeriesLimit:
         return [*kept, *self._folded(gauges)]
 
     def _forget(self, keyed: Mapping[str, Sample]) -> None:
-        """Drops the series that are no more, and those into which nothing is folded any more."""
+        """Drop vanished series, and folded series without members."""
         self._shown = {key: lines for key, lines in self._shown.items() if key in keyed}
         self._members = {key: member for key, member in self._members.items() if key in keyed}
         used = {member.into for member in self._members.values()}
@@ -103,7 +101,7 @@ class SeriesLimit:
         self._lines = sum(fold.lines for fold in self._folds.values())
 
     def _into(self, sample: Sample) -> str | None:
-        """The series to fold this one into, made where there is none yet."""
+        """Return the key of the folded series for a sample, which is made if there is none, or None without room."""
         identity = {*PROCESS_LABELS, *sample.metric.identity}
         own = {name: value for name, value in sample.labels.items() if name not in identity}
         lines = _lines(sample.value)
@@ -134,12 +132,12 @@ class SeriesLimit:
 
 
 def _key(metric: Metric, labels: Mapping[str, str]) -> str:
-    """One series: a string, for its hash is computed once, and several times as fast as that of a set of pairs."""
+    """Return the key of a series: a string, because its hash is cached and faster than that of a set of pairs."""
     return "\0".join((metric.name, *labels, *labels.values()))
 
 
 def _lines(value: Value) -> int:
-    """Lines of /metrics: of a histogram its buckets, its sum and its count."""
+    """Return the lines of /metrics for a value: of a histogram its buckets, its sum and its count."""
     return len(value.counts) + 2 if isinstance(value, Distribution) else 1
 
 

@@ -1,4 +1,4 @@
-"""The HTTP surface: /metrics, the landing page, health and reload. Nothing is collected in the event loop."""
+"""The HTTP server: /metrics, the landing page, health and reload. Collectors run outside the event loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WebSettings:
-    """The --web.* flags, named like them."""
+    """The --web.* flags, by their names."""
 
     listen_address: tuple[str, ...] = (":19445",)
     systemd_socket: bool = False
@@ -55,10 +55,7 @@ class WebSettings:
 
 
 class Server:
-    """Serves what `scraper` gathers.
-
-    `landing` makes the page at /. `reload` and `release` are those of Lifecycle.
-    """
+    """Serves the samples of `scraper`. `landing` renders the page at /; `reload` and `release` are Lifecycle's."""
 
     def __init__(
         self,
@@ -76,10 +73,10 @@ class Server:
         self._connections: Connections | None = None
         self._servers: list[asyncio.Server] = []
         self.urls: list[str] = []
-        """Where it serves, once started: http://localhost:19445/ and so on."""
+        """The URLs of a started server, such as http://localhost:19445/."""
 
     async def start(self) -> None:
-        """Binds and serves. Raises ListenError and WebConfigError."""
+        """Bind the addresses and serve. Raises ListenError and WebConfigError."""
         file = WebConfigFile(Path(self._settings.config_file)) if self._settings.config_file else None
         context = FollowingContext.of(file) if file and file.read().tls else None
         app = self._application(Guard(file, (*HEALTHY_PATHS, *READY_PATHS), self._workers))
@@ -91,7 +88,7 @@ class Server:
         self._runner = web.AppRunner(
             app,
             access_log=None,
-            logger=quiet,  # it would log each malformed request with a traceback
+            logger=quiet,  # aiohttp's would log each malformed request with a traceback
             keepalive_timeout=connections.IDLE_SECONDS,
             lingering_time=1.0,
             shutdown_timeout=1.0,
@@ -105,7 +102,7 @@ class Server:
         log.info("listening on %s", ", ".join(self.urls))
 
     async def stop(self) -> None:
-        """Stops listening, lets answers under way finish within a second, and closes everything."""
+        """Stop listening, wait at most a second for current responses, and close all connections."""
         for server in self._servers:
             server.close()
         if self._connections is not None:
@@ -153,16 +150,16 @@ class Server:
             timeout = self._timeout(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds"))
         except ValueError as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from None
-        format = prometheus.negotiate(request.headers.get("Accept", ""))
+        form = prometheus.negotiate(request.headers.get("Accept", ""))
         zipped = prometheus.accepts_gzip(request.headers.get("Accept-Encoding", ""))
 
         def render(samples: Sequence[Sample]) -> bytes:
-            page = prometheus.render(samples, format)
+            page = prometheus.render(samples, form)
             self._scraper.dropped.add("duplicate", page.duplicates)
             self._scraper.dropped.add("malformed", page.malformed)
             return page.compressed() if zipped else page.text
 
-        headers = {"Content-Type": format.value, "Vary": "Accept, Accept-Encoding"}
+        headers = {"Content-Type": form.value, "Vary": "Accept, Accept-Encoding"}
         if zipped:
             headers["Content-Encoding"] = "gzip"
         return await self._answer(request, names, timeout, render, headers)
@@ -191,7 +188,7 @@ class Server:
         render: Callable[[Sequence[Sample]], bytes],
         headers: dict[str, str],
     ) -> web.StreamResponse:
-        """Gathers, renders and sends; the sending included in the limit of requests, as it holds a page in memory."""
+        """Gather, render and send. Sending counts for the limit of requests, because it holds a page in memory."""
         if self._settings.max_requests and self._requests >= self._settings.max_requests:
             raise web.HTTPServiceUnavailable(
                 text=f"at the limit of {self._settings.max_requests} requests at once (--web.max-requests); try later\n"
@@ -219,7 +216,7 @@ class Server:
             self._requests -= 1
 
     def _timeout(self, header: str | None) -> float:
-        """The seconds for collecting that the scraper's own limit leaves. Raises ValueError for what is no number."""
+        """Return the seconds for collecting within the scraper's own time limit. Raises ValueError without a number."""
         if header is None:
             return DEFAULT_TIMEOUT - self._settings.timeout_offset
         try:

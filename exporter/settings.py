@@ -22,9 +22,9 @@ GROUPS = {
     "log": "Logging",
     "path": "Where this node's files are",
     "collectors": "Collectors",
-    "allocation": "Whom GPUs are given to",
-    "custom": "Probes of your own, by bcc",
-    "dcgm": "In place of dcgm-exporter, and beside DCGM",
+    "allocation": "Allocation of GPUs to pods and jobs",
+    "custom": "Custom probes, compiled by bcc",
+    "dcgm": "Replacing dcgm-exporter, and running beside DCGM",
 }
 
 _WEB, _OTLP = WebSettings(), OtlpSettings()
@@ -32,7 +32,7 @@ _WEB, _OTLP = WebSettings(), OtlpSettings()
 OPTIONS = (
     Option("config.file", "", "YAML file with any of these settings, nested at the dots", "general", metavar="FILE"),
     Option("bpf.stats", False, "let the kernel time every BPF program (about 25 ns a hit)", "general"),
-    Option("privileges.keep", False, "keep all capabilities in place of dropping those no probe needs", "general"),
+    Option("privileges.keep", False, "keep all capabilities, including those that no probe needs", "general"),
     Option(
         "web.listen-address",
         _WEB.listen_address,
@@ -44,14 +44,14 @@ OPTIONS = (
     Option(
         "web.config.file",
         _WEB.config_file,
-        "TLS and basic auth, as Prometheus' exporter-toolkit has it",
+        "TLS and basic auth, in the format of Prometheus' exporter-toolkit",
         "web",
         metavar="FILE",
     ),
     Option(
         "web.enable-lifecycle",
         _WEB.enable_lifecycle,
-        "take POST /-/reload and /-/release-gpus over the network too, not only from root on the node",
+        "accept POST /-/reload and /-/release-gpus over the network too, not only from root on the node",
         "web",
     ),
     Option("web.telemetry-path", _WEB.telemetry_path, "path of the metrics", "web", metavar="PATH"),
@@ -59,7 +59,7 @@ OPTIONS = (
     Option(
         "web.timeout-offset",
         _WEB.timeout_offset,
-        "taken off the scraper's own timeout, for the way back",
+        "subtracted from the scraper's own timeout, for sending the response",
         "web",
         duration=True,
     ),
@@ -101,7 +101,7 @@ OPTIONS = (
     Option(
         "otlp.spans-per-second",
         _OTLP.spans_per_second,
-        "spans at most, of all collectors; what exceeds it is dropped and counted; 0: no limit",
+        "limit of spans, of all collectors; spans beyond it are dropped and counted; 0: no limit",
         "otlp",
     ),
     Option("log.level", "info", "least severity that is logged", "log", choices=tuple(log.LEVELS)),
@@ -109,7 +109,7 @@ OPTIONS = (
     Option("path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR"),
     Option("path.sysfs", "/sys", "mount point of sysfs", "path", metavar="DIR"),
     Option("path.logs", "/var/log", "folder of the kubelet's pods/ and containers/", "path", metavar="DIR"),
-    Option("collector.disable-defaults", False, "run only the collectors that are switched on by name", "collectors"),
+    Option("collector.disable-defaults", False, "run only collectors that are switched on explicitly", "collectors"),
 )
 
 
@@ -121,7 +121,7 @@ class LogSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the exporter runs with. `collectors` holds those switched on, each with its own settings by flag name."""
+    """The exporter's settings. `collectors` holds the enabled collectors, each with its settings by flag name."""
 
     web: WebSettings
     otlp: OtlpSettings
@@ -135,7 +135,7 @@ class Settings:
 
 
 def all_options(found: Iterable[Found]) -> tuple[Option, ...]:
-    """The exporter's options and the collectors': --collector.NAME and --collector.NAME.FLAG, or their own names."""
+    """Return the exporter's and the collectors' options: --collector.NAME and --collector.NAME.FLAG, or own names."""
     own: list[Option] = []
     for collector in found:
         own += collector.options
@@ -148,18 +148,18 @@ def all_options(found: Iterable[Found]) -> tuple[Option, ...]:
 
 
 def make_parser(found: Iterable[Found]) -> Parser:
-    """The command line of `accel-exporter`."""
+    """Return the parser of `accel-exporter`'s command line."""
     made = options.parser(
         all_options(found),
         GROUPS,
         prog="accel-exporter",
         usage="accel-exporter [doctor [--check] [--json] | check-custom DIR] [flags]",
-        description="What accelerator jobs on this node do and what its hardware says, as Prometheus metrics and OTLP.",
+        description="Metrics of this node's accelerator jobs and hardware, for Prometheus and OTLP.",
         epilog=(
             "--no-NAME switches off what --NAME switches on. Every flag is also a variable (ACCEL_EXPORTER_LOG_LEVEL)\n"
             "and a key of --config.file (log: {level: debug}). A flag wins over a variable, that over the file.\n\n"
-            "accel-exporter doctor tells what this node lets us observe; accel-exporter check-custom DIR compiles,\n"
-            "attaches and reads a folder of probes of your own once."
+            "accel-exporter doctor checks what can be observed on this node; accel-exporter check-custom DIR\n"
+            "compiles, attaches and reads a folder of custom probes once."
         ),
     )
     general = made.add_argument_group("Instead of running")
@@ -171,7 +171,7 @@ def make_parser(found: Iterable[Found]) -> Parser:
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[Found]) -> Settings:
-    """Settings from parsed flags, the environment and the file that either of them names. Raises SettingsError."""
+    """Return the settings in parsed flags, the environment and the file that either names. Raises SettingsError."""
     declared = all_options(found)
     given = options.from_environment(environ, declared)
     given |= {option.name: flags[option.name] for option in declared if option.name in flags}
@@ -194,7 +194,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
 def _collectors(
     found: Iterable[Found], values: Mapping[str, Value], given: Mapping[str, Value]
 ) -> dict[str, Mapping[str, Any]]:
-    """The settings of those that are switched on."""
+    """Return the settings of the enabled collectors."""
     enabled: dict[str, Mapping[str, Any]] = {}
     for collector in found:
         if collector.options:
@@ -222,7 +222,7 @@ def _enabled(collector: Found, given: Mapping[str, Value]) -> bool:
 
 
 def _section(kind: type[Section], prefix: str, values: Mapping[str, Value]) -> Section:
-    """A dataclass out of the options under a prefix: web.config.file is its field config_file."""
+    """Return a dataclass of the options with a prefix: web.config.file is its field config_file."""
     named = {name.removeprefix(prefix).replace("-", "_").replace(".", "_"): name for name in values}
     return kind(**{item.name: values[named[item.name]] for item in fields(kind)})  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Since when counters count that name no start of their own: since the exporter's, until one falls."""
+"""Start times of counters without a start of their own: that of the exporter, or of the last reset."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class _Counted:
 
 
 class Starts:
-    """Starts of cumulative series, from reading to reading; `first` is the exporter's own. Wall times in seconds.
+    """Start times of cumulative series over readings; `first` is the exporter's start. Wall times in seconds.
 
-    A counter falls when the settings are read again, a library is probed a second time or a driver is loaded again.
-    OTLP requires a new start then: the reading before, the last moment at which the counter is known to have been
-    what it was. One thread at a time.
+    A counter falls when the settings are reloaded, a library is probed a second time or a driver is loaded again. OTLP
+    requires a new start time then: that of the previous reading, the last time at which the counter's value is known.
+    One thread at a time.
     """
 
     def __init__(self, first: float) -> None:
@@ -28,16 +28,16 @@ class Starts:
         self._known: dict[int, _Counted] = {}
 
     def read(self, now: float) -> None:
-        """A reading of all series begins. Those longest gone are forgotten when there are too many."""
+        """Begin a reading of all series. Beyond MOST the series not read for longest are dropped."""
         self._before, self._now = min(self._now, now), now
         self._readings += 1
         if len(self._known) > MOST:
-            gone = sorted(self._known, key=lambda series: self._known[series].read)
-            for series in gone[: len(self._known) - MOST]:
+            by_age = sorted(self._known, key=lambda series: self._known[series].read)
+            for series in by_age[: len(self._known) - MOST]:
                 del self._known[series]
 
     def of(self, series: int, value: float) -> float:
-        """The start of one series, by a hash of its name and labels, that shows this value in this reading."""
+        """Return the start time of a series (a hash of its name and labels) with this value in this reading."""
         counted = self._known.get(series)
         if counted is None:
             counted = self._known[series] = _Counted(value, self._first, self._readings)

@@ -1,4 +1,4 @@
-"""Telling systemd how we are: sd_notify(3), one datagram a message. Without NOTIFY_SOCKET nothing is sent."""
+"""Notifications to systemd: sd_notify(3), one datagram a message. Without NOTIFY_SOCKET nothing is sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """The service's line to systemd; sending never raises or blocks."""
+    """The service's notifications to systemd; sending never raises or blocks."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -20,10 +20,10 @@ class Notifier:
         ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         timeout = environ.get("WATCHDOG_USEC", "") if ours else ""
         self.interval = int(timeout) / 2e6 if timeout.isdecimal() and self._address else 0.0
-        """Seconds between two `alive` that systemd's WatchdogSec= asks for; 0 when it does not."""
+        """Interval of `alive` in seconds for systemd's WatchdogSec=; 0 without a watchdog."""
 
     def ready(self) -> None:
-        """Start-up or reloading is over."""
+        """Report the end of start-up or of a reload."""
         self._send("READY=1")
 
     def reloading(self) -> None:
@@ -42,4 +42,4 @@ class Notifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as line:
                 line.sendto(message.encode(), self._address)
         except OSError as error:
-            log.debug("systemd cannot be told %s: %s", message.partition("=")[0], error)
+            log.debug("systemd cannot be notified of %s: %s", message.partition("=")[0], error)

@@ -1,4 +1,4 @@
-"""Which build this is. The build writes build.json (revision, date) into the package; a checkout has none."""
+"""The version of this build. Packaging writes build.json (revision, date) into the package; a checkout has none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Build:
 
 
 def build() -> Build:
-    """This build; revision and date are "unknown" where it was not built as a package."""
+    """Return this build; revision and date are "unknown" outside of a package."""
     try:
         known = json.loads(resources.files("exporter").joinpath("build.json").read_text())
     except (OSError, ValueError):

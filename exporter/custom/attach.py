@@ -11,10 +11,10 @@ from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
 from exporter.bpf.probe import ATTACHED, OVERHEAD, RUN, Hook, Probes, State
 from exporter.bpf.safety import Protection
-from exporter.custom import built_in, metrics
-from exporter.custom.built_in import BuiltIn
+from exporter.custom import metrics, usdt
 from exporter.custom.definition import Definition
 from exporter.custom.programs import Programs
+from exporter.custom.usdt import UsdtProbes
 from exporter.model import Sample
 
 
@@ -24,7 +24,7 @@ class _Known:
     users: dict[int, bool] = field(default_factory=dict)
     """Pids, and whether they were seen from their first call."""
     link: Link | None = None
-    built_in: BuiltIn | None = None
+    usdt: UsdtProbes | None = None
 
 
 class Attacher:
@@ -55,7 +55,7 @@ class Attacher:
     def attach(self, library: Library) -> Link:
         with self._lock:
             known = _Known(library)
-            if self._hooks(library) or built_in.wanted(self._definition, library):
+            if self._hooks(library) or usdt.wanted(self._definition, library):
                 self._known[id(library)] = known
                 self._hook(known)
         return Link(lambda: self._release(library))
@@ -137,20 +137,20 @@ class Attacher:
     def _hook(self, known: _Known) -> None:
         if self._probes is None:
             return
-        if self._programs and built_in.wanted(self._definition, known.library):
-            known.built_in = BuiltIn(self._definition, known.library, self._programs)
+        if self._programs and usdt.wanted(self._definition, known.library):
+            known.usdt = UsdtProbes(self._definition, known.library, self._programs)
         known.link = self._probes.attach(known.library)
         for pid, from_first_call in known.users.items():
             self._probes.process_started(pid, known.library, from_first_call)
 
     def _built_in(self) -> list[State]:
-        return [state for known in self._known.values() if known.built_in for state in known.built_in.states]
+        return [state for known in self._known.values() if known.usdt for state in known.usdt.states]
 
     def _hooks(self, library: Library) -> Mapping[str, Sequence[Hook]]:
         """Those for this file, by the names that its first user knows it by."""
         hooks: dict[str, list[Hook]] = {}
         for it in self._definition.hooks:
-            if it.symbol in library.functions and built_in.matches(library.path, it.library):
+            if it.symbol in library.functions and usdt.matches(library.path, it.library):
                 hooks.setdefault(it.symbol, []).append(Hook(it.program, 0, it.returns, it.paired))
         return hooks
 
@@ -184,6 +184,6 @@ class Attacher:
 def _unhook(known: _Known) -> None:
     if known.link:
         known.link.close()
-    if known.built_in:
-        known.built_in.close()
-    known.link = known.built_in = None
+    if known.usdt:
+        known.usdt.close()
+    known.link = known.usdt = None

@@ -58,7 +58,7 @@ class Observed:
         """Whether a process is known, and all probes are attached, those in these libraries among them."""
         attached = self.values("accel_exporter_probe_attached")
         found = {dict(labels)["library"] for labels in attached}
-        return found.issuperset(libraries) and all(attached.values()) and pid in self.cuda._ledger._told
+        return found.issuperset(libraries) and all(attached.values()) and pid in self.cuda._ledger._live
 
     def kernel(self, map: str, pid: int) -> list[Any]:
         """What a map holds of a process."""

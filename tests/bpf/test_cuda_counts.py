@@ -94,7 +94,7 @@ def test_each_call_counts_once(monkeypatch: pytest.MonkeyPatch, returns: bool) -
     calls |= {"cudaMalloc": 24, "cudaFree": 23, "cudaMemcpy": 23, "cudaStreamSynchronize": 46}
     with observe() as observed, Job("--gate", "--hold", *WORK, "--threads", "2") as job:
         eventually(lambda: job.libraries <= {dict(it)["library"] for it in observed.values(ATTACHED)}, "attached")
-        eventually(lambda: job.pid in observed.cuda._ledger._told, "known")
+        eventually(lambda: job.pid in observed.cuda._ledger._live, "known")
         job.go()
         job.report()
         found = {dict(labels)["api"]: count for labels, count in observed.values(CALLS, job.pid).items()}
@@ -151,11 +151,11 @@ def test_what_is_held_is_not_known_once_return_probes_were_withdrawn(monkeypatch
         with Script("libc.so.6") as second:
             forbidden.add(second.pid)
             second.run("lib = ctypes.CDLL('libcuda.so.1')")
-            eventually(lambda: second.pid in observed.cuda._ledger._told, "known")
+            eventually(lambda: second.pid in observed.cuda._ledger._live, "known")
             first.run("lib.cuMemFree_v2(held)")
             assert (None, MIB) == (observed.value(USED, first.pid), observed.value(USED, other.pid))
             assert 1 == observed.value(CALLS, first.pid, api="cuMemFree_v2")
-        eventually(lambda: second.pid not in observed.cuda._ledger._told, "ended")
+        eventually(lambda: second.pid not in observed.cuda._ledger._live, "ended")
         first.run("new(lib.cuMemAlloc_v2, size(1 << 20))")
         assert 2 * MIB == observed.value(ALLOCATED, first.pid, memory="device")
         assert (None, MIB) == (observed.value(USED, first.pid), observed.value(USED, other.pid))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.itself import build_info
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
 from exporter.otlp import OtlpSettings, plan
 from exporter.push import Push
 from exporter.scrape import Scraper
+from exporter.self_metrics import build_info
 from exporter.version import build
 from exporter.views import prometheus
 from exporter.views.otlp import ATTRIBUTES

@@ -13,7 +13,7 @@ from exporter.history import LEAST_STEP, LONGEST_STEP, MOST_OF_A_KIND, POINTS, C
 
 
 class Told:
-    """A history that is told readings, at times of a clock that stands still between them."""
+    """A history that is plotted readings, at times of a clock that stands still between them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = 1000.0
@@ -29,7 +29,7 @@ class Told:
         self.clock += after
         gauges = {} if busy is None else {("busy", ""): busy}
         self.reading = Reading({("calls", of): count for of, count in counts.items()}, gauges, watched)
-        self.history.see([], None)
+        self.history.add([], None)
 
     def plot(self, kind: str, of: str = "") -> list[float | None]:
         """The values of a plot, None for a gap."""
@@ -41,116 +41,116 @@ class Told:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+def plotted(monkeypatch: pytest.MonkeyPatch) -> Told:
     return Told(monkeypatch)
 
 
-def test_first_point_of_a_counter_is_unknown(told: Told) -> None:
+def test_first_point_of_a_counter_is_unknown(plotted: Told) -> None:
     """A rate takes two looks; what was counted before the first is nobody's rate."""
-    told.look(a=Count(5000))
-    assert {} == told.rates()
-    told.look(a=Count(5200))
-    assert {"a": 20.0, "": 20.0} == told.rates()
-    assert [None, 20.0] == told.plot("calls")
-    assert 10.0 == told.history.recent().seconds
+    plotted.look(a=Count(5000))
+    assert {} == plotted.rates()
+    plotted.look(a=Count(5200))
+    assert {"a": 20.0, "": 20.0} == plotted.rates()
+    assert [None, 20.0] == plotted.plot("calls")
+    assert 10.0 == plotted.history.recent().seconds
 
 
-def test_what_starts_between_two_looks_is_known_from_its_start(told: Told) -> None:
+def test_what_starts_between_two_looks_is_known_from_its_start(plotted: Told) -> None:
     """A process that began since the last look has made all its calls since then; an older one that is new has not."""
-    told.look(a=Count(100))
-    told.look(a=Count(200), b=Count(50, start=told.clock + 3))
-    assert {"a": 10.0, "b": 5.0, "": 15.0} == told.rates()
-    told.look(a=Count(300), b=Count(60, start=1013), c=Count(999, start=1001))
-    assert {"a": 10.0, "b": 1.0} == told.rates()
+    plotted.look(a=Count(100))
+    plotted.look(a=Count(200), b=Count(50, start=plotted.clock + 3))
+    assert {"a": 10.0, "b": 5.0, "": 15.0} == plotted.rates()
+    plotted.look(a=Count(300), b=Count(60, start=1013), c=Count(999, start=1001))
+    assert {"a": 10.0, "b": 1.0} == plotted.rates()
 
 
-def test_who_was_not_told_of_had_counted_nothing(told: Told) -> None:
+def test_who_was_not_told_of_had_counted_nothing(plotted: Told) -> None:
     """A process that began long ago and counts now for the first time: known where its collector worked before."""
-    told.look(watched=["calls"])
-    told.look(watched=["calls"], a=Count(30, start=1001))
-    assert {"a": 3.0, "": 3.0} == told.rates()
-    told.look()
-    told.look(watched=["calls"], a=Count(60, start=1001))
-    assert {} == told.rates()
+    plotted.look(watched=["calls"])
+    plotted.look(watched=["calls"], a=Count(30, start=1001))
+    assert {"a": 3.0, "": 3.0} == plotted.rates()
+    plotted.look()
+    plotted.look(watched=["calls"], a=Count(60, start=1001))
+    assert {} == plotted.rates()
 
 
-def test_counter_that_fell_is_a_gap(told: Told) -> None:
+def test_counter_that_fell_is_a_gap(plotted: Told) -> None:
     """A reset is no negative rate and no guess, of who it is and of the node's sum; the next point is well again."""
-    told.look(a=Count(100), b=Count(10))
-    told.look(a=Count(200), b=Count(20))
-    told.look(a=Count(50), b=Count(30))
-    told.look(a=Count(150), b=Count(40))
+    plotted.look(a=Count(100), b=Count(10))
+    plotted.look(a=Count(200), b=Count(20))
+    plotted.look(a=Count(50), b=Count(30))
+    plotted.look(a=Count(150), b=Count(40))
 
-    assert [None, 10.0, None, 10.0] == told.plot("calls", "a")
-    assert [None, 1.0, 1.0, 1.0] == told.plot("calls", "b")
-    assert [None, 11.0, None, 11.0] == told.plot("calls")
+    assert [None, 10.0, None, 10.0] == plotted.plot("calls", "a")
+    assert [None, 1.0, 1.0, 1.0] == plotted.plot("calls", "b")
+    assert [None, 11.0, None, 11.0] == plotted.plot("calls")
 
 
-def test_counter_that_began_anew_is_known(told: Told) -> None:
+def test_counter_that_began_anew_is_known(plotted: Told) -> None:
     """A counter with a later start than the last look counted all of its value since then, even if it is higher."""
-    told.look(a=Count(100))
-    told.look(a=Count(70, start=told.clock + 1))
-    assert 7.0 == told.rates()["a"]
-    told.look(a=Count(300, start=told.clock + 1))
-    assert 30.0 == told.rates()["a"]
+    plotted.look(a=Count(100))
+    plotted.look(a=Count(70, start=plotted.clock + 1))
+    assert 7.0 == plotted.rates()["a"]
+    plotted.look(a=Count(300, start=plotted.clock + 1))
+    assert 30.0 == plotted.rates()["a"]
 
 
-def test_process_that_is_gone_takes_nothing_from_the_sum(told: Told) -> None:
+def test_process_that_is_gone_takes_nothing_from_the_sum(plotted: Told) -> None:
     """When a process disappears, the node's rate is that of the others and never below 0."""
-    told.look(a=Count(1_000_000), b=Count(10))
-    told.look(b=Count(20))
-    assert {"b": 1.0, "": 1.0} == told.rates()
+    plotted.look(a=Count(1_000_000), b=Count(10))
+    plotted.look(b=Count(20))
+    assert {"b": 1.0, "": 1.0} == plotted.rates()
 
 
-def test_missing_is_a_gap_and_nobody_is_none(told: Told) -> None:
+def test_missing_is_a_gap_and_nobody_is_none(plotted: Told) -> None:
     """Where the collector works and saw nobody, the node's rate is 0; where it does not, it is unknown."""
-    told.look(watched=["calls"])
-    told.look(watched=["calls"])
-    told.look()
-    told.look(watched=["calls"], busy=0.0)
+    plotted.look(watched=["calls"])
+    plotted.look(watched=["calls"])
+    plotted.look()
+    plotted.look(watched=["calls"], busy=0.0)
 
-    assert [None, 0.0, None, 0.0] == told.plot("calls")
-    assert [None, None, None, 0.0] == told.plot("busy")
-
-
-def test_long_silence_is_a_gap(told: Told) -> None:
-    """After a minute without a look no line is drawn across it, and no rate is told over it."""
-    told.look(a=Count(100), busy=0.5)
-    told.look(a=Count(200), busy=0.5)
-    told.look(after=LONGEST_STEP + 1, a=Count(9000), busy=0.5)
-    told.look(a=Count(9100), busy=0.5)
-
-    assert [None, 10.0, None, None, 10.0] == told.plot("calls", "a")
-    assert [0.5, 0.5, None, 0.5, 0.5] == told.plot("busy")
+    assert [None, 0.0, None, 0.0] == plotted.plot("calls")
+    assert [None, None, None, 0.0] == plotted.plot("busy")
 
 
-def test_looks_in_quick_succession_are_one(told: Told) -> None:
+def test_long_silence_is_a_gap(plotted: Told) -> None:
+    """After a minute without a look no line is drawn across it, and no rate is plotted over it."""
+    plotted.look(a=Count(100), busy=0.5)
+    plotted.look(a=Count(200), busy=0.5)
+    plotted.look(after=LONGEST_STEP + 1, a=Count(9000), busy=0.5)
+    plotted.look(a=Count(9100), busy=0.5)
+
+    assert [None, 10.0, None, None, 10.0] == plotted.plot("calls", "a")
+    assert [0.5, 0.5, None, 0.5, 0.5] == plotted.plot("busy")
+
+
+def test_looks_in_quick_succession_are_one(plotted: Told) -> None:
     """However often is gathered, points are LEAST_STEP apart at least, and the rate goes on from the last of them."""
-    told.look(a=Count(0))
+    plotted.look(a=Count(0))
     for value in (1, 2, 3, 4):
-        told.look(after=1, a=Count(value))
-    assert {} == told.rates()
-    told.look(after=1, a=Count(5))
-    assert LEAST_STEP == told.history.recent().seconds
-    assert 1.0 == told.rates()["a"]
+        plotted.look(after=1, a=Count(value))
+    assert {} == plotted.rates()
+    plotted.look(after=1, a=Count(5))
+    assert LEAST_STEP == plotted.history.recent().seconds
+    assert 1.0 == plotted.rates()["a"]
 
 
-def test_part_of_the_collectors_is_no_look(told: Told) -> None:
+def test_part_of_the_collectors_is_no_look(plotted: Told) -> None:
     """A scrape with collect[] that leaves out what is plotted makes no gap."""
-    told.look(busy=0.5)
-    told.clock += 10
-    told.reading = Reading()
-    told.history.see([], ["nvml"])
-    assert [0.5] == told.plot("busy")
-    told.history.see([], ["nvml", "cuda"])
-    assert [0.5, None] == told.plot("busy")
+    plotted.look(busy=0.5)
+    plotted.clock += 10
+    plotted.reading = Reading()
+    plotted.history.add([], ["nvml"])
+    assert [0.5] == plotted.plot("busy")
+    plotted.history.add([], ["nvml", "cuda"])
+    assert [0.5, None] == plotted.plot("busy")
 
 
-def test_points_and_plots_are_bounded(told: Told) -> None:
+def test_points_and_plots_are_bounded(plotted: Told) -> None:
     """There are POINTS points, of the last ten minutes, and of each kind MOST_OF_A_KIND plots and that of the node."""
     for at in range(2 * POINTS):
-        told.look(after=LEAST_STEP, **{f"p{n}": Count(at * (n + 1)) for n in range(100)})
-    recent = told.history.recent()
+        plotted.look(after=LEAST_STEP, **{f"p{n}": Count(at * (n + 1)) for n in range(100)})
+    recent = plotted.history.recent()
 
     assert MOST_OF_A_KIND + 1 == len(recent.plots)
     assert {""} | {f"p{n}" for n in range(84, 100)} == {of for _, of in recent.plots}
@@ -159,18 +159,18 @@ def test_points_and_plots_are_bounded(told: Told) -> None:
     assert 101 == len(recent.rates)
 
 
-def test_plot_of_who_is_gone_makes_room(told: Told) -> None:
+def test_plot_of_who_is_gone_makes_room(plotted: Told) -> None:
     """Where there is no room for a new process, the plot of one that is gone is dropped; else it stays its time."""
-    told.look(**{f"p{n}": Count(0) for n in range(MOST_OF_A_KIND)})
-    told.look(**{f"p{n}": Count(1000 - n) for n in range(MOST_OF_A_KIND)})
-    told.look(**{f"p{n}": Count(1000) for n in range(1, MOST_OF_A_KIND)})
-    assert [None, 100.0, None] == told.plot("calls", "p0")
-    told.look(new=Count(20, start=told.clock + 1), **{f"p{n}": Count(1000) for n in range(1, MOST_OF_A_KIND)})
+    plotted.look(**{f"p{n}": Count(0) for n in range(MOST_OF_A_KIND)})
+    plotted.look(**{f"p{n}": Count(1000 - n) for n in range(MOST_OF_A_KIND)})
+    plotted.look(**{f"p{n}": Count(1000) for n in range(1, MOST_OF_A_KIND)})
+    assert [None, 100.0, None] == plotted.plot("calls", "p0")
+    plotted.look(new=Count(20, start=plotted.clock + 1), **{f"p{n}": Count(1000) for n in range(1, MOST_OF_A_KIND)})
 
-    assert ([], [None, None, None, 2.0]) == (told.plot("calls", "p0"), told.plot("calls", "new"))
+    assert ([], [None, None, None, 2.0]) == (plotted.plot("calls", "p0"), plotted.plot("calls", "new"))
     for _ in range(POINTS):
-        told.look(after=LEAST_STEP)
-    assert {} == told.history.recent().plots
+        plotted.look(after=LEAST_STEP)
+    assert {} == plotted.history.recent().plots
 
 
 def test_it_asks_only_when_nobody_else_did(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_it_asks_only_when_nobody_else_did(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(history, "MOST_STEP", 60.0)
     scraped = History(lambda _: Reading(), ("cuda",), ())
-    scraped.see([], None)
+    scraped.add([], None)
     count = len(asked)
     scraped.start(gather)
     threading.Event().wait(0.2)
@@ -200,8 +200,8 @@ def test_it_asks_only_when_nobody_else_did(monkeypatch: pytest.MonkeyPatch) -> N
     assert count == len(asked)
 
 
-def test_not_a_number_is_a_gap(told: Told) -> None:
+def test_not_a_number_is_a_gap(plotted: Told) -> None:
     """A gauge that is not a number is not drawn."""
-    told.look(busy=0.5)
-    told.look(busy=nan)
-    assert [0.5, None] == told.plot("busy")
+    plotted.look(busy=0.5)
+    plotted.look(busy=nan)
+    assert [0.5, None] == plotted.plot("busy")

@@ -122,7 +122,7 @@ def test_many_end_at_once(world: World) -> None:
     world.ledger.ended(range(300))
     assert ([set(range(300))], 0) == (world.takes, world.reads)
     for pid in range(300, 500):
-        world.ledger._told.discard(pid)
+        world.ledger._live.discard(pid)
         (world.proc / str(pid)).rmdir()
     assert {pid: pid for pid in range(500)} == {pid: it.activity.calls for pid, it in world.told().items()}
     assert ([set(range(300)), set(range(300, 500))], 1) == (world.takes, world.reads)

@@ -46,7 +46,7 @@ def test_a_reload_keeps_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     collectors = Collectors()
     observer = Observer(collectors.load(), collectors.found, lambda span: None)
     monkeypatch.setattr("exporter.bpf.targets.Targets.start", lambda self: None)
-    observer.follow(collectors.load(**{"collector.one.size": 2}))
+    observer.apply(collectors.load(**{"collector.one.size": 2}))
     before, after = collectors.nodes[0], collectors.nodes[2]
     assert ["targets"] == [name for name in SHARED if getattr(before, name) is not getattr(after, name)]
     assert (1, 2) == (before.settings["size"], after.settings["size"])

@@ -296,7 +296,7 @@ def test_plan_takes_the_batch_processors_variables(caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (OtlpSettings("http://c", "http/json"), "OTLP protocol 'http/json' is not spoken here"),
+        (OtlpSettings("http://c", "http/json"), "OTLP protocol 'http/json' is not supported"),
         (OtlpSettings("c:4318"), "otlp.endpoint: 'c:4318' has to start with http:// or https://"),
         (OtlpSettings("http://c", headers=("authorization",)), "each header has to be written as name=value"),
     ],

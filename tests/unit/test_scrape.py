@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
-from exporter import itself
+from exporter import self_metrics
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.scrape import Health, Scraper
 from exporter.version import Build
@@ -238,7 +238,7 @@ def test_failing_source_of_own_metrics_costs_itself_only() -> None:
         raise RuntimeError("gone")
 
     subject = Scraper(
-        [Fake("a")], own=[broken, lambda: itself.build_info(Build("1", "abc123", "", "3.11", "linux/x86_64"))]
+        [Fake("a")], own=[broken, lambda: self_metrics.build_info(Build("1", "abc123", "", "3.11", "linux/x86_64"))]
     )
     subject.start()
 
@@ -250,7 +250,7 @@ def test_failing_source_of_own_metrics_costs_itself_only() -> None:
 
 def test_process_metrics_are_this_process() -> None:
     """process_* have the conventional names and plausible values of this very process."""
-    got = {prometheus.name(sample.metric): float(str(sample.value)) for sample in itself.process()}
+    got = {prometheus.name(sample.metric): float(str(sample.value)) for sample in self_metrics.process()}
 
     assert {
         "process_cpu_seconds_total",
@@ -280,7 +280,7 @@ def test_problems_of_a_working_collector_are_its_state() -> None:
     told = {state.name: state.problems for state in scraper(Troubled("a"), Broken("b"), Fake("c")).states()}
 
     assert ("symbol 0 is not probed", 100) == (told["a"][0], len(told["a"]))
-    assert ("its problems are not known: gone",) == told["b"]
+    assert ("the collector's problems are unknown: gone",) == told["b"]
     assert () == told["c"]
 
 
@@ -288,11 +288,11 @@ def test_follower_sees_every_gathering(caplog: pytest.LogCaptureFixture) -> None
     """Who follows gets what is scraped and what was asked for; its failure costs no scrape a sample."""
     seen: list[tuple[int, object]] = []
     scraping = scraper(Fake("a"), Fake("b"))
-    scraping.follow(lambda samples, names: seen.append((len(samples), names)))
+    scraping.subscribe(lambda samples, names: seen.append((len(samples), names)))
 
     everything, part = scraping.gather(), scraping.gather(["a"])
 
     assert [(len(everything), None), (len(part), ["a"])] == seen
-    scraping.follow(lambda samples, names: fail())
+    scraping.subscribe(lambda samples, names: fail())
     assert len(everything) == len(scraping.gather())
-    assert "could not be kept for the page at /" in caplog.text
+    assert "could not be recorded for the page at /" in caplog.text

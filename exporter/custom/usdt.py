@@ -20,7 +20,7 @@ MOST_SITES = 256
 """Entries of the map of arguments (worker.py): sites that a probe is attached to at once, in all files."""
 
 
-class BuiltIn:
+class UsdtProbes:
     """What a definition wants of the file is attached when this is made; what cannot be is in `states`."""
 
     def __init__(self, definition: Definition, file: Library, programs: Programs) -> None:

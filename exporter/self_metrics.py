@@ -1,4 +1,4 @@
-"""What the exporter says of itself: its build and its process."""
+"""The exporter's metrics about itself: its build and its process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exporter.version import Build
 
 BUILD_INFO = Metric(
     "accel_exporter.build_info",
-    "Always 1; the labels say which build runs, on which Python and platform.",
+    "Always 1; the labels are the exporter's build, its Python and its platform.",
     Kind.GAUGE,
     labels=("version", "revision", "python_version", "platform"),
 )
@@ -26,7 +26,7 @@ START_TIME = Metric("process.start_time", "Unix time at which the exporter's pro
 
 
 def build_info(build: Build) -> list[Sample]:
-    """The build_info sample; an unknown revision is left out."""
+    """Return the build_info sample, without an unknown revision."""
     labels = {
         "version": build.version,
         "revision": "" if build.revision == "unknown" else build.revision,
@@ -37,7 +37,7 @@ def build_info(build: Build) -> list[Sample]:
 
 
 def process() -> list[Sample]:
-    """The process_* samples of this process."""
+    """Return the process_* samples of this process."""
     me = psutil.Process()
     with me.oneshot():
         cpu, memory = me.cpu_times(), me.memory_info()
