@@ -336,15 +336,15 @@ def test_any_header_has_an_answer(header: str) -> None:
 
 
 def test_ten_thousand_series_in_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """10,000 series with eight labels render in a fraction of the 60 ms a scrape may take (limit slack for busy CI)."""
+    """10,000 series with eight labels take less processor time than 150 ms; a scrape may take 60 ms."""
     labels = ["comm", "container_id", "pod", "namespace", "container", "gpu", "gpu_uuid"]
     process = [{"pid": str(pid), **{key: f"{key}-{pid:032x}" for key in labels}} for pid in range(64)]
     samples = [LAUNCHES.sample(n, {**process[n % 64], "api_layer": f"layer{n // 64}"}) for n in range(10_000)]
     seconds = []
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.thread_time()
         rendered = render(samples)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.thread_time() - started)
     with capsys.disabled():
         print(f" [10,000 series: {min(seconds) * 1000:.1f} ms, {len(rendered.text) / 1e6:.1f} MB]", end="")
 
