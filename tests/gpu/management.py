@@ -120,8 +120,8 @@ def _set(nvml: NvmlLibrary, device: GpuTarget, set: str) -> tuple[dict[str, int 
     values: dict[str, int | float] = {}
     times: list[tuple[float, str]] = []
     began = time.perf_counter()
-    values |= nvml.fields(device, device.wanted[set]).get(None, {})
-    times.append((time.perf_counter() - began, f"{len(device.wanted[set])} fields"))
+    values |= nvml.fields(device, device.requests[set]).get(None, {})
+    times.append((time.perf_counter() - began, f"{len(device.requests[set])} fields"))
     for call in CALLS[set]:
         began = time.perf_counter()
         values |= nvml.read(NvmlTarget(device.handle), [call], values)
@@ -131,7 +131,7 @@ def _set(nvml: NvmlLibrary, device: GpuTarget, set: str) -> tuple[dict[str, int 
 
 
 def _energy(nvml: NvmlLibrary, device: GpuTarget) -> int | float | None:
-    wanted = [it for it in device.wanted[FAST] if it.key == "energy_mj"]
+    wanted = [it for it in device.requests[FAST] if it.key == "energy_mj"]
     return nvml.fields(device, wanted).get(None, {}).get("energy_mj")
 
 

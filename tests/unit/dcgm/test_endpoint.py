@@ -230,6 +230,6 @@ def test_given() -> None:
     } == Passthrough().shown(ScrapedPage(0.0, *_read(renamed)))
 
 
-def _read(text: str) -> tuple[tuple[endpoint.Read, ...], int]:
+def _read(text: str) -> tuple[tuple[endpoint.ParsedSeries, ...], int]:
     series, refused = read(text)
     return tuple(series), refused
