@@ -60,6 +60,7 @@ DONE = (
     "exporter/starts.py",
     "exporter/systemd.py",
     "exporter/version.py",
+    "exporter/web",
     "exporter/xid",
     "tests/unit/collectors/test_allocation.py",
     "tests/unit/dcgm",

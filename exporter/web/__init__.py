@@ -1,1 +1,1 @@
-"""Parts of the HTTP surface: where to listen, and the web configuration file (TLS, users, headers, rate limit)."""
+"""Parts of the HTTP server: listening sockets, and the web configuration file (TLS, users, headers, rate limit)."""

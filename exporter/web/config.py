@@ -1,6 +1,6 @@
 """The web configuration file in the format of Prometheus' exporter-toolkit (docs/web-configuration.md there).
 
-`promtool check web-config` reads the same files; where this exporter cannot do what a key asks, the key is an error.
+`promtool check web-config` reads the same files; a key that this exporter does not support is an error.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Section = TypeVar("Section")
 
 
 class WebConfigError(ValueError):
-    """The web configuration is wrong; the message says which key of which file and why."""
+    """An error in the web configuration; the message has the file, the key and the reason."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """tls_server_config, with the names of its keys. The type of a default is the type of the key."""
+    """The section tls_server_config, by the names of its keys. The type of a default is the type of the key."""
 
     cert: str = ""
     key: str = ""
@@ -55,7 +55,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Http:
-    """http_server_config. HTTP/2 is never spoken here; the key is accepted because it only permits it."""
+    """The section http_server_config. The server has no HTTP/2; the key is accepted, because it only permits HTTP/2."""
 
     http2: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Http:
 
 @dataclass(frozen=True)
 class RateLimit:
-    """rate_limit: one request an interval, `burst` at once. An interval of 0 is no limit."""
+    """The section rate_limit: one request an interval, `burst` at once. An interval of 0 is no limit."""
 
     interval: str = "0s"
     burst: int = 0
@@ -76,7 +76,7 @@ class RateLimit:
 
 @dataclass(frozen=True)
 class WebConfig:
-    """A web configuration file. `tls` is None when it does not configure TLS; `users` maps names to bcrypt hashes."""
+    """A web configuration file. `tls` is None without a TLS section; `users` maps names to bcrypt hashes."""
 
     tls: Tls | None = None
     http: Http = field(default_factory=Http)
@@ -85,7 +85,7 @@ class WebConfig:
 
 
 class WebConfigFile:
-    """The file, read anew at every use and parsed anew when its content has changed."""
+    """The file, read at every use and parsed again when its content has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,7 +93,7 @@ class WebConfigFile:
         self._config = WebConfig()
 
     def read(self) -> WebConfig:
-        """The configuration as the file has it now. Raises WebConfigError."""
+        """Return the current configuration in the file. Raises WebConfigError."""
         content = read(self.path)
         if content != self._content:
             self._config, self._content = parse(content, self.path), content
@@ -101,7 +101,7 @@ class WebConfigFile:
 
 
 def read(path: Path) -> bytes:
-    """A file's content. Raises WebConfigError when it cannot be read or is larger than 1 MiB."""
+    """Return a file's content. Raises WebConfigError when the file cannot be read or is larger than 1 MiB."""
     try:
         with path.open("rb") as file:
             content = file.read(_SIZE_LIMIT + 1)
@@ -113,7 +113,7 @@ def read(path: Path) -> bytes:
 
 
 def parse(content: bytes, path: Path) -> WebConfig:
-    """The configuration in a file's content; relative paths in it start at the file's folder. Raises WebConfigError."""
+    """Return the configuration in a file's content, with paths relative to the file's folder. Raises WebConfigError."""
     try:
         data = yaml.load(content, _StrictLoader) or {}
     except (yaml.YAMLError, RecursionError, UnicodeError, ValueError) as error:
@@ -136,7 +136,7 @@ def parse(content: bytes, path: Path) -> WebConfig:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, as the toolkit does."""
+    """A SafeLoader that rejects repeated keys, as the toolkit does."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)

@@ -1,7 +1,7 @@
-"""The connections that are open, from accept() on: how many, of which peers, and which one makes room for another.
+"""The open connections from accept() on: limits of their number, in all and for each peer, and eviction.
 
-TLS and HTTP see a connection only after it has its place here, so that neither a handshake nor a head that never comes
-is outside the limits.
+TLS and HTTP get a connection only after its admission here, so that neither handshakes nor incomplete request heads
+are outside of the limits.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from exporter.resolve.sockets import ip
 
 MOST = 256
 MOST_OF_PEER = 64
-"""A quarter, so that no single peer takes the places of all."""
+"""A quarter of all, so that no single peer takes all connections."""
 MOST_HANDSHAKES, MOST_HANDSHAKES_OF_PEER = 64, 16
-"""At once."""
+"""Handshakes at a time, in all and for each peer."""
 TLS_BUFFER = 16 * 1024
-"""Bytes of a TLS connection's buffer: a record. asyncio's own is 256 KiB for each, also for those that never finish."""
+"""Bytes of a TLS connection's buffer: one record. asyncio's default is 256 KiB, also for unfinished handshakes."""
 HANDSHAKE_SECONDS = 3.0
 HEAD_SECONDS = 10.0
-"""From accept(), or from the first byte of a later request, until the head of the request is whole."""
+"""Time from accept(), or from the first byte of a later request, until the head of the request is complete."""
 IDLE_SECONDS = 90.0
-"""Between two requests of a connection."""
+"""Time between two requests of a connection."""
 SHUTDOWN_SECONDS = 2.0
 MOST_BYTES = 64 * 1024
-"""Received and not yet part of a request that is being answered; no head of an honest client is longer."""
+"""Bytes received beyond the request that is being answered; no head of an honest client is longer."""
 _SWEEP_SECONDS = 0.5
 
 
 class Connections:
-    """Makes the protocols of a listening socket. `handle` gives the HTTP protocol, None while stopping.
+    """The protocol factory of a listening socket. `handle` returns the HTTP protocol, or None while stopping.
 
-    Where there is no place left, the connection that has been idle for longest is closed: of the same peer if that has
-    its share, else of all. One that is being answered is never closed for another; if all are, the new one is refused.
+    At the limit the connection idle for longest is closed: of the same peer at the peer's limit, else of all peers. A
+    connection that is being answered is never closed for another; when all are, the new connection is refused.
     """
 
     def __init__(self, handle: Callable[[], asyncio.Protocol | None], context: ssl.SSLContext | None = None) -> None:
         self._handle, self._context = handle, context
-        sslproto.SSLProtocol.max_size = TLS_BUFFER  # there is no parameter for it
+        sslproto.SSLProtocol.max_size = TLS_BUFFER  # asyncio has no parameter for this size
         self._open: dict[Connection, None] = {}
         self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._sweep: asyncio.TimerHandle | None = None
@@ -52,29 +52,30 @@ class Connections:
         return len(self._open)
 
     def __call__(self) -> Connection:
-        """The protocol of a connection that was just accepted."""
+        """Return the protocol of a newly accepted connection."""
         return Connection(self, self._handle, self._context)
 
     def start(self) -> None:
-        """Begins to close what is silent for too long. In the event loop."""
+        """Start closing overdue connections periodically. Call in the event loop."""
         now = asyncio.get_running_loop().time()
         for connection in [it for it in self._open if it.overdue(now)]:
             connection.abort()
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self.start)
 
     def close(self) -> None:
-        """Closes what HTTP does not know of yet; the rest is closed by HTTP."""
+        """Close the connections that HTTP has not got yet; HTTP closes the others."""
         if self._sweep is not None:
             self._sweep.cancel()
-        for connection in [it for it in self._open if it.strange]:
+        for connection in [it for it in self._open if it.unserved]:
             connection.abort()
 
     def admit(self, new: Connection) -> bool:
-        """Gives the connection a place, if need be another's; False where there is none."""
+        """Admit a connection, evicting an idle one at a limit. Returns False when there is no idle connection."""
         for crowd, most in self._crowds(new):
             if len(crowd) < most:
                 continue
-            oldest = min((it for it in crowd if not it.answering), key=lambda it: it.since, default=None)
+            idle = (it for it in crowd if not it.answering)
+            oldest = min(idle, key=lambda connection: connection.since, default=None)
             if oldest is None:
                 return False
             oldest.abort()
@@ -82,7 +83,7 @@ class Connections:
         return True
 
     def _crowds(self, new: Connection) -> Iterator[tuple[Collection[Connection], int]]:
-        """What a new connection competes with, and how many of these there may be."""
+        """Yield the groups of connections that a new one joins, with the limit of each group."""
         own = self._of_peer.get(new.peer, {})
         if new.handshaking:
             yield [it for it in own if it.handshaking], MOST_HANDSHAKES_OF_PEER
@@ -91,7 +92,7 @@ class Connections:
         yield self._open, MOST
 
     def remove(self, connection: Connection) -> None:
-        """Frees its place. Does nothing when it has none."""
+        """Remove a connection. Does nothing when the connection was not admitted."""
         self._open.pop(connection, None)
         own = self._of_peer.get(connection.peer, {})
         own.pop(connection, None)
@@ -100,7 +101,7 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: between the transport, of TCP or TLS, and HTTP's protocol."""
+    """One connection, between the transport (TCP or TLS) and HTTP's protocol."""
 
     def __init__(
         self,
@@ -117,12 +118,12 @@ class Connection(asyncio.Protocol):
         self.handshaking = context is not None
         self.answering = False
         self.since = 0.0
-        """When it was accepted, or last answered, by the clock of the event loop."""
+        """Time of acceptance or of the last response, by the clock of the event loop."""
         self.peer = ""
 
     @property
-    def strange(self) -> bool:
-        """HTTP does not know of it yet."""
+    def unserved(self) -> bool:
+        """Whether HTTP has not got the connection yet."""
         return self._handler is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -166,12 +167,12 @@ class Connection(asyncio.Protocol):
             self._handler.connection_lost(exc)
 
     def abort(self) -> None:
-        """Closes it without another word, and frees its place at once."""
+        """Close the connection at once, without sending pending data."""
         self._table.remove(self)
         self._transport.abort()
 
     def overdue(self, now: float) -> bool:
-        """True when it has had time enough for what it is about to send."""
+        """Return whether the peer has exceeded the time for the next request or its head."""
         if self.answering:
             return False
         if self._head_since is not None and now - self._head_since > HEAD_SECONDS:
@@ -180,7 +181,7 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def answer(self) -> Iterator[None]:
-        """While one of its requests is answered. What comes meanwhile belongs to the next one."""
+        """Mark the connection as being answered. Bytes received within the context belong to the next request."""
         self.answering, self._head_since, self._untaken = True, None, 0
         try:
             yield
@@ -201,10 +202,10 @@ class Connection(asyncio.Protocol):
             self._early = b""
 
     async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
-        """The handshake, after which this is the protocol of the TLS transport."""
+        """Do the TLS handshake, after which this object is the protocol of the TLS transport."""
         secure = None
         try:
-            with suppress(OSError):  # ssl.SSLError and time-outs are; the peer has gone or speaks no TLS
+            with suppress(OSError):  # includes ssl.SSLError and time-outs: the peer has left or does not use TLS
                 secure = await self._loop.start_tls(
                     transport,
                     self,
@@ -222,13 +223,13 @@ class Connection(asyncio.Protocol):
 
 
 def of(transport: asyncio.BaseTransport | None) -> Connection | None:
-    """The connection that HTTP's transport belongs to; None when it is gone."""
+    """Return the connection of HTTP's transport, or None when it is closed."""
     found = transport.get_protocol() if transport is not None else None
     return found if isinstance(found, Connection) else None
 
 
 def peer(address: object) -> str:
-    """Who shares a share: an IPv4 address, an IPv6 network of 64 bits, or all who come by a unix socket."""
+    """Return the unit of the limits: an IPv4 address, an IPv6 /64 network, or "" for all unix sockets."""
     found = ip(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((found, 64), strict=False))

@@ -1,4 +1,4 @@
-"""What every request passes first: the web configuration's rate limit, client names, headers and users."""
+"""Checks of every request: the web configuration's rate limit, client names, headers and users."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from exporter.web import connections, tls
 from exporter.web.config import RateLimit, WebConfig, WebConfigError, WebConfigFile
 
 MOST_REFUSED = 100
-"""Wrong passwords that are remembered, so that the same one again costs nothing."""
+"""Size of the cache of wrong passwords, which makes a repeated one cheap."""
 MOST_WAITING, MOST_WAITING_OF_PEER = 32, 4
-"""Comparisons at once: at a cost of 10, the last of them has its answer in some three seconds."""
+"""Comparisons at a time: at a bcrypt cost of 10 the last one ends after about three seconds."""
 HEADERS = {
     "Server": "accel-exporter",
     "X-Content-Type-Options": "nosniff",
@@ -76,7 +76,7 @@ class Guard:
             raise web.HTTPUnauthorized(text="user and password are needed\n", headers={"WWW-Authenticate": "Basic"})
 
     async def add_headers(self, _request: web.Request, response: web.StreamResponse) -> None:
-        """For aiohttp's on_response_prepare: ours, then those of the web configuration."""
+        """Add the exporter's headers, then those of the web configuration; for aiohttp's on_response_prepare."""
         response.headers.update(HEADERS)
         response.headers.update(self._config.http.headers)
 
@@ -89,7 +89,7 @@ class Limiter:
         self._tokens, self._at = float(limit.burst), time.monotonic()
 
     def allows(self) -> bool:
-        """Takes a token; False when there is none."""
+        """Take a token. Returns False when there is none."""
         if not self._interval:
             return True
         now = time.monotonic()
@@ -102,23 +102,26 @@ class Limiter:
 
 
 class Users:
-    """Checks basic authentication. bcrypt takes tens of milliseconds: one at a time, off the event loop, and cached."""
+    """Checks basic authentication. bcrypt takes tens of milliseconds, so comparisons are serial, threaded, cached."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._right: dict[str, bytes] = {}
-        """By user: apart from what was refused, which anybody can make more of."""
+        """Keys of right passwords by user, apart from refused ones, of which any client can make more."""
         self._refused: OrderedDict[bytes, None] = OrderedDict()
         self._salt = secrets.token_bytes(16)
         self._lock = asyncio.Lock()
         self._waiting: Counter[str] = Counter()
 
     async def knows(self, authorization: str, users: Mapping[str, str], peer: str = "") -> bool:
-        """True for the user and password of an Authorization header. Raises HTTPTooManyRequests when swamped."""
+        """Return whether an Authorization header has a valid user and password.
+
+        Raises HTTPTooManyRequests when too many comparisons are waiting.
+        """
         user, password = _credentials(authorization)
         if user is None:
             return False
-        # An unknown user takes as long as a known one, so that time does not tell the names.
+        # An unknown user takes as long as a known one, so that response times do not reveal names.
         hashed = users.get(user) or _nobody(users)
         text = "\0".join((user, hashed, password)).encode("utf-8", "surrogateescape")
         key = hashlib.blake2b(text, key=self._salt).digest()
@@ -144,7 +147,7 @@ class Users:
                 return await asyncio.get_running_loop().run_in_executor(self._executor, _matches, password, hashed)
         finally:
             self._waiting[peer] -= 1
-            self._waiting += Counter()  # without those who wait for nothing
+            self._waiting += Counter()  # drops peers without waiting comparisons
 
 
 def _credentials(authorization: str) -> tuple[str | None, str]:
@@ -160,7 +163,7 @@ def _credentials(authorization: str) -> tuple[str | None, str]:
 
 
 def _nobody(users: Mapping[str, str]) -> str:
-    """A hash that no password has, as costly to compare as the costliest of the users'."""
+    """Return a hash that no password has, with the highest cost among the users' hashes."""
     cost = max(hashed.split("$")[2] for hashed in users.values())
     return f"$2b${cost}${'.' * 53}"
 

@@ -1,8 +1,8 @@
-"""Requests that change what the exporter does: reading its settings again, and giving the GPUs back.
+"""Requests that change the exporter's state: reloading settings, and releasing the GPUs.
 
-As for Prometheus they are off for the network unless --web.enable-lifecycle is given. Root and the exporter's own user
-may send them from the node itself. No web page ever may: a browser on the node, or one that reaches the exporter, would
-send them for whatever page is open in it.
+As in Prometheus they are disabled over the network unless --web.enable-lifecycle is given. Root and the exporter's own
+user may send them on the node itself. Requests of web pages are always refused: a browser with access to the exporter
+would send them for any page that is open in it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from exporter.web.guard import Limiter
 RELOAD, RELEASE = "/-/reload", "/-/release-gpus"
 RELEASE_SECONDS, LONGEST_RELEASE = 300.0, 3600.0
 LIMIT = RateLimit("6s", 10)
-"""Of these requests together: each is a line in the log, and costs more than others."""
+"""Rate limit of these requests together: each is logged, and costs more than others."""
 _BROWSER = ("Origin", "Sec-Fetch-Site")
 _PROXY = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")
 _HOW = "on the node, as root: curl -X POST http://localhost:PORT{path}; over the network: --web.enable-lifecycle\n"
 
 
 class Lifecycle:
-    """`reload` is called in a thread; its ValueError is the answer.
+    """The handlers of these requests, which call `reload` and `release` in a thread.
 
-    So is `release` with a time in seconds: it gives the GPUs back, False when that is not done, LookupError without.
+    `reload` raises ValueError with the reason when it fails. `release` closes the handles of the GPUs for a time in
+    seconds; it returns False when they are not closed in time, and raises LookupError when NVML is not in use.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Lifecycle:
         self._reloading = asyncio.Lock()
 
     def add_to(self, router: web.UrlDispatcher) -> None:
-        """The routes of what there is to call."""
+        """Add the routes of the available handlers."""
         if self._reload is not None:
             router.add_post(RELOAD, self._do_reload)
             router.add_put(RELOAD, self._do_reload)
@@ -56,7 +57,7 @@ class Lifecycle:
             router.add_post(RELEASE, self._do_release)
 
     async def _permit(self, request: web.Request) -> None:
-        """Raises HTTPForbidden for those who may not, HTTPTooManyRequests above the limit."""
+        """Check the sender. Raises HTTPForbidden without permission, HTTPTooManyRequests above the limit."""
         if any(name in request.headers for name in _BROWSER):
             raise web.HTTPForbidden(text="refused: a browser sent this for a web page; use curl\n")
         if not self._limiter.allows():
@@ -65,14 +66,14 @@ class Lifecycle:
             raise web.HTTPForbidden(text=f"refused: {refusal}; {_HOW.format(path=request.path)}")
 
     async def _refusal(self, request: web.Request) -> str:
-        """Why the sender does not count as root on this node; empty if it does."""
+        """Return the reason why the sender does not count as root on this node, or an empty string."""
         if request.transport is None:
-            return "the connection is gone"
+            return "the connection is closed"
         near, far = (request.transport.get_extra_info(name) for name in ("sockname", "peername"))
-        there, here = ip(far), ip(near)
-        if here is None:
-            return ""  # a unix socket, which its file's mode guards
-        if there is None or not (there.is_loopback or there == here):
+        peer, own = ip(far), ip(near)
+        if own is None:
+            return ""  # a unix socket, guarded by the mode of its file
+        if peer is None or not (peer.is_loopback or peer == own):
             return "this came over the network"
         if any(name in request.headers for name in _PROXY):
             return "this came through a proxy"
@@ -115,7 +116,7 @@ class Lifecycle:
 
 
 def _local_name(host: str) -> bool:
-    """True for an IP address, localhost and this machine's own name: a page elsewhere cannot be called by these."""
+    """Return whether `host` is an IP address, localhost or this machine's name, which no remote page can have."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     name = name.removeprefix("[").removesuffix("]").lower()
     try:

@@ -1,4 +1,4 @@
-"""The sockets to serve on: from host:port addresses, or handed over by systemd."""
+"""The listening sockets: from host:port addresses, or passed by systemd."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _FIRST_FD = 3  # SD_LISTEN_FDS_START, sd_listen_fds(3)
 
 
 class ListenError(Exception):
-    """The exporter cannot listen where it was told to; the message says what to change."""
+    """The exporter cannot listen on a configured address; the message names the flag to change."""
 
 
 def bind(addresses: Iterable[str]) -> list[socket.socket]:
-    """Listening sockets for `host:port`, `[v6]:port` or `:port` (every address, IPv4 and IPv6). Raises ListenError."""
+    """Return listening sockets for `host:port`, `[v6]:port` or `:port` (all addresses). Raises ListenError."""
     sockets: list[socket.socket] = []
     try:
         for address in addresses:
@@ -46,9 +46,9 @@ def _bind(address: str) -> socket.socket:
 
 
 def inherited(environ: MutableMapping[str, str]) -> list[socket.socket]:
-    """The sockets that systemd's socket unit opened for this process. Raises ListenError when there are none.
+    """Return the sockets that systemd's socket unit opened for this process. Raises ListenError when there are none.
 
-    The variables are removed, as sd_listen_fds(3) has it, so that no child takes the sockets for its own.
+    The variables are removed, as sd_listen_fds(3) recommends, so that no child process uses the sockets.
     """
     count, pid = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
     environ.pop("LISTEN_FDNAMES", None)
@@ -69,7 +69,7 @@ def inherited(environ: MutableMapping[str, str]) -> list[socket.socket]:
 
 
 def url(bound: socket.socket, scheme: str, path: str = "/") -> str:
-    """Where a person finds what listens on this socket."""
+    """Return the URL of a listening socket."""
     name = bound.getsockname()
     if bound.family not in (socket.AF_INET, socket.AF_INET6):
         return f"unix:{name}"

@@ -1,4 +1,4 @@
-"""TLS for the server, from the web configuration as it is when a connection comes in."""
+"""TLS for the server, from the web configuration at the time of each connection."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 
 
 class FollowingContext(ssl.SSLContext):
-    """A server context that makes each connection with the certificates and settings its file has at that moment.
+    """A server context that uses the certificates and settings in its file at the time of each connection.
 
-    What cannot be used (a key that does not fit, a file gone) is logged once, and the last good settings stay. Raises
-    WebConfigError when the first ones are wrong.
+    Unusable material (a key that does not match, a missing file) is logged once, and the last valid settings stay in
+    use. Raises WebConfigError when the first settings are invalid.
     """
 
     _file: WebConfigFile
@@ -61,21 +61,21 @@ class FollowingContext(ssl.SSLContext):
         return made
 
     def wrap_bio(self, *arguments: Any, **words: Any) -> ssl.SSLObject:
-        """What asyncio calls for each connection."""
+        """Return the TLS object of a connection; called by asyncio for each."""
         try:
             self._refresh()
             self._problem = ""
         except WebConfigError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                log.error("TLS goes on with the certificates it has: %s", error)
+                log.error("TLS continues with the current certificates: %s", error)
         return self._current.wrap_bio(*arguments, **words)
 
     def _refresh(self) -> None:
         tls = self._file.read().tls
         if tls is None:
             raise WebConfigError(
-                f"{self._file.path}: tls_server_config is gone; restart the exporter to serve plain HTTP"
+                f"{self._file.path}: tls_server_config was removed; restart the exporter to serve plain HTTP"
             )
         material = tls, tuple(_pem(tls, name) for name in ("cert", "key", "client_ca"))
         if material != self._material:
@@ -84,7 +84,7 @@ class FollowingContext(ssl.SSLContext):
 
 
 def context(tls: Tls, cert: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
-    """A server context of these settings and PEM texts. Raises WebConfigError."""
+    """Return a server context with these settings and PEM texts. Raises WebConfigError."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for limit in ("min_version", "max_version"):
         if getattr(tls, limit) not in _VERSIONS:
@@ -101,7 +101,7 @@ def context(tls: Tls, cert: bytes, key: bytes, client_ca: bytes) -> ssl.SSLConte
     _set_curve(made, tls.curve_preferences)
     try:
         with _file(cert) as cert_path, _file(key) as key_path:
-            # without a password OpenSSL would ask for one on the terminal
+            # without the argument OpenSSL would prompt for a password on the terminal
             made.load_cert_chain(cert_path, key_path, password="")
         if client_ca:
             made.load_verify_locations(cadata=client_ca.decode("ascii", "replace"))
@@ -124,7 +124,7 @@ def _set_curve(made: ssl.SSLContext, names: tuple[str, ...]) -> None:
 
 
 def allowed(certificate: Any, names: tuple[str, ...]) -> bool:
-    """True when one of a client certificate's subject alternative names (as `getpeercert` has them) is in `names`."""
+    """Return whether a subject alternative name of a client certificate (from `getpeercert`) is in `names`."""
     return any(value in names for _, value in (certificate or {}).get("subjectAltName", ()))
 
 
@@ -135,7 +135,7 @@ def _pem(tls: Tls, name: str) -> bytes:
 
 @contextmanager
 def _file(content: bytes) -> Iterator[str]:
-    """The path of a file in memory: OpenSSL's Python interface takes certificates and keys from files only."""
+    """Yield the path of a file in memory: OpenSSL's Python interface reads certificates and keys from files only."""
     descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, content)
