@@ -21,7 +21,8 @@ class Found:
 
     A collector with established option names declares `options` in place of flags. `configure` returns its settings
     from the values of either, which are within their ranges, or None when options do not switch the collector on;
-    `configure` raises SettingsError.
+    `configure` raises SettingsError. A collector that is `first` starts before the others, which size their maps by its
+    findings.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Found:
     create: Callable[[Node], Collector]
     options: tuple[Option, ...] = ()
     configure: Callable[[Mapping[str, Value]], Mapping[str, Any] | None] = dict
+    first: bool = False
 
     @property
     def switch(self) -> str:
@@ -71,6 +73,7 @@ def _load(path: str) -> Found:
             module.create,
             getattr(module, "OPTIONS", ()),
             getattr(module, "configure", dict),
+            getattr(module, "FIRST", False),
         )
     except Exception as error:
         return Found(name, "Cannot be imported.", True, (), (), _raise(error))

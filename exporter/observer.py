@@ -88,7 +88,8 @@ class Observer:
         self._spans(span)
 
     def _make_all(self) -> list[Collector]:
-        return [self._make(name, flags) for name, flags in self._settings.collectors.items()]
+        ordered = sorted(self._settings.collectors.items(), key=lambda it: not self._found[it[0]].first)
+        return [self._make(name, flags) for name, flags in ordered]
 
     def _make(self, name: str, flags: Mapping[str, Any]) -> Collector:
         try:

@@ -41,10 +41,11 @@ FLAGS = (
     ),
     Flag(
         "live-allocations",
-        1 << 18,
-        "Live allocations that can be tracked, of all processes (120 bytes of kernel memory each). One process gets an "
-        "eighth of the table, and more while the table is less than half full.",
-        2,
+        0,
+        "Live allocations that can be tracked, of all processes (120 bytes of kernel memory each). 0: three for each 4 "
+        "MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not say) and 1,048,576 at most. "
+        "One process gets an eighth of the table, and more while the table is less than half full.",
+        0,
         1 << 24,
     ),
     Flag("allocation-span-bytes", 1 << 26, "Allocations and frees from this size on become spans.", 0, 1 << 50),
@@ -66,6 +67,17 @@ FLAGS = (
 )
 
 
+GRANULE = 2 << 20
+"""Bytes of the smallest physical allocation (cuMemGetAllocationGranularity): no GPU has more handles than these."""
+LIVE_LEAST, LIVE_MOST = 1 << 18, 1 << 20
+NVML_SECONDS = 3.0
+
+
+def live_rows(memory: int | None) -> int:
+    """Rows of the table of live allocations for so many bytes on all GPUs, half of them to spare."""
+    return min(max((memory or 0) // GRANULE * 3 // 2, LIVE_LEAST), LIVE_MOST)
+
+
 def create(node: Node) -> Cuda:
     return Cuda(node)
 
@@ -84,6 +96,7 @@ class Cuda:
 
     def start(self) -> None:
         """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
+        self._live_rows = self._node.settings["live-allocations"] or live_rows(self._node.gpus.memory(NVML_SECONDS))
         try:
             self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
         except BpfError as error:
@@ -222,7 +235,7 @@ class Cuda:
             "copy_span_bytes": settings["copy-span-bytes"],
             "wait_span_ns": round(settings["wait-span-seconds"] * 1e9),
             "spans_per_second": settings["spans-per-second"],
-            "live_most": settings["live-allocations"],
+            "live_most": self._live_rows,
         }
 
     def _copy(self) -> Object:
@@ -232,7 +245,7 @@ class Cuda:
         return small_copy(self._object, object_path(self.name), constants)
 
     def _entries(self) -> dict[str, int]:
-        return {"live": self._node.settings["live-allocations"]}
+        return {"live": self._live_rows}
 
     def _receive(self, record: Any) -> None:
         called = function(record.api)

@@ -21,6 +21,7 @@ from exporter.series import SeriesLimit, limit_flag
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 SHORTEST, LONGEST = 0.2, 86_400
 """Seconds between two readings."""
+FIRST = True
 FLAGS = (
     Flag(
         "fast-interval",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -36,6 +37,19 @@ class Gpus:
             gpus = (_with(gpu, name, read[gpu.uuid]) if gpu.uuid in read else gpu for gpu in snapshot.gpus)
             snapshot = replace(snapshot, gpus=tuple(gpus))
         return snapshot
+
+    def memory(self, within: float) -> int | None:
+        """Bytes of all GPUs together, waiting so many seconds for the first reading; None where that is not known."""
+        until = time.monotonic() + within
+        while True:
+            snapshot = self.snapshot()
+            totals = [gpu.value("memory_bytes") for gpu in snapshot.gpus]
+            known = [int(total) for total in totals if total is not None]
+            if totals and len(known) == len(totals):
+                return sum(known)
+            if snapshot.state == "absent" or time.monotonic() >= until:
+                return None
+            time.sleep(0.02)
 
     def supplement(self, name: str, supplement: Supplement | None) -> None:
         """Adds readings from another source, by UUID, to snapshots as the set `name`; None removes the source.

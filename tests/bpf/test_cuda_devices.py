@@ -139,6 +139,35 @@ def test_before_and_after_the_second(observed: Observed, node: Node, job: Script
     assert {"1": 107, "0": 20, "": 1} == by_gpu(observed, LAUNCHES, job)
 
 
+RACE = """
+barrier, here = threading.Barrier(2), []
+def use(device):
+    barrier.wait()
+    lib.cuDevicePrimaryCtxRetain(byref(c_uint64()), device)
+for n in range(100):
+    child = os.fork()
+    if not child:
+        racing = [threading.Thread(target=use, args=(device,)) for device in (0, 1)]
+        for thread in racing: thread.start()
+        for thread in racing: thread.join()
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_two_threads_take_the_first_two_devices_at_once(observed: Observed) -> None:
+    """How many processes use several devices is right all the same, and none when they have ended."""
+    cuda = observed.cuda
+    with started(observed, Script()) as script:
+        before = cuda._object.globals()["with_several"]
+        script.run("for device in (0, 1): new(lib.cuDevicePrimaryCtxRetain, device)")
+        assert before + 1 == cuda._object.globals()["with_several"]
+        script.run(RACE)
+        eventually(lambda: cuda._object.globals()["with_several"] <= before + 1, "the ends of all but one noticed")
+        assert before + 1 == cuda._object.globals()["with_several"]
+    eventually(lambda: cuda._object.globals()["with_several"] == before, "the end of the last one noticed")
+
+
 def test_frees_are_where_the_memory_was(observed: Observed, node: Node, job: Script) -> None:
     """A free by a thread on another device takes from the device that had the memory; so does the process's end."""
     node.listed[job.pid] = {0: 0, 1: 0}

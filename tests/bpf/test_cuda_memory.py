@@ -6,11 +6,15 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from exporter.nvml.gpus import Gpus
+from exporter.nvml.snapshot import Readings
 from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, eventually, observe, started
+from tests.unit.resolve.gpus import gpu, snapshot
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA memory", on="stand-in")]
 
@@ -371,6 +375,24 @@ def test_eight_ranks_fill_their_gpus() -> None:
     build_standins()
     segments, bytes = 192 * 1024 // 20, 20 * MIB
     with observe() as observed, ExitStack() as stack:
+        ranks = [started(observed, stack.enter_context(Script())) for _ in range(8)]
+        for rank in ranks:
+            rank.begin(f"{EXPAND}\nexpand({segments}, {bytes}, 1 << 44)")
+        for rank in ranks:
+            rank.answer()
+            assert {"vmm": segments * bytes} == used(observed, rank.pid)
+        assert 0 == observed.value(FULL, map="cuda_live") == observed.value(FULL, map="cuda_ranges")
+
+
+def test_the_table_is_sized_by_the_gpus() -> None:
+    """On eight GPUs of 80 GiB, eight processes that fill them with segments of 2 MiB find room, with room to spare."""
+    build_standins()
+    gpus = Gpus()
+    readings = {"fast": Readings(0.0, {"memory_bytes": 80 << 30})}
+    gpus.serve(lambda: snapshot(*(replace(gpu(index), sets=readings) for index in range(8))), lambda seconds: True)
+    segments, bytes = 80 * 512, 2 * MIB
+    with observe(gpus=gpus, layers="driver") as observed, ExitStack() as stack:
+        assert 491_520 == observed.cuda._object.maps["live"].max_entries
         ranks = [started(observed, stack.enter_context(Script())) for _ in range(8)]
         for rank in ranks:
             rank.begin(f"{EXPAND}\nexpand({segments}, {bytes}, 1 << 44)")

@@ -41,6 +41,14 @@ def test_all_collectors_share_the_node() -> None:
     assert one.settings is not two.settings
 
 
+def test_what_others_need_starts_first() -> None:
+    """A collector that says so is before those whose names come before its own."""
+    collectors = Collectors()
+    collectors.found["two"] = dataclasses.replace(collectors.found["two"], first=True)
+    Observer(collectors.load(**{"collector.one.size": 5}), collectors.found, lambda span: None)
+    assert [1, 5] == [node.settings["size"] for node in collectors.nodes]
+
+
 def test_a_reload_keeps_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectors that begin again with other settings find what was known before; only the search begins again."""
     collectors = Collectors()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from exporter.collectors.cuda import METRICS
+import pytest
+
+from exporter.collectors.cuda import LIVE_LEAST, LIVE_MOST, METRICS, live_rows
 from exporter.views.prometheus import name
 
 FIXED = {
@@ -24,3 +26,15 @@ def test_the_names_that_are_fixed() -> None:
     declared = {name(metric): metric for metric in METRICS}
     assert FIXED == {known: set(declared[known].labels) for known in FIXED}
     assert all(declared[known].process for known in FIXED)
+
+
+@pytest.mark.parametrize(
+    ("gib", "rows"),
+    [(None, LIVE_LEAST), (24, LIVE_LEAST), (8 * 80, 491_520), (8 * 192, LIVE_MOST), (8 * 288, LIVE_MOST)],
+)
+def test_rows_of_live_allocations(gib: int | None, rows: int) -> None:
+    """Where they are not at the most there may be, ranks fill their GPUs with handles of 2 MiB within their share."""
+    assert rows == live_rows(gib and gib << 30)
+    if gib and rows < LIVE_MOST:
+        handles = gib * 512
+        assert handles <= rows and handles / 8 <= rows / 8

@@ -1,0 +1,45 @@
+"""What is known of the GPUs, for those who need it when they start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.nvml.gpus import Gpus
+from exporter.nvml.snapshot import Gpu, Readings, Snapshot
+from tests.unit.resolve.gpus import gpu, snapshot
+
+LONG = 60.0
+
+
+def of(*gib: int | None) -> Snapshot:
+    read: list[Gpu] = []
+    for index, size in enumerate(gib):
+        values = {} if size is None else {"memory_bytes": size << 30}
+        read.append(replace(gpu(index), sets={"fast": Readings(0.0, values)}))
+    return snapshot(*read)
+
+
+def served(*snapshots: Snapshot) -> Gpus:
+    """Answers with each of these once, and with the last one from then on."""
+    gpus, left = Gpus(), [*snapshots]
+    gpus.serve(lambda: left.pop(0) if len(left) > 1 else left[0], lambda seconds: True)
+    return gpus
+
+
+def test_memory_of_all() -> None:
+    """It is waited for until the first reading of each GPU is there."""
+    assert 160 << 30 == served(Snapshot("starting"), of(80, None), of(80, 80)).memory(LONG)
+
+
+def test_no_nvml() -> None:
+    """Nobody waits where there is none."""
+    assert served(Snapshot("starting"), Snapshot("absent")).memory(LONG) is None
+    assert Gpus().memory(LONG) is None
+
+
+@pytest.mark.parametrize("last", [Snapshot("starting"), of(80, None), snapshot()])
+def test_memory_that_is_not_known(last: Snapshot) -> None:
+    """NVML does not answer, or not for all: then it is not known, in time."""
+    assert served(last).memory(0.1) is None
