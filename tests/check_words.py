@@ -29,6 +29,7 @@ DONE = (
     "exporter/collectors/ras.py",
     "exporter/collectors/xid.py",
     "exporter/counters.py",
+    "exporter/custom/usdt.py",
     "exporter/dcgm",
     "exporter/discover.py",
     "exporter/doctor.py",

@@ -21,7 +21,7 @@ MOST_SITES = 256
 
 
 class UsdtProbes:
-    """What a definition wants of the file is attached when this is made; what cannot be is in `states`."""
+    """The attached USDT probes of a definition in one file; `states` has the failures too."""
 
     def __init__(self, definition: Definition, file: Library, programs: Programs) -> None:
         self._programs = programs
@@ -34,20 +34,20 @@ class UsdtProbes:
         self._programs.taken.difference_update(self._taken)
         self._links, self._taken = [], []
 
-    def _attach(self, it: Usdt, file: Library) -> State:
-        sites = file.usdt[it.probe]
+    def _attach(self, probe: Usdt, file: Library) -> State:
+        sites = file.usdt[probe.probe]
         placement = "emulated" if all(site.emulated for site in sites) else "stepped"
         try:
             points = [Point(site.offset, self._number(site.arguments, file.machine), site.semaphore) for site in sites]
-            self._links.append(uprobe.attach(self._programs.programs[it.program], file.open_path, points))
+            self._links.append(uprobe.attach(self._programs.programs[probe.program], file.open_path, points))
         except BpfError as error:
-            return State(it.probe, file.path, placement, False, str(error))
+            return State(probe.probe, file.path, placement, False, str(error))
         except LookupError:
-            return State(it.probe, file.path, placement, False, f"more than {MOST_SITES} places have USDT probes")
-        return State(it.probe, file.path, placement, True, "")
+            return State(probe.probe, file.path, placement, False, f"more than {MOST_SITES} places have USDT probes")
+        return State(probe.probe, file.path, placement, True, "")
 
     def _number(self, text: str, machine: int) -> int:
-        """LookupError when all are taken."""
+        """Return the number of a site with these arguments. Raises LookupError when all numbers are in use."""
         taken = self._programs.taken
         number = next((free for free in itertools.count() if free not in taken), 0)
         if number >= MOST_SITES:
@@ -57,16 +57,16 @@ class UsdtProbes:
         key, value = number.to_bytes(4, "little"), arguments.encode(text, machine)
         check(
             library().bpf_map_update_elem(self._programs.arguments, key, value, 0),
-            "tell a probe where its arguments are",
+            "store the locations of a probe's arguments",
         )
         return number
 
 
 def wanted(definition: Definition, file: Library) -> list[Usdt]:
-    """The definition's USDT probes that are meant for the file, and that it has."""
+    """Return the definition's USDT probes that match the file and exist in it."""
     return [it for it in definition.usdt if it.probe in file.usdt and matches(file.path, it.library)]
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a file is meant: a pattern with a slash is of the whole path, any other of the file's name."""
+    """Return whether a file matches: a pattern with a slash applies to the path, any other to the file's name."""
     return fnmatch.fnmatchcase(path if "/" in pattern else PurePath(path).name, pattern)
