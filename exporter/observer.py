@@ -88,7 +88,7 @@ class Observer:
         self._spans(span)
 
     def _make_all(self) -> list[Collector]:
-        ordered = sorted(self._settings.collectors.items(), key=lambda it: not self._found[it[0]].first)
+        ordered = sorted(self._settings.collectors.items(), key=lambda item: not self._found[item[0]].first)
         return [self._make(name, flags) for name, flags in ordered]
 
     def _make(self, name: str, flags: Mapping[str, Any]) -> Collector:
