@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,31 @@ def test_a_full_map_is_counted(loaded):
     assert 40 == answers.count(11) + answers.count(-12)
     assert answers.count(-12) == loaded.maps["sizes"].lost()
     assert answers.count(11) == len(dict(loaded.maps["sizes"].items()))
+
+
+def test_a_full_map_refuses_new_keys_for_a_while(loaded):
+    """After a refusal new keys are refused without a search for room, also when there is some, and then tried again."""
+
+    def fill(key: int) -> int:
+        return loaded.programs["fill"].run(key.to_bytes(8, "little"))
+
+    held = [key for key in range(40) if fill(key) == 11]
+    for gone in held:
+        time.sleep(0.3)  # longer than any kernel's 25 ticks
+        began = time.monotonic()
+        assert -12 == fill(1000)
+        loaded.maps["sizes"].delete(gone)
+        answer, seconds = fill(1001 + gone), time.monotonic() - began
+        if seconds < 0.02:  # else the 25 ticks may be over
+            assert -12 == answer
+            break
+        if answer != 11:
+            time.sleep(0.3)
+            assert 11 == fill(1001 + gone)
+    else:
+        pytest.fail("this machine is too busy for two calls within 20 ms")
+    time.sleep(0.3)
+    assert 11 == fill(1001 + gone)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""Files that are made to fill the exporter's page and its places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf import naming
+from exporter.bpf.shares import PLACES
+from exporter.cuda.functions import FUNCTIONS
+from exporter.views.prometheus import render
+from tests.bpf.cuda_node import MIB, Script, build_standins, eventually, observe, started
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
+
+FILES, LONG_PATH = 250, 3887
+NAMES = [it.name for it in FUNCTIONS if it.layer == "driver"][:77]
+
+
+def test_many_libraries_at_long_paths(compile_library: Callable[[str, str], Path], tmp_path: Path) -> None:
+    """250 files of one process at paths of 3,887 bytes: its user has 64 places, the page stays small, a job counts."""
+    source = "\n".join(f'int {name}(void) {{ asm volatile("nop; nop; nop; nop"); return 0; }}' for name in NAMES)
+    content = compile_library("libcuda.so.1", source).read_bytes()
+    [build_id] = re.findall(rb"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0(.{20})", content, re.DOTALL)
+    folder = tmp_path
+    while len(str(folder)) < LONG_PATH - 220:
+        folder /= "x" * 200
+    folder /= "x" * (LONG_PATH - len("//lib000.so") - len(str(folder)))
+    folder.mkdir(parents=True)
+    for number in range(FILES):
+        (folder / f"lib{number:03}.so").write_bytes(content.replace(build_id, number.to_bytes(20, "big")))
+    assert LONG_PATH == len(str(folder / "lib000.so"))
+    build_standins()
+    with observe(layers="driver") as observed, started(observed, Script()) as script, Script("libc.so.6") as hostile:
+        targets = observed.targets
+        hostile.run(f"import glob\nheld = [ctypes.CDLL(it) for it in glob.glob({str(folder)!r} + '/*.so')]")
+        eventually(lambda: targets.status.refused.get("share", 0) >= FILES - PLACES, "all looked at", 200)
+        assert naming.MOST < len([path for path, _ in targets.status.libraries if "xxx" in path]) <= PLACES
+        page = render(observed.samples()).text
+        attached = page.count(b"\naccel_exporter_probe_attached{")
+        assert len(NAMES) * (naming.MOST - 1) < attached <= len(NAMES) * naming.MOST + 2 * len(FUNCTIONS)
+        assert len(page) < 2 * MIB
+        script.run("for n in range(23): lib.cuStreamSynchronize(None)")
+        assert 23 == observed.value("gpu_cuda_api_calls_total", script.pid, api="cuStreamSynchronize")
