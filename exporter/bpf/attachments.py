@@ -61,7 +61,8 @@ class Attachments:
         self._by_inode: dict[_Inode, Attached] = {}
         self._doubtful: set[File] = set()
         self._refused: dict[_Inode, float] = {}
-        self._shares, self._user = Shares(proc), NOBODY
+        self._shares = Shares(proc)
+        self._pid, self._user = 0, NOBODY
         self.examined = self.unreadable = self.failed = 0
         self.refused: Counter[str] = Counter()
         """Libraries that there was no place for, by reason."""
@@ -80,13 +81,20 @@ class Attachments:
 
     @contextmanager
     def on_account_of(self, pid: int) -> Iterator[None]:
-        """What is read and attached to meanwhile is counted to the user of this process."""
-        self._user, before = self._shares.user(pid), WORKER.spent()
+        """Counts what is read and attached to meanwhile to the user of this process, looked up where there is any."""
+        self._pid, self._user, before = pid, NOBODY, WORKER.spent()
         try:
             yield
         finally:
-            self._shares.spend(self._user, WORKER.spent() - before)
-            self._user = NOBODY
+            spent = WORKER.spent() - before
+            if spent:
+                self._shares.spend(self._payer(), spent)
+            self._pid, self._user = 0, NOBODY
+
+    def _payer(self) -> User:
+        if self._pid:
+            self._pid, self._user = 0, self._shares.user(self._pid)
+        return self._user
 
     def of(self, mapping: Mapping) -> Attached | None:
         """What is attached to the mapped file, attaching first if it is new; None if it is of no interest.
@@ -95,7 +103,7 @@ class Attachments:
         """
         file = mapping.file
         if file not in self._verdicts:
-            if not self._shares.may_spend(self._user):
+            if not self._shares.may_spend(self._payer()):
                 self.unsearched["share"] += 1
                 raise Wait
             self._make_room()

@@ -13,8 +13,7 @@ def forget(object: Object, pids: Iterable[int]) -> None:
     for at in range(0, len(all_of_them), ended.max_entries):
         some = frozenset(all_of_them[at : at + ended.max_entries])
         try:
-            for pid in some:
-                ended.set(pid, 1)
+            ended.fill(some, 1)
             object.programs["forget"].run()
         finally:
             ended.take(some)

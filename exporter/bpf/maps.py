@@ -87,6 +87,18 @@ class Map:
             result = library().bpf_map_update_elem(self.fd, ctypes.byref(self._as(self.key, key)), raw, 0)
         check(result, f"write map {self.name}")
 
+    def fill(self, keys: Collection[Any], value: Any) -> None:
+        """Writes many keys, all with one value, not in a per-CPU map; BpfError where one of them cannot be."""
+        rows, one = b"".join(map(self._raw, keys)), bytes(self._as(self.value, value))
+        count = ctypes.c_uint32(len(keys))
+        with self._lock:
+            result = library().bpf_map_update_batch(self.fd, rows, one * len(keys), ctypes.byref(count), None)
+        if -result in _NO_BATCH:
+            for key in keys:
+                self.set(key, value)
+        else:
+            check(result, f"write map {self.name}")
+
     def delete(self, key: Any) -> bool:
         """Removes a key; False if there was none."""
         with self._lock:

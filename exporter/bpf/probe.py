@@ -274,8 +274,10 @@ class Probes:
         allowed, reason = self._returns_allowed(probed.users.values())
         if self._withdrawn and not allowed and not probed.hooked.refused:
             self._withdrawn([*probed.users])
+        returned = probed.hooked.returned
         probed.hooked.review(allowed, reason)
-        self._remember_costs(probed.hooked)
+        if probed.hooked.returned != returned:
+            self._remember_costs(probed.hooked)
 
     def _forget(self, pids: Collection[int]) -> None:
         for probed in self._present():

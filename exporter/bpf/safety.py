@@ -127,12 +127,17 @@ def judge(ends: Mapping[Confinement, int], hits: int) -> Survival:
 def protection(proc: Path, pid: int) -> Protection | None:
     """What /proc/PID/status says a process runs under; None when it is gone."""
     try:
-        lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
+        with (proc / str(pid) / "status").open("rb", buffering=0) as file:
+            status = file.read()
     except OSError:
         return None
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    seccomp = fields.get("Seccomp", "0").strip() != "0"
-    return Protection(seccomp, "shstk" in fields.get("x86_Thread_features", "").split())
+    seccomp, features = (_value(status, name) for name in (b"Seccomp", b"x86_Thread_features"))
+    return Protection(seccomp not in (b"0", b""), b"shstk" in features.split())
+
+
+def _value(status: bytes, name: bytes) -> bytes:
+    """Of a line of /proc/PID/status, empty where there is none; the process's name holds no line break there."""
+    return (b"\n" + status).partition(b"\n" + name + b":")[2].partition(b"\n")[0].strip()
 
 
 def returns_allowed(survival: Survival, users: Collection[Protection]) -> tuple[bool, str]:

@@ -161,15 +161,17 @@ class Targets:
         return ended
 
     def _step(self, ended: list[int]) -> None:
-        self._users.end(ended)
         batch = self._watch.drain()
         if batch.lost:
             self._lose(batch.lost)
         self._note(batch)
         if time.monotonic() >= self._next_resync:
+            self._users.end(ended)
             self._look_at_all()
         elif time.monotonic() >= self._next_listing:
-            self._look()
+            self._look(ended)
+        else:
+            self._users.end(ended)
         self._next_release = self._attachments.release_idle()
 
     def _note(self, batch: Batch) -> None:
@@ -186,19 +188,20 @@ class Targets:
         if not self._hints.add(pid, since_ns, delay, place):
             self._lose(1)
 
-    def _look(self) -> None:
-        """Looks at the processes whose hints are due."""
+    def _look(self, ended: list[int]) -> None:
+        """Looks at the processes whose hints are due; others are known to have ended."""
         due = self._hints.take_due()
         if not due:
+            self._users.end(ended)
             return
         began = time.thread_time()
         mappings = _by_process(self._lister.of(due))
         cost = time.thread_time() - began
         if not self._lister.one_process:
             self._next_listing = time.monotonic() + min(cost / _SHARE, _LONGEST_REST)
+        gone = {pid for pid in due if pid not in mappings and not (self._proc / str(pid)).exists()}
+        self._users.end(ended, gone, self._attachments)
         self._users.see((pid, found[-1].image) for pid, found in mappings.items())
-        gone = [pid for pid in due if pid not in mappings and not (self._proc / str(pid)).exists()]
-        self._users.missed(gone, self._attachments)
         for pid, hint in due.items():
             self._look_at(pid, mappings.get(pid, []), hint)
             if pid not in mappings and pid not in gone and hint.attempts < _ATTEMPTS:  # it is about to end

@@ -69,17 +69,16 @@ class Users:
             self._over.add(pid)
         return True
 
-    def end(self, pids: Collection[int]) -> None:
-        """The processes are gone, and so are those that `use` found gone since."""
-        over, self._over = self._over.union(pids), set()
-        self._forget(over, lambda interest, ended: interest.processes_ended(ended))
+    def end(self, pids: Collection[int], missed: Iterable[int] = (), attachments: Iterable[Attached] = ()) -> None:
+        """The processes are gone, and so are those that `use` found gone since.
 
-    def missed(self, pids: Iterable[int], attachments: Iterable[Attached]) -> None:
-        """Processes ended before they were looked at: they may have called whatever is attached to."""
-        unknown = frozenset(pid for pid in pids if pid not in self._processes)
+        Others ended before they were looked at, and were `missed`: they may have called whatever is attached to.
+        """
+        over, self._over = self._over.union(pids), set()
+        unknown = frozenset(pid for pid in missed if pid not in self._processes)
         interests = {id(interest): interest for attached in attachments for interest, _ in attached.links}
-        for interest in interests.values() if unknown else ():
-            _tell(lambda interest=interest: interest.processes_ended(unknown))  # type: ignore[misc]
+        others = {key: (interest, set(unknown)) for key, interest in interests.items()} if unknown else {}
+        self._forget(over, lambda interest, ended: interest.processes_ended(ended), others)
 
     def close(self) -> None:
         for pidfd in self._pids:
@@ -87,9 +86,14 @@ class Users:
         self._pids.clear()
         self._processes.clear()
 
-    def _forget(self, pids: Collection[int], tell: Callable[[Interest, Collection[int]], None]) -> None:
-        """Gives each interest those of the processes that used a library it is attached to."""
-        concerned: dict[int, tuple[Interest, set[int]]] = {}
+    def _forget(
+        self,
+        pids: Iterable[int],
+        tell: Callable[[Interest, Collection[int]], None],
+        concerned: dict[int, tuple[Interest, set[int]]] | None = None,
+    ) -> None:
+        """Gives each interest those of the processes that used its libraries, besides those in `concerned`."""
+        concerned = concerned or {}
         for pid in pids:
             for attached in self._drop(pid):
                 for interest, _ in attached.links:

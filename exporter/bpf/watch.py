@@ -2,7 +2,7 @@
 
 These are the side records of perf events (perf_event_open(2), PERF_RECORD_MMAP2 and PERF_RECORD_FORK). Unlike function
 probes they exist wherever uprobes do, see exec, mmap and mprotect alike, and unlike system call tracepoints they cost
-other system calls nothing. Records wait in a ring per CPU, so a busy reader loses none until 64 KiB have gathered.
+other system calls nothing. Records wait in a ring per CPU, so a busy reader loses none until that is full.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import os
 import platform
 import select
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from exporter.bpf.native import failure
 
-RING_BYTES = 1 << 16
+LEAST_RING, MOST_RING = 1 << 16, 1 << 18
+"""Bytes; a process that starts takes about 1 KiB. The kernel lets a user lock half a MiB for each CPU."""
+ALL_RINGS = 1 << 23
+"""Bytes, where the least is not more: on large nodes the processes are spread over many CPUs."""
 ONLINE = Path("/sys/devices/system/cpu/online")
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241}
@@ -32,7 +34,7 @@ _MMAP, _TASK, _WATERMARK, _SAMPLE_ID_ALL, _MMAP2, _USE_CLOCKID = 1 << 8, 1 << 13
 _CLOSE_ON_EXEC = 1 << 3
 
 _HEAD, _TAIL = 128, 129  # of 64-bit words, in struct perf_event_mmap_page
-_HEADER = struct.Struct("=IHH")
+_HEADER, _PLACE, _TASKS, _WORD = (struct.Struct(fields) for fields in ("=IHH", "=IIQ", "=IIIIQ", "=Q"))
 _LOST, _FORK, _MAPPED = 2, 7, 10
 _NO_FILE = bytes(24)
 
@@ -81,9 +83,10 @@ class Watch:
     def follow_cpus(self) -> None:
         """Opens rings for CPUs that came online since; `drop` takes away those that went."""
         known = {ring.cpu for ring in self._rings.values()}
-        for cpu in _cpus(self._online.read_text()):
+        cpus = _cpus(self._online.read_text())
+        for cpu in cpus:
             if cpu not in known:
-                ring = _Ring(cpu)
+                ring = _Ring(cpu, ring_bytes(len(cpus)))
                 self._rings[ring.descriptor] = ring
                 self._poll.register(ring.descriptor, select.EPOLLIN)
 
@@ -99,8 +102,7 @@ class Watch:
         """Everything that happened since the last call, in order for each CPU."""
         batch = Batch()
         for ring in self._rings.values():
-            for record in ring.records():
-                _parse(record, batch)
+            _parse(ring.take(), batch)
         return batch
 
     def close(self) -> None:
@@ -108,34 +110,34 @@ class Watch:
             self.drop(descriptor)
 
 
+def ring_bytes(cpus: int) -> int:
+    """Of each CPU's ring, a power of two."""
+    return 1 << max(LEAST_RING, min(MOST_RING, ALL_RINGS // max(1, cpus))).bit_length() - 1
+
+
 class _Ring:
-    def __init__(self, cpu: int) -> None:
-        self.cpu = cpu
+    def __init__(self, cpu: int, size: int) -> None:
+        self.cpu, self._size = cpu, size
         self.descriptor = _open(cpu)
         try:
-            self._memory = mmap.mmap(self.descriptor, mmap.PAGESIZE + RING_BYTES)
+            self._memory = mmap.mmap(self.descriptor, mmap.PAGESIZE + size)
         except OSError as error:
             os.close(self.descriptor)
             raise failure(error.errno or errno.EINVAL, f"map the event ring of CPU {cpu}") from error
         self._words = memoryview(self._memory)[: mmap.PAGESIZE].cast("Q")
         self._data = memoryview(self._memory)[mmap.PAGESIZE :]
 
-    def records(self) -> Iterator[bytes]:
+    def take(self) -> bytes:
+        """The records that came since the last call of this."""
         tail, head = self._words[_TAIL], self._words[_HEAD]
         if head == tail:
-            return
+            return b""
         os.getppid()  # between reading the head and the data: a system call orders reads on any CPU
-        first, size = tail % RING_BYTES, head - tail
+        first, size = tail % self._size, head - tail
         data = bytes(self._data[first : first + size])
         data += bytes(self._data[: size - len(data)])
         self._words[_TAIL] = head
-        at = 0
-        while at + _HEADER.size <= size:
-            _, _, length = _HEADER.unpack_from(data, at)
-            if length < _HEADER.size:
-                return
-            yield data[at : at + length]
-            at += length
+        return data
 
     def close(self) -> None:
         self._words.release()
@@ -144,19 +146,25 @@ class _Ring:
         os.close(self.descriptor)
 
 
-def _parse(record: bytes, batch: Batch) -> None:
-    kind = int.from_bytes(record[:4], "little")
-    if kind == _MAPPED:
-        file = record[40:-8]  # from the device to the name; prot and flags among them do no harm
-        if file[:24] != _NO_FILE:
-            pid, _, address = struct.unpack_from("=IIQ", record, 8)
-            batch.mapped.append(Mapped(pid, address, file, int.from_bytes(record[-8:], "little")))
-    elif kind == _FORK:
-        pid, parent, _, _, time = struct.unpack_from("=IIIIQ", record, 8)
-        if pid != parent:
-            batch.forks.append(Fork(time, pid, parent))
-    elif kind == _LOST:
-        batch.lost += int.from_bytes(record[16:24], "little")
+def _parse(data: bytes, batch: Batch) -> None:
+    """Adds whole records, one after the other."""
+    at = 0
+    while at + _HEADER.size <= len(data):
+        kind, _, length = _HEADER.unpack_from(data, at)
+        if length < _HEADER.size:
+            return
+        if kind == _MAPPED:
+            file = data[at + 40 : at + length - 8]  # from the device to the name; prot and flags among them do no harm
+            if not file.startswith(_NO_FILE):
+                pid, _, address = _PLACE.unpack_from(data, at + 8)
+                batch.mapped.append(Mapped(pid, address, file, *_WORD.unpack_from(data, at + length - 8)))
+        elif kind == _FORK:
+            pid, parent, _, _, time = _TASKS.unpack_from(data, at + 8)
+            if pid != parent:
+                batch.forks.append(Fork(time, pid, parent))
+        elif kind == _LOST:
+            batch.lost += _WORD.unpack_from(data, at + 16)[0]
+        at += length
 
 
 def _open(cpu: int) -> int:

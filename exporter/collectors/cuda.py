@@ -195,9 +195,9 @@ class Cuda:
         self._ledger.ended(pids)
         self._object.maps["covered"].take(pids)
         self._unseen.difference_update(pids)
+        self._exemplars.forget(pids)
         for pid in pids:
             self._on_gpus.forget(pid)
-            self._exemplars.forget(pid)
 
     def processes_replaced(self, pids: Collection[int]) -> None:
         self.processes_ended(pids)

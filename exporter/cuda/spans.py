@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from exporter.cuda.codes import error_name
@@ -83,9 +83,9 @@ class Exemplars:
         with self._lock:
             return dict(self._kept.get((pid, api), {}))
 
-    def forget(self, pid: int) -> None:
+    def forget(self, pids: Collection[int]) -> None:
         with self._lock:
-            for key in [key for key in self._kept if key[0] == pid]:
+            for key in [key for key in self._kept if key[0] in pids]:
                 del self._kept[key]
 
 

@@ -576,7 +576,7 @@ def test_a_slow_attachment_loses_nothing(
 def test_rings_are_read_around_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many more forks than a ring holds none is missed and none is reported twice, unless the kernel lost some."""
     size = 8 * mmap.PAGESIZE
-    monkeypatch.setattr(watch, "RING_BYTES", size)
+    monkeypatch.setattr(watch, "ring_bytes", lambda cpus: size)
     children, seen, lost = [], [], 0
     with contextlib.closing(select.epoll()) as poll, contextlib.closing(watch.Watch(poll)) as watching:
         for _ in range(3 * size // 112):  # a fork and an exit are 112 bytes
@@ -590,7 +590,7 @@ def test_rings_are_read_around_their_end(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_rings_that_overflow_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """What did not fit is counted by the kernel and reported with the next record."""
-    monkeypatch.setattr(watch, "RING_BYTES", mmap.PAGESIZE)
+    monkeypatch.setattr(watch, "ring_bytes", lambda cpus: mmap.PAGESIZE)
     with contextlib.closing(select.epoll()) as poll, contextlib.closing(watch.Watch(poll)) as watching:
         for _ in range(200):
             os.waitpid(_fork(), 0)

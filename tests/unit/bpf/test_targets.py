@@ -398,8 +398,8 @@ def mapped_record(major: int, number: int, name: bytes) -> bytes:
 def test_records_of_mapped_files_tell_process_place_and_time() -> None:
     """A record of a file is kept with all that names the file; one of anonymous memory is not."""
     batch = Batch()
-    watch._parse(mapped_record(8, 5, b"/lib.so\0"), batch)
-    watch._parse(mapped_record(0, 0, b"//anon\0\0")[:40] + bytes(24) + mapped_record(0, 0, b"//anon\0\0")[64:], batch)
+    anonymous = mapped_record(0, 0, b"//anon\0\0")
+    watch._parse(mapped_record(8, 5, b"/lib.so\0") + anonymous[:40] + bytes(24) + anonymous[64:], batch)
     [mapped] = batch.mapped
     assert Mapped(PID, START, mapped.file, 99) == mapped
     assert b"/lib.so" in mapped.file
@@ -413,11 +413,16 @@ def test_records_of_forks_are_processes_not_threads() -> None:
     assert [Fork(55, 12, 11)] == batch.forks
 
 
+@pytest.mark.parametrize(("cpus", "size"), [(0, 1 << 18), (2, 1 << 18), (32, 1 << 18), (100, 1 << 16), (512, 1 << 16)])
+def test_rings_are_smaller_where_there_are_many(cpus: int, size: int) -> None:
+    """Each is a power of two, as the kernel demands, and no more than it lets a user lock."""
+    assert size == watch.ring_bytes(cpus)
+
+
 def test_records_of_loss_are_added_up() -> None:
     """The kernel says how many records it had no room for."""
     batch = Batch()
-    for count in (3, 4):
-        watch._parse(record(2, struct.pack("=QQQ", 1, count, 0)), batch)
+    watch._parse(b"".join(record(2, struct.pack("=QQQ", 1, count, 0)) for count in (3, 4)), batch)
     assert 7 == batch.lost
 
 

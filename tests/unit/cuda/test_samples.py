@@ -142,7 +142,7 @@ def test_exemplars_are_bounded() -> None:
     exemplars = Exemplars(most=2)
     for pid in (1, 2, 3):
         exemplars.add(pid, 1, 1, Span("x", "t", "s", 0, 0, {}, LABELS))
-    exemplars.forget(3)
+    exemplars.forget({3})
     assert [0, 1, 0] == [len(exemplars.of(pid, 1)) for pid in (1, 2, 3)]
 
 
