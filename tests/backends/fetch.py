@@ -23,6 +23,13 @@ SUITE = "sid"
 DEBIAN = ("prometheus", "promtool", "victoria-metrics")
 PYTHON = {"phoenix": "arize-phoenix==20.26.1", "mlflow": "mlflow==3.17.2"}
 """By the name of the environment what pip installs there."""
+CRIU_SUITE = "trixie"
+CRIU = (
+    "criu libbrotli1 libbsd0 libc6 libcap2 libdrm-amdgpu1 libdrm2 libedit2 libffi8 libgmp10 libgnutls30t64 "
+    "libhogweed6t64 libidn2-0 libjansson4 libmd0 libmnl0 libnet1 libnettle8t64 libnftables1 libnftnl11 libnl-3-200 "
+    "libp11-kit0 libprotobuf-c1 libtasn1-6 libtinfo6 libunistring5 libuuid1 libxtables12 libzstd1 zlib1g"
+)
+"""Of Debian, with all that it is linked to: bookworm's cannot read the vDSO of newer kernels."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _SECONDS = 1200
 
@@ -31,6 +38,15 @@ def programs() -> Path:
     """The folder of Debian's programs. Skips the test, or fails it with REQUIRE_BACKENDS=1, where there are none."""
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     return _fetched(f"{SUITE}-{architecture}", " ".join(DEBIAN), _unpack) / "root" / "usr" / "bin"
+
+
+def criu() -> list[str]:
+    """The command that runs CRIU, with its own C library; or as `programs`."""
+    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    root = _fetched(f"{CRIU_SUITE}-{architecture}", CRIU, _unpack) / "root" / "usr"
+    libraries = root / "lib" / f"{platform.machine()}-linux-gnu"
+    [loader] = libraries.glob("ld-linux-*.so.*")
+    return [str(loader), "--library-path", str(libraries), str(root / "sbin" / "criu")]
 
 
 def environment(name: str) -> Path:
