@@ -26,8 +26,9 @@ from deploy.demo.summary import Scrape, Summary, one_line, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins" / "build"
-READY_WITHIN = 20.0
-SEEN_WITHIN = 20.0
+READY_WITHIN = SEEN_WITHIN = 60.0
+ALLOCATIONS_WITHIN = 20.0
+ATTACHED = "accel_exporter_probe_attached"
 XID, XID_AFTER = 94, 3
 """The Xid of the key x, and the scrape after which --xid takes effect."""
 RANKS, LATE_RANK, LATE_SECONDS = 4, 2, 0.035
@@ -87,7 +88,8 @@ def _demo(arguments: argparse.Namespace) -> None:
         # On a busy node others use the libraries already, and a job is covered from its first call. So here.
         demo.start("the other user of CUDA", [str(STANDINS / "workload"), "--gate"], LD_LIBRARY_PATH=str(STANDINS))
         library = str(STANDINS / "libcuda.so.1")
-        demo.await_seen("libcuda.so.1 was not probed", "accel_exporter_probe_attached", library=library)
+        demo.await_seen("libcuda.so.1 was not probed", ATTACHED, library=library)
+        demo.await_allocations(library)
         job = demo.start("the job", [str(STANDINS / "workload"), "--steady"], LD_LIBRARY_PATH=str(STANDINS))
         demo.await_seen("no launch of the job was seen", "gpu_cuda_kernel_launch_calls_total", pid=str(job))
         gpu.uses(job)
@@ -191,6 +193,13 @@ class Demo:
                         f"`.venv/bin/accel-exporter doctor` tells what to do. It said:\n{self._tail()}"
                     )
         raise DemoError(f"{otherwise} within {SEEN_WITHIN:.0f} s; it said:\n{self._tail()}")
+
+    def await_allocations(self, library: str) -> None:
+        """Until allocations are probed too, which is later; not for long, as some kernels allow no return probes."""
+        for _ in _until(ALLOCATIONS_WITHIN):
+            with contextlib.suppress(OSError):
+                if self.scrape().total(ATTACHED, library=library, symbol="cuMemAlloc_v2"):
+                    return
 
     def show(self, summary: Summary, gpu: Gpu, arguments: argparse.Namespace) -> None:
         """Draw until the time is over or a KeyboardInterrupt comes."""

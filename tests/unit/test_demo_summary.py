@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import tempfile
 
 import pytest
 
+from deploy.demo.__main__ import Demo
 from deploy.demo.summary import Scrape, Summary, one_line, parse, quantile
 
 BEFORE = r"""# HELP gpu_cuda_kernel_launch_calls_total Kernel launches.
@@ -144,3 +146,15 @@ def test_gpus_and_the_jobs_share() -> None:
 def test_quantile(q: float, buckets: dict[float, float], expected: float | None) -> None:
     """Quantiles are Prometheus's histogram_quantile; above the last bound they are that bound."""
     assert expected == quantile(q, buckets)
+
+
+def test_the_job_starts_once_allocations_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Return probes come after the others: a job that begins between them has memory that nobody counts."""
+    row = 'accel_exporter_probe_attached{symbol="%s",library="libcuda.so.1"} %d\n'
+    pages = [(row % ("cuLaunchKernel", 1)) + (row % ("cuMemAlloc_v2", probed)) for probed in (0, 0, 1, 1)]
+    given = iter(Scrape(at=0, seconds=0, series=parse(page)) for page in pages)
+    with tempfile.TemporaryFile("a+b") as log, Demo("127.0.0.1:1", log) as demo:
+        monkeypatch.setattr(demo, "scrape", lambda: next(given))
+        demo.await_allocations("libcuda.so.1")
+
+    assert 1 == len([*given])
