@@ -74,12 +74,11 @@ fi
 if [ "$level" = rdma ]; then
     need qemu-system-x86 has qemu-system-x86_64
     need busybox-static has busybox
-    need kmod has modprobe
+    need kmod has depmod
     need iproute2 has rdma
     need iptables has iptables-legacy
     need ibverbs-utils has ibv_rc_pingpong
     need perftest has ib_write_bw
-    need curl has curl
 fi
 
 # progress WHAT COMMAND...: runs it, with a line every few seconds that has the time and the last line it wrote. All that
@@ -150,8 +149,7 @@ require_python
 python=$(find_python)
 .venv/bin/python -m pip --version >/dev/null 2>&1 || progress "making .venv" "$python" -m venv --clear .venv
 extras=""
-[ "$level" != dev ] || extras="[dev,otlp,otlp-grpc]"
-[ "$level" != rdma ] || extras="[dev,otlp,otlp-grpc,rdma]"
+case $level in dev | rdma) extras="[dev,otlp,otlp-grpc]" ;; esac
 if ! progress "installing Python packages into .venv and compiling the BPF programs" \
     .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off --editable ".$extras"; then
     echo "setup: pip could not install what pyproject.toml names; what it printed last is above" >&2

@@ -40,7 +40,7 @@ class Machine:
     controller: Controller
 
     def scrape(self) -> str:
-        return self.host.run(f"curl --silent --fail --max-time 300 http://{ADDRESS}/metrics")
+        return self.host.get(ADDRESS)
 
     def await_(self, seen: Callable[[str], bool]) -> str:
         limit = Limit(self.host, SECONDS)
@@ -68,7 +68,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
             host.run("modprobe -a ipmi_devintf ipmi_si nvme; until [ -c /dev/nvme0 ]; do sleep 0.5; done", 120)
             host.run("until [ -c /dev/ipmi0 ]; do sleep 0.5; done", 120)
             host.begin(f"{REPOSITORY}/.venv/bin/accel-exporter --web.listen-address={ADDRESS} {FLAGS}")
-            host.run(f"until curl --silent --fail http://{ADDRESS}/-/ready; do sleep 1; done", SECONDS)
+            host.await_answer(ADDRESS, "/-/ready", SECONDS)
             yield Machine(host, made)
     finally:
         made.end()

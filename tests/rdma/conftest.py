@@ -55,15 +55,26 @@ class Side:
     exporter: Command
 
     def scrape(self) -> Page:
-        text = self.host.run(f"curl --silent --fail --max-time 300 http://{ADDRESS}/metrics")
-        samples = (sample for it in text_string_to_metric_families(text) for sample in it.samples)
+        samples = (sample for it in text_string_to_metric_families(self.host.get(ADDRESS)) for sample in it.samples)
         return Page({(it.name, frozenset(it.labels.items())): it.value for it in samples})
+
+    def await_attached(self, *symbols: str) -> None:
+        """Until these functions of soft-RoCE's provider are probed, which a program has to have mapped."""
+        limit = Limit(self.host, START_SECONDS)
+        while True:
+            page = self.scrape()
+            found = [page.get("accel_exporter_probe_attached", probe="verbs", symbol=it) for it in symbols]
+            if all(any(value and "librxe" in dict(to)["library"] for to, value in its.items()) for its in found):
+                return
+            if limit.passed:
+                raise RigError(f"{self.host.name}: not attached after {START_SECONDS:.0f} s: {found}")
+            time.sleep(1)
 
     def settled(self) -> tuple[Page, dict[str, int]]:
         """What the exporter shows once it has read what the kernel counts, and that: nothing moves now."""
         limit = Limit(self.host, 60)
         while True:
-            time.sleep(3 * INTERVAL)
+            time.sleep(INTERVAL)
             before, page, after = self.host.counters(), self.scrape(), self.host.counters()
             if _moving(before) == _moving(after) == _shown(page) or limit.passed:
                 return page, after
@@ -89,8 +100,8 @@ def sides() -> Iterator[tuple[Side, Side]]:
         for side in sides:
             _await(side)
             side.host.begin(f"exec ib_write_bw --ib-dev={rig.DEVICE} --port=20000")
-        for side in sides:
-            _attached(side)
+        for side in sides if "verbs" in discover.collectors() else ():
+            side.await_attached("post_send")
         yield sides[0], sides[1]
 
 
@@ -130,29 +141,6 @@ def _exporter(host: Host) -> Command:
         f"cd {REPOSITORY}; exec .venv/bin/accel-exporter --web.listen-address={ADDRESS} --compat.node-exporter "
         + " ".join(flags)
     )
-
-
-def _attached(side: Side) -> None:
-    """Until the provider is attached to that a program which waits for ever has mapped.
-
-    Emulated, that takes many seconds in which a program of the tests would come and go.
-    """
-    if "--collector.verbs" not in side.exporter.text:
-        return
-    limit, before = Limit(side.host, START_SECONDS), None
-    while True:
-        found = side.scrape().get("accel_exporter_probe_attached", probe="verbs")
-        wanted = [value for labels, value in found.items() if _is_rxe(dict(labels))]
-        if wanted and all(wanted) and found == before:
-            return
-        if limit.passed:
-            raise RigError(f"{side.host.name}: not attached after {START_SECONDS:.0f} s: {found}")
-        before = found
-        time.sleep(4)
-
-
-def _is_rxe(labels: Mapping[str, str]) -> bool:
-    return "librxe" in labels["library"] and labels["symbol"] == "post_send"
 
 
 def _await(side: Side) -> None:

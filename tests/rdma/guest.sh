@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a virtual machine runs: sets up its side of the network and a soft-RoCE device, then runs what is asked of it.
-# Usage: guest.sh FOLDER [ADDRESS]; without an address it has no network. A command is a file FOLDER/N.run, its output
-# N.out, its exit status N.status.
+# Usage: guest.sh FOLDER [ADDRESS]; without an address it has no network. Command N is a file FOLDER/N.run, its output
+# N.out and N.err, its exit status N.status. Nothing is started while there is no command: processors are slow here.
 folder=$1 address=${2-}
 ulimit -l unlimited
 ulimit -n 4096
@@ -17,15 +17,15 @@ ip link set lo up
 } >"$folder/setup" 2>&1
 echo $? >"$folder/ready"
 
-while sleep 0.1; do
-    for command in "$folder"/*.run; do
-        [ -e "$command" ] || continue
-        name=${command%.run}
-        mv "$command" "$name.taken"
-        (
-            bash "$name.taken" >"$name.out" 2>"$name.err" </dev/null
-            echo $? >"$name.part"
-            mv "$name.part" "$name.status"
-        ) &
+mkfifo /run/never
+exec 9<>/run/never
+for ((number = 0; ; number++)); do
+    printf -v command '%s/%04d' "$folder" "$number"
+    until [ -e "$command.run" ]; do
+        read -r -t 0.1 -u 9
     done
+    {
+        (source "$command.run") >"$command.out" 2>"$command.err" </dev/null 9<&-
+        echo $? >"$command.status"
+    } &
 done

@@ -17,4 +17,5 @@ apt-get download -qq "$package" 2>/dev/null || { echo "rdma: apt-get download $p
 rm -rf kernel.part
 dpkg-deb -x "$package"_*.deb kernel.part
 rm "$package"_*.deb
+depmod --basedir "$PWD/kernel.part" "$(basename kernel.part/lib/modules/*)"
 mv kernel.part kernel

@@ -1,19 +1,18 @@
 """Two virtual machines with a Debian kernel and soft-RoCE, joined by a wire, on this machine's own files.
 
-virtme-ng gives a guest the root file system as it is here, copy on write, so that the checkout and its virtual
-environment are there. Commands go in and results come out through a folder that both sides write.
+boot.py gives them the root file system as it is here. Commands go in and results come out through a folder that both
+sides write.
 """
 
 from __future__ import annotations
 
+import compileall
 import itertools
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,13 +21,12 @@ from pathlib import Path
 import psutil
 
 from exporter.bpf.reader import slowness
+from tests.rdma import boot
 
 REPOSITORY = Path(__file__).parents[2]
 BUILD = REPOSITORY / "build/rdma"
-PROGRAMS = REPOSITORY / ".venv/bin"
 BOOT_SECONDS = 240.0
 DEVICE, PORT = "rxe0", "1"
-_TRIES, _UNSTEADY = 5, "Correlation coefficient"
 COUNTERS = f"/sys/class/infiniband/{DEVICE}/ports/{PORT}/hw_counters"
 
 
@@ -72,7 +70,7 @@ class Command:
 
     @property
     def done(self) -> bool:
-        return (self.host.folder / f"{self.name}.status").exists()
+        return bool(self._status)
 
     def wait(self, seconds: float = 60.0, statuses: tuple[int, ...] = (0,)) -> str:
         """What it printed. Raises RigError when it takes longer (Limit), or ends with another status."""
@@ -82,10 +80,15 @@ class Command:
                 raise RigError(f"{self.host.name}: not done after {seconds:.0f} s: {self.text}\n{self.said}")
             self.host.check()
             time.sleep(0.1)
-        status = int((self.host.folder / f"{self.name}.status").read_text())
-        if status not in statuses:
-            raise RigError(f"{self.host.name}: status {status}: {self.text}\n{self.said}")
+        if int(self._status) not in statuses:
+            raise RigError(f"{self.host.name}: status {self._status}: {self.text}\n{self.said}")
         return self.output
+
+    @property
+    def _status(self) -> str:
+        """Empty until all of it is written."""
+        text = _text(self.host.folder / f"{self.name}.status")
+        return text.strip() if text.endswith("\n") else ""
 
     @property
     def output(self) -> str:
@@ -120,8 +123,30 @@ class Host:
 
     def counters(self) -> dict[str, int]:
         """The kernel's own, of the soft-RoCE port, read by cat."""
-        printed = self.run(f'cd {COUNTERS}; for it in *; do echo "$it $(cat $it)"; done')
-        return {name: int(value) for name, value in (line.split() for line in printed.splitlines())}
+        printed = self.run(f"cd {COUNTERS}; exec grep . *")
+        return {name: int(value) for name, value in (line.split(":") for line in printed.splitlines())}
+
+    def get(self, address: str, path: str = "/metrics") -> str:
+        """What an HTTP server in the machine answers: by bash alone, as a program to ask it takes seconds to start."""
+        request = f"GET {path} HTTP/1.1\\r\\nHost: {address}\\r\\nConnection: close\\r\\n\\r\\n"
+        host, _, port = address.partition(":")
+        answer = self.run(f"exec 3<>/dev/tcp/{host}/{port}; printf '{request}' >&3; exec cat <&3", 120)
+        head, _, body = answer.partition("\n\n")
+        if " 200 " not in head.partition("\n")[0]:
+            raise RigError(f"{self.name}: {address}{path} answers {head or 'nothing'}")
+        return body
+
+    def await_answer(self, address: str, path: str, seconds: float) -> None:
+        """Until the server in the machine answers that all is right. Raises RigError."""
+        limit = Limit(self, seconds)
+        while True:
+            try:
+                self.get(address, path)
+                return
+            except RigError:
+                if limit.passed:
+                    raise
+            time.sleep(1)
 
     def await_server(self) -> None:
         """Until a server of perftest or ibv_rc_pingpong waits for its client. Raises RigError."""
@@ -130,84 +155,68 @@ class Host:
     def processor_seconds(self) -> float:
         """What the machine has used of this one's processors."""
         with suppress(psutil.Error):
-            vng = psutil.Process(self.process.pid)
-            times = [it.cpu_times() for it in (vng, *vng.children(recursive=True))]
-            return sum(it.user + it.system for it in times)
+            times = psutil.Process(self.process.pid).cpu_times()
+            return times.user + times.system
         return 0.0
 
     def check(self) -> None:
         """Raises RigError when the machine has stopped."""
         if self.process.poll() is not None:
-            raise RigError(f"{self.name} has stopped:\n{_text(self.folder / 'console')[-2000:]}")
+            raise RigError(
+                f"{self.name} has stopped:\n{(_text(self.folder / 'said') + _text(self.folder / 'console'))[-2000:]}"
+            )
 
 
-def kernel() -> Path | None:
+def kernel() -> boot.Kernel | None:
     """The kernel that kernel.sh has fetched."""
-    return next(iter(sorted(BUILD.glob("kernel/boot/vmlinuz-*"))), None)
+    folder = BUILD / "kernel"
+    return boot.Kernel(folder) if folder.is_dir() else None
 
 
-def perftest(sender: Host, receiver: Host, test: str) -> str:
-    """Runs a command of perftest between two hosts, and gives what the sender's side prints.
+def perftest(sender: Host, receiver: Host, test: str) -> None:
+    """Runs a command of perftest between two hosts. RigError where it fails.
 
-    perftest measures the processor's clock in the end and gives no report where that is not steady, as under emulation
-    on a busy machine: then it is run again. RigError where that does not help.
+    Its own times are nothing worth here: it measures the processor's clock, which is not steady under emulation. With
+    --CPU-freq it does not end for that.
     """
-    command = f"{test} --ib-dev={DEVICE} --gid-index=1"
-    for _ in range(_TRIES):
-        server = receiver.begin(command)
-        receiver.await_server()
-        client = sender.begin(f"{command} {receiver.address}")
-        client.wait(200, statuses=(0, 1))
-        server.wait(statuses=(0, 1))
-        if _UNSTEADY not in client.said + server.said:
-            return client.wait()
-    raise RigError(f"{sender.name}: no steady clock: {command}\n{client.said}")
+    command = f"{test} --ib-dev={DEVICE} --gid-index=1 --CPU-freq"
+    server = receiver.begin(command)
+    receiver.await_server()
+    sender.run(f"{command} {receiver.address}", 200)
+    server.wait()
 
 
-TOOLS = ("qemu-system-x86_64", "ib_write_bw", "iptables-legacy", "curl")
+TOOLS = ("qemu-system-x86_64", "busybox", "ib_write_bw", "iptables-legacy")
 
 
 def missing(tools: Sequence[str] = TOOLS) -> str:
     """What is not here that the machines need; empty when all is."""
     if kernel() is None:
         return "there is no kernel in build/rdma"
-    if not (PROGRAMS / "vng").exists():
-        return "there is no virtme-ng"
     lacking = [it for it in tools if not shutil.which(it)]
     return f"there is no {', '.join(lacking)}" if lacking else ""
 
 
 @contextmanager
-def hosts(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[Host, Host]]:
+def hosts() -> Iterator[tuple[Host, Host]]:
     """Two machines that reach each other. Raises RigError when they do not come up."""
     port = _free_port()
-    first = _boot("a", "10.77.0.1", _wire(1, f"listen=127.0.0.1:{port}"), environment)
-    try:
+    with _booted("a", "10.77.0.1", _wire(1, f"listen=127.0.0.1:{port}")) as first:
         _await_listening(first, port)
-        second = _boot("b", "10.77.0.2", _wire(2, f"connect=127.0.0.1:{port}"), environment)
-        try:
+        with _booted("b", "10.77.0.2", _wire(2, f"connect=127.0.0.1:{port}")) as second:
             for host in (first, second):
                 _await(host)
             found = f"echo >/dev/udp/{second.address}/9; ip neigh show to {second.address} | grep lladdr"
             first.run(f"until {found}; do sleep 0.2; done", 60)
             yield first, second
-        finally:
-            _stop(second)
-    finally:
-        _stop(first)
 
 
 @contextmanager
-def machine(
-    name: str, devices: str = "", environment: Mapping[str, str] = os.environ, processors: int = 1
-) -> Iterator[Host]:
+def machine(name: str, devices: str = "", processors: int = 1, image: boot.Kernel | None = None) -> Iterator[Host]:
     """One machine without a network, with devices by QEMU's options. Raises RigError if it does not come up."""
-    host = _boot(name, "", devices, environment, processors)
-    try:
+    with _booted(name, "", devices, processors, image) as host:
         _await(host)
         yield host
-    finally:
-        _stop(host)
 
 
 def _wire(number: int, end: str) -> str:
@@ -215,30 +224,33 @@ def _wire(number: int, end: str) -> str:
     return f"-netdev socket,id=wire,{end} -device {device}"
 
 
-def _boot(name: str, address: str, devices: str, environment: Mapping[str, str], processors: int = 1) -> Host:
-    image = kernel()
+@contextmanager
+def _booted(
+    name: str, address: str, devices: str, processors: int = 1, image: boot.Kernel | None = None
+) -> Iterator[Host]:
+    image = image or kernel()
     if image is None:
         raise RigError("there is no kernel; run make test-rdma, or tests/rdma/kernel.sh")
+    _compile()
     folder = BUILD / f"host-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
-    command = [
-        PROGRAMS / "vng", "--run", image, "--disable-kvm", "--cpus", processors, "--memory", "2500M", "--name", name,
-        "--rwdir", folder,
-        *([f"--qemu-opts={devices}"] if devices else []),
-        "--exec", f"exec bash {REPOSITORY}/tests/rdma/guest.sh {folder} {address}",
-    ]  # fmt: skip
-    with (folder / "console").open("wb") as console:
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**environment, "PATH": f"{PROGRAMS}:{environment['PATH']}"},
-        )
-    return Host(name, address, folder, process)
+    command = boot.command(image, folder, name, address, devices.split(), processors)
+    with (folder / "qemu").open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        yield Host(name, address, folder, process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@cache
+def _compile() -> None:
+    """The machines cannot write what they compile, and would compile the program at each start."""
+    for name in ("exporter", "tests"):
+        compileall.compile_dir(REPOSITORY / name, quiet=2)
 
 
 def _await(host: Host) -> None:
@@ -261,12 +273,6 @@ def _await_listening(host: Host, port: int) -> None:
         if limit.passed:
             raise RigError(f"{host.name} does not wait for the other one after 30 s")
         time.sleep(0.1)
-
-
-def _stop(host: Host) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(host.process.pid, signal.SIGKILL)
-    host.process.wait()
 
 
 def _free_port() -> int:
