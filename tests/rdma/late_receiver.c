@@ -2,12 +2,15 @@
  *
  *   late_receiver DEVICE GID_INDEX SECONDS                         waits for a peer, then lets it wait
  *   late_receiver DEVICE GID_INDEX RNR_RETRIES MESSAGES ADDRESS    sends; 7 retries are endless
+ *   late_receiver DEVICE GID_INDEX RNR_RETRIES MESSAGES ADDRESS PAUSE_US
  *
- * The sender prints a line for each status that its completions had: its number, and how many. When some have failed it
+ * With a pause it sends one message after the other, looks for a completion after so long, and prints between which two
+ * sums the time from posting to completion is, in nanoseconds of CLOCK_MONOTONIC. Otherwise the sender prints a line for each status that its completions had: its number, and how many. When some have failed it
  * stays for 15 seconds, so that its queue pair can be looked at.
  */
 #include <arpa/inet.h>
-#include <stdint.h>
+#include <inttypes.h>
+#include <time.h>
 #include <unistd.h>
 #include "device.h"
 
@@ -77,9 +80,38 @@ static void await(struct ibv_cq *cq, int wanted, int *statuses)
 	}
 }
 
+static int64_t now(void)
+{
+	struct timespec at;
+
+	clock_gettime(CLOCK_MONOTONIC, &at);
+	return at.tv_sec * 1000000000ll + at.tv_nsec;
+}
+
+/* One request, which somebody who watches sees posted and completed within two calls: adds what lies between the calls,
+ * and what lies around them. */
+static void time_one(struct ibv_qp *qp, struct ibv_send_wr *wr, int pause_us, int64_t *least, int64_t *most)
+{
+	int64_t before = now(), after, polled;
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+	int found;
+
+	need(!ibv_post_send(qp, wr, &bad), "post_send");
+	after = now();
+	usleep(pause_us);
+	do {
+		polled = now();
+		found = ibv_poll_cq(qp->send_cq, 1, &wc);
+	} while (!found);
+	*most += now() - before;
+	*least += polled - after;
+	need(found == 1 && wc.status == IBV_WC_SUCCESS, "completion");
+}
+
 int main(int argc, char **argv)
 {
-	int sends = argc == 6, statuses[STATUSES] = {0};
+	int times = argc == 7, sends = argc == 6 || times, statuses[STATUSES] = {0};
 
 	if (argc != 4 && !sends)
 		return 2;
@@ -117,11 +149,18 @@ int main(int argc, char **argv)
 		}
 		return read(fd, &ready, 1) < 0; /* until the sender has ended */
 	}
+	int64_t least = 0, most = 0;
+
 	for (int n = 0; n < messages; n++) {
 		struct ibv_send_wr wr = {.wr_id = n, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
 
-		need(!ibv_post_send(qp, &wr, &bad), "post_send");
+		if (times)
+			time_one(qp, &wr, atoi(argv[6]), &least, &most);
+		else
+			need(!ibv_post_send(qp, &wr, &bad), "post_send");
 	}
+	if (times)
+		return printf("%" PRId64 " %" PRId64 "\n", least, most) < 0;
 	await(cq, messages, statuses);
 	for (int status = 0; status < STATUSES; status++)
 		if (statuses[status])
