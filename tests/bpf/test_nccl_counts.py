@@ -388,3 +388,21 @@ def test_return_probes_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None
         made = json.loads(rank.process.stdout.readline())
         assert {False, True} == states
         assert made + 1 == observed.value(CALLS, rank.pid, collective="AllReduce")
+
+
+def test_a_call_whose_return_is_not_seen() -> None:
+    """A call under way when return probes are withdrawn is not in flight for ever, and hides none of those inside."""
+    build_standins()
+    with observe() as observed, started(observed, Rank()) as rank:
+        path = str(BUILD / "libnccl.so.2")
+        [probed] = [it for it in observed.nccl._probes._present() if it.hooked.library.path == path]
+        rank.run("c = init(0, 2, b'a')")
+        rank.begin("lib.standin_stall(c_uint64(3 * 10**9)); reduce_all(c, 1)")
+        eventually(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight")
+        for allowed in (False, True):
+            probed.hooked.review(allowed, "this is a test")
+        assert 0 == observed.value("nccl_calls_in_flight", rank.pid)
+        rank.answer()
+        assert 0 == observed.value("nccl_calls_in_flight", rank.pid)
+        rank.run("for i in range(22): reduce_all(c, 1)")
+        assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
