@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.result import Result
@@ -70,28 +72,33 @@ def run() -> list[Result]:
 
 def _measure(more: str, spans_per_second: int, calls: int = CALLS) -> dict[str, float]:
     """Nanoseconds of each program that ran, by round of the loop."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Object(object_path("nccl"), constants={"spans_per_second": spans_per_second}) as object,
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         library = shutil.copy(STANDINS / "build" / "libnccl.so.2", folder)
         program = Path(folder, "calls")
         flags = [f"-DCALLS={calls}", f"-DCALL_MORE={more}", "-x", "c", "-", "-x", "none", library]
         subprocess.run(["gcc", "-O2", *flags, "-o", program], input=PROGRAM, text=True, check=True)
-        links = [
-            attach(object.programs[name], library, points, returns)
-            for (name, returns), points in _points(object, Path(library)).items()
-        ]
-        try:
+        with attached(Path(library), spans_per_second, messages_timed=False) as object:
             statistics = run_time_statistics()
             subprocess.run([program], env=os.environ | {"LD_LIBRARY_PATH": folder}, timeout=60, check=True)
             statistics.close()
+            return {name: it.stats()[0] / calls for name, it in object.programs.items() if it.stats()[1]}
+
+
+@contextmanager
+def attached(library: Path, spans_per_second: int, messages_timed: bool) -> Iterator[Object]:
+    """The programs, attached to a library as the exporter does where return probes may be used."""
+    with Object(object_path("nccl"), constants={"spans_per_second": spans_per_second}) as object:
+        links = [
+            attach(object.programs[name], library, points, returns)
+            for (name, returns), points in _points(object, library, messages_timed).items()
+        ]
+        try:
+            yield object
         finally:
             close_all(links)
-        return {name: program.stats()[0] / calls for name, program in object.programs.items() if program.stats()[1]}
 
 
-def _points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
+def _points(object: Object, path: Path, messages_timed: bool) -> dict[tuple[str, bool], list[Point]]:
     wanted: dict[tuple[str, bool], list[Point]] = {}
     with Elf.open(path) as elf:
         layout = find_layout(elf)
@@ -102,6 +109,6 @@ def _points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
         for api, function in enumerate(FUNCTIONS, 1):
             if function.name in found:
                 offset = place(elf, found[function.name]).offset
-                for hook in function.hooks(object.types, api, layout=1, time_messages=False):
+                for hook in function.hooks(object.types, api, layout=1, time_messages=messages_timed):
                     wanted.setdefault((hook.program, hook.returns), []).append(Point(offset, hook.cookie))
     return wanted
