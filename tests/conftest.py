@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import subprocess
 from collections.abc import Callable
@@ -34,6 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def bpf_refusal() -> str:
     """Why BPF cannot be used here, empty if it can: found by asking the kernel for something only it can give."""
+    return _bpf_refusal()
+
+
+@functools.cache
+def _bpf_refusal() -> str:
     try:
         run_time_statistics().close()
     except BpfError as error:
@@ -41,14 +47,14 @@ def bpf_refusal() -> str:
     return ""
 
 
-@pytest.fixture(autouse=True)
-def _skip_without_bpf(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("needs_bpf"):
-        refusal = request.getfixturevalue("bpf_refusal")
-        if refusal and os.environ.get("REQUIRE_BPF") == "1":
-            pytest.fail(f"REQUIRE_BPF=1, but {refusal}")
-        if refusal:
-            pytest.skip(refusal)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips before any fixture, also of a module, tries to load a program."""
+    refusal = _bpf_refusal() if item.get_closest_marker("needs_bpf") else ""
+    if refusal and os.environ.get("REQUIRE_BPF") == "1":
+        pytest.fail(f"REQUIRE_BPF=1, but {refusal}")
+    if refusal:
+        pytest.skip(refusal)
 
 
 @pytest.fixture(scope="session")
