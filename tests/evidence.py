@@ -99,6 +99,7 @@ COMMANDS = {
     "tests/drivers": "make test-drivers",
     "tests/gpu": "make test-gpu",
     "tests/providers": "make test-verbs-providers",
+    "tests/kernels": "make test-kernels",
     "tests/rdma": "make test-rdma",
     "tests": "make test",
 }

@@ -13,34 +13,54 @@ class NotAvailable(Exception):
     """The packages cannot be had here."""
 
 
+class Release:
+    """A Debian release for one architecture, with apt's state in an empty folder.
+
+    Raises NotAvailable, with apt's words.
+    """
+
+    def __init__(self, suite: str, architecture: str, folder: Path) -> None:
+        self._folder = folder
+        for needed in ("state/lists/partial", "cache/archives/partial", "root"):
+            (folder / needed).mkdir(parents=True)
+        (folder / "debian.sources").write_text(
+            f"Types: deb\nURIs: {_mirror()}\nSuites: {suite}\nComponents: main\n"
+            f"Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+        )
+        settings = {
+            "APT::Architecture": architecture,
+            "APT::Architectures": architecture,
+            "APT::Sandbox::User": "root",
+            "Acquire::Languages": "none",
+            "Dir::Cache": str(folder / "cache"),
+            "Dir::Etc::sourcelist": str(folder / "debian.sources"),
+            "Dir::Etc::sourceparts": "/dev/null",
+            "Dir::State": str(folder / "state"),
+            "Dir::State::status": "/dev/null",
+        }
+        self._options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+        _run(["apt-get", "-qq", *self._options, "update"], folder)
+
+    def needs(self, package: str) -> list[str]:
+        """What a package depends on first of all."""
+        lines = _run(["apt-cache", *self._options, "depends", "--important", package], self._folder).splitlines()
+        return [line.partition(":")[2].strip() for line in lines if line.strip().startswith("Depends:")]
+
+    def unpack(self, packages: Sequence[str]) -> Path:
+        """The root of their files."""
+        _run(["apt-get", "-qq", *self._options, "download", *packages], self._folder)
+        for package in self._folder.glob("*.deb"):
+            _run(["dpkg-deb", "-x", str(package), "root"], self._folder)
+            package.unlink()
+        return self._folder / "root"
+
+
 def download(suite: str, architecture: str, packages: Sequence[str], folder: Path) -> Path:
     """Unpacks packages of a Debian release into a folder of their own, which is empty; returns their root.
 
     Raises NotAvailable, with apt's words.
     """
-    for needed in ("state/lists/partial", "cache/archives/partial", "root"):
-        (folder / needed).mkdir(parents=True)
-    (folder / "debian.sources").write_text(
-        f"Types: deb\nURIs: {_mirror()}\nSuites: {suite}\nComponents: main\n"
-        f"Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
-    )
-    settings = {
-        "APT::Architecture": architecture,
-        "APT::Architectures": architecture,
-        "APT::Sandbox::User": "root",
-        "Acquire::Languages": "none",
-        "Dir::Cache": str(folder / "cache"),
-        "Dir::Etc::sourcelist": str(folder / "debian.sources"),
-        "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::State": str(folder / "state"),
-        "Dir::State::status": "/dev/null",
-    }
-    apt = ["apt-get", "-qq", *(word for name, value in settings.items() for word in ("-o", f"{name}={value}"))]
-    _run([*apt, "update"], folder)
-    _run([*apt, "download", *packages], folder)
-    for package in folder.glob("*.deb"):
-        _run(["dpkg-deb", "-x", str(package), "root"], folder)
-    return folder / "root"
+    return Release(suite, architecture, folder).unpack(packages)
 
 
 def _mirror() -> str:

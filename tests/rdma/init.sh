@@ -4,7 +4,7 @@
 export PATH=/bin
 /bin/busybox --install -s /bin
 . /settings
-mkdir /host /changes /root /proc
+mkdir -p /host /changes /root /proc
 mount -t devtmpfs dev /dev
 mount -t proc proc /proc
 while read -r module; do insmod "/modules/$module"; done </modules/order
