@@ -165,10 +165,12 @@ class Worker:
         try:
             child.connection.sendall(LENGTH.pack(len(message)) + message)
             patience = self._patience * min(child.slowness, _MOST_PATIENT)
+            interruptions = self._interruptions
             if not self._answers(child, self._seconds * child.slowness, patience):
-                self.stuck += 1
-                self._stop(device)
-                raise Stuck("its file system does not answer")
+                interrupted = self._interruptions != interruptions
+                self.stuck += not interrupted
+                self._stop(device, stuck=not interrupted)
+                raise Stuck("the search was interrupted" if interrupted else "its file system does not answer")
             child.connection.settimeout(patience)
             head, descriptors, _, _ = socket.recv_fds(child.connection, ANSWER.size, 1)
             if len(head) < ANSWER.size:
@@ -246,9 +248,10 @@ class Worker:
         child.follow(*HELLO.unpack(exactly(ours, HELLO.size)))
         return child
 
-    def _stop(self, device: int) -> None:
+    def _stop(self, device: int, stuck: bool = True) -> None:
+        """Ends the child; of its device no file is read for a while if it was `stuck` there, or cannot be ended."""
         child, self._child = self._child, None
-        if child and not child.kill() or child and device:
+        if child and (not child.kill() or (stuck and device)):
             self._stuck.append((device, child))
         atexit.unregister(self.close)
 

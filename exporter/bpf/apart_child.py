@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ class Child:
         self.slowness, self.used = 1.0, 0.0
         self.reader = self._reader_pidfd = 0
         self.gone_at = 0.0
+        self._lock = threading.Lock()
 
     def follow(self, reader: int, slowness: float) -> None:
         """Takes the pid of the process that reads, and how slow this machine is."""
@@ -54,18 +56,19 @@ class Child:
         return self.gone()
 
     def gone(self) -> bool:
-        """Whether both have ended, and what stood for them is closed."""
-        if self.process.poll() is None:
-            return False
-        if self._reader_pidfd:
-            poll = select.poll()
-            poll.register(self._reader_pidfd, select.POLLIN)
-            if not poll.poll(0):
+        """Whether both have ended, and what stood for them is closed. Safe from any thread."""
+        with self._lock:
+            if self.process.poll() is None:
                 return False
-            os.close(self._reader_pidfd)
-            self._reader_pidfd = 0
-        self.gone_at = self.gone_at or time.monotonic()
-        return True
+            if self._reader_pidfd:
+                poll = select.poll()
+                poll.register(self._reader_pidfd, select.POLLIN)
+                if not poll.poll(0):
+                    return False
+                os.close(self._reader_pidfd)
+                self._reader_pidfd = 0
+            self.gone_at = self.gone_at or time.monotonic()
+            return True
 
 
 def _processor_seconds(pid: int) -> float:

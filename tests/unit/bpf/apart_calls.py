@@ -39,6 +39,10 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def wait_with(elf: Elf, seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def work(seconds: float) -> None:
     """Uses the processor."""
     until = time.process_time() + seconds

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf import apart, hooks, placement
+from exporter.bpf import apart, apart_child, hooks, placement
 from exporter.bpf.apart import ChildError, File, Stuck, TooLong, Worker
 from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.hooks import find_places
@@ -166,6 +166,47 @@ def test_interrupted() -> None:
         worker.interrupt()
         thread.join(0.1)
     assert failed
+    worker.close()
+
+
+def test_interrupted_is_not_stuck() -> None:
+    """Whoever reads files next, after a reload, reads those of the same device: nothing was wrong with it."""
+    worker = Worker(patience=300)
+    file = File(str(PROGRAM), device=PROGRAM.stat().st_dev)
+    worker.call(apart_calls.size, file)
+    timer = threading.Timer(0.5, worker.interrupt)
+    timer.start()
+    with pytest.raises(Stuck, match="interrupted"):
+        worker.call(apart_calls.wait_with, file, 300.0)
+    assert (PROGRAM.stat().st_size, 0) == (worker.call(apart_calls.size, file), worker.stuck)
+    worker.close()
+
+
+def test_gone_is_seen_once() -> None:
+    """Two threads that look at an ended child close its descriptor once: the number may be another's by then."""
+    worker = Worker()
+    worker.call(apart_calls.number, "7")
+    child = worker._child
+    assert child
+    descriptor, closed, real = child._reader_pidfd, [], os.close
+    other: list[threading.Thread] = []
+
+    def close(number: int) -> None:
+        closed.append(number)
+        if len(closed) == 1:
+            other.append(threading.Thread(target=child.gone))
+            other[0].start()
+            other[0].join(0.2)
+        real(number)
+
+    os.kill(child.reader, signal.SIGKILL)
+    child.process.kill()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apart_child.os, "close", close)
+        while not child.gone():
+            time.sleep(0.01)
+        other[0].join()
+    assert [descriptor] == closed
     worker.close()
 
 
