@@ -27,7 +27,8 @@ EXITS = Metric(
 )
 UNWATCHED = Metric(
     "gpu.process.exits.unwatched",
-    "GPU processes whose end could not be watched for, because the table of those that are was full.",
+    "GPU processes whose end could not be watched for, because the table of those that are was full or they ended "
+    "first.",
     Kind.COUNTER,
 )
 SYMBOL = "cuInit"
@@ -105,9 +106,18 @@ class Exits:
             self._object.maps["watched"].set(pid, 1)
         except BpfError:
             self._unwatched += 1
+            with self._lock:
+                self._users.pop(pid, None)
 
     def processes_ended(self, pids: Collection[int]) -> None:
-        """Does nothing: the kernel's own record, which has the status, may come later than this."""
+        """The kernel's own record, which has the status, may come later than this. There is none of a process that is
+        still watched: it ended before it was, and the next one with its pid is another.
+        """
+        early = self._object.maps["watched"].take(pids)
+        self._unwatched += len(early)
+        with self._lock:
+            for pid, _ in early:
+                self._users.pop(pid, None)
 
     def processes_replaced(self, pids: Collection[int]) -> None:
         """They run other programs now, which may use a GPU or not."""

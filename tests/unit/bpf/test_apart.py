@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf import apart, apart_child, hooks, placement
+from exporter.bpf import apart, hooks, placement
 from exporter.bpf.apart import ChildError, File, Stuck, TooLong, Worker
 from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.hooks import find_places
@@ -202,7 +202,7 @@ def test_gone_is_seen_once() -> None:
     os.kill(child.reader, signal.SIGKILL)
     child.process.kill()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apart_child.os, "close", close)
+        patch.setattr(os, "close", close)
         while not child.gone():
             time.sleep(0.01)
         other[0].join()
