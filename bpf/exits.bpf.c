@@ -21,7 +21,8 @@ int BPF_PROG(process_exit, struct task_struct *task)
 
 	if (signal->live.counter || !bpf_map_lookup_elem(&watched, &tgid)) /* other threads live on */
 		return 0;
-	bpf_map_delete_elem(&watched, &tgid);
+	if (bpf_map_delete_elem(&watched, &tgid)) /* another one, that ends at the same time, was first */
+		return 0;
 	end = reserve(process_ends);
 	if (!end)
 		return 0;
