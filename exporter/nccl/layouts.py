@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from typing import Any, Protocol
 
 from exporter.bpf.apart import WORKER
@@ -26,12 +27,16 @@ class Map(Protocol):
 
 
 class Layouts:
-    """Each different layout once, number 0 being UNKNOWN; so is what there is no number for. Safe from any thread."""
+    """Each different layout once, number 0 being UNKNOWN; so is what there is no number for. Safe from any thread.
+
+    Anybody may make libraries with ever new layouts, so the number of one that no library has any more is used again.
+    """
 
     def __init__(self, kernel: Map) -> None:
         self._kernel = kernel
         self._lock = threading.Lock()
         self._numbers = {UNKNOWN: 0}
+        self._libraries: dict[Layout, list[weakref.ref[Library]]] = {}
 
     def number(self, library: Library) -> int | None:
         """The number of a library's layout, known to the kernel from then on; None if it is no NCCL."""
@@ -39,14 +44,26 @@ class Layouts:
         if layout is None:
             return None
         with self._lock:
-            if layout not in self._numbers and len(self._numbers) < MOST:
-                number = len(self._numbers)
+            if layout not in self._numbers and (number := self._free()):
                 value = self._kernel.value(
                     identity=layout.identity, sequence=layout.sequence, guarded=int(layout.guarded)
                 )
                 self._kernel.set(number, value)
                 self._numbers[layout] = number
-            return self._numbers.get(layout, 0)
+            if number := self._numbers.get(layout, 0):
+                known = [it for it in self._libraries.get(layout, ()) if it() is not None]
+                self._libraries[layout] = [*known, weakref.ref(library)]
+            return number
+
+    def _free(self) -> int:
+        """A number that no layout in use has; 0 if there is none."""
+        if len(self._numbers) < MOST:
+            return len(self._numbers)
+        unused = (layout for layout, its in self._libraries.items() if all(it() is None for it in its))
+        if (layout := next(unused, None)) is None:
+            return 0
+        del self._libraries[layout]
+        return self._numbers.pop(layout)
 
 
 def _read(library: Library) -> Layout | None:
