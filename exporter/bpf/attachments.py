@@ -47,6 +47,8 @@ class Attached:
     """When everything was attached, CLOCK_MONOTONIC."""
     users: set[int] = field(default_factory=set)
     idle_since: float = 0.0
+    detached: bool = False
+    """Whether it is attached to no more, though processes may have it mapped: it was overwritten."""
 
 
 class Attachments:
@@ -218,6 +220,7 @@ class Attachments:
                     log.warning("cannot attach to %s: %s", library.path, error, exc_info=not isinstance(error, OSError))
 
     def _detach(self, attached: Attached) -> None:
+        attached.detached = True
         for _, link in attached.links:
             try:
                 link.close()

@@ -60,7 +60,7 @@ class Users:
             pidfd = self._open_pidfd(pid)
             over = pidfd is None
             process = self._processes[pid] = _Process(image, pidfd if pidfd is not None else -1)
-        process.libraries.add(attached)
+        process.libraries = {it for it in process.libraries if not _replaces(attached, it)} | {attached}
         attached.users.add(pid)
         first = attached.complete_ns <= since_ns
         for interest, _ in attached.links:
@@ -127,6 +127,11 @@ class Users:
         self._poll.register(pidfd, select.EPOLLIN)
         self._pids[pidfd] = pid
         return pidfd
+
+
+def _replaces(attached: Attached, before: Attached) -> bool:
+    """Whether nothing is left of another that a process had, and all who heard of that one hear of this one."""
+    return before.detached and {id(it) for it, _ in before.links} <= {id(it) for it, _ in attached.links}
 
 
 def _tell(call: Callable[[], None]) -> None:

@@ -1,0 +1,64 @@
+"""The processes that use libraries, and whom their ends are told."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from exporter.bpf.apart import Held
+from exporter.bpf.attachments import Attached
+from exporter.bpf.library import Library
+from exporter.bpf.mappings import File
+from exporter.bpf.users import Users
+
+
+class Interest:
+    symbols = frozenset({"wanted"})
+
+    def __init__(self) -> None:
+        self.ended: list[int] = []
+
+    def attach(self, library: Library) -> Interest:
+        return self
+
+    def close(self) -> None: ...
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
+
+    def processes_ended(self, pids: Collection[int]) -> None:
+        self.ended += pids
+
+    def processes_replaced(self, pids: Collection[int]) -> None: ...
+
+
+@pytest.fixture
+def users() -> Iterator[Users]:
+    with select.epoll() as poll:
+        made = Users(poll)
+        yield made
+        made.close()
+
+
+def attached(*interests: Interest) -> Attached:
+    library = Library((0, 0), "lib.so", "lib.so", 62, "", {})
+    return Attached(library, File(0, 0, 0, 0, 0, 0), Held(-1, 0), 0, [(it, it) for it in interests], 0)
+
+
+def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
+    """Of what was detached from under a process only so much is kept that all who heard of it hear of its end."""
+    one, two, pid = Interest(), Interest(), os.getpid()
+    for number in range(100):
+        it = attached(one if number % 2 else two)
+        users.use(pid, 1, it, 0)
+        it.detached = True
+    kept, last = attached(one), attached(one)
+    users.use(pid, 1, kept, 0)
+    users.use(pid, 1, last, 0)
+
+    assert {kept, last} < users._processes[pid].libraries
+    assert 3 == len(users._processes[pid].libraries)
+    users.end([pid])
+    assert ([pid], [pid]) == (one.ended, two.ended)
