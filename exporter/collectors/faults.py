@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,12 +52,14 @@ FLAGS = (
         "File that a test of the GPUs (dcgmi diag, a burn-in) touches when it has passed; empty: none.",
     ),
 )
+_MANY = re.compile(r"[, ]|\[[^]:]*\]")
+"""A list of hosts, or a range as bmc[1-3]; an address of IPv6 has brackets too."""
 log = logging.getLogger(__name__)
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any]:
     """Return the settings. Raises SettingsError when ipmi-host is a list or a range, which FreeIPMI accepts too."""
-    if set(str(values["ipmi-host"])) & set(", "):
+    if _MANY.search(str(values["ipmi-host"])):
         raise SettingsError("collector.faults.ipmi-host: give one controller, this node's own")
     return values
 
