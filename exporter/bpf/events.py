@@ -87,10 +87,8 @@ class Events:
             return sum(self._drain(self._streams[fd]) for fd, _ in ready if fd in self._streams)
 
     def collect(self) -> Iterator[Sample]:
-        """Records lost so far, by stream (the name of the ring buffer)."""
-        with self._lock:
-            streams = list(self._streams.values())
-        for stream in streams:
+        """Records lost so far, by stream (the name of the ring buffer). Waits for no callback."""
+        for stream in list(self._streams.values()):
             lost = stream.map.lost()
             if lost is not None:
                 yield EVENTS_LOST.sample(lost + stream.failed, {"stream": stream.map.name})

@@ -161,7 +161,8 @@ class Attaching:
                 except (OSError, ElfError) as error:
                     found = Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
                 left = self._take(provider, found)
-                provider.refused |= dict(found.refused) | dict.fromkeys(left, "More versions than are probed.")
+                more = dict.fromkeys(left, "More versions than are probed.")
+                provider.refused = provider.refused | dict(found.refused) | more  # another thread may be reading it
                 if len(provider.parts) > probed:
                     self._told.observed()
 
@@ -181,13 +182,12 @@ class Attaching:
         return [protected for it in found for protected in list(it.users.values()) if protected]
 
     def says(self) -> Iterator[str]:
-        """What of providers is not found, and why; for people to read."""
-        with self._lock:
-            for provider in self._providers.values():
-                if provider.said:
-                    yield provider.said
-                if provider.refused:
-                    yield f"{provider.library.path}: {doctor.refusals(provider.refused)}"
+        """What of providers is not found, and why; for people to read. Waits for no search."""
+        for provider in list(self._providers.values()):
+            if said := provider.said:
+                yield said
+            if refused := provider.refused:
+                yield f"{provider.library.path}: {doctor.refusals(refused)}"
 
     def _try(self, provider: _Provider, pid: int) -> bool:
         """Whether the file is searched as this process has it; `_analysed` goes on."""

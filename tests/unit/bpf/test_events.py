@@ -1,0 +1,30 @@
+"""Readers of ring buffers, without any."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from exporter.bpf.events import Events, _Stream
+from exporter.bpf.native import BpfError
+
+
+def test_a_slow_reader_delays_no_scrape() -> None:
+    """Losses are told while a record is being read, which takes its time where that means to attach to something."""
+    try:
+        events = Events()
+    except BpfError as error:
+        pytest.skip(str(error))
+    events._streams[7] = _Stream(SimpleNamespace(name="told", lost=lambda: 23), print)  # type: ignore[arg-type]
+    found: list[int] = []
+    with events._lock:  # as while a callback runs
+        thread = threading.Thread(
+            target=lambda: found.extend(int(str(it.value)) for it in events.collect()), daemon=True
+        )
+        thread.start()
+        thread.join(2)
+        assert [23] == found
+    events._streams.clear()
+    events.close()
