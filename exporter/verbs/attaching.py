@@ -70,7 +70,10 @@ class _Provider:
 
 
 class Attaching:
-    """An interest for Targets, in front of the probes and the windows. `protection` as of Probes."""
+    """An interest for Targets, in front of the probes and the windows. `protection` as of Probes.
+
+    The threads that search files hold no lock meanwhile: Targets' thread would wait for them, and so would all jobs.
+    """
 
     def __init__(
         self,
@@ -136,8 +139,11 @@ class Attaching:
             if not unsure or len(looked) >= _MOST_LEARNT or tuple(addresses.values()) in looked:
                 return
             looked.add(tuple(addresses.values()))
-            for provider in unsure:
-                if (found := self._learn(provider, pid, addresses)) is None:
+        for provider in unsure:
+            if (found := self._learn(provider, pid, addresses)) is None:
+                continue
+            with self._lock:
+                if not self._is_there(provider):
                     continue
                 self._take(provider, found)
                 if found.functions:
@@ -149,22 +155,30 @@ class Attaching:
     def learn_extended(self, pid: int, addresses: Addresses) -> None:
         """A queue pair or completion queue of the process has these calls: takes those that are certain."""
         with self._lock:
-            for provider in [it for it in self._providers.values() if pid in it.users]:
+            providers = [it for it in self._providers.values() if pid in it.users]
+        for provider in providers:
+            try:
+                offsets = extended.offsets_in(provider.library, pid, addresses, self._proc)
+                if offsets.items() <= provider.known:
+                    continue
+                found = extended.learn(provider.library, offsets)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # the process has ended; the next one tells
+            except (OSError, ElfError) as error:
+                found = Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
+            with self._lock:
+                if not self._is_there(provider):
+                    continue
                 probed = len(provider.parts)
-                try:
-                    offsets = extended.offsets_in(provider.library, pid, addresses, self._proc)
-                    if offsets.items() <= provider.known:
-                        continue
-                    found = extended.learn(provider.library, offsets)
-                except (FileNotFoundError, ProcessLookupError):
-                    continue  # the process has ended; the next one tells
-                except (OSError, ElfError) as error:
-                    found = Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
                 left = self._take(provider, found)
                 more = dict.fromkeys(left, "More versions than are probed.")
                 provider.refused = provider.refused | dict(found.refused) | more  # another thread may be reading it
                 if len(provider.parts) > probed:
                     self._told.observed()
+
+    def _is_there(self, provider: _Provider) -> bool:
+        """Whether it has not been released: its descriptor may have been another file's meanwhile."""
+        return self._providers.get(id(provider.library)) is provider
 
     def _learn_all(self, provider: _Provider, pid: int) -> None:
         """What the kernel's programs have seen of a process before it was known."""
@@ -203,15 +217,16 @@ class Attaching:
         with self._lock:
             provider = self._providers.get(id(library))
             if provider is None or provider.library is not library:
-                return  # its descriptor may have been another file's meanwhile
+                return  # as _is_there
             provider.found = found
             whole, said, do = doctor.says(library.path, found)
             if not provider.learnt:
                 provider.said = "" if whole else f"{said}; {do}"
             if "post_send" in found.functions:
                 self._take(provider, found)
-            for pid in [*provider.users]:
-                self._learn_all(provider, pid)
+            users = [*provider.users]
+        for pid in users:
+            self._learn_all(provider, pid)
 
     def _learn(self, provider: _Provider, pid: int, addresses: Mapping[str, int]) -> Found | None:
         """What the functions at these addresses are; None if they are another file's, or known."""

@@ -7,17 +7,64 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from exporter.bpf.library import Library
 from exporter.verbs.attaching import Attaching
+from exporter.verbs.providers import Found
 from exporter.verbs.tables import SET_OPS
 
+PID = 4711
 
-def test_a_slow_search_delays_no_scrape() -> None:
+
+@pytest.fixture
+def library() -> Library:
+    return Library((0, 0), "libmlx5.so", "libmlx5.so", 62, "", {}, frozenset({SET_OPS}))
+
+
+@pytest.fixture
+def attaching(library: Library) -> Attaching:
+    there: Any = SimpleNamespace(processes_ended=lambda pids: None)
+    made = Attaching(there, there, lambda _: None, Path("/nonexistent"), Path("/nonexistent"), there)
+    made.attach(library)
+    made._providers[id(library)].users[PID] = None
+    return made
+
+
+@pytest.mark.parametrize("part", ["live", "extended"])
+def test_a_slow_search_delays_no_other_process(
+    attaching: Attaching, library: Library, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """While a file is searched for what one process calls, others end; of a file that is gone nothing is taken."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def search(*_: object) -> Found:
+        begun.set()
+        assert go_on.wait(20)
+        return Found({}, {"post_send": "It is not certain."})
+
+    monkeypatch.setattr(f"exporter.verbs.{part}.offsets_in", lambda *_: {"post_send": 1})
+    monkeypatch.setattr(f"exporter.verbs.{part}.learn", search)
+    provider = attaching._providers[id(library)]
+    learn = attaching.learn if part == "live" else attaching.learn_extended
+    learning = threading.Thread(target=learn, args=(PID, {"post_send": 1}))
+    learning.start()
+    assert begun.wait(20)
+    other = threading.Thread(target=attaching.processes_ended, args=([PID],), daemon=True)
+    other.start()
+    other.join(2)
+    ended = not other.is_alive()
+    if ended:
+        attaching._release(library)
+    go_on.set()
+    learning.join()
+
+    assert ended
+    assert ("", {}) == (provider.said, provider.refused)
+
+
+def test_a_slow_search_delays_no_scrape(attaching: Attaching, library: Library) -> None:
     """What is not found is told while a file is searched, with the lock held."""
-    there: Any = SimpleNamespace()
-    attaching = Attaching(there, there, lambda _: None, Path("/nonexistent"), Path("/nonexistent"), there)
-    library = Library((0, 0), "libmlx5.so", "libmlx5.so", 62, "", {}, frozenset({SET_OPS}))
-    attaching.attach(library)
     attaching._providers[id(library)].said = "it is not known"
     said: list[str] = []
     with attaching._lock:
