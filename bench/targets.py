@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,9 +40,9 @@ class Wanted:
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
 
-    def process_ended(self, pid: int) -> None: ...
+    def processes_ended(self, pids: Collection[int]) -> None: ...
 
-    def process_replaced(self, pid: int) -> None: ...
+    def processes_replaced(self, pids: Collection[int]) -> None: ...
 
 
 def resident_mb() -> float:
