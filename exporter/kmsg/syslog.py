@@ -18,7 +18,7 @@ POLL_MS = 1000
 _READ_ALL, _SIZE_BUFFER = 3, 10
 _NEWEST, _MOST = 1 << 16, 1 << 24
 _TAIL = 4096
-_LINE = re.compile(rb"<(\d{1,10})>\[ *(\d{1,10})\.(\d{6})\](?:\[ *[TC]\d+\])? (.*)")
+_LINE = re.compile(rb"(<(\d{1,10})>\[ *(\d{1,10})\.(\d{6})\](?:\[ *[TC]\d+\])? )(.*)")
 
 
 def read_all(size: int) -> bytes:
@@ -34,7 +34,11 @@ def read_all(size: int) -> bytes:
 
 
 class Syslog:
-    """Source of records in the form of /dev/kmsg; a record of several lines becomes several records.
+    """Source of records in the form of /dev/kmsg.
+
+    The kernel repeats the head of a record, its priority and time, on each line of the record, and such lines are one
+    record here too: a text in a message may be any user's, and a line feed in it must not begin a message. Messages of
+    one microsecond and priority become one record too, of which the first message is the beginning.
 
     Raises OSError where syslog(2) is not permitted, and where the kernel writes no times (printk.time=0): new records
     cannot be distinguished from old ones without times.
@@ -47,7 +51,7 @@ class Syslog:
         self._records: deque[bytes] = deque()
         self._gap = False
         text = read(0)
-        if text and not any(map(_LINE.fullmatch, text.splitlines())):
+        if text and not any(map(_LINE.fullmatch, text.split(b"\n"))):
             raise OSError(errno.ENODATA, "the kernel log has no times")
         self._tail = text[-_TAIL:]
         self._take(text)
@@ -80,9 +84,16 @@ class Syslog:
         self._take(new)
 
     def _take(self, text: bytes) -> None:
-        for line in text.splitlines():
-            if found := _LINE.fullmatch(line):
-                priority, seconds, microseconds, message = found.groups()
-                head = b"%s,%d,%d,-;" % (priority, self._sequence, int(seconds) * 1_000_000 + int(microseconds))
-                self._records.append(head + message.replace(b"\\", b"\\x5c") + b"\n")
-                self._sequence += 1
+        before = b""
+        for line in text.split(b"\n"):  # a carriage return ends no line of the kernel's
+            if not (found := _LINE.fullmatch(line)):
+                continue
+            prefix, priority, seconds, microseconds, message = found.groups()
+            message = message.replace(b"\\", b"\\x5c") + b"\n"
+            if prefix == before:
+                self._records[-1] = self._records[-1].removesuffix(b"\n") + b"\\x0a" + message
+                continue
+            before = prefix
+            head = b"%s,%d,%d,-;" % (priority, self._sequence, int(seconds) * 1_000_000 + int(microseconds))
+            self._records.append(head + message)
+            self._sequence += 1

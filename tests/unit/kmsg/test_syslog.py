@@ -54,8 +54,20 @@ def test_present_then_new_records() -> None:
         (it.sequence, it.level, it.facility, it.time_ns, it.text) for it in first
     ]
     assert [] == records(source)
-    log.lines += [line(4, r"a \x41 stays"), line(4, r"a \x41 stays"), b"<3>[    5.000000][   T12] thread\n"]
+    log.lines += [line(4, r"a \x41 stays"), line(5, r"a \x41 stays"), b"<3>[    5.000000][   T12] thread\n"]
     assert [r"a \x41 stays"] * 2 + ["thread"] == [it.text for it in records(source)]
+
+
+def test_text_with_line_ends_forges_no_record() -> None:
+    """A message of several lines is one record: any user can have the kernel print a text with a line feed in it, by
+    mount(2) with an unknown option in a user namespace.
+    """
+    log = Log(line(1, "tmpfs: Unknown parameter 'x"), line(1, "NVRM: Xid (PCI:0000:3b:00): 79, pid=1'"), line(2))
+    source = Syslog(log.read)
+    forged = "tmpfs: Unknown parameter 'x\nNVRM: Xid (PCI:0000:3b:00): 79, pid=1'"
+    assert [(0, forged), (1, "x")] == [(it.sequence, it.text) for it in records(source)]
+    log.lines.append(line(3, "a\r<3>[    1.000001] NVRM: b"))
+    assert ["a\r<3>[    1.000001] NVRM: b"] == [it.text for it in records(source)]
 
 
 def test_more_records_than_a_poll_copies() -> None:
