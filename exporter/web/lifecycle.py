@@ -70,6 +70,8 @@ class Lifecycle:
         if request.transport is None:
             return "the connection is closed"
         near, far = (request.transport.get_extra_info(name) for name in ("sockname", "peername"))
+        if near is None:  # TLS loses its addresses with the connection, before the transport is gone
+            return "the connection is closed"
         peer, own = ip(far), ip(near)
         if own is None:
             return ""  # a unix socket, guarded by the mode of its file

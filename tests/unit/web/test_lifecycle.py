@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
+import struct
+import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -203,3 +207,36 @@ def test_users_of_sockets(family: socket.AddressFamily) -> None:
             client.close()
             assert sockets.client(proc, near, far) is None
     assert set() == sockets.listeners(proc, os.getpid(), port)
+
+
+def test_a_connection_reset_after_the_request(calls: Calls, tmp_path: Path) -> None:
+    """Over TLS the addresses are gone once the connection is: a request that ends with it has no known sender."""
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "k.pem"]
+    made = ["openssl", "req", "-x509", *key, "-subj", "/CN=x", "-out", "ca.crt"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
+    path = tmp_path / "web.yml"
+    path.write_text("tls_server_config: {cert_file: ca.crt, key_file: k.pem}\n")
+    context = ssl._create_unverified_context()
+    with served(calls, config_file=str(path)) as at:
+        for _ in range(10):
+            received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+            client = context.wrap_bio(received, sent)
+            connection = socket.create_connection(("127.0.0.1", at.port))
+            while True:
+                try:
+                    client.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    connection.sendall(sent.read())
+                    received.write(connection.recv(1 << 16))
+            connection.sendall(sent.read())
+            time.sleep(0.05)  # the server has finished the handshake
+            client.write(b"POST /-/release-gpus HTTP/1.1\r\nHost: rebound.example\r\n\r\n")
+            with pytest.raises(ssl.SSLWantReadError):
+                client.unwrap()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(sent.read())
+            connection.close()
+            time.sleep(0.05)  # the server has handled the request
+
+    assert [] == calls.made
