@@ -122,7 +122,8 @@ class SeriesLimit:
             gauges[into] = sample.value if known is None else _combine(sample.metric, known, sample.value)
         else:
             fold = self._folds[into]
-            fold.counted = _plus(fold.counted, _minus(sample.value, member.last))
+            restarted = _count(sample.value) < _count(member.last)  # a process that runs another program, a reused pid
+            fold.counted = _plus(fold.counted, sample.value if restarted else _minus(sample.value, member.last))
             member.last = sample.value
 
     def _folded(self, gauges: Mapping[str, Value]) -> Iterable[Sample]:
@@ -144,6 +145,10 @@ def _lines(value: Value) -> int:
 def _combine(metric: Metric, a: Value, b: Value) -> Value:
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
     return max(a, b) if metric.name.endswith("timestamp") or metric.unit in ("1", "Cel") else a + b
+
+
+def _count(value: Value) -> int | float:
+    return sum(value.counts) if isinstance(value, Distribution) else value
 
 
 def _zero(value: Value) -> Value:

@@ -100,6 +100,18 @@ def test_a_folded_counter_never_falls() -> None:
     assert 10 == shown(limit.apply([*more(7), *calls(p1=1, p3=0, p4=2)]))["calls", "+"]
 
 
+def test_a_member_that_starts_anew() -> None:
+    """A counter that falls, as of a process that runs another program, adds what it has counted since."""
+    limit = SeriesLimit("test", 10)
+    assert 5 == shown(limit.apply([*more(8), *calls(p1=5)]))["calls", "+"]
+    assert 7 == shown(limit.apply([*more(8), *calls(p1=2)]))["calls", "+"]
+    assert 8 == shown(limit.apply([*more(8), *calls(p1=3)]))["calls", "+"]
+    limit = SeriesLimit("test", 50)
+    for counted, total in ((4, 4), (1, 5), (3, 7)):
+        waited = WAITED.sample(Distribution((1.0,), (counted, 0), 0.5 * counted), {"pid": "1"})
+        assert Distribution((1.0,), (total, 0), 0.5 * total) == shown(limit.apply([*more(40), waited]))["waited", "+"]
+
+
 def test_a_folded_series_ends_with_its_members() -> None:
     """Nothing is kept of what is no more: not even when series are shown singly again."""
     limit = SeriesLimit("test", 10)
