@@ -39,14 +39,20 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
         states = observer.scraper.states()
     finally:
         began = time.monotonic()
-        observer.close()
+        detached = observer.close()
         seconds = time.monotonic() - began
     probes: list[Labels] = [
         {**sample.labels, "attached": str(sample.value)} for sample in samples if sample.metric is ATTACHED
     ]
     findings = [*map(_collector, states), _search(observer.refusal, searched, states, probes)]
-    late = Status.OK if seconds <= DETACH_WITHIN else Status.FAIL
-    return [*findings, Finding("detaching", late, f"everything was detached in {seconds:.1f} s")], probes
+    return [*findings, _detaching(detached, seconds)], probes
+
+
+def _detaching(detached: bool, seconds: float) -> Finding:
+    if not detached:
+        return Finding("detaching", Status.FAIL, f"not everything was detached in {seconds:.1f} s")
+    status = Status.OK if seconds <= DETACH_WITHIN else Status.FAIL
+    return Finding("detaching", status, f"everything was detached in {seconds:.1f} s")
 
 
 def _collector(state: State) -> Finding:

@@ -17,6 +17,7 @@ from exporter.bpf.safety import Survival
 from exporter.checks import Finding, Status, probed
 from exporter.collectors import allocation
 from exporter.faults import ipmi
+from exporter.observer import Observer
 from exporter.settings import Settings
 from tests.standins import kubelet
 
@@ -329,3 +330,15 @@ def test_checkpoints(node: Settings, monkeypatch: pytest.MonkeyPatch, path: str 
     """Where CRIU is installed, the finding names the effect of probes on it."""
     monkeypatch.setattr("shutil.which", lambda _: path)
     assert status is probed.checkpoints(node)[0]
+
+
+@pytest.mark.parametrize(("detached", "status"), [(True, Status.OK), (False, Status.FAIL)])
+def test_detaching(node: Settings, monkeypatch: pytest.MonkeyPatch, detached: bool, status: Status) -> None:
+    """Probes that are still attached when the time for detaching is over are a failure."""
+    monkeypatch.setattr(Observer, "start", lambda self: self.targets.scanned.set())
+    monkeypatch.setattr(Observer, "close", lambda self: detached)
+
+    *_, finding = doctor.check(node, {})[0]
+
+    assert ("detaching", status) == (finding.name, finding.status)
+    assert ("not everything" in finding.summary) is not detached
