@@ -108,7 +108,10 @@ class Profiling:
 
     def _run_child(self) -> str:
         """Runs one child from start to end. Returns the reason of the end."""
-        self._child = child = self._spawn(self._options, self._bindings)
+        try:
+            self._child = child = self._spawn(self._options, self._bindings)
+        except OSError as error:
+            return f"no child can be started: {error}"
         try:
             return self._follow(child)
         finally:

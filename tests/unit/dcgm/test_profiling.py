@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from exporter.child import ChildProcess
 from exporter.dcgm import profiling
-from exporter.dcgm.engine import EMBEDDED, ProfilingReading, decode, encode
+from exporter.dcgm.engine import EMBEDDED, EngineOptions, ProfilingReading, decode, encode
 from exporter.dcgm.fields import FIELDS
 from exporter.dcgm.profiling import Profiling
 from exporter.nvml.snapshot import Readings
@@ -180,6 +183,25 @@ def test_no_bindings(tmp_path: Path, scenario: Scenario) -> None:
     subject.close()
 
     assert "ModuleNotFoundError: No module named 'pydcgm'" == subject.failure
+
+
+def test_no_process_to_be_had(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel refuses a process, the reason is shown and another try follows."""
+    monkeypatch.setattr(profiling, "SHORTEST_PAUSE", 0.05)
+    refused = [BlockingIOError(errno.EAGAIN, "no more processes")]
+
+    def spawn(options: EngineOptions, bindings: Path) -> ChildProcess:
+        if refused:
+            raise refused.pop()
+        return ChildProcess("exporter.dcgm.engine", json.dumps(asdict(options)), [bindings])
+
+    subject = Profiling(BINDINGS, "localhost", 0.2, spawn)
+    subject.start()
+    try:
+        until(lambda: subject.values("GPU-1"))
+    finally:
+        subject.close()
+    assert [] == refused
 
 
 def test_one_child_at_a_time(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
