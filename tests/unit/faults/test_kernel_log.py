@@ -124,6 +124,14 @@ def test_lines(line: str, signal: str, component: str) -> None:
     assert WORDS.search(line.encode())
 
 
+@pytest.mark.parametrize("line", [line for line, _, _ in LINES])
+@pytest.mark.parametrize("quoting", ["tmpfs: Unknown parameter '{}'", 'overlay: unrecognized mount option "{}"'])
+def test_quoted_texts_are_no_faults(line: str, quoting: str) -> None:
+    """The kernel quotes options of mount(2), which any user can choose in a user namespace."""
+    assert find(quoting.format(line)) is None
+    assert find(quoting.format("x\n" + line)) is None
+
+
 def test_every_signal_has_a_line() -> None:
     """No pattern is without a line that it fits."""
     assert [it.name for it in signals.KERNEL_LOG] == list(dict.fromkeys(signal for _, signal, _ in LINES))
