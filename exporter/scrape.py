@@ -138,7 +138,8 @@ class Scraper:
 
     def states(self) -> list[State]:
         """Return the state of every collector, in order of their names."""
-        return [replace(self._states[name], problems=self._problems(name)) for name in sorted(self._states)]
+        states = self._states  # a reload replaces it
+        return [replace(states[name], problems=self._problems(name)) for name in sorted(states)]
 
     def _problems(self, name: str) -> tuple[str, ...]:
         collector = self._startable.get(name)

@@ -284,6 +284,19 @@ def test_problems_of_a_working_collector_are_its_state() -> None:
     assert () == told["c"]
 
 
+def test_states_during_a_reload() -> None:
+    """A reload that removes a collector while the states are read costs none of the others theirs."""
+
+    class Reloading(Fake):
+        def problems(self) -> Iterable[str]:
+            subject.replace([Fake("a")], {})
+            return ()
+
+    subject = scraper(Reloading("a"), Fake("b"))
+    assert ["a", "b"] == [state.name for state in subject.states()]
+    assert ["a"] == [state.name for state in subject.states()]
+
+
 def test_follower_sees_every_gathering(caplog: pytest.LogCaptureFixture) -> None:
     """Who follows gets what is scraped and what was asked for; its failure costs no scrape a sample."""
     seen: list[tuple[int, object]] = []
