@@ -4,6 +4,8 @@
 .PHONY: help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
 .PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-kernels test-drivers test-backends fault-table
 
+# Debian keeps depmod and debootstrap where users without root do not look.
+export PATH := $(PATH):/usr/sbin:/sbin
 PYTHON ?= python3
 export PYTHON
 VENV := .venv/bin
