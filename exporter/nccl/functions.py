@@ -63,7 +63,7 @@ class Function:
 
 
 def scene(function: Function) -> Scene:
-    """The calls whose cost, tried at start, stands for the function's: those with the same hooks and a like effect."""
+    """The calls tried for the cost of this function: those with the same hooks and a similar effect."""
     if function.kind in ("Send", "Recv", "PutSignal"):
         return ("ncclSend",)
     if function.effect in ("collective", "vector", "signal"):

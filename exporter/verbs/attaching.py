@@ -163,7 +163,7 @@ class Attaching:
                     continue
                 found = extended.learn(provider.library, offsets)
             except (FileNotFoundError, ProcessLookupError):
-                continue  # the process has ended; the next one tells
+                continue  # the process has ended; the next one is looked at
             except (OSError, ElfError) as error:
                 found = Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
             with self._lock:
