@@ -97,17 +97,12 @@ class Exits:
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         labels = self._node.processes.labels(pid)
-        with self._lock:
-            if len(self._users) >= _MOST_REMEMBERED:
+        user = tuple((name, value) for name, value in labels.items() if name in EXITS.labels)
+        with self._lock:  # an end that the kernel records at once waits for the labels
+            if len(self._users) < _MOST_REMEMBERED and self._watch(pid):
+                self._users[pid] = user
+            else:
                 self._unwatched += 1
-                return
-            self._users[pid] = tuple((name, value) for name, value in labels.items() if name in EXITS.labels)
-        try:
-            self._object.maps["watched"].set(pid, 1)
-        except BpfError:
-            self._unwatched += 1
-            with self._lock:
-                self._users.pop(pid, None)
 
     def processes_ended(self, pids: Collection[int]) -> None:
         """The kernel's own record, which has the status, may come later than this. There is none of a process that is
@@ -125,6 +120,14 @@ class Exits:
         with self._lock:
             for pid in pids:
                 self._users.pop(pid, None)
+
+    def _watch(self, pid: int) -> bool:
+        """Has the kernel record the end of a process; false where the table is full."""
+        try:
+            self._object.maps["watched"].set(pid, 1)
+        except BpfError:
+            return False
+        return True
 
     def _ended(self, end: Any) -> None:
         status = status_text(end.status)

@@ -108,9 +108,11 @@ class Counter:
 def eventually(condition: Callable[[], bool], within: float = 2.0) -> bool:
     """Whether a condition comes true in time."""
     deadline = time.monotonic() + within
-    while not condition() and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        if condition():  # not evaluated again: what is waited for may be over soon
+            return True
         time.sleep(0.02)
-    return condition()
+    return False
 
 
 class Job:
