@@ -23,6 +23,7 @@ MAP_FULL = Metric(
 )
 RINGBUF = 27
 _PER_CPU = {5, 6, 10}  # PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH (enum bpf_map_type)
+_NEVER_FULL = {2, 6, RINGBUF}  # ARRAY, PERCPU_ARRAY; a ring buffer loses records, not keys
 _FIRST_BATCH_BYTES, _BATCH_BYTES = 1 << 14, 1 << 20
 _NO_BATCH = {errno.EINVAL, errno.EOPNOTSUPP, 524}  # 524 is the kernel's own ENOTSUPP
 
@@ -43,6 +44,11 @@ class Map:
         self._copies = library().libbpf_num_possible_cpus() if kind in _PER_CPU else 1
         size = ctypes.sizeof(value)
         self._row = -(-size // 8) * 8 * self._copies if kind in _PER_CPU else size  # each CPU's copy is padded to 8
+
+    @property
+    def can_be_full(self) -> bool:
+        """Whether the map may have no room for a key."""
+        return self.kind not in _NEVER_FULL
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Every key once, with its value, as of now. BpfError if the object is closed."""

@@ -7,14 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from exporter.bpf import maps, object_path
+from exporter.bpf import object_path
 from exporter.bpf.ends import forget
-from exporter.bpf.events import Events
-from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
-from exporter.bpf.probe import Probes
 from exporter.bpf.rehearsal import Rehearsal, small_copy
-from exporter.bpf.safety import Protection, protection
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity
 from exporter.cuda.counted import Counted
@@ -22,13 +19,14 @@ from exporter.cuda.functions import FUNCTIONS, coverable, layer, scene
 from exporter.cuda.names import Names
 from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
-from exporter.ledger import Ledger, Process
-from exporter.model import Labels, Metric, Sample, Unavailable
+from exporter.ledger import Process
+from exporter.model import Labels, Metric, Sample
 from exporter.node import Node
 from exporter.options import Flag
+from exporter.probe_collector import ProbeCollector, Receivers, Table
 from exporter.push import SPANS_DROPPED
 from exporter.resolve.process_gpus import ProcessGpus
-from exporter.series import SeriesLimit, limit_flag
+from exporter.series import limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
@@ -82,66 +80,54 @@ def create(node: Node) -> Cuda:
     return Cuda(node)
 
 
-class Cuda:
-    """The probes of bpf/cuda.bpf.c: one object and its Probes, which Targets attaches to libraries as it finds them."""
+class Cuda(ProbeCollector[Activity]):
+    """The probes of bpf/cuda.bpf.c."""
 
-    name = "cuda"
+    name, api = "cuda", "CUDA"
 
     def __init__(self, node: Node) -> None:
-        self._node = node
-        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
-        self._returns = False
+        super().__init__(node)
         self._unseen: set[int] = set()
         self._exemplars = Exemplars()
 
     def start(self) -> None:
-        """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
+        """As of any probe; waits NVML_SECONDS at most for the memory of the node's GPUs."""
         self._live_rows = self._node.settings["live-allocations"] or live_rows(self._node.gpus.memory(NVML_SECONDS))
-        try:
-            self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
-        except BpfError as error:
-            raise Unavailable(f"the CUDA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
+        super().start()
+
+    def _prepare(self) -> None:
         self._names = Names.of(self._object.types)
         self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
         self._counted = Counted(self._object.maps, partial(forget, self._object), self._gpus_of)
-        self._ledger = Ledger(self._counted.read, self._counted.take, self._node.processes, self._node.proc)
-        layers = self._node.settings["layers"]
-        everything = {
-            it.name: it.hooks(self._object.types, api, self._node.settings["all-errors"])
-            for api, it in enumerate(FUNCTIONS, 1)
-        }
-        table = {it.name: everything[it.name] for it in FUNCTIONS if layers in (it.layer, "both")}
+        every_error = self._node.settings["all-errors"]
+        self._hooks = {it.name: it.hooks(self._object.types, api, every_error) for api, it in enumerate(FUNCTIONS, 1)}
         self._rehearsal = Rehearsal(
-            self._copy, everything, {name: scene(it) for name, it in zip(everything, FUNCTIONS, strict=True)}
+            self._copy, self._hooks, {name: scene(it) for name, it in zip(self._hooks, FUNCTIONS, strict=True)}
         )
-        self._probes = Probes(
-            self.name,
-            self._object,
-            table,
-            hits=self._hits,
-            protection=partial(protection, self._node.proc),
-            returns_allowed=self._returns_allowed,
-            costs=self._node.trial.costs,
-            coverable=coverable(layers),
-            family=layer,
-            listener=self,
-            rehearsal=self._rehearsal,
-            returning=self._object.maps["returning"],
-            withdrawn=self._lose_sight,
-        )
-        self._events = Events()
-        self._events.add(self._object.maps["cuda_spans"], self._receive)
-        self._events.add(self._object.maps["context_ends"], self._sweep)
-        self._events.start("cuda spans")
-        self._node.targets.want(self._probes)
 
-    def collect(self) -> Iterator[Sample]:
-        yield from self._limit.apply(self._of_processes())
-        yield from self._probes.collect()
-        yield from self._events.collect()
-        yield from self._losses()
+    def _table(self) -> Table:
+        layers = self._node.settings["layers"]
+        return {it.name: self._hooks[it.name] for it in FUNCTIONS if layers in (it.layer, "both")}
 
-    def _of_processes(self) -> Iterator[Sample]:
+    def _options(self) -> Mapping[str, Any]:
+        return {
+            "coverable": coverable(self._node.settings["layers"]),
+            "family": layer,
+            "rehearsal": self._rehearsal,
+            "returning": self._object.maps["returning"],
+            "withdrawn": self._lose_sight,
+        }
+
+    def _receivers(self) -> Receivers:
+        return {"cuda_spans": self._receive, "context_ends": self._sweep}
+
+    def _read(self) -> Mapping[int, Activity]:
+        return self._counted.read()
+
+    def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
+        return self._counted.take(pids)
+
+    def _samples(self) -> Iterator[Sample]:
         covered = {pid for pid, _ in self._object.maps["covered"].items()}
         self._on_gpus.refresh()
         for process in self._ledger.processes():
@@ -167,50 +153,27 @@ class Cuda:
         seen = self._object.maps["covered"].get(pid) is not None
         return self._on_gpus.labels(pid, activity.used, activity.first if seen else None)
 
-    def problems(self) -> Iterator[str]:
-        """What is not probed, and why; for the landing page."""
-        for state in self._probes.states():
-            if not state.attached:
-                yield f"{state.symbol} in {state.library}: {state.reason}"
-        for library, names in self._probes.uncovered().items():
-            for name in names:
-                yield f"{name} in {library}: a function that no probe covers"
-
     def close(self) -> None:
-        """Unloads; Targets has detached before. Nothing else may be called afterwards."""
         self._rehearsal.close()
-        self._events.close()
-        self._object.close()
-
-    # What Targets tells through Probes (exporter.bpf.probe.Listener).
+        super().close()
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
-        self._ledger.started(pid)
+        super().process_started(pid, library, from_first_call)
         probed = self._probes.symbols.intersection(library.functions)
         sees_memory = any(layer(name) == "driver" for name in probed) and self._returns
         if from_first_call and sees_memory:
             self._object.maps["covered"].set(pid, 1)
 
     def processes_ended(self, pids: Collection[int]) -> None:
-        self._ledger.ended(pids)
+        super().processes_ended(pids)
         self._object.maps["covered"].take(pids)
         self._unseen.difference_update(pids)
         self._exemplars.forget(pids)
         for pid in pids:
             self._on_gpus.forget(pid)
 
-    def processes_replaced(self, pids: Collection[int]) -> None:
-        self.processes_ended(pids)
-        for pid in pids:
-            self._node.processes.forget(pid)
-
     def _sweep(self, end: Any) -> None:
         self._object.programs["sweep"].run(struct.pack("=3Q", end.tgid, end.context, end.before_ns))
-
-    def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
-        """Called just before process_started. While there are no return probes, allocations are missed."""
-        self._returns, reason = self._node.trial.returns_allowed(users)
-        return self._returns, reason
 
     def _lose_sight(self, pids: Collection[int]) -> None:
         """What these processes take and give back is not seen for a while: what they hold is not known any more."""
@@ -221,10 +184,8 @@ class Cuda:
         return {function(api).name: calls for api, calls in self._counted.hits().items()}
 
     def _losses(self) -> Iterator[Sample]:
+        yield from super()._losses()
         counted = self._object.globals()
-        for name in self._object.maps:
-            if f"{name}_lost" in counted and name not in ("cuda_spans", "context_ends"):
-                yield maps.MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"cuda_{name}"})
         yield metrics.COPIES_UNREAD.sample(counted["copies_unread"])
         yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "rate_limit"})
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from exporter.bpf import object_path, rehearsal
 from exporter.bpf.ends import forget
-from exporter.bpf.events import Events
 from exporter.bpf.hooks import Hook
-from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
-from exporter.bpf.maps import MAP_FULL
-from exporter.bpf.probe import Probes
 from exporter.bpf.rehearsal import Rehearsal, small_copy
-from exporter.bpf.safety import Protection, protection
-from exporter.ledger import Ledger
-from exporter.model import Metric, Sample, Unavailable
+from exporter.model import Metric, Sample
 from exporter.nccl import metrics
 from exporter.nccl.activity import Activity, read, take
 from exporter.nccl.functions import COVERABLE, FUNCTIONS, family, scene
@@ -27,12 +21,13 @@ from exporter.nccl.samples import Kinds, comm_hash, function, samples
 from exporter.nccl.spans import Spans
 from exporter.nccl.stragglers import stragglers
 from exporter.nccl.traces import Traces
-from exporter.node import Node
+from exporter.node import Node, Processes
 from exporter.options import Flag
+from exporter.probe_collector import ProbeCollector, Receivers, Table
 from exporter.push import SPANS_DROPPED
 from exporter.resolve.communicators import Member
 from exporter.resolve.process_gpus import ProcessesWithGpu, ProcessGpus
-from exporter.series import SeriesLimit, limit_flag
+from exporter.series import limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
@@ -65,30 +60,17 @@ FLAGS = (
     limit_flag(10_000),
 )
 
-_NEVER_FULL = ("layouts", "hits", "nccl_spans")
-"""Arrays; and the ring, whose losses are counted with the events."""
-
 
 def create(node: Node) -> Nccl:
     return Nccl(node)
 
 
-class Nccl:
-    """The probes of bpf/nccl.bpf.c: one object and its Probes, which Targets attaches to libraries as it finds them."""
+class Nccl(ProbeCollector[Activity]):
+    """The probes of bpf/nccl.bpf.c."""
 
-    name = "nccl"
+    name, api = "nccl", "NCCL"
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
-        self._returns = False
-
-    def start(self) -> None:
-        """Loads the programs; libraries are attached to as Targets finds them. Unavailable where BPF cannot be used."""
-        try:
-            self._object = Object(object_path(self.name), constants=self._constants())
-        except BpfError as error:
-            raise Unavailable(f"the NCCL probes cannot be loaded: {error}", "see accel-exporter doctor") from error
+    def _prepare(self) -> None:
         self._kinds = Kinds.of(self._object.types)
         self._spans = Spans(
             self._kinds,
@@ -99,32 +81,22 @@ class Nccl:
         )
         self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
         self._layouts = Layouts(self._object.maps["layouts"])
-        self._ledger = Ledger[Activity](
-            partial(read, self._object.maps, self._kinds.none, self._runs),
-            self._take,
-            ProcessesWithGpu(self._node.processes, self._on_gpus),
-            self._node.proc,
-        )
-        self._rehearsal = Rehearsal(self._copy, self._table(layout=0), {it.name: scene(it) for it in FUNCTIONS})
-        self._probes = Probes(
-            self.name,
-            self._object,
-            self._table(layout=0),
-            hits=self._hits,
-            protection=partial(protection, self._node.proc),
-            returns_allowed=self._returns_allowed,
-            costs=self._node.trial.costs,
-            coverable=COVERABLE,
-            family=family,
-            listener=self,
-            hooks_of=self._hooks_of,
-            rehearsal=self._rehearsal,
-            returning=self._object.maps["returning"],
-        )
-        self._events = Events()
-        self._events.add(self._object.maps["nccl_spans"], self._receive)
-        self._events.start("nccl spans")
-        self._node.targets.want(self._probes)
+        self._rehearsal = Rehearsal(self._copy, self._table(), {it.name: scene(it) for it in FUNCTIONS})
+
+    def _processes(self) -> Processes:
+        return ProcessesWithGpu(self._node.processes, self._on_gpus)
+
+    def _options(self) -> Mapping[str, Any]:
+        return {
+            "coverable": COVERABLE,
+            "family": family,
+            "hooks_of": self._hooks_of,
+            "rehearsal": self._rehearsal,
+            "returning": self._object.maps["returning"],
+        }
+
+    def _receivers(self) -> Receivers:
+        return {"nccl_spans": self._receive}
 
     def _constants(self) -> dict[str, int]:
         settings = self._node.settings
@@ -134,13 +106,7 @@ class Nccl:
             "across_containers": settings["compare-across-containers"],
         }
 
-    def collect(self) -> Iterator[Sample]:
-        yield from self._limit.apply(self._of_processes())
-        yield from self._probes.collect()
-        yield from self._events.collect()
-        yield from self._losses()
-
-    def _of_processes(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Sample]:
         members: list[Member] = []
         self._on_gpus.refresh()
         processes = self._ledger.processes()
@@ -153,37 +119,19 @@ class Nccl:
         self._node.communicators.replace(members)
         yield from stragglers(processes)
 
-    def problems(self) -> Iterator[str]:
-        """What is not probed, and why; for the landing page."""
-        for state in self._probes.states():
-            if not state.attached:
-                yield f"{state.symbol} in {state.library}: {state.reason}"
-        for library, names in self._probes.uncovered().items():
-            for name in names:
-                yield f"{name} in {library}: a function that no probe covers"
-
     def close(self) -> None:
-        """Unloads; Targets has detached before. Nothing else may be called afterwards."""
         self._rehearsal.close()
-        self._events.close()
-        self._object.close()
-
-    # What Targets tells through Probes (exporter.bpf.probe.Listener).
+        super().close()
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         if not any(family(name) == "nccl" for name in library.functions):
             return  # a driver: that its process captures graphs is of no interest without NCCL
-        self._ledger.started(pid)
+        super().process_started(pid, library, from_first_call)
         if from_first_call:
             self._object.maps["covered"].set(pid, 1)
 
-    def processes_ended(self, pids: Collection[int]) -> None:
-        self._ledger.ended(pids)
-
-    def processes_replaced(self, pids: Collection[int]) -> None:
-        self._ledger.ended(pids)
-        for pid in pids:
-            self._node.processes.forget(pid)
+    def _read(self) -> Mapping[int, Activity]:
+        return read(self._object.maps, self._kinds.none, self._runs)
 
     def _runs(self, pid: int, thread: int) -> bool:
         return (self._node.proc / str(pid) / "task" / str(thread)).exists()
@@ -212,24 +160,18 @@ class Nccl:
         copy.maps["layouts"].set(0, copy.types.struct("layout")(identity=somewhere, sequence=somewhere + 0x100))
         return copy
 
-    def _table(self, layout: int) -> dict[str, list[Hook]]:
+    def _table(self, layout: int = 0) -> Table:
         times = self._node.settings["message-spans"]
         return {it.name: it.hooks(self._object.types, api, layout, times) for api, it in enumerate(FUNCTIONS, 1)}
-
-    def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
-        self._returns, reason = self._node.trial.returns_allowed(users)
-        return self._returns, reason
 
     def _hits(self) -> Mapping[str, int]:
         counted = {api: calls for api, calls in self._object.maps["hits"].items() if calls}
         return {function(api).name: calls for api, calls in counted.items()}
 
     def _losses(self) -> Iterator[Sample]:
-        counted = self._object.globals()
-        for name in self._object.maps:
-            if f"{name}_lost" in counted and name not in _NEVER_FULL:
-                yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"nccl_{name}"})
+        yield from super()._losses()
         if self._node.wants_spans:
+            counted = self._object.globals()
             yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "nccl_rate_limit"})
             yield metrics.UNSAMPLED.sample(counted["spans_unsampled"])
 

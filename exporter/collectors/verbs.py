@@ -7,19 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from exporter.bpf import object_path
 from exporter.bpf.events import Events
-from exporter.bpf.libbpf import BpfError, Object
-from exporter.bpf.library import Library
-from exporter.bpf.maps import MAP_FULL
-from exporter.bpf.probe import Probes
+from exporter.bpf.library import Interest, Library
 from exporter.bpf.safety import Protection, protection
-from exporter.ledger import Ledger
-from exporter.model import Metric, Sample, Unavailable
+from exporter.model import Metric, Sample
 from exporter.node import Node
 from exporter.options import Flag, SettingsError, Value
+from exporter.probe_collector import ProbeCollector, Receivers, Table
 from exporter.push import SPANS_DROPPED
-from exporter.series import SeriesLimit, limit_flag
+from exporter.series import limit_flag
 from exporter.verbs import control_samples, metrics, pointers
 from exporter.verbs.activity import Activity, read, take
 from exporter.verbs.attaching import Attaching
@@ -68,8 +64,6 @@ FLAGS = (
     Flag("spans-per-second", 100, "Spans at most; what exceeds it is counted.", 0, 1 << 30),
     limit_flag(10_000),
 )
-_STREAMS = frozenset({"verbs_spans", "qp_ends", "live_contexts", "extended_told", "poll_busy"})
-"""Ring buffers, whose losses their readers count."""
 _LEAST_ROWS = 8192
 """Of queue pair and opcode: what is not followed is counted all the same."""
 _MISSED = ("requests_unread", "bytes_unread", "failures_unread", "posted_lost", "contexts_lost", "post_flights_lost")
@@ -90,99 +84,70 @@ def create(node: Node) -> Verbs:
     return Verbs(node)
 
 
-class Verbs:
+class Verbs(ProbeCollector[Activity]):
     """The probes of bpf/verbs.bpf.c: on libibverbs and post_send all the time, on poll_cq as it can be borne."""
 
-    name = "verbs"
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
+    name, api = "verbs", "RDMA"
 
     def start(self) -> None:
-        """Loads the programs; providers are attached to as Targets finds them. Unavailable where BPF cannot be used."""
-        settings = self._node.settings
-        try:
-            entries = _entries(settings["queue-pairs"])
-            self._object = Object(object_path(self.name), constants=self._constants(), entries=entries)
-        except BpfError as error:
-            raise Unavailable(f"the RDMA probes cannot be loaded: {error}", "see accel-exporter doctor") from error
+        """As of any probe; then lets windows of poll_cq begin, and others see what is posted."""
+        super().start()
+        self._learning = Events()  # apart: attaching takes its time, and what queue pairs did is to be known at once
+        self._learning.add(self._object.maps["live_contexts"], self._learn)
+        self._learning.add(self._object.maps["extended_told"], self._learn_extended)
+        self._learning.start("verbs learning")
+        self._windows.start()
+        self._node.posted.follow(self._posted)
+
+    def _prepare(self) -> None:
         self._timed = self._object.types.enum("timed")
         self._peers = Peers(self._node.sys)
         self._ends = Ends(self._peers)
-        maps, gone = self._object.maps, Gone()
-        self._ledger = Ledger[Activity](
-            partial(read, maps, gone), partial(take, maps, gone), self._node.processes, self._node.proc
-        )
-        protected = partial(protection, self._node.proc)
-        self._probes = Probes(
-            self.name,
-            self._object,
-            table(self._object.types),
-            hits=self._hits,
-            protection=protected,
-            returns_allowed=self._node.trial.returns_allowed,
-            costs=self._node.trial.costs,
-            family=str,
-            listener=self,
-        )
+        self._gone = Gone()
+        self._sums = Sums()
+
+    def _table(self) -> Table:
+        return table(self._object.types)
+
+    def _options(self) -> Mapping[str, Any]:
+        return {"family": str}
+
+    def _interest(self) -> Interest:
+        """Return what finds the functions of providers, and attaches the probes to them."""
+        settings, node = self._node.settings, self._node
         length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
         self._windows = Windows(self._object, length, interval, self._may_poll, self._before_window)
-        self._attaching = Attaching(
-            self._probes, self._windows, protected, self._node.proc, self._node.sys, Pointers(maps)
-        )
-        self._learning = Events()  # apart: attaching takes its time, and what queue pairs did is to be known at once
-        self._learning.add(maps["live_contexts"], self._learn)
-        self._learning.add(maps["extended_told"], self._learn_extended)
-        self._learning.start("verbs learning")
-        self._events = Events()
-        self._events.add(maps["verbs_spans"], self._receive)
-        self._events.add(maps["qp_ends"], gone.add)
-        self._events.start("verbs events")
-        self._node.targets.want(self._attaching)
-        self._windows.start()
-        self._sums = Sums()
-        self._node.posted.follow(self._posted)
+        protected, known = partial(protection, node.proc), Pointers(self._object.maps)
+        self._attaching = Attaching(self._probes, self._windows, protected, node.proc, node.sys, known)
+        return self._attaching
+
+    def _receivers(self) -> Receivers:
+        return {"verbs_spans": self._receive, "qp_ends": self._gone.add}
+
+    def _read(self) -> Mapping[int, Activity]:
+        return read(self._object.maps, self._gone)
+
+    def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
+        return take(self._object.maps, self._gone, pids)
 
     def collect(self) -> Iterator[Sample]:
-        yield from self._limit.apply(self._of_processes())
-        yield from self._probes.collect()
+        yield from super().collect()
         yield from self._windows.collect()
-        yield from self._events.collect()
         yield from self._learning.collect()
-        yield from self._losses()
 
     def problems(self) -> Iterator[str]:
-        """What is not probed, and why; for the landing page."""
         yield from self._attaching.says()
-        for state in self._probes.states():
-            if not state.attached:
-                yield f"{state.symbol} in {state.library}: {state.reason}"
+        yield from super().problems()
         if self._peers.problem:
             yield self._peers.problem
 
     def close(self) -> None:
-        """Unloads; Targets has detached before. Nothing else may be called afterwards."""
         self._node.posted.follow(None)
         self._windows.close()
         self._learning.close()
-        self._events.close()
-        self._object.close()
+        super().close()
 
-    # What Targets tells through Probes (exporter.bpf.probe.Listener).
-
-    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
-        self._ledger.started(pid)
-
-    def processes_ended(self, pids: Collection[int]) -> None:
-        self._ledger.ended(pids)
-
-    def processes_replaced(self, pids: Collection[int]) -> None:
-        self._ledger.ended(pids)
-        for pid in pids:
-            self._node.processes.forget(pid)
-
-    def _of_processes(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Sample]:
         self._peers.refresh()
         processes = self._ledger.processes()
         self._ends.turn()
@@ -204,6 +169,12 @@ class Verbs:
             return None
         counted = self._object.globals()
         return tuple(counted[name] for name in _MISSED)
+
+    def _entries(self) -> dict[str, int]:
+        queue_pairs = self._node.settings["queue-pairs"]
+        rows = max(_LEAST_ROWS, 4 * queue_pairs)
+        followed = {"queues": queue_pairs, "receives": queue_pairs, "extended_posts": rows // 2}
+        return followed | {"calls": rows, "posted": rows}
 
     def _constants(self) -> dict[str, int]:
         settings, costs = self._node.settings, self._node.trial.costs
@@ -238,17 +209,9 @@ class Verbs:
         return {HITS[key]: count for key, count in self._object.maps["hits"].items()}
 
     def _losses(self) -> Iterator[Sample]:
+        yield from super()._losses()
         counted = self._object.globals()
-        for name in self._object.maps:
-            if f"{name}_lost" in counted and name not in _STREAMS:
-                yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"verbs_{name}"})
         yield SPANS_DROPPED.sample(counted["verbs_spans_limited"], {"reason": "verbs_rate_limit"})
         yield metrics.UNMATCHED.sample(counted["completions_unmatched"])
         for what in ("requests", "bytes", "completions", "failures"):
             yield metrics.UNREAD.sample(counted[f"{what}_unread"], {"what": what})
-
-
-def _entries(queue_pairs: int) -> dict[str, int]:
-    rows = max(_LEAST_ROWS, 4 * queue_pairs)
-    followed = {"queues": queue_pairs, "receives": queue_pairs, "extended_posts": rows // 2}
-    return followed | {"calls": rows, "posted": rows}

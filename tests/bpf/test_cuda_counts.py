@@ -138,7 +138,7 @@ def test_what_is_held_is_not_known_once_return_probes_were_withdrawn(monkeypatch
     build_standins()
     forbidden: set[int] = set()
     monkeypatch.setattr(
-        "exporter.collectors.cuda.protection", lambda _, pid: Protection(seccomp=False, shadow_stack=pid in forbidden)
+        "exporter.probe_collector.protection", lambda _, pid: Protection(seccomp=False, shadow_stack=pid in forbidden)
     )
     monkeypatch.setattr(
         "exporter.bpf.trial.Trial.returns_allowed",

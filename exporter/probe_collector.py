@@ -1,0 +1,169 @@
+"""What the collectors of probes have in common: one BPF object, its processes, its events and what it lost."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
+
+from exporter.bpf import object_path
+from exporter.bpf.events import Events
+from exporter.bpf.hooks import Hook
+from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.library import Interest, Library
+from exporter.bpf.maps import MAP_FULL
+from exporter.bpf.probe import Probes
+from exporter.bpf.safety import Protection, protection
+from exporter.ledger import Activity, Ledger
+from exporter.model import Sample, Unavailable
+from exporter.node import Node, Processes
+from exporter.series import SeriesLimit
+
+A = TypeVar("A", bound=Activity)
+Table = Mapping[str, Sequence[Hook]]
+Receivers = Mapping[str, Callable[[Any], object]]
+
+
+class ProbeCollector(ABC, Generic[A]):
+    """A collector of the BPF object of its name: loads it, has its programs attached to libraries as discovery finds
+    them, counts by process, reads its events, and reports what it had no room for.
+
+    A subclass gives `name`, `api`, `_table`, `_read`, `_take`, `_samples` and `_hits`; the other methods have defaults
+    for a probe without settings, constants, events and return probes' special cases.
+    """
+
+    name: ClassVar[str]
+    """As in --collector.<name> and bpf/<name>.bpf.c."""
+    api: ClassVar[str]
+    """The probed API in messages: "CUDA"."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
+        self._returns = False
+
+    def start(self) -> None:
+        """Load the programs; libraries are attached to as discovery finds them. Raise Unavailable without BPF."""
+        try:
+            self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
+        except BpfError as error:
+            raise Unavailable(
+                f"the {self.api} probes cannot be loaded: {error}", "see accel-exporter doctor"
+            ) from error
+        self._prepare()
+        self._ledger = Ledger[A](self._read, self._take, self._processes(), self._node.proc)
+        self._probes = Probes(
+            self.name,
+            self._object,
+            self._table(),
+            hits=self._hits,
+            protection=partial(protection, self._node.proc),
+            returns_allowed=self._returns_allowed,
+            costs=self._node.trial.costs,
+            listener=self,
+            **self._options(),
+        )
+        interest = self._interest()
+        self._events = Events()
+        for stream, receive in self._receivers().items():
+            self._events.add(self._object.maps[stream], receive)
+        self._events.start(f"{self.name} events")
+        self._node.targets.want(interest)
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield the samples of processes within the series limit, then those about the probe itself."""
+        yield from self._limit.apply(self._samples())
+        yield from self._probes.collect()
+        yield from self._events.collect()
+        yield from self._losses()
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is not probed, and why, for the landing page."""
+        for state in self._probes.states():
+            if not state.attached:
+                yield f"{state.symbol} in {state.library}: {state.reason}"
+        for library, names in self._probes.uncovered().items():
+            for name in names:
+                yield f"{name} in {library}: a function that no probe covers"
+
+    def close(self) -> None:
+        """Unload; discovery has detached before. Nothing else may be called afterwards."""
+        self._events.close()
+        self._object.close()
+
+    # The processes of probed libraries (exporter.bpf.probe.Listener).
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        """Report this process from now on."""
+        self._ledger.started(pid)
+
+    def processes_ended(self, pids: Collection[int]) -> None:
+        """Keep the last counts of these processes for the ledger's retention."""
+        self._ledger.ended(pids)
+
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        """End these processes, and read the labels of the programs that they run now."""
+        self.processes_ended(pids)
+        for pid in pids:
+            self._node.processes.forget(pid)
+
+    # What a probe consists of.
+
+    @abstractmethod
+    def _table(self) -> Table:
+        """Return the hooks by symbol."""
+
+    @abstractmethod
+    def _read(self) -> Mapping[int, A]:
+        """Return the counts of processes by pid, as the kernel has them."""
+
+    @abstractmethod
+    def _take(self, pids: Collection[int]) -> Mapping[int, A]:
+        """Remove all that the kernel has of these processes, and return their counts."""
+
+    @abstractmethod
+    def _samples(self) -> Iterator[Sample]:
+        """Yield the samples of all processes of the ledger."""
+
+    @abstractmethod
+    def _hits(self) -> Mapping[str, int]:
+        """Return the calls by symbol, those of ended processes included."""
+
+    def _constants(self) -> Mapping[str, int]:
+        """Return the values of the object's constants."""
+        return {}
+
+    def _entries(self) -> Mapping[str, int]:
+        """Return the sizes of maps that are not those of the source."""
+        return {}
+
+    def _prepare(self) -> None:
+        """Make what depends on the loaded object."""
+
+    def _processes(self) -> Processes:
+        return self._node.processes
+
+    def _options(self) -> Mapping[str, Any]:
+        """Return further arguments of Probes."""
+        return {}
+
+    def _interest(self) -> Interest:
+        """Return what is given the libraries that have a symbol of the table: the probes, or what attaches them."""
+        return self._probes
+
+    def _receivers(self) -> Receivers:
+        """Return what receives the records of each ring buffer, in one thread for all."""
+        return {}
+
+    def _returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
+        """Return whether return probes are safe for these users, and why not. Called just before process_started."""
+        self._returns, reason = self._node.trial.returns_allowed(users)
+        return self._returns, reason
+
+    def _losses(self) -> Iterator[Sample]:
+        """Yield the keys that maps had no room for; records lost by ring buffers are among the events' samples."""
+        counted = self._object.globals()
+        for name, rows in self._object.maps.items():
+            if f"{name}_lost" in counted and rows.can_be_full:
+                yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"{self.name}_{name}"})
