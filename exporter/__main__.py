@@ -101,7 +101,7 @@ def _drop_capabilities(chosen: Settings) -> None:
     if chosen.collectors.get("ras", {}).get("namespaces"):
         keep.add(privileges.ENTERING_NAMESPACES)
     if chosen.collectors.get("faults", {}).get("nvme-smart"):
-        keep.add(privileges.ASKING_DRIVES)
+        keep.add(privileges.READING_DRIVES)
     if chosen.collectors.get("infiniband", {}).get("collector.infiniband.qp-counters"):
         keep.add(privileges.COUNTING_QUEUE_PAIRS)
     try:

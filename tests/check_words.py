@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DONE = (
+    "exporter/__main__.py",
     "exporter/app.py",
     "exporter/bare.py",
     "exporter/checks/__init__.py",
     "exporter/checks/finding.py",
     "exporter/checks/kernel.py",
+    "exporter/checks/probed.py",
     "exporter/checks/site.py",
     "exporter/child.py",
     "exporter/collectors/allocation.py",
@@ -29,6 +31,7 @@ DONE = (
     "exporter/collectors/ras.py",
     "exporter/collectors/xid.py",
     "exporter/counters.py",
+    "exporter/cuda",
     "exporter/custom/usdt.py",
     "exporter/dcgm",
     "exporter/discover.py",
@@ -48,6 +51,7 @@ DONE = (
     "exporter/observer.py",
     "exporter/options.py",
     "exporter/otlp.py",
+    "exporter/probe_collector.py",
     "exporter/push.py",
     "exporter/ras",
     "exporter/resolve",
@@ -61,6 +65,7 @@ DONE = (
     "exporter/starts.py",
     "exporter/systemd.py",
     "exporter/version.py",
+    "exporter/views",
     "exporter/web",
     "exporter/xid",
     "tests/unit/collectors/test_allocation.py",

@@ -43,7 +43,7 @@ WITHOUT_MULTI_UPROBES = "CAP_SYS_ADMIN"
 ENTERING_NAMESPACES = "CAP_SYS_ADMIN"
 """Enters the network namespace of a container to ask its NCCL; only with --collector.ras.namespaces."""
 
-ASKING_DRIVES = "CAP_SYS_ADMIN"
+READING_DRIVES = "CAP_SYS_ADMIN"
 """Sends admin commands to NVMe drives (nvme_cmd_allowed() of the kernel); only with --collector.faults.nvme-smart."""
 
 COUNTING_QUEUE_PAIRS = "CAP_NET_ADMIN"

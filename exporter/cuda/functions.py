@@ -218,7 +218,7 @@ UNCOVERED = {
         "manages a pool: what is taken from it is counted where it is taken"
     ),
     r"cu(da)?Memset\w*": "fills memory: no copy",
-    r"cu(da)?Mem(Prefetch|Discard|Advise)\w*": "moves managed pages: no copy that an application asked for by size",
+    r"cu(da)?Mem(Prefetch|Discard|Advise)\w*": "moves managed pages: no copy that an application requested by size",
     r"cu(da)?LaunchHostFunc(_v2)?(_ptsz)?": "runs a function on the host: no kernel",
     r"cuMemImportFromShareableHandle|cu(da)?IpcOpenMemHandle(_v2)?": "memory that another process holds",
     r"cuMem(Address|SetAccess|Export|Get(?!(Default)?MemPool)|HostGet|Range|MapArray|BatchDecompress)\w*": (

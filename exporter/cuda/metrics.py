@@ -43,7 +43,7 @@ UNTRACKED = Metric(
 )
 STRANGERS = Metric(
     "gpu.cuda.memory.frees.unseen",
-    "Successful frees of memory whose allocation was not seen: it is older than the probes, another process's, or "
+    "Successful frees of memory without a seen allocation: it is older than the probes, another process's, or "
     "untracked. `memory` is what the called function frees as a rule. Handles (cuMemRelease) are not among them: those "
     "not seen are imported ones as a rule.",
     Kind.COUNTER,
@@ -75,7 +75,8 @@ LAST_ERROR = Metric(
 )
 LAUNCHES = Metric(
     "gpu.cuda.kernel.launch.calls",
-    "Calls that launch a kernel: what was asked for, not what the GPU has run. Kernels of graphs are not among them.",
+    "Calls that launch a kernel: launches requested, not kernels that the GPU has run. Kernels of graphs are not among "
+    "them.",
     Kind.COUNTER,
     labels=("api_layer",),
     process=True,
@@ -114,17 +115,17 @@ WAITED = Metric(
 )
 UNATTRIBUTED = Metric(
     "gpu.cuda.memory.unattributed",
-    "Bytes that NVML says the process holds on the GPU beyond those in use as the probes on the driver saw it (device, "
-    "pool, vmm, managed): contexts, modules and kernels' local memory, arrays, what pools keep, libraries' own. Only "
-    "of processes seen from their start; NVML's part is some seconds old.",
+    "Bytes that the process holds on the GPU according to NVML, less those that the probes on the driver count as in "
+    "use (device, pool, vmm, managed): contexts, modules and kernels' local memory, arrays, what pools keep, "
+    "libraries' own. Only of processes seen from their start; NVML's part is some seconds old.",
     Kind.GAUGE,
     "By",
     process=True,
 )
 SEEN_FROM_START = Metric(
     "gpu.cuda.seen_from_start",
-    "1 for a process whose every call was seen; 0 for one that was under way already, or without return probes: memory "
-    "it took before is in no other metric.",
+    "1 for a process of which every call was seen; 0 for one that was running already, or without return probes: "
+    "memory it took before is in no other metric.",
     Kind.GAUGE,
     process=True,
 )

@@ -68,7 +68,7 @@ class Column:
 def section(
     title: str, columns: Iterable[Column], empty: str, after: str = "", note: str = "", anchor: str = ""
 ) -> str:
-    """A heading and a table, or what `empty` says where there is no row."""
+    """Return a heading and a table, or the text `empty` where there is no row."""
     shown = [it for it in columns if not it.optional or any(text != NOTHING for text in it.cells)]
     small = f"<small>{note}</small>" if note else ""
     head = f'<h2 id="{anchor or title.lower().replace(" ", "-")}">{title}{small}</h2>'
@@ -118,7 +118,7 @@ def count(number: float) -> str:
 
 
 def size(number: float) -> str:
-    """A number of bytes in the binary unit that suits it."""
+    """Return a number of bytes in the largest binary unit of which there is one or more."""
     step = 0
     while number >= 1024 and step < 5:
         number, step = number / 1024, step + 1
@@ -127,7 +127,7 @@ def size(number: float) -> str:
 
 
 def share(ratio: float) -> str:
-    """A share in percent, with two digits that say something."""
+    """Return a ratio of 0 to 1 in percent, with two significant digits."""
     percent = ratio * 100
     if percent and percent < 0.001:
         return f"{percent:.0e} %"
@@ -135,7 +135,7 @@ def share(ratio: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """Return a time in seconds, in the largest unit that keeps it readable."""
     seconds = max(0.0, seconds)
     for limit, divisor, unit in (
         (1e-3, 1e-6, "µs"),
@@ -150,11 +150,11 @@ def duration(seconds: float) -> str:
 
 
 def ago(timestamp: float) -> str:
-    """How long ago that wall time in seconds was."""
+    """Return how long ago a wall time in seconds was."""
     seconds = time.time() - timestamp
     return f"{duration(seconds)} ago" if seconds >= 1 else "now"
 
 
 def more(rows: int, what: str) -> str:
-    """What to say of the rows beyond the most that are shown."""
+    """Return a line with the number of rows beyond MOST_ROWS; empty where all are shown."""
     return f'<p class="dim">and {count(rows - MOST_ROWS)} more {what} on /metrics</p>' if rows > MOST_ROWS else ""

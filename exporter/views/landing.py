@@ -1,4 +1,4 @@
-"""The page at /, for people: what the node's jobs do, what its hardware says, how the exporter fares, what it lost."""
+"""The page at /, for people: what the node's jobs do, what its hardware reports, which collectors work, losses."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Page:
 def _facts(named: Named, states: Sequence[State], jobs: int, lost: int) -> str:
     """How the node and the exporter are, a word on each, with a link to the table that has the rest."""
     attached = named.all("accel_exporter.probe.attached")
-    well = sum(state.health is Health.OK for state in states)
+    working = sum(state.health is Health.OK for state in states)
     broken = any(state.health in (Health.FAILED, Health.LATE) for state in states)
     probed = int(sum(map(number, attached)))
     live = sum(bool(seen) for _, seen, _ in faults(named))
@@ -90,7 +90,11 @@ def _facts(named: Named, states: Sequence[State], jobs: int, lost: int) -> str:
             f"{live or 'no'} fault{'s' * (live != 1)}" if known or live else "faults unknown",
             _mood(live, known),
         ),
-        ("collectors", f"{well} of {len(states)} collectors at work", "bad" if broken else "ok" if well else "off"),
+        (
+            "collectors",
+            f"{working} of {len(states)} collectors at work",
+            "bad" if broken else "ok" if working else "off",
+        ),
         ("probes", f"{probed} of {len(attached)} probes attached", "ok" if probed == len(attached) else "warn"),
         ("losses", f"{lost} kind{'s' * (lost != 1)} of losses" if lost else "no losses", "warn" if lost else "ok"),
     )

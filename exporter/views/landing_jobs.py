@@ -135,22 +135,28 @@ def where(labels: Mapping[str, str]) -> str:
     return f"container {labels['container_id'][:12]}" if labels.get("container_id") else "host"
 
 
-def _rank(pid: str, it: Process) -> tuple[float, float, float, float, str]:
-    return -(it.bytes or it.resident or 0), -(it.launches or 0), -(it.sent or 0), -(it.collectives or 0), pid
+def _rank(pid: str, process: Process) -> tuple[float, float, float, float, str]:
+    return (
+        -(process.bytes or process.resident or 0),
+        -(process.launches or 0),
+        -(process.sent or 0),
+        -(process.collectives or 0),
+        pid,
+    )
 
 
-def _allocated(it: Process) -> str:
-    return UNKNOWN if it.bytes is None else ("" if it.whole else "≥ ") + size(it.bytes)
+def _allocated(process: Process) -> str:
+    return UNKNOWN if process.bytes is None else ("" if process.whole else "≥ ") + size(process.bytes)
 
 
-def _errors(it: Process) -> str | None:
+def _errors(process: Process) -> str | None:
     """Errors of CUDA: none seen is 0 where calls of CUDA were seen."""
-    seen = it.launches is not None or it.bytes is not None or bool(it.waits)
-    return count(it.errors or 0) if seen or it.errors else None
+    seen = process.launches is not None or process.bytes is not None or bool(process.waits)
+    return count(process.errors or 0) if seen or process.errors else None
 
 
-def _waited(it: Process) -> str | None:
-    return f"{duration(it.waited)} in {count(it.waits)}" if it.waits else None
+def _waited(process: Process) -> str | None:
+    return f"{duration(process.waited)} in {count(process.waits)}" if process.waits else None
 
 
 def _plot(recent: Recent, key: Key, what: str, text: str) -> str:
@@ -166,12 +172,12 @@ def _rate(recent: Recent, key: Key, what: str, known: float | None) -> str:
 
 
 def _bare(recent: Recent, key: Key, known: float | None, text: Callable[[float], str]) -> str:
-    """A rate whose plot another table has."""
+    """Return a rate without a plot; another table has the plot."""
     return amount(None if known is None or key not in recent.rates else text(recent.rates[key]))
 
 
 def rank_table(named: Named, recent: Recent) -> str:
-    """The ranks on this node of every communicator, the latest first where it is told."""
+    """The ranks on this node of every communicator, the latest first where the lag is known."""
     lags = {_place(it): it.value for it in named.all("nccl.rank.arrival_lag") if isinstance(it.value, Distribution)}
     behind = {_place(it): number(it) for it in named.all("nccl.rank.calls_behind")}
     errors = Counter[str]()

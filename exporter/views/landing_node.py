@@ -51,7 +51,7 @@ _STATUS = {"ok": "ok", "degraded": "warn"}
 
 
 def gpu_table(named: Named, recent: Recent) -> str:
-    infos = sorted(named.all("hw.gpu.info"), key=lambda it: (it.labels.get("gpu", "").zfill(4), _uuid(it)))
+    infos = sorted(named.all("hw.gpu.info"), key=lambda info: (info.labels.get("gpu", "").zfill(4), _uuid(info)))
     shown = infos[:MOST_ROWS]
     uuids = [_uuid(it) for it in shown]
 
@@ -109,7 +109,9 @@ def faults(named: Named) -> list[tuple[Sample, float, float]]:
     replayed = {_fault(it): number(it) for it in named.all("node.fault.replayed")}
     found = [(it, number(it), replayed.get(_fault(it), 0.0)) for it in named.all("node.fault")]
     last = _last(named)
-    return sorted((it for it in found if it[1] or it[2]), key=lambda it: (-last.get(_fault(it[0]), 0), _fault(it[0])))
+    return sorted(
+        (it for it in found if it[1] or it[2]), key=lambda row: (-last.get(_fault(row[0]), 0), _fault(row[0]))
+    )
 
 
 def _fault(sample: Sample) -> tuple[str, ...]:

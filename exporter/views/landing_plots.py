@@ -11,12 +11,12 @@ from exporter.model import Sample
 from exporter.views.landing_samples import Named, number, place, queue_pair
 
 LAUNCHES, BYTES, COLLECTIVES = "launches", "bytes", "collectives"
-"""Kinds of a process."""
+"""Kinds of plots of a process."""
 SENT, QP_SENT, PORT_SENT, NACKS = "sent", "qp", "port", "nacks"
-"""Of a process, a queue pair and, the last two, a port."""
+"""Kinds of plots of a process, of a queue pair, and the last two of a port."""
 GPU = "gpu"
 _PROCESSES = {LAUNCHES: "cuda", BYTES: "cuda", COLLECTIVES: "nccl", SENT: "verbs", QP_SENT: "verbs"}
-"""The collector that tells of processes: of one that it did not tell of, it has seen nothing yet."""
+"""The collector that reports each kind; it has seen nothing yet of a process that it does not report."""
 _DEVICES = {GPU: "nvml", NACKS: "infiniband", PORT_SENT: "infiniband"}
 _ADDED = (LAUNCHES, COLLECTIVES, SENT)
 

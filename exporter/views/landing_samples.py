@@ -1,4 +1,4 @@
-"""The samples of one gathering as the page at / asks for them."""
+"""The samples of one gathering by metric, as the page at / shows them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Samples and spans as the OpenTelemetry SDK's data, which its exporters send. Pure functions.
 
-The SDK says not to build ReadableSpan by hand; it is the one way to give a span both its ids and both its times, and
+The SDK advises against building ReadableSpan by hand; that is the one way to give a span both its ids and both its times, and
 tests/unit/views/test_otlp.py pins what its encoder makes of it.
 """
 
@@ -59,7 +59,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_INT = 2**63 - 1
 _SCOPE = InstrumentationScope("accel-exporter", __version__, SCHEMA_URL)
 _UNNAMED = {"service.name": "unknown_service"}
-"""What the specification gives a process whose name is not known."""
+"""The name that the specification gives a process without one."""
 
 Attributes = dict[str, str | int | float | bool]
 
@@ -124,7 +124,7 @@ class Resources:
 
 
 class _Hashed(Resource):
-    """The SDK's encoder groups spans by resource and asks for the hash of each, which serialises it to JSON."""
+    """The SDK's encoder groups spans by the hash of their resource, which the SDK computes from JSON each time."""
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         super().__init__(attributes, SCHEMA_URL)
@@ -188,7 +188,7 @@ def _valid(metric: Metric, value: object) -> Distribution | int | float | None:
 
 def _point(metric: Metric, value: Distribution | int | float, labels: Attributes, start: int, now: int) -> Any:
     if isinstance(value, Distribution):
-        unknown = cast(float, None)  # the encoder leaves out what is None; buckets do not tell the extremes
+        unknown = cast(float, None)  # the encoder leaves out what is None; the extremes are not known from buckets
         return HistogramDataPoint(
             attributes=labels,
             start_time_unix_nano=start,

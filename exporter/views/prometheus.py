@@ -96,8 +96,8 @@ def _suffix(metric: Metric) -> str:
     return "_total" if metric.kind is Kind.COUNTER and not metric.literal else ""
 
 
-def render(samples: Iterable[Sample], format: Format = Format.TEXT) -> Page:
-    """The page, families and series in order of their names. The first of two samples of one series is kept."""
+def render(samples: Iterable[Sample], page_format: Format = Format.TEXT) -> Page:
+    """Return the page, families and series in order of their names. The first of two samples of one series is kept."""
     by_metric: dict[int, list[Sample]] = {}
     for sample in samples:
         by_metric.setdefault(id(sample.metric), []).append(sample)
@@ -111,7 +111,7 @@ def render(samples: Iterable[Sample], format: Format = Format.TEXT) -> Page:
         else:
             duplicates += len(group)
 
-    writer = _Writer(format)
+    writer = _Writer(page_format)
     for family_name, (metric, group) in sorted(families.items()):
         series: dict[str, Value] = {}
         for sample in group:
@@ -125,8 +125,8 @@ def render(samples: Iterable[Sample], format: Format = Format.TEXT) -> Page:
 
 
 class _Writer:
-    def __init__(self, format: Format) -> None:
-        self._openmetrics = format is Format.OPENMETRICS
+    def __init__(self, page_format: Format) -> None:
+        self._openmetrics = page_format is Format.OPENMETRICS
         self._values = _Escaped()
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._bounds: dict[tuple[float, ...], list[str]] = {}
@@ -198,14 +198,14 @@ class _Writer:
 
     def _header(self, name: str, metric: Metric) -> str:
         suffix, kind = unit(metric), metric.kind.value
-        help = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
+        text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
         if self._openmetrics:
-            help = help.replace('"', '\\"')
+            text = text.replace('"', '\\"')
             if metric.literal and metric.kind is Kind.COUNTER:
                 kind = "unknown"  # a counter's name would have to end in _total
         else:
             name += _suffix(metric)
-        header = f"# HELP {name} {help}\n# TYPE {name} {kind}\n"
+        header = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
         return f"{header}# UNIT {name} {suffix}\n" if self._openmetrics and suffix else header
 
     def _flush(self, lines: Iterable[str]) -> None:
@@ -263,7 +263,7 @@ def number(value: object) -> str:
 
 
 def negotiate(accept: str) -> Format:
-    """The format for an Accept header: the better liked of the two, text when neither or only wildcards are named.
+    """The format for an Accept header: the preferred one of the two, text when neither or only wildcards are named.
 
     OpenMetrics is answered with version 1.0.0, and only to clients that accept this one: 2.0 reads other exemplars.
     """

@@ -12,9 +12,9 @@ _WIDTH, _HEIGHT, _EDGE = 240.0, 40.0, 2.0
 
 
 def spark(points: Points, seconds: float, what: str, text: Callable[[float], str], top: float = 0.0) -> str:
-    """The last so many seconds from 0 up to the highest value (at least `top`); empty where nothing is known.
+    """Return an SVG plot of the last seconds, from 0 up to the highest value or `top`; empty where nothing is known.
 
-    `what` it is and its highest and newest value, as `text` writes them, are told to who cannot see it.
+    The title, for screen readers, has `what` is plotted and its highest and newest value as `text` writes them.
     """
     known = [value for _, value in points if isfinite(value)]
     if not known:
@@ -25,15 +25,15 @@ def spark(points: Points, seconds: float, what: str, text: Callable[[float], str
     lines = "".join(_line(run) for run in runs)
     areas = "".join(_area(run) for run in runs if len(run) > 1)
     newest = text(points[-1][1]) if isfinite(points[-1][1]) else "unknown"
-    told = f"{what}, last {seconds / 60:.0f} minutes: highest {text(highest)}, now {newest}"
+    title = f"{what}, last {seconds / 60:.0f} minutes: highest {text(highest)}, now {newest}"
     return (
         f'<svg class="p" viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" role="img">'
-        f'<title>{escape(told)}</title><path class="a" d="{areas}"/><path class="l" d="{lines}"/></svg>'
+        f'<title>{escape(title)}</title><path class="a" d="{areas}"/><path class="l" d="{lines}"/></svg>'
     )
 
 
 def _runs(points: Points) -> Iterator[list[tuple[float, float]]]:
-    """The stretches without a gap."""
+    """Yield the stretches of points without a gap."""
     run: list[tuple[float, float]] = []
     for age, value in points:
         if isfinite(value):
