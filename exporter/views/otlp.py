@@ -1,7 +1,7 @@
 """Samples and spans as the OpenTelemetry SDK's data, which its exporters send. Pure functions.
 
-The SDK advises against building ReadableSpan by hand; that is the one way to give a span both its ids and both its times, and
-tests/unit/views/test_otlp.py pins what its encoder makes of it.
+The SDK advises against building ReadableSpan by hand. That is the one way to give a span both its ids and both its
+times, and tests/unit/views/test_otlp.py pins what the SDK's encoder makes of it.
 """
 
 from __future__ import annotations
