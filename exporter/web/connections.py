@@ -203,6 +203,8 @@ class Connection(asyncio.Protocol):
 
     async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         """Do the TLS handshake, after which this object is the protocol of the TLS transport."""
+        if transport.is_closing():
+            return  # evicted meanwhile: asyncio would begin the handshake, and keep its memory until the time-out
         secure = None
         try:
             with suppress(OSError):  # includes ssl.SSLError and time-outs: the peer has left or does not use TLS

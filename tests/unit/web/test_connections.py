@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio.sslproto
 import gc
 import resource
 import socket
@@ -128,6 +129,28 @@ def test_half_open_handshakes(certificate: Path) -> None:
 def hold(port: int) -> None:
     with holding(port, 3000, b"\x16\x03\x01", pause=0.001):
         pass
+
+
+def test_evicted_before_the_handshake(certificate: Path) -> None:
+    """Of many connections that are accepted at once only those that stay begin a handshake, which takes memory."""
+    blocked, gate = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        gate.wait()
+
+    with Served([Fake("good", good)], config_file=str(certificate)) as served, ExitStack() as held:
+        served.context = ssl.create_default_context(cafile=str(certificate.parent / "ca.crt"))
+        served._loop.call_soon_threadsafe(block)
+        blocked.wait()
+        for _ in range(4 * connections.MOST_HANDSHAKES_OF_PEER):
+            held.enter_context(socket.create_connection(("127.0.0.1", served.port), 5)).sendall(b"\x16\x03\x01")
+        gate.set()
+        assert 200 == served.get("/-/healthy", source="127.0.0.2").status
+        gc.collect()
+        begun = sum(isinstance(it, asyncio.sslproto.SSLProtocol) for it in gc.get_objects())
+
+    assert begun <= connections.MOST_HANDSHAKES_OF_PEER + 1
 
 
 @pytest.mark.parametrize("peers", [1, 8])
