@@ -108,8 +108,8 @@ class App:
             try:
                 self._observer.apply(self._reread())
             except ValueError as error:
-                self._reload_successful = False
                 logger.error("settings were not reloaded, those before stay in force: %s", error)
+                self._reload_successful = False
                 raise
             finally:
                 self._notifier.ready()
