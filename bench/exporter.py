@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -122,9 +122,12 @@ def _cpu(process: psutil.Popen, seconds: float) -> float:
 
 
 def _spent(process: psutil.Popen) -> float:
-    """CPU seconds of a process and its children."""
-    times = [process.cpu_times(), *(child.cpu_times() for child in process.children(recursive=True))]
-    return float(sum(spent.user + spent.system for spent in times))
+    """CPU seconds of a process and its children, those that have ended too."""
+    spent = sum(process.cpu_times()[:4])
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            spent += sum(child.cpu_times()[:4])
+    return float(spent)
 
 
 def _resident(process: psutil.Popen) -> int:
@@ -150,7 +153,7 @@ def _peer(ours_per_line: float) -> list[Result]:
 
 
 def _wait_for(port: int, path: str, process: psutil.Popen) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         try:
             _scrape(port, path)

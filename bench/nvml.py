@@ -67,14 +67,14 @@ def _exporter(scenario: Scenario) -> Iterator[tuple[str, psutil.Process]]:
     command = [sys.executable, "-m", "exporter", f"--web.listen-address={address}"]
     with subprocess.Popen(command, cwd=_ROOT, env=os.environ | scenario.environment(), stderr=subprocess.DEVNULL) as it:
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 with suppress(OSError):
                     if b"gpu_sm_active_ratio" in _scrape(f"http://{address}/metrics"):
                         break
                 time.sleep(0.2)
             else:
-                raise RuntimeError("the exporter has told nothing of GPUs within 30 s")
+                raise RuntimeError("the exporter has told nothing of GPUs within 60 s")
             yield f"http://{address}/metrics", psutil.Process(it.pid)
         finally:
             it.terminate()
@@ -82,8 +82,11 @@ def _exporter(scenario: Scenario) -> Iterator[tuple[str, psutil.Process]]:
 
 def _child(exporter: psutil.Process) -> psutil.Process:
     """The one that calls NVML; another, which reads machine code, ends when it has nothing to do."""
-    [found] = [it for it in exporter.children() if "exporter.nvml.child.worker" in it.cmdline()]
-    return found
+    for it in exporter.children():
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if "exporter.nvml.child.worker" in it.cmdline():
+                return it
+    raise RuntimeError("there is no process that calls NVML")
 
 
 def _settle(url: str) -> None:
