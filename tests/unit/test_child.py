@@ -20,8 +20,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabil
 
 
 def printed(words: list[str]) -> str:
-    """What a command prints, as a child."""
+    """What a command prints, as a child with a line to read."""
     child, text = ChildProcess("", words[-1], command=words[:-1]), b""
+    child.command("")
     while (lines := child.lines(20)) is not None:
         text += b"\n".join(lines) + b"\n"
     child.kill()
@@ -87,4 +88,4 @@ def test_first_for_the_oom_killer() -> None:
     """Where memory is short a child goes before the exporter."""
     own = int(Path("/proc/self/oom_score_adj").read_text())
 
-    assert min(own + 500, 1000) == int(printed(["/bin/sh", "-c", "sleep 0.2; cat /proc/self/oom_score_adj"]))
+    assert min(own + 500, 1000) == int(printed(["/bin/sh", "-c", "read line; cat /proc/self/oom_score_adj"]))

@@ -174,10 +174,18 @@ def test_interrupted_is_not_stuck() -> None:
     worker = Worker(patience=300)
     file = File(str(PROGRAM), device=PROGRAM.stat().st_dev)
     worker.call(apart_calls.size, file)
-    timer = threading.Timer(0.5, worker.interrupt)
-    timer.start()
+    over = threading.Event()
+
+    def interrupt() -> None:
+        while not over.wait(0.5):
+            worker.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     with pytest.raises(Stuck, match="interrupted"):
         worker.call(apart_calls.wait_with, file, 300.0)
+    over.set()
+    thread.join()
     assert (PROGRAM.stat().st_size, 0) == (worker.call(apart_calls.size, file), worker.stuck)
     worker.close()
 

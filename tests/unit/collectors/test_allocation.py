@@ -207,7 +207,7 @@ def test_a_kubelet_that_hangs(subject: Subject) -> None:
         time.sleep(0.2)
         began = time.monotonic()
         assert ([], {}) == (subject.info(), subject.success())
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 1.5
         deadline = time.monotonic() + 10
         while not subject.success() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -105,10 +105,9 @@ def test_series_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         deadline = time.monotonic() + 10
         folded = 0.0
         while not folded and time.monotonic() < deadline:
-            found = [it for it in collector.collect() if it.metric.name.startswith(("hw.", "gpu."))]
-            folded = sum(
-                value for it in collector.collect() if it.metric is FOLDED and isinstance(value := it.value, int)
-            )
+            samples = list(collector.collect())
+            found = [it for it in samples if it.metric.name.startswith(("hw.", "gpu."))]
+            folded = sum(value for it in samples if it.metric is FOLDED and isinstance(value := it.value, int))
             time.sleep(0.05)
     finally:
         collector.close()

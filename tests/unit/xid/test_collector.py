@@ -139,7 +139,7 @@ def test_replay(bench: Bench) -> None:
 
 def test_both_sources(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of both log and NVML counts once; a fault of NVML alone counts too, for its GPU."""
-    monkeypatch.setattr(duplicates, "SAME_WITHIN", 0.5)
+    monkeypatch.setattr(duplicates, "SAME_WITHIN", 2.0)
     bench.nvml(gpu(), gpu("GPU-2", 4, "00000000:5E:00.0"))
     bench.ready()
     bench.gpus.publish(Event(UUID, time.time(), "xid", 79))
