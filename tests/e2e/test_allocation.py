@@ -92,8 +92,12 @@ def test_pods_process_gpus(start: Callable[..., Exporter], running: Kubelet, tmp
     assert {"0": train, "1": train, "2": {}, "3": {}} == owners(exporter)
     with Prometheus(tmp_path, exporter.address, []) as prometheus:
         query = "sum by (namespace, pod) (hw_power_watts * on (gpu_uuid) group_right () gpu_allocation_info)"
-        until(lambda: len(prometheus.query(query)) == 3, 20, "Prometheus joins them")
-        found = {dict(labels)["pod"]: value for labels, value in prometheus.query(query).items()}
+
+        def joined() -> dict[str, float] | None:
+            found = {dict(labels)["pod"]: value for labels, value in prometheus.query(query).items()}
+            return found if len(found) == 3 else None
+
+        found = until(joined, 20, "Prometheus joins them")
     assert {"train-0": 2 * 312.456, "serve-1": 312.456, "serve-2": 312.456} == pytest.approx(found)
 
     running.pods = [pod("other", container("main", UUID.format(3)))]

@@ -90,7 +90,10 @@ class Exporter:
     def status(self, field: str) -> set[str]:
         """The values of a field of /proc/PID/status in all threads."""
         tasks = Path(f"/proc/{self.process.pid}/task")
-        texts = [(task / "status").read_text() for task in tasks.iterdir()]
+        texts = []
+        for task in tasks.iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+                texts.append((task / "status").read_text())
         return {value for text in texts for value in re.findall(rf"^{field}:\s*(\S+)$", text, re.MULTILINE)}
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
@@ -379,9 +382,11 @@ def test_systemd_is_told(run: Callable[..., Exporter], tmp_path: Path) -> None:
     """systemd hears of ready, reloading and stopping, and twice per watchdog time that we are alive."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
         inbox.bind(str(tmp_path / "notify"))
-        inbox.settimeout(20)
-        exporter = run(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="400000").await_ready()
-        heard = [inbox.recv(4096).partition(b"\n")[0] for _ in range(4)]
+        inbox.settimeout(60)
+        exporter = run(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="400000")
+        heard: list[bytes] = []
+        while b"READY=1" not in heard or heard.count(b"WATCHDOG=1") < 2:  # at once: its queue holds ten
+            heard.append(inbox.recv(4096).partition(b"\n")[0])
         exporter.process.send_signal(signal.SIGHUP)
         while b"RELOADING=1" not in heard:
             heard.append(inbox.recv(4096).partition(b"\n")[0])
@@ -390,7 +395,6 @@ def test_systemd_is_told(run: Callable[..., Exporter], tmp_path: Path) -> None:
             heard.append(inbox.recv(4096).partition(b"\n")[0])
 
     assert {b"READY=1", b"WATCHDOG=1", b"RELOADING=1", b"STOPPING=1"} == set(heard)
-    assert heard.count(b"WATCHDOG=1") >= 2
     assert heard.index(b"READY=1") < heard.index(b"RELOADING=1")
 
 

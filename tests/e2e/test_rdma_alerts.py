@@ -68,15 +68,12 @@ def test_trouble_fires_its_alert(tmp_path: Path) -> None:
             write(ports["mlx5_5"] / "rate", "200 Gb/sec (4X HDR)")
             expected = {(alert, device) for device, (alert, _) in TROUBLE.items() if alert}
 
-            def troubled() -> bool:
+            def troubled() -> set[tuple[str, str]] | None:
                 for device, (_, changes) in TROUBLE.items():
                     add(ports[device], changes)
-                return expected <= fired()
+                fired = {(labels["alertname"], labels["device"]) for labels in firing(prometheus)}
+                return fired if expected <= fired else None
 
-            def fired() -> set[tuple[str, str]]:
-                return {(labels["alertname"], labels["device"]) for labels in firing(prometheus)}
-
-            until(troubled, 40, "every alert fires")
-            assert expected == fired()
+            assert expected == until(troubled, 40, "every alert fires")
     finally:
         exporter.end()

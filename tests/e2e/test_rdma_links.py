@@ -65,9 +65,10 @@ def test_work_links_to_the_collective_it_serves(exporter: Exporter, sink: HttpSi
         for number, rank in enumerate(ranks):
             assert rank.create() > 0
             rank.step("sleep", 1_100_000)  # what was called before is no candidate any more
+            before = len(spans(sink, "AllReduce", rank.pid))
             assert 0 == rank.step("reduce", number, 2)
             assert 0 == rank.post(8, 1, opcode=SEND)
-            sink.wait_for(lambda it, pid=rank.pid: bool(spans(it, "AllReduce", pid)), 20)
+            sink.wait_for(lambda it, pid=rank.pid, many=before: len(spans(it, "AllReduce", pid)) > many, 20)
             rank.step("complete", 1, 0)
             assert 1 == rank.step("poll", 1)
             sink.wait_for(lambda it, pid=rank.pid: bool(spans(it, "rdma SEND", pid)), 20)
