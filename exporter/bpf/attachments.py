@@ -6,13 +6,13 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exporter.bpf.apart import WORKER, Held, Stuck, TooLong
+from exporter.bpf.apart import WORKER, ChildError, Held, Stuck, TooLong
 from exporter.bpf.elf import ElfError
 from exporter.bpf.library import Closeable, Examined, Interest, Library, Wait, examine, imports_of, usdt_of
 from exporter.bpf.mappings import File, Mapping
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class Attached:
-    """A library that at least one interest is attached to, and the processes that use it."""
+    """A library that at least one interest is attached to, and the processes that use it. Links are only added."""
 
     library: Library
     file: File
@@ -44,7 +44,7 @@ class Attached:
     """Who the place is counted to."""
     links: list[tuple[Interest, Closeable]]
     complete_ns: int
-    """When everything was attached, CLOCK_MONOTONIC."""
+    """When the last link was attached, CLOCK_MONOTONIC."""
     users: set[int] = field(default_factory=set)
     idle_since: float = 0.0
     detached: bool = False
@@ -113,7 +113,10 @@ class Attachments:
         return self._verdicts[file]
 
     def retry(self) -> None:
-        """Forgets the verdicts on files that could not be read or attached to, so that they are tried again."""
+        """Forgets the verdicts on files that could not be read or attached to, so that they are tried again.
+
+        What is attached to them already stays.
+        """
         for file in self._doubtful:
             self._verdicts.pop(file, None)
         self._doubtful.clear()
@@ -141,8 +144,11 @@ class Attachments:
         before = self._by_inode.get(inode)
         found = self._examine(mapping, file, inode)
         if before is not None:
-            if found and _same_code(found.library, before.library):
-                os.close(found.held.descriptor)
+            unknown = found is None and file in self._doubtful
+            if unknown or (found and _same_code(found.library, before.library)):
+                if found:
+                    os.close(found.held.descriptor)
+                    self._complete(before, file)
                 self._verdicts.pop(before.file, None)
                 before.file = file
                 return before
@@ -151,6 +157,7 @@ class Attachments:
         return self._attach(found, file, inode) if found else None
 
     def _examine(self, mapping: Mapping, file: File, inode: _Inode) -> Examined | None:
+        self._doubtful.discard(file)
         if self._refused.get(inode, 0.0) > time.monotonic():
             self.unsearched["too_long"] += 1
             return None
@@ -173,12 +180,7 @@ class Attachments:
         except OSError as error:
             self.unreadable += 1
             self._doubtful.add(file)
-            log.warning(
-                "cannot read files mapped by processes; CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and "
-                "CAP_DAC_READ_SEARCH give the right to: %s",
-                error.strerror or error,
-                extra={"pid": mapping.pid},
-            )
+            log.warning("cannot read a mapped file: %s; %s", *_reason(error), extra={"pid": mapping.pid})
         return None
 
     def _attach(self, found: Examined, file: File, inode: _Inode) -> Attached | None:
@@ -188,7 +190,7 @@ class Attachments:
             self.refused[full] += 1
             log.warning("too many different libraries are in use: this one is not observed (%s)", full)
         else:
-            links = list(self._links(library))
+            links = self._links(library, file)
         if not links:
             os.close(found.held.descriptor)
             self._doubtful.add(file)
@@ -201,6 +203,13 @@ class Attachments:
         log.info("attached to a library", extra={"library": library.path, "functions": len(library.functions)})
         return attached
 
+    def _complete(self, attached: Attached, file: File) -> None:
+        """Attaches those that failed before."""
+        links = self._links(attached.library, file, [interest for interest, _ in attached.links])
+        if links:
+            attached.links += links
+            attached.complete_ns = time.monotonic_ns()
+
     def _full(self, found: Examined) -> str:
         """Why there is no place for a library; empty when one has been taken."""
         most = MAX_LIBRARIES if found.held.owner == _ROOT else MAX_LIBRARIES - FOR_ROOT
@@ -208,16 +217,24 @@ class Attachments:
             return "limit"
         return "" if self._shares.take_place(self._user) else "share"
 
-    def _links(self, library: Library) -> Iterator[tuple[Interest, Closeable]]:
+    def _links(
+        self, library: Library, file: File, linked: Collection[Interest] = ()
+    ) -> list[tuple[Interest, Closeable]]:
+        """Attaches each interest in the library that is not `linked`; the file is doubtful if the system refuses one."""
+        links = []
         for interest in self._interests:
             wanted = (interest.symbols, imports_of(interest), usdt_of(interest))
             there = (library.functions.keys(), library.imports, library.usdt.keys())
-            if not all(has.isdisjoint(asked) for has, asked in zip(there, wanted, strict=True)):
-                try:
-                    yield interest, interest.attach(library)
-                except Exception as error:
-                    self.failed += 1
-                    log.warning("cannot attach to %s: %s", library.path, error, exc_info=not isinstance(error, OSError))
+            if interest in linked or all(has.isdisjoint(names) for has, names in zip(there, wanted, strict=True)):
+                continue
+            try:
+                links.append((interest, interest.attach(library)))
+            except Exception as error:
+                self.failed += 1
+                if isinstance(error, OSError):
+                    self._doubtful.add(file)
+                log.warning("cannot attach to %s: %s", library.path, error, exc_info=not isinstance(error, OSError))
+        return links
 
     def _detach(self, attached: Attached) -> None:
         attached.detached = True
@@ -239,6 +256,17 @@ class Attachments:
 
 def _inode(file: File) -> _Inode:
     return file.inode, file.number, file.device, file.generation
+
+
+def _reason(error: OSError) -> tuple[str, str]:
+    """Why a file cannot be read, and what to do."""
+    if isinstance(error, PermissionError):
+        remedy = "CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH permit it"
+    elif isinstance(error, ChildError) and error.errno:
+        remedy = "the limits on this service's processes and memory have to leave room for two small ones"
+    else:
+        remedy = "the file is read again at the next look at all processes"
+    return error.strerror or str(error), remedy
 
 
 def _same_code(new: Library, old: Library) -> bool:

@@ -8,6 +8,7 @@ goes on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -179,6 +180,8 @@ def _argument(wanted: Any, value: Any, files: list[Elf]) -> Any:
 
 
 def _refused(error: Exception) -> bytes:
+    if isinstance(error, MemoryError):
+        error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     number = error.errno or 0 if isinstance(error, OSError) else 0
     kind = "os" if isinstance(error, OSError) else "file"
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

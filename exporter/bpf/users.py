@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 class _Process:
     image: int
     pidfd: int
-    libraries: set[Attached] = field(default_factory=set)
+    libraries: dict[Attached, int] = field(default_factory=dict)
+    """Each with how many of its links the process was announced to."""
 
 
 class Users:
@@ -53,21 +54,23 @@ class Users:
     def use(self, pid: int, image: int, attached: Attached, since_ns: int) -> bool:
         """A process has a library mapped, since `since_ns` at the earliest. False if that was known."""
         process = self._processes.get(pid)
-        if process is not None and attached in process.libraries:
+        before = process.libraries.get(attached, 0) if process is not None else 0
+        if before == len(attached.links):
             return False
         over = False
         if process is None:
             pidfd = self._open_pidfd(pid)
             over = pidfd is None
             process = self._processes[pid] = _Process(image, pidfd if pidfd is not None else -1)
-        process.libraries = {it for it in process.libraries if not _replaces(attached, it)} | {attached}
+        process.libraries = {it: links for it, links in process.libraries.items() if not _replaces(attached, it)}
+        process.libraries[attached] = len(attached.links)
         attached.users.add(pid)
         first = attached.complete_ns <= since_ns
-        for interest, _ in attached.links:
+        for interest, _ in attached.links[before:]:
             _tell(lambda interest=interest: interest.process_started(pid, attached.library, first))  # type: ignore[misc]
         if over:
             self._over.add(pid)
-        return True
+        return not before
 
     def end(self, pids: Collection[int], missed: Iterable[int] = (), attachments: Iterable[Attached] = ()) -> None:
         """The processes are gone, and so are those that `use` found gone since.

@@ -12,7 +12,7 @@ import pytest
 
 from exporter.bpf import attachments, library, shares, watch
 from exporter.bpf import hints as hints_module
-from exporter.bpf.apart import Stuck, TooLong
+from exporter.bpf.apart import ChildError, Stuck, TooLong
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.hints import Hints
 from exporter.bpf.library import Gone, Library, Wait
@@ -218,6 +218,74 @@ def test_failing_to_attach_is_counted_and_tried_again(proc: Proc, built: Path) -
         kept.retry()
     assert (2, 2) == (kept.examined, kept.failed)
     assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_one_that_fails_to_attach_is_tried_again(proc: Proc, built: Path) -> None:
+    """Where others are attached to the same library they stay, and the one that failed is attached later."""
+    steady, flaky = Recorder(), Recorder(OSError(12, "no memory"))
+    kept = Attachments([steady, flaky], proc.root, grace=0)
+    mapping = proc.map(built)
+    found = kept.of(mapping)
+    flaky._error = None
+    kept.retry()
+    assert found is kept.of(mapping)
+    assert found
+    assert ([steady, flaky], 1) == ([interest for interest, _ in found.links], len(steady.attached))
+    kept.close()
+    assert (1, 1) == (steady.closed, flaky.closed)
+
+
+@pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), ChildError("died"), Stuck("no answer")])
+def test_a_changed_library_that_cannot_be_read_stays_attached(
+    proc: Proc, built: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    """It is not known to be another one; once it can be read, what is in it decides."""
+    interest, examine = Recorder(), attachments.examine
+    kept = Attachments([interest], proc.root, grace=0)
+    path = Path(shutil.copy(built, tmp_path / "lib.so"))
+    before = kept.of(proc.map(path))
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(attachments, "examine", fail)
+    path.write_bytes(other.read_bytes())
+    os.utime(path, ns=(5, 5))
+    assert before is kept.of(proc.map(path))
+    assert 0 == interest.closed
+    monkeypatch.setattr(attachments, "examine", examine)
+    kept.retry()
+    assert before is not kept.of(proc.map(path))
+    assert (2, 1, 1) == (len(interest.attached), interest.closed, len(kept))
+    kept.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (PermissionError(13, "Permission denied"), "Permission denied; CAP_CHECKPOINT_RESTORE, "),
+        (OSError(116, "Stale file handle"), "Stale file handle; the file is read again"),
+        (ChildError("the process that reads files died"), "reads files died; the file is read again"),
+        (ChildError(11, "the process that reads files cannot be started: x"), "cannot be started: x; the limits on"),
+    ],
+)
+def test_why_a_file_is_not_read(
+    proc: Proc,
+    built: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: OSError,
+    expected: str,
+) -> None:
+    """The log has what happened, and names capabilities only where rights are missing."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(attachments, "examine", fail)
+    assert Attachments([Recorder()], proc.root, grace=0).of(proc.map(built)) is None
+    assert expected in caplog.text
+    assert isinstance(error, PermissionError) == ("CAP_" in caplog.text)
 
 
 def test_libraries_are_limited(proc: Proc, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ class Interest:
     symbols = frozenset({"wanted"})
 
     def __init__(self) -> None:
+        self.started: list[tuple[int, bool]] = []
         self.ended: list[int] = []
 
     def attach(self, library: Library) -> Interest:
@@ -26,7 +27,8 @@ class Interest:
 
     def close(self) -> None: ...
 
-    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        self.started.append((pid, from_first_call))
 
     def processes_ended(self, pids: Collection[int]) -> None:
         self.ended += pids
@@ -58,7 +60,21 @@ def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
     users.use(pid, 1, kept, 0)
     users.use(pid, 1, last, 0)
 
-    assert {kept, last} < users._processes[pid].libraries
+    assert {kept, last} < users._processes[pid].libraries.keys()
     assert 3 == len(users._processes[pid].libraries)
     users.end([pid])
     assert ([pid], [pid]) == (one.ended, two.ended)
+
+
+def test_an_interest_that_is_attached_later(users: Users) -> None:
+    """It gets the processes that use the library already, once, and not as if their first calls had been seen."""
+    early, late, pid = Interest(), Interest(), os.getpid()
+    library = attached(early)
+    assert users.use(pid, 1, library, 1)
+    library.links.append((late, late))
+    library.complete_ns = 2
+    assert [False, False] == [users.use(pid, 1, library, 1) for _ in range(2)]
+
+    assert ([(pid, True)], [(pid, False)]) == (early.started, late.started)
+    users.end([pid])
+    assert ([pid], [pid]) == (early.ended, late.ended)
