@@ -220,7 +220,7 @@ class Attachments:
     def _links(
         self, library: Library, file: File, linked: Collection[Interest] = ()
     ) -> list[tuple[Interest, Closeable]]:
-        """Attaches each interest in the library that is not `linked`; the file is doubtful if the system refuses one."""
+        """Attaches each interest in the library but the `linked`; the file is doubtful if the system refuses one."""
         links = []
         for interest in self._interests:
             wanted = (interest.symbols, imports_of(interest), usdt_of(interest))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from typing import Any, Protocol
 
-from exporter.bpf.apart import WORKER
+from exporter.bpf.apart import WORKER, TooLong
 from exporter.bpf.elf import Elf
 from exporter.bpf.library import Library, file_of
 from exporter.nccl.layout import ACCESSORS, UNKNOWN, Layout, find_layout
 
 MOST = 256
 """The entries of `layouts` in bpf/nccl.h."""
+
+ATTEMPTS, PAUSE = 3, 0.1
+"""How often a library is read that cannot be read for a moment, and the seconds between."""
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +43,10 @@ class Layouts:
         self._libraries: dict[Layout, list[weakref.ref[Library]]] = {}
 
     def number(self, library: Library) -> int | None:
-        """The number of a library's layout, known to the kernel from then on; None if it is no NCCL."""
+        """The number of a library's layout, known to the kernel from then on; None if it is no NCCL.
+
+        Raises OSError when the library cannot be read at present: then its layout is not known to be unknown.
+        """
         layout = _read(library)
         if layout is None:
             return None
@@ -68,13 +75,26 @@ class Layouts:
 
 def _read(library: Library) -> Layout | None:
     try:
-        layout: Layout | None = WORKER.call(layout_of, file_of(library))
-    except (OSError, ValueError) as error:
+        layout = _try(library, ATTEMPTS)
+    except (TooLong, ValueError) as error:  # as it would be the next time
         log.warning("cannot read an NCCL library: %s", error, extra={"library": library.path})
         return UNKNOWN
     if layout == UNKNOWN:
         log.warning("the code of an NCCL does not tell where communicators are", extra={"library": library.path})
     return layout
+
+
+def _try(library: Library, attempts: int) -> Layout | None:
+    try:
+        found: Layout | None = WORKER.call(layout_of, file_of(library))
+    except TooLong:
+        raise
+    except OSError:
+        if attempts <= 1:
+            raise
+        time.sleep(PAUSE)
+        return _try(library, attempts - 1)
+    return found
 
 
 def layout_of(elf: Elf) -> Layout | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from exporter.bpf.apart import ChildError, TooLong
+from exporter.bpf.elf import ElfError
 from exporter.bpf.library import Library
 from exporter.nccl import layouts
 from exporter.nccl.layout import UNKNOWN, Layout
@@ -64,3 +66,39 @@ def test_all_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
         assert at == subject.number(it)
 
     assert 0 == subject.number(library(Layout(4 * MOST), monkeypatch))
+
+
+class Reader:
+    """Stands for the process that reads files: raises these errors, one a call, and answers then."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.calls = list(errors), 0
+
+    def call(self, *_: object) -> Layout:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return Layout(0x400)
+
+
+def read_by(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> int | None:
+    monkeypatch.setattr(layouts, "WORKER", reader)
+    monkeypatch.setattr(layouts, "PAUSE", 0)
+    return Layouts(Kernel()).number(Library((0, 0), "libnccl.so", "libnccl.so", 62, "", {}))
+
+
+@pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), OSError(12, "no memory"), ChildError("died")])
+def test_a_library_that_cannot_be_read_for_a_moment(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read again, a few times; after that nothing is known of it, not even that its layout is unknown."""
+    assert 1 == read_by(Reader(error, error), monkeypatch)
+    reader = Reader(*[error] * layouts.ATTEMPTS)
+    with pytest.raises(OSError, match=str(error.args[-1])):
+        read_by(reader, monkeypatch)
+    assert layouts.ATTEMPTS == reader.calls
+
+
+@pytest.mark.parametrize("error", [TooLong("2 s"), ElfError("cut short")])
+def test_a_library_that_makes_no_sense(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read and not understood has the unknown layout, and is read once."""
+    reader = Reader(error)
+    assert (0, 1) == (read_by(reader, monkeypatch), reader.calls)
