@@ -6,10 +6,15 @@ takes rights that a container lacks.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from exporter.bpf.apart import WORKER
 
 CREDIT, REFILL = 10.0, 0.1
 """Seconds of the processor's time for reading one user's files: at once, and in each second from then on."""
@@ -30,10 +35,11 @@ class _Credit:
 
 
 class Shares:
-    """One thread at a time."""
+    """What each user has had. Safe from any thread."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
+        self._lock = threading.Lock()
         self._credits: dict[User, _Credit] = {}
         self._places: Counter[User] = Counter()
 
@@ -51,22 +57,39 @@ class Shares:
 
     def may_spend(self, user: User) -> bool:
         """Whether there is time left for a file of theirs."""
-        return self._credit(user).left > 0
+        return self.left(user) > 0
+
+    def left(self, user: User) -> float:
+        """Seconds that are left; negative when the last file took more."""
+        with self._lock:
+            return self._credit(user).left
 
     def spend(self, user: User, seconds: float) -> None:
-        self._credit(user).left -= seconds
+        with self._lock:
+            self._credit(user).left -= seconds
+
+    @contextmanager
+    def charge(self, user: User) -> Iterator[None]:
+        """Counts the time that this thread has files read meanwhile."""
+        before = WORKER.spent()
+        try:
+            yield
+        finally:
+            self.spend(user, WORKER.spent() - before)
 
     def take_place(self, user: User) -> bool:
         """Takes a place for a library, for `give_place` to give back; False where theirs are all taken."""
-        if self._places[user] >= PLACES:
-            return False
-        self._places[user] += 1
-        return True
+        with self._lock:
+            if self._places[user] >= PLACES:
+                return False
+            self._places[user] += 1
+            return True
 
     def give_place(self, user: User) -> None:
-        self._places[user] -= 1
-        if not self._places[user]:
-            del self._places[user]
+        with self._lock:
+            self._places[user] -= 1
+            if not self._places[user]:
+                del self._places[user]
 
     def _credit(self, user: User) -> _Credit:
         now = time.monotonic()

@@ -1,7 +1,7 @@
 """Finds the functions of providers in a thread of its own, one file after the other.
 
 A process that uses RDMA maps every provider that is installed. Those are first whose device there is: on a slow machine
-a program may have ended before the last one is read.
+a program may have ended before the last one is read. Each user has a share of the time, and files beyond it wait.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from pathlib import Path
 from exporter.bpf.apart import WORKER, File, TooLong
 from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.library import Library, file_of
+from exporter.bpf.shares import Shares, User
 from exporter.verbs.providers import Found, ProviderNames, find
 
 MAX_KNOWN = 256
 _MOST_BYTES = 1 << 24
 """Of a file that is recognised when it comes again."""
 _MOST_LINES = 1 << 16
+_WAIT_SECONDS = 1.0
 _PROVIDER = re.compile(r"lib([a-z0-9_]+?)(?:-rdmav\d+)?\.so")
 
 log = logging.getLogger(__name__)
@@ -34,22 +36,25 @@ log = logging.getLogger(__name__)
 class _Asked:
     library: Library
     pid: int
+    user: User
 
 
 class Analysis:
-    """`done` gets every result, in the thread of this."""
+    """`done` gets every result, in the thread of this. `shares` has the time of each user."""
 
-    def __init__(self, proc: Path, sys: Path, done: Callable[[Library, Found], None]) -> None:
-        self._proc, self._sys, self._done = proc, sys, done
-        self._changing = threading.Lock()
+    def __init__(self, proc: Path, sys: Path, shares: Shares, done: Callable[[Library, Found], None]) -> None:
+        self._proc, self._sys, self._shares, self._done = proc, sys, shares, done
+        self._changing = threading.Condition()
         self._asked: dict[int, _Asked] = {}
         self._running = False
         self._known: dict[tuple[str, ...], Found] = {}
 
     def want(self, library: Library, pid: int) -> None:
         """Asks for the functions of a library, as a process that uses it has its libibverbs."""
+        user = self._shares.user(pid)
         with self._changing:
-            self._asked[id(library)] = _Asked(library, pid)
+            self._asked[id(library)] = _Asked(library, pid, user)
+            self._changing.notify()
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="verbs analysis", daemon=True).start()
@@ -58,23 +63,33 @@ class Analysis:
         """The library is not there any more."""
         with self._changing:
             self._asked.pop(id(library), None)
+            self._changing.notify()
 
     def _run(self) -> None:
         while asked := self._next():
             try:
-                self._done(asked.library, self._find(asked))
+                with self._shares.charge(asked.user):
+                    found = self._find(asked)
+                self._done(asked.library, found)
             except Exception:
                 log.exception("looking for the functions of %s failed", asked.library.path)
 
     def _next(self) -> _Asked | None:
-        """The next one, those of present devices first; None, and the thread ends, when all are done."""
+        """The next one, those of present devices first, of these the user's who has most time left.
+
+        Waits while nobody has any. Returns None, and the thread ends, when all are done.
+        """
         present = devices(self._sys)
         with self._changing:
-            if not self._asked:
-                self._running = False
-                return None
-            key = min(self._asked, key=lambda it: not serves(self._asked[it].library.path, present))
-            return self._asked.pop(key)
+            while self._asked:
+                left = {key: self._shares.left(it.user) for key, it in self._asked.items()}
+                ready = [key for key in self._asked if left[key] > 0]
+                if ready:
+                    order = {key: (not serves(self._asked[key].library.path, present), -left[key]) for key in ready}
+                    return self._asked.pop(min(ready, key=order.__getitem__))
+                self._changing.wait(_WAIT_SECONDS)
+            self._running = False
+            return None
 
     def _find(self, asked: _Asked) -> Found:
         provider = file_of(asked.library)

@@ -18,6 +18,7 @@ from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection
+from exporter.bpf.shares import Shares
 from exporter.bpf.uprobe import close_all
 from exporter.verbs import control, doctor, extended, live
 from exporter.verbs.analysis import Analysis
@@ -88,7 +89,8 @@ class Attaching:
         self.imports: Collection[str] = frozenset({SET_OPS})
         self._probes, self._windows, self._protection, self._proc = probes, windows, protection, proc
         self._told = told
-        self._analysis = Analysis(proc, sys, self._analysed)
+        self._shares = Shares(proc)
+        self._analysis = Analysis(proc, sys, self._shares, self._analysed)
         self._lock = threading.RLock()
         self._providers: dict[int, _Provider] = {}
         self._looked: dict[int, set[tuple[int, ...]]] = {}
@@ -133,6 +135,9 @@ class Attaching:
 
     def learn(self, pid: int, addresses: Addresses) -> None:
         """A context of the process calls these functions: takes those that are certain and were not known."""
+        user = self._shares.user(pid)
+        if not self._shares.may_spend(user):
+            return
         with self._lock:
             unsure = [it for it in self._providers.values() if pid in it.users and not it.whole]
             looked = self._looked.setdefault(pid, set()) if unsure else set()
@@ -140,7 +145,9 @@ class Attaching:
                 return
             looked.add(tuple(addresses.values()))
         for provider in unsure:
-            if (found := self._learn(provider, pid, addresses)) is None:
+            with self._shares.charge(user):
+                found = self._learn(provider, pid, addresses)
+            if found is None:
                 continue
             with self._lock:
                 if not self._is_there(provider):
@@ -154,18 +161,16 @@ class Attaching:
 
     def learn_extended(self, pid: int, addresses: Addresses) -> None:
         """A queue pair or completion queue of the process has these calls: takes those that are certain."""
+        user = self._shares.user(pid)
+        if not self._shares.may_spend(user):
+            return
         with self._lock:
             providers = [it for it in self._providers.values() if pid in it.users]
         for provider in providers:
-            try:
-                offsets = extended.offsets_in(provider.library, pid, addresses, self._proc)
-                if offsets.items() <= provider.known:
-                    continue
-                found = extended.learn(provider.library, offsets)
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # the process has ended; the next one is looked at
-            except (OSError, ElfError) as error:
-                found = Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
+            with self._shares.charge(user):
+                found = self._learn_calls(provider, pid, addresses)
+            if found is None:
+                continue
             with self._lock:
                 if not self._is_there(provider):
                     continue
@@ -237,6 +242,18 @@ class Attaching:
             return live.learn(provider.library, offsets)
         except (OSError, ElfError) as error:
             return Found({}, dict.fromkeys(live.POINTERS, f"The file cannot be read: {error}."))
+
+    def _learn_calls(self, provider: _Provider, pid: int, addresses: Mapping[str, int]) -> Found | None:
+        """The calls of the extended API at these addresses; None if they are known, or the process has ended."""
+        try:
+            offsets = extended.offsets_in(provider.library, pid, addresses, self._proc)
+            if offsets.items() <= provider.known:
+                return None
+            return extended.learn(provider.library, offsets)
+        except (FileNotFoundError, ProcessLookupError):
+            return None  # the next one is looked at
+        except (OSError, ElfError) as error:
+            return Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
 
     def _take(self, provider: _Provider, found: Found) -> list[str]:
         """Probes the functions that are not probed yet, for all the processes that use the provider.

@@ -1,0 +1,78 @@
+"""The order in which providers are searched, and the time that each user gets of it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.bpf import shares
+from exporter.bpf.library import Library
+from exporter.bpf.shares import CREDIT, Shares
+from exporter.verbs import analysis
+from exporter.verbs.analysis import Analysis
+from exporter.verbs.providers import Found
+
+HOSTILE, HARMLESS = 66, 7
+
+
+class Worker:
+    """Stands for the process that reads files; each call of it takes seconds of the processor's time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.used = seconds, 0.0
+        self.may_begin = threading.Event()
+
+    def call(self, function: Any, *_: object) -> object:
+        assert self.may_begin.wait(60)
+        if function is analysis.digest:
+            return ""
+        self.used += self.seconds
+        return Found({}, {})
+
+    def spent(self) -> float:
+        return self.used
+
+
+def library(name: str) -> Library:
+    return Library((0, 0), name, name, 62, "", {})
+
+
+def test_a_users_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user with endless providers takes no time from others; what is beyond the share waits, and is not forgotten."""
+    worker, order, changed = Worker(CREDIT / 2), [], threading.Condition()
+    monkeypatch.setattr(analysis, "WORKER", worker)
+    monkeypatch.setattr(shares, "WORKER", worker)
+    monkeypatch.setattr(analysis, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(shares, "REFILL", 0.0)
+    monkeypatch.setattr(Shares, "user", lambda _, pid: pid)
+
+    def done(found: Library, _: Found) -> None:
+        with changed:
+            order.append(found.path)
+            changed.notify()
+
+    def wait_for(count: int) -> None:
+        with changed:
+            assert changed.wait_for(lambda: len(order) >= count, 60)
+
+    subject = Analysis(tmp_path, tmp_path, Shares(tmp_path), done)
+    kept = [library(f"hostile{number}.so") for number in range(9)]
+    mine = library("mine.so")
+    for it in kept:
+        subject.want(it, HOSTILE)
+    subject.want(mine, HARMLESS)
+    worker.may_begin.set()
+    wait_for(3)
+    assert ["hostile0.so", "mine.so", "hostile1.so"] == order
+    late = library("late.so")
+    subject.want(late, HARMLESS)  # nobody else has any time left
+    wait_for(4)
+    assert "late.so" == order[-1]
+    for it in kept[3:]:
+        subject.forget(it)
+    monkeypatch.setattr(shares, "REFILL", 1e6)
+    wait_for(5)
+    assert "hostile2.so" == order[-1]
