@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -43,6 +45,15 @@ class Library:
     """Names of functions it leaves to others to define, of those any interest asks for."""
     usdt: Mapping[str, tuple[Site, ...]] = field(default_factory=dict)
     """The sites of probes it was built with, by `provider:name`, of those any interest asks for."""
+    owner: int = -1
+    """The user whom the file belongs to; negative where that is not known."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of what was found in the file, of which the build id is only what the file claims."""
+        found = sorted((it.name, it.offset, it.size) for it in self.functions.values())
+        parts = (self.machine, self.build_id, found, sorted(self.imports), sorted(self.usdt.items(), key=str))
+        return hashlib.blake2b(repr(parts).encode(errors="replace"), digest_size=16).digest()
 
 
 class Closeable(Protocol):
@@ -158,8 +169,8 @@ def examine(
         return None
     path = shown.decode(errors="replace").removesuffix(_DELETED)
     there = f"/proc/{os.getpid()}/fd/{held.descriptor}"
-    library = Library(identity, path, there, found.machine, found.build_id, found.functions, found.imports, found.usdt)
-    return Examined(library, held)
+    contents = found.machine, found.build_id, found.functions, found.imports, found.usdt
+    return Examined(Library(identity, path, there, *contents, held.owner), held)
 
 
 def search(elf: Elf, wanted: list[str], imported: list[str], traced: list[str]) -> Contents | None:

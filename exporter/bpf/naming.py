@@ -13,15 +13,26 @@ MOST = 32
 """Different libraries that have a name of their own."""
 OTHERS = "(others)"
 _DIGEST_BYTES = 6
+_ROOT = 0
 
 
 def names(libraries: Iterable[Library]) -> dict[int, str]:
-    """The name of each library by its id(). Those of one build id share the first one's; beyond MOST it is OTHERS."""
-    of_content: dict[str, str] = {}
+    """The name of each library by its id(). Copies share the first one's; beyond MOST it is OTHERS.
+
+    Files of root, as those of the system and of images are, come first. A file of another user has none of their names,
+    whatever it holds, and wherever it is seen in that user's mount namespace.
+    """
+    of_copies: dict[tuple[bool, bytes | str], str] = {}
+    of_system: set[str] = set()
     shown: set[str] = set()
     found: dict[int, str] = {}
-    for library in libraries:
-        name = of_content.setdefault(library.build_id or library.path, shorten(library.path))
+    for library in sorted(libraries, key=lambda it: it.owner != _ROOT):
+        system, name = library.owner == _ROOT, shorten(library.path)
+        if not system and name in of_system:
+            name = shorten(f"{library.path} (user {library.owner})")
+        name = of_copies.setdefault((system, library.digest if library.build_id else library.path), name)
+        if system:
+            of_system.add(name)
         if name not in shown and len(shown) < MOST:
             shown.add(name)
         found[id(library)] = name if name in shown else OTHERS

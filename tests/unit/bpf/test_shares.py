@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from exporter.bpf import naming, shares
+from exporter.bpf.elf import Function
 from exporter.bpf.library import Library
 from exporter.bpf.shares import CREDIT, NOBODY, PLACES, REFILL, Shares
 
@@ -88,6 +90,21 @@ def test_names() -> None:
     assert all(len(it) == naming.LONGEST and it.endswith("/libcuda.so.1") for it in shown)
     assert naming.MOST + 1 == len(set(found.values()))
     assert naming.OTHERS == found[id(many[-1])]
+
+
+def test_a_file_that_claims_to_be_another() -> None:
+    """It has no name of a file of root: not by its build id, nor by its path, nor by being a copy."""
+    path = "/usr/lib/libcuda.so.1"
+    function = Function("cuInit", 64, 8, 64, 1)
+    hostile = replace(library("/tmp/x.so", "aa"), owner=1000)
+    bound = replace(library(path, "bb"), owner=1000)
+    copy = replace(library("/tmp/y.so", "aa"), owner=1000, functions={"cuInit": function})
+    system = replace(library(path, "aa"), owner=0, functions={"cuInit": function})
+    image = replace(system, path="/image/libcuda.so.1")
+    other = replace(system, path="/other/libcuda.so.1", functions={"cuInit": replace(function, offset=72)})
+    found = naming.names([hostile, bound, copy, system, image, other])
+    names = [found[id(it)] for it in (hostile, bound, copy, system, image, other)]
+    assert ["/tmp/x.so", f"{path} (user 1000)", "/tmp/y.so", path, path, "/other/libcuda.so.1"] == names
 
 
 def test_names_of_files_without_a_build_id() -> None:
