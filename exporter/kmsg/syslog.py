@@ -18,6 +18,8 @@ POLL_MS = 1000
 _READ_ALL, _SIZE_BUFFER = 3, 10
 _NEWEST, _MOST = 1 << 16, 1 << 24
 _TAIL = 4096
+_NUMBER = re.compile(rb"\b[0-9a-fA-F]+\b|[0-9]+")
+_QUOTES = re.compile(rb"['\"`]")
 _LINE = re.compile(rb"(<(\d{1,10})>\[ *(\d{1,10})\.(\d{6})\](?:\[ *[TC]\d+\])? )(.*)")
 
 
@@ -38,7 +40,9 @@ class Syslog:
 
     The kernel repeats the head of a record, its priority and time, on each line of the record, and such lines are one
     record here too: a text in a message may be any user's, and a line feed in it must not begin a message. Messages of
-    one microsecond and priority become one record too, of which the first message is the beginning.
+    one microsecond and priority look the same. They are records of their own where they begin alike but for numbers, as
+    those of one driver do, and no quotation mark comes before, behind which such a text may be; else they become one,
+    of which the first message is the beginning.
 
     Raises OSError where syslog(2) is not permitted, and where the kernel writes no times (printk.time=0): new records
     cannot be distinguished from old ones without times.
@@ -84,16 +88,21 @@ class Syslog:
         self._take(new)
 
     def _take(self, text: bytes) -> None:
-        before = b""
+        before = first = b""
         for line in text.split(b"\n"):  # a carriage return ends no line of the kernel's
             if not (found := _LINE.fullmatch(line)):
                 continue
             prefix, priority, seconds, microseconds, message = found.groups()
             message = message.replace(b"\\", b"\\x5c") + b"\n"
-            if prefix == before:
+            if prefix == before and (_beginning(message) != first or _QUOTES.search(self._records[-1])):
                 self._records[-1] = self._records[-1].removesuffix(b"\n") + b"\\x0a" + message
                 continue
-            before = prefix
+            before, first = prefix, _beginning(message)
             head = b"%s,%d,%d,-;" % (priority, self._sequence, int(seconds) * 1_000_000 + int(microseconds))
             self._records.append(head + message)
             self._sequence += 1
+
+
+def _beginning(message: bytes) -> list[bytes]:
+    """Returns the first two words, which name the driver and the device or kind of message, without numbers."""
+    return [_NUMBER.sub(b"0", word) for word in message.split(maxsplit=2)[:2]]

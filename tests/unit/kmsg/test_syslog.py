@@ -70,6 +70,17 @@ def test_text_with_line_ends_forges_no_record() -> None:
     assert ["a\r<3>[    1.000001] NVRM: b"] == [it.text for it in records(source)]
 
 
+def test_messages_of_one_microsecond() -> None:
+    """Messages of one driver stay apart, whichever device they are of; a text of several lines stays one."""
+    xids = [f"NVRM: Xid (PCI:0000:{bus}:00): 79, pid=1, GPU has fallen off the bus." for bus in ("3b", "af")]
+    ports = [f"mlx5_core 0000:{bus}:00.0: Port: 1 Link DOWN" for bus in ("5e", "be")]
+    lost = ["NVRM: The NVIDIA GPU 0000:3b:00.0", "NVRM: (PCI ID: 10de:2330) installed in this system has"]
+    for messages in (xids, ports, [ports[0], ports[0]]):
+        assert messages == [it.text for it in records(Syslog(Log(*(line(1, it, 4) for it in messages)).read))]
+    for messages in (lost, ["tmpfs: Unknown parameter 'x", "tmpfs: Unknown parameter y'"]):
+        assert ["\n".join(messages)] == [it.text for it in records(Syslog(Log(*(line(1, it) for it in messages)).read))]
+
+
 def test_more_records_than_a_poll_copies() -> None:
     """The whole log is read where its newest part does not reach back to the previous copy."""
     log = Log(line(1))
