@@ -270,8 +270,11 @@ static __always_inline void take_back(__u32 tgid, struct communicator *on, const
 {
 	__u64 *numbered = calls_so_far(tgid, on, call->cookie.kind, call->peer, captured, false);
 
-	if (numbered && *numbered)
-		add(numbered, -1);
+	if (!numbered || !*numbered)
+		return;
+	add(numbered, -1);
+	if (call->cookie.kind < kind_Send && !captured)
+		forget_arrival(on, call->cookie.kind, *numbered, call->start_ns);
 }
 
 /* cuda.h: a capture that went wrong is over as well when its end is called. */

@@ -147,12 +147,14 @@ struct meeting {
 #define MOST_MEETINGS 2048
 MAP(meetings, HASH, struct meeting_key, struct meeting, MOST_MEETINGS);
 
-/* The rows of a process, of which it gets at most one in SHARE: it cannot keep others out. */
+/* The rows of a process, of which it gets at most one in SHARE (nccl_held.h): it cannot keep others out. */
 #define SHARE 8
 struct held {
 	__u64 communicators;
 	__u64 peers;
 	__u64 meetings;
+	__u64 lags;
+	__u64 errors;
 };
 MAP(held, HASH, __u32, struct held, 4096);
 
@@ -171,7 +173,8 @@ struct lag {
 	__u64 domain;
 	__u64 slots[LAG_SLOTS];
 };
-MAP(lags, HASH, struct lag_key, struct lag, 4096);
+#define MOST_LAGS 4096
+MAP(lags, HASH, struct lag_key, struct lag, MOST_LAGS);
 
 struct call_key {
 	__u32 tgid;
@@ -207,7 +210,8 @@ struct error {
 	__u64 calls;
 	__u64 last_ns;
 };
-MAP(errors, HASH, struct error_key, struct error, 4096);
+#define MOST_ERRORS 4096
+MAP(errors, HASH, struct error_key, struct error, MOST_ERRORS);
 
 /* Processes whose calls were all seen, as the exporter says. */
 MAP(covered, HASH, __u32, __u8, 4096);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Calls: which one a probe was hit by, with which arguments, and what is counted of each. */
 #pragma once
-#include "nccl.h"
+#include "nccl_held.h"
 
 /* How far the stack pointer moves between a function's first instruction and its return. */
 #if defined(__TARGET_ARCH_x86)
@@ -129,7 +129,7 @@ static __always_inline void count_error(__u32 tgid, __u8 api, __s32 code, __u64 
 {
 	static const struct error none;
 	struct error_key key = {.tgid = tgid, .api = api, .code = code};
-	struct error *error = lookup_or_init(errors, &key, &none);
+	struct error *error = lookup_or_hold(errors, tgid, &key, &none, MOST_ERRORS);
 
 	if (!error)
 		return;

@@ -186,17 +186,10 @@ static __always_inline __u64 *peer_calls(__u32 tgid, const struct communicator *
 {
 	static const __u64 none;
 	struct peer_key key = {.since_ns = on->since_ns, .tgid = tgid, .peer = peer, .kind = kind};
-	__u64 *calls = bpf_map_lookup_elem(&peers, &key), *rows;
 
-	if (calls || !begins)
-		return calls;
-	rows = ROWS(tgid, peers);
-	if (!hold(rows, MOST_PEERS, &peers_lost))
-		return NULL;
-	calls = lookup_or_init(peers, &key, &none);
-	if (!calls)
-		release(rows);
-	return calls;
+	if (!begins)
+		return bpf_map_lookup_elem(&peers, &key);
+	return lookup_or_hold(peers, tgid, &key, &none, MOST_PEERS);
 }
 
 /* How many calls of a kind there were on a communicator: the number of the next one. `begins`: it may be the first. */

@@ -10,7 +10,7 @@ __noinline int count_lag(__u32 tgid, __u64 hash, __u64 who, __u64 domain, __u64 
 {
 	static const struct lag none;
 	struct lag_key key = {.hash = hash, .tgid = tgid, .rank = who, .nranks = who >> 32};
-	struct lag *lag = lookup_or_init(lags, &key, &none);
+	struct lag *lag = lookup_or_hold(lags, tgid, &key, &none, MOST_LAGS);
 	__u32 slot = (log2_slot((ns + 999) / 1000, 6, 64) + 1) / 2;
 
 	if (!lag)
@@ -32,6 +32,11 @@ static __always_inline __u64 number_of(const struct communicator *on, enum kind 
 	return kind < COUNTED_BY_NCCL ? calls[0] + calls[1] + calls[2] + calls[3] + calls[4] : sequence;
 }
 
+static __always_inline __u64 arrival(__u64 number, __u64 at)
+{
+	return at >> ARRIVAL_SHIFT << 16 | (number & 0xffff);
+}
+
 #define LAPPED (~0ull)
 
 /* When the first rank called, on this node, or LAPPED if that is not known: there were too many calls since, or no room. */
@@ -39,7 +44,7 @@ static __always_inline __u64 first_arrival(__u32 tgid, struct communicator *on, 
 					   __u64 now)
 {
 	struct meeting *meeting = meeting_of(tgid, on, kind, number);
-	__u64 *slot, before, mine = now >> ARRIVAL_SHIFT << 16 | (number & 0xffff);
+	__u64 *slot, before, mine = arrival(number, now);
 	__u64 at;
 	__s16 ahead;
 	bool complete;
@@ -75,4 +80,22 @@ static __always_inline void note_arrival(__u32 tgid, struct communicator *on, en
 	if (first != LAPPED)
 		count_lag(tgid, on->who.hash, (__u64)on->who.nranks << 32 | (__u32)on->who.rank, on->domain,
 			  now > first ? now - first : 0);
+}
+
+/* The library refused a call: who makes it again, or makes it at all, is the first. The number before it is none of
+ * this slot's, so that all later calls replace it and earlier ones do not. */
+static __always_inline void forget_arrival(struct communicator *on, enum kind kind, __u64 sequence,
+					   __u64 then)
+{
+	__u32 at = kind < COUNTED_BY_NCCL ? 0 : kind;
+	struct meeting_key key = meeting_key_of(on, at);
+	__u64 number = number_of(on, kind, sequence);
+	struct meeting *meeting;
+
+	if (!(on->met & 1u << at))
+		return;
+	meeting = bpf_map_lookup_elem(&meetings, &key);
+	if (meeting)
+		__sync_val_compare_and_swap(&meeting->arrivals[number % ARRIVALS], arrival(number, then),
+					    arrival(number - 1, then));
 }

@@ -1,38 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Who shares the rows of the maps: where ranks of one node meet, and how many rows a process may hold. */
+/* Where the ranks of a communicator that are on this node meet. */
 #pragma once
 #include "nccl_calls.h"
-
-static __always_inline struct held *held_by(__u32 tgid)
-{
-	static const struct held none;
-
-	return lookup_or_init(held, &tgid, &none);
-}
-
-/* Whether a process may hold one row more of a map that has room for `most`. */
-static __always_inline bool hold(__u64 *rows, __u64 most, __u64 *lost)
-{
-	if (rows && *rows >= most / SHARE) {
-		add(lost, 1);
-		return false;
-	}
-	if (rows)
-		add(rows, 1);
-	return true;
-}
-
-static __always_inline void release(__u64 *rows)
-{
-	if (rows && *rows)
-		add(rows, -1);
-}
-
-#define ROWS(tgid, map)                                                                                      \
-	({                                                                                                   \
-		struct held *held_ = held_by(tgid);                                                          \
-		held_ ? &held_->map : NULL;                                                                  \
-	})
 
 #define JOB_LEVEL 3
 #define SPREAD 0x9e3779b97f4a7c15ull

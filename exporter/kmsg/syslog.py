@@ -88,7 +88,7 @@ class Syslog:
         self._take(new)
 
     def _take(self, text: bytes) -> None:
-        before = first = b""
+        before, first = b"", list[bytes]()
         for line in text.split(b"\n"):  # a carriage return ends no line of the kernel's
             if not (found := _LINE.fullmatch(line)):
                 continue

@@ -214,6 +214,42 @@ def test_a_process_has_a_share_of_the_meetings(observed: NcclNode) -> None:
     eventually(lambda: rows(observed, ours) == 0, "the end noticed")
 
 
+def test_a_process_has_a_share_of_the_lags(observed: NcclNode) -> None:
+    """One that makes communicator after communicator fills an eighth of the table."""
+    with ranks(observed, 2, "lags") as (greedy, modest):
+        greedy.run("for i in range(600): d = init(0, 2, b'%d' % i); reduce_all(d, 1); lib.ncclCommDestroy(d)")
+        assert 4096 // 8 == len(observed.kernel("lags", greedy.pid))
+        assert 600 - 4096 // 8 <= observed.value(FULL, map="nccl_lags")
+        modest.run("for i in range(129): reduce_all(c, 1)")  # the first 128 may have none: there was no room before
+        assert 1 == len(observed.kernel("lags", modest.pid))
+
+
+def test_a_process_has_a_share_of_the_errors(observed: NcclNode) -> None:
+    """One that makes up codes of errors fills an eighth of the table, and not what others need."""
+    with ranks(observed, 2, "errors") as (greedy, modest):
+        fail = "lib.standin_fail(b'ncclAllReduce', {}); reduce_all(c, 1)"
+        greedy.run(f"for code in range(100, 5100): {fail.format('code')}")
+        assert 4096 // 8 == len(observed.kernel("errors", greedy.pid))
+        assert 5000 - 4096 // 8 <= observed.value(FULL, map="nccl_errors")
+        modest.run(fail.format(3))
+        assert [1] == [it.calls for it in observed.kernel("errors", modest.pid)]
+
+
+def test_a_refused_call_is_no_arrival(observed: NcclNode) -> None:
+    """Who calls after a rank was refused is the first one, and the rank that calls again is as late as it is then."""
+    with ranks(observed, 2, "refused") as (refused, steady):
+        for rank in (refused, steady):
+            rank.run("reduce_all(c, 1)")
+        before = observed.value(LAG, steady.pid).sum
+        refused.run("lib.standin_fail(b'ncclAllReduce', 3); reduce_all(c, 1); lib.standin_fail(None, 0)")
+        time.sleep(0.3)
+        steady.run("reduce_all(c, 1)")
+        assert before == observed.value(LAG, steady.pid).sum
+        time.sleep(0.3)
+        refused.run("reduce_all(c, 1)")
+        assert observed.value(LAG, refused.pid).sum >= 0.3
+
+
 def test_the_table_is_small() -> None:
     """A row is no more than an eighth of what it was when the table was full with 512."""
     build_standins()
