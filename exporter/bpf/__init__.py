@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def object_path(stem: str) -> Path:
-    """The compiled object of bpf/<stem>.bpf.c for this machine; it need not exist (`make -C bpf` builds it)."""
+    """The compiled object of bpf/<stem>.bpf.c for this machine; it need not exist (`make objects` builds it)."""
     return Path(__file__).parent / "objects" / platform.machine() / f"{stem}.bpf.o"
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from exporter.bpf.stale import Named, stale
+
 CType = type[Any]
 
 
@@ -83,9 +85,10 @@ class Variable:
 
 
 class Btf:
-    """The types of one object, numbered from 1 as BTF numbers them. Raises ValueError on what it cannot read."""
+    """The types of the object of this name, numbered from 1 as BTF numbers them. ValueError on what it cannot read."""
 
-    def __init__(self, section: bytes) -> None:
+    def __init__(self, section: bytes, object: str = "the object") -> None:
+        self._object = object
         self._types: list[Type] = [Type("void", Kind.VOID, False, 0, ())]
         self._classes: dict[int, CType] = {}
         try:
@@ -132,21 +135,23 @@ class Btf:
         return self._at(id).size
 
     def struct(self, name: str) -> CType:
-        """The ctypes class of a struct by its C name; KeyError if the object has none."""
+        """The ctypes class of a struct by its C name; StaleObject if the object has none."""
         for id, found in enumerate(self._types):
             if found.kind is Kind.STRUCT and found.name == name:
                 return self.ctype(id)
-        raise KeyError(f"the object declares no struct {name}")
+        raise stale(self._object, f"struct {name}")
 
     def enum(self, name: str) -> dict[str, int]:
-        """The constants of an enum by their C names; KeyError if the object uses no such enum.
+        """The constants of an enum by their C names; StaleObject if the object uses no such enum, or not the constant.
 
         Negative ones come out as unsigned numbers: clang tells the sign only since version 15.
         """
         for found in self._types:
             if found.kind is Kind.ENUM and found.name == name:
-                return {self._text(text): value for text, value in found.tail}
-        raise KeyError(f"the object uses no enum {name}")
+                constants = Named[int](self._object, "constant")
+                constants.update((self._text(text), value) for text, value in found.tail)
+                return constants
+        raise stale(self._object, f"enum {name}")
 
     def ctype(self, id: int) -> CType:
         """The ctypes class of a type by its id. Pointers become 64-bit numbers; TypeError for what has no mirror."""
@@ -185,6 +190,7 @@ class Btf:
         body = {
             "_anonymous_": [f"_{i}" for i, (name, _, _) in enumerate(found.tail) if not self._text(name)],
             "_fields_": [(name, self.ctype(type)) for name, type, _ in members],
+            "__slots__": (),  # a field that is not there is an error
         }
         made: CType = type(base)(found.name or "anonymous", (base,), body)
         layout = [getattr(made, name).offset for name, _, _ in members]

@@ -16,6 +16,7 @@ from exporter.bpf.btf import Btf, CType, Variable
 from exporter.bpf.events import Events
 from exporter.bpf.maps import RINGBUF, Map
 from exporter.bpf.native import BpfError, TestRunOptions, check, library
+from exporter.bpf.stale import Named, StaleObject, remedy, stale
 
 __all__ = ["BpfError", "Events", "Link", "Map", "Object", "Program", "run_time_statistics"]
 
@@ -90,14 +91,17 @@ class Object:
     ) -> None:
         self._bpf, self._path, self._handle = library(), path, 0
         self._multi = multi_link.supported() if multi is None else multi
-        self.maps: dict[str, Map] = {}
-        self.programs: dict[str, Program] = {}
+        self.maps = Named[Map](path.name, "map")
+        self.programs = Named[Program](path.name, "program")
         self._globals: dict[str, Variable] = {}
         self._data: Map | None = None
         try:
             with self._bpf.loading:  # libbpf's messages are the process's: one load at a time keeps them apart
                 self._bpf.forget_messages()
                 self._load(constants, entries)
+        except StaleObject:
+            self.close()
+            raise
         except (ValueError, TypeError, KeyError) as error:
             self.close()
             raise BpfError(errno.EINVAL, f"load {path}: {error.args[0]}") from error
@@ -133,7 +137,7 @@ class Object:
     def _load(self, constants: Mapping[str, int], entries: Mapping[str, int]) -> None:
         bpf, path = self._bpf, self._path
         if not path.is_file():
-            raise BpfError(errno.ENOENT, f"open {path}: no such object: build it with `make -C bpf`")
+            raise BpfError(errno.ENOENT, f"open {path}: no such object; {remedy()}")
         self._handle = bpf.bpf_object__open_file(os.fsencode(path), None)
         check(self._handle, f"open {path}", bpf.messages)
         self.types = self._read_types()
@@ -141,7 +145,7 @@ class Object:
         self._set_constants(maps, constants)
         for name, count in entries.items():
             if name not in maps:
-                raise KeyError(f"there is no map {name} to size")
+                raise stale(path.name, f"map {name} to size")
             check(bpf.bpf_map__set_max_entries(maps[name], count), f"size map {name} of {path} to {count}")
         self._size_by_processors(maps)
         for handle in maps.values():
@@ -185,7 +189,7 @@ class Object:
         raw = self._bpf.btf__raw_data(btf, ctypes.byref(size)) if btf else None
         if not raw:
             raise ValueError("it carries no BTF: compile it with -g and do not strip that")
-        return Btf(ctypes.string_at(raw, size.value))
+        return Btf(ctypes.string_at(raw, size.value), self._path.name)
 
     def _set_constants(self, maps: Mapping[str, int], constants: Mapping[str, int]) -> None:
         if not constants:
@@ -195,7 +199,7 @@ class Object:
         start = self._bpf.bpf_map__initial_value(data, ctypes.byref(size)) if data else 0
         for name, number in constants.items():
             if name not in variables or not start:
-                raise KeyError(f"there is no constant {name} to set")
+                raise stale(self._path.name, f"constant {name} to set")
             at = variables[name]
             ctype = self.types.ctype(at.type)
             if not issubclass(ctype, ctypes._SimpleCData) or ctype(number).value != number:

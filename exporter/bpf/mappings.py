@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from exporter.bpf import object_path
 from exporter.bpf.libbpf import Object
 from exporter.bpf.native import BpfError, check, library
+from exporter.bpf.stale import stale
 
 _TRACE_ITER = 28  # enum bpf_attach_type
 _READ_BYTES = 1 << 18
@@ -88,7 +89,7 @@ class IteratorLister:
         try:
             layout = self._object.types.struct("mapping")._fields_
             if tuple(name for name, _ in layout) != Mapping._fields:
-                raise BpfError(errno.EINVAL, "bpf/mappings.bpf.o is of another version: build it with `make -C bpf`")
+                raise stale("mappings.bpf.o", "such struct mapping")
             self._row = struct.Struct("=" + "".join("Q" if ctypes.sizeof(kind) == 8 else "I" for _, kind in layout))
             self._link = self._create_link()
         except BaseException:

@@ -138,8 +138,30 @@ print("survived")
 
 def test_a_missing_object_says_how_to_build_it(tmp_path):
     """An object that was never built is no riddle."""
-    with pytest.raises(BpfError, match="no such object: build it with `make -C bpf`"):
+    with pytest.raises(BpfError, match="no such object; run `make objects`"):
         Object(tmp_path / "none.bpf.o")
+
+
+def test_an_object_of_another_version(compile_bpf, monkeypatch, tmp_path):
+    """Whatever Python misses in it is one error, with what to do in a checkout and with an installed package."""
+    older = compile_bpf("older", PROBE)
+    with Object(older) as opened:
+        asked = {
+            "map newer": lambda: opened.maps["newer"],
+            "program newer": lambda: opened.programs["newer"],
+            "struct newer": lambda: opened.types.struct("newer"),
+            "enum newer": lambda: opened.types.enum("newer"),
+            "constant newer": lambda: Object(older, constants={"newer": 1}),
+            "map newer to size": lambda: Object(older, entries={"newer": 1}),
+        }
+        for missing, ask in asked.items():
+            with pytest.raises(BpfError, match=f"^older.*is of another version.*no {missing}.*; run `make objects`$"):
+                ask()
+        with pytest.raises(AttributeError):
+            opened.types.struct("record")(newer=1)
+        monkeypatch.setattr("exporter.__file__", str(tmp_path / "exporter" / "__init__.py"))
+        with pytest.raises(BpfError, match="; install accel-exporter again$"):
+            opened.maps["newer"]
 
 
 def test_the_verifier_has_the_last_word(compile_bpf):
