@@ -98,7 +98,10 @@ class Ledger(Generic[A]):
                 del seen[pid]
             living = [self._living(pid, activity) for pid, activity in seen.items()]
             now = self._now()
-            self._ended = {pid: it for pid, it in self._ended.items() if it.expires > now and pid not in seen}
+            kept = {pid: it for pid, it in self._ended.items() if it.expires > now and pid not in seen}
+            for pid in self._ended.keys() - kept.keys() - seen.keys():  # the next one of this pid may end unseen
+                self._processes.forget(pid)
+            self._ended = kept
             return [*living, *(ended.process for ended in self._ended.values())]
 
     def _living(self, pid: int, activity: A) -> Process[A]:

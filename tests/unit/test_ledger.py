@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.ledger import MOST_ENDED, RETENTION, Ledger, Process
+from exporter.resolve.process import ProcessTable
 from tests.unit.cuda.fakes import FakeProcesses
 
 
@@ -88,6 +89,34 @@ def test_a_late_call(world: World) -> None:
     world.counts[7] = 2
     world.ledger.ended([7])
     assert 25 == world.told()[7].activity.calls
+
+
+def test_ended_before_it_was_looked_at(world: World) -> None:
+    """It keeps its counts and its pid; nothing else of it is known, and nothing is guessed."""
+    subject = Ledger[Count](world._read, world._take, ProcessTable(world.proc, world.proc), world.proc)
+    world.counts[7] = 23
+    [process] = subject.processes()
+    assert ({"pid": "7"}, 23, True) == (process.labels, process.activity.calls, process.ended)
+
+
+def test_the_pid_of_a_process_that_ended_long_ago(world: World) -> None:
+    """Who gets the pid and ends before it is looked at has none of the labels of who had it."""
+    subject = Ledger[Count](
+        world._read, world._take, ProcessTable(world.proc, world.proc), world.proc, now=lambda: world.now
+    )
+    folder = world.proc / "7"
+    folder.mkdir()
+    (folder / "comm").write_text("first\n")
+    subject.started(7)
+    world.counts[7] = 1
+    for path in (folder / "comm", folder):
+        path.unlink() if path.is_file() else path.rmdir()
+    subject.ended([7])
+    assert ["first"] == [it.labels.get("comm") for it in subject.processes()]
+    world.now = RETENTION + 1
+    assert [] == subject.processes()
+    world.counts[7] = 23
+    assert [({"pid": "7"}, 23)] == [(it.labels, it.activity.calls) for it in subject.processes()]
 
 
 def test_never_told_of(world: World) -> None:
