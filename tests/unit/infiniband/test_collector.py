@@ -25,7 +25,7 @@ def page(made: module.Infiniband) -> list[str]:
 
 def until(true: Callable[[], bool]) -> bool:
     """Whether it becomes true within some seconds."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         if true():
             return True
@@ -112,17 +112,17 @@ def test_blocked(
 
     monkeypatch.setattr(sysfs, "_content", read)
     caplog.set_level(logging.INFO)
-    subject = collector(interval=1.0, deadline=0.2)
+    subject = collector(interval=1.0, deadline=1.0)
     began = time.monotonic()
 
     found = page(subject)
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert ['accel_exporter_infiniband_device_success{device="mlx5_0"} 0'] == [
         line for line in found if 'device="mlx5_0"' in line
     ]
     assert 'rdma_naks_received_total{device="mlx5_1",kind="sequence",port="1"} 1' in found
-    assert ["mlx5_0 is not seen: reading it takes more than 0.2 s and goes on"] == list(subject.problems())
+    assert ["mlx5_0 is not seen: reading it takes more than 1 s and goes on"] == list(subject.problems())
     write(tree.port("mlx5_1") / "hw_counters/packet_seq_err", 2)
     assert until(lambda: 'rdma_naks_received_total{device="mlx5_1",kind="sequence",port="1"} 2' in page(subject))
     answer.set()
