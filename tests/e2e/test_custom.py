@@ -94,7 +94,8 @@ def attached(exporter: Exporter, probe: str = "first") -> None:
     exporter.await_(lambda: exporter.value(UP % probe) == 1)
     found = 'placement="emulated",probe="custom_%s",symbol="getenv"} 1\n' % probe  # noqa: UP031  # braces are part of it
     exporter.await_(lambda: found in exporter.get("/metrics")[1])
-    exporter.await_(lambda: (exporter.value(f"site_{probe}_total") or 0) > 0)
+    with calling_getenv():
+        exporter.await_(lambda: (exporter.value(f"site_{probe}_total") or 0) > 0)
 
 
 def test_capabilities_are_dropped_all_the_same(run: Callable[..., Exporter], folder: Path, headers: str) -> None:

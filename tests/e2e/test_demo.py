@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -29,10 +30,13 @@ def _nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     mark = str(uuid.uuid4())
     monkeypatch.setenv("DEMO_TEST", mark)
     yield
-    left = [process for process in psutil.process_iter() if _marked(process, mark)]
-    commands = [process.cmdline() for process in left]
+    # One whose parent has ended a moment ago is about to end.
+    _, left = psutil.wait_procs([process for process in psutil.process_iter() if _marked(process, mark)], timeout=5)
+    commands = []
     for process in left:
-        process.kill()  # other tests would see its jobs
+        with contextlib.suppress(psutil.NoSuchProcess):
+            commands.append(process.cmdline())
+            process.kill()  # other tests would see its jobs
     assert [] == commands
 
 

@@ -221,6 +221,7 @@ class Run:
         node, began = self._nodes[LATE // 4], time.monotonic()
         stuck = self._ranks[LATE]
         stuck.begin("lib.standin_stall(c_uint64(600 * 10**9)); reduce_all(c, 1)")
+        node.exporter.await_(lambda: node.of("nccl_calls_in_flight", stuck.pid) == 1)
         others = [rank for rank in self._ranks if rank is not stuck]
         self._collectives("for i in range(5): reduce_all(c, 1)", others)
         while not (behind := node.samples("nccl_rank_calls_behind")).get(LATE) and time.monotonic() < began + 60:

@@ -152,16 +152,20 @@ class Run:
         self._seen.total = self._prometheus.value(self._of(job)), job.total()
         self._seen.kept.append(self._has_series(job))
         time.sleep(RETENTION)
-        self._seen.kept.append(self._has_series(job))
+        try:
+            until(lambda: not self._has_series(job), 20, "its series are gone")
+            self._seen.kept.append(False)
+        except TimeoutError:
+            self._seen.kept.append(True)
 
     def _restart(self, exporter: subprocess.Popen[bytes], lasting: Job, ending: Job) -> None:
         assert end(exporter) == 0
         self._start_exporter()
-        began = time.time()
-        until(lambda: time.time() > began + 12, 20, "twelve seconds of scrapes")
+        until(lambda: self._prometheus.query(self._of(lasting)), 60, "Prometheus has scraped the lasting job again")
+        time.sleep(23)
         at = time.time() - 1
-        self._seen.restarted = self._rates(lasting, at, 8)
-        self._seen.resets = self._prometheus.value(f"resets({self._of(lasting)}[30s])")
+        self._seen.restarted = self._rates(lasting, at, 20)
+        self._seen.resets = self._prometheus.value(f"resets({self._of(lasting)}[5m])")
         self._seen.kept.append(self._has_series(ending))
         self._compare()
 
@@ -204,7 +208,7 @@ class Run:
         command = [sys.executable, "-c", IMPATIENT, *options]
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
         process = self._start("exporter", command, environment)
-        until(lambda: get(f"http://{self._listen}/-/ready"), 20, "the exporter is ready")
+        until(lambda: get(f"http://{self._listen}/-/ready"), 60, "the exporter is ready")
         return process
 
     def _start_job(self, name: str, per_second: int) -> Job:
