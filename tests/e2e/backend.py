@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import subprocess
@@ -110,7 +111,7 @@ def get(url: str) -> str | None:
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return str(answer.read().decode())
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return None
 
 

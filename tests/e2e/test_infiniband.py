@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def theirs(program: str, sys: Path) -> str:
                 try:
                     with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
                         return str(answer.read().decode())
-                except urllib.error.URLError:
+                except OSError:
                     assert time.monotonic() < until, "node_exporter did not start"
                     time.sleep(0.1)
         finally:

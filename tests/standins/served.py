@@ -79,7 +79,7 @@ class Served:
         await asyncio.sleep(0.01)
 
     def _do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def __enter__(self) -> Served:
         try:

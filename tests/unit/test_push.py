@@ -42,6 +42,12 @@ def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
 
 
+@pytest.fixture
+def patient(short_timeout: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports have the usual time: a busy machine gives none up."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "10")
+
+
 def span(number: int) -> Span:
     now = time.time_ns()
     return Span("cuMemAlloc", f"{number + 1:032x}", f"{number + 1:016x}", now - 500, now, {"n": number}, {"pid": "7"})
@@ -74,12 +80,13 @@ def eventually(subject: Push, name: str, atleast: int, seconds: float = 10) -> N
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("patient")
 def test_everything_arrives(sink: Any, protocol: str) -> None:
     """1,000 spans arrive once each with their attributes, metrics with their values, headers with every request."""
     subject = push(sink.endpoint, protocol, OTEL_BSP_MAX_EXPORT_BATCH_SIZE="300")
     for number in range(1000):
         subject.span(span(number))
-    sink.wait_for(lambda it: len(list(it.spans())) >= 1000 and it.metrics)
+    sink.wait_for(lambda it: len(list(it.spans())) >= 1000 and it.metrics, 30)
     subject.stop()
 
     assert list(range(1000)) == sorted(item.attributes[-1].value.int_value for item in sink.spans())
@@ -158,6 +165,7 @@ def test_burst_into_a_black_hole(sink: Any, protocol: str) -> None:
     assert lost >= 10_000 - 2048 - 512
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("protocol", ["http/protobuf"])
 def test_budget_is_kept(sink: Any, protocol: str) -> None:
     """What exceeds the spans of a second is dropped with its reason; the rest arrives."""
@@ -173,6 +181,7 @@ def test_budget_is_kept(sink: Any, protocol: str) -> None:
     assert 150 <= dropped <= 200
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("protocol", ["http/protobuf"])
 def test_sampling_keeps_whole_traces_and_marks_parts(sink: Any, protocol: str) -> None:
     """Of traces that are not sampled only failed spans arrive, marked; the others are counted."""
@@ -226,6 +235,7 @@ def test_stop_is_prompt_when_packets_vanish(protocol: str) -> None:
         assert time.monotonic() - started < 10
 
 
+@pytest.mark.usefixtures("patient")
 def test_stop_sends_what_is_queued(sink: Any, protocol: str) -> None:
     """Spans that wait for their batch when the exporter stops still arrive."""
     subject = push(sink.endpoint, protocol, OTEL_BSP_SCHEDULE_DELAY="60000", OTEL_METRIC_EXPORT_INTERVAL="60000")
