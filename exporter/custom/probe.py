@@ -114,8 +114,8 @@ class Probe:
                 end = _End("failed", f"{type(error).__name__}: {error}")
             if self._closing.is_set():
                 return
-            self._ends.add(end.reason)
             self.view = View(end.text)
+            self._ends.add(end.reason)
             self.settled.set()
             if time.monotonic() - began > SETTLED_SECONDS:
                 pause = SHORTEST_PAUSE
