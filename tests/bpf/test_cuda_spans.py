@@ -46,18 +46,20 @@ def spans(observed: Observed, pid: int, count: int) -> list[Span]:
 @pytest.mark.parametrize("call", ["cuStreamSynchronize(None)", "cuStreamSynchronize_ptsz(None)", "cuCtxSynchronize()"])
 def test_the_histogram_of_waits(observed: Observed, script: Script, call: str) -> None:
     """Waits of known length are in the right buckets, and their sum is what they took."""
+    asked = (70, 70, 140, 270)
     took = script.run(
-        "out = 0\n"
-        "for ms in (70, 70, 140, 270):\n"
+        "out = []\n"
+        f"for ms in {asked}:\n"
         "    begin = time.monotonic(); lib.standin_busy(None, c_uint64(ms * 1000000))\n"
-        f"    lib.{call}; out += time.monotonic() - begin"
+        f"    lib.{call}; out.append(time.monotonic() - begin)"
     )
     waited = observed.value(WAITED, script.pid, api=call.partition("(")[0])
     assert isinstance(waited, Distribution)
     assert 4 == sum(waited.counts)
-    lengths = {round(bound, 6): count for bound, count in zip(waited.bounds, waited.counts, strict=False) if count}
-    assert {0.131072: 2, 0.262144: 1, 0.524288: 1} == lengths
-    assert 0.55 <= waited.sum <= took
+    for place, bound in enumerate(waited.bounds):  # a busy machine wakes a thread late
+        least, most = sum(it <= bound for it in took), sum(ms / 1000 <= bound for ms in asked)
+        assert least <= sum(waited.counts[: place + 1]) <= most
+    assert 0.54 <= waited.sum <= sum(took)
     assert (1e-6, 67.108864) == (waited.bounds[0], round(waited.bounds[-1], 6))
 
 

@@ -124,7 +124,7 @@ def test_23_calls_are_23(observed: Observed, library: Path) -> None:
         eventually(lambda: observed.value("site_takes_total", pid=pid, size="9") == 7, "7 of size 9")
         [sample] = observed.values("site_takes_total", pid=pid, size="one")
         assert ("python3", "python3") == (sample.labels["comm"], sample.labels["thread"])
-        assert 30 == observed.value("site_takes_by_cpu_total")
+        eventually(lambda: observed.value("site_takes_by_cpu_total") == 30, "30 by processor")
 
 
 def test_return_probes_time_calls(observed: Observed, library: Path) -> None:
@@ -138,8 +138,9 @@ def test_return_probes_time_calls(observed: Observed, library: Path) -> None:
             return sum(value.counts) if value else 0
 
         eventually(lambda: count() == 11, "11 observations")
+        eventually(lambda: observed.value("site_slow_duration_seconds").sum >= 0.022, "their sum")
         value = observed.value("site_slow_duration_seconds")
-        assert 0.022 <= value.sum < 5
+        assert value.sum < 5
         assert 0 == sum(count for bound, count in zip(value.bounds, value.counts, strict=False) if bound < 0.002)
 
 

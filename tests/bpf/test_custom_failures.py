@@ -118,7 +118,7 @@ def test_a_child_that_hangs_is_given_up(
     folder: Path, headers: str, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is stopped says nothing: after a while it is killed and replaced; meanwhile a scrape does not wait."""
-    monkeypatch.setattr("exporter.custom.probe.SILENT_SECONDS", 1.0)
+    monkeypatch.setattr("exporter.custom.probe.SILENT_SECONDS", 3.0)
     with observe(folder, headers) as observed:
         [probe] = observed.collector.probes
         child = probe._child

@@ -61,7 +61,7 @@ spans:
     end: end
     pid: pid
     error: error
-    slow: 0.02
+    slow: 0.5
     attributes:
       - {name: site.size, field: size}
       - {name: site.thread, field: comm, as: string}
@@ -100,9 +100,10 @@ def test_records_become_spans(buffer: str, headers: str, library: Path, tmp_path
         began = time.time_ns()
         caller.call("slow", 21, 2000)
         caller.call("slow", 1, 7000)
-        caller.call("slow", 1, 30000)
+        caller.call("slow", 1, 600_000)
         eventually(lambda: len(observed.spans) == 23, "23 spans")
-        first, failed, last = observed.spans[0], observed.spans[21], observed.spans[22]
+        spans = sorted(observed.spans, key=lambda span: span.start_ns)  # each processor has a perf buffer of its own
+        first, failed, last = spans[0], spans[21], spans[22]
         assert ("site slow", "", False) == (first.name, first.error, first.slow)
         assert {"site.size": 2000, "site.thread": "python3", "site.address": "0xabc"} == first.attributes
         assert (str(caller.pid), "python3") == (first.process["pid"], first.process["comm"])
@@ -178,7 +179,7 @@ def test_tracepoints_are_attached(head: str, program: str, headers: str, tmp_pat
             assert 23 <= runs
             assert 0 < observed.value("accel_exporter_probe_run_seconds_total", probe="custom_site") < 1
             shell.communicate(b"\n")
-        assert 3 * 23 <= observed.value("accel_exporter_custom_lost_total", probe="site")
+        eventually(lambda: observed.value("accel_exporter_custom_lost_total", probe="site") >= 3 * 23, "lost ones")
 
 
 @pytest.mark.usefixtures("tracefs")
@@ -253,7 +254,8 @@ def test_maps_and_histograms(headers: str, library: Path, tmp_path: Path) -> Non
             for size, calls in ((4, 1), (12, 2), (13, 3), (29, 1), (100, 2)):
                 caller.call("slow", calls, size)
         eventually(lambda: observed.value("site_calls_total", kind="even") == 20, "20 even")
-        assert 16 == observed.value("site_calls_total", kind="odd")
+        eventually(lambda: observed.value("site_calls_total", kind="odd") == 16, "16 odd")
+        eventually(lambda: observed.value("site_sizes", kind="0").sum == 4.0 * 228, "all read")
         assert 4 * (4 + 24 + 200) * 1024 == observed.value("site_size_bytes_total", kind="even")
         assert (100, 29) == (observed.value("site_last", kind="even"), observed.value("site_last", kind="odd"))
         value = observed.value("site_sizes", kind="0")
@@ -287,7 +289,7 @@ probes: [{uprobe: slow, library: libsite.so, program: on_slow}]
 metrics: [{name: site.calls, help: Calls., type: counter, map: calls, labels: [{as: pid}]}]
 """
     put(tmp_path, "site", code, meaning)
-    monkeypatch.setattr("exporter.custom.child.KEPT_SECONDS", 1.0)
+    monkeypatch.setattr("exporter.custom.child.KEPT_SECONDS", 5.0)
     with observe(tmp_path, headers) as observed, Caller(library) as stays:
         attached(observed, library)
         stays.call("slow", 5, 10)
@@ -377,5 +379,6 @@ def test_usdt(links: str, headers: str, tmp_path: Path, monkeypatch: pytest.Monk
             eventually(lambda: observed.value("site_gc_runs_total", pid=pid, generation="2") == 1, "one of all")
             assert 23 == observed.value("site_gc_runs_total", pid=pid, generation="1")
             assert 7 == observed.value("site_gc_runs_total", pid=pid, generation="0")
-            assert 1000 <= count <= observed.value("site_gc_collected_total", pid=pid)
+            assert count >= 1000
+            eventually(lambda: (observed.value("site_gc_collected_total", pid=pid) or 0) >= count, "its end, too")
         process.communicate("end\n")

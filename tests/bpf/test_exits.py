@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from exporter.bpf.library import Library
 from exporter.bpf.targets import Targets
 from exporter.collectors.exits import MOST_SERIES, Exits, status_text
 from exporter.faults.ledger import FaultLedger
+from exporter.node import Node
 from exporter.resolve.process import ProcessTable
 from exporter.views import prometheus
-from tests.bpf.cuda_node import WITHIN, Script, build_standins, eventually
+from tests.bpf.cuda_node import BUILD, WITHIN, Script, build_standins, eventually
 from tests.nodes import make_node
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="ends of GPU processes", on="stand-in")]
@@ -32,9 +35,27 @@ def faults() -> FaultLedger:
 
 
 @pytest.fixture
-def exits(faults: FaultLedger) -> Iterator[Exits]:
+def library(tmp_path: Path) -> Path:
+    """A driver's library of our own."""
+    return Path(shutil.copy(BUILD / "libcuda.so.1", tmp_path))
+
+
+class OfOne(Exits):
+    """Takes note of the processes of one library: others on this machine end, too."""
+
+    def __init__(self, node: Node, library: Path) -> None:
+        super().__init__(node)
+        self._only = str(library)
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        if library.path == self._only:
+            super().process_started(pid, library, from_first_call)
+
+
+@pytest.fixture
+def exits(faults: FaultLedger, library: Path) -> Iterator[Exits]:
     targets = Targets()
-    made = Exits(make_node({}, ProcessTable(), targets, lambda span: None, faults=faults))
+    made = OfOne(make_node({}, ProcessTable(), targets, lambda span: None, faults=faults), library)
     made.start()
     try:
         targets.start()
@@ -56,9 +77,16 @@ def counts(exits: Exits) -> dict[str, int]:
     return found
 
 
-def watched(exits: Exits, job: Script) -> Script:
-    eventually(lambda: job.pid in exits._users, "the process is known to use a GPU")
-    return job
+@pytest.fixture
+def watched(exits: Exits, library: Path) -> Callable[[], Script]:
+    """Starts a process that is known to use a GPU."""
+
+    def start() -> Script:
+        job = Script(libraries=library.parent)
+        eventually(lambda: job.pid in exits._users, "the process is known to use a GPU")
+        return job
+
+    return start
 
 
 @pytest.mark.parametrize(
@@ -73,9 +101,9 @@ def watched(exits: Exits, job: Script) -> Script:
         ("threading.Thread(target=lambda: os.kill(os.getpid(), 6)).start(); time.sleep(60)", "SIGABRT"),
     ],
 )
-def test_ends(exits: Exits, lines: str, status: str) -> None:
+def test_ends(exits: Exits, watched: Callable[[], Script], lines: str, status: str) -> None:
     """Each end is counted once, with the status that its parent sees."""
-    with watched(exits, Script()) as job:
+    with watched() as job:
         job.begin(lines)
         job.process.wait(WITHIN)
         eventually(lambda: counts(exits), "the end is told")
@@ -85,10 +113,10 @@ def test_ends(exits: Exits, lines: str, status: str) -> None:
         assert status_text(-returned if returned < 0 else returned << 8) == status
 
 
-def test_many(exits: Exits) -> None:
+def test_many(exits: Exits, watched: Callable[[], Script]) -> None:
     """23 processes that abort are 23; a thread or a child without the library that ends is none."""
     for number in range(23):
-        with watched(exits, Script()) as job:
+        with watched() as job:
             if number == 0:
                 job.run("thread = threading.Thread(target=len, args=('',)); thread.start(); thread.join()")
                 job.run("os.waitpid(os.posix_spawn('/bin/false', ['false'], {}), 0)")
@@ -99,10 +127,10 @@ def test_many(exits: Exits) -> None:
     assert {"SIGABRT": 23} == counts(exits)
 
 
-def test_crashes_are_faults(exits: Exits, faults: FaultLedger) -> None:
+def test_crashes_are_faults(exits: Exits, watched: Callable[[], Script], faults: FaultLedger) -> None:
     """A crash is a fault of software with its time; being killed by whoever stops a job is none."""
     for lines in ("os.kill(os.getpid(), 6)", "os.kill(os.getpid(), 15)"):
-        with watched(exits, Script()) as job:
+        with watched() as job:
             job.begin(lines)
             job.process.wait(WITHIN)
     eventually(lambda: counts(exits) == {"SIGABRT": 1, "SIGTERM": 1}, "both ends")
@@ -114,9 +142,9 @@ def test_crashes_are_faults(exits: Exits, faults: FaultLedger) -> None:
     assert abs(float(str(found["node_fault_last_timestamp_seconds", "process_sigabrt"].value)) - time.time()) < 10
 
 
-def test_another_program(exits: Exits) -> None:
+def test_another_program(exits: Exits, watched: Callable[[], Script]) -> None:
     """A process that runs another program, without a GPU, is no GPU process when it ends."""
-    with watched(exits, Script()) as job:
+    with watched() as job:
         job.begin("os.execv('/bin/sleep', ['sleep', '60'])")
         eventually(lambda: job.pid not in exits._users, "the exec is told")
         os.kill(job.pid, signal.SIGABRT)
@@ -137,11 +165,13 @@ def test_series_are_bounded(exits: Exits) -> None:
     assert f"job{MOST_SERIES + 49}" == found[-1]
 
 
-def test_nothing_is_left_open(exits: Exits) -> None:
+def test_nothing_is_left_open() -> None:
     """Starting and closing again leaves no descriptor."""
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    other = Exits(make_node({}, ProcessTable(), Targets(), lambda span: None))
-    other.start()
-    other.close()
 
-    assert before == len(list(Path("/proc/self/fd").iterdir()))
+    def left() -> int:
+        exits = Exits(make_node({}, ProcessTable(), Targets(), lambda span: None))
+        exits.start()
+        exits.close()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    assert left() == left()

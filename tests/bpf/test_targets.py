@@ -50,6 +50,7 @@ int count(struct pt_regs *context)
 """
 SOON = 20.0
 """Seconds that a busy machine keeps; bench/targets.py measures the promise, which is one."""
+GRACE = 1.0
 
 
 class Counter:
@@ -105,7 +106,7 @@ class Counter:
         return count
 
 
-def eventually(condition: Callable[[], bool], within: float = 2.0) -> bool:
+def eventually(condition: Callable[[], bool], within: float = SOON) -> bool:
     """Whether a condition comes true in time."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
@@ -113,6 +114,10 @@ def eventually(condition: Callable[[], bool], within: float = 2.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 class Job:
@@ -430,17 +435,18 @@ def test_release_after_the_last_user(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:
     """Once nobody uses it the library is let go, after the grace period and not before; used again, attached again."""
-    targets = start_targets(grace=1.0)
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    targets = start_targets(grace=GRACE)
+    before = open_descriptors()
     job = start_job().open(library)
     assert counter.hears("started", job.pid, False)
-    assert ((str(library), 1),) == targets.status.libraries
+    assert eventually(lambda: ((str(library), 1),) == targets.status.libraries)
+    ending = time.monotonic()
     job.end()
     assert counter.hears("ended", job.pid)
-    assert 0 == counter.closed
-    assert eventually(lambda: counter.closed == 1, within=3)
+    assert eventually(lambda: counter.closed == 1)
+    assert time.monotonic() - ending >= GRACE
     assert eventually(lambda: targets.status.libraries == ())
-    assert descriptors == len(list(Path("/proc/self/fd").iterdir()))
+    assert eventually(lambda: open_descriptors() <= before)  # some more while the search looks at a process
     again = start_job().open(library)
     assert counter.hears("started", again.pid, False)
     assert 2 == len(counter.attached)
@@ -474,7 +480,7 @@ def test_fork(
     assert counter.hears("started", job.pid, False)
     child = int(job.do("fork 23"))
     assert counter.hears("started", child, True)
-    assert 23 == counter.hits(child)
+    assert eventually(lambda: 23 == counter.hits(child))
     os.kill(child, signal.SIGKILL)
     assert counter.hears("ended", child)
     assert ("ended", job.pid) not in counter.news
@@ -511,7 +517,7 @@ def test_short_processes_are_told_of_once(
         assert counter.hears("ended", pid)
         news = [it for it in counter.news if it[1] == pid]
         assert news in ([("started", pid, True), ("ended", pid)], [("ended", pid)])  # the second: it was gone by then
-    assert ((str(library), 1),) == targets.status.libraries
+    assert eventually(lambda: ((str(library), 1),) == targets.status.libraries)
 
 
 def test_lost_records_are_made_good(
@@ -523,11 +529,9 @@ def test_lost_records_are_made_good(
 ) -> None:
     """Without any record but the news that some were lost, a look at everything finds the process, and says so."""
     running = start_targets()
-    job = start_job()
     monkeypatch.setattr(targets.Watch, "drain", lambda self: Batch(lost=3))
-    job.open(library)
-    start_job()  # wakes the watcher
-    assert counter.hears("started", job.pid, False, within=3)
+    job = start_job().open(library)  # wakes the watcher, too
+    assert counter.hears("started", job.pid, False)
     assert eventually(lambda: running.status.late == 1)
     assert running.status.lost >= 3
 
@@ -571,7 +575,7 @@ def test_a_slow_attachment_loses_nothing(
     monkeypatch.setattr(counter, "attach", attach)
     others = [start_job().open(Path(shutil.copy(build_library(2), tmp_path / f"{i}.so"))) for i in range(5)]
     for job in (first, *others):
-        assert counter.hears("started", job.pid, False, within=2)
+        assert counter.hears("started", job.pid, False)
     assert (0, 0) == (running.status.lost, running.status.late)
 
 
@@ -590,9 +594,12 @@ def test_rings_are_read_around_their_end(monkeypatch: pytest.MonkeyPatch) -> Non
     assert children == seen or 0 < len(children) - len(seen) <= lost
 
 
-def test_rings_that_overflow_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What did not fit is counted by the kernel and reported with the next record."""
+def test_rings_that_overflow_say_so(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """What did not fit is counted by the kernel and reported with the next record, on the same processor."""
     monkeypatch.setattr(watch, "ring_bytes", lambda cpus: mmap.PAGESIZE)
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    request.addfinalizer(lambda: os.sched_setaffinity(0, allowed))
     with contextlib.closing(select.epoll()) as poll, contextlib.closing(watch.Watch(poll)) as watching:
         for _ in range(200):
             os.waitpid(_fork(), 0)
@@ -612,11 +619,11 @@ def _fork() -> int:
 @pytest.mark.usefixtures("counter")
 def test_nothing_is_watched_for_nobody() -> None:
     """Without interests no thread is started and no descriptor opened."""
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_descriptors()
     targets = Targets()
     targets.start()
     assert targets.scanned.is_set()
-    assert before == len(list(Path("/proc/self/fd").iterdir()))
+    assert before == open_descriptors()
     targets.close()
 
 
@@ -654,10 +661,10 @@ def test_one_failing_interest_costs_only_itself(
         job = start_job().open(library)
         assert counter.hears("started", job.pid, False)
         job.do("call 23")
-        time.sleep(1)
+        assert eventually(lambda: alone.status.failed >= 2)
+        assert eventually(lambda: both.status.failed == 1)
         assert 23 == counter.hits(job.pid)
-        assert (1, []) == (both.status.failed, failing.news)
-        assert alone.status.failed >= 2
+        assert [] == failing.news
         both.close()
         alone.close()
 
@@ -667,17 +674,18 @@ def test_closing_is_quick_and_leaves_nothing_open(
 ) -> None:
     """Closing takes less than a second, with libraries attached, and gives every descriptor back."""
     start_job().open(library)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(3):
+    before = 0
+    for _ in range(4):
         targets = Targets()
         targets.want(counter)
         targets.start()
         assert targets.scanned.wait(60)
         started = time.monotonic()
-        targets.close()
+        assert targets.close()
         assert time.monotonic() - started < SOON
-    assert 3 == counter.closed
-    assert before == len(list(Path("/proc/self/fd").iterdir()))
+        before = before or open_descriptors()  # the first may start the child that reads files
+    assert 4 == counter.closed
+    assert before == open_descriptors()
 
 
 def test_interests_come_before_the_start(counter: Counter, start_targets: Callable[..., Targets]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -79,18 +80,22 @@ def test_a_failed_call_counts_what_it_posted(observed: Observed) -> None:
 def test_latency_is_that_of_the_request_in_order(observed: Observed) -> None:
     """Of unsignaled requests nothing is told; those with one wr_id are matched in order once one is certain."""
     with attached(observed, Job()) as job:
+        begun = time.monotonic()
         job.post(0, 10, every=5)
         job.step("sleep", 30_000)
         job.step("complete", 10, 0)
         assert 2 == job.step("poll", 16)
+        took = time.monotonic() - begun
         found = latencies(observed, job, "RDMA_WRITE")
         assert 2 == sum(found.counts)
-        assert 0.06 <= found.sum < 0.5
+        assert 0.06 <= found.sum < 2 * took
+        begun = time.monotonic()
         job.post(0, 1, opcode=SEND)
         job.step("complete", 1, 0)
         assert 1 == job.step("poll", 16)
+        took = time.monotonic() - begun
         assert 1 == sum(latencies(observed, job, "SEND").counts)
-        assert latencies(observed, job, "SEND").sum < 0.03
+        assert latencies(observed, job, "SEND").sum < took
 
 
 def test_no_latency_where_the_request_is_not_certain(observed: Observed) -> None:
@@ -135,7 +140,7 @@ def test_nothing_stays_of_a_killed_process(observed: Observed) -> None:
         job.post(0, 5)
         job.process.kill()
         job.process.wait()
-        eventually(lambda: not observed.kernel("queues", job.pid), "the end noticed")
+        eventually(lambda: job.pid not in observed.cuda._ledger, "the end noticed")
         for name in MAPS:
             if name != "posted":
                 assert [] == observed.kernel(name, job.pid)

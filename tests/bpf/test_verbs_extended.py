@@ -257,6 +257,7 @@ def test_pointers_to_no_function_are_refused(tmp_path: Path) -> None:
         assert 0 == job.connect(PLACE)
         eventually(lambda: probed(observed, "wr_complete"), "the others probed")
         assert not probed(observed, "wr_send")
+        eventually(lambda: any("wr_send" in it for it in observed.cuda._attaching.says()), "the refusal known")
         [said] = [it for it in observed.cuda.problems() if it.startswith(f"{PROVIDER}:")]
         assert "not wr_send: a process calls offset" in said
         assert 0 == job.build(PLACE, 7, opcode=WRITE, size=10)

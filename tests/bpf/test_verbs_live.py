@@ -35,8 +35,13 @@ def attached(observed: Observed, path: Path) -> bool:
 
 
 def known(observed: Observed, job: Job) -> None:
-    """Waits until libibverbs, or what contains it, is probed and the process known."""
-    eventually(lambda: job.pid in observed.cuda._ledger, "the process known")
+    """Waits until libibverbs, or what contains it, is probed, the process known and its provider searched."""
+
+    def searched() -> bool:
+        providers = [it for it in [*observed.cuda._attaching._providers.values()] if job.pid in it.users]
+        return bool(providers) and all(it.searched or it.found is not None for it in providers)
+
+    eventually(lambda: job.pid in observed.cuda._ledger and searched(), "the process known")
 
 
 def told(observed: Observed, job: Job) -> int:
@@ -53,7 +58,7 @@ def test_what_the_file_does_not_tell_is_learnt(observed: Observed, program: str)
     path = BUILD / program if own else BUILD / "live" / PROVIDER
     with Job(BUILD / program, None if own else path) as job:
         known(observed, job)
-        assert own or 1 == len(said(observed, path))
+        eventually(lambda: own or 1 == len(said(observed, path)), "what is not found told")
         assert not attached(observed, path)
         assert 0 == job.step("modify", 0)
         eventually(lambda: attached(observed, path), "attached")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -118,13 +119,16 @@ def test_order_alone_tells_from_creation_on(observed: Observed, extended: bool) 
         job.connect()
         job.post(8, 5, opcode=SEND, same=1)
         job.step("sleep", 20_000)
+        begun = time.monotonic()
         job.post(8, 5, opcode=WRITE, same=1)
         finish(job, 10)
+        took = time.monotonic() - begun
         assert 5 == counted(observed, LATENCY, job, opcode="SEND")
         [sends] = observed.values(LATENCY, job.pid, opcode="SEND").values()
         [writes] = observed.values(LATENCY, job.pid, opcode="RDMA_WRITE").values()
         assert 5 == sum(writes.counts)
-        assert sends.sum >= 0.1 > 0.02 > writes.sum / 5
+        assert sends.sum >= 0.1
+        assert writes.sum < 5 * took
         assert before == observed.value(UNMATCHED)
 
 
@@ -162,7 +166,7 @@ def test_a_number_that_comes_again(observed: Observed) -> None:
 
         eventually(kept, "what the destroyed ones posted")
         assert 500 == observed.value(BYTES, job.pid, qp="300", peer_qp="12", opcode="SEND")
-        assert 3 == observed.value("rdma_post_send_calls_total", job.pid, qp="300")
+        eventually(lambda: observed.value("rdma_post_send_calls_total", job.pid, qp="300") == 3, "their calls")
         assert (5, 0) == tuple(counted(observed, LATENCY, job, opcode=it) for it in ("SEND", "RDMA_READ"))
 
 
