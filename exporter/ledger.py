@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
@@ -45,6 +45,49 @@ class _Ended(Generic[A]):
     expires: float
 
 
+_Workload = frozenset[tuple[str, str]]
+
+
+class _Ends(Generic[A]):
+    """Ended processes, MOST_ENDED at most: the oldest of the workload that has most of them goes first.
+
+    So none pushes out the last counts of others.
+    """
+
+    def __init__(self) -> None:
+        self._by_pid: dict[int, _Ended[A]] = {}
+        self._workloads: dict[_Workload, dict[int, None]] = {}
+
+    def __iter__(self) -> Iterator[Process[A]]:
+        return (it.process for it in self._by_pid.values())
+
+    def add(self, process: Process[A], expires: float) -> None:
+        """Add a process; there is none of its pid. Without room, drop the oldest of the largest workload."""
+        self._by_pid[process.pid] = _Ended(process, expires)
+        self._workloads.setdefault(_workload(process), {})[process.pid] = None
+        if len(self._by_pid) > MOST_ENDED:
+            largest = max(self._workloads, key=lambda it: len(self._workloads[it]))
+            self.pop(next(iter(self._workloads[largest])))
+
+    def pop(self, pid: int) -> Process[A] | None:
+        """Remove and return the process of a pid, None without one."""
+        if (ended := self._by_pid.pop(pid, None)) is None:
+            return None
+        workload = _workload(ended.process)
+        del self._workloads[workload][pid]
+        if not self._workloads[workload]:
+            del self._workloads[workload]
+        return ended.process
+
+    def expired(self, now: float) -> list[int]:
+        """Return the pids whose time is over."""
+        return [pid for pid, it in self._by_pid.items() if it.expires <= now]
+
+
+def _workload(process: Process[A]) -> _Workload:
+    return frozenset(pair for pair in process.labels.items() if pair[0] not in ("pid", "comm"))
+
+
 class Ledger(Generic[A]):
     """The activity of processes. Safe from any thread.
 
@@ -66,7 +109,7 @@ class Ledger(Generic[A]):
         self._lock = threading.Lock()
         self._live: set[int] = set()
         self._known: dict[int, tuple[Labels, float]] = {}
-        self._ended: dict[int, _Ended[A]] = {}
+        self._ended = _Ends[A]()
 
     def __contains__(self, pid: int) -> bool:
         """Return whether a process has started and not yet ended."""
@@ -97,12 +140,12 @@ class Ledger(Generic[A]):
             for pid in unseen:
                 del seen[pid]
             living = [self._living(pid, activity) for pid, activity in seen.items()]
-            now = self._now()
-            kept = {pid: it for pid, it in self._ended.items() if it.expires > now and pid not in seen}
-            for pid in self._ended.keys() - kept.keys() - seen.keys():  # the next one of this pid may end unseen
-                self._processes.forget(pid)
-            self._ended = kept
-            return [*living, *(ended.process for ended in self._ended.values())]
+            for pid in seen:
+                self._ended.pop(pid)
+            for pid in self._ended.expired(self._now()):
+                self._ended.pop(pid)
+                self._processes.forget(pid)  # the next one of this pid may end unseen
+            return [*living, *self._ended]
 
     def _living(self, pid: int, activity: A) -> Process[A]:
         """Return a running process, with labels read again: a pod's names become known after its processes start."""
@@ -122,10 +165,8 @@ class Ledger(Generic[A]):
     def _keep(self, pid: int, activity: A, known: tuple[Labels, float] | None) -> None:
         labels, since = known or (self._processes.labels(pid), time.time())
         activity.ended()
-        before = self._ended.pop(pid, None)
+        before = self._ended.pop(pid)
         if before:  # a thread was still in a call when the end was noticed
-            before.process.activity.absorb(activity)
-            activity, since = before.process.activity, before.process.since
-        self._ended[pid] = _Ended(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)
-        while len(self._ended) > MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
+            before.activity.absorb(activity)
+            activity, since = before.activity, before.since
+        self._ended.add(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)

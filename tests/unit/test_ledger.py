@@ -144,6 +144,25 @@ def test_many_end(world: World) -> None:
     assert set(range(3, MOST_ENDED + 3)) == world.told().keys()
 
 
+def test_many_of_one_workload_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take no place of others: the last counts of another job stay, and the newest of the many."""
+
+    def labels(pid: int) -> dict[str, str]:
+        return {"pid": str(pid), "slurm_job_id": "1" if pid == 7 else "2"}
+
+    monkeypatch.setattr(world.processes, "labels", labels)
+    for pid in (7, *range(1000, 1000 + 2 * MOST_ENDED)):
+        world.run(pid, 1)
+        world.ledger.ended([pid])
+    kept = world.told()
+    assert MOST_ENDED == len(kept)
+    assert 7 in kept
+    assert 1000 + 2 * MOST_ENDED - 1 in kept
+    world.now = RETENTION + 1
+    assert {} == world.told()
+    assert {} == world.ledger._ended._workloads
+
+
 def test_many_end_at_once(world: World) -> None:
     """The maps are gone over once for all that end together, and never as a whole: also those that nobody had found."""
     for pid in range(500):
