@@ -113,14 +113,14 @@ def test_killed_peer(sender: Side, receiver: Side, late_receiver: Path) -> None:
     """A queue pair has its peer's address; when the peer is killed its retries run out, and it is in ERR."""
     server = receiver.host.begin(f"exec {late_receiver} {DEVICE} 1 600")
     client = sender.host.begin(f"{late_receiver} {DEVICE} 1 7 100 {receiver.host.address}")
-    limit = Limit(sender.host, 60)
+    limit = Limit(sender.host, 240)
     living = sender.scrape()
     while not limit.passed and not living.get("rdma_qp_info", comm="late_receiver", state="RTS", peer_gid=PEER_GID):
         time.sleep(1)
         living = sender.scrape()
     receiver.host.run("pkill -9 -x late_receiver")
     server.wait(statuses=(137,))
-    limit = Limit(sender.host, 60)
+    limit = Limit(sender.host, 240)
     while not client.output and not limit.passed:
         time.sleep(0.2)
 
