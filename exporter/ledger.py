@@ -66,7 +66,7 @@ class _Ends(Generic[A]):
         self._by_pid[process.pid] = _Ended(process, expires)
         self._workloads.setdefault(_workload(process), {})[process.pid] = None
         if len(self._by_pid) > MOST_ENDED:
-            largest = max(self._workloads, key=lambda it: len(self._workloads[it]))
+            largest = max(self._workloads, key=lambda workload: len(self._workloads[workload]))
             self.pop(next(iter(self._workloads[largest])))
 
     def pop(self, pid: int) -> Process[A] | None:
