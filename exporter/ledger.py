@@ -80,7 +80,7 @@ class _Ends(Generic[A]):
         return ended.process
 
     def expired(self, now: float) -> list[int]:
-        """Return the pids whose time is over."""
+        """Return the pids that are kept no longer."""
         return [pid for pid, it in self._by_pid.items() if it.expires <= now]
 
 
