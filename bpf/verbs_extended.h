@@ -5,7 +5,6 @@
 #pragma once
 #include "verbs_posts.h"
 
-#define QP_EX_WR_ID 168
 #define ATOMIC_WRITE_BYTES 8
 
 /* enum ibv_wr_opcode by place; 0 where no request begins, too. */

@@ -4,11 +4,17 @@
 #pragma once
 #include "verbs_live.h"
 
-/* struct ibv_qp_ex and ibv_cq_ex, public: they only grow at their end. */
-#define QP_EX_CALLS 184
-#define CQ_EX_STATUS 132
-#define CQ_EX_WR_ID 136
-#define CQ_EX_CALLS 144
+/* struct ibv_qp_ex and ibv_cq_ex, public: they only grow at their end. Before these fields is a pthread_mutex_t. */
+#if defined(__TARGET_ARCH_arm64)
+#define LONGER_MUTEX 8
+#else
+#define LONGER_MUTEX 0
+#endif
+#define QP_EX_WR_ID (168 + LONGER_MUTEX)
+#define QP_EX_CALLS (184 + LONGER_MUTEX)
+#define CQ_EX_STATUS (132 + LONGER_MUTEX)
+#define CQ_EX_WR_ID (136 + LONGER_MUTEX)
+#define CQ_EX_CALLS (144 + LONGER_MUTEX)
 
 /* By place among the pointers, as QP_CALLS of exporter/verbs/extended.py. */
 enum qp_call {
