@@ -28,6 +28,7 @@ RETURN = 1
 """Key of the count of returns (enum hit of bpf/calibrate.bpf.c)."""
 RETURNED, REFUSED = 42, 77
 """Exit status: what the probed function returned, and that the confinement is not to be had here."""
+_STATUS_BYTES = 1 << 14
 
 # Makes the system calls of the confinement that the number of arguments chooses, as long as they return 0, then calls
 # the function and exits with what it returned. Nothing but exit is called then, which even the strict mode allows.
@@ -127,10 +128,15 @@ def judge(ends: Mapping[Confinement, int], hits: int) -> Survival:
 def protection(proc: Path, pid: int) -> Protection | None:
     """What /proc/PID/status says a process runs under; None when it is gone."""
     try:
-        with (proc / str(pid) / "status").open("rb", buffering=0) as file:
-            status = file.read()
+        file = os.open(f"{proc}/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        status = os.read(file, _STATUS_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
     seccomp, features = (_value(status, name) for name in (b"Seccomp", b"x86_Thread_features"))
     return Protection(seccomp not in (b"0", b""), b"shstk" in features.split())
 

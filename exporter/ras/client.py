@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import socket
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter.resolve.environment import variable
+
 PORT = 28028
 MOST_BYTES = 16 << 20
 """Largest answer that is read, about 25,000 ranks."""
 _CONNECT_SECONDS = 1.0
 _ENVIRON_BYTES = 1 << 20
-_ADDRESS = re.compile(rb"(?:^|\0)NCCL_RAS_ADDR=([^\0]{1,255})(?=\0|$)")
-_DISABLED = re.compile(rb"(?:^|\0)NCCL_RAS_ENABLE=0(?=\0|$)")
+_ADDRESS = variable("NCCL_RAS_ADDR", r"[^\0]{1,255}")
+_DISABLED = variable("NCCL_RAS_ENABLE", "0")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "::", "[::]")
 _CLONE_NEWNET = 0x40000000
 

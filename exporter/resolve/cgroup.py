@@ -40,6 +40,8 @@ def parse(text: str) -> Cgroup:
     container = pod = job = ""
     for line in text.split("\n"):
         path = line.split(":", 2)[-1].removesuffix(" (deleted)")
+        if path in ("", "/"):
+            continue
         container = container or _container(path)
         pod = pod or _pod(path)
         job = job or _first(_SLURM, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -18,6 +19,7 @@ _CGROUP_BYTES = 65_536
 _ENVIRON_BYTES = 1_048_576
 _COMM_BYTES = 64
 """The kernel keeps 15 bytes of a process's name and 63 of a kernel worker's."""
+_AT_ONCE = 1 << 16
 _STAT = re.compile(rb"\) (?:\S+ ){19}([0-9]+) ", re.DOTALL)
 
 
@@ -100,12 +102,14 @@ class ProcessTable:
         return bool(identity.pod_uid) and "pod" not in identity.labels and now - entry.seen < self.SETTLED
 
     def _read(self, pid: int, started: int | None) -> Identity:
-        folder = self._proc / str(pid)
-        comm = _read(folder / "comm", _COMM_BYTES)
-        group = cgroup.parse(_read(folder / "cgroup", _CGROUP_BYTES).decode("utf-8", "replace"))
+        if started is None:  # there is nothing else to read
+            return Identity({"pid": str(pid)}, None)
+        folder = f"{self._proc}/{pid}"
+        comm = _read(f"{folder}/comm", _COMM_BYTES)
+        group = cgroup.parse(_read(f"{folder}/cgroup", _CGROUP_BYTES).decode("utf-8", "replace"))
         in_kubernetes = group.container_id or group.pod_uid
         names = self._names.names(group.container_id, group.pod_uid) if in_kubernetes else Names()
-        environ = _read(folder / "environ", _ENVIRON_BYTES)
+        environ = _read(f"{folder}/environ", _ENVIRON_BYTES)
         job = group.slurm_job_id or slurm.job_id(environ)
         labels = {
             "pid": str(pid),
@@ -125,7 +129,7 @@ def start_time(proc: Path, pid: int) -> int | None:
 
     The name in field 2 may contain any text, also `) R 1 `: fields are counted after the last parenthesis.
     """
-    stat = _read(proc / str(pid) / "stat", 4096)
+    stat = _read(f"{proc}/{pid}/stat", 4096)
     found = _STAT.match(stat, stat.rfind(b") "))
     return int(found[1]) if found else None
 
@@ -133,17 +137,24 @@ def start_time(proc: Path, pid: int) -> int | None:
 def printable(name: bytes) -> str:
     """Return a process's name as text, with bytes that are not UTF-8 and unprintable characters escaped."""
     text = name.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
-def _read(path: Path, limit: int) -> bytes:
+def _read(path: str, limit: int) -> bytes:
     """Return the first `limit` bytes of a file, or nothing when the process has ended or access is denied."""
     try:
-        with path.open("rb", buffering=0) as file:
-            parts = []
-            while limit > 0 and (part := file.read(limit)):
-                parts.append(part)
-                limit -= len(part)
-            return b"".join(parts)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
+    try:
+        parts = []
+        while limit > 0 and (part := os.read(file, min(limit, _AT_ONCE))):
+            parts.append(part)
+            limit -= len(part)
+        return b"".join(parts)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)

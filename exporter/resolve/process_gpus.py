@@ -14,6 +14,7 @@ from exporter.model import Labels
 from exporter.node import Processes
 from exporter.nvml.gpus import Gpus
 from exporter.resolve import devices
+from exporter.resolve.environment import variable
 from exporter.resolve.gpu import GpuDevice, Inventory
 
 UNKNOWN_DEVICE = 0xFFFF
@@ -22,9 +23,8 @@ _ENVIRON_BYTES = 1 << 20
 _MOST_ENTRIES = 64
 _LONGEST_VARIABLE = 8192
 _MOST_REMEMBERED = 16_384
-_VARIABLE = r"(?:^|\0)%s=([^\0]*)"
-_VISIBLE = re.compile((_VARIABLE % "CUDA_VISIBLE_DEVICES").encode())
-_ORDER = re.compile((_VARIABLE % "CUDA_DEVICE_ORDER").encode())
+_VISIBLE = variable("CUDA_VISIBLE_DEVICES")
+_ORDER = variable("CUDA_DEVICE_ORDER")
 _NODE = re.compile(r"nvidia([0-9]{1,4})", re.ASCII)
 
 

@@ -9,9 +9,10 @@ import re
 from urllib.parse import unquote
 
 from exporter.model import Labels
+from exporter.resolve.environment import variable
 
-_NAME = re.compile(rb"(?:^|\0)OTEL_SERVICE_NAME=([^\0]{1,255})(?=\0|$)")
-_ATTRIBUTES = re.compile(rb"(?:^|\0)OTEL_RESOURCE_ATTRIBUTES=([^\0]{1,8192})(?=\0|$)")
+_NAME = variable("OTEL_SERVICE_NAME", r"[^\0]{1,255}")
+_ATTRIBUTES = variable("OTEL_RESOURCE_ATTRIBUTES", r"[^\0]{1,8192}")
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _MOST = 32
 _LONGEST = 255

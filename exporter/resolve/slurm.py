@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_JOB = re.compile(rb"(?:^|\0)SLURM_JOB_ID=([0-9]{1,10})(?=\0|$)")
+from exporter.resolve.environment import variable
+
+_JOB = variable("SLURM_JOB_ID", "[0-9]{1,10}")
 _GPU_FILE = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?", re.ASCII)
 _MOST_FILES = 4096
 _MOST_JOBS = 64

@@ -107,10 +107,12 @@ def test_the_pid_of_a_process_that_ended_long_ago(world: World) -> None:
     folder = world.proc / "7"
     folder.mkdir()
     (folder / "comm").write_text("first\n")
+    (folder / "stat").write_text(f"7 (first) S {'1 ' * 18}100 4096\n")
     subject.started(7)
     world.counts[7] = 1
-    for path in (folder / "comm", folder):
-        path.unlink() if path.is_file() else path.rmdir()
+    for path in (folder / "comm", folder / "stat"):
+        path.unlink()
+    folder.rmdir()
     subject.ended([7])
     assert ["first"] == [it.labels.get("comm") for it in subject.processes()]
     world.now = RETENTION + 1

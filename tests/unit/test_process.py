@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.resolve import slurm
+from exporter.resolve.environment import variable
 from exporter.resolve.process import ProcessTable, printable, start_time
 
 CID = "3f1a" * 16
@@ -61,6 +62,36 @@ def test_plain_process(tmp_path: Path) -> None:
 def test_unknown_pid(tmp_path: Path) -> None:
     """Of a process that is gone the pid alone is known."""
     assert {"pid": "9"} == ProcessTable(tmp_path, tmp_path).labels(9)
+
+
+def test_gone_process_costs_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of processes that ended before anyone looked, not every file is tried."""
+    opened = list[str]()
+    monkeypatch.setattr(os, "open", lambda path, *_: opened.append(str(path)) or (_ for _ in ()).throw(OSError))
+
+    ProcessTable(tmp_path, tmp_path).labels(9)
+
+    assert [str(tmp_path / "9" / "stat")] == opened
+
+
+@pytest.mark.parametrize(
+    ("environ", "value"),
+    [
+        (b"ABC=1\0", b"1"),
+        (b"ABC=1", b"1"),
+        (b"X=\0ABC=\0Y=2\0", b""),
+        (b"XABC=1\0", None),
+        (b"XABC=1\0ABC=2\0", b"2"),
+        (b"X=ABC=1\0", None),
+        (b"ABC=1\0ABC=2\0", b"1"),
+        (b"ABCD=1\0", None),
+        (b"", None),
+    ],
+)
+def test_variable(environ: bytes, value: bytes | None) -> None:
+    """A variable is found by its whole name, the first where there are several."""
+    found = variable("ABC").search(environ)
+    assert value == (found[1] if found else None)
 
 
 def test_pod_by_container(tmp_path: Path) -> None:
