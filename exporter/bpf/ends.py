@@ -16,4 +16,4 @@ def forget(object: Object, pids: Iterable[int]) -> None:
             ended.fill(some, 1)
             object.programs["forget"].run()
         finally:
-            ended.take(some)
+            ended.remove(some)

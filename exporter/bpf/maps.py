@@ -44,6 +44,7 @@ class Map:
         self._copies = library().libbpf_num_possible_cpus() if kind in _PER_CPU else 1
         size = ctypes.sizeof(value)
         self._row = -(-size // 8) * 8 * self._copies if kind in _PER_CPU else size  # each CPU's copy is padded to 8
+        self._key_at = _reader(key)
 
     @property
     def can_be_full(self) -> bool:
@@ -68,18 +69,19 @@ class Map:
         """
         with self._lock:
             try:
-                rows = [
-                    self._row_at(keys, values, i)
-                    for keys, values, count in self._batches()
-                    for i, (pid,) in enumerate(self._pids.iter_unpack(memoryview(keys)[: count * self._pids.size]))
-                    if pid in pids
-                ]
+                found = list(self._rows_of(pids))
             except BpfError as error:
                 if error.errno not in _NO_BATCH:
                     raise
-                rows = [row for row in self._one_by_one() if self._pids.unpack(self._raw(row[0]))[0] in pids]
-            self._remove([self._raw(key) for key, _ in rows])
-        return rows
+                rows = [(self._raw(row[0]), row) for row in self._one_by_one()]
+                found = [(key, row) for key, row in rows if self._pids.unpack(key)[0] in pids]
+            self._remove([key for key, _ in found])
+        return [row for _, row in found]
+
+    def remove(self, keys: Collection[Any]) -> None:
+        """Deletes many keys; that one of them is gone is no error."""
+        with self._lock:
+            self._remove([self._raw(key) for key in keys])
 
     def get(self, key: Any) -> Any | None:
         """The value of a key, or None if the map has no such key."""
@@ -119,8 +121,26 @@ class Map:
             self.fd = -1
 
     @cached_property
-    def _combine(self) -> Combiner:
-        return Combiner(self.value, self._copies)
+    def _found(self) -> ctypes.Array[ctypes.c_char]:
+        """Where looked-up values are put, under the lock."""
+        return (ctypes.c_char * self._row)()
+
+    @cached_property
+    def _value_at(self) -> Callable[[Any, int], Any]:
+        """Reads a value from its place among raw ones."""
+        if self.kind not in _PER_CPU:
+            return _reader(self.value)
+        combine, size, plain = (
+            Combiner(self.value, self._copies),
+            self._row,
+            issubclass(self.value, ctypes._SimpleCData),
+        )
+
+        def combined(raw: Any, at: int) -> Any:
+            value = combine(memoryview(raw).cast("B")[at : at + size])
+            return value.value if plain else value
+
+        return combined
 
     @cached_property
     def _pids(self) -> struct.Struct:
@@ -133,9 +153,17 @@ class Map:
     def _raw(self, key: Any) -> bytes:
         return bytes(self._as(self.key, key))
 
+    def _rows_of(self, pids: Collection[int]) -> Iterator[tuple[bytes, tuple[Any, Any]]]:
+        """The raw keys of the rows of these processes, and the rows."""
+        size = self._pids.size
+        for keys, values, count in self._batches():
+            raw = memoryview(keys)[: count * size]
+            for i, (pid,) in enumerate(self._pids.iter_unpack(raw)):
+                if pid in pids:
+                    yield bytes(raw[i * size : (i + 1) * size]), self._row_at(keys, values, i)
+
     def _row_at(self, keys: ctypes.Array[ctypes.c_char], values: ctypes.Array[ctypes.c_char], i: int) -> Any:
-        key = self.key.from_buffer_copy(keys, i * ctypes.sizeof(self.key))
-        return _plain(key), self._value(values, i * self._row)
+        return self._key_at(keys, i * ctypes.sizeof(self.key)), self._value_at(values, i * self._row)
 
     def _remove(self, keys: list[bytes]) -> None:
         """Deletes many keys; that one of them is gone is no error."""
@@ -152,17 +180,11 @@ class Map:
         return value if isinstance(value, ctype) else ctype(value)
 
     def _lookup(self, key: Any) -> Any | None:
-        raw = ctypes.create_string_buffer(self._row)
-        result = library().bpf_map_lookup_elem(self.fd, ctypes.byref(key), raw)
+        result = library().bpf_map_lookup_elem(self.fd, ctypes.byref(key), self._found)
         if result == -errno.ENOENT:
             return None
         check(result, f"read map {self.name}")
-        return self._value(raw, 0)
-
-    def _value(self, raw: ctypes.Array[ctypes.c_char], at: int) -> Any:
-        if self.kind in _PER_CPU:
-            return _plain(self._combine(memoryview(raw).cast("B")[at : at + self._row]))
-        return _plain(self.value.from_buffer_copy(raw, at))
+        return self._value_at(self._found, 0)
 
     def _batches(self) -> Iterator[tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char], int]]:
         """Raw keys, raw values and the number of them, batch by batch."""
@@ -172,7 +194,7 @@ class Map:
         here, following = None, ctypes.create_string_buffer(max(key_size, 4))
         more = True
         while more:
-            keys, values = ctypes.create_string_buffer(room * key_size), ctypes.create_string_buffer(room * self._row)
+            keys, values = (ctypes.c_char * (room * key_size))(), (ctypes.c_char * (room * self._row))()
             count = ctypes.c_uint32(room)
             result = library().bpf_map_lookup_batch(self.fd, here, following, keys, values, ctypes.byref(count), None)
             if (
@@ -203,7 +225,7 @@ class Map:
             seen.add(bytes(following))
             value = self._lookup(following)
             if value is not None:
-                yield _plain(following), value
+                yield self._key_at(following, 0), value
 
 
 def _tgid_at(ctype: CType, at: int = 0) -> int | None:
@@ -221,6 +243,7 @@ def _tgid_at(ctype: CType, at: int = 0) -> int | None:
     return None
 
 
-def _plain(value: Any) -> Any:
-    """An int for a plain integer; ctypes structs and arrays as they are."""
-    return value.value if isinstance(value, ctypes._SimpleCData) else value
+def _reader(ctype: CType) -> Callable[[Any, int], Any]:
+    """Reads a value of this type from its place in a buffer: an int for a plain integer, else a ctypes object."""
+    copy = ctype.from_buffer_copy
+    return (lambda raw, at: copy(raw, at).value) if issubclass(ctype, ctypes._SimpleCData) else copy

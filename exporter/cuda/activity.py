@@ -155,7 +155,8 @@ def take(maps: Mapping[str, Map], pids: Collection[int]) -> dict[int, Activity]:
 
 def _note_used(activity: Activity, devices: Any) -> None:
     if devices.used:
-        activity.used = frozenset(number for number in range(64) if devices.used >> number & 1)
+        used = devices.used
+        activity.used = frozenset(number for number in range(used.bit_length()) if used >> number & 1)
         activity.first = devices.first
 
 

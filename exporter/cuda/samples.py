@@ -46,7 +46,8 @@ def samples(
     for device, counts in process.activity.devices.items():
         parts[tuple(process.activity.gpus.get(device, {}).items())].append(counts)
     for gpu, counted in parts.items():
-        part = _Part({**process.labels, **dict(gpu)}, together(counted), process.since, unseen)
+        whole = counted[0] if len(counted) == 1 else together(counted)
+        part = _Part({**process.labels, **dict(gpu)}, whole, process.since, unseen)
         yield from part.samples(names, wall_ns, exemplars if len(parts) == 1 else _no_exemplars)
 
 
