@@ -37,6 +37,8 @@ class ProbeCollector(ABC, Generic[A]):
     """As in --collector.<name> and bpf/<name>.bpf.c."""
     api: ClassVar[str]
     """The probed API in messages: "CUDA"."""
+    gather: ClassVar[float] = 0.0
+    """Seconds for which records may gather before they are read."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -68,7 +70,7 @@ class ProbeCollector(ABC, Generic[A]):
         self._events = Events()
         for stream, receive in self._receivers().items():
             self._events.add(self._object.maps[stream], receive)
-        self._events.start(f"{self.name} events")
+        self._events.start(f"{self.name} events", self.gather)
         self._node.targets.want(interest)
 
     def collect(self) -> Iterator[Sample]:

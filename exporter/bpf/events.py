@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -23,6 +24,7 @@ EVENTS_LOST = Metric(
     labels=("stream",),
 )
 _AT_ONCE = 4096
+_FEW = 64
 _STOP_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
@@ -69,9 +71,12 @@ class Events:
             self._streams[map.fd] = stream
         self._poller.register(map.fd, select.EPOLLIN)
 
-    def start(self, name: str) -> None:
-        """Polls in a thread of this name until it is closed."""
-        self._reader = threading.Thread(target=self._run, name=name, daemon=True)
+    def start(self, name: str, gather: float = 0.0) -> None:
+        """Polls in a thread of this name until it is closed.
+
+        After few records it lets others gather for so many seconds: to wake up costs more than most records do.
+        """
+        self._reader = threading.Thread(target=self._run, args=(gather,), name=name, daemon=True)
         self._reader.start()
 
     def poll(self, timeout_ms: int) -> int:
@@ -108,12 +113,14 @@ class Events:
             self._poller.close()
             os.close(self._waker)
 
-    def _run(self) -> None:
+    def _run(self, gather: float) -> None:
         while not self._closed:
             try:
-                self.poll(-1)
+                read = self.poll(-1)
             except BpfError:
                 return  # closed while a callback took its time
+            if gather and read < _FEW:
+                time.sleep(gather)
 
     def _drain(self, stream: _Stream) -> int:
         stream.budget = _AT_ONCE

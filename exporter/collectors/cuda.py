@@ -83,7 +83,7 @@ def create(node: Node) -> Cuda:
 class Cuda(ProbeCollector[Activity]):
     """The probes of bpf/cuda.bpf.c."""
 
-    name, api = "cuda", "CUDA"
+    name, api, gather = "cuda", "CUDA", 0.02
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)

@@ -71,7 +71,7 @@ class Exits:
             raise Unavailable(f"ends of processes cannot be watched: {error}", "see accel-exporter doctor") from error
         self._events = Events()
         self._events.add(self._object.maps["process_ends"], self._ended)
-        self._events.start("exits")
+        self._events.start("exits", gather=0.02)
         self._node.targets.want(self)
 
     def collect(self) -> Iterator[Sample]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from exporter.bpf import events
 from exporter.bpf.events import Events, _Stream
 from exporter.bpf.native import BpfError
 
@@ -28,3 +29,24 @@ def test_a_slow_reader_delays_no_scrape() -> None:
         assert [23] == found
     events._streams.clear()
     events.close()
+
+
+def test_records_gather_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that may let records gather waits after few of them, and after many reads on."""
+    try:
+        reader = Events()
+    except BpfError as error:
+        pytest.skip(str(error))
+    paused = list[float]()
+    counts = iter([1, events._FEW, 2])
+
+    def poll(_: int) -> int:
+        if (count := next(counts, None)) is None:
+            raise BpfError(0, "closed")
+        return count
+
+    monkeypatch.setattr(reader, "poll", poll)
+    monkeypatch.setattr(events.time, "sleep", paused.append)
+    reader._run(0.5)
+    assert [0.5, 0.5] == paused
+    reader.close()
