@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -135,7 +136,7 @@ class Ledger(Generic[A]):
         with self._lock:
             seen = dict(self._read())
             # Processes that ended before they were discovered.
-            unseen = [pid for pid in seen if pid not in self._live and not (self._proc / str(pid)).exists()]
+            unseen = [pid for pid in seen if pid not in self._live and not os.access(f"{self._proc}/{pid}", os.F_OK)]
             self._retire(unseen)
             for pid in unseen:
                 del seen[pid]

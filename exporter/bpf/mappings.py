@@ -18,7 +18,8 @@ from exporter.bpf.native import BpfError, check, library
 from exporter.bpf.stale import stale
 
 _TRACE_ITER = 28  # enum bpf_attach_type
-_READ_BYTES = 1 << 18
+_READ_BYTES = 1 << 15
+"""As much as the kernel gives at once (bpf_seq_read)."""
 _ONE_BY_ONE = 64
 _TRIES = 3
 

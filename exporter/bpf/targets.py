@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import errno
 import logging
+import operator
 import os
 import resource
 import select
@@ -46,6 +47,7 @@ _SHARE, _LONGEST_REST = 0.1, 2.0
 """Where one process cannot be listed without all others: how much of a processor that takes, how long it waits."""
 _ATTEMPTS = 3
 _JOIN_SECONDS = 4.0
+_START = operator.attrgetter("start")
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +139,8 @@ class Targets:
             while not self._closing.is_set():
                 started = time.thread_time()
                 try:
-                    self._step(self._wait())
+                    self._wait()
+                    self._step()
                 except Exception:
                     log.exception("looking for libraries failed; everything is looked at again soon")
                     self._resync_soon()
@@ -147,10 +150,10 @@ class Targets:
         finally:
             self._close_all()
 
-    def _wait(self) -> list[int]:
-        """Sleeps until something happens or is due; returns the processes that ended."""
+    def _wait(self) -> None:
+        """Sleeps until something happens or is due; takes note of the processes that ended."""
         look = max(self._hints.next_due(), self._next_listing)
-        until = min(self._next_resync, self._next_release, look) - time.monotonic()
+        until = min(self._next_resync, self._next_release, self._users.next_due, look) - time.monotonic()
         ended = []
         for descriptor, event in self._poll.poll(max(0.0, until)):
             pid = self._users.pid_of(descriptor)
@@ -158,20 +161,20 @@ class Targets:
                 ended.append(pid)
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 self._watch.drop(descriptor)
-        return ended
+        self._users.gather(ended)
 
-    def _step(self, ended: list[int]) -> None:
+    def _step(self) -> None:
         batch = self._watch.drain()
         if batch.lost:
             self._lose(batch.lost)
         self._note(batch)
         if time.monotonic() >= self._next_resync:
-            self._users.end(ended)
+            self._users.end(self._attachments)
             self._look_at_all()
         elif time.monotonic() >= self._next_listing:
-            self._look(ended)
-        else:
-            self._users.end(ended)
+            self._look()
+        if time.monotonic() >= self._users.next_due:
+            self._users.end(self._attachments)
         self._next_release = self._attachments.release_idle()
 
     def _note(self, batch: Batch) -> None:
@@ -188,19 +191,20 @@ class Targets:
         if not self._hints.add(pid, since_ns, delay, place):
             self._lose(1)
 
-    def _look(self, ended: list[int]) -> None:
-        """Looks at the processes whose hints are due; others are known to have ended."""
+    def _look(self) -> None:
+        """Looks at the processes whose hints are due."""
         due = self._hints.take_due()
         if not due:
-            self._users.end(ended)
             return
         began = time.thread_time()
         mappings = _by_process(self._lister.of(due))
         cost = time.thread_time() - began
         if not self._lister.one_process:
             self._next_listing = time.monotonic() + min(cost / _SHARE, _LONGEST_REST)
-        gone = {pid for pid in due if pid not in mappings and not (self._proc / str(pid)).exists()}
-        self._users.end(ended, gone, self._attachments)
+        gone = {pid for pid in due if pid not in mappings and not os.access(f"{self._proc}/{pid}", os.F_OK)}
+        self._users.gather((), gone)
+        if self._users.gathered(mappings):
+            self._users.end(self._attachments)
         self._users.see((pid, found[-1].image) for pid, found in mappings.items())
         for pid, hint in due.items():
             self._look_at(pid, mappings.get(pid, []), hint)
@@ -208,7 +212,6 @@ class Targets:
                 self._hints.add(pid, hint.since_ns, _GONE_DELAY, attempts=hint.attempts + 1)
             if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
                 self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
-        self._users.end(())
 
     def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
         gone = waits = False
@@ -240,12 +243,11 @@ class Targets:
 
     def _remember_dull(self, mappings: list[Mapping], places: list[tuple[int, bytes]]) -> None:
         """Records of files that turned out to be of no interest will not be looked into again."""
-        dull = [mapping for mapping in mappings if self._attachments.is_dull(mapping.file)]
-        dull.sort(key=lambda mapping: mapping.start)
-        starts = [mapping.start for mapping in dull]
+        ordered = sorted(mappings, key=_START) if places else []
+        starts = [mapping.start for mapping in ordered]
         for address, file in places:
             at = bisect.bisect_right(starts, address) - 1
-            if at >= 0 and address < dull[at].end:
+            if at >= 0 and address < ordered[at].end and self._attachments.is_dull(ordered[at].file):
                 if len(self._dull) >= MAX_DULL:
                     self._dull.clear()
                 self._dull.add(file)
@@ -270,7 +272,7 @@ class Targets:
                 self._hint(mapping.pid, since_ns, _GONE_DELAY)
             except Wait:
                 self._hint(mapping.pid, since_ns, _WAIT_DELAY)
-        self._users.end([pid for pid in self._users.without_pidfd() if pid not in running])
+        self._users.gather([pid for pid in self._users.without_pidfd() if pid not in running])
         if len(self._attachments) > attached:  # perhaps under the name of a file that held nothing before
             self._dull.clear()
         self._unsure = False

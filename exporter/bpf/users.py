@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from exporter.bpf.attachments import Attached
 from exporter.bpf.library import Interest
 
+GATHER_SECONDS, GATHER_MOST = 0.25, 256
+"""How long, and how many, ended processes wait for others: what an interest does about ends costs a walk over maps."""
+
 log = logging.getLogger(__name__)
 
 
@@ -33,6 +36,9 @@ class Users:
         self._processes: dict[int, _Process] = {}
         self._pids: dict[int, int] = {}
         self._over: set[int] = set()
+        self._missed: set[int] = set()
+        self.next_due = float("inf")
+        """When interests are to hear of the ends that were gathered, on time.monotonic."""
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._processes
@@ -49,7 +55,8 @@ class Users:
         """Takes note of the programs that processes run, by pid; another one than before replaced it."""
         known = self._processes
         replaced = {pid for pid, image in images if pid in known and known[pid].image != image}
-        self._forget(replaced, lambda interest, pids: interest.processes_replaced(pids))
+        if replaced:
+            self._forget(replaced, lambda interest, pids: interest.processes_replaced(pids))
 
     def use(self, pid: int, image: int, attached: Attached, since_ns: int) -> bool:
         """A process has a library mapped, since `since_ns` at the earliest. False if that was known."""
@@ -69,18 +76,33 @@ class Users:
         for interest, _ in attached.links[before:]:
             _tell(lambda interest=interest: interest.process_started(pid, attached.library, first))  # type: ignore[misc]
         if over:
-            self._over.add(pid)
+            self.gather([pid])
         return not before
 
-    def end(self, pids: Collection[int], missed: Iterable[int] = (), attachments: Iterable[Attached] = ()) -> None:
-        """The processes are gone, and so are those that `use` found gone since.
+    def gather(self, ended: Collection[int], missed: Collection[int] = ()) -> None:
+        """Takes note of processes that are gone, for `end` some time after the first of them.
 
         Others ended before they were looked at, and were `missed`: they may have called whatever is attached to.
         """
-        over, self._over = self._over.union(pids), set()
-        unknown = frozenset(pid for pid in missed if pid not in self._processes)
+        self._over.update(ended)
+        self._missed.update(pid for pid in missed if pid not in self._processes)
+        count = len(self._over) + len(self._missed)
+        if count:
+            self.next_due = 0.0 if count > GATHER_MOST else min(self.next_due, time.monotonic() + GATHER_SECONDS)
+
+    def gathered(self, pids: Collection[int]) -> bool:
+        """Whether one of these processes is among the gathered, and so another one has its pid now."""
+        return not (self._over.isdisjoint(pids) and self._missed.isdisjoint(pids))
+
+    def end(self, attachments: Iterable[Attached]) -> None:
+        """Gives the processes that were gathered to the interests of the libraries that they used.
+
+        Those that were missed are given to the interests of all `attachments`.
+        """
+        over, missed = self._over, self._missed
+        self._over, self._missed, self.next_due = set(), set(), float("inf")
         interests = {id(interest): interest for attached in attachments for interest, _ in attached.links}
-        others = {key: (interest, set(unknown)) for key, interest in interests.items()} if unknown else {}
+        others = {key: (interest, set(missed)) for key, interest in interests.items()} if missed else {}
         self._forget(over, lambda interest, ended: interest.processes_ended(ended), others)
 
     def close(self) -> None:
@@ -127,7 +149,7 @@ class Users:
         except OSError as error:
             log.warning("the end of processes will be noticed late: %s", error.strerror)
             return -1
-        self._poll.register(pidfd, select.EPOLLIN)
+        self._poll.register(pidfd, select.EPOLLIN | select.EPOLLONESHOT)  # it stays readable
         self._pids[pidfd] = pid
         return pidfd
 

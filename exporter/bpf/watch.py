@@ -148,22 +148,23 @@ class _Ring:
 
 def _parse(data: bytes, batch: Batch) -> None:
     """Adds whole records, one after the other."""
-    at = 0
-    while at + _HEADER.size <= len(data):
-        kind, _, length = _HEADER.unpack_from(data, at)
+    at, last = 0, len(data) - _HEADER.size
+    header, place, word = _HEADER.unpack_from, _PLACE.unpack_from, _WORD.unpack_from
+    while at <= last:
+        kind, _, length = header(data, at)
         if length < _HEADER.size:
             return
         if kind == _MAPPED:
             file = data[at + 40 : at + length - 8]  # from the device to the name; prot and flags among them do no harm
             if not file.startswith(_NO_FILE):
-                pid, _, address = _PLACE.unpack_from(data, at + 8)
-                batch.mapped.append(Mapped(pid, address, file, *_WORD.unpack_from(data, at + length - 8)))
+                pid, _, address = place(data, at + 8)
+                batch.mapped.append(Mapped(pid, address, file, *word(data, at + length - 8)))
         elif kind == _FORK:
             pid, parent, _, _, time = _TASKS.unpack_from(data, at + 8)
             if pid != parent:
                 batch.forks.append(Fork(time, pid, parent))
         elif kind == _LOST:
-            batch.lost += _WORD.unpack_from(data, at + 16)[0]
+            batch.lost += word(data, at + 16)[0]
         at += length
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
+import time
 from collections.abc import Collection, Iterator
 
 import pytest
@@ -12,7 +14,7 @@ from exporter.bpf.apart import Held
 from exporter.bpf.attachments import Attached
 from exporter.bpf.library import Library
 from exporter.bpf.mappings import File
-from exporter.bpf.users import Users
+from exporter.bpf.users import GATHER_MOST, GATHER_SECONDS, Users
 
 
 class Interest:
@@ -21,6 +23,7 @@ class Interest:
     def __init__(self) -> None:
         self.started: list[tuple[int, bool]] = []
         self.ended: list[int] = []
+        self.batches = 0
 
     def attach(self, library: Library) -> Interest:
         return self
@@ -32,6 +35,7 @@ class Interest:
 
     def processes_ended(self, pids: Collection[int]) -> None:
         self.ended += pids
+        self.batches += 1
 
     def processes_replaced(self, pids: Collection[int]) -> None: ...
 
@@ -62,7 +66,8 @@ def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
 
     assert {kept, last} < users._processes[pid].libraries.keys()
     assert 3 == len(users._processes[pid].libraries)
-    users.end([pid])
+    users.gather([pid])
+    users.end([])
     assert ([pid], [pid]) == (one.ended, two.ended)
 
 
@@ -76,5 +81,48 @@ def test_an_interest_that_is_attached_later(users: Users) -> None:
     assert [False, False] == [users.use(pid, 1, library, 1) for _ in range(2)]
 
     assert ([(pid, True)], [(pid, False)]) == (early.started, late.started)
-    users.end([pid])
+    users.gather([pid])
+    users.end([])
     assert ([pid], [pid]) == (early.ended, late.ended)
+
+
+def test_ends_are_gathered(users: Users) -> None:
+    """Interests hear of many ends at once, those of their own libraries and those of nobody's, within a known time."""
+    mine, others = attached(one := Interest()), attached(another := Interest())
+    pid = os.getpid()
+    users.use(pid, 1, mine, 0)
+    assert users.next_due == float("inf")
+
+    before = time.monotonic()
+    users.gather([pid])
+    first = users.next_due
+    users.gather([], [70001, 70002, pid])  # the last is known, so it was not missed
+    assert first == users.next_due <= time.monotonic() + GATHER_SECONDS
+    assert before + GATHER_SECONDS <= first
+    assert not one.ended
+    assert users.gathered([70001]) and users.gathered([pid]) and not users.gathered([70003])
+
+    users.end([mine, others])
+
+    assert ([pid, 70001, 70002], [70001, 70002]) == (sorted(one.ended), sorted(another.ended))
+    assert (1, 1) == (one.batches, another.batches)
+    assert users.next_due == float("inf") and not users.gathered([70001, pid]) and pid not in users
+
+
+def test_many_ends_do_not_wait(users: Users) -> None:
+    """Rows of ended processes take places of others, so there is a most of those that are gathered."""
+    users.gather([], range(1, GATHER_MOST + 2))
+    assert users.next_due <= time.monotonic()
+
+
+def test_an_end_wakes_up_once() -> None:
+    """A process whose end was noticed and waits for others is no reason to be awake."""
+    with select.epoll() as poll:
+        users = Users(poll)
+        process = subprocess.Popen(["sleep", "60"])
+        users.use(process.pid, 1, attached(Interest()), 0)
+        process.kill()
+        process.wait()
+        assert [process.pid] == [users.pid_of(descriptor) for descriptor, _ in poll.poll(10)]
+        assert not poll.poll(0)
+        users.close()
