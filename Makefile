@@ -83,7 +83,7 @@ fault-table: setup-dev ## every cause of a stopped job, injected: does its alert
 test-rdma: setup-dev .venv/.rdma ## RDMA for real: two virtual machines with Debian's kernel and soft-RoCE (minutes)
 	@tests/rdma/kernel.sh
 	REQUIRE_RDMA=1 $(PYTEST) tests/rdma
-test-kernels: setup-dev .venv/.rdma ## the probes on the kernels of Debian's releases, and on many processors, in virtual machines (minutes)
+test-kernels: setup-dev .venv/.rdma ## the probes on the kernels of Debian's releases, for x86-64 and arm64, and on many processors, in virtual machines (half an hour)
 	@tests/rdma/kernel.sh
 	REQUIRE_KERNELS=1 $(PYTEST) tests/kernels
 test-drivers: setup-dev .venv/.rdma ## IPMI and NVMe through Linux' own drivers, in a virtual machine (minutes)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what this checkout needs: Debian packages that are missing, then .venv. Usage: setup.sh LEVEL
 #   base    what the exporter and the demo need     dev    also what tests and checks need
-#   rdma    dev, and what two virtual machines with RDMA need
+#   rdma    dev, and what virtual machines with RDMA, or with another kernel or architecture, need
 #   image   only what building an image without a container engine needs
 #   root    only what making a bare root needs
 set -euo pipefail
@@ -73,6 +73,8 @@ if [ "$level" = dev ] || [ "$level" = rdma ]; then
 fi
 if [ "$level" = rdma ]; then
     need qemu-system-x86 has qemu-system-x86_64
+    need qemu-system-arm has qemu-system-aarch64
+    need gcc-aarch64-linux-gnu has aarch64-linux-gnu-gcc
     need busybox-static has busybox
     need kmod has depmod
     need iproute2 has rdma

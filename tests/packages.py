@@ -36,8 +36,9 @@ class Release:
             "Dir::Etc::sourcelist": str(folder / "debian.sources"),
             "Dir::Etc::sourceparts": "/dev/null",
             "Dir::State": str(folder / "state"),
-            "Dir::State::status": "/dev/null",
+            "Dir::State::status": str(folder / "state/status"),
         }
+        (folder / "state/status").touch()
         self._options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
         _run(["apt-get", "-qq", *self._options, "update"], folder)
 
@@ -49,8 +50,17 @@ class Release:
     def unpack(self, packages: Sequence[str]) -> Path:
         """The root of their files."""
         _run(["apt-get", "-qq", *self._options, "download", *packages], self._folder)
-        for package in self._folder.glob("*.deb"):
-            _run(["dpkg-deb", "-x", str(package), "root"], self._folder)
+        return self._unpacked(self._folder)
+
+    def unpack_with_needs(self, packages: Sequence[str]) -> Path:
+        """The root of their files and of those that they depend on. Scripts of the packages are not run."""
+        choices = ("--yes", "--no-install-recommends", "--download-only")
+        _run(["apt-get", "-qq", *self._options, *choices, "install", *packages], self._folder)
+        return self._unpacked(self._folder / "cache/archives")
+
+    def _unpacked(self, folder: Path) -> Path:
+        for package in folder.glob("*.deb"):
+            _run(["dpkg-deb", "-x", str(package), str(self._folder / "root")], self._folder)
             package.unlink()
         return self._folder / "root"
 

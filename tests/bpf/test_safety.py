@@ -21,11 +21,14 @@ pytestmark = [
     pytest.mark.evidence(feature="return probes", on="real software"),
 ]
 
+tried = pytest.mark.skipif(os.uname().machine != "x86_64", reason="return probes are tried on x86-64 only")
+
 
 def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
+@tried
 def test_trial() -> None:
     """The answer is that of this kernel: the same trial, counted and judged by hand, says the same."""
     with Object(object_path("calibrate")) as object, Subject(image()) as subject:
@@ -84,6 +87,7 @@ def test_protection_of_real_processes() -> None:
     assert (True, "\nSeccomp:\t0\n" not in Path("/proc/self/status").read_text()) == (filtered.seccomp, ours.seccomp)
 
 
+@tried
 def test_object_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be tried is not called safe, and why is said."""
     monkeypatch.setattr("exporter.bpf.safety.object_path", lambda stem: object_path(f"no-{stem}"))

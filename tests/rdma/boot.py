@@ -1,7 +1,8 @@
 """QEMU's command line for a virtual machine with Debian's kernel, and the initial file system it starts from.
 
 The machine has the root file system of the one it runs on, copy on write, so that the checkout and its virtual
-environment are there. Emulated processors are slow: the kernel is given unpacked, without mitigations.
+environment are there; or, with processors of another architecture, a root of its own with the checkout at the same
+path. Emulated processors are slow: the kernel is given unpacked, without mitigations.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _HERE = Path(__file__).parent
+_REPOSITORY = _HERE.parents[1]
+_HOST = Path("/")
 _MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 _EXECUTABLE, _FILE, _FOLDER = 0o100755, 0o100644, 0o040755
 _XZ = b"\xfd7zXZ\0"
+_ARM64_IMAGE, _ARM64_IMAGE_AT = b"ARM\x64", 56
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Kernel:
             [packed] = [*(self.folder / "boot").glob("vmlinuz-*"), *self.modules.glob("vmlinuz")]
             data = packed.read_bytes()
             at = data.find(_XZ)
-            if at < 0:
+            if at < 0 or data.startswith(_ARM64_IMAGE, _ARM64_IMAGE_AT):
                 return packed
             part = unpacked.with_suffix(".part")
             part.write_bytes(lzma.LZMADecompressor().decompress(data[at:]))
@@ -47,25 +51,60 @@ class Kernel:
         return unpacked
 
 
+@dataclass(frozen=True)
+class Platform:
+    """What QEMU emulates."""
+
+    emulator: str
+    options: tuple[str, ...]
+    console: str
+
+
+X86_64 = Platform("qemu-system-x86_64", ("-machine", "q35", "-cpu", "max"), "ttyS0")
+# Pointers are authenticated by QEMU's own function: emulating that of Arm's manual takes most of the time.
+ARM64 = Platform("qemu-system-aarch64", ("-machine", "virt", "-cpu", "max,pauth-impdef=on"), "ttyAMA0")
+
+
+@dataclass(frozen=True)
+class System:
+    """What a machine runs: a kernel, and a root file system for the same processors."""
+
+    kernel: Kernel
+    root: Path = _HOST
+    platform: Platform = X86_64
+
+    @property
+    def busybox(self) -> Path:
+        """One that is linked statically. Raises FileNotFoundError."""
+        found = shutil.which("busybox") if self.root == _HOST else self.root / "bin/busybox"
+        if not found:
+            raise FileNotFoundError("there is no busybox")
+        return Path(found)
+
+
 def command(
-    kernel: Kernel, folder: Path, name: str, address: str, devices: list[str], processors: int = 1
+    system: System, folder: Path, name: str, address: str, devices: list[str], processors: int = 1
 ) -> list[str | Path]:
     """Starts the machine. `folder` is for commands and their results; the initial file system is written there too."""
+    kernel, platform = system.kernel, system.platform
+    foreign = system.root != _HOST
     settings = {
         "name": name,
         "address": address,
         "folder_of_commands": str(folder),
         "modules": str(kernel.modules),
         "guest": str(_HERE / "guest.sh"),
+        "repository": str(_REPOSITORY) if foreign else "",
     }
     initial = folder / "initramfs"
-    initial.write_bytes(b"".join(_initial(kernel, settings)))
+    initial.write_bytes(b"".join(_initial(system, settings)))
     return [
-        *("qemu-system-x86_64", "-name", name, "-nodefaults", "-display", "none", "-no-reboot"),
-        *("-machine", "q35", "-accel", "tcg", "-cpu", "max", "-smp", str(processors), "-m", "2500M"),
+        *(platform.emulator, *platform.options, "-name", name, "-nodefaults", "-display", "none", "-no-reboot"),
+        *("-accel", "tcg", "-smp", str(processors), "-m", "2500M"),
         *("-kernel", kernel.image, "-initrd", initial, "-serial", f"file:{folder}/console"),
-        *("-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off"),
-        *_shared("root", Path("/"), ",readonly=on"),
+        *("-append", f"console={platform.console} panic=-1 quiet loglevel=4 mitigations=off"),
+        *_shared("root", system.root, ",readonly=on"),
+        *(_shared("repository", _REPOSITORY, ",readonly=on") if foreign else ()),
         *_shared("commands", folder),
         *devices,
     ]
@@ -76,16 +115,14 @@ def _shared(tag: str, folder: Path, more: str = "") -> tuple[str, ...]:
     return "-fsdev", source, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"
 
 
-def _initial(kernel: Kernel, settings: Mapping[str, str]) -> Iterator[bytes]:
+def _initial(system: System, settings: Mapping[str, str]) -> Iterator[bytes]:
     """An archive in cpio's format newc: busybox, the modules that mounting the root takes, init.sh and its settings."""
-    busybox = shutil.which("busybox")
-    assert busybox
     for name in ("bin", "dev", "modules"):
         yield _entry(name, _FOLDER)
-    yield _entry("bin/busybox", _EXECUTABLE, Path(busybox).read_bytes())
+    yield _entry("bin/busybox", _EXECUTABLE, system.busybox.read_bytes())
     yield _entry("init", _EXECUTABLE, (_HERE / "init.sh").read_bytes())
     yield _entry("settings", _FILE, "".join(f"{it}={shlex.quote(to)}\n" for it, to in settings.items()).encode())
-    modules = [*_modules(kernel)]
+    modules = _modules(system.kernel)
     yield _entry("modules/order", _FILE, "".join(f"{path.name}\n" for path in modules).encode())
     for path in modules:
         data = path.read_bytes()

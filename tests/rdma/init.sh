@@ -1,20 +1,25 @@
 #!/bin/busybox sh
 # The first process of a virtual machine: mounts the root file system of the machine it runs on, with changes kept in
-# memory, and begins guest.sh. /settings has what boot.py decides.
+# memory, and begins guest.sh. /settings has what boot.py decides: with a repository the root is not that machine's, and
+# the repository is mounted on it in the same manner.
 export PATH=/bin
 /bin/busybox --install -s /bin
 . /settings
-mkdir -p /host /changes /root /proc
+mkdir -p /changes /root /proc
 mount -t devtmpfs dev /dev
 mount -t proc proc /proc
 while read -r module; do insmod "/modules/$module"; done </modules/order
 
 shared="trans=virtio,version=9p2000.L,msize=512000"
-# Nobody changes these files meanwhile: what was read once is not read again.
-mount -t 9p -o "ro,cache=loose,$shared" root /host
+# mount_changeable TAG FOLDER. Nobody changes these files meanwhile: what was read once is not read again.
+mount_changeable() {
+    mkdir -p "/host/$1" "/changes/$1/upper" "/changes/$1/work" "$2"
+    mount -t 9p -o "ro,cache=loose,$shared" "$1" "/host/$1"
+    mount -t overlay -o "lowerdir=/host/$1,upperdir=/changes/$1/upper,workdir=/changes/$1/work" overlay "$2"
+}
 mount -t tmpfs changes /changes
-mkdir /changes/upper /changes/work
-mount -t overlay -o lowerdir=/host,upperdir=/changes/upper,workdir=/changes/work overlay /root
+mount_changeable root /root
+[ -z "$repository" ] || mount_changeable repository "/root$repository"
 
 mount --move /dev /root/dev
 mount --move /proc /root/proc
@@ -27,7 +32,7 @@ mount -t debugfs debug /root/sys/kernel/debug
 mount -t tracefs trace /root/sys/kernel/tracing
 mount -t bpf bpf /root/sys/fs/bpf
 mkdir -p "/root/lib/modules/$(uname -r)" "/root$folder_of_commands"
-mount --bind "/host$modules" "/root/lib/modules/$(uname -r)"
+mount --bind "/root$modules" "/root/lib/modules/$(uname -r)"
 mount -t 9p -o "rw,cache=none,$shared" commands "/root$folder_of_commands"
 hostname "$name"
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8

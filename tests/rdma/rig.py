@@ -212,9 +212,9 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 
 @contextmanager
-def machine(name: str, devices: str = "", processors: int = 1, image: boot.Kernel | None = None) -> Iterator[Host]:
+def machine(name: str, devices: str = "", processors: int = 1, system: boot.System | None = None) -> Iterator[Host]:
     """One machine without a network, with devices by QEMU's options. Raises RigError if it does not come up."""
-    with _booted(name, "", devices, processors, image) as host:
+    with _booted(name, "", devices, processors, system) as host:
         _await(host)
         yield host
 
@@ -226,17 +226,15 @@ def _wire(number: int, end: str) -> str:
 
 @contextmanager
 def _booted(
-    name: str, address: str, devices: str, processors: int = 1, image: boot.Kernel | None = None
+    name: str, address: str, devices: str, processors: int = 1, system: boot.System | None = None
 ) -> Iterator[Host]:
-    image = image or kernel()
-    if image is None:
-        raise RigError("there is no kernel; run make test-rdma, or tests/rdma/kernel.sh")
+    system = system or _own_system()
     _compile()
     folder = BUILD / f"host-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
-    command = boot.command(image, folder, name, address, devices.split(), processors)
+    command = boot.command(system, folder, name, address, devices.split(), processors)
     with (folder / "qemu").open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
@@ -244,6 +242,13 @@ def _booted(
     finally:
         process.kill()
         process.wait()
+
+
+def _own_system() -> boot.System:
+    image = kernel()
+    if image is None:
+        raise RigError("there is no kernel; run make test-rdma, or tests/rdma/kernel.sh")
+    return boot.System(image)
 
 
 @cache
