@@ -212,7 +212,7 @@ static void *post_one(void *wr)
 	return NULL;
 }
 
-/* Two threads post a SEND each on one QP, in calls of 50 ms. */
+/* Two threads post a SEND each on one QP, in calls of half a second. */
 static int together(void)
 {
 	static struct ibv_send_wr wrs[2] = {
@@ -220,7 +220,7 @@ static int together(void)
 		{.wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}};
 	pthread_t other;
 
-	delay(50000);
+	delay(500000);
 	pthread_create(&other, NULL, post_one, &wrs[0]);
 	usleep(10000);
 	post_one(&wrs[1]);
