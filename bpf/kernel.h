@@ -13,8 +13,13 @@ typedef struct {
 	int counter;
 } atomic_t;
 
+struct file_system_type {
+	const char *name;
+};
+
 struct super_block {
 	__u32 s_dev;
+	struct file_system_type *s_type;
 };
 
 struct inode {
@@ -24,6 +29,15 @@ struct inode {
 
 struct file {
 	struct inode *f_inode;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
 };
 
 struct mm_struct {
@@ -45,6 +59,7 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct signal_struct *signal;
 	struct mm_struct *mm;
+	struct files_struct *files;
 };
 
 struct vm_area_struct {
@@ -57,3 +72,21 @@ struct vm_area_struct {
 
 #pragma clang attribute pop
 #pragma clang diagnostic pop
+
+/* The type of a file system as /proc/filesystems names it; empty where it is not known. */
+struct filesystem {
+	char name[16];
+};
+
+/* Finds the file system of an open file of the current process. */
+static __always_inline void filesystem_of(__u32 fd, struct filesystem *filesystem)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file *file = NULL;
+
+	if (fd < BPF_CORE_READ(table, max_fds))
+		bpf_probe_read_kernel(&file, sizeof(file), BPF_CORE_READ(table, fd) + fd);
+	bpf_probe_read_kernel_str(filesystem->name, sizeof(filesystem->name),
+				  BPF_CORE_READ(file, f_inode, i_sb, s_type, name));
+}

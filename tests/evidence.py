@@ -45,6 +45,7 @@ FEATURES = {
     "NCCL stragglers": "collectives",
     "traces of collectives": "collectives",
     "NCCL RAS": "ranks",
+    "GPUDirect Storage": "storage",
     "functions of RDMA providers": "RDMA",
     "RDMA work and completions": "RDMA",
     "RDMA latency": "RDMA",

@@ -16,6 +16,8 @@ TIMEOUT_S = 600
 
 CUDART_12 = "nvidia-cuda-runtime-cu12==12.*", "libcudart.so.12"
 CUDART_13 = "nvidia-cuda-runtime==13.*", "libcudart.so.13"
+CUFILE_12 = "nvidia-cufile-cu12==1.14.*", "libcufile.so.0"
+CUFILE_13 = "nvidia-cufile==1.20.*", "libcufile.so.0"
 NCCL_12 = "nvidia-nccl-cu12", "libnccl.so.2"
 
 

@@ -68,6 +68,11 @@ NCCL_ERRORS = rising("nccl_errors_total")
 BUS = rising("nccl_collective_bus_bytes_total")
 IN_NCCL = rising("nccl_enqueue_seconds_sum")
 RDMA = rising("rdma_send_bytes_total")
+MOVED = rising("cufile_io_bytes_total")
+SUBMITTED = rising("cufile_submitted_bytes_total")
+REQUESTS = rising("cufile_requests_total")
+REQUEST_TIMES = rising("cufile_request_duration_seconds_bucket")
+CUFILE_ERRORS = rising("cufile_errors_total")
 GIVEN = of_jobs("gpu_allocation_info", 'gpu_uuid!=""')
 KNOWN = select("hw_gpu_memory_usage_bytes")
 IDLE = f"({GIVEN} and {SAME_GPU} {KNOWN}) unless {SAME_GPU} {select('gpu_process_memory_usage_bytes')}"
@@ -238,6 +243,55 @@ NETWORK = [
     ),
 ]
 
+STORAGE = [
+    lines(
+        "GPUDirect bytes",
+        "Bytes that jobs read and wrote with cuFileRead and cuFileWrite.",
+        "Bps",
+        Query(jobs(MOVED, "operation"), f"{NAME} {{{{operation}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "GPUDirect bytes submitted",
+        "Bytes named by asynchronous calls and batches of cuFile; what of it was moved is not known.",
+        "Bps",
+        Query(jobs(SUBMITTED, "operation"), f"{NAME} {{{{operation}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "GPUDirect bytes by file system",
+        "The same as the first, by the type of the file's file system.",
+        "Bps",
+        Query(total(MOVED, "filesystem", "operation"), "{{filesystem}} {{operation}}"),
+        width=THIRD,
+        stacked=True,
+    ),
+    lines(
+        "GPUDirect requests",
+        "Reads and writes by file system, entries of batches each by itself.",
+        "reqps",
+        Query(total(REQUESTS, "filesystem", "operation"), "{{filesystem}} {{operation}}"),
+        width=THIRD,
+    ),
+    lines(
+        "99th percentile of a GPUDirect request",
+        "Time in cuFileRead and cuFileWrite, by file system. Absent where return probes are not safe.",
+        "s",
+        Query(
+            f"histogram_quantile(0.99, {total(REQUEST_TIMES, 'filesystem', 'operation', 'le')})",
+            "{{filesystem}} {{operation}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "GPUDirect errors",
+        "cuFile calls that failed, by function and error.",
+        "eps",
+        Query(jobs(CUFILE_ERRORS, "api", "error", "code"), f"{NAME} {{{{api}}}} {{{{error}}}} {{{{code}}}}"),
+        width=THIRD,
+    ),
+]
+
 TROUBLE = [
     lines(
         "CUDA errors",
@@ -339,6 +393,7 @@ def dashboard() -> Dashboard:
             "Work": WORK,
             "Waits": WAIT_PANELS,
             "Network": NETWORK,
+            "Storage": STORAGE,
             "Errors and ends": TROUBLE,
             "Allocations": ALLOCATIONS,
             "By label of the pod": BY_LABEL,

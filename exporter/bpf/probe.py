@@ -64,7 +64,7 @@ UNCOVERED = Metric(
 OVERHEAD = Metric(
     "accel_exporter.overhead",
     "Time the probes took from the observed threads: calls times what the traps and programs of such a call cost, as "
-    "measured on this node once a library is probed, undisturbed; of RDMA what one trap and a small program cost. "
+    "measured on this node once a library is probed, undisturbed; of RDMA and cuFile that of traps and small programs. "
     "Where libraries differ in placement, the dearest one counts. Before Linux 6.12 hits on many processors at once "
     "wait for each other, which is not in it.",
     Kind.COUNTER,

@@ -21,6 +21,7 @@ HOST_PID_NAMESPACE = 0xEFFFFFFC
 LIBRARIES = {
     "CUDA": re.compile(r"lib(?:cuda|cudart)\.so"),
     "NCCL": re.compile(r"libnccl\.so"),
+    "GPUDirect Storage": re.compile(r"libcufile\.so"),
     "RDMA verbs": re.compile(r"libibverbs\.so"),
 }
 _PROCESSES = 32_768
@@ -86,7 +87,7 @@ def processes(settings: Settings) -> Answer:
     ]
     if shown:
         return Status.OK, f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
-    return Status.INFO, f"none of {seen} processes uses a CUDA, NCCL or verbs library by its usual name now"
+    return Status.INFO, f"none of {seen} processes uses a CUDA, NCCL, cuFile or verbs library by its usual name now"
 
 
 def nvidia(settings: Settings) -> Answer:

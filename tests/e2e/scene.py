@@ -158,7 +158,7 @@ class Scene:
         self.until = time.time()
 
     def _jobs(self, stack: ExitStack) -> None:
-        """Two trainings, four ranks of which one is late, two programs that talk RDMA, and what ports count of it."""
+        """Trainings, four ranks of which one is late, a reader of files, two programs that talk RDMA, and ports."""
         environment = {"LD_LIBRARY_PATH": str(BUILD), "SLURM_JOB_ID": SLURM_JOB}
         trainings = [_start(stack, [str(BUILD / "workload"), "--steady"], **environment) for _ in range(2)]
         begin = str(time.time() + 1)
@@ -177,6 +177,7 @@ class Scene:
         for number in range(2):
             job = stack.enter_context(Job())
             self._thread(stack, lambda job=job, number=number: _talk(job, number, self._stop))
+        _start(stack, [sys.executable, "-m", "tests.standins.cufile_job", str(BUILD / "libcufile.so.0")], **environment)
         self._thread(stack, self._count)
         _start(stack, [sys.executable, str(ROOT / "tests/standins/ras.py"), "28028", "demo"])
 

@@ -1,0 +1,116 @@
+"""Collectors of probes that stand on bpf/call.h: functions are the object's `enum api`, counts are rows by process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar
+
+from exporter.bpf import slot_bounds
+from exporter.bpf.ends import forget
+from exporter.bpf.hooks import Hook
+from exporter.bpf.percpu import Combiner
+from exporter.ledger import Process
+from exporter.model import Distribution, Labels, Metric, Sample, Value
+from exporter.probe_collector import ProbeCollector, Table
+
+MOST = (1 << 63) - 1
+"""The greatest integer of OTLP."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """The counts of one process: rows of maps, by the map's name and the key's bytes, each with key and value."""
+
+    maps: dict[str, dict[bytes, tuple[Any, Any]]] = field(default_factory=dict)
+
+    def of(self, name: str) -> Iterable[tuple[Any, Any]]:
+        """Return the keys and values of one map."""
+        return self.maps.get(name, {}).values()
+
+    def ended(self) -> None:
+        """Do nothing: counts outlive their process."""
+
+    def absorb(self, late: Rows) -> None:
+        """Add counts from after these rows were read."""
+        for name, rows in late.maps.items():
+            known = self.maps.setdefault(name, {})
+            for raw, (key, value) in rows.items():
+                known[raw] = key, _sum(known[raw][1], value) if raw in known else value
+
+
+class CallCollector(ProbeCollector[Rows]):
+    """A collector of an object with bpf/call.h: on_enter and on_return run at every function of its `enum api`.
+
+    A subclass gives `counted` and `_samples_of`.
+    """
+
+    counted: ClassVar[tuple[str, ...]] = ("errors",)
+    """Maps whose keys have a `tgid`, and whose values have 64-bit fields."""
+    coverable: ClassVar[re.Pattern[str] | None] = None
+    """The names of functions that should be in `enum api`: those which are not are reported."""
+
+    def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
+        """Yield the samples of one process."""
+        raise NotImplementedError
+
+    def _samples(self) -> Iterator[Sample]:
+        for process in self._ledger.processes():
+            yield from self._samples_of(process)
+
+    def _prepare(self) -> None:
+        self._functions = self._object.types.enum("api")
+        self._names = {number: name for name, number in self._functions.items()}
+
+    def _table(self) -> Table:
+        return {
+            name: [Hook("on_enter", api, numbered=True), Hook("on_return", api, returns=True, numbered=True)]
+            for name, api in self._functions.items()
+        }
+
+    def _options(self) -> Mapping[str, Any]:
+        return {"coverable": self.coverable, "returning": self._object.maps["returning"]}
+
+    def _read(self) -> Mapping[int, Rows]:
+        return _by_process({name: self._object.maps[name].items() for name in self.counted})
+
+    def _take(self, pids: Collection[int]) -> Mapping[int, Rows]:
+        taken = _by_process({name: self._object.maps[name].take(pids) for name in self.counted})
+        forget(self._object, pids)
+        return taken
+
+    def _hits(self) -> Mapping[str, int]:
+        counted = self._object.maps["hits"].items()
+        return {self._names[api]: calls for api, calls in counted if calls and api in self._names}
+
+
+def sample(process: Process[Rows], metric: Metric, value: Value, labels: Labels) -> Sample:
+    """Return a sample of a process, with its labels and these. A number above that of OTLP becomes the greatest."""
+    return Sample(
+        metric, {**process.labels, **labels}, min(value, MOST) if isinstance(value, int) else value, process.since
+    )
+
+
+def distribution(duration: Any) -> Distribution:
+    """Return a `struct duration` of bpf/call.h in seconds."""
+    return Distribution(_bounds(len(duration.slots)), tuple(duration.slots), duration.sum_ns / 1e9)
+
+
+@cache
+def _bounds(slots: int) -> tuple[float, ...]:
+    return slot_bounds(slots, 0, 1e-6)
+
+
+def _by_process(maps: Mapping[str, Iterable[tuple[Any, Any]]]) -> dict[int, Rows]:
+    seen: dict[int, Rows] = {}
+    for name, rows in maps.items():
+        for key, value in rows:
+            seen.setdefault(key.tgid, Rows()).maps.setdefault(name, {})[bytes(key)] = key, value
+    return seen
+
+
+def _sum(a: Any, b: Any) -> Any:
+    """Return two values of one type as one: the sum of each field, of `last_…` fields the greater one."""
+    return a + b if isinstance(a, int) else Combiner(type(a), 2)(memoryview(bytes(a) + bytes(b)))

@@ -1,0 +1,49 @@
+"""What jobs read and write with GPUDirect Storage: bytes, latency, errors by file system, from probes on libcufile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from exporter.call_collector import CallCollector, Rows, distribution, sample
+from exporter.cufile import metrics
+from exporter.cufile.codes import error_name
+from exporter.ledger import Process
+from exporter.model import Metric, Sample
+from exporter.node import Node
+from exporter.series import limit_flag
+
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+FLAGS = (limit_flag(10_000),)
+
+
+def create(node: Node) -> Cufile:
+    return Cufile(node)
+
+
+class Cufile(CallCollector):
+    """The probes of bpf/cufile.bpf.c."""
+
+    name, api = "cufile", "cuFile"
+    counted = ("io", "errors")
+    # Setting up, asking for and ending a batch moves nothing.
+    coverable = re.compile(r"cuFile(Read|Write|Handle|Batch(?!IO(SetUp|GetStatus|Cancel|Destroy)))\w*")
+
+    def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
+        for key, value in process.activity.of("io"):
+            function = self._names[key.api]
+            labels = {
+                "operation": "write" if "Write" in function or key.opcode else "read",
+                "api": function,
+                "filesystem": key.filesystem.name.decode(errors="replace") or "unknown",
+            }
+            yield sample(process, metrics.REQUESTS, value.requests, labels)
+            waits = not function.endswith(("Async", "Submit"))
+            if value.succeeded:
+                yield sample(process, metrics.IO if waits else metrics.SUBMITTED, value.bytes, labels)
+            if any(value.took.slots):
+                yield sample(process, metrics.DURATION, distribution(value.took), labels)
+        for key, value in process.activity.of("errors"):
+            labels = {"api": self._names[key.api], "code": str(key.code), "error": error_name(key.code)}
+            yield sample(process, metrics.ERRORS, value.calls, labels)
+            yield sample(process, metrics.LAST_ERROR, self._node.clock.wall_ns(value.last_ns) / 1e9, labels)

@@ -1,0 +1,1 @@
+"""GPUDirect Storage: what the cufile collector is made of."""

@@ -1,0 +1,62 @@
+"""The metrics of the probes of GPUDirect Storage."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+_REQUEST = ("operation", "api", "filesystem")
+
+REQUESTS = Metric(
+    "cufile.requests",
+    "Reads and writes that returned, failed ones included, by function (api); a batch counts each of its entries, 1024 "
+    "at most. Where return probes may not be used: those that were called. `filesystem` is that of the file, by the "
+    "kernel's name of its type; unknown where its handle was registered before the exporter saw the process, or is "
+    "of no file of the kernel.",
+    Kind.COUNTER,
+    labels=_REQUEST,
+    process=True,
+)
+IO = Metric(
+    "cufile.io",
+    "Bytes that cuFileRead, cuFileWrite, cuFileReadv and cuFileWritev returned. Absent where return probes may not be "
+    "used.",
+    Kind.COUNTER,
+    "By",
+    labels=_REQUEST,
+    process=True,
+)
+SUBMITTED = Metric(
+    "cufile.submitted",
+    "Bytes named by asynchronous calls and entries of batches that were accepted. What of it was moved is not known. "
+    "Absent where return probes may not be used.",
+    Kind.COUNTER,
+    "By",
+    labels=_REQUEST,
+    process=True,
+)
+DURATION = Metric(
+    "cufile.request.duration",
+    "Time in cuFileRead, cuFileWrite, cuFileReadv and cuFileWritev, failed calls included. Absent where return probes "
+    "may not be used.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=_REQUEST,
+    process=True,
+)
+ERRORS = Metric(
+    "cufile.errors",
+    "Calls that failed, by function (api), number (code) and its CUfileOpError in cufile.h (error, where it has one). "
+    "Code -1 is a read or write that failed with errno, which is the thread's own and not read: its error is errno. "
+    "Entries of an accepted batch and asynchronous requests fail later, and are none.",
+    Kind.COUNTER,
+    labels=("api", "code", "error"),
+    process=True,
+)
+LAST_ERROR = Metric(
+    "cufile.last_error.timestamp",
+    "Unix time of the newest call that failed with this error.",
+    Kind.GAUGE,
+    "s",
+    labels=("api", "code", "error"),
+    process=True,
+)
