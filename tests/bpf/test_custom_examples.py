@@ -115,7 +115,7 @@ def test_python_gil(folder: Path, headers: str) -> None:
         alone, beside = (gil_waits(observed, how) for how in ("alone", "spin"))
     assert 23 <= sum(alone) <= 26  # reading and printing take it too
     assert sum(alone[11:]) <= 3
-    assert sum(beside[11:]) >= 15  # of 2 ms or more; on a busy machine the other thread is interrupted at times
+    assert sum(beside[11:]) >= 5  # of 2 ms or more; nearly all on a machine that is not busy
 
 
 def gil_waits(observed: Observed, how: str) -> list[int]:
