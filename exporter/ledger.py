@@ -62,13 +62,19 @@ class _Ends(Generic[A]):
     def __iter__(self) -> Iterator[Process[A]]:
         return (it.process for it in self._by_pid.values())
 
-    def add(self, process: Process[A], expires: float) -> None:
-        """Add a process; there is none of its pid. Without room, drop the oldest of the largest workload."""
+    def add(self, process: Process[A], expires: float) -> int | None:
+        """Add a process; there is none of its pid. Without room, drop the oldest of the largest workload.
+
+        Return the pid that was dropped.
+        """
         self._by_pid[process.pid] = _Ended(process, expires)
         self._workloads.setdefault(_workload(process), {})[process.pid] = None
-        if len(self._by_pid) > MOST_ENDED:
-            largest = max(self._workloads, key=lambda workload: len(self._workloads[workload]))
-            self.pop(next(iter(self._workloads[largest])))
+        if len(self._by_pid) <= MOST_ENDED:
+            return None
+        largest = max(self._workloads, key=lambda workload: len(self._workloads[workload]))
+        dropped = next(iter(self._workloads[largest]))
+        self.pop(dropped)
+        return dropped
 
     def pop(self, pid: int) -> Process[A] | None:
         """Remove and return the process of a pid, None without one."""
@@ -170,4 +176,6 @@ class Ledger(Generic[A]):
         if before:  # a thread was still in a call when the end was noticed
             before.activity.absorb(activity)
             activity, since = before.activity, before.since
-        self._ended.add(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)
+        dropped = self._ended.add(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)
+        if dropped is not None:
+            self._processes.forget(dropped)  # as of those that expire

@@ -144,7 +144,8 @@ class Attachments:
         before = self._by_inode.get(inode)
         found = self._examine(mapping, file, inode)
         if before is not None:
-            unknown = found is None and file in self._doubtful
+            # Probes in code that changed would run instructions that are not there any more.
+            unknown = found is None and file in self._doubtful and file == before.file
             if unknown or (found and _same_code(found.library, before.library)):
                 if found:
                     os.close(found.held.descriptor)

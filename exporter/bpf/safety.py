@@ -132,7 +132,7 @@ def protection(proc: Path, pid: int) -> Protection | None:
     except OSError:
         return None
     try:
-        status = os.read(file, _STATUS_BYTES)
+        status = b"".join(iter(lambda: os.read(file, _STATUS_BYTES), b""))
     except OSError:
         return None
     finally:

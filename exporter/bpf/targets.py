@@ -154,14 +154,12 @@ class Targets:
         """Sleeps until something happens or is due; takes note of the processes that ended."""
         look = max(self._hints.next_due(), self._next_listing)
         until = min(self._next_resync, self._next_release, self._users.next_due, look) - time.monotonic()
-        ended = []
         for descriptor, event in self._poll.poll(max(0.0, until)):
             pid = self._users.pid_of(descriptor)
             if pid is not None:
-                ended.append(pid)
+                self._users.gather([pid])  # at once: its descriptor reports an end only once
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 self._watch.drop(descriptor)
-        self._users.gather(ended)
 
     def _step(self) -> None:
         batch = self._watch.drain()

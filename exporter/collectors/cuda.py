@@ -160,9 +160,11 @@ class Cuda(ProbeCollector[Activity]):
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         probed = self._probes.symbols.intersection(library.functions)
         sees_memory = any(layer(name) == "driver" for name in probed) and self._returns
-        if from_first_call and sees_memory:
-            self._object.maps["covered"].set(pid, 1)
-        super().process_started(pid, library, from_first_call)  # last: a process that is known is known whole
+        try:
+            if from_first_call and sees_memory:
+                self._object.maps["covered"].set(pid, 1)
+        finally:  # last: a process that is known is known whole
+            super().process_started(pid, library, from_first_call)
 
     def processes_ended(self, pids: Collection[int]) -> None:
         super().processes_ended(pids)

@@ -126,9 +126,11 @@ class Nccl(ProbeCollector[Activity]):
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         if not any(family(name) == "nccl" for name in library.functions):
             return  # a driver: that its process captures graphs is of no interest without NCCL
-        if from_first_call:
-            self._object.maps["covered"].set(pid, 1)
-        super().process_started(pid, library, from_first_call)  # last: a process that is known is known whole
+        try:
+            if from_first_call:
+                self._object.maps["covered"].set(pid, 1)
+        finally:  # last: a process that is known is known whole
+            super().process_started(pid, library, from_first_call)
 
     def _read(self) -> Mapping[int, Activity]:
         return read(self._object.maps, self._kinds.none, self._runs)

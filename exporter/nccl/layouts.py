@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from exporter.bpf.apart import WORKER, TooLong
+from exporter.bpf.apart import WORKER, Stuck, TooLong
 from exporter.bpf.elf import Elf
 from exporter.bpf.library import Library, file_of
 from exporter.nccl.layout import ACCESSORS, UNKNOWN, Layout, find_layout
@@ -87,7 +87,7 @@ def _read(library: Library) -> Layout | None:
 def _try(library: Library, attempts: int) -> Layout | None:
     try:
         found: Layout | None = WORKER.call(layout_of, file_of(library))
-    except TooLong:
+    except (TooLong, Stuck):
         raise
     except OSError:
         if attempts <= 1:

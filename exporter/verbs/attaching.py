@@ -94,6 +94,8 @@ class Attaching:
         self._lock = threading.RLock()
         self._providers: dict[int, _Provider] = {}
         self._looked: dict[int, set[tuple[int, ...]]] = {}
+        self._postponed: set[int] = set()
+        """Processes that are learnt from once their user has time left."""
 
     def attach(self, library: Library) -> Link:
         links = []
@@ -127,16 +129,28 @@ class Attaching:
         self._probes.processes_replaced(pids)
 
     def retry(self) -> None:
-        """Looks again at providers whose process had not mapped libibverbs yet."""
+        """Looks again at providers whose process had not mapped libibverbs yet, and learns what was postponed."""
         with self._lock:
             for provider in self._providers.values():
                 for pid in [*provider.users][:1]:
                     self._try(provider, pid)
+            postponed, self._postponed = self._postponed, set()
+            used = [(provider, provider.users.keys() & postponed) for provider in self._providers.values()]
+        for provider, pids in used:
+            for pid in pids:
+                self._learn_all(provider, pid)
+
+    def _postpone(self, pid: int) -> None:
+        """Has `retry` learn what the kernel's programs have seen of a process."""
+        with self._lock:
+            if len(self._postponed) < _MOST_USERS:
+                self._postponed.add(pid)
 
     def learn(self, pid: int, addresses: Addresses) -> None:
         """A context of the process calls these functions: takes those that are certain and were not known."""
         user = self._shares.user(pid)
         if not self._shares.may_spend(user):
+            self._postpone(pid)
             return
         with self._lock:
             unsure = [it for it in self._providers.values() if pid in it.users and not it.whole]
@@ -163,6 +177,7 @@ class Attaching:
         """A queue pair or completion queue of the process has these calls: takes those that are certain."""
         user = self._shares.user(pid)
         if not self._shares.may_spend(user):
+            self._postpone(pid)
             return
         with self._lock:
             providers = [it for it in self._providers.values() if pid in it.users]
@@ -234,12 +249,14 @@ class Attaching:
             self._learn_all(provider, pid)
 
     def _learn(self, provider: _Provider, pid: int, addresses: Mapping[str, int]) -> Found | None:
-        """What the functions at these addresses are; None if they are another file's, or known."""
+        """The functions at these addresses; None if they are known or another file's, or the process has ended."""
         try:
             offsets = live.offsets_in(provider.library, pid, addresses, self._proc)
             if offsets.items() <= provider.known:
                 return None
             return live.learn(provider.library, offsets)
+        except (FileNotFoundError, ProcessLookupError):
+            return None  # the process has ended
         except (OSError, ElfError) as error:
             return Found({}, dict.fromkeys(live.POINTERS, f"The file cannot be read: {error}."))
 
@@ -284,6 +301,7 @@ class Attaching:
 
     def _forget(self, pids: Collection[int]) -> None:
         with self._lock:
+            self._postponed.difference_update(pids)
             for pid in pids:
                 self._looked.pop(pid, None)
             for provider in self._providers.values():

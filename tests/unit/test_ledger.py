@@ -138,12 +138,15 @@ def test_the_pid_is_used_again(world: World) -> None:
     assert (1, False) == (world.told()[7].activity.calls, world.told()[7].ended)
 
 
-def test_many_end(world: World) -> None:
-    """Of processes that end only so many are kept, the newest."""
+def test_many_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of processes that end only so many are kept, the newest; the labels of others are read again for their pids."""
+    forgotten: list[int] = []
+    monkeypatch.setattr(world.processes, "forget", forgotten.append)
     for pid in range(MOST_ENDED + 3):
         world.run(pid, 1)
         world.ledger.ended([pid])
     assert set(range(3, MOST_ENDED + 3)) == world.told().keys()
+    assert [0, 1, 2] == forgotten
 
 
 def test_many_of_one_workload_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,11 @@ def test_judge_without_hits() -> None:
         pytest.param("Name:\tpython\nSeccomp:\t0\nx86_Thread_features:\t\n", Protection(False, False), id="none"),
         pytest.param("Seccomp:\t1\n", Protection(True, False), id="strict"),
         pytest.param("Seccomp:\t2\nx86_Thread_features:\tshstk wrss \n", Protection(True, True), id="both"),
+        pytest.param(
+            f"Groups:\t{'1234567890 ' * 3000}\nSeccomp:\t2\nx86_Thread_features:\tshstk\n",
+            Protection(True, True),
+            id="in many groups",
+        ),
         pytest.param("Name:\tSeccomp:\t2\n", Protection(False, False), id="a process that calls itself so"),
     ],
 )

@@ -236,28 +236,48 @@ def test_one_that_fails_to_attach_is_tried_again(proc: Proc, built: Path) -> Non
 
 
 @pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), ChildError("died"), Stuck("no answer")])
-def test_a_changed_library_that_cannot_be_read_stays_attached(
+def test_a_library_that_cannot_be_read_again_stays_attached(
+    proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    """An unchanged file is what it was."""
+    interest = Recorder()
+    kept = Attachments([interest], proc.root, grace=0)
+    mapping = proc.map(built)
+    before = kept.of(mapping)
+    kept._doubtful.add(mapping.file)
+    kept.retry()
+    monkeypatch.setattr(attachments, "examine", failing(error))
+    assert before is kept.of(mapping)
+    assert 0 == interest.closed
+    kept.close()
+
+
+@pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), ChildError("died"), Stuck("no answer")])
+def test_a_changed_library_that_cannot_be_read_is_detached(
     proc: Proc, built: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
-    """It is not known to be another one; once it can be read, what is in it decides."""
+    """Probes at offsets of other code would break it; once it can be read, it is attached to again."""
     interest, examine = Recorder(), attachments.examine
     kept = Attachments([interest], proc.root, grace=0)
     path = Path(shutil.copy(built, tmp_path / "lib.so"))
-    before = kept.of(proc.map(path))
+    assert kept.of(proc.map(path))
+    monkeypatch.setattr(attachments, "examine", failing(error))
+    path.write_bytes(other.read_bytes())
+    os.utime(path, ns=(5, 5))
+    assert kept.of(proc.map(path)) is None
+    assert 1 == interest.closed
+    monkeypatch.setattr(attachments, "examine", examine)
+    kept.retry()
+    assert kept.of(proc.map(path))
+    assert (2, 1, 1) == (len(interest.attached), interest.closed, len(kept))
+    kept.close()
 
+
+def failing(error: OSError) -> Callable[..., None]:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(attachments, "examine", fail)
-    path.write_bytes(other.read_bytes())
-    os.utime(path, ns=(5, 5))
-    assert before is kept.of(proc.map(path))
-    assert 0 == interest.closed
-    monkeypatch.setattr(attachments, "examine", examine)
-    kept.retry()
-    assert before is not kept.of(proc.map(path))
-    assert (2, 1, 1) == (len(interest.attached), interest.closed, len(kept))
-    kept.close()
+    return fail
 
 
 @pytest.mark.parametrize(
@@ -278,11 +298,7 @@ def test_why_a_file_is_not_read(
     expected: str,
 ) -> None:
     """The log has what happened, and names capabilities only where rights are missing."""
-
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(attachments, "examine", fail)
+    monkeypatch.setattr(attachments, "examine", failing(error))
     assert Attachments([Recorder()], proc.root, grace=0).of(proc.map(built)) is None
     assert expected in caplog.text
     assert isinstance(error, PermissionError) == ("CAP_" in caplog.text)

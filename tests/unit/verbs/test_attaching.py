@@ -63,6 +63,31 @@ def test_a_slow_search_delays_no_other_process(
     assert ("", {}) == (provider.said, provider.refused)
 
 
+def test_learning_waits_for_the_share_of_the_user(
+    attaching: Attaching, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without time left nothing is read for a process; what the kernel has seen of it is learnt once there is time."""
+    searched = []
+
+    def search(*_: object) -> Found:
+        searched.append(PID)
+        return Found({}, {"post_send": "It is not certain."})
+
+    contexts: Any = SimpleNamespace(contexts=lambda pid: [{"post_send": 1}], objects=lambda pid: [])
+    monkeypatch.setattr(attaching, "_told", contexts)
+    monkeypatch.setattr(attaching, "_try", lambda *_: False)
+    monkeypatch.setattr("exporter.verbs.live.offsets_in", lambda *_: {"post_send": 1})
+    monkeypatch.setattr("exporter.verbs.live.learn", search)
+    user = attaching._shares.user(PID)
+    attaching._shares.spend(user, 1000)
+    attaching.learn(PID, {"post_send": 1})
+    attaching.retry()
+    assert [] == searched
+    attaching._shares.spend(user, -1000)
+    attaching.retry()
+    assert [PID] == searched
+
+
 def test_a_slow_search_delays_no_scrape(attaching: Attaching, library: Library) -> None:
     """What is not found is told while a file is searched, with the lock held."""
     attaching._providers[id(library)].said = "it is not known"
