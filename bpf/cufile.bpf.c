@@ -26,7 +26,7 @@ MAP(handles, HASH, struct handle, struct filesystem, 16384);
 struct io_key {
 	__u32 tgid;
 	enum api api;
-	__u8 opcode; /* of an entry of a batch: 0 reads, 1 writes */
+	__u8 opcode; /* of an entry of a batch: 0 reads, 1 (or anything else) writes */
 	__u8 zero[2];
 	struct filesystem filesystem;
 };
@@ -71,8 +71,8 @@ __noinline int count_entry(__u64 address, bool submitted)
 	} entry;
 
 	if (read_user(&entry, address))
-		count_io(cuFileBatchIOSubmit, (__u32)entry.opcode, entry.handle, submitted ? entry.size : -1,
-			 0);
+		count_io(cuFileBatchIOSubmit, !!(__u32)entry.opcode, entry.handle,
+			 submitted ? entry.size : -1, 0);
 	return 0;
 }
 

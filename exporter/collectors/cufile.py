@@ -26,7 +26,7 @@ class Cufile(CallCollector):
 
     name, api = "cufile", "cuFile"
     counted = ("io", "errors")
-    # Setting up, asking for and ending a batch moves nothing.
+    # Setting up, polling and ending a batch moves nothing.
     coverable = re.compile(r"cuFile(Read|Write|Handle|Batch(?!IO(SetUp|GetStatus|Cancel|Destroy)))\w*")
 
     def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
