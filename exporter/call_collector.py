@@ -48,7 +48,7 @@ class CallCollector(ProbeCollector[Rows]):
     """
 
     counted: ClassVar[tuple[str, ...]] = ("errors",)
-    """Maps whose keys have a `tgid`, and whose values have 64-bit fields."""
+    """Maps with a `tgid` in their keys and 64-bit fields in their values."""
     coverable: ClassVar[re.Pattern[str] | None] = None
     """The names of functions that should be in `enum api`: those which are not are reported."""
 

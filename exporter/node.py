@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from exporter.bpf.trial import Trial
 from exporter.faults.ledger import FaultLedger
 from exporter.model import Labels, Span
-from exporter.nccl.recent import Recent
+from exporter.nccl.recent_collectives import RecentCollectives
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.allocations import Allocations
 from exporter.resolve.communicators import Communicators
@@ -68,7 +68,7 @@ class Node:
     gpus: Gpus
     allocations: Allocations
     communicators: Communicators
-    collectives: Recent
+    collectives: RecentCollectives
     faults: FaultLedger
     posted: Posted
     proc: Path
@@ -96,7 +96,7 @@ class Node:
             gpus=Gpus(),
             allocations=Allocations(),
             communicators=Communicators(),
-            collectives=Recent(),
+            collectives=RecentCollectives(),
             faults=FaultLedger(),
             posted=Posted(),
             proc=proc,

@@ -41,8 +41,8 @@ FLAGS = (
         "live-allocations",
         0,
         "Live allocations that can be tracked, of all processes (120 bytes of kernel memory each). 0: three for each 4 "
-        "MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not say) and 1,048,576 at most. "
-        "One process gets an eighth of the table, and more while the table is less than half full.",
+        "MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not report it) and 1,048,576 at "
+        "most. One process gets an eighth of the table, and more while the table is less than half full.",
         0,
         1 << 24,
     ),
@@ -141,12 +141,12 @@ class Cuda(ProbeCollector[Activity]):
                 yield from self._unattributed(process)
 
     def _unattributed(self, process: Process[Activity]) -> Iterator[Sample]:
-        for place, told in self._on_gpus.memory(process.pid).items():
-            if told is None or place.labels not in process.activity.gpus.values():
+        for place, reported in self._on_gpus.memory(process.pid).items():
+            if reported is None or place.labels not in process.activity.gpus.values():
                 continue
             seen = held(process.activity, place.labels, self._names)
-            if seen is not None and told >= seen:  # less is memory that NVML has not seen yet, or does not count
-                yield metrics.UNATTRIBUTED.sample(told - seen, {**process.labels, **place.labels})
+            if seen is not None and reported >= seen:  # less is memory that NVML has not seen yet, or does not count
+                yield metrics.UNATTRIBUTED.sample(reported - seen, {**process.labels, **place.labels})
 
     def _gpus_of(self, pid: int, activity: Activity) -> Mapping[int, Labels]:
         """Contexts older than the probes may be on any GPU: then what came first is not known."""

@@ -20,19 +20,19 @@ from exporter.node import Node
 EXITS = Metric(
     "gpu.process.exits",
     "Processes that ended while they had the CUDA driver's library mapped, by status: the number they exited with, or "
-    "the signal that killed them. By who they were, without their pid: a job that starts anew goes on counting. Of the "
-    "last 1,024 such series.",
+    "the signal that killed them. By who they were, without their pid: a job that is started again goes on counting. "
+    "Of the last 1,024 such series.",
     Kind.COUNTER,
     labels=("status", "comm", "pod", "namespace", "container", "slurm_job_id"),
 )
 UNWATCHED = Metric(
     "gpu.process.exits.unwatched",
-    "GPU processes whose end could not be watched for, because the table of those that are was full or they ended "
-    "first.",
+    "GPU processes that could not be watched for their end, because the table of watched processes was full or they "
+    "ended first.",
     Kind.COUNTER,
 )
 SYMBOL = "cuInit"
-"""Who maps a file with it uses a GPU: the driver's library has it, and nothing else."""
+"""A process that maps a file with it uses a GPU: the driver's library has it, and nothing else."""
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP")
 """Nobody sends these to stop a job: they are faults of software or of what it runs on."""
 MOST_SERIES = 1024
@@ -44,14 +44,14 @@ def create(node: Node) -> Exits:
 
 
 class _Nothing:
-    """There is no probe in the library: it only tells who uses a GPU."""
+    """There is no probe in the library: it only marks the processes that use a GPU."""
 
     def close(self) -> None:
         """Nothing was attached."""
 
 
 class Exits:
-    """One tracepoint for the whole node; the kernel tells only of the processes that were found to use a GPU."""
+    """One tracepoint for the whole node; the kernel records only processes that were found to use a GPU."""
 
     name = "exits"
 
@@ -86,7 +86,7 @@ class Exits:
         self._events.close()
         self._object.close()
 
-    # What Targets tells (exporter.bpf.library.Interest).
+    # The processes of the driver's library (exporter.bpf.library.Interest).
 
     @property
     def symbols(self) -> Collection[str]:

@@ -16,8 +16,8 @@ from exporter.nccl import metrics
 from exporter.nccl.activity import Activity, read, take
 from exporter.nccl.functions import COVERABLE, FUNCTIONS, family, scene
 from exporter.nccl.layouts import Layouts
-from exporter.nccl.pace import LEAST_NS, Pace
 from exporter.nccl.samples import Kinds, comm_hash, function, samples
+from exporter.nccl.slow_calls import LEAST_NS, SlowCalls
 from exporter.nccl.spans import Spans
 from exporter.nccl.stragglers import stragglers
 from exporter.nccl.traces import Traces
@@ -56,7 +56,7 @@ FLAGS = (
         "Compares when ranks arrive also where they are in several pods, jobs or users' processes. Whoever uses the "
         "hash of another's communicator can then make its ranks look late.",
     ),
-    Flag("cluster", "", "Mixed into trace ids. The same on all nodes; tells clusters apart that push to one backend."),
+    Flag("cluster", "", "Mixed into trace ids. The same on all nodes; separates clusters that push to one backend."),
     limit_flag(10_000),
 )
 
@@ -76,7 +76,7 @@ class Nccl(ProbeCollector[Activity]):
             self._kinds,
             self._node.clock.wall_ns,
             Traces(self._node.settings["cluster"]),
-            Pace(self._node.settings["slow-call-seconds"]),
+            SlowCalls(self._node.settings["slow-call-seconds"]),
             self._node.collectives,
         )
         self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
@@ -149,7 +149,7 @@ class Nccl(ProbeCollector[Activity]):
         return taken
 
     def _hooks_of(self, library: Library) -> Mapping[str, Sequence[Hook]]:
-        """Of what only passes calls on to NCCL (a tracer's library, say) nothing is hooked: its calls arrive there."""
+        """Hooks nothing of a library that only passes calls on to NCCL, as a tracer's does: its calls arrive there."""
         layout = self._layouts.number(library)
         table = self._table(layout or 0)
         return table if layout is not None else {it: hooks for it, hooks in table.items() if family(it) != "nccl"}

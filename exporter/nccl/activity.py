@@ -74,7 +74,7 @@ class Activity:
     lags: dict[Membership, Durations] = field(default_factory=dict)
     """How much later than the first rank of this node it called."""
     numbers: dict[Membership, int] = field(default_factory=dict)
-    """Calls so far of the kinds that NCCL counts; not of communicators whose number is not known."""
+    """Calls so far of the kinds that NCCL counts; without communicators of an unknown number."""
 
     def ended(self) -> None:
         """What the process had is gone; what it did stays."""
@@ -110,9 +110,9 @@ COUNTED = ("calls", "errors", "durations", "lags")
 
 
 def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], bool]) -> dict[int, Activity]:
-    """Everything the maps hold now, by pid. Calls of the kind `uncounted` are not said to be in flight.
+    """Return everything the maps hold now, by pid. Calls of the kind `uncounted` are not among those in flight.
 
-    `runs` tells whether a process has a thread: one that was cancelled in a call is in it no more.
+    `runs` returns whether a process has a thread: one that was cancelled in a call is in it no more.
     """
     seen = _counts({name: maps[name].items() for name in COUNTED})
     for key, value in maps["communicators"].items():

@@ -138,7 +138,7 @@ _SOUNDS_LIKE = (
     r"|ncclComm(Init|Split|Shrink|Grow|Finalize|Destroy|Abort|Revoke)\w*"
 )
 COVERABLE = re.compile(rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})")
-"""What a symbol looks like that belongs into FUNCTIONS: one that is not there is a gap, said by a metric."""
+"""What a symbol looks like that belongs into FUNCTIONS: one that is not there is a gap, which a metric shows."""
 
 
 def family(symbol: str) -> str:

@@ -69,7 +69,7 @@ UNKNOWN = Layout()
 
 
 def find_layout(elf: Elf) -> Layout:
-    """The layout in a library; UNKNOWN if its code does not tell. Raises OSError and ElfError of a broken file."""
+    """Return the layout in a library; UNKNOWN without one in its code. Raise OSError or ElfError for a broken file."""
     functions = elf.functions([*ACCESSORS, _VERSION])
     if not functions.keys() >= set(ACCESSORS) or elf.machine not in (X86_64, AARCH64):
         return UNKNOWN

@@ -80,7 +80,9 @@ def _read(library: Library) -> Layout | None:
         log.warning("cannot read an NCCL library: %s", error, extra={"library": library.path})
         return UNKNOWN
     if layout == UNKNOWN:
-        log.warning("the code of an NCCL does not tell where communicators are", extra={"library": library.path})
+        log.warning(
+            "the layout of communicators is not found in the code of an NCCL library", extra={"library": library.path}
+        )
     return layout
 
 

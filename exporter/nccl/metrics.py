@@ -27,7 +27,7 @@ BUS_BYTES = Metric(
     "nccl.collective.bus",
     "Bytes that each rank has to move for these calls whatever the algorithm, as nccl-tests defines them for its bus "
     "bandwidth: AllReduce 2(n-1)/n of the buffer, AllGather, ReduceScatter, AlltoAll, Gather and Scatter (n-1) parts, "
-    "all others the bytes. Absent for a process whose communicators cannot be read.",
+    "all others the bytes. Absent for a process with communicators that cannot be read.",
     Kind.COUNTER,
     "By",
     labels=("collective",),
@@ -35,14 +35,14 @@ BUS_BYTES = Metric(
 )
 UNSIZED = Metric(
     "nccl.collective.unsized.calls",
-    "Calls whose bytes are not counted: of a type that is not known here, or with counts that could not be read.",
+    "Calls without counted bytes: of a type that is not known here, or with counts that could not be read.",
     Kind.COUNTER,
     labels=("collective",),
     process=True,
 )
 ANONYMOUS = Metric(
     "nccl.collective.anonymous.calls",
-    "Calls whose communicator could not be read: their bus bytes are not counted, and they belong to no "
+    "Calls with a communicator that could not be read: their bus bytes are not counted, and they belong to no "
     "nccl_communicator_info.",
     Kind.COUNTER,
     labels=("collective",),

@@ -56,7 +56,7 @@ def comm_hash(number: int) -> str:
 
 def samples(process: Process[Activity], kinds: Kinds, wall_ns: Callable[[int], int], returns: bool) -> Iterator[Sample]:
     """What one process did. `returns`: its calls are seen to return, so those in flight are known."""
-    return _Teller(process, kinds, wall_ns).tell(returns)
+    return _Samples(process, kinds, wall_ns).all(returns)
 
 
 @cache
@@ -65,12 +65,12 @@ def _bounds(slots: int) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Teller:
+class _Samples:
     process: Process[Activity]
     kinds: Kinds
     wall_ns: Callable[[int], int]
 
-    def tell(self, returns: bool) -> Iterator[Sample]:
+    def all(self, returns: bool) -> Iterator[Sample]:
         yield from self._calls()
         yield from self._durations()
         yield from self._errors()

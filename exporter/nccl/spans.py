@@ -7,10 +7,10 @@ from typing import Any
 
 from exporter.model import Labels, Span
 from exporter.nccl.codes import data_type, result
-from exporter.nccl.pace import Pace
-from exporter.nccl.recent import Recent
+from exporter.nccl.recent_collectives import RecentCollectives
 from exporter.nccl.samples import Kinds, comm_hash, function
-from exporter.nccl.traces import ORIGINS, Name, Traces
+from exporter.nccl.slow_calls import SlowCalls
+from exporter.nccl.traces import ORIGINS, SpanContext, Traces
 from exporter.push import PARTIAL
 
 Attribute = str | int | float | bool
@@ -19,49 +19,62 @@ _FINE = (0, 7)
 
 
 class Spans:
-    """From records to spans. One thread at a time."""
+    """Makes spans of records. One thread at a time."""
 
-    def __init__(self, kinds: Kinds, wall_ns: Callable[[int], int], traces: Traces, pace: Pace, recent: Recent) -> None:
-        self._kinds, self._wall_ns, self._traces, self._pace, self._recent = kinds, wall_ns, traces, pace, recent
+    def __init__(
+        self,
+        kinds: Kinds,
+        wall_ns: Callable[[int], int],
+        traces: Traces,
+        slow_calls: SlowCalls,
+        collectives: RecentCollectives,
+    ) -> None:
+        self._kinds, self._wall_ns, self._traces, self._slow_calls, self._collectives = (
+            kinds,
+            wall_ns,
+            traces,
+            slow_calls,
+            collectives,
+        )
 
     def span(self, record: Any, process: Labels) -> Span | None:
-        """The span of one call, in the trace that all its ranks name alike where they can.
+        """Return the span of one call, in the trace that all its ranks compute alike where they can.
 
-        None of a call whose trace is not sampled, if it was neither slow nor failed.
+        Return None where the trace is not sampled, unless the call was slow or failed.
         """
         error = "" if record.code in _FINE else result(record.code) or str(record.code)
-        slow = self._pace.slow(record)
+        slow = self._slow_calls.slow(record)
         if record.partial and not (error or slow):
             return None
-        name = self._traces.name(record, self._kinds)
+        context = self._traces.context(record, self._kinds)
         if self._kinds.is_collective(record.kind):
-            self._recent.add(record.tgid, record.start_ns, (name.trace_id, name.span_id))
+            self._collectives.add(record.tgid, record.start_ns, (context.trace_id, context.span_id))
         return Span(
             name=self._kinds.names[record.kind],
-            trace_id=name.trace_id,
-            span_id=name.span_id,
+            trace_id=context.trace_id,
+            span_id=context.span_id,
             start_ns=self._wall_ns(record.start_ns),
             end_ns=self._wall_ns(record.end_ns),
-            attributes=_attributes(record, self._kinds, name, error),
+            attributes=_attributes(record, self._kinds, context, error),
             process=process,
             error=error,
-            parent_id=name.parent_id,
-            parent_remote=name.parent_remote,
-            links=name.links,
+            parent_id=context.parent_id,
+            parent_remote=context.parent_remote,
+            links=context.links,
             slow=slow,
         )
 
 
-def _attributes(record: Any, kinds: Kinds, name: Name, error: str) -> dict[str, Attribute]:
+def _attributes(record: Any, kinds: Kinds, context: SpanContext, error: str) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {
         "nccl.api": function(record.api).name,
         "nccl.group.depth": record.depth,
-        "nccl.trace_shared": name.alone is None,
+        "nccl.trace_shared": context.not_shared is None,
         "thread.id": record.tid,
         "thread.name": bytes(record.comm).split(b"\0")[0].decode("utf-8", "backslashreplace"),
     }
-    if name.alone:
-        attributes["nccl.trace_alone"] = name.alone.value
+    if context.not_shared:
+        attributes["nccl.trace_alone"] = context.not_shared.value
     if record.who.hash:
         attributes["nccl.comm"] = comm_hash(record.who.hash)
         attributes["nccl.rank"], attributes["nccl.nranks"] = record.who.rank, record.who.nranks

@@ -1,6 +1,6 @@
-"""Names of traces and spans that every rank of a communicator makes alike, without asking the others.
+"""Trace ids and span ids that every rank of a communicator computes alike, without a message to the others.
 
-docs/decisions/0006-traces.md says which calls share a trace and why that is sound.
+docs/decisions/0006-traces.md has which calls share a trace, and why that is sound.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ _ONE_SIDED = ("PutSignal", "Signal", "WaitSignal")
 _TRACE, _SPAN, _GROUP = b"nccl trace", b"nccl span", b"nccl group"
 
 
-class Alone(Enum):
-    """Why a call has a trace of its own."""
+class NotShared(Enum):
+    """The reason why a call has a trace of its own."""
 
     COMMUNICATOR = "unknown_communicator"
     SEQUENCE = "unknown_sequence"
     REUSED = "reused_communicator"
     """A second communicator of the same hash in the process: NCCL before 2.24 gives it to splits of one color."""
-    NOT_SHARED = "own"
+    OWN = "own"
     """A group, or a one-sided call: nothing that ranks do together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """Where a span belongs."""
+class SpanContext:
+    """The ids of a span, of its parent, and of the spans that it links to."""
 
     trace_id: str
     span_id: str
     parent_id: str = ""
-    alone: Alone | None = None
+    not_shared: NotShared | None = None
     links: tuple[tuple[str, str], ...] = ()
     parent_remote: bool = False
     """Whether the parent is another rank's span."""
 
 
 def trace_id(cluster: str, *key: str | int) -> str:
-    """The trace of what `key` names, 32 hex digits. Every bit is the hash's: samplers go by the low 56 or 64."""
+    """Return the trace id of what `key` names, 32 hex digits. Samplers use its low 56 or 64 bits."""
     return _digest(_TRACE, 16, cluster, *key)
 
 
 def span_id(trace: str, role: str | int, *more: int) -> str:
-    """A rank's span in a trace, 16 hex digits; `role` is the rank, or "send" and "recv" of a pair."""
+    """Return the id of a rank's span in a trace, 16 hex digits; `role` is the rank, or "send" and "recv" of a pair."""
     return _digest(_SPAN, 8, trace, role, *more)
 
 
@@ -63,7 +63,7 @@ def _digest(person: bytes, size: int, *key: str | int) -> str:
 
 
 class Traces:
-    """Names the spans of this node. `cluster` tells jobs of several clusters apart that share a backend.
+    """Computes the contexts of this node's spans. `cluster` separates jobs of clusters that share a backend.
 
     One thread at a time.
     """
@@ -71,49 +71,49 @@ class Traces:
     def __init__(self, cluster: str = "") -> None:
         self._cluster, self._salt = cluster, secrets.token_hex(8)
         self._lives: OrderedDict[tuple[int, int, int, int], _Life] = OrderedDict()
-        self._groups: OrderedDict[tuple[int, int], tuple[int, Name]] = OrderedDict()
+        self._groups: OrderedDict[tuple[int, int], tuple[int, SpanContext]] = OrderedDict()
 
-    def name(self, record: Any, kinds: Kinds) -> Name:
-        """The name of one call: a record of `nccl_spans` in bpf/nccl.bpf.c."""
+    def context(self, record: Any, kinds: Kinds) -> SpanContext:
+        """Return the context of one call: a record of `nccl_spans` in bpf/nccl.bpf.c."""
         if record.kind == kinds.group_end:
             return self._group(record, secrets.token_hex(16))
-        found = self._alone(record, kinds) or self._shared(record, kinds)
+        found = self._own_trace(record, kinds) or self._shared(record, kinds)
         if not record.group_ns:
             return found
         group = self._group(record, found.trace_id)
         return replace(found, links=((group.trace_id, group.span_id),))
 
-    def _alone(self, record: Any, kinds: Kinds) -> Name | None:
+    def _own_trace(self, record: Any, kinds: Kinds) -> SpanContext | None:
         reason = None
         if not record.who.hash:
-            reason = Alone.COMMUNICATOR
+            reason = NotShared.COMMUNICATOR
         elif kinds.names[record.kind] in _ONE_SIDED:
-            reason = Alone.NOT_SHARED
+            reason = NotShared.OWN
         elif self._reused(record):
-            reason = Alone.REUSED
+            reason = NotShared.REUSED
         elif kinds.is_collective(record.kind) and not record.origin:
-            reason = Alone.SEQUENCE
-        return Name(secrets.token_hex(16), secrets.token_hex(8), alone=reason) if reason else None
+            reason = NotShared.SEQUENCE
+        return SpanContext(secrets.token_hex(16), secrets.token_hex(8), not_shared=reason) if reason else None
 
-    def _shared(self, record: Any, kinds: Kinds) -> Name:
-        """The root is rank 0's span; of a pair, the sender's."""
+    def _shared(self, record: Any, kinds: Kinds) -> SpanContext:
+        """Return a context in the shared trace. Its root is rank 0's span; of a pair, the sender's."""
         who, kind = record.who, kinds.names[record.kind]
-        again = (record.start_ns,) if record.code else ()  # a call that failed does not count: the next has its number
+        retry = (record.start_ns,) if record.code else ()  # a call that failed does not count: the next has its number
         communicator = (f"{who.hash:016x}", who.nranks)
         if kind in ("Send", "Recv"):
             ends = (who.rank, record.peer) if kind == "Send" else (record.peer, who.rank)
             trace = trace_id(self._cluster, *communicator, "p2p", *ends, record.sequence)
-            root, own = span_id(trace, "send"), span_id(trace, kind.lower(), *again)
+            root, own = span_id(trace, "send"), span_id(trace, kind.lower(), *retry)
             remote = kind == "Recv" and record.peer != who.rank
         else:
             function = f"captured {kind}" if record.captured else kind
             trace = trace_id(self._cluster, *communicator, function, record.sequence)
-            root, own = span_id(trace, 0), span_id(trace, who.rank, *again)
+            root, own = span_id(trace, 0), span_id(trace, who.rank, *retry)
             remote = who.rank != 0
-        return Name(trace, own, "" if own == root else root, parent_remote=remote)
+        return SpanContext(trace, own, "" if own == root else root, parent_remote=remote)
 
     def _reused(self, record: Any) -> bool:
-        """Whether the process had another communicator of this hash, so that numbers begin anew."""
+        """Return whether the process had another communicator of this hash, so that numbers begin at 1 again."""
         key = (record.tgid, record.who.hash, record.who.rank, record.who.nranks)
         life = self._lives.setdefault(key, _Life(record.communicator, record.origin))
         self._lives.move_to_end(key)
@@ -128,24 +128,24 @@ class Traces:
             life.reused = True
         return other and life.reused
 
-    def _group(self, record: Any, like: str) -> Name:
-        """The span of the group that a thread has open, made before it ends: calls link to it.
+    def _group(self, record: Any, sampled_as: str) -> SpanContext:
+        """Return the context of the group that a thread has open, made before the group ends: its calls link to it.
 
-        It is sampled when its first call is, since the last half of their trace ids is the same.
+        A group is sampled when its first call is, since the last half of their trace ids is the same.
         """
         thread = (record.tgid, record.tid)
-        begun, name = self._groups.get(thread, (0, None))
-        if name is None or begun != record.group_ns:
+        begun, context = self._groups.get(thread, (0, None))
+        if context is None or begun != record.group_ns:
             own = _digest(_GROUP, 16, self._salt, *thread, record.group_ns)
-            name = Name(own[:16] + like[16:], own[16:], alone=Alone.NOT_SHARED)
+            context = SpanContext(own[:16] + sampled_as[16:], own[16:], not_shared=NotShared.OWN)
         if record.depth:
-            self._groups[thread] = record.group_ns, name
+            self._groups[thread] = record.group_ns, context
             self._groups.move_to_end(thread)
             while len(self._groups) > MOST_REMEMBERED:
                 self._groups.popitem(last=False)
         else:
             self._groups.pop(thread, None)
-        return name
+        return context
 
 
 @dataclass(slots=True)

@@ -8,13 +8,13 @@ import pytest
 
 from exporter.model import Span
 from exporter.nccl import traces
-from exporter.nccl.traces import Alone, Name, Traces, span_id, trace_id
+from exporter.nccl.traces import NotShared, SpanContext, Traces, span_id, trace_id
 from exporter.sampling import Sampler, Verdict
 from tests.unit.nccl.records import KINDS, record
 
 
-def name(it: Any, node: Traces | None = None) -> Name:
-    return (node or Traces()).name(it, KINDS)
+def name(it: Any, node: Traces | None = None) -> SpanContext:
+    return (node or Traces()).context(it, KINDS)
 
 
 def test_one_collective_is_one_trace() -> None:
@@ -23,7 +23,7 @@ def test_one_collective_is_one_trace() -> None:
     assert 1 == len({it.trace_id for it in names})
     assert 8 == len({it.span_id for it in names})
     assert ["", *[names[0].span_id] * 7] == [it.parent_id for it in names]
-    assert [None] * 8 == [it.alone for it in names]
+    assert [None] * 8 == [it.not_shared for it in names]
 
 
 def test_what_is_pinned() -> None:
@@ -61,18 +61,18 @@ def test_a_pair() -> None:
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (record(hash=0), Alone.COMMUNICATOR),
-        (record(origin=0), Alone.SEQUENCE),
-        (record("Send", peer=1, origin=0), Alone.SEQUENCE),
-        (record("PutSignal", peer=1), Alone.NOT_SHARED),
-        (record("GroupEnd", group_ns=1), Alone.NOT_SHARED),
+        (record(hash=0), NotShared.COMMUNICATOR),
+        (record(origin=0), NotShared.SEQUENCE),
+        (record("Send", peer=1, origin=0), NotShared.SEQUENCE),
+        (record("PutSignal", peer=1), NotShared.OWN),
+        (record("GroupEnd", group_ns=1), NotShared.OWN),
     ],
 )
-def test_what_cannot_be_shared(call: Any, reason: Alone) -> None:
+def test_what_cannot_be_shared(call: Any, reason: NotShared) -> None:
     """Where ranks cannot agree a call has a trace of its own, and says why."""
     node = Traces()
     first, second = name(call, node), name(call, Traces())
-    assert (reason, "") == (first.alone, first.parent_id)
+    assert (reason, "") == (first.not_shared, first.parent_id)
     assert first.trace_id != second.trace_id
 
 
@@ -90,9 +90,9 @@ def test_a_communicator_of_a_hash_that_was_used() -> None:
     """Calls on a second communicator of one hash do not join the first one's; the first one's go on."""
     node = Traces()
     first = name(record(communicator=5), node)
-    assert Alone.REUSED is name(record(communicator=6), node).alone
+    assert NotShared.REUSED is name(record(communicator=6), node).not_shared
     assert first == name(record(communicator=5), node)
-    assert Alone.REUSED is name(record("Destroy", communicator=0), node).alone
+    assert NotShared.REUSED is name(record("Destroy", communicator=0), node).not_shared
     other_rank = name(record(communicator=7, rank=1, tgid=100), node)
     assert first.trace_id == other_rank.trace_id
 
@@ -100,7 +100,7 @@ def test_a_communicator_of_a_hash_that_was_used() -> None:
 def test_a_late_communicator_met_again() -> None:
     """One whose numbers come from the library is the same one when it is met again: they are read anew."""
     node = Traces()
-    assert [None, None] == [name(record(communicator=it, origin=1), node).alone for it in (5, 6)]
+    assert [None, None] == [name(record(communicator=it, origin=1), node).not_shared for it in (5, 6)]
 
 
 def test_groups() -> None:

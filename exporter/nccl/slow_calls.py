@@ -1,4 +1,4 @@
-"""Which calls were slow: longer than a threshold, or than such calls of the process commonly are."""
+"""Slow calls: longer than a threshold, or than calls of their kind and process commonly are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEARN = 50
 _STEP = 1.05
 
 
-class Pace:
+class SlowCalls:
     """Running medians of the host time in calls, by process and kind. One thread at a time."""
 
     def __init__(self, threshold_s: float) -> None:
@@ -22,7 +22,7 @@ class Pace:
         self._medians: OrderedDict[tuple[int, int], tuple[int, float]] = OrderedDict()
 
     def slow(self, record: Any) -> bool:
-        """Whether this call was, which it is judged by calls before it."""
+        """Return whether this call was slow, compared with the calls before it."""
         took = record.end_ns - record.start_ns
         key = (record.tgid, record.kind)
         seen, median = self._medians.get(key, (0, float(took)))
