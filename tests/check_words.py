@@ -17,6 +17,7 @@ DONE = (
     "exporter/__main__.py",
     "exporter/app.py",
     "exporter/bare.py",
+    "exporter/bpf",
     "exporter/call_collector.py",
     "exporter/checks/__init__.py",
     "exporter/checks/finding.py",

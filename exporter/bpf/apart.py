@@ -120,7 +120,7 @@ class Worker:
     @property
     def abandoned(self) -> int:
         """Children that wait for a file system and cannot be ended."""
-        return sum(not child.gone() for _, child in list(self._stuck))
+        return sum(not child.has_ended() for _, child in list(self._stuck))
 
     def close(self) -> None:
         """Ends the child; waits for nothing that does not answer."""
@@ -137,11 +137,11 @@ class Worker:
         with self._lock:
             self._refuse(files)
             try:
-                answer, held = self._ask(message, device)
+                answer, held = self._request(message, device)
             except (EOFError, ConnectionError):  # it had just ended for want of work
                 self._stop(0)
                 try:
-                    answer, held = self._ask(message, device)
+                    answer, held = self._request(message, device)
                 except (EOFError, ConnectionError) as error:
                     self._stop(0)
                     raise ChildError("the process that reads files died") from error
@@ -154,12 +154,12 @@ class Worker:
 
     def _refuse(self, files: list[File]) -> None:
         now = time.monotonic()
-        self._stuck = [(device, it) for device, it in self._stuck if not it.gone() or now < it.gone_at + REST]
+        self._stuck = [(device, it) for device, it in self._stuck if not it.has_ended() or now < it.ended_at + REST]
         stuck = {device for device, _ in self._stuck if device}
         if any(file.device in stuck for file in files) or len(self._stuck) >= MOST_STUCK:
             raise Stuck("its file system does not answer")
 
-    def _ask(self, message: bytes, device: int) -> tuple[bytes, Held | None]:
+    def _request(self, message: bytes, device: int) -> tuple[bytes, Held | None]:
         child = self._child or self._start()
         child.seconds()
         try:
@@ -259,10 +259,10 @@ class Worker:
 def _result(function: Callable[..., Any], answer: bytes) -> Any:
     """ChildError where the answer is none: what the child read may have taken it over."""
     try:
-        told = json.loads(answer)
-        if told.keys() == {"result"}:
-            return decode(declared(function)["return"], told["result"])
-        kind, number, text = decode(tuple[str, int, str], told["error"])
+        reply = json.loads(answer)
+        if reply.keys() == {"result"}:
+            return decode(declared(function)["return"], reply["result"])
+        kind, number, text = decode(tuple[str, int, str], reply["error"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ChildError(f"the process that reads files gave nonsense: {str(error)[:200]}") from error
     if kind == "os":

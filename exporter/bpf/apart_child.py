@@ -24,7 +24,7 @@ class Child:
         self.poll.register(connection, select.POLLIN)
         self.slowness, self.used = 1.0, 0.0
         self.reader = self._reader_pidfd = 0
-        self.gone_at = 0.0
+        self.ended_at = 0.0
         self._lock = threading.Lock()
 
     def follow(self, reader: int, slowness: float) -> None:
@@ -51,11 +51,11 @@ class Child:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._reader_pidfd, signal.SIGKILL)
         until = time.monotonic() + _KILL_SECONDS
-        while not self.gone() and time.monotonic() < until:
+        while not self.has_ended() and time.monotonic() < until:
             time.sleep(0.005)
-        return self.gone()
+        return self.has_ended()
 
-    def gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether both have ended, and what stood for them is closed. Safe from any thread."""
         with self._lock:
             if self.process.poll() is None:
@@ -67,7 +67,7 @@ class Child:
                     return False
                 os.close(self._reader_pidfd)
                 self._reader_pidfd = 0
-            self.gone_at = self.gone_at or time.monotonic()
+            self.ended_at = self.ended_at or time.monotonic()
             return True
 
 

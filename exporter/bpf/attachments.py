@@ -101,7 +101,7 @@ class Attachments:
     def of(self, mapping: Mapping) -> Attached | None:
         """What is attached to the mapped file, attaching first if it is new; None if it is of no interest.
 
-        Raises Gone when the mapping vanished before its file was seen, and Wait when its user's time is used up.
+        Raises Vanished when the mapping vanished before its file was seen, and Wait when its user's time is used up.
         """
         file = mapping.file
         if file not in self._verdicts:

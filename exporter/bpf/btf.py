@@ -144,7 +144,7 @@ class Btf:
     def enum(self, name: str) -> dict[str, int]:
         """The constants of an enum by their C names; StaleObject if the object uses no such enum, or not the constant.
 
-        Negative ones come out as unsigned numbers: clang tells the sign only since version 15.
+        Negative ones come out as unsigned numbers: clang records the sign only since version 15.
         """
         for found in self._types:
             if found.kind is Kind.ENUM and found.name == name:

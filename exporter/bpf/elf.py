@@ -46,7 +46,7 @@ class ElfError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A defined function. `offset` is its place in the file; `size` in bytes, 0 when the symbol does not tell it."""
+    """A defined function. `offset` is its place in the file; `size` in bytes, 0 when the symbol has none."""
 
     name: str
     offset: int
@@ -139,7 +139,7 @@ class Elf:
 
     @property
     def symbol_count(self) -> int:
-        """How many symbols the tables say they hold: what it would cost to read all names."""
+        """The number of symbols in the headers of the tables: what it would cost to read all names."""
         return sum(s.size // _SYMBOL.size for s in self._sections() if s.kind in (_DYNSYM, _SYMTAB))
 
     def functions(self, wanted: Collection[str] | None) -> dict[str, Function]:
@@ -257,7 +257,7 @@ class Elf:
             yield index, names[symbol[0]], symbol
 
     def _entries(self, table: _Section, names: frozenset[int] | None) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The symbols whose name is at one of these places of the string table (None: all), with their index."""
+        """The symbols with a name at one of these places of the string table (None: all), with their index."""
         per_chunk = _CHUNK // _SYMBOL.size
         for first in range(0, table.size // _SYMBOL.size, per_chunk):
             count = min(per_chunk, table.size // _SYMBOL.size - first)

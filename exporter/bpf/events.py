@@ -42,7 +42,7 @@ class _Stream:
 class Events:
     """Reads ring buffers (EVENTS() of bpf/probe.h) and gives each record to its callback in the polling thread.
 
-    Close it before the objects whose maps it reads. A callback must not call back into its Events.
+    Close it before the objects of the maps that it reads. A callback must not call back into its Events.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Events:
             stream.callback(stream.map.value.from_buffer_copy(ctypes.string_at(data, size)))
         except Exception:
             if not stream.failed:
-                _log.exception("a record of %s was lost: its reader failed (said once, counted)", stream.map.name)
+                _log.exception("a record of %s was lost: its reader failed (logged once, counted)", stream.map.name)
             stream.failed += 1
         stream.budget -= 1
         return 0 if stream.budget > 0 else -errno.EAGAIN

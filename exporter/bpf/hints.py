@@ -33,7 +33,7 @@ class Hints:
     def add(
         self, pid: int, since_ns: int, delay: float = 0.0, place: tuple[int, bytes] | None = None, attempts: int = 0
     ) -> bool:
-        """Asks for a look at a process in `delay` seconds, or when it is due already. False if there is no room."""
+        """Schedules a look at a process in `delay` seconds, or when it is due already. False if there is no room."""
         due = time.monotonic() + delay
         hint = self._hints.get(pid)
         if hint is None:

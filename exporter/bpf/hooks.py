@@ -45,7 +45,7 @@ class Hook:
     numbered: bool = False
     """The cookie's second byte is the library's number, the key into the map `returning`."""
     placed: bool = False
-    """The cookie's upper 32 bits tell how many bytes behind the function's beginning it is probed."""
+    """The cookie's upper 32 bits are the offset in bytes of the probe in the function."""
 
     @property
     def attached(self) -> str:

@@ -19,7 +19,7 @@ from exporter.bpf.usdt import Site
 _DELETED = " (deleted)"
 
 
-class Gone(Exception):
+class Vanished(Exception):
     """The mapping is not there any more, or another file is mapped there by now."""
 
 
@@ -42,11 +42,11 @@ class Library:
     functions: Mapping[str, Function]
     """Those any interest wants, by name."""
     imports: frozenset[str] = frozenset()
-    """Names of functions it leaves to others to define, of those any interest asks for."""
+    """Names of functions that it imports, of those that any interest wants."""
     usdt: Mapping[str, tuple[Site, ...]] = field(default_factory=dict)
-    """The sites of probes it was built with, by `provider:name`, of those any interest asks for."""
+    """The sites of probes it was built with, by `provider:name`, of those that any interest wants."""
     owner: int = -1
-    """The user whom the file belongs to; negative where that is not known."""
+    """The user id of the file's owner; negative where that is not known."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -114,7 +114,7 @@ def usdt_of(interest: Interest) -> Collection[str]:
 
 
 def imports_of(interest: Interest) -> Collection[str]:
-    """The functions whose callers an interest wants."""
+    """The functions of which an interest wants the callers."""
     return interest.imports if isinstance(interest, ImportInterest) else ()
 
 
@@ -153,7 +153,7 @@ def examine(
     """The library behind a mapping.
 
     None if it neither defines any of the wanted functions nor imports any of the others nor has any probe of `traced`.
-    Raises Gone, OSError when it may not be read, and ElfError when it is malformed.
+    Raises Vanished, OSError when it may not be read, and ElfError when it is malformed.
     """
     link = proc / str(mapping.pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
     identity = mapping.file.identity
@@ -163,7 +163,7 @@ def examine(
         shown = os.fsencode(link.readlink())
         found, held = worker.call_and_hold(search, file, wanted, imported, traced)
     except (FileNotFoundError, ProcessLookupError) as error:
-        raise Gone from error
+        raise Vanished from error
     if found is None:
         os.close(held.descriptor)
         return None

@@ -25,7 +25,7 @@ _TRIES = 3
 
 
 class File(NamedTuple):
-    """A file and its content, told apart from every other: also from one replaced in place or given an old number."""
+    """A file and its content, distinct from every other: also from one replaced in place or given an old number."""
 
     inode: int
     """Its address in the kernel (numbers repeat across btrfs subvolumes); 0 where it cannot be known."""
@@ -187,7 +187,7 @@ class ProcLister:
         return []
 
     def _image(self, folder: Path) -> tuple[int, int]:
-        """What exec draws anew (where code, stack and heap start), and when the process started."""
+        """What each exec draws at random (where code, stack and heap start), and when the process started."""
         fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()  # proc(5): these begin at field 3
         suspended = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
         return hash((fields[23], fields[25], fields[44])), int(fields[19]) * self._tick - suspended

@@ -63,7 +63,7 @@ class Map:
         return iter(rows)
 
     def take(self, pids: Collection[int]) -> list[tuple[Any, Any]]:
-        """Removes the rows of these processes, whose `tgid` is part of the key or is the key, and returns them.
+        """Removes the rows of these processes, with their `tgid` in the key or as the key, and returns them.
 
         One walk over the map and one removal for any number of processes; of other rows only the pid is looked at.
         """

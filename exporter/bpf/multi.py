@@ -43,7 +43,7 @@ def link(
 
 @functools.cache
 def supported() -> bool:
-    """Whether this kernel has multi-uprobe links: asks for one on a directory, which only such a kernel objects to."""
+    """Whether this kernel has multi-uprobe links: tries one on a directory, which only such a kernel objects to."""
     exit_zero = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0), 16)
     name = ctypes.create_string_buffer(b"GPL")
     head = struct.pack("=2I2Q", _KPROBE, 2, ctypes.addressof(exit_zero), ctypes.addressof(name))

@@ -26,7 +26,7 @@ def names(libraries: Iterable[Library]) -> dict[int, str]:
     of_system: set[str] = set()
     shown: set[str] = set()
     found: dict[int, str] = {}
-    for library in sorted(libraries, key=lambda it: it.owner != _ROOT):
+    for library in sorted(libraries, key=lambda library: library.owner != _ROOT):
         system, name = library.owner == _ROOT, shorten(library.path)
         if not system and name in of_system:
             name = shorten(f"{library.path} (user {library.owner})")

@@ -24,7 +24,7 @@ _CAP_SYS_ADMIN = 21
 
 
 class BpfError(OSError):
-    """Something the kernel or libbpf refused. The message says what was attempted and what to do."""
+    """Something the kernel or libbpf refused. The message has what was attempted and what to do."""
 
     def __str__(self) -> str:
         return str(self.strerror or super().__str__())
@@ -148,7 +148,7 @@ class Library:
         self._messages.clear()
 
     def messages(self) -> str:
-        """The last lines libbpf and the verifier said, to end an error message with; empty if they said nothing."""
+        """The last lines that libbpf and the verifier logged, to end an error message with; empty without any."""
         return "".join(f"\n  {line}" for line in self._messages)
 
 
@@ -159,7 +159,7 @@ def library() -> Library:
 
 
 def failure(code: int, attempted: str, details: str = "") -> BpfError:
-    """The error for a positive errno: what was attempted, what the system said, and what to do if it was permission."""
+    """The error for a positive errno: what was attempted, the system's message, and what to do if it was permission."""
     reason = (
         os.strerror(code) if code != 524 else "not supported by this kernel"
     )  # ENOTSUPP never reaches user space's table

@@ -23,11 +23,11 @@ _NEAR = _PROLOGUE + 2 + 128
 _LARGEST = 1 << 20
 """A longer function is probed at its symbol: looking for branches in it would take too long."""
 _UNSIZED = 4096
-"""How many bytes are taken for a function whose symbol tells no size."""
+"""The size in bytes that is assumed for a function without one in its symbol."""
 
 # push of a register; jmp and jcc, short and near; the one- and two-byte nop. Left out on purpose: longer nops (6.18
 # rewrites a 5-byte one into a call), nops with other prefixes (REX.B makes 0x90 an xchg) and call (before 6.18 the
-# emulation does not tell the shadow stack).
+# emulation does not update the shadow stack).
 _EMULATED = re.compile(rb"\x41?[\x50-\x57]|\xe9|\xeb|[\x70-\x7f]|\x0f[\x80-\x8f]|\x66?\x90", re.DOTALL)
 _CALL = b"\xe8"
 
@@ -58,7 +58,7 @@ _ARM64_SIMULATED = (  # mask, value
 class Placement:
     """Where to attach a probe: `offset` in bytes from the start of the file.
 
-    `kind` tells the cost of a hit; `moved` says that the place is past the symbol.
+    `kind` stands for the cost of a hit; `moved` is whether the place is past the symbol.
     """
 
     offset: int

@@ -35,13 +35,13 @@ OBSERVING = {
 """What probes need for as long as we run, for libraries are attached to when they are first mapped."""
 
 READING_THE_LOG = "CAP_SYSLOG"
-"""Opens /dev/kmsg where kernel.dmesg_restrict is 1, which most distributions set; when collectors start anew, again."""
+"""Opens /dev/kmsg where kernel.dmesg_restrict is 1, the default of most distributions; again at each reload."""
 
 WITHOUT_MULTI_UPROBES = "CAP_SYS_ADMIN"
 """Needed besides where uprobes are perf events (before Linux 6.6), and for bpf.stats."""
 
 ENTERING_NAMESPACES = "CAP_SYS_ADMIN"
-"""Enters the network namespace of a container to ask its NCCL; only with --collector.ras.namespaces."""
+"""Enters the network namespace of a container to query its NCCL; only with --collector.ras.namespaces."""
 
 READING_DRIVES = "CAP_SYS_ADMIN"
 """Sends admin commands to NVMe drives (nvme_cmd_allowed() of the kernel); only with --collector.faults.nvme-smart."""
@@ -98,7 +98,7 @@ def drop(keep: Collection[str]) -> frozenset[str]:
 def pass_on() -> None:
     """Has programs that this thread starts keep its capabilities also where it is not root's (ambient, Linux 4.3).
 
-    Does nothing where the kernel refuses: what is started has fewer rights then, and says so.
+    Does nothing where the kernel refuses: what is started has fewer rights then, and reports that.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     held = [CAPABILITIES[name] for name in effective(Path("/proc/thread-self/status"))]

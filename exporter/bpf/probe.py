@@ -1,7 +1,7 @@
 """A probe: one loaded object and a table of which of its programs run at which function of which libraries.
 
-`Probes` is told by exporter.bpf.targets of every library that has one of its symbols and of every process that uses
-one; it attaches, keeps what is and is not observed, and tells the exporter's own metrics about it.
+`Probes` gets from exporter.bpf.targets every library that has one of its symbols and every process that uses
+one; it attaches, keeps what is and is not observed, and yields the exporter's own metrics about it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Hook", "Listener", "Probes", "State"]
 
 ATTACHED = Metric(
     "accel_exporter.probe.attached",
-    "1 if every probe of the symbol is attached in this library, else 0; the landing page says why not. "
+    "1 if every probe of the symbol is attached in this library, else 0; the landing page has the reason. "
     "A hit costs little at placement=emulated, and a second trap at placement=stepped. Copies of a library, by its "
     "build id and functions, are one, under the path of the first; files of root apart from those of others. A long "
     "path is cut, and beyond 32 libraries the rest is (others).",
@@ -92,7 +92,7 @@ class Listener(Protocol):
 
 
 def names_like(elf: Elf, pattern: str) -> tuple[str, ...]:
-    """The functions of a file whose names are of a pattern, sorted; none of a file with very many."""
+    """The functions of a file with names of a pattern, sorted; none of a file with very many."""
     names = elf.functions(None) if elf.symbol_count <= MOST_SYMBOLS else {}
     return tuple(sorted(name for name in names if re.fullmatch(pattern, name))[:MOST_NAMES])
 
@@ -111,13 +111,13 @@ class _Probed:
 class Probes:
     """An Interest for Targets, made of one object and a table from symbol to hooks.
 
-    `hits` gives the calls seen by symbol, never falling. `protection` tells what a process runs under, and
+    `hits` gives the calls seen by symbol, never falling. `protection` returns what a process runs under, and
     `returns_allowed` whether return probes are safe for such users of one library, and why not (exporter.bpf.safety).
     `coverable` is what names of functions look like that should be in the table. `family` names the API a symbol
     belongs to: a library misses symbols only of families it has some of. `hooks_of` gives a library hooks of its own
     for the same symbols, of the same kinds, where they depend on what is in it. `rehearsal` has what calls cost, and is
     started with the first library. `returning` is the object's map of that name, where it has hooks that are numbered.
-    `withdrawn` hears of processes whose library loses its return probes.
+    `withdrawn` gets the processes of a library that loses its return probes.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Probes:
         self._protection, self._returns_allowed = protection, returns_allowed
         self._coverable, self._family, self._listener, self._find = coverable, family, listener, find
         self._lock = threading.Lock()
-        self._probed: dict[int, _Probed] = {}  # by id() of the library, whose (dev, ino) may be used again
+        self._probed: dict[int, _Probed] = {}  # by id() of the library: its (dev, ino) may be used again
         self._dearest: dict[str, tuple[float, Placement, bool]] = {}
 
     def attach(self, library: Library) -> Link:
@@ -241,7 +241,7 @@ class Probes:
         try:
             found: tuple[str, ...] = WORKER.call(names_like, file_of(library), self._coverable.pattern)
         except (OSError, ValueError):
-            return ()  # find_places says what is wrong with the file
+            return ()  # find_places reports what is wrong with the file
         return tuple(name for name in found if name not in self.symbols)
 
     def account(self, symbol: str, placement: Placement, returns: bool) -> None:

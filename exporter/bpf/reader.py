@@ -27,7 +27,7 @@ LENGTH = struct.Struct("=Q")
 HELLO = struct.Struct("=id")
 """Pid of the process that reads, and how many times slower than an ordinary one this machine is."""
 ANSWER = struct.Struct("=Qq")
-"""Length of the answer, and the user whom the first file belongs to; the descriptor of that file may be beside it."""
+"""Length of the answer, and the user id of the first file's owner; the descriptor of that file may be beside it."""
 OPENING = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH", "CAP_CHECKPOINT_RESTORE", "CAP_SYS_ADMIN")
 """What opening mapped files of others takes; the last one before Linux 5.9, where it is held."""
 MOST_BYTES = 8 << 20

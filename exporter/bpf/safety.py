@@ -81,7 +81,7 @@ class Confinement(IntEnum):
 class Survival:
     """Whether a thread survives return probes under a seccomp filter, and with a shadow stack.
 
-    `doubt` says why that could not be tried; what is not proven to be survived counts as deadly.
+    `doubt` is why that could not be tried; what is not proven to be survived counts as deadly.
     """
 
     seccomp: bool
@@ -115,7 +115,7 @@ def try_return_probes() -> Survival:
 
 
 def judge(ends: Mapping[Confinement, int], hits: int) -> Survival:
-    """What the exit statuses of the trial say, and the number of returns that the probe saw."""
+    """Judges by the exit statuses of the trial and the number of returns that the probe saw."""
     if hits < sum(end == RETURNED for end in ends.values()):
         return Survival(seccomp=False, shadow_stack=False, doubt="return probes attach but do not fire on this kernel")
     survived = {confinement for confinement, end in ends.items() if end == RETURNED}
@@ -126,7 +126,7 @@ def judge(ends: Mapping[Confinement, int], hits: int) -> Survival:
 
 
 def protection(proc: Path, pid: int) -> Protection | None:
-    """What /proc/PID/status says a process runs under; None when it is gone."""
+    """What a process runs under, by its /proc/PID/status; None when it has ended."""
     try:
         file = os.open(f"{proc}/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -150,8 +150,8 @@ def returns_allowed(survival: Survival, users: Collection[Protection]) -> tuple[
     """Whether a library may get return probes, given the processes that use it; if not, why and what to do.
 
     Filters are common and a process can start under one at any time, so where one makes return probes deadly no
-    library gets them. Shadow stacks have to be asked for by the user of a program, so they only count where they are:
-    ask again whenever a process begins to use the library, and detach when the answer has changed.
+    library gets them. Shadow stacks are enabled by the user of a program, so they only count where they are:
+    call again whenever a process begins to use the library, and detach when the answer has changed.
     """
     if survival.doubt:
         return False, f"{survival.doubt}; they might kill the process"

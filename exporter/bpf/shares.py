@@ -1,6 +1,6 @@
 """Nobody's files may take all the places for libraries, or all the time for reading files.
 
-Users are told apart by their number. Root's processes, which containers are full of, by their cgroup: making cgroups
+Users are distinguished by their number. Root's processes, which containers are full of, by their cgroup: making cgroups
 takes rights that a container lacks.
 """
 

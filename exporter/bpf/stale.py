@@ -17,7 +17,7 @@ class StaleObject(BpfError, KeyError):
 
 
 class Named(dict[str, V]):
-    """Things of an object by name. A name that is not there raises StaleObject, for Python asks for no others."""
+    """Things of an object by name. A name that is not there raises StaleObject, since Python looks up no others."""
 
     def __init__(self, object: str, kind: str) -> None:
         self._object, self._kind = object, kind

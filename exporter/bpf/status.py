@@ -33,7 +33,7 @@ DISCOVERY = Metric(
 )
 FOUND_LATE = Metric(
     "accel_exporter.discovery.late",
-    "Processes of attached libraries that a look at all processes found before any event told of them.",
+    "Processes of attached libraries that a look at all processes found before any event of theirs.",
     Kind.COUNTER,
 )
 EXAMINED = Metric(
@@ -68,7 +68,7 @@ ABANDONED = Metric(
 )
 SOURCE = Metric(
     "accel_exporter.discovery.source_info",
-    "Always 1; lister says how mappings are listed: iterator (BPF, real inodes) or proc (no BTF: overlays by guess).",
+    "Always 1; lister is how mappings are listed: iterator (BPF, real inodes) or proc (no BTF: overlays by guess).",
     Kind.GAUGE,
     labels=("lister",),
 )

@@ -22,7 +22,7 @@ from pathlib import Path
 from exporter.bpf.apart import WORKER
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.hints import Hint, Hints
-from exporter.bpf.library import Closeable, Gone, Interest, Library, Wait
+from exporter.bpf.library import Closeable, Interest, Library, Vanished, Wait
 from exporter.bpf.mappings import IteratorLister, Lister, Mapping, ProcLister
 from exporter.bpf.native import BpfError
 from exporter.bpf.status import LATENCY_BOUNDS, SOURCE_AGE, Status
@@ -38,7 +38,7 @@ MAX_DULL = 1 << 13
 
 _FORK_DELAY = 0.1
 """Seconds until a forked process is looked at: most run another program by then."""
-_KNOWN_DELAY, _GONE_DELAY, _WAIT_DELAY = 0.2, 0.1, 2.0
+_KNOWN_DELAY, _VANISHED_DELAY, _WAIT_DELAY = 0.2, 0.1, 2.0
 _LONGEST_BACKOFF = 0.5
 _SHORTEST_RESYNC = 1.0
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class Targets:
-    """Finds the libraries that interests want, and tells them of the processes that use them, from a thread of its own.
+    """Finds the libraries that interests want and the processes that use them, and calls the interests from a thread.
 
     `grace` is how long a library without users stays attached to, `resync` how often everything is looked at; seconds.
     """
@@ -190,7 +190,7 @@ class Targets:
             self._lose(1)
 
     def _look(self) -> None:
-        """Looks at the processes whose hints are due."""
+        """Looks at the processes of the hints that are due."""
         due = self._hints.take_due()
         if not due:
             return
@@ -199,20 +199,20 @@ class Targets:
         cost = time.thread_time() - began
         if not self._lister.one_process:
             self._next_listing = time.monotonic() + min(cost / _SHARE, _LONGEST_REST)
-        gone = {pid for pid in due if pid not in mappings and not os.access(f"{self._proc}/{pid}", os.F_OK)}
-        self._users.gather((), gone)
+        missed = {pid for pid in due if pid not in mappings and not os.access(f"{self._proc}/{pid}", os.F_OK)}
+        self._users.gather((), missed)
         if self._users.gathered(mappings):
             self._users.end(self._attachments)
         self._users.see((pid, found[-1].image) for pid, found in mappings.items())
         for pid, hint in due.items():
             self._look_at(pid, mappings.get(pid, []), hint)
-            if pid not in mappings and pid not in gone and hint.attempts < _ATTEMPTS:  # it is about to end
-                self._hints.add(pid, hint.since_ns, _GONE_DELAY, attempts=hint.attempts + 1)
+            if pid not in mappings and pid not in missed and hint.attempts < _ATTEMPTS:  # it is about to end
+                self._hints.add(pid, hint.since_ns, _VANISHED_DELAY, attempts=hint.attempts + 1)
             if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
                 self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
 
     def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
-        gone = waits = False
+        vanished = waits = False
         since_ns = 0 if self._unsure else hint.since_ns
         for mapping in mappings:
             if self._closing.is_set():
@@ -220,14 +220,14 @@ class Targets:
             try:
                 if self._take(mapping, since_ns) and hint.places:
                     self._observe(time.monotonic_ns() - hint.since_ns)
-            except Gone:
-                gone = True
+            except Vanished:
+                vanished = True
             except Wait:
                 waits = True
         if waits:
             self._hints.add(pid, hint.since_ns, _WAIT_DELAY, attempts=hint.attempts)
-        elif gone and hint.attempts < _ATTEMPTS:
-            self._hints.add(pid, hint.since_ns, _GONE_DELAY, attempts=hint.attempts + 1)
+        elif vanished and hint.attempts < _ATTEMPTS:
+            self._hints.add(pid, hint.since_ns, _VANISHED_DELAY, attempts=hint.attempts + 1)
         self._remember_dull(mappings, hint.places)
 
     def _take(self, mapping: Mapping, since_ns: int) -> bool:
@@ -266,8 +266,8 @@ class Targets:
             since_ns = hint.since_ns if hint and not self._unsure else mapping.started
             try:
                 self._late += self._take(mapping, since_ns) and not hint and self.scanned.is_set()
-            except Gone:
-                self._hint(mapping.pid, since_ns, _GONE_DELAY)
+            except Vanished:
+                self._hint(mapping.pid, since_ns, _VANISHED_DELAY)
             except Wait:
                 self._hint(mapping.pid, since_ns, _WAIT_DELAY)
         self._users.gather([pid for pid in self._users.without_pidfd() if pid not in running])

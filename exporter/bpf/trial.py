@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Trial:
-    """One for a node. Each part is tried when it is first asked for, in about 60 ms; the answer stays."""
+    """One for a node. Each part is tried when it is first used, in about 60 ms; the result stays."""
 
     @cached_property
     def survival(self) -> Survival:
@@ -34,7 +34,7 @@ class Trial:
         return returns_allowed(self.survival, users)
 
     def collect(self) -> Iterator[Sample]:
-        """The cost of a hit; nothing while no probe has asked for it."""
+        """The cost of a hit; nothing while no probe has used it."""
         costs: Costs | None = vars(self).get("costs")
         if costs:
             yield from costs.samples()

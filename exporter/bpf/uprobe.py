@@ -29,7 +29,7 @@ class Point:
 
 
 class AttachError(BpfError):
-    """Some points could not be attached to, so none is; `failed` says which."""
+    """Some points could not be attached to, so none is; `failed` has these."""
 
     def __init__(self, code: int, message: str, failed: Sequence[Point]) -> None:
         super().__init__(code, message)

@@ -27,7 +27,7 @@ class _Process:
 
 
 class Users:
-    """Tells interests of processes. The end of each is known by a pidfd in `poll`: none is lost, none is mistaken for
+    """Calls interests with processes. The end of each is known by a pidfd in `poll`: none is lost, none is mistaken for
     a later process of the same pid (pidfd_open(2): readable once the last thread is gone).
     """
 
@@ -48,7 +48,7 @@ class Users:
         return self._pids.get(descriptor)
 
     def without_pidfd(self) -> Collection[int]:
-        """Those whose end has to be found by looking, for there were no descriptors left."""
+        """Processes without a pidfd, since there were no descriptors left: their end has to be found by looking."""
         return [pid for pid, process in self._processes.items() if process.pidfd < 0]
 
     def see(self, images: Iterable[tuple[int, int]]) -> None:
@@ -74,7 +74,7 @@ class Users:
         attached.users.add(pid)
         first = attached.complete_ns <= since_ns
         for interest, _ in attached.links[before:]:
-            _tell(lambda interest=interest: interest.process_started(pid, attached.library, first))  # type: ignore[misc]
+            _call(lambda interest=interest: interest.process_started(pid, attached.library, first))  # type: ignore[misc]
         if over:
             self.gather([pid])
         return not before
@@ -114,7 +114,7 @@ class Users:
     def _forget(
         self,
         pids: Iterable[int],
-        tell: Callable[[Interest, Collection[int]], None],
+        notify: Callable[[Interest, Collection[int]], None],
         concerned: dict[int, tuple[Interest, set[int]]] | None = None,
     ) -> None:
         """Gives each interest those of the processes that used its libraries, besides those in `concerned`."""
@@ -124,7 +124,7 @@ class Users:
                 for interest, _ in attached.links:
                     concerned.setdefault(id(interest), (interest, set()))[1].add(pid)
         for interest, its in concerned.values():
-            _tell(lambda interest=interest, its=its: tell(interest, its))  # type: ignore[misc]
+            _call(lambda interest=interest, its=its: notify(interest, its))  # type: ignore[misc]
 
     def _drop(self, pid: int) -> Collection[Attached]:
         """The libraries of a process, which is not known any more."""
@@ -159,7 +159,7 @@ def _replaces(attached: Attached, before: Attached) -> bool:
     return before.detached and {id(it) for it, _ in before.links} <= {id(it) for it, _ in attached.links}
 
 
-def _tell(call: Callable[[], None]) -> None:
+def _call(call: Callable[[], None]) -> None:
     try:
         call()
     except Exception:

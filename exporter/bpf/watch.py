@@ -1,4 +1,4 @@
-"""What the kernel tells of every process as it happens: an executable file was mapped, a process was forked.
+"""The kernel's records of every process as they happen: an executable file was mapped, a process was forked.
 
 These are the side records of perf events (perf_event_open(2), PERF_RECORD_MMAP2 and PERF_RECORD_FORK). Unlike function
 probes they exist wherever uprobes do, see exec, mmap and mprotect alike, and unlike system call tracepoints they cost

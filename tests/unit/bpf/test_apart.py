@@ -202,7 +202,7 @@ def test_gone_is_seen_once() -> None:
     def close(number: int) -> None:
         closed.append(number)
         if len(closed) == 1:
-            other.append(threading.Thread(target=child.gone))
+            other.append(threading.Thread(target=child.has_ended))
             other[0].start()
             other[0].join(0.2)
         real(number)
@@ -211,7 +211,7 @@ def test_gone_is_seen_once() -> None:
     child.process.kill()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "close", close)
-        while not child.gone():
+        while not child.has_ended():
             time.sleep(0.01)
         other[0].join()
     assert [descriptor] == closed
@@ -254,7 +254,7 @@ def test_many_hung_file_systems(worker: Worker, hung: fuse.Hung, monkeypatch: py
 def answered(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> Any:
     """What a call makes of an answer."""
     worker = Worker()
-    monkeypatch.setattr(worker, "_ask", lambda message, device: (answer, None))
+    monkeypatch.setattr(worker, "_request", lambda message, device: (answer, None))
     return worker.call(apart_calls.number, "7")
 
 

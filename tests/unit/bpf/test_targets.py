@@ -15,7 +15,7 @@ from exporter.bpf import hints as hints_module
 from exporter.bpf.apart import ChildError, Stuck, TooLong
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.hints import Hints
-from exporter.bpf.library import Gone, Library, Wait
+from exporter.bpf.library import Library, Vanished, Wait
 from exporter.bpf.mappings import File, Mapping, ProcLister
 from exporter.bpf.shares import NOBODY
 from exporter.bpf.status import LIBRARIES, PROCESSES, Status
@@ -140,9 +140,9 @@ def test_examining_refuses_another_file_in_the_same_place(proc: Proc, built: Pat
     """Where a mapping vanished, or shows another file by now, nothing is said of its file."""
     mapping = proc.map(built)
     proc.map(other)
-    with pytest.raises(Gone):
+    with pytest.raises(Vanished):
         library.examine(proc.root, mapping, {"wanted"})
-    with pytest.raises(Gone):
+    with pytest.raises(Vanished):
         library.examine(proc.root, mapping._replace(end=END + 1), {"wanted"})
 
 
