@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from deploy.demo.summary import Scrape
 from tests.gpu.machine import Machine
 from tests.gpu.outcome import CANNOT, CannotRun, Row, equal, expect
 
@@ -24,6 +25,7 @@ def run(machine: Machine) -> Iterator[Row]:
         yield expect(NUMBER, "NVML's bytes of the job", by_nvml > 0, f"{by_nvml:,}")
         try:
             exporter.watch(job)
+            exporter.until(lambda: returns(exporter.scrape()), "the return probes of allocations are not attached", 20)
         except CannotRun as error:
             yield Row(NUMBER, "bytes the hooks saw of them", CANNOT, str(error))
             return
@@ -33,3 +35,8 @@ def run(machine: Machine) -> Iterator[Row]:
             sum(v for it, v in seen.rows(USAGE, pid=pid, api_layer="driver") if it["memory"] != "pinned_host")
         )
         yield expect(NUMBER, "bytes the hooks saw of them", 0 < hooked <= by_nvml * 1.05, f"{hooked:,} of {by_nvml:,}")
+
+
+def returns(page: Scrape) -> bool:
+    """Whether allocations are seen to return: entries are attached before, and show launches."""
+    return bool(page.total("accel_exporter_probe_attached", symbol="cuMemAlloc_v2"))
