@@ -74,7 +74,7 @@ def _exporter(scenario: Scenario) -> Iterator[tuple[str, psutil.Process]]:
                         break
                 time.sleep(0.2)
             else:
-                raise RuntimeError("the exporter has told nothing of GPUs within 60 s")
+                raise RuntimeError("the exporter has reported no GPU within 60 s")
             yield f"http://{address}/metrics", psutil.Process(it.pid)
         finally:
             it.terminate()

@@ -116,7 +116,7 @@ def test_many_ends_do_not_wait(users: Users) -> None:
 
 
 def test_an_end_wakes_up_once() -> None:
-    """A process whose end was noticed and waits for others is no reason to be awake."""
+    """The end of a process that waits for others is no reason to be awake."""
     with select.epoll() as poll:
         users = Users(poll)
         process = subprocess.Popen(["sleep", "60"])
