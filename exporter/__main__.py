@@ -93,17 +93,11 @@ def _statistics() -> libbpf.Link | None:
 
 def _drop_capabilities(chosen: Settings) -> None:
     """Drop unneeded capabilities, before the first thread starts: capabilities are per thread."""
-    keep = {*privileges.OBSERVING, privileges.READING_THE_LOG}
+    keep = {*privileges.OBSERVING, privileges.READING_THE_LOG, *chosen.capabilities}
     if not multi.supported():
         keep.add(privileges.WITHOUT_MULTI_UPROBES)
     if any(0 < _port(address) < 1024 for address in chosen.web.listen_address):
         keep.add("CAP_NET_BIND_SERVICE")
-    if chosen.collectors.get("ras", {}).get("namespaces"):
-        keep.add(privileges.ENTERING_NAMESPACES)
-    if chosen.collectors.get("faults", {}).get("nvme-smart"):
-        keep.add(privileges.READING_DRIVES)
-    if chosen.collectors.get("infiniband", {}).get("collector.infiniband.qp-counters"):
-        keep.add(privileges.COUNTING_QUEUE_PAIRS)
     try:
         privileges.drop(keep)
     except OSError as error:

@@ -34,7 +34,8 @@ class Option:
     """One setting: the flag --NAME, the variable ACCEL_EXPORTER_NAME and the YAML key NAME, nested at its dots.
 
     The type is that of `default`. With `duration` a float is a number of seconds or a duration such as 500ms. A number
-    is at least `least`, by default 0, and at most `most`. `metavar` names the value in the help text.
+    is at least `least`, by default 0, and at most `most`. `metavar` names the value in the help text. `capability` is
+    needed while the option is on, and dropped at start while it is not.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Option:
     metavar: str = ""
     least: float | None = None
     most: float | None = None
+    capability: str = ""
 
     @property
     def variable(self) -> str:
@@ -136,7 +138,7 @@ class Flag:
 
     The type of `default` is the type of the setting: bool, int, float, str or a tuple of str (comma-separated).
     Numbers outside of `least` (by default 0) to `most`, and texts that are not in `choices`, are errors before the
-    collector is created.
+    collector is created. `capability` is that of an Option.
     """
 
     name: str
@@ -145,6 +147,7 @@ class Flag:
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    capability: str = ""
 
 
 class Parser(argparse.ArgumentParser):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from exporter import log, options, version
 from exporter.discover import Found
-from exporter.options import Flag, Option, Parser, SettingsError, Value
+from exporter.options import Option, Parser, SettingsError, Value
 from exporter.otlp import PROTOCOLS, OtlpSettings
 from exporter.server import WebSettings
 
@@ -121,12 +121,17 @@ class LogSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """The exporter's settings. `collectors` holds the enabled collectors, each with its settings by flag name."""
+    """The exporter's settings.
+
+    `collectors` holds the enabled collectors, each with its settings by flag name; `capabilities` those that their
+    settings need, besides what observing needs.
+    """
 
     web: WebSettings
     otlp: OtlpSettings
     log: LogSettings
     collectors: Mapping[str, Mapping[str, Any]]
+    capabilities: frozenset[str]
     procfs: Path
     sysfs: Path
     logs: Path
@@ -136,15 +141,7 @@ class Settings:
 
 def all_options(found: Iterable[Found]) -> tuple[Option, ...]:
     """Return the exporter's and the collectors' options: --collector.NAME and --collector.NAME.FLAG, or own names."""
-    own: list[Option] = []
-    for collector in found:
-        own += collector.options
-        if collector.options:
-            continue
-        name = f"collector.{collector.name}"
-        own.append(Option(name, collector.default, _switch_help(collector), "collectors"))
-        own += [_option(f"{name}.{flag.name}", flag) for flag in collector.flags]
-    return OPTIONS + tuple(own)
+    return OPTIONS + tuple(option for collector in found for option in _options_of(collector))
 
 
 def make_parser(found: Iterable[Found]) -> Parser:
@@ -178,11 +175,19 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
     if file := str(given.get("config.file", "")):
         given = options.from_file(Path(file), declared) | given
     values = {option.name: option.default for option in declared} | given
+    enabled = _collectors(found, values, given)
     return Settings(
         web=_section(WebSettings, "web.", values),
         otlp=_section(OtlpSettings, "otlp.", values),
         log=_section(LogSettings, "log.", values),
-        collectors=_collectors(found, values, given),
+        collectors=enabled,
+        capabilities=frozenset(
+            option.capability
+            for collector in found
+            if collector.name in enabled
+            for option in _options_of(collector)
+            if option.capability and values[option.name]
+        ),
         procfs=_folder("path.procfs", values),
         sysfs=_folder("path.sysfs", values),
         logs=Path(str(values["path.logs"])),
@@ -212,8 +217,23 @@ def _collectors(
     return enabled
 
 
-def _option(name: str, flag: Flag) -> Option:
-    return Option(name, flag.default, flag.help, "collectors", flag.choices, least=flag.least, most=flag.most)
+def _options_of(collector: Found) -> Iterator[Option]:
+    if collector.options:
+        yield from collector.options
+        return
+    name = f"collector.{collector.name}"
+    yield Option(name, collector.default, _switch_help(collector), "collectors")
+    for flag in collector.flags:
+        yield Option(
+            f"{name}.{flag.name}",
+            flag.default,
+            flag.help,
+            "collectors",
+            flag.choices,
+            least=flag.least,
+            most=flag.most,
+            capability=flag.capability,
+        )
 
 
 def _enabled(collector: Found, given: Mapping[str, Value]) -> bool:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from exporter.bpf import events, status
+from exporter.bpf import events, privileges, status
 from exporter.faults import machine, metrics, pci, sensors
 from exporter.faults.ipmi import Ipmi
 from exporter.faults.kernel_log import WORDS, KernelLog
@@ -30,7 +30,12 @@ FLAGS = (
     Flag("from-processes", False, "Count lines that a process wrote into the kernel log too."),
     Flag("interval", 15.0, "Seconds between two readings of sysfs.", 1, 86_400),
     Flag("shutdown-file", str(machine.SCHEDULED), "File in which systemd-logind keeps a scheduled shutdown."),
-    Flag("nvme-smart", False, "Read the SMART log of NVMe drives every minute, which takes CAP_SYS_ADMIN."),
+    Flag(
+        "nvme-smart",
+        False,
+        "Read the SMART log of NVMe drives every minute, which takes CAP_SYS_ADMIN.",
+        capability=privileges.READING_DRIVES,
+    ),
     Flag(
         "ipmi",
         False,

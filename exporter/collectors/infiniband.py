@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from exporter.bpf import status
+from exporter.bpf import privileges, status
 from exporter.faults.transitions import Transitions
 from exporter.infiniband import drivers, metrics, node_exporter, sysfs
 from exporter.infiniband.device import RdmaDevice
@@ -56,6 +56,7 @@ OPTIONS = (
         "collectors",
         choices=tuple(MASKS),
         metavar="pid|type|type,pid",
+        capability=privileges.COUNTING_QUEUE_PAIRS,
     ),
     Option(SERIES_LIMIT, 10_000, LIMIT_HELP, "collectors", least=LEAST, most=MOST),
     Option(COMPATIBLE, False, "also node_exporter's series of InfiniBand, in its names and units", "collectors"),

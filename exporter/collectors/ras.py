@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from exporter.bpf import status
+from exporter.bpf import privileges, status
 from exporter.counters import Tally
 from exporter.model import Metric, Sample
 from exporter.node import Node
@@ -26,7 +26,12 @@ METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if
 FLAGS = (
     Flag("interval", 60.0, "Seconds between two queries to a job: each makes all its ranks answer.", 1, 86_400),
     Flag("timeout", 10.0, "Seconds to wait for an answer.", 1, 600),
-    Flag("namespaces", False, "Enter the network namespaces of containers for queries, which takes CAP_SYS_ADMIN."),
+    Flag(
+        "namespaces",
+        False,
+        "Enter the network namespaces of containers for queries, which takes CAP_SYS_ADMIN.",
+        capability=privileges.ENTERING_NAMESPACES,
+    ),
     limit_flag(5_000),
 )
 MOST_ENDPOINTS = 64

@@ -311,6 +311,21 @@ def test_a_collector_refuses_what_does_not_fit_together() -> None:
         settings.load(options.from_flags(settings.make_parser(found), flags, declared), {}, found)
 
 
+def test_capabilities_are_those_of_what_is_on() -> None:
+    """A capability is kept while a collector runs with the setting that needs it."""
+    found = list(discover.collectors().values())
+    declared = settings.all_options(found)
+
+    def kept(*flags: str) -> frozenset[str]:
+        given = options.from_flags(settings.make_parser(found), flags, declared)
+        return settings.load(given, {}, found).capabilities
+
+    assert frozenset() == kept() == kept("--no-collector.ras", "--collector.ras.namespaces")
+    assert {"CAP_SYS_ADMIN"} == kept("--collector.ras.namespaces") == kept("--collector.faults.nvme-smart")
+    both = kept("--collector.infiniband.qp-counters=pid", "--collector.ras.namespaces")
+    assert {"CAP_NET_ADMIN", "CAP_SYS_ADMIN"} == both
+
+
 def test_help_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Help names every option once and says how to switch off and where else to set it."""
     text = settings.make_parser(FOUND).format_help()
