@@ -229,7 +229,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-cuda",
         "CUDA jobs",
-        "What the processes on these nodes do with CUDA, as seen by probes on the driver.",
+        "What does a process do with its GPU: memory, launches, copies, waits, errors? From probes on the driver.",
         [
             choice(name, title, f"label_values({calls}, {name})", every=".*")
             for name, title in (

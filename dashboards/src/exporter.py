@@ -333,7 +333,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter",
         "Accelerator exporter",
-        "The exporter's own health: collectors, probes, losses and cost.",
+        "Does the exporter see everything, and what does that cost? Its collectors, probes, losses and overhead.",
         [],
         {
             "Overview": OVERVIEW,

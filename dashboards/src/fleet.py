@@ -340,7 +340,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-fleet",
         "Fleet",
-        "What needs attention now: alerts, faults, idle GPUs, lossy links, ranks that hold up their job.",
+        "What needs attention now, and on which node? Alerts, faults, idle GPUs, lossy links, ranks that are late.",
         [],
         {
             "Attention": ATTENTION,

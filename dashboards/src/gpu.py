@@ -320,7 +320,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-gpu",
         "GPUs",
-        "What NVML, the kernel log and the schedulers say of the GPUs of these nodes.",
+        "Are the GPUs busy, hot, throttled or broken? From NVML, the kernel log and the schedulers.",
         [choice("gpu", "GPU", f"label_values({select('hw_status')}, gpu)", every=".*")],
         {
             "Overview": OVERVIEW,

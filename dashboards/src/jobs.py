@@ -379,7 +379,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-jobs",
         "Jobs",
-        "Who uses the GPUs and the network, by pod, Slurm job or command; and GPUs that nobody uses.",
+        "Which job uses which GPUs and how much of the network? By pod, Slurm job or command; and idle GPUs.",
         [
             choice("namespace", "Namespace", f"label_values({anyone}, namespace)", every=".*"),
             choice("pod", "Pod", f"label_values({anyone}, pod)", every=".*"),

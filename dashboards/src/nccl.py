@@ -203,7 +203,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-nccl",
         "NCCL jobs",
-        "Collectives of the processes on these nodes, late and missing ranks, errors.",
+        "Which rank is late, behind or missing? Collectives of the processes on these nodes, and their errors.",
         [
             choice("namespace", "Namespace", f"label_values({info}, namespace)", every=".*"),
             choice("pod", "Pod", f"label_values({info}, pod)", every=".*"),

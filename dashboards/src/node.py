@@ -301,7 +301,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-node",
         "Node",
-        "One node or a few: GPUs and who is on them, links, sensors, faults.",
+        "What does this node do, and is it healthy? GPUs and their processes, links, sensors, faults.",
         [],
         {"Overview": OVERVIEW, "GPUs": GPUS, "Jobs": JOBS, "Links": LINKS, "Faults": FAULTS, "Machine": MACHINE},
     )

@@ -509,7 +509,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-rdma",
         "RDMA network",
-        "Who talks to whom by RDMA, how long it takes, what is lost, and how the links are.",
+        "Is the network lossless and fast, and between which peers is it not? Traffic, latency, losses and links.",
         [
             choice(name, title, f"label_values({selector}, {name})", every=".*")
             for name, title, selector in (

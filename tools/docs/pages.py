@@ -45,16 +45,6 @@ for events from before: `GpuEccUncorrectable` and `RdmaRetriesExceeded` (both cr
 `NcclRankBehind` is pending. They resolve when the range of the rule is past. `increase_prometheus()` in their place has
 Prometheus' meaning, in vmalert alone.
 """
-_ALERT_FILES = {
-    "faults": "Faults that stop jobs",
-    "xid": "Xids",
-    "gpu": "GPUs",
-    "cuda": "CUDA jobs",
-    "nccl": "Collectives",
-    "rdma": "The RDMA network",
-    "custom": "Probes of your own",
-    "exporter": "The exporter itself",
-}
 _DASHBOARDS_HEAD = """
 The files of [dashboards/](../dashboards), for Grafana 11 and newer. Import one by hand (*Dashboards, New, Import*), let
 [the composition](quick-start.md#grafana) provision them, or set `dashboards.enabled` of the [chart](deployment.md). The
@@ -64,16 +54,6 @@ corner. Where one stays empty: [why is a metric absent?](faq.md#why-is-a-metric-
 The pictures are drawn from the answers of a Prometheus that scraped the [demo](quick-start.md) or a stand-in of the
 hardware, laid out as the dashboard is. They are not screenshots of Grafana.
 """
-_QUESTIONS = {
-    "fleet": "What needs attention now, and on which node?",
-    "node": "What does this node do, and is it healthy?",
-    "jobs": "Which job uses which resources, and does it use what was allocated to it?",
-    "cuda": "What does a process do with its GPU: memory, launches, copies, waits, errors?",
-    "gpu": "Are the GPUs busy, hot, throttled or broken, and which jobs use them?",
-    "nccl": "Which rank is late, behind or missing?",
-    "rdma": "Is the network lossless and fast, and between which peers is it not?",
-    "exporter": "Does the exporter see everything, and what does that cost?",
-}
 _CONVERSIONS: Mapping[Callable[[Number], Number], str] = {
     field.mib: "/ 2^20, rounded down",
     field.from_mib: "× 2^20",
@@ -200,20 +180,22 @@ def fault_page() -> str:
 def alerts() -> str:
     """The page of every alert with its severity, pending time, meaning and runbook."""
     parts = [_NOTICE, "# Alerts", _ALERTS_HEAD.strip()]
-    for stem, title in _ALERT_FILES.items():
-        groups = yaml.safe_load((_ROOT / "alerts" / f"{stem}.yaml").read_text())["groups"]
-        rows = [_alert_row(rule) for group in groups for rule in group["rules"] if "alert" in rule]
-        parts += [f"## {title}", f"`alerts/{stem}.yaml`", _table(("alert", "severity", "for", "meaning"), rows)]
+    for path in sorted((_ROOT / "alerts").glob("*.yaml")):
+        text = path.read_text()
+        groups = yaml.safe_load(text).get("groups", ())
+        if rows := [_alert_row(rule) for group in groups for rule in group["rules"] if "alert" in rule]:
+            parts += [f"## {_title(text)}", f"`alerts/{path.name}`"]
+            parts.append(_table(("alert", "severity", "for", "meaning"), rows))
     return "\n\n".join(parts) + "\n"
 
 
 def dashboards() -> str:
-    """The page of every dashboard with its question, its panels, and its picture if there is one."""
+    """The page of every dashboard with its description, its panels, and its picture if there is one."""
     found = {path.stem: path for path in (_ROOT / "dashboards").glob("*.json")}
     parts = [_NOTICE, "# Dashboards", _DASHBOARDS_HEAD.strip()]
-    for stem in sorted(found, key=lambda stem: ([*_QUESTIONS, stem].index(stem), stem)):
+    for stem in sorted(found):
         board = json.loads(found[stem].read_text())
-        parts += [f"## {board['title']}", f"*{_QUESTIONS.get(stem, '')}* {board['description']}".removeprefix("** ")]
+        parts += [f"## {board['title']}", board["description"]]
         if (_ROOT / "docs" / (image := f"images/dashboard-{stem}.png")).exists():
             parts.append(f"![The dashboard {board['title']}]({image})")
         parts += [_table(("row", "panels"), _rows(board["panels"])), f"File: `dashboards/{stem}.json`."]
@@ -230,6 +212,14 @@ def _rows(panels: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
         else:
             rows.setdefault(row, []).append(panel["title"])
     return ((row, ", ".join(titles)) for row, titles in rows.items())
+
+
+def _title(rules: str) -> str:
+    """Return the first words of the comment that a file of rules begins with, up to the first punctuation."""
+    begins = re.match(r"# ([^.,:()]+)", rules)
+    if not begins:
+        raise ValueError("a file of rules begins with a comment: its title, a colon, and what it is about")
+    return begins[1].strip()
 
 
 def _alert_row(rule: Mapping[str, Any]) -> tuple[str, ...]:
