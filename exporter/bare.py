@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from exporter.background.child import die_with_parent
 from exporter.bpf import privileges
-from exporter.child import die_with_parent
 
 
 def command(words: list[str]) -> list[str]:

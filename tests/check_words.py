@@ -24,7 +24,7 @@ DONE = (
     "exporter/checks/kernel.py",
     "exporter/checks/probed.py",
     "exporter/checks/site.py",
-    "exporter/child.py",
+    "exporter/background",
     "exporter/collectors/allocation.py",
     "exporter/collectors/cuda.py",
     "exporter/collectors/cufile.py",

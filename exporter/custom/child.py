@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import exporter
+from exporter.background.child import ChildProcess
 from exporter.bpf import multi, privileges
-from exporter.child import ChildProcess
 from exporter.custom.folder import Source
 from exporter.custom.messages import Order
 

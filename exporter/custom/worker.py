@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from exporter.child import die_with_parent, private_output
+from exporter.background.child import die_with_parent, private_output
 from exporter.custom import tracefs
 from exporter.custom.messages import Failed, Order, Read, Records, Rows, Shape, Started, encode
 from exporter.custom.tables import Table, plain

@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from exporter.background.child import die_with_parent, private_output
 from exporter.bpf import privileges
-from exporter.child import die_with_parent, private_output
 from exporter.dcgm.fields import FIELDS
 
 EMBEDDED = "embedded"

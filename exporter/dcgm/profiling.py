@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from exporter.child import ChildProcess
+from exporter.background.child import ChildProcess
 from exporter.dcgm.engine import NAMES, EngineOptions, ProfilingReading, decode
 from exporter.dcgm.fields import FIELDS
 from exporter.nvml.snapshot import Readings, Values

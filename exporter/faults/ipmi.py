@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from exporter import bare
-from exporter.child import ChildProcess
+from exporter.background.child import ChildProcess
 from exporter.faults import categories as rows
 from exporter.faults import metrics
 from exporter.faults.poller import Poller

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from exporter.child import ChildProcess
+from exporter.background.child import ChildProcess
 from exporter.nvml.snapshot import ChildOptions
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from exporter.child import ChildProcess
+from exporter.background.child import ChildProcess
 from exporter.ras import messages
 from exporter.ras.client import Endpoint, RasError, connect
 from exporter.ras.reader import ReaderJob

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from exporter.background.child import die_with_parent, private_output
 from exporter.bpf import privileges
-from exporter.child import die_with_parent, private_output
 from exporter.ras.client import RasError, request_report
 from exporter.ras.messages import FAILED, encode
 from exporter.ras.report import ReportError, parse

@@ -14,8 +14,8 @@ import sys
 import time
 from contextlib import suppress
 
+from exporter.background.child import die_with_parent, private_output
 from exporter.bpf import privileges
-from exporter.child import die_with_parent, private_output
 from exporter.nvml.child import devices
 from exporter.nvml.child.calls import NvmlError, NvmlLibrary
 from exporter.nvml.child.devices import GpuTarget

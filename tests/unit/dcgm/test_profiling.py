@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from exporter.child import ChildProcess
+from exporter.background.child import ChildProcess
 from exporter.dcgm import profiling
 from exporter.dcgm.engine import EMBEDDED, EngineOptions, ProfilingReading, decode, encode
 from exporter.dcgm.fields import FIELDS

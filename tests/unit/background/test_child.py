@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from exporter import bare
+from exporter.background.child import ChildProcess
 from exporter.bpf import privileges
-from exporter.child import ChildProcess
 from exporter.dcgm import engine
 from exporter.faults.ipmi import Ipmi
 

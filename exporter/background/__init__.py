@@ -1,0 +1,1 @@
+"""What runs behind the scrapes: child processes with their supervisor, and pollers of slow sources."""
