@@ -35,6 +35,7 @@ DONE = (
     "exporter/collectors/nccl.py",
     "exporter/collectors/nvml.py",
     "exporter/collectors/ras.py",
+    "exporter/collectors/verbs.py",
     "exporter/collectors/xid.py",
     "exporter/counters.py",
     "exporter/cuda",
@@ -72,6 +73,7 @@ DONE = (
     "exporter/settings.py",
     "exporter/starts.py",
     "exporter/systemd.py",
+    "exporter/verbs",
     "exporter/version.py",
     "exporter/views",
     "exporter/web",
@@ -85,11 +87,12 @@ DONE = (
     "tests/unit/ras",
     "tests/unit/resolve",
     "tests/unit/test_doctor.py",
+    "tests/unit/verbs",
     "tests/unit/xid",
     "tools",
 )
-PUBLISHED = re.compile(r"gpu_recovery_asked|\"says\"")
-"""Label values and keys of JSON that users rely on."""
+PUBLISHED = re.compile(r"gpu_recovery_asked|\"says\"|live_told|extended_told")
+"""Label values, some of them names of maps, and keys of JSON that users rely on."""
 _SPEECH = {"tell", "tells", "telling", "told", "say", "says", "saying", "said", "ask", "asks", "asking", "asked"}
 IN_TEXT = _SPEECH | {"whose", "whom", "anew", "dear", "well", "unwell"}
 IN_NAMES = _SPEECH | {"gone"}

@@ -19,11 +19,11 @@ from exporter.series import limit_flag
 from exporter.verbs import control_samples, metrics, pointers
 from exporter.verbs.activity import Activity, read, take
 from exporter.verbs.attaching import Attaching
+from exporter.verbs.destroyed_qps import DestroyedQps
 from exporter.verbs.functions import HITS, POSTING, table
-from exporter.verbs.gone import Gone
 from exporter.verbs.peers import Peers
 from exporter.verbs.pointers import Pointers
-from exporter.verbs.posted import Sums, Told
+from exporter.verbs.posted import PostedBytes, Sums
 from exporter.verbs.samples import Ends, bytes_by_port, samples
 from exporter.verbs.spans import span_of
 from exporter.verbs.windows import Windows, polls_allowed
@@ -35,7 +35,7 @@ FLAGS = (
     Flag(
         "queue-pairs",
         2048,
-        "Queue pairs whose requests can be followed at once (12.4 KB of kernel memory each).",
+        "Queue pairs with requests that can be followed at once (12.4 KB of kernel memory each).",
         1,
         1 << 20,
     ),
@@ -61,17 +61,17 @@ FLAGS = (
         0,
         1_000_000_000,
     ),
-    Flag("spans-per-second", 100, "Spans at most; what exceeds it is counted.", 0, 1 << 30),
+    Flag("spans-per-second", 100, "Spans at most; further ones are counted.", 0, 1 << 30),
     limit_flag(10_000),
 )
 _LEAST_ROWS = 8192
-"""Of queue pair and opcode: what is not followed is counted all the same."""
+"""Rows by queue pair and opcode: requests that are not followed are counted all the same."""
 _MISSED = ("requests_unread", "bytes_unread", "failures_unread", "posted_lost", "contexts_lost", "post_flights_lost")
-"""Globals of the object that say that bytes posted are not all known."""
+"""Globals of the object that count posts with bytes that are not known."""
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any]:
-    """Raises SettingsError where the windows would be longer than from one to the next."""
+    """Return the settings. Raises SettingsError where windows would be longer than their interval."""
     if float(str(values["poll-interval-seconds"])) < float(str(values["poll-window-seconds"])):
         name = "collector.verbs.poll"
         raise SettingsError(
@@ -85,14 +85,16 @@ def create(node: Node) -> Verbs:
 
 
 class Verbs(ProbeCollector[Activity]):
-    """The probes of bpf/verbs.bpf.c: on libibverbs and post_send all the time, on poll_cq as it can be borne."""
+    """The probes of bpf/verbs.bpf.c: on libibverbs and post_send all the time, on poll_cq as Windows decides."""
 
     name, api = "verbs", "RDMA"
 
     def start(self) -> None:
-        """As of any probe; then lets windows of poll_cq begin, and others see what is posted."""
+        """Start as any probe; then begin the windows of poll_cq, and let other collectors read what is posted."""
         super().start()
-        self._learning = Events()  # apart: attaching takes its time, and what queue pairs did is to be known at once
+        self._learning = (
+            Events()
+        )  # a thread of its own: attaching takes time, and ends of queue pairs are to be known at once
         self._learning.add(self._object.maps["live_contexts"], self._learn)
         self._learning.add(self._object.maps["extended_told"], self._learn_extended)
         self._learning.start("verbs learning")
@@ -103,7 +105,7 @@ class Verbs(ProbeCollector[Activity]):
         self._timed = self._object.types.enum("timed")
         self._peers = Peers(self._node.sys)
         self._ends = Ends(self._peers)
-        self._gone = Gone()
+        self._destroyed_qps = DestroyedQps()
         self._sums = Sums()
 
     def _table(self) -> Table:
@@ -113,7 +115,7 @@ class Verbs(ProbeCollector[Activity]):
         return {"family": str}
 
     def _interest(self) -> Interest:
-        """Return what finds the functions of providers, and attaches the probes to them."""
+        """Return the interest that finds the functions of providers, and attaches the probes to them."""
         settings, node = self._node.settings, self._node
         length, interval = settings["poll-window-seconds"], settings["poll-interval-seconds"]
         self._windows = Windows(self._object, length, interval, self._may_poll, self._before_window)
@@ -122,13 +124,13 @@ class Verbs(ProbeCollector[Activity]):
         return self._attaching
 
     def _receivers(self) -> Receivers:
-        return {"verbs_spans": self._receive, "qp_ends": self._gone.add}
+        return {"verbs_spans": self._receive, "qp_ends": self._destroyed_qps.add}
 
     def _read(self) -> Mapping[int, Activity]:
-        return read(self._object.maps, self._gone)
+        return read(self._object.maps, self._destroyed_qps)
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
-        return take(self._object.maps, self._gone, pids)
+        return take(self._object.maps, self._destroyed_qps, pids)
 
     def collect(self) -> Iterator[Sample]:
         yield from super().collect()
@@ -136,7 +138,7 @@ class Verbs(ProbeCollector[Activity]):
         yield from self._learning.collect()
 
     def problems(self) -> Iterator[str]:
-        yield from self._attaching.says()
+        yield from self._attaching.problems()
         yield from super().problems()
         if self._peers.problem:
             yield self._peers.problem
@@ -155,17 +157,17 @@ class Verbs(ProbeCollector[Activity]):
             yield from samples(process, self._timed, self._ends)
         yield from control_samples.samples([(process, process.activity.control) for process in processes], self._peers)
 
-    def _posted(self) -> Told | None:
-        """What was posted until now; asked from other threads, one at a time."""
+    def _posted(self) -> PostedBytes | None:
+        """Return what was posted until now. Called from other threads, one at a time."""
         self._peers.refresh()
         processes = self._ledger.processes()
-        counts = {key: it for process in processes for key, it in bytes_by_port(process, self._peers).items()}
+        counts = {key: sent for process in processes for key, sent in bytes_by_port(process, self._peers).items()}
         return self._sums.see(counts, self._missed())
 
     def _missed(self) -> tuple[int, ...] | None:
-        """How much of what was posted was missed so far; None while that is not known."""
+        """Return counts of posts that were missed so far; None while they are not known."""
         unprobed = any(not state.attached for state in self._probes.states() if state.symbol in POSTING)
-        if unprobed or any(self._attaching.says()) or not self._node.targets.scanned.is_set():
+        if unprobed or any(self._attaching.problems()) or not self._node.targets.scanned.is_set():
             return None
         counted = self._object.globals()
         return tuple(counted[name] for name in _MISSED)

@@ -1,1 +1,1 @@
-"""RDMA verbs: where a provider's functions are, and what the calls of them say."""
+"""RDMA verbs: where a provider's functions are, and what calls of them mean."""

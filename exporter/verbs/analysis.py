@@ -1,7 +1,8 @@
 """Finds the functions of providers in a thread of its own, one file after the other.
 
-A process that uses RDMA maps every provider that is installed. Those are first whose device there is: on a slow machine
-a program may have ended before the last one is read. Each user has a share of the time, and files beyond it wait.
+A process that uses RDMA maps every provider that is installed. Providers of present devices are first: on a slow
+machine a program may have ended before the last file is read. Each user has a share of the time, and files beyond the
+share wait.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from exporter.verbs.providers import Found, ProviderNames, find
 
 MAX_KNOWN = 256
 _MOST_BYTES = 1 << 24
-"""Of a file that is recognised when it comes again."""
+"""Size of a file that is recognised when another process uses it."""
 _MOST_LINES = 1 << 16
 _WAIT_SECONDS = 1.0
 _PROVIDER = re.compile(r"lib([a-z0-9_]+?)(?:-rdmav\d+)?\.so")
@@ -33,70 +34,75 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
+    """A library to search, and the process that uses it."""
+
     library: Library
     pid: int
     user: User
 
 
 class Analysis:
-    """`done` gets every result, in the thread of this. `shares` has the time of each user."""
+    """The thread that searches, and its queue. `done` receives every result, in this thread.
+
+    `shares` has the time of each user.
+    """
 
     def __init__(self, proc: Path, sys: Path, shares: Shares, done: Callable[[Library, Found], None]) -> None:
         self._proc, self._sys, self._shares, self._done = proc, sys, shares, done
         self._changing = threading.Condition()
-        self._asked: dict[int, _Asked] = {}
+        self._requests: dict[int, _Request] = {}
         self._running = False
         self._known: dict[tuple[str, ...], Found] = {}
 
     def want(self, library: Library, pid: int) -> None:
-        """Asks for the functions of a library, as a process that uses it has its libibverbs."""
+        """Request the functions of a library, together with the libibverbs of a process that uses the library."""
         user = self._shares.user(pid)
         with self._changing:
-            self._asked[id(library)] = _Asked(library, pid, user)
+            self._requests[id(library)] = _Request(library, pid, user)
             self._changing.notify()
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="verbs analysis", daemon=True).start()
 
     def forget(self, library: Library) -> None:
-        """The library is not there any more."""
+        """Drop the request for a library that nobody uses any more."""
         with self._changing:
-            self._asked.pop(id(library), None)
+            self._requests.pop(id(library), None)
             self._changing.notify()
 
     def _run(self) -> None:
-        while asked := self._next():
+        while request := self._next():
             try:
-                with self._shares.charge(asked.user):
-                    found = self._find(asked)
-                self._done(asked.library, found)
+                with self._shares.charge(request.user):
+                    found = self._find(request)
+                self._done(request.library, found)
             except Exception:
-                log.exception("looking for the functions of %s failed", asked.library.path)
+                log.exception("looking for the functions of %s failed", request.library.path)
 
-    def _next(self) -> _Asked | None:
-        """The next one, those of present devices first, of these the user's who has most time left.
+    def _next(self) -> _Request | None:
+        """Return the next request: of present devices first, of these the one of the user with most time left.
 
-        Waits while nobody has any. Returns None, and the thread ends, when all are done.
+        Waits while no user has time left. Returns None, and the thread ends, when there are no more requests.
         """
         present = devices(self._sys)
         with self._changing:
-            while self._asked:
-                left = {key: self._shares.left(it.user) for key, it in self._asked.items()}
-                ready = [key for key in self._asked if left[key] > 0]
+            while self._requests:
+                left = {key: self._shares.left(it.user) for key, it in self._requests.items()}
+                ready = [key for key in self._requests if left[key] > 0]
                 if ready:
-                    order = {key: (not serves(self._asked[key].library.path, present), -left[key]) for key in ready}
-                    return self._asked.pop(min(ready, key=order.__getitem__))
+                    order = {key: (not serves(self._requests[key].library.path, present), -left[key]) for key in ready}
+                    return self._requests.pop(min(ready, key=order.__getitem__))
                 self._changing.wait(_WAIT_SECONDS)
             self._running = False
             return None
 
-    def _find(self, asked: _Asked) -> Found:
-        provider = file_of(asked.library)
-        names = ProviderNames(Path(asked.library.path).name)
+    def _find(self, request: _Request) -> Found:
+        provider = file_of(request.library)
+        names = ProviderNames(Path(request.library.path).name)
         verbs: File | None = None
-        for path, shown in _verbs(self._proc, asked.pid):
-            verbs, names = File(str(path), device=asked.library.identity[0]), ProviderNames(names.provider, shown)
+        for path, shown in _verbs(self._proc, request.pid):
+            verbs, names = File(str(path), device=request.library.identity[0]), ProviderNames(names.provider, shown)
             break
         try:
             contents: str = WORKER.call(digest, provider, verbs)
@@ -115,13 +121,16 @@ class Analysis:
     def _read(self, provider: File, verbs: File | None, names: ProviderNames) -> Found:
         try:
             found: Found = WORKER.call(find, provider, verbs, names)
-        except TooLong as error:  # that it will do again
+        except TooLong as error:  # a second attempt would take as long
             return Found({}, {"post_send": f"The file is not read: {error}."})
         return found
 
 
 def digest(provider: Elf, verbs: Elf | None) -> str:
-    """Of the contents of both files, empty for large ones. A build id would not do: any file may claim any."""
+    """Return a hash of the contents of both files, empty for large ones.
+
+    A build id would not do: any file may claim any.
+    """
     files = [it for it in (provider, verbs) if it]
     if any(os.fstat(it.fileno()).st_size > _MOST_BYTES for it in files):
         return ""
@@ -132,7 +141,7 @@ def digest(provider: Elf, verbs: Elf | None) -> str:
 
 
 def devices(sys: Path) -> frozenset[str]:
-    """What RDMA devices are called, and the drivers of their hardware: rxe0, mlx5_core, bnxt_en."""
+    """Return the names of RDMA devices, and of the drivers of their hardware: rxe0, mlx5_core, bnxt_en."""
     found = set()
     with suppress(OSError):
         for device in (sys / "class/infiniband").iterdir():
@@ -143,13 +152,16 @@ def devices(sys: Path) -> frozenset[str]:
 
 
 def serves(library: str, present: frozenset[str]) -> bool:
-    """Whether a provider looks like that of a device: libmlx5-rdmav34.so of mlx5_core. Only the order depends on it."""
+    """Return whether a provider looks like that of a device: libmlx5-rdmav34.so of mlx5_core.
+
+    Only the order of the search depends on the result.
+    """
     found = _PROVIDER.match(Path(library).name)
     return bool(found) and any(it.startswith(found[1].split("_")[0]) for it in present if found)
 
 
 def _verbs(proc: Path, pid: int) -> Iterator[tuple[Path, str]]:
-    """The libibverbs that a process has mapped: a path for opening, and what the file is called."""
+    """Yield the libibverbs that a process has mapped: a path for opening, and the name of the file."""
     with suppress(OSError), (proc / str(pid) / "maps").open(errors="replace") as lines:
         for _, line in zip(range(_MOST_LINES), lines, strict=False):
             parts = line.split(maxsplit=5)

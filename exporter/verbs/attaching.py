@@ -1,7 +1,8 @@
-"""Attaches to RDMA providers: which functions to probe is found when the first process uses one.
+"""Attaching to RDMA providers: the functions to probe are found when the first process uses a provider.
 
-Targets finds libibverbs by its symbols and providers by what they import of it; what a provider's functions are depends
-on the libibverbs that its process has mapped too. What the file does not tell is learnt from the contexts of processes.
+Targets finds libibverbs by its symbols and providers by what they import of it. Where a provider's functions are
+depends on the libibverbs that its process has mapped too. Functions that the file does not show are learnt from
+processes.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from exporter.verbs.tables import SET_OPS
 from exporter.verbs.windows import Windows
 
 _ATTEMPTS = 10
-"""To find functions in one file."""
+"""Searches for functions in one file."""
 _MOST_LEARNT = 16
-"""Sets of pointers of one process that are looked at: it may change them as it likes."""
+"""Sets of pointers of one process that are examined: the process may change them as it likes."""
 _MOST_USERS = 1 << 14
 _VERBS = "libibverbs"
 
@@ -45,11 +46,11 @@ class _Provider:
     library: Library
     found: Found | None = None
     learnt: bool = False
-    """Whether functions that the file does not tell are known from a process."""
+    """Whether functions that the file does not show are known from a process."""
     parts: list[Library] = field(default_factory=list)
     """The same file with functions found in it, no function twice."""
     links: list[Link] = field(default_factory=list)
-    said: str = ""
+    problem: str = ""
     refused: dict[str, str] = field(default_factory=dict)
     """Calls of the extended API that are not certain, and why."""
     attempts: int = 0
@@ -58,7 +59,7 @@ class _Provider:
     @property
     def known(self) -> set[tuple[str, int]]:
         """The functions that are probed, by name and offset in the file."""
-        return {(operation(name), it.offset) for part in self.parts for name, it in part.functions.items()}
+        return {(operation(name), found.offset) for part in self.parts for name, found in part.functions.items()}
 
     @property
     def searched(self) -> bool:
@@ -71,9 +72,9 @@ class _Provider:
 
 
 class Attaching:
-    """An interest for Targets, in front of the probes and the windows. `protection` as of Probes.
+    """An interest for Targets, in front of the probes and the windows. `protection` is that of Probes.
 
-    The threads that search files hold no lock meanwhile: Targets' thread would wait for them, and so would all jobs.
+    Threads hold no lock while they search files: Targets' thread would wait for them, and so would all jobs.
     """
 
     def __init__(
@@ -83,12 +84,12 @@ class Attaching:
         protection: Callable[[int], Protection | None],
         proc: Path,
         sys: Path,
-        told: Pointers,
+        pointers: Pointers,
     ) -> None:
         self.symbols: Collection[str] = frozenset({*control.FUNCTIONS, ALLOC_PD})
         self.imports: Collection[str] = frozenset({SET_OPS})
         self._probes, self._windows, self._protection, self._proc = probes, windows, protection, proc
-        self._told = told
+        self._pointers = pointers
         self._shares = Shares(proc)
         self._analysis = Analysis(proc, sys, self._shares, self._analysed)
         self._lock = threading.RLock()
@@ -129,7 +130,7 @@ class Attaching:
         self._probes.processes_replaced(pids)
 
     def retry(self) -> None:
-        """Looks again at providers whose process had not mapped libibverbs yet, and learns what was postponed."""
+        """Search providers again that were mapped before libibverbs was, and learn from postponed processes."""
         with self._lock:
             for provider in self._providers.values():
                 for pid in [*provider.users][:1]:
@@ -141,13 +142,13 @@ class Attaching:
                 self._learn_all(provider, pid)
 
     def _postpone(self, pid: int) -> None:
-        """Has `retry` learn what the kernel's programs have seen of a process."""
+        """Have `retry` learn from a process."""
         with self._lock:
             if len(self._postponed) < _MOST_USERS:
                 self._postponed.add(pid)
 
     def learn(self, pid: int, addresses: Addresses) -> None:
-        """A context of the process calls these functions: takes those that are certain and were not known."""
+        """Probe the functions that a context of the process calls, if they are certain and were not known."""
         user = self._shares.user(pid)
         if not self._shares.may_spend(user):
             self._postpone(pid)
@@ -168,13 +169,13 @@ class Attaching:
                     continue
                 self._take(provider, found)
                 if found.functions:
-                    provider.learnt, provider.said = True, ""
+                    provider.learnt, provider.problem = True, ""
                 elif not provider.learnt:
-                    _, said, do = doctor.says(provider.library.path, found)
-                    provider.said = f"{said}; {do}"
+                    _, sentence, remedy = doctor.describe(provider.library.path, found)
+                    provider.problem = f"{sentence}; {remedy}"
 
     def learn_extended(self, pid: int, addresses: Addresses) -> None:
-        """A queue pair or completion queue of the process has these calls: takes those that are certain."""
+        """Probe the calls that a queue pair or completion queue of the process has, if they are certain."""
         user = self._shares.user(pid)
         if not self._shares.may_spend(user):
             self._postpone(pid)
@@ -194,42 +195,45 @@ class Attaching:
                 more = dict.fromkeys(left, "More versions than are probed.")
                 provider.refused = provider.refused | dict(found.refused) | more  # another thread may be reading it
                 if len(provider.parts) > probed:
-                    self._told.observed()
+                    self._pointers.observed()
 
     def _is_there(self, provider: _Provider) -> bool:
-        """Whether it has not been released: its descriptor may have been another file's meanwhile."""
+        """Return whether a provider is not released: its descriptor may be another file's by now."""
         return self._providers.get(id(provider.library)) is provider
 
     def _learn_all(self, provider: _Provider, pid: int) -> None:
-        """What the kernel's programs have seen of a process before it was known."""
+        """Learn from the pointers that the BPF programs have seen of a process so far."""
         if not provider.whole:
             self._looked.pop(pid, None)
-            for addresses in self._told.contexts(pid):
+            for addresses in self._pointers.contexts(pid):
                 self.learn(pid, addresses)
-        for addresses in self._told.objects(pid):
+        for addresses in self._pointers.objects(pid):
             self.learn_extended(pid, addresses)
 
     def users(self, part: Library) -> list[Protection]:
-        """What the processes that use a provider run under; an unknown one counts for nothing."""
+        """Return the protection of the processes that use a provider, as far as it is known."""
         providers = list(self._providers.values())  # no lock: windows hold theirs
         found = [it for it in providers if any(its is part for its in it.parts)]
         return [protected for it in found for protected in list(it.users.values()) if protected]
 
-    def says(self) -> Iterator[str]:
-        """What of providers is not found, and why; for people to read. Waits for no search."""
+    def problems(self) -> Iterator[str]:
+        """Yield sentences on functions of providers that are not found. Waits for no search."""
         for provider in list(self._providers.values()):
-            if said := provider.said:
-                yield said
+            if problem := provider.problem:
+                yield problem
             if refused := provider.refused:
                 yield f"{provider.library.path}: {doctor.refusals(refused)}"
 
     def _try(self, provider: _Provider, pid: int) -> bool:
-        """Whether the file is searched as this process has it; `_analysed` goes on."""
+        """Request a search of the file as this process has it, and return whether there will be one.
+
+        `_analysed` receives the result.
+        """
         if provider.searched or provider.attempts >= _ATTEMPTS:
             return False
         provider.attempts += 1
         if provider.found is None and not provider.learnt:
-            provider.said = f"{provider.library.path}: its functions are being looked for"
+            provider.problem = f"{provider.library.path}: its functions are being looked for"
         self._analysis.want(provider.library, pid)
         return True
 
@@ -239,9 +243,9 @@ class Attaching:
             if provider is None or provider.library is not library:
                 return  # as _is_there
             provider.found = found
-            whole, said, do = doctor.says(library.path, found)
+            whole, sentence, remedy = doctor.describe(library.path, found)
             if not provider.learnt:
-                provider.said = "" if whole else f"{said}; {do}"
+                provider.problem = "" if whole else f"{sentence}; {remedy}"
             if "post_send" in found.functions:
                 self._take(provider, found)
             users = [*provider.users]
@@ -249,7 +253,7 @@ class Attaching:
             self._learn_all(provider, pid)
 
     def _learn(self, provider: _Provider, pid: int, addresses: Mapping[str, int]) -> Found | None:
-        """The functions at these addresses; None if they are known or another file's, or the process has ended."""
+        """Return the functions at these addresses; None if they are known, another file's, or the process has ended."""
         try:
             offsets = live.offsets_in(provider.library, pid, addresses, self._proc)
             if offsets.items() <= provider.known:
@@ -261,7 +265,7 @@ class Attaching:
             return Found({}, dict.fromkeys(live.POINTERS, f"The file cannot be read: {error}."))
 
     def _learn_calls(self, provider: _Provider, pid: int, addresses: Mapping[str, int]) -> Found | None:
-        """The calls of the extended API at these addresses; None if they are known, or the process has ended."""
+        """Return the calls of the extended API at these addresses; None if they are known or the process has ended."""
         try:
             offsets = extended.offsets_in(provider.library, pid, addresses, self._proc)
             if offsets.items() <= provider.known:
@@ -273,9 +277,9 @@ class Attaching:
             return Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
 
     def _take(self, provider: _Provider, found: Found) -> list[str]:
-        """Probes the functions that are not probed yet, for all the processes that use the provider.
+        """Probe the functions that are not probed yet, for all the processes that use the provider.
 
-        Gives the operations that have more versions than are probed.
+        Returns the operations that have more versions than are probed.
         """
         known, left = provider.known, []
         functions: dict[str, Function] = {}

@@ -1,7 +1,7 @@
 """Which queue pairs and memory regions processes have: the maps of bpf/verbs_control.h as plain values.
 
-The collector hooks `hooks()` in libibverbs (of a name with two versions the newer: the older one calls it) and
-`hooks_of("create_qp")` at a provider's create_qp_ex, reads with `read`, and clears with `clear` when a process ends.
+`hooks()` are attached to libibverbs (of a name with two versions to the newer, which the older one calls), and
+`hooks_of("create_qp")` to a provider's create_qp_ex.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FUNCTIONS = {
     "ibv_rereg_mr": "reregister",
     "ibv_dereg_mr": "deregister",
 }
-"""libibverbs' functions, and what bpf/verbs_control.h calls them."""
+"""libibverbs' functions, and their names in enum control_call of bpf/verbs_control.h."""
 
 TYPES = {2: "RC", 3: "UC", 4: "UD", 8: "RAW_PACKET", 9: "XRC_SEND", 10: "XRC_RECV", 255: "DRIVER"}
 _PORT, _PATH, _MTU, _TIMEOUT, _RETRIES, _RNR_RETRIES, _PEER = 0x20, 0x80, 0x100, 0x200, 0x400, 0x800, 0x100000
@@ -38,12 +38,12 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def hooks(types: Btf) -> dict[str, list[Hook]]:
-    """What runs at libibverbs' functions; everything needs return probes."""
+    """Return what runs at libibverbs' functions; everything needs return probes."""
     return {symbol: hooks_of(types, call) for symbol, call in FUNCTIONS.items()}
 
 
 def hooks_of(types: Btf, call: str) -> list[Hook]:
-    """What runs at a function that does what this call of enum control_call does."""
+    """Return what runs at a function that does what this call of enum control_call does."""
     cookie = types.enum("control_call")[f"control_{call}"]
     return [Hook("control_enter", cookie, paired=True), Hook("control_return", cookie, returns=True)]
 
@@ -69,19 +69,20 @@ class Regions(NamedTuple):
 
     @property
     def bytes(self) -> int:
+        """Bytes that are registered now."""
         return max(0, self.added - self.removed - self.untracked)
 
 
 @dataclass(frozen=True, slots=True)
 class Qp:
-    """A queue pair as its process set it up: struct qp_control. None and empty are not known."""
+    """A queue pair as its process set it up: struct qp_control. None and empty: not known."""
 
     device: str
     number: int
     type: int
     state: int
     created_ns: int = 0
-    """Monotonic; 0 if it was there before its process was observed."""
+    """On the monotonic clock; 0 if the queue pair was there before its process was observed."""
     resets: int = 0
     peer: int | None = None
     port: int = 0
@@ -97,6 +98,8 @@ class Qp:
 
     @classmethod
     def of(cls, row: Any) -> Qp:
+        """Return the queue pair of a struct qp_control."""
+
         def known(bit: int, value: int) -> int | None:
             return int(value) if row.known & bit else None
 
@@ -127,19 +130,22 @@ class Control:
     """The control path of one process."""
 
     qps: dict[int, Qp] = field(default_factory=dict)
-    """By the address of its struct ibv_qp."""
+    """Queue pairs by the address of their struct ibv_qp."""
     states: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """Changes by device and new state."""
+    """Changes of state, by device and new state."""
     regions: dict[tuple[str, str], Regions] = field(default_factory=dict)
-    """By device and memory: host or dmabuf."""
+    """Memory regions by device and memory: host or dmabuf."""
 
     def ended(self) -> None:
-        """What the process had is gone; what it did stays."""
+        """Drop what the process had, and keep what it did."""
         self.qps = {}
-        self.regions = {key: it._replace(removed=it.added, untracked=0) for key, it in self.regions.items()}
+        self.regions = {key: total._replace(removed=total.added, untracked=0) for key, total in self.regions.items()}
 
     def absorb(self, late: Control) -> None:
-        """Adds what was counted after this was read. Replaces what it changes: another thread may be reading it."""
+        """Add counts that were made after this was read.
+
+        Changed fields are replaced, not modified: another thread may be reading them.
+        """
         self.states = self.states + late.states
         summed = {
             key: Regions(*(a + b for a, b in zip(self.regions.get(key, Regions()), more, strict=True)))
@@ -150,13 +156,13 @@ class Control:
 
 Rows = Mapping[str, Iterable[tuple[Any, Any]]]
 MAPS = ("qp_controls", "qp_states", "regions", "region_totals", "control_flights")
-"""Each has `tgid` in its key, and counts what it had no room for."""
+"""The maps of the control path. Each has `tgid` in its key, and counts keys that it had no room for."""
 READ = ("qp_controls", "qp_states", "region_totals")
-"""Those of them that are read."""
+"""The maps of MAPS that are read."""
 
 
 def by_process(rows: Rows) -> dict[int, Control]:
-    """What rows of READ have of each process."""
+    """Return what the rows of the maps in READ hold, by process."""
     seen: dict[int, Control] = defaultdict(Control)
     for key, row in rows["qp_controls"]:
         seen[key.tgid].qps[key.address] = Qp.of(row)
@@ -169,6 +175,6 @@ def by_process(rows: Rows) -> dict[int, Control]:
 
 
 def device_name(raw: Any) -> str:
-    """A device's name from a process's own memory; what can be none becomes empty."""
+    """Return a device's name from the memory of a process, empty where the bytes are no such name."""
     text = bytes(raw).split(b"\0")[0].decode("ascii", "replace")
     return text if _NAME.fullmatch(text) else ""

@@ -1,4 +1,4 @@
-"""From queue pairs and memory regions of processes to samples."""
+"""Samples of queue pairs and memory regions of processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STATE_CHANGES = Metric(
 )
 QP = Metric(
     "rdma.qp.info",
-    "Always 1: a queue pair of the process, its peer and what was set by ibv_modify_qp; a label whose value was not "
-    "seen set is absent. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 being none; "
+    "Always 1: a queue pair of the process, its peer and what was set by ibv_modify_qp; a label is absent where its "
+    "value was not seen set. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 being none; "
     "rnr_retries=7 is without end. peer_pod and peer_namespace are known only where the peer is on this node. "
-    "Of a queue pair that was there before the exporter the kernel tells type, state and peer_qp, once a minute.",
+    "Of a queue pair that was there before the exporter the kernel reports type, state and peer_qp, once a minute.",
     Kind.GAUGE,
     labels=("device", "port", "qp", "type", "state", "peer_qp", "local_gid", "peer_gid", "peer_lid", "mtu")
     + ("timeout_seconds", "retries", "rnr_retries", "peer_pod", "peer_namespace"),
@@ -31,8 +31,8 @@ QP = Metric(
 )
 REGISTERED = Metric(
     "rdma.memory_region.registered",
-    "Memory registered for RDMA and not deregistered, as the calls said; memory=dmabuf is a device's. Pages registered "
-    "twice count twice. What was registered before the process was observed is not in it.",
+    "Memory registered for RDMA and not deregistered, by the lengths of the calls; memory=dmabuf is a device's. Pages "
+    "registered twice count twice. What was registered before the process was observed is not in it.",
     Kind.GAUGE,
     "By",
     labels=("device", "memory"),
@@ -51,7 +51,7 @@ STATES = ("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")
 
 
 class Owned(Protocol):
-    """What is needed of exporter.ledger.Process."""
+    """The part of exporter.ledger.Process that is used here."""
 
     @property
     def pid(self) -> int: ...
@@ -64,7 +64,7 @@ class Owned(Protocol):
 
 
 def samples(processes: Iterable[tuple[Owned, Control]], peers: Peers) -> Iterator[Sample]:
-    """The samples of all processes of the node: each may be the peer of another."""
+    """Yield the samples of all processes of the node: each may be the peer of another."""
     processes = list(processes)
     owners = {
         (gid, qp.number): process.labels
@@ -76,43 +76,43 @@ def samples(processes: Iterable[tuple[Owned, Control]], peers: Peers) -> Iterato
         for (device, state), changes in control.states.items():
             own = {"device": device, "state": _state(state)}
             yield Sample(STATE_CHANGES, {**process.labels, **own}, changes, process.since)
-        for (device, memory), it in control.regions.items():
+        for (device, memory), regions in control.regions.items():
             labels = {**process.labels, "device": device}
-            yield REGISTERED.sample(it.bytes, {**labels, "memory": memory})
-            yield from _operations(it, labels, memory, process.since)
+            yield REGISTERED.sample(regions.bytes, {**labels, "memory": memory})
+            yield from _operations(regions, labels, memory, process.since)
         if not process.ended:
             yield from _queue_pairs(process, control, peers, owners)
 
 
-def _operations(it: Regions, labels: Mapping[str, str], memory: str, since: float) -> Iterator[Sample]:
-    counted = {"reg": it.registrations, "rereg": it.reregistrations, "dereg": it.deregistrations}
+def _operations(regions: Regions, labels: Mapping[str, str], memory: str, since: float) -> Iterator[Sample]:
+    counted = {"reg": regions.registrations, "rereg": regions.reregistrations, "dereg": regions.deregistrations}
     for operation, count in counted.items():
         yield Sample(OPERATIONS, {**labels, "operation": operation, "memory": memory}, count, since)
-    if it.strangers:
-        yield Sample(OPERATIONS, {**labels, "operation": "dereg", "memory": "unknown"}, it.strangers, since)
+    if regions.strangers:
+        yield Sample(OPERATIONS, {**labels, "operation": "dereg", "memory": "unknown"}, regions.strangers, since)
 
 
 def _queue_pairs(
     process: Owned, control: Control, peers: Peers, owners: Mapping[tuple[str, int], Mapping[str, str]]
 ) -> Iterator[Sample]:
-    told: set[tuple[str, int]] = set()
+    shown: set[tuple[str, int]] = set()
     for qp in control.qps.values():
-        if (qp.device, qp.number) in told:  # one that was not seen destroyed
+        if (qp.device, qp.number) in shown:  # one that was not seen destroyed
             continue
-        told.add((qp.device, qp.number))
+        shown.add((qp.device, qp.number))
         labels = describe(qp, peers)
         if owner := owners.get((qp.peer_gid, qp.peer or 0)):
             labels |= {"peer_pod": owner.get("pod", ""), "peer_namespace": owner.get("namespace", "")}
         yield QP.sample(1, {**process.labels, **labels})
     for kernel in peers.of(process.pid):
-        if (kernel.device, kernel.number) not in told:
+        if (kernel.device, kernel.number) not in shown:
             peers.want()  # its end will not be seen
             before = Qp(kernel.device, kernel.number, kernel.type, kernel.state, port=kernel.port)
             yield QP.sample(1, {**process.labels, **describe(before, peers)})
 
 
 def describe(qp: Qp, peers: Peers) -> dict[str, str]:
-    """The labels of a queue pair, as far as they are known."""
+    """Return the labels of a queue pair, as far as they are known."""
     kernel = peers.kernel(qp.device, qp.number)
     peer = qp.peer if qp.peer is not None else kernel.remote if kernel and kernel.remote else None
     labels = {
@@ -137,5 +137,5 @@ def _state(state: int) -> str:
 
 
 def _timeout(exponent: int) -> str:
-    """IBTA 11.6.2: 4.096 us times 2 to this; 0 is no timeout."""
+    """Return seconds: 4.096 us times 2 to the exponent (IBTA 11.6.2); 0 is no timeout."""
     return f"{4.096e-6 * 2**exponent:.6g}" if 0 < exponent < 32 else "0"

@@ -1,4 +1,4 @@
-"""What to tell people about how the functions of an RDMA provider were found."""
+"""Sentences for people on which functions of an RDMA provider were found."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _DATA_PATH = ("post_send", "post_recv", "poll_cq")
 _DO = "they are learnt from a running job when it next makes a queue pair or registers memory"
 
 
-def says(library: str, found: Found) -> tuple[bool, str, str]:
-    """Whether the data path of a provider is found whole, what there is to say of it, and what to do if not."""
+def describe(library: str, found: Found) -> tuple[bool, str, str]:
+    """Return whether the data path of a provider is found whole, a sentence, and what to do if it is not whole."""
     missing = [op for op in _DATA_PATH if op not in found.functions and op in found.refused]
     versions = {op: len(found.functions[op]) for op in OPS if op in found.functions}
     listed = ", ".join(f"{op} ({count} versions)" if count > 1 else op for op, count in versions.items())
@@ -30,7 +30,7 @@ def says(library: str, found: Found) -> tuple[bool, str, str]:
 
 
 def refusals(refused: Mapping[str, str]) -> str:
-    """Which functions are not certain, and why; those with one reason together."""
+    """Return which functions are not certain, and why, grouped by reason."""
     return "; ".join(f"not {', '.join(which)}: {_clause(why)}" for why, which in _by_reason(refused).items())
 
 
@@ -46,7 +46,7 @@ def _clause(sentence: str) -> str:
 
 
 def installed(root: Path) -> Iterator[tuple[str, Found | str]]:
-    """The providers of a file system's rdma-core, each file once: its name, and what is found in it or why nothing."""
+    """Yield the providers of a file system's rdma-core, each file once: its name, and its functions or why none."""
     verbs = next((path for folder in _FOLDERS for path in sorted(root.glob(f"{folder}/libibverbs.so.1"))), None)
     seen: set[str] = set()
     for folder in _FOLDERS:

@@ -1,10 +1,10 @@
 """The calls of the extended API (ibv_wr_start, ibv_start_poll and their like): inline jumps through pointers that a
 provider's code puts into each queue pair and completion queue.
 
-No table in the file has them, so nothing but the objects of processes tells which functions they are, and a process may
-have written anything there. Two things make sure that only what happened counts: a place is probed only if a function
-of a provider begins there, and a call counts only if the very object it is made on names that function for it
-(is_call in bpf/verbs_extended.h). A process that lies is wrong about itself alone.
+No table in the file has these pointers, so only the objects of processes show which functions they are, and a process
+may have written anything there. Two checks make sure that only real calls count: an address is probed only if a
+function of a provider begins there, and a call counts only if the very object of the call has that function in the
+pointer of the call (is_call in bpf/verbs_extended.h). A process with false pointers falsifies its own counts alone.
 """
 
 from __future__ import annotations
@@ -24,29 +24,34 @@ from exporter.verbs.providers import Found
 
 _PROBED = frozenset({*extended_hooks(), *POLLED})
 _ALWAYS = (frozenset({"wr_start", "wr_complete", "wr_abort"}), frozenset({"start_poll", "next_poll", "end_poll"}))
-"""What every object with such calls has, a queue pair or a completion queue."""
+"""Calls that every object of the extended API has, a queue pair or a completion queue."""
 _LOCAL = 0
 
 
 def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: Path = Path("/proc")) -> dict[str, int]:
-    """Where in a library's file the calls are that an object of a process points to, by the names of QP_CALLS or
-    CQ_CALLS.
+    """Return the offsets in a library's file of the calls that an object of a process points to.
 
-    None at all where those that every such object has are not in it: most queue pairs and completion queues are plain
-    ones, that have anything in place of the pointers. OSError where the process or the library may not be looked at.
+    Calls are named as in QP_CALLS or CQ_CALLS.
+
+    Returns nothing where the calls that every such object has are not in the file: most queue pairs and completion
+    queues are plain ones, with any bytes in place of the pointers. Raises OSError where the process or the library
+    cannot be read.
     """
-    asked = {call: address for call, address in addresses.items() if call in _PROBED and address}
-    offsets = live.offsets_in(library, pid, asked, proc)
+    probed = {call: address for call, address in addresses.items() if call in _PROBED and address}
+    offsets = live.offsets_in(library, pid, probed, proc)
     return offsets if any(always <= offsets.keys() for always in _ALWAYS) else {}
 
 
 def learn(library: Library, offsets: Mapping[str, int]) -> Found:
-    """The functions at these places of a library's file, and why others are not certain; OSError, ElfError."""
+    """Return the functions at these offsets of a library's file, and why others are not certain.
+
+    Raises OSError and ElfError.
+    """
     return cast(Found, WORKER.call(confirm, file_of(library), dict(offsets)))
 
 
 def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:
-    """Those of the calls that are functions of the file, each of one call only, and why others are not."""
+    """Return the calls that are functions of the file, each of one call only, and why others are not."""
     frames, shared = Frames(elf), Counter(offsets.values())
     functions: dict[str, tuple[Function, ...]] = {}
     refused: dict[str, str] = {}

@@ -1,7 +1,8 @@
 """Which constants a register may hold when a function reaches an instruction.
 
-One pass over the function's code, forwards: what branches back could add is not followed, so a constant found is really
-there on some way to the instruction, and None among them says that on another way it is something unknown.
+One pass over the function's code, forwards: what backward branches could add is not followed, so a constant that is
+found is really there on some path to the instruction, and None among the constants means that on another path the
+value is unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from exporter.bpf.elf import AARCH64
 Constants = frozenset[int | None]
 UNKNOWN: Constants = frozenset({None})
 MAX_CODE = 1 << 16
-"""Bytes of a function that are looked at."""
+"""Bytes of a function that are analysed."""
 _MOST = 8
 """Constants that a register may hold before it counts as unknown."""
 
@@ -33,7 +34,7 @@ class Code:
     """A function's instructions, decoded. `instructions` are capstone's, with details."""
 
     def __init__(self, machine: int, code: bytes, address: int) -> None:
-        """`address` is where the code starts, in the file's addresses."""
+        """Prepare to decode `code`, which starts at `address` of the file's addresses."""
         import capstone  # type: ignore[import-untyped]  # 9 MB: only where there is a provider
 
         self._capstone = capstone
@@ -46,25 +47,25 @@ class Code:
         self._code, self._address = code[:MAX_CODE], address
 
     def instructions(self) -> Iterator[Any]:
-        """In the order of their addresses, until one that cannot be decoded."""
+        """Yield instructions in the order of their addresses, until one that cannot be decoded."""
         yield from self._decoder.disasm(self._code, self._address)
 
     def register(self, instruction: Any, operand: Any) -> str:
-        """The general register that an operand is, by its full-width name; empty if it is none."""
+        """Return the full-width name of the general register that an operand is; empty if the operand is none."""
         return self._name(instruction, operand.reg) if operand.type == self._capstone.CS_OP_REG else ""
 
     def memory(self, instruction: Any, operand: Any) -> tuple[str, int] | None:
-        """Base register and displacement of a memory operand without an index."""
+        """Return base register and displacement of a memory operand without an index; None for another operand."""
         if operand.type != self._capstone.CS_OP_MEM or operand.mem.index:
             return None
         return self._name(instruction, operand.mem.base), operand.mem.disp
 
     def written(self, instruction: Any) -> set[str]:
-        """The general registers that an instruction changes, a call's by the calling convention left out."""
+        """Return the general registers that an instruction changes, without those that a callee may change."""
         return {self._name(instruction, register) for register in instruction.regs_access()[1]}
 
     def constants_at(self, sites: Collection[int], argument: int) -> dict[int, Constants]:
-        """What the n-th argument register (from 0) may hold at each of the sites that the function reaches."""
+        """Return what the n-th argument register (from 0) may hold at each of the sites that the function reaches."""
         wanted = f"x{argument}" if self.arm else ("rdi", "rsi")[argument]
         found: dict[int, Constants] = {}
         state: dict[str, Constants] | None = {}
@@ -81,7 +82,7 @@ class Code:
     def _after(
         self, instruction: Any, state: dict[str, Constants], branched: dict[int, dict[str, Constants]]
     ) -> dict[str, Constants] | None:
-        """The state for the next instruction; None if this one never goes on to it."""
+        """Return the state at the next instruction; None if this instruction never continues there."""
         capstone = self._capstone
         if instruction.group(capstone.CS_GRP_CALL):
             preserved = _ARM_PRESERVED if self.arm else _X86_PRESERVED
@@ -103,7 +104,7 @@ class Code:
         return {name: values for name, values in state.items() if values != UNKNOWN}
 
     def _moved(self, instruction: Any, state: dict[str, Constants]) -> dict[str, Constants]:
-        """What a load from the stack or a store to it moves, which is how compilers keep values across calls."""
+        """Return what a load from or a store to the stack assigns: compilers keep values there across calls."""
         mnemonic, operands = instruction.mnemonic, instruction.operands
         memory = next((found for o in operands if (found := self.memory(instruction, o))), None)
         if memory is None or memory[0] not in _STACK or mnemonic not in ("mov", "ldr", "str", "ldp", "stp"):
@@ -115,7 +116,7 @@ class Code:
         return {target: state.get(source, UNKNOWN) for target, source in zip(to, of, strict=True)}
 
     def _assigned(self, instruction: Any, state: dict[str, Constants]) -> dict[str, Constants]:
-        """The register that gets constants by this instruction, with them."""
+        """Return the register that this instruction sets to constants, with the constants."""
         operands = instruction.operands
         if len(operands) < 2:
             return {}

@@ -21,14 +21,14 @@ _START_AT = 8
 
 
 class Frames:
-    """The functions of one file. Entries are read as they are asked for, so a table of any size costs the same."""
+    """The functions of one file. Entries are read on demand, so a table of any size costs the same."""
 
     def __init__(self, elf: Elf) -> None:
-        """Raises ElfError where the file has no such table, or one that no known linker writes."""
+        """Read the header. Raises ElfError where the file has no such table, or one that no known linker writes."""
         self._elf = elf
         parts = elf.parts(_EH_FRAME_HDR)
         if not parts or parts[0].size < _HEADER.size:
-            raise ElfError("no .eh_frame_hdr: where functions start cannot be told")
+            raise ElfError("no .eh_frame_hdr: where functions start is not known")
         self._base = parts[0].address
         version, frames, counted, table, _, self._count = _HEADER.unpack(elf.read(self._base, _HEADER.size))
         if (version, frames, counted, table) != (_VERSION, _PCREL_SDATA4, _UDATA4, _DATAREL_SDATA4):
@@ -37,7 +37,7 @@ class Frames:
             raise ElfError("an .eh_frame_hdr longer than its segment")
 
     def containing(self, address: int) -> tuple[int, int] | None:
-        """Start and size in bytes of the function that holds an address; None where no function does."""
+        """Return start and size in bytes of the function that holds an address; None where no function does."""
         low, high = 0, self._count
         while low < high:
             middle = (low + high) // 2
@@ -52,7 +52,7 @@ class Frames:
         return (start, size) if start <= address < start + size else None
 
     def size(self, address: int) -> int:
-        """The size in bytes of the function that starts at an address, 0 where none does."""
+        """Return the size in bytes of the function that starts at an address, 0 where none does."""
         found = self.containing(address)
         return found[1] if found and found[0] == address else 0
 
@@ -61,7 +61,7 @@ class Frames:
         return self._base + start, self._base + description
 
     def _size(self, start: int, description: int) -> int:
-        """The size that .eh_frame gives; 0 where it speaks of another function or in an unknown encoding."""
+        """Return the size in .eh_frame; 0 where the entry is another function's or in an unknown encoding."""
         length, _, relative, size = _DESCRIPTION.unpack(self._elf.read(description, _DESCRIPTION.size))
         known = length >= _DESCRIPTION.size - 4 and description + _START_AT + relative == start
         return int(size) if known else 0

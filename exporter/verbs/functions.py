@@ -14,7 +14,7 @@ from exporter.bpf.hooks import Hook
 from exporter.verbs import control
 
 CREATE, ALLOC_PD, MODIFY = "create_qp_ex", "ibv_alloc_pd", "ibv_modify_qp"
-"""ALLOC_PD is the first thing that a program asks a context for; without MODIFY no queue pair can post."""
+"""ALLOC_PD is the first call that a program makes on a context; without MODIFY no queue pair can post."""
 
 QP_CALLS = (
     *("wr_atomic_cmp_swp", "wr_atomic_fetch_add", "wr_bind_mw", "wr_local_inv", "wr_rdma_read", "wr_rdma_write"),
@@ -32,20 +32,20 @@ HITS = ("post_send", "post_recv", "poll_cq", *QP_CALLS, *CQ_CALLS)
 """By enum hit of bpf/verbs.h."""
 
 _VERSIONS = 8
-"""Of one function in a file that are probed at most."""
+"""Versions of one function in a file that are probed at most."""
 _PLACE = 16
 """Bits of a cookie below the place of a call (bpf/verbs_extended.h)."""
 _SETTERS = ("wr_set_inline_data", "wr_set_inline_data_list", "wr_set_sge", "wr_set_sge_list")
-_NOT_ASKED = ("wr_set_ud_addr", "wr_set_xrc_srqn")
+_NOT_PROBED = ("wr_set_ud_addr", "wr_set_xrc_srqn")
 _OWN = {"wr_start": "extended_start", "wr_abort": "extended_abort"} | dict.fromkeys(_SETTERS, "extended_set")
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What runs at a function that polls. `cookie` is added to what the place of a probe has."""
+    """What runs at a function that polls. `cookie` is added to the cookie of the probe's placement."""
 
     returns: str
-    """Empty: nothing when it returns."""
+    """The program at the function's return; empty for none."""
     enters: str
     cookie: int = 0
 
@@ -58,24 +58,24 @@ def _polled(call: str) -> Polled:
 POLLED: Mapping[str, Polled] = {"poll_cq": Polled("poll_cq_return", "poll_cq_enter")} | {
     call: _polled(call) for call in CQ_CALLS if call not in ("read_vendor_err", "read_imm_data")
 }
-"""Functions of completion queues that are probed: windows.py says when."""
+"""Functions of completion queues that are probed, at times that windows.py decides."""
 
 
 def names(op: str) -> list[str]:
-    """What the versions of a provider's function are called here."""
+    """Return the names of the versions of a provider's function."""
     return [op, *(f"{op}#{number}" for number in range(2, _VERSIONS + 1))]
 
 
 def operation(name: str) -> str:
-    """The function that a version is one of."""
+    """Return the function of a version's name."""
     return name.partition("#")[0]
 
 
 def extended_hooks() -> dict[str, list[Hook]]:
-    """What runs at the calls of queue pairs, by their names; without numbers."""
+    """Return what runs at the calls of queue pairs, by their names without numbers of versions."""
     found = {}
     for place, call in enumerate(QP_CALLS):
-        if call not in (*_NOT_ASKED, "wr_complete"):
+        if call not in (*_NOT_PROBED, "wr_complete"):
             found[call] = [Hook(_OWN.get(call, "extended_build"), place << _PLACE, placed=True)]
     complete = Hook("extended_complete", QP_CALLS.index("wr_complete") << _PLACE, placed=True)
     return found | {"wr_complete": [complete, Hook("extended_complete_return", returns=True)]}
@@ -84,12 +84,14 @@ def extended_hooks() -> dict[str, list[Hook]]:
 PROVIDED = frozenset({"post_send", "post_recv", CREATE, *extended_hooks(), *POLLED})
 """Functions of providers that are probed."""
 POSTING = frozenset(name for op in ("post_send", *extended_hooks()) for name in names(op))
-"""Where all of these that a job uses are probed, all its posts are seen."""
+"""The functions that post: where those that a job uses are all probed, all its posts are seen."""
 
 
 def table(types: Btf) -> dict[str, list[Hook]]:
-    """What runs at which function, those that poll apart: libibverbs' own, and every version of a provider's
-    (ibv_create_qp_ex is inline)."""
+    """Return what runs at which function: libibverbs' own, and every version of a provider's. Not those that poll.
+
+    ibv_create_qp_ex is inline, so a provider's create_qp_ex is hooked in its place.
+    """
     own = {symbol: [*hooks, Hook("live_enter")] for symbol, hooks in control.hooks(types).items()}
     own[ALLOC_PD] = [Hook("live_enter", cookie=1)]
     own[MODIFY].append(Hook("extended_learn"))

@@ -1,8 +1,8 @@
-"""Functions of a provider that only a running process tells of: those its contexts point to.
+"""Functions of a provider that only a running process shows: those that its contexts point to.
 
-For providers whose table is chosen when they run (hns), those that no file analysis understands, and programs that
-contain rdma-core. bpf/verbs_live.h reads the pointers; a process may have written anything there. They are believed
-only if a table in the file itself has the three next to each other, as every struct verbs_context_ops does.
+For providers that choose their table when they run (hns), those that no file analysis understands, and programs that
+contain rdma-core. bpf/verbs_live.h reads the pointers; a process may have written anything there. The pointers are
+accepted only if a table in the file itself has the three next to each other, as every struct verbs_context_ops does.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _LINE = re.compile(rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ..x. ([0-9a-f]{1,16}) \S
 
 
 def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: Path = Path("/proc")) -> dict[str, int]:
-    """Where in a library's file the addresses of a process are; those that are elsewhere are left out.
+    """Return the offsets in a library's file of the addresses of a process, without addresses of other files.
 
-    OSError where the process, or the library, may not be looked at.
+    Raises OSError where the process or the library cannot be read.
     """
     found: dict[str, int] = {}
     for start, end, offset in _code_mappings(proc / str(pid) / "maps"):
@@ -50,18 +50,21 @@ def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: P
 
 
 def are_one(elf: Elf, other: Elf) -> bool:
-    """Whether two files are the same. Not by device and number, which overlays of one file do not share."""
+    """Return whether two files are the same. Not by device and inode, which overlays of one file do not share."""
     one, two = (os.fstat(it.fileno()) for it in (elf, other))
     return (one.st_size, one.st_mtime_ns) == (two.st_size, two.st_mtime_ns)
 
 
 def learn(library: Library, offsets: Mapping[str, int]) -> Found:
-    """The functions at these places of a library's file, or why they are not certain; OSError, ElfError."""
+    """Return the functions at these offsets of a library's file, or why they are not certain.
+
+    Raises OSError and ElfError.
+    """
     return cast(Found, WORKER.call(confirm, file_of(library), dict(offsets)))
 
 
 def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:
-    """All of POINTERS as functions of the file, if a table of it has them one after the other; else none, and why."""
+    """Return all of POINTERS as functions of the file if a table in the file has them in a row, else none, and why."""
     if offsets.keys() != set(POINTERS):
         return _refused("A process calls functions for them that are not all in this file.")
     frames = Frames(elf)
@@ -82,7 +85,7 @@ def _refused(why: str) -> Found:
 
 
 def address_of(elf: Elf, offset: int) -> int | None:
-    """The address of code at an offset of its file; None where there is none."""
+    """Return the address of the code at an offset of the file; None where there is no code."""
     part = next((part for part in elf.code_parts if 0 <= offset - part.offset < part.size), None)
     return part.address + offset - part.offset if part else None
 
@@ -101,7 +104,7 @@ def _in_a_table(elf: Elf, functions: list[int]) -> bool:
 
 
 def _code_mappings(maps: Path) -> Iterator[tuple[int, int, int]]:
-    """Start, end and file offset of executable mappings of files."""
+    """Yield start, end and file offset of executable mappings of files."""
     with maps.open("rb") as lines:
         for line in islice(lines, MAX_LINES):
             found = _LINE.match(line)

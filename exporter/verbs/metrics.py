@@ -1,4 +1,4 @@
-"""The metrics of the RDMA data path; those of the control path are in control.py."""
+"""The metrics of the RDMA data path; those of the control path are in control_samples.py."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _QP = ("device", "qp", "peer_qp", "peer_gid", "opcode")
 _QP_IDENTITY = ("qp", "peer_qp", "peer_gid")
 BYTES = Metric(
     "rdma.send",
-    "Bytes of work requests posted by ibv_post_send, or from ibv_wr_start to ibv_wr_complete; of RDMA_READ those asked "
-    "for." + _POSTED,
+    "Bytes of work requests posted by ibv_post_send, or from ibv_wr_start to ibv_wr_complete; of RDMA_READ those to "
+    "be read." + _POSTED,
     Kind.COUNTER,
     "By",
     labels=_QP,
@@ -100,8 +100,8 @@ SAMPLED = Metric(
 )
 UNMATCHED = Metric(
     "rdma.completions.unmatched",
-    "Successful completions seen whose work request is not certain, so that no latency is told: by their wr_id, or "
-    "because the program asked an extended completion queue neither for queue pair nor opcode.",
+    "Successful completions seen with a work request that is not certain, so that their latency is not known: by their "
+    "wr_id, or because the program did not read queue pair and opcode of an extended completion queue.",
     Kind.COUNTER,
 )
 UNREAD = Metric(

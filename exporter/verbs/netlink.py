@@ -1,6 +1,6 @@
-"""What the kernel itself knows of queue pairs: the dump that `rdma resource show qp` is made from.
+"""The kernel's own list of queue pairs: the dump that `rdma resource show qp` is made from.
 
-It also tells of queue pairs that were made before the exporter started: number, peer, state and owner, but no GID.
+The list includes queue pairs made before the exporter started: number, peer, state and owner, but no GID.
 Messages and numbers: include/uapi/linux/netlink.h, include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c.
 """
 
@@ -22,40 +22,40 @@ _NO_PORT = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class KernelQp:
-    """One queue pair as the kernel has it. 0 or -1 where the kernel does not tell."""
+    """One queue pair in the kernel's list. Fields are 0 or -1 where the kernel leaves them out."""
 
     device: str
     port: int
     number: int
     remote: int
-    """0 if it has none: only RC and UC have."""
+    """Number of the peer's queue pair; 0 for none: only RC and UC have peers."""
     type: int
     state: int
-    """As the hardware says now (enum ibv_qp_state)."""
+    """The state in the hardware (enum ibv_qp_state)."""
     pid: int
-    """0 for one of the kernel's own."""
+    """Pid of the owner; 0 for the kernel."""
 
 
 def queue_pairs(sysfs: Path = Path("/sys")) -> list[KernelQp]:
-    """All queue pairs of all devices of this node. OSError where the kernel does not let us ask.
+    """Return all queue pairs of all devices of this node. Raises OSError where the kernel refuses.
 
-    On a node without devices nothing is asked: opening the socket alone would load the RDMA modules. Drivers may ask
-    their firmware for each queue pair, so this is not for every scrape.
+    On a node without devices no socket is opened: opening it would load the RDMA modules. Drivers may query their
+    firmware for each queue pair, so this is not for every scrape.
     """
     devices = sysfs / "class/infiniband"
     if not devices.is_dir() or not any(devices.iterdir()):
         return []
-    with closing(nldev.connect()) as asked:
-        return ask(asked)
+    with closing(nldev.connect()) as socket:
+        return dump(socket)
 
 
-def ask(asked: nldev.Socket) -> list[KernelQp]:
-    """The same over an open socket."""
+def dump(socket: nldev.Socket) -> list[KernelQp]:
+    """Return all queue pairs from an open socket."""
     found: list[KernelQp] = []
-    for device in nldev.dump(asked, _GET_DEVICES, b""):
+    for device in nldev.dump(socket, _GET_DEVICES, b""):
         index = nldev.number(device, _DEVICE_INDEX)
         if index is not None:
-            for answer in nldev.dump(asked, _GET_QPS, nldev.pack(_DEVICE_INDEX, index)):
+            for answer in nldev.dump(socket, _GET_QPS, nldev.pack(_DEVICE_INDEX, index)):
                 found += _read_qps(answer)
     return found
 

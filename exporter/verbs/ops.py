@@ -1,7 +1,7 @@
 """Where each function is in struct verbs_context_ops: read from the code of libibverbs, or known by version.
 
 The struct is private to rdma-core and changes with it. verbs_set_ops copies its members into struct verbs_context,
-which is public and does not change, so its code tells where they were. layout.yaml has both as the sources have them.
+which is public and does not change, so its code shows where they were. layout.yaml has both from the sources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POINTER = 8
 _CONTEXT_FROM_PRIV = 112
 """Bytes from verbs_context.priv, which verbs_set_ops loads first, to verbs_context.context."""
 _CALIBRATION = frozenset({"poll_cq", "post_recv", "post_send", "post_srq_recv", "req_notify_cq", "create_qp_ex"})
-"""What a calibration has to have found to be one."""
+"""Members that a calibration has to find."""
 _RELEASE = re.compile(r"\.so\.\d+\.\d+\.(\d+)\.\d+$")
 
 
@@ -36,18 +36,18 @@ class Layout:
     size: int
 
     def agrees(self, other: Layout) -> bool:
-        """Whether both put what both know in the same place."""
+        """Return whether members that both have are at the same offsets."""
         return all(self.offsets.get(name, offset) == offset for name, offset in other.offsets.items())
 
 
 def release(file_name: str) -> int:
-    """The rdma-core release that libmlx5.so.1.24.44.0 and its like belong to (44); 0 where the name does not tell."""
+    """Return the rdma-core release of names like libmlx5.so.1.24.44.0 (44); 0 where the name has none."""
     found = _RELEASE.search(file_name)
     return int(found[1]) if found else 0
 
 
 def of_release(number: int) -> Layout | None:
-    """The layout in a release of rdma-core; None for one that is not known here."""
+    """Return the layout in a release of rdma-core; None for an unknown release."""
     data = _data()
     if not data["oldest"] <= number <= data["newest"]:
         return None
@@ -56,13 +56,14 @@ def of_release(number: int) -> Layout | None:
 
 
 def of_abi(number: int) -> list[Layout]:
-    """The layouts that releases with this private ABI have had, each once."""
+    """Return the layouts of releases with this private ABI, each once."""
     first, last = _data()["abi"].get(number, (1, 0))
     return _distinct(range(first, last + 1))
 
 
 def complete(calibrated: Layout) -> Layout:
-    """Adds the members that no context has a copy of, if all releases that agree in everything else do in these."""
+    """Return the layout with the members that no context has a copy of, if all releases that agree in everything else
+    agree in these."""
     known = _distinct(range(_data()["oldest"], _data()["newest"] + 1))
     alike = [layout for layout in known if layout.size == calibrated.size and layout.agrees(calibrated)]
     if len(alike) != 1:
@@ -71,17 +72,17 @@ def complete(calibrated: Layout) -> Layout:
 
 
 def in_context() -> Mapping[str, int]:
-    """Where struct verbs_context has a copy of each function, in bytes from its ibv_context."""
+    """Return where struct verbs_context has a copy of each function, in bytes from its ibv_context."""
     offsets: Mapping[str, int] = _data()["context"]
     return offsets
 
 
 def calibrate(verbs: Elf) -> Layout:
-    """The layout by the code of verbs_set_ops in this libibverbs; ElfError where the code is not as it has always been.
+    """Return the layout by the code of verbs_set_ops in this libibverbs.
 
-    Every member is loaded once from the table (second argument) and stored to the same place, shifted by a constant,
-    of the private copy that the first field of verbs_context points to; those that are public are also stored to
-    verbs_context (first argument). Anything that does not fit is an error.
+    Every member is loaded once from the table (second argument) and stored at the same offset, shifted by a constant,
+    of the private copy that the first field of verbs_context points to; public members are also stored to verbs_context
+    (first argument). Raises ElfError for code that does anything else.
     """
     function = verbs.functions({SET_OPS}).get(SET_OPS)
     size = function and Frames(verbs).size(function.address)
@@ -112,7 +113,7 @@ class _Copies:
     priv_at: int | None = None
     members: set[int] = field(default_factory=set)
     stores: list[tuple[int, int]] = field(default_factory=list)
-    """Offset in the table and in verbs_context."""
+    """Pairs of offsets, in the table and in verbs_context."""
     shifts: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -167,7 +168,7 @@ def _distinct(releases: range) -> list[Layout]:
 
 @cache
 def _data() -> dict[str, Any]:
-    """layout.yaml, the members as lists of first and last release."""
+    """Return layout.yaml, the members as pairs of first and last release."""
     data: dict[str, Any] = yaml.safe_load((files("exporter.verbs") / "layout.yaml").read_text())
     spans = {name: str(span).partition("-") for name, span in data["members"].items()}
     data["members"] = {name: (int(a), int(b or data["newest"])) for name, (a, _, b) in sorted(spans.items())}

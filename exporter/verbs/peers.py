@@ -1,4 +1,4 @@
-"""Who is at the ends of queue pairs: GIDs from sysfs, peers that only the kernel knows from its own list."""
+"""The ends of queue pairs: GIDs from sysfs, and peers from the kernel's list of queue pairs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ GID_BYTES = 16
 _NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _REMEMBERED = 60.0
 PAUSE = 60.0
-"""Seconds between two questions to the kernel: a driver may ask its firmware for each queue pair."""
+"""Seconds between two dumps of the kernel's list: a driver may query its firmware for each queue pair."""
 _MOST_GIDS = 4096
 
 
 def gid_text(raw: bytes) -> str:
-    """A GID as the files of /sys/class/infiniband/*/ports/*/gids have it; empty if it is zero."""
+    """Return a GID as the files of /sys/class/infiniband/*/ports/*/gids have it; empty if it is zero."""
     digits = raw[:GID_BYTES].hex()
     text = ":".join(digits[at : at + 4] for at in range(0, 2 * GID_BYTES, 4))
     return text if len(raw) >= GID_BYTES and text != _NO_GID else ""
 
 
 class Peers:
-    """Safe from any thread. `listed` gives the kernel's queue pairs (exporter.verbs.netlink)."""
+    """The queue pairs and GIDs of this node. `listed` returns the kernel's queue pairs. Safe from any thread."""
 
     def __init__(
         self,
@@ -39,23 +39,23 @@ class Peers:
         self._lock = threading.Lock()
         self._gids: dict[tuple[str, int, int], tuple[str, float]] = {}
         self._kernel: dict[tuple[str, int], KernelQp] = {}
-        self._wanted, self._asked = True, -PAUSE
+        self._wanted, self._listed_at = True, -PAUSE
         self.problem = ""
-        """Why the kernel does not tell of its queue pairs; empty if it does."""
+        """Why the kernel's list of queue pairs is not known; empty if it is."""
 
     def want(self) -> None:
-        """There may be queue pairs that only the kernel knows: it is to be asked again."""
+        """Have the next `refresh` read the kernel's list: there may be queue pairs that only the kernel knows."""
         self._wanted = True
 
     def refresh(self) -> None:
-        """Asks the kernel if that is wanted, and not more often than every PAUSE."""
+        """Read the kernel's list if that is wanted, once every PAUSE at most."""
         with self._lock:
             now = self._now()
-            if not self._wanted or now - self._asked < PAUSE:
+            if not self._wanted or now - self._listed_at < PAUSE:
                 return
-            self._wanted, self._asked = False, now
+            self._wanted, self._listed_at = False, now
             try:
-                self._kernel = {(it.device, it.number): it for it in self._listed(self._sysfs)}
+                self._kernel = {(qp.device, qp.number): qp for qp in self._listed(self._sysfs)}
                 self.problem = ""
             except OSError as error:
                 self._kernel = {}
@@ -63,15 +63,15 @@ class Peers:
                 log.info("%s", self.problem)
 
     def kernel(self, device: str, number: int) -> KernelQp | None:
-        """A queue pair as the kernel had it at the last `refresh`."""
+        """Return a queue pair of the kernel's list at the last `refresh`; None if it was not there."""
         return self._kernel.get((device, number))
 
     def of(self, pid: int) -> list[KernelQp]:
-        """Those of one process."""
-        return [it for it in self._kernel.values() if pid and it.pid == pid]
+        """Return the queue pairs of one process in the kernel's list."""
+        return [qp for qp in self._kernel.values() if pid and qp.pid == pid]
 
     def gid(self, device: str, port: int, index: int | None) -> str:
-        """A GID of this node by its place in a port's table; empty if there is none."""
+        """Return a GID of this node by its index in a port's table; empty if there is none."""
         if not device or not port or index is None:
             return ""
         key, now = (device, port, index), self._now()

@@ -2,7 +2,7 @@
 
 Applications call them through pointers (ibv_post_send and ibv_poll_cq are inline), so no symbol helps. A provider hands
 a table of pointers to verbs_set_ops; see tables.py for where it is and ops.py for what is where in it. A function is
-found only if what is known of it from different sides agrees; else it is refused, and why is told.
+found only if what is known of it from different sides agrees; else it is refused, with the reason.
 
 The extended calls (ibv_wr_start, ibv_start_poll ...) go through pointers in the objects that create_qp_ex and
 create_cq_ex return. No table has those: extended.py learns them from the objects.
@@ -35,21 +35,21 @@ OPS = (
     "create_cq_ex",
     "destroy_cq",
 )
-"""What is looked for, by the names of struct verbs_context_ops."""
+"""The functions that are searched, by the names of struct verbs_context_ops."""
 
 _MANDATORY = frozenset(
     {"alloc_pd", "dealloc_pd", "reg_mr", "dereg_mr", "create_cq", "destroy_cq", "poll_cq", "query_port"}
     | {"create_qp", "modify_qp", "destroy_qp", "post_send", "post_recv"}
 )
-"""What every provider implements."""
+"""Functions that every provider implements."""
 _ALWAYS_COMMON = frozenset({"alloc_pd", "dealloc_pd", "reg_mr"})
-"""Of these, what does not differ between the devices of one provider."""
+"""Functions of _MANDATORY that do not differ between the devices of one provider."""
 _LOCAL = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderNames:
-    """Names of the files, links resolved: libmlx5.so.1.24.44.0, libibverbs.so.1.14.44.0. They tell the release."""
+    """Names of the files, links resolved: libmlx5.so.1.24.44.0, libibverbs.so.1.14.44.0. The names have the release."""
 
     provider: str
     verbs: str = ""
@@ -60,9 +60,9 @@ class Found:
     """The functions of a provider by the names in OPS, and why others are not known."""
 
     functions: Mapping[str, tuple[Function, ...]]
-    """Every version of it that this library has; several may be in use at once. Named as the operation."""
+    """Every version of a function in this library; several may be in use at once. Named as the operation."""
     refused: Mapping[str, str]
-    """Operation to a sentence. One in neither is not implemented by the provider."""
+    """Operation to a sentence. An operation in neither mapping is not implemented by the provider."""
     incomplete: str = ""
     """A sentence where the library may have further versions of functions, known only when they are set."""
 
@@ -72,9 +72,9 @@ class Refused(Exception):
 
 
 def find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
-    """The functions of a provider. `verbs` is the libibverbs that the same process has mapped.
+    """Return the functions of a provider. `verbs` is the libibverbs that the same process has mapped.
 
-    Never raises for what is in the files: what cannot be told is refused.
+    Raises nothing for any contents of the files: functions that are not certain are refused.
     """
     try:
         return _find(provider, verbs, names)
@@ -101,7 +101,7 @@ def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
         offsets = {layout.offsets.get(op) for layout in layouts}
         offset = offsets.pop()
         if offset is None or offsets:
-            refused[op] = "Where it is in the table depends on the release of rdma-core, which cannot be told."
+            refused[op] = "Where it is in the table depends on the release of rdma-core, which is not known."
             continue
         places = [table + offset for table in given.addresses]
         if functions := slots.functions(op, places):
@@ -115,7 +115,7 @@ def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
 
 
 def _layouts(provider: Elf, verbs: Elf | None, names: ProviderNames) -> list[Layout]:
-    """The layouts that the provider's table may have."""
+    """Return the layouts that the provider's table may have. Raises Refused where the files contradict each other."""
     needed = relocations.private_abi(provider)
     release = ops.release(names.provider)
     by_release = ops.of_release(release)
@@ -133,14 +133,14 @@ def _layouts(provider: Elf, verbs: Elf | None, names: ProviderNames) -> list[Lay
 
 
 class _Slots:
-    """What is in the words of a provider's tables."""
+    """The contents of a provider's tables, by the address of a word."""
 
     def __init__(self, provider: Elf, relocated: Relocations, frames: Frames) -> None:
         self.frames = frames
         self._provider, self._relocated = provider, relocated
 
     def fit(self, layout: Layout, given: Tables) -> bool:
-        """Whether each table has nothing but functions, and all of them what a provider has to implement."""
+        """Return whether each table has nothing but functions, and the tables have all that a provider implements."""
         present = {
             name
             for name, offset in layout.offsets.items()
@@ -154,13 +154,13 @@ class _Slots:
         )
 
     def functions(self, op: str, words: Iterable[int]) -> tuple[Function, ...]:
-        """Those that the words point to, each once."""
+        """Return the functions that the words point to, each once."""
         found = {self._relocated.pointers[word]: self._function(word) for word in words if self._function(word)}
         offset = self._provider.offset
         return tuple(Function(op, offset(start), size, start, _LOCAL) for start, size in sorted(found.items()))
 
     def imported(self, words: Iterable[int]) -> list[str]:
-        """The symbols of other libraries that the words point to."""
+        """Return the symbols of other libraries that the words point to."""
         return sorted({name for word in words if (name := self._relocated.imported.get(word))})
 
     def _is_empty(self, word: int) -> bool:
@@ -172,7 +172,7 @@ class _Slots:
             return False
 
     def _function(self, word: int) -> int:
-        """The size in bytes of the function that a word points to, 0 if it is none."""
+        """Return the size in bytes of the function that a word points to, 0 if it points to none."""
         address = self._relocated.pointers.get(word)
         if address is None or not any(0 <= address - part.address < part.size for part in self._provider.code_parts):
             return 0

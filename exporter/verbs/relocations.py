@@ -1,6 +1,6 @@
-"""What the dynamic linker writes into a shared library when it is loaded: pointers to own code, and imported symbols.
+"""Words that the dynamic linker writes into a shared library: pointers to its own code, and imported symbols.
 
-By the dynamic section, so that a file without section headers will do too. System V gABI, chapter 5, with RELR;
+Read from the dynamic section, so a file needs no section headers. System V gABI, chapter 5, with RELR;
 x86-64 psABI table 4.10; ELF for the Arm 64-bit architecture, "Relocation".
 """
 
@@ -31,7 +31,7 @@ _PRIVATE_ABI = re.compile(rb"\0IBVERBS_PRIVATE_(\d{1,3})\0")
 class _Types:
     relative: int
     absolute: int
-    """Value of a symbol and an addend."""
+    """A symbol's value and an addend."""
     slots: frozenset[int]
     """GLOB_DAT and JUMP_SLOT."""
 
@@ -44,16 +44,16 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Relocations:
-    """What is at which address of the loaded library; addresses as in the file."""
+    """Words of the loaded library by address; addresses are the file's."""
 
     pointers: dict[int, int]
     """Address of a word to the address in this library that it will hold."""
     imported: dict[int, str]
-    """Address of a word to the symbol of another library whose address it will hold."""
+    """Address of a word to the symbol of another library that it will point to."""
 
 
 def read(elf: Elf) -> Relocations:
-    """Reads all relocations; ElfError where they are broken, too many or of an unknown machine."""
+    """Return all relocations. Raises ElfError where they are broken, too many or of an unknown machine."""
     types = _TYPES.get(elf.machine)
     if types is None:
         raise ElfError("neither x86-64 nor arm64")
@@ -74,7 +74,7 @@ def read(elf: Elf) -> Relocations:
 
 
 def private_abi(elf: Elf) -> int:
-    """The number nn of the symbol version IBVERBS_PRIVATE_nn that a library has or needs, 0 if none."""
+    """Return the number nn of the symbol version IBVERBS_PRIVATE_nn that a library has or needs, 0 for none."""
     dynamic = _dynamic(elf)
     size = dynamic.get(_DT_STRSZ, 0)
     if size > MAX_STRINGS:
@@ -104,7 +104,7 @@ def _table(elf: Elf, dynamic: dict[int, int], start: int, size: int, item: int) 
 
 
 def _packed(elf: Elf, dynamic: dict[int, int]) -> list[tuple[int, int]]:
-    """RELR: an even word is an address, an odd one a bitmap of the 63 words that follow the last."""
+    """Return the relocations of RELR: an even word is an address, an odd one a bitmap of the next 63 words."""
     addresses: list[int] = []
     at = 0
     for (word,) in struct.iter_unpack("<Q", _table(elf, dynamic, _DT_RELR, _DT_RELRSZ, _WORD)):
@@ -128,7 +128,7 @@ class _Symbols:
         self._known: dict[int, tuple[str, int]] = {}
 
     def get(self, index: int) -> tuple[str, int]:
-        """Name, and the address where it is defined in this file, else 0."""
+        """Return a symbol's name, and its address if it is defined in this file, else 0."""
         if index not in self._known:
             entry = self._elf.read(self._table + index * _SYMBOL.size, _SYMBOL.size)
             name, _, _, section, value, _ = _SYMBOL.unpack(entry)

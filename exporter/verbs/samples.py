@@ -1,4 +1,4 @@
-"""From what RDMA did in a process to samples."""
+"""Samples of what RDMA did in a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exporter.model import Distribution, Metric, Sample, Value
 from exporter.verbs import metrics
 from exporter.verbs.activity import Activity, Life, Times
 from exporter.verbs.control import Qp
-from exporter.verbs.gone import Posted
+from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.peers import Peers
 from exporter.verbs.posted import Port
 from exporter.verbs.spans import OPCODES, status_name
@@ -19,7 +19,7 @@ from exporter.verbs.spans import OPCODES, status_name
 MOST = (1 << 63) - 1
 _FIRST_SLOT = 8
 _READ = "RDMA_READ"
-"""Its bytes are sent by the peer."""
+"""The operation with bytes that the peer sends."""
 _TIMED: Mapping[str, Metric] = {
     "timed_post_send": metrics.POST_SECONDS,
     "timed_poll_cq": metrics.POLL_SECONDS,
@@ -29,24 +29,25 @@ _TIMED: Mapping[str, Metric] = {
 
 
 class Ends:
-    """The other ends of queue pairs, remembered for as long as they are asked for: a counter keeps its labels when its
-    queue pair is destroyed, and the kernel knows no more of it.
+    """The other ends of queue pairs, remembered while samples have them.
+
+    A counter keeps its labels when its queue pair is destroyed and has left the kernel's list.
     """
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._known: dict[tuple[int, Life], dict[str, str]] = {}
-        self._asked: dict[tuple[int, Life], dict[str, str]] = {}
+        self._used: dict[tuple[int, Life], dict[str, str]] = {}
 
     def turn(self) -> None:
-        """Forgets what was not asked for since the last turn."""
-        self._known, self._asked = self._asked, {}
+        """Forget ends that were not used since the last turn."""
+        self._known, self._used = self._used, {}
 
     def of(self, pid: int, qps: Mapping[Life, Qp], life: Life) -> dict[str, str]:
-        """peer_qp and peer_gid, as far as they are or were known."""
+        """Return peer_qp and peer_gid, as far as they are or were known."""
         key = pid, life
         found = self._find(pid, qps.get(life), life) or self._known.get(key, {})
-        self._asked[key] = found
+        self._used[key] = found
         return found
 
     def _find(self, pid: int, qp: Qp | None, life: Life) -> dict[str, str]:
@@ -59,7 +60,7 @@ class Ends:
 
 
 def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) -> Iterator[Sample]:
-    """What one process posted and saw complete. `timed` is enum timed of bpf/verbs.h."""
+    """Yield what one process posted and saw complete. `timed` is enum timed of bpf/verbs.h."""
     activity = process.activity
 
     def sample(metric: Metric, value: Value, **own: str) -> Sample:
@@ -72,12 +73,12 @@ def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) ->
         calls[life.device, life.number] += count
     for (device, number), count in calls.items():
         yield sample(metrics.POSTS, count, device=device, qp=str(number))
-    for place, it in _posted(process.pid, activity, ends).items():
-        labels = dict(place)
-        yield sample(metrics.BYTES, it.bytes, **labels)
-        yield sample(metrics.REQUESTS, it.requests, **labels)
-        if not it.unsized:
-            yield sample(metrics.PACKETS, it.packets, **labels)
+    for qp, posted in _posted(process.pid, activity, ends).items():
+        labels = dict(qp)
+        yield sample(metrics.BYTES, posted.bytes, **labels)
+        yield sample(metrics.REQUESTS, posted.requests, **labels)
+        if not posted.unsized:
+            yield sample(metrics.PACKETS, posted.packets, **labels)
     for (device, status), count in activity.completions.items():
         yield sample(metrics.COMPLETIONS, count, device=device, status=status_name(status))
     for name, metric in _TIMED.items():
@@ -88,24 +89,24 @@ def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) ->
 
 
 def bytes_by_port(process: Process[Activity], peers: Peers) -> dict[Hashable, tuple[Port, int]]:
-    """What one process posted that this node sends, by row, with the port it goes through."""
+    """Return bytes that one process posted and this node sends, by row, with the port they leave through."""
     qps, found = process.activity.qps, dict[Hashable, tuple[Port, int]]()
-    for (life, opcode), it in process.activity.posted.items():
+    for (life, opcode), posted in process.activity.posted.items():
         if OPCODES.get(opcode) == _READ:
             continue
         qp, kernel = qps.get(life), peers.kernel(life.device, life.number)
         number = (qp.port if qp else 0) or (kernel.port if kernel and not life.created_ns else 0)
-        found[process.pid, process.since, life, opcode] = Port(life.device, number), it.bytes
+        found[process.pid, process.since, life, opcode] = Port(life.device, number), posted.bytes
     return found
 
 
-def _posted(pid: int, activity: Activity, ends: Ends) -> dict[frozenset[tuple[str, str]], Posted]:
-    """By labels: queue pairs that had one number and one peer, one after the other, are one."""
-    qps, summed = activity.qps, dict[frozenset[tuple[str, str]], Posted]()
-    for (life, opcode), it in activity.posted.items():
+def _posted(pid: int, activity: Activity, ends: Ends) -> dict[frozenset[tuple[str, str]], PostedRequests]:
+    """Return posted requests by labels: queue pairs that had one number and one peer in turn are one."""
+    qps, summed = activity.qps, dict[frozenset[tuple[str, str]], PostedRequests]()
+    for (life, opcode), posted in activity.posted.items():
         labels = {"device": life.device, "qp": str(life.number), "opcode": OPCODES.get(opcode, "OTHER")}
         own = frozenset((labels | ends.of(pid, qps, life)).items())
-        summed[own] = summed.get(own, Posted()).plus(it)
+        summed[own] = summed.get(own, PostedRequests()).plus(posted)
     return summed
 
 

@@ -1,8 +1,8 @@
-"""Single work requests as spans; a message that both hosts tell of is one trace on both.
+"""Single work requests as spans; a message with spans on both hosts is one trace.
 
-The n-th message that one queue pair of type RC sends is the n-th that its peer receives, so each end can name the
-trace by itself: a hash of both ends, of the packet number the connection began with, and of n. That is done only where
-a queue pair was seen from its creation on; else n would be a guess, and the span has a trace of its own.
+The n-th message that one queue pair of type RC sends is the n-th that its peer receives, so each end can compute
+the trace id alone: a hash of both ends, of the packet number the connection began with, and of n. That is done only for
+queue pairs that were seen from their creation on; else n would be a guess, and the span has a trace of its own.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class WorkRequest:
     begin_ns: int
     end_ns: int
     opcode: str
-    """As the metrics' label has it: SEND, RDMA_WRITE, RECV ..."""
+    """The value of the metrics' label: SEND, RDMA_WRITE, RECV ..."""
     bytes: int | None
     status: int
     message: int | None
-    """Of what the peer receives (SEND, WRITE_WITH_IMM, RECV) the number on its queue pair, from 0; None: not known.
+    """Number on the queue pair of a message that the peer receives (SEND, WRITE_WITH_IMM, RECV); None: not known.
 
-    Counted from the queue pair's creation, sends and receives apart.
+    Counted from 0 at the queue pair's creation, sends and receives apart.
     """
     received: bool = False
     tid: int = 0
@@ -72,7 +72,7 @@ class WorkRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Both ends of a queue pair; empty and None are not known."""
+    """Both ends of a queue pair; empty and None: not known."""
 
     gid: str
     number: int
@@ -103,10 +103,10 @@ _BYTES_UNKNOWN = (1 << 32) - 1
 
 
 def span_of(record: Any, peers: Peers, clock: Clock, process: Labels) -> Span:
-    """The span of a record of `verbs_spans`: struct verbs_span in bpf/verbs_spans.h."""
+    """Return the span of a record of `verbs_spans`: struct verbs_span in bpf/verbs_spans.h."""
     qp = Qp.of(record.qp)
     sent = OPCODES.get(record.opcode, str(record.opcode))
-    it = WorkRequest(
+    request = WorkRequest(
         begin_ns=record.begin_ns,
         end_ns=record.end_ns,
         opcode="" if not record.matched else "RECV" if record.received else sent,
@@ -119,28 +119,28 @@ def span_of(record: Any, peers: Peers, clock: Clock, process: Labels) -> Span:
     kernel = peers.kernel(qp.device, qp.number) if qp.peer is None else None
     peer = kernel.remote or None if kernel else qp.peer
     ends = Ends(peers.gid(qp.device, qp.port, qp.gid_index), qp.number, qp.peer_gid, peer)
-    return span(it, qp, ends, clock, process)
+    return span(request, qp, ends, clock, process)
 
 
 def status_name(status: int) -> str:
-    """The constant in infiniband/verbs.h without IBV_WC_, or the number."""
+    """Return the constant in infiniband/verbs.h without IBV_WC_, or the number."""
     return STATUSES[status] if 0 <= status < len(STATUSES) else str(status)
 
 
-def span(it: WorkRequest, qp: Qp, ends: Ends, clock: Clock, process: Labels) -> Span:
-    """The span of one work request: of a trace that the peer's host names alike, if both ends are known."""
-    error = status_name(it.status) if it.status else ""
-    shared = message_trace(it, qp, ends)
-    attributes = _attributes(it, qp, ends)
+def span(request: WorkRequest, qp: Qp, ends: Ends, clock: Clock, process: Labels) -> Span:
+    """Return the span of one work request, in the trace of the peer's span if both ends are known."""
+    error = status_name(request.status) if request.status else ""
+    shared = message_trace(request, qp, ends)
+    attributes = _attributes(request, qp, ends)
     attributes["rdma.trace_shared"] = bool(shared)
     if error:
         attributes["error.type"] = error
     return Span(
-        name=f"rdma {it.opcode}" if it.opcode else "rdma work request",
+        name=f"rdma {request.opcode}" if request.opcode else "rdma work request",
         trace_id=shared or secrets.token_hex(16),
         span_id=secrets.token_hex(8),
-        start_ns=clock.wall_ns(it.begin_ns),
-        end_ns=clock.wall_ns(it.end_ns),
+        start_ns=clock.wall_ns(request.begin_ns),
+        end_ns=clock.wall_ns(request.end_ns),
         attributes=attributes,
         process=process,
         error=error,
@@ -148,43 +148,50 @@ def span(it: WorkRequest, qp: Qp, ends: Ends, clock: Clock, process: Labels) -> 
     )
 
 
-def message_trace(it: WorkRequest, qp: Qp, ends: Ends) -> str:
-    """The trace id that both hosts give to this message; empty where they cannot."""
-    psn = qp.receive_psn if it.received else qp.send_psn
+def message_trace(request: WorkRequest, qp: Qp, ends: Ends) -> str:
+    """Return the trace id that both hosts compute for this message; empty where they cannot."""
+    psn = qp.receive_psn if request.received else qp.send_psn
     seen_whole = qp.created_ns and not qp.resets and TYPES.get(qp.type) == _RC
-    if not seen_whole or it.message is None or psn is None or not ends.gid or not ends.peer_gid or ends.peer is None:
+    if (
+        not seen_whole
+        or request.message is None
+        or psn is None
+        or not ends.gid
+        or not ends.peer_gid
+        or ends.peer is None
+    ):
         return ""
     here, there = (ends.gid, ends.number), (ends.peer_gid, ends.peer)
-    sender, receiver = (there, here) if it.received else (here, there)
-    return trace_id(sender, receiver, psn, it.message)
+    sender, receiver = (there, here) if request.received else (here, there)
+    return trace_id(sender, receiver, psn, request.message)
 
 
 def trace_id(sender: tuple[str, int], receiver: tuple[str, int], psn: int, message: int) -> str:
-    """The trace of the n-th message between two ends (GID as sysfs writes it, and QPN), 32 hex digits.
+    """Return the trace id of the n-th message between two ends (GID as sysfs writes it, and QPN), 32 hex digits.
 
     `psn` is the sender's first packet number, which the receiver has to know too: QPNs are used again, with another
-    one. Every bit is the hash's, so samplers that go by the low 56 or 64 bits decide alike on both hosts.
+    PSN. Every bit is the hash's, so samplers that go by the low 56 or 64 bits decide alike on both hosts.
     """
     text = f"{sender[0]} {sender[1]} {receiver[0]} {receiver[1]} {psn} {message}"
     digest = blake2b(text.encode(), digest_size=16, person=_PERSON).digest()
     return (digest if any(digest) else b"\1" * 16).hex()
 
 
-def _attributes(it: WorkRequest, qp: Qp, ends: Ends) -> dict[str, Attribute]:
+def _attributes(request: WorkRequest, qp: Qp, ends: Ends) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {
         "rdma.device": qp.device,
         "rdma.qp": qp.number,
         "rdma.qp.type": TYPES.get(qp.type, str(qp.type)),
-        "rdma.status": status_name(it.status),
+        "rdma.status": status_name(request.status),
     }
     known = {
-        "rdma.opcode": it.opcode,
+        "rdma.opcode": request.opcode,
         "rdma.gid": ends.gid,
         "rdma.peer_gid": ends.peer_gid,
         "rdma.peer_qp": ends.peer,
         "rdma.port": qp.port or None,
-        "rdma.bytes": it.bytes,
-        "rdma.message": it.message,
-        "thread.id": it.tid or None,
+        "rdma.bytes": request.bytes,
+        "rdma.message": request.message,
+        "thread.id": request.tid or None,
     }
     return attributes | {name: value for name, value in known.items() if value is not None and value != ""}

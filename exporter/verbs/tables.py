@@ -1,4 +1,4 @@
-"""Which tables of functions a provider hands to verbs_set_ops: the second argument of each of its calls."""
+"""Tables of functions that a provider passes to verbs_set_ops: the second argument of each of its calls."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from exporter.verbs.relocations import Relocations
 
 SET_OPS = "verbs_set_ops"
 MAX_BYTES = 1 << 21
-"""Code of a provider; the largest known has 370 kB."""
+"""Bytes of a provider's code; the largest known has 370 kB."""
 MAX_SITES = MAX_TABLES = 16
 MAX_DECODED = 1 << 16
-"""Bytes of the functions with these calls."""
+"""Bytes of the functions with these calls, together."""
 _TABLE_ARGUMENT = 1
 
 # x86-64: jmp or call through [rip + d32], and jmp or call to rip + d32
@@ -35,14 +35,14 @@ _BRANCH = (0x7C000000, 0x14000000)
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Addresses of the tables, and of calls whose table is not, or not always, a constant."""
+    """Addresses of the tables, and of calls with a table that is not, or not always, a constant."""
 
     addresses: tuple[int, ...]
     unresolved: tuple[int, ...]
 
 
 def find(elf: Elf, relocations: Relocations, frames: Frames) -> Tables:
-    """The tables of all calls; ElfError if the code is too large or has more calls than a provider would."""
+    """Return the tables of all calls. Raises ElfError for more code or more calls than a provider has."""
     slots = {address for address, name in relocations.imported.items() if name == SET_OPS}
     by_function: dict[tuple[int, int], set[int]] = defaultdict(set)
     unresolved: set[int] = set()
@@ -70,7 +70,7 @@ def find(elf: Elf, relocations: Relocations, frames: Frames) -> Tables:
 
 
 def calls(elf: Elf, slots: Collection[int]) -> Iterator[int]:
-    """Addresses of the instructions that call, or jump at their end to, what the slots point to."""
+    """Yield the addresses of instructions that call the function in one of the slots, or jump there at their end."""
     parts = elf.code_parts
     if sum(part.size for part in parts) > MAX_BYTES:
         raise ElfError("more code than a provider has")
@@ -110,7 +110,7 @@ def _through_slot(part: Part, code: bytes, slots: Collection[int]) -> Iterator[t
 
 
 def _stub_starts(code: bytes, at: int) -> Iterator[int]:
-    """Where a stub may begin whose jump is here."""
+    """Yield where a stub with its jump at this offset may begin."""
     yield at
     if code[at - len(_BND) : at] == _BND:
         at -= len(_BND)
@@ -136,7 +136,7 @@ def _arm_stubs(part: Part, words: list[int], slots: Collection[int]) -> Iterator
 
 
 def _arm_calls(part: Part, words: list[int], stubs: Collection[int]) -> Iterator[int]:
-    """By b and bl; a conditional branch does not reach that far."""
+    """Yield the addresses of b and bl to a stub; a conditional branch does not reach that far."""
     mask, branch = _BRANCH
     for index in [index for index, word in enumerate(words) if word & mask == branch]:
         at = part.address + 4 * index

@@ -40,7 +40,7 @@ def probed(observed: Observed, call: str, path: Path = PROVIDER) -> bool:
 
 
 def polls_probed(observed: Observed) -> bool:
-    parts = [it for it in observed.cuda._windows._observed.values() if "start_poll" in it.library.functions]
+    parts = [it for it in observed.cuda._windows._files.values() if "start_poll" in it.library.functions]
     return bool(parts) and all(it.opened for it in parts)
 
 
@@ -257,7 +257,7 @@ def test_pointers_to_no_function_are_refused(tmp_path: Path) -> None:
         assert 0 == job.connect(PLACE)
         eventually(lambda: probed(observed, "wr_complete"), "the others probed")
         assert not probed(observed, "wr_send")
-        eventually(lambda: any("wr_send" in it for it in observed.cuda._attaching.says()), "the refusal known")
+        eventually(lambda: any("wr_send" in it for it in observed.cuda._attaching.problems()), "the refusal known")
         [said] = [it for it in observed.cuda.problems() if it.startswith(f"{PROVIDER}:")]
         assert "not wr_send: a process calls offset" in said
         assert 0 == job.build(PLACE, 7, opcode=WRITE, size=10)
@@ -269,15 +269,15 @@ def test_a_process_that_has_ended_is_no_refusal(observed: Observed) -> None:
     with attached(observed, Job()) as job:
         made(observed, job)
         attaching = observed.cuda._attaching
-        [addresses, *_] = attaching._told.objects(job.pid)
+        [addresses, *_] = attaching._pointers.objects(job.pid)
         [provider] = [it for it in attaching._providers.values() if it.library.path == str(PROVIDER)]
-        said = [*attaching.says()]
+        said = [*attaching.problems()]
         gone = subprocess.Popen(["true"])
         gone.wait()
         provider.users[gone.pid] = None
         attaching.learn_extended(gone.pid, addresses)
         del provider.users[gone.pid]
-        assert said == [*attaching.says()]
+        assert said == [*attaching.problems()]
 
 
 def test_plain_queue_pairs_teach_nothing() -> None:

@@ -27,7 +27,7 @@ def windows() -> Iterator[Observed]:
 
 def files(observed: Observed) -> list[Any]:
     """The stand-in provider: others use providers on this machine, too."""
-    return [it for it in observed.cuda._windows._observed.values() if it.library.path == str(PROVIDER)]
+    return [it for it in observed.cuda._windows._files.values() if it.library.path == str(PROVIDER)]
 
 
 def stays(observed: Observed) -> bool:

@@ -117,7 +117,7 @@ def attached(observed: Observed, job: Job) -> Job:
     def ready() -> bool:
         own = observed.values("accel_exporter_probe_attached", library=provider)
         calls = calls_of(observed, job.pid)
-        probed = [it for it in observed.cuda._windows._observed.values() if it.library.path == provider]
+        probed = [it for it in observed.cuda._windows._files.values() if it.library.path == provider]
         users = [it.users for it in observed.cuda._attaching._providers.values() if it.library.path == provider]
         polled = any(job.pid in it for it in users) and (not always or all(it.opened for it in probed))
         return polled and bool(own and calls) and all([*own.values(), *calls]) and job.pid in observed.cuda._ledger

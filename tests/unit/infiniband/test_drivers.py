@@ -13,7 +13,7 @@ from exporter.infiniband import device as device_module
 from exporter.infiniband import drivers, metrics, sysfs
 from exporter.infiniband.device import RdmaDevice
 from exporter.model import Metric, Sample
-from exporter.verbs.posted import Port, Posted, Told
+from exporter.verbs.posted import Port, Posted, PostedBytes
 from tests.unit.infiniband.trees import EFA, IRDMA_GEN2, IRDMA_GEN3, MANA, MLX5, Tree, count, write
 
 
@@ -205,13 +205,13 @@ class Posts:
     """Posted bytes, as the verbs collector would report them."""
 
     def __init__(self) -> None:
-        self.posted, self.known = Posted(), Told({}, 1)
+        self.posted, self.known = Posted(), PostedBytes({}, 1)
         self.certain = True
         self.posted.follow(lambda: self.known if self.certain else None)
 
     def add(self, port: int, count: int) -> None:
         known = Port("mlx5_0", port)
-        self.known = Told({**self.known.bytes, known: self.known.bytes.get(known, 0) + count}, self.known.since)
+        self.known = PostedBytes({**self.known.bytes, known: self.known.bytes.get(known, 0) + count}, self.known.since)
 
 
 def test_unattributed(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_unattributed(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     posts.certain = False
     assert {} == values(subject.read(), metrics.UNATTRIBUTED)
     write(port / "counters/port_xmit_data", 9000)
-    posts.certain, posts.known = True, Told(posts.known.bytes, 2)
+    posts.certain, posts.known = True, PostedBytes(posts.known.bytes, 2)
     assert 500 == value(subject.read(), metrics.UNATTRIBUTED)
     posts.posted.follow(None)
     assert {} == values(subject.read(), metrics.UNATTRIBUTED)

@@ -44,7 +44,7 @@ MANDATORY = [
 
 
 def provider(layout: Layout, *, tables: dict[str, list[str]] | None = None, calls: str = "") -> str:
-    """A provider whose tables have these operations, each with a function of its own: <table>_<operation>."""
+    """Return a provider with tables of these operations, each with a function of its own: <table>_<operation>."""
     tables = {"common": [*MANDATORY, "req_notify_cq", "create_qp_ex"]} if tables is None else tables
     source = ["void verbs_set_ops(void *vctx, const void *ops);", "volatile int sink;"]
     for number, (table, members) in enumerate(tables.items()):

@@ -35,7 +35,7 @@ def attaching(library: Library) -> Attaching:
 def test_a_slow_search_delays_no_other_process(
     attaching: Attaching, library: Library, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """While a file is searched for what one process calls, others end; of a file that is gone nothing is taken."""
+    """While a file is searched for what one process calls, others end; of a file that is released nothing is taken."""
     begun, go_on = threading.Event(), threading.Event()
 
     def search(*_: object) -> Found:
@@ -60,7 +60,7 @@ def test_a_slow_search_delays_no_other_process(
     learning.join()
 
     assert ended
-    assert ("", {}) == (provider.said, provider.refused)
+    assert ("", {}) == (provider.problem, provider.refused)
 
 
 def test_learning_waits_for_the_share_of_the_user(
@@ -74,7 +74,7 @@ def test_learning_waits_for_the_share_of_the_user(
         return Found({}, {"post_send": "It is not certain."})
 
     contexts: Any = SimpleNamespace(contexts=lambda pid: [{"post_send": 1}], objects=lambda pid: [])
-    monkeypatch.setattr(attaching, "_told", contexts)
+    monkeypatch.setattr(attaching, "_pointers", contexts)
     monkeypatch.setattr(attaching, "_try", lambda *_: False)
     monkeypatch.setattr("exporter.verbs.live.offsets_in", lambda *_: {"post_send": 1})
     monkeypatch.setattr("exporter.verbs.live.learn", search)
@@ -89,11 +89,11 @@ def test_learning_waits_for_the_share_of_the_user(
 
 
 def test_a_slow_search_delays_no_scrape(attaching: Attaching, library: Library) -> None:
-    """What is not found is told while a file is searched, with the lock held."""
-    attaching._providers[id(library)].said = "it is not known"
-    said: list[str] = []
+    """What is not found is reported while a file is searched, with the lock held."""
+    attaching._providers[id(library)].problem = "it is not known"
+    problems: list[str] = []
     with attaching._lock:
-        thread = threading.Thread(target=lambda: said.extend(attaching.says()), daemon=True)
+        thread = threading.Thread(target=lambda: problems.extend(attaching.problems()), daemon=True)
         thread.start()
         thread.join(2)
-        assert ["it is not known"] == said
+        assert ["it is not known"] == problems

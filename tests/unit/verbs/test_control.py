@@ -1,4 +1,4 @@
-"""What is told of queue pairs, memory regions and their peers."""
+"""Samples of queue pairs, memory regions and their peers."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def test_every_label_is_declared(sysfs: Path) -> None:
 
 
 def test_a_peer_elsewhere(sysfs: Path) -> None:
-    """Of a peer on another node the pod is not known, and nothing is said of it."""
+    """Of a peer on another node the pod is not known, and its labels are absent."""
     [found] = info(list(samples([process(7, Control({1: CONNECTED}))], peers(sysfs))))
     assert (B, set()) == (found["peer_gid"], {"peer_pod", "peer_namespace"} & found.keys())
 
 
 def test_a_queue_pair_that_only_the_kernel_knows(sysfs: Path) -> None:
-    """One made before the exporter has type, state and peer from the kernel; others' are not told of this process."""
+    """One made before the exporter has type, state and peer from the kernel; others' are not this process's."""
     kernel = (
         KernelQp("rxe0", 1, 30, 31, type=2, state=6, pid=7),
         KernelQp("rxe0", 1, 32, 33, type=2, state=3, pid=9),
@@ -112,7 +112,7 @@ def test_a_queue_pair_that_only_the_kernel_knows(sysfs: Path) -> None:
 
 
 def test_the_kernel_adds_the_peer_of_one_half_known(sysfs: Path) -> None:
-    """A queue pair first seen in use has the kernel's peer until its own is seen set, and is told once."""
+    """A queue pair first seen in use has the kernel's peer until its own is seen set, and has one series."""
     late = Qp("rxe0", 30, 2, 3)
     kernel = KernelQp("rxe0", 1, 30, 31, type=2, state=3, pid=7)
     [found] = info(list(samples([process(7, Control({5: late}))], peers(sysfs, kernel))))
@@ -156,7 +156,7 @@ class Key(SimpleNamespace):
 
 
 def test_only_what_was_set_is_known() -> None:
-    """Attributes whose bit is not in the mask are not known, whatever the row holds; a path without GIDs has a LID."""
+    """Attributes without a bit in the mask are not known, whatever the row holds; a path without GIDs has a LID."""
     device = row(name=b"mlx5_0\0garbage")
     rest = {"peer_gid": bytes(range(16)), "gid_index": 4, "timeout": 5, "retries": 6, "rnr_retries": 7}
     rest |= {"path_mtu": 9, "port": 3, "send_psn": 1, "receive_psn": 2, "peer": 8, "created_ns": 0, "resets": 0}
@@ -203,17 +203,17 @@ def test_gids(sysfs: Path) -> None:
     assert "" == gid_text(bytes(16)) == gid_text(b"short")
 
 
-def test_the_kernel_is_asked_when_wanted_and_not_often(tmp_path: Path) -> None:
-    """Once at first, then only when wanted and after a pause; what it refuses is said and leaves no old answers."""
+def test_the_kernels_list_is_read_when_wanted_and_not_often(tmp_path: Path) -> None:
+    """Once at first, then only when wanted and after a pause; a refusal is reported and leaves no old answers."""
     answers: list[list[KernelQp] | OSError] = [
         [KernelQp("rxe0", 1, 30, 31, type=2, state=3, pid=7)],
         OSError(errno.EPERM, "refused"),
     ]
-    asked, clock = [], [100.0]
+    read, clock = [], [100.0]
 
     def listed(sysfs: Path) -> list[KernelQp]:
-        asked.append(sysfs)
-        answer = answers[len(asked) - 1]
+        read.append(sysfs)
+        answer = answers[len(read) - 1]
         if isinstance(answer, OSError):
             raise answer
         return answer
@@ -222,13 +222,13 @@ def test_the_kernel_is_asked_when_wanted_and_not_often(tmp_path: Path) -> None:
     found.refresh()
     clock[0] += PAUSE
     found.refresh()
-    assert ([tmp_path], [30], "") == (asked, [it.number for it in found.of(7)], found.problem)
+    assert ([tmp_path], [30], "") == (read, [it.number for it in found.of(7)], found.problem)
     found.want()
     clock[0] += PAUSE - 1
     found.refresh()
-    assert 2 == len(asked)
+    assert 2 == len(read)
     assert [] == found.of(7)
     assert "refused" in found.problem
     found.want()
     found.refresh()
-    assert 2 == len(asked)
+    assert 2 == len(read)

@@ -46,7 +46,7 @@ def test_what_begins_no_function(library: Path, moved: int, why: str) -> None:
 
 
 def test_one_function_for_two_calls(library: Path) -> None:
-    """Which of them a call is cannot be told: neither is taken."""
+    """Which of them a call is is not known: neither is taken."""
     offsets = offsets_of(library)
     with Elf.open(library) as elf:
         found = extended.confirm(elf, offsets | {"wr_send_imm": offsets[SEND]})
@@ -55,12 +55,12 @@ def test_one_function_for_two_calls(library: Path) -> None:
 
 
 def test_plain_objects(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the calls that every such object has there are none; what is not probed is not asked for."""
-    asked: dict[str, int] = {}
+    """Without the calls that every such object has there are none; what is not probed is not searched."""
+    searched: dict[str, int] = {}
     missing = ""
 
     def offsets_in(_: object, pid: int, addresses: dict[str, int], proc: Path) -> dict[str, int]:
-        asked.update(addresses)
+        searched.update(addresses)
         return {call: 1 for call in addresses if call != missing}
 
     monkeypatch.setattr("exporter.verbs.live.offsets_in", offsets_in)
@@ -68,4 +68,4 @@ def test_plain_objects(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for without, expected in (("", {*CALLS}), (SEND, {START, COMPLETE, ABORT}), (START, set()), (ABORT, set())):
         missing = without
         assert expected == extended.offsets_in(cast(Any, library), 1, addresses).keys()
-    assert {*CALLS} == asked.keys()
+    assert {*CALLS} == searched.keys()

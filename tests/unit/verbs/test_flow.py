@@ -1,4 +1,4 @@
-"""Which constants reach a call: on arm64, whose stand-ins no compiler here links, and where x86-64 code branches."""
+"""Which constants reach a call: on arm64, for which nothing here links stand-ins, and where x86-64 code branches."""
 
 from __future__ import annotations
 

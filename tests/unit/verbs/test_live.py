@@ -59,7 +59,7 @@ def proc(tmp_path: Path, library: Path) -> Path:
 
 
 def test_addresses_are_places_of_the_file(proc: Path, library: Path) -> None:
-    """What lies in the file's code is told with its offset; in other files, other memory and nowhere it is not."""
+    """Addresses in the file's code are returned as offsets; those in other files or memory, or nowhere, are not."""
     places = offsets_of(library)
     addresses = {op: START + (offset & 0xFFF) for op, offset in places.items()}
     assert places == live.offsets_in(opened(library), PID, addresses, proc)
@@ -69,7 +69,7 @@ def test_addresses_are_places_of_the_file(proc: Path, library: Path) -> None:
     assert {} == live.offsets_in(opened(proc / "other"), PID, addresses, proc)
 
 
-def test_a_process_that_is_gone_is_an_error(tmp_path: Path, library: Path) -> None:
+def test_a_process_that_has_ended_is_an_error(tmp_path: Path, library: Path) -> None:
     """A process that ended meanwhile is the caller's to know."""
     with pytest.raises(FileNotFoundError):
         live.offsets_in(opened(library), PID, {"poll_cq": START}, tmp_path)
@@ -97,7 +97,7 @@ def test_a_program_at_a_fixed_address(tmp_path: Path) -> None:
 
 
 def test_functions_that_no_table_has_next_to_each_other(compile_library: Callable[..., Path]) -> None:
-    """Functions of the file that may be anything are refused, and why is said."""
+    """Functions of the file that may be anything are refused, with the reason."""
     path = compile_library("libapart.so", FUNCTIONS + APART)
     found = live.learn(opened(path), offsets_of(path))
     assert {} == found.functions
@@ -131,7 +131,7 @@ def test_functions_of_several_files_are_refused(library: Path) -> None:
 
 
 def test_a_file_that_is_no_elf_is_an_error(tmp_path: Path) -> None:
-    """A mapped file that is something else is told, and no error of ours."""
+    """A mapped file that is something else is an ElfError, no error of another kind."""
     (tmp_path / "text").write_text("not a library" * 100)
     with pytest.raises(ValueError, match="ELF"):
         live.learn(opened(tmp_path / "text"), dict.fromkeys(POINTERS, 0))

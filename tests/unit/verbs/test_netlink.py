@@ -12,7 +12,7 @@ import pytest
 
 from exporter import nldev
 from exporter.verbs import netlink
-from exporter.verbs.netlink import KernelQp, ask, queue_pairs
+from exporter.verbs.netlink import KernelQp, dump, queue_pairs
 
 HEADER = Path("/usr/include/rdma/rdma_netlink.h")
 GET, QPS = 5 << 10 | 1, 5 << 10 | 10
@@ -41,14 +41,14 @@ USERS = attribute(20, u32(21, 17) + u32(22, 23) + u32(23, 5) + u8(26, 2) + u8(27
 KERNELS = attribute(20, u32(21, 1) + u8(26, 1) + u8(27, 3) + attribute(29, b"ib_core\0") + u32(3, 0xFFFFFFFF))
 
 
-class Asked:
-    """A socket that answers with these datagrams and remembers the questions."""
+class Socket:
+    """A socket that answers with these datagrams and remembers the requests."""
 
     def __init__(self, *answers: bytes) -> None:
-        self.answers, self.questions = list(answers), list[bytes]()
+        self.answers, self.requests = list(answers), list[bytes]()
 
     def sendall(self, data: bytes) -> None:
-        self.questions.append(data)
+        self.requests.append(data)
 
     def recv(self, size: int) -> bytes:
         return self.answers.pop(0)
@@ -58,19 +58,19 @@ class Asked:
 
 
 def test_queue_pairs_of_two_devices() -> None:
-    """Every device is asked for by its number, and each of its queue pairs told with its device."""
+    """Every device is queried by its number, and each of its queue pairs is returned with its device."""
     first = message(QPS, u32(1, 0) + attribute(2, b"rxe0\0") + attribute(0x8000 | 19, USERS + KERNELS))
-    asked = Asked(DEVICES + DONE, first, DONE, message(QPS, u32(1, 4) + attribute(2, b"mlx5_0\0")) + DONE)
+    socket = Socket(DEVICES + DONE, first, DONE, message(QPS, u32(1, 4) + attribute(2, b"mlx5_0\0")) + DONE)
     assert [
         KernelQp("rxe0", 1, 17, 23, type=2, state=3, pid=4711),
         KernelQp("rxe0", 0, 1, 0, type=1, state=3, pid=0),
-    ] == ask(asked)
-    dump = 0x301
+    ] == dump(socket)
+    flags = 0x301
     assert [
-        struct.pack("=IHHII", 16, GET, dump, 1, 0),
-        struct.pack("=IHHII", 24, QPS, dump, 1, 0) + u32(1, 0),
-        struct.pack("=IHHII", 24, QPS, dump, 1, 0) + u32(1, 4),
-    ] == asked.questions
+        struct.pack("=IHHII", 16, GET, flags, 1, 0),
+        struct.pack("=IHHII", 24, QPS, flags, 1, 0) + u32(1, 0),
+        struct.pack("=IHHII", 24, QPS, flags, 1, 0) + u32(1, 4),
+    ] == socket.requests
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_queue_pairs_of_two_devices() -> None:
 def test_an_answer_that_is_no_list(answer: bytes, code: int) -> None:
     """What the kernel refuses, or what contradicts itself, is an error with its number."""
     with pytest.raises(OSError) as raised:
-        ask(Asked(answer))
+        dump(Socket(answer))
     assert code == raised.value.errno
 
 
@@ -140,6 +140,6 @@ def test_random_bytes_never_hang() -> None:
     for seed in range(300):
         noise = os.urandom(seed % 90 + 1)
         try:
-            ask(Asked(noise, DONE, DONE, DONE))
+            dump(Socket(noise, DONE, DONE, DONE))
         except OSError:
             continue

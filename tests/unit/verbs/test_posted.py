@@ -1,4 +1,4 @@
-"""What was posted stays counted when its process or queue pair is gone."""
+"""What was posted stays counted when its process has ended or its queue pair is destroyed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from exporter.verbs.activity import Activity, Life
-from exporter.verbs.gone import Posted as Counts
+from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.posted import Port, Sums
 from exporter.verbs.samples import bytes_by_port
 
@@ -16,10 +16,10 @@ ONE, TWO = Port("mlx5_0", 1), Port("mlx5_0", 2)
 def test_sums_stay() -> None:
     """A row that goes leaves what it had; one that takes back what was refused is followed down."""
     sums = Sums()
-    told = sums.see({"a": (ONE, 100), "b": (TWO, 7)}, ())
-    assert told and {ONE: 100, TWO: 7} == told.bytes
-    told = sums.see({"a": (ONE, 90), "c": (ONE, 5)}, ())
-    assert told and {ONE: 95, TWO: 7} == told.bytes
+    posted = sums.see({"a": (ONE, 100), "b": (TWO, 7)}, ())
+    assert posted and {ONE: 100, TWO: 7} == posted.bytes
+    posted = sums.see({"a": (ONE, 90), "c": (ONE, 5)}, ())
+    assert posted and {ONE: 95, TWO: 7} == posted.bytes
 
 
 def test_a_row_that_is_missing_for_a_moment() -> None:
@@ -28,16 +28,16 @@ def test_a_row_that_is_missing_for_a_moment() -> None:
     sums = Sums(lambda: now)
     sums.see({"a": (ONE, 100)}, ())
     sums.see({}, ())
-    told = sums.see({"a": (ONE, 101)}, ())
-    assert told and {ONE: 101} == told.bytes
+    posted = sums.see({"a": (ONE, 101)}, ())
+    assert posted and {ONE: 101} == posted.bytes
     now = 301_000_000_000
     sums.see({}, ())
-    told = sums.see({"a": (ONE, 5)}, ())
-    assert told and {ONE: 106} == told.bytes
+    posted = sums.see({"a": (ONE, 5)}, ())
+    assert posted and {ONE: 106} == posted.bytes
 
 
 def test_a_time_in_which_something_was_missed() -> None:
-    """While it is not certain nothing is told, and what is told after a miss is of another time."""
+    """While it is not certain nothing is returned, and what is returned after a miss is of another time."""
     times = iter(range(10))
     sums = Sums(lambda: next(times))
     first, same = sums.see({}, (0, 0)), sums.see({}, (0, 0))
@@ -50,11 +50,11 @@ def test_a_time_in_which_something_was_missed() -> None:
 
 
 def test_which_port() -> None:
-    """The port that was set, else what the kernel says of a queue pair from before; READs are sent by the peer."""
-    activity, made, old, gone = Activity(), Life("mlx5_0", 5, 9), Life("mlx5_0", 6, 0), Life("mlx5_0", 6, 4)
-    activity.gone = {made: SimpleNamespace(port=1)}  # type: ignore[dict-item]
-    for life, opcode, count in ((made, 2, 10), (made, 4, 1000), (old, 0, 20), (gone, 0, 30)):
-        activity.add_posted(life, opcode, Counts(1, count))
+    """The port that was set, else the kernel's of a queue pair from before; READs are sent by the peer."""
+    activity, made, old, destroyed = Activity(), Life("mlx5_0", 5, 9), Life("mlx5_0", 6, 0), Life("mlx5_0", 6, 4)
+    activity.destroyed = {made: SimpleNamespace(port=1)}  # type: ignore[dict-item]
+    for life, opcode, count in ((made, 2, 10), (made, 4, 1000), (old, 0, 20), (destroyed, 0, 30)):
+        activity.add_posted(life, opcode, PostedRequests(1, count))
     peers: Any = SimpleNamespace(kernel=lambda _, number: SimpleNamespace(port=2) if number == 6 else None)
     process: Any = SimpleNamespace(pid=7, since=1.0, activity=activity)
 

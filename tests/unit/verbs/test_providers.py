@@ -26,7 +26,7 @@ R44 = standin.layout_of(44)
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """build(file name, source, *flags) -> path of a library; the symbol version is in a script beside it."""
 
-    def compile(name: str, source: str, *flags: str, abi: int = 34) -> Path:
+    def built(name: str, source: str, *flags: str, abi: int = 34) -> Path:
         folder = tmp_path_factory.mktemp("verbs")
         (folder / "source.c").write_text(source)
         (folder / "versions").write_text(f"IBVERBS_PRIVATE_{abi} {{ global: verbs_set_ops; provider_*; local: *; }};\n")
@@ -35,7 +35,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         subprocess.run([*command, folder / "source.c", *flags], check=True)
         return library
 
-    return compile
+    return built
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_packed_relocations_are_read(build: Build, verbs: Path) -> None:
 
 @pytest.mark.parametrize("release", [28, 33, 34, 44, 59, 62, 64, 65])
 def test_the_layout_is_read_from_libibverbs(build: Build, release: int) -> None:
-    """Whatever the release, and though no name tells it, functions are where verbs_set_ops takes them from."""
+    """Whatever the release, and though no name has it, functions are where verbs_set_ops takes them from."""
     library = build("libibverbs.so.1", standin.libibverbs(standin.layout_of(release), context=368))
     path = build("libnew-rdmav34.so", standin.provider(standin.layout_of(release)))
     found = look(path, library)
@@ -108,7 +108,7 @@ def test_the_layout_is_read_from_libibverbs(build: Build, release: int) -> None:
 
 
 def test_a_vendors_layout_is_read_from_its_libibverbs(build: Build) -> None:
-    """Where both files are of a release but have a member more, its code decides; what it does not tell is refused."""
+    """Where both files are of a release but have a member more, its code decides; what that leaves open is refused."""
     layout = standin.vendors(44)
     library = build("libibverbs.so.1.14.44.0", standin.libibverbs(layout))
     path = build("libmlx5.so.1.24.44.0", standin.provider(layout, tables=TWO))
@@ -118,7 +118,7 @@ def test_a_vendors_layout_is_read_from_its_libibverbs(build: Build) -> None:
 
 
 def test_without_libibverbs_the_release_decides(build: Build) -> None:
-    """Where only the provider can be read, the release in its name tells where functions are."""
+    """Where only the provider can be read, the release in its name decides where functions are."""
     path = build("libmlx5.so.1.24.44.0", standin.provider(R44))
     assert ["common_post_recv"] == named(path, look(path, None))["post_recv"]
 
@@ -145,7 +145,7 @@ def test_a_libibverbs_of_another_abi_is_refused(build: Build) -> None:
 
 
 def test_a_table_chosen_at_run_time_is_refused(build: Build, verbs: Path) -> None:
-    """What the provider takes from memory is refused, what it always sets is found, and both are told."""
+    """What the provider takes from memory is refused, what it always sets is found, and both are reported."""
     control = ["alloc_pd", "dealloc_pd", "reg_mr", "create_cq"]
     calls = "verbs_set_ops(context, common); verbs_set_ops(context, ((void **)context)[kind]);"
     path = build("libhns.so.1.0.44.0", standin.provider(R44, tables={"common": control}, calls=calls))
@@ -166,14 +166,14 @@ def test_a_choice_between_tables_is_all_of_them(build: Build, verbs: Path, choic
 
 
 def test_a_table_with_data_in_it_is_refused(build: Build, verbs: Path) -> None:
-    """A word that is no function says that this is not the table it is taken for."""
+    """A word that is no function shows that this is not the table it is taken for."""
     source = standin.provider(R44).replace("static void *const common[", "static int data;\nstatic void *const common[")
     source = source.replace("{ [", "{ [0] = &data, [", 1)
     found = look(build("libodd.so.1.0.44.0", source), verbs)
     assert {} == found.functions
 
 
-def test_a_function_of_another_library_is_told(build: Build, verbs: Path) -> None:
+def test_a_function_of_another_library_is_reported(build: Build, verbs: Path) -> None:
     """A provider may give a function of libibverbs, which is then not one of its own."""
     source = standin.provider(R44).replace("(void *)common_req_notify_cq", "(void *)ibv_cmd_req_notify_cq")
     path = build("librxe.so.1.0.44.0", "int ibv_cmd_req_notify_cq(int a);\n" + source)
@@ -181,7 +181,7 @@ def test_a_function_of_another_library_is_told(build: Build, verbs: Path) -> Non
 
 
 def test_what_is_no_provider_is_refused(build: Build, verbs: Path) -> None:
-    """A library that never calls verbs_set_ops has no functions, and says so for each."""
+    """A library that never calls verbs_set_ops has no functions, and each is refused."""
     found = look(verbs, verbs)
     assert {} == found.functions
     assert set(providers.OPS) == set(found.refused)
@@ -212,6 +212,6 @@ def test_broken_files_are_refused_in_time(
         broken = tmp_path / "broken.so"
         broken.write_bytes(content)
         began = time.monotonic()
-        with suppress(ElfError):  # told when the file is opened
+        with suppress(ElfError):  # raised when the file is opened
             look(broken if victim == "provider" else good, verbs if victim == "provider" else broken)
         assert time.monotonic() - began < 5

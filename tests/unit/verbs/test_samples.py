@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from exporter.verbs.activity import Activity, Life
-from exporter.verbs.gone import Posted
+from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.samples import Ends, samples
 
 FIRST, SECOND, UNSEEN = Life("rxe0", 17, 1000), Life("rxe0", 17, 2000), Life("rxe0", 18, 0)
@@ -36,9 +36,9 @@ def test_ends_are_remembered() -> None:
 def test_queue_pairs_of_one_number() -> None:
     """Those with one peer are summed up, those with another one are another series; calls are by number alone."""
     activity = Activity()
-    activity.gone = {FIRST: QPS[FIRST], SECOND: QPS[FIRST]}
+    activity.destroyed = {FIRST: QPS[FIRST], SECOND: QPS[FIRST]}
     for life, count in ((FIRST, 100), (SECOND, 20), (Life("rxe0", 17, 3000), 3)):
-        activity.add_posted(life, 2, Posted(count, 10 * count, count, 0))
+        activity.add_posted(life, 2, PostedRequests(count, 10 * count, count, 0))
         activity.calls[life] = count
     process: Any = SimpleNamespace(pid=7, labels={"pid": "7"}, since=1.0, activity=activity)
     timed = dict.fromkeys(("timed_post_send", "timed_poll_cq", "timed_request", "timed_ack"), 0)

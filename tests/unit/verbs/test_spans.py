@@ -47,7 +47,7 @@ def test_both_hosts_name_the_trace_alike() -> None:
     ids=["next message", "other connection", "other way", "other queue pair", "other host"],
 )
 def test_other_messages_are_other_traces(other: str) -> None:
-    """The number, the connection, the direction and each end tell messages apart."""
+    """The number, the connection, the direction and each end distinguish messages."""
     assert trace_id((A, 17), (B, 23), 99, 3) != other
 
 
@@ -60,7 +60,7 @@ def test_trace_ids_are_even_enough_to_sample() -> None:
 
 
 @pytest.mark.parametrize(
-    ("it", "qp", "ends"),
+    ("work", "qp", "ends"),
     [
         (SENT, replace(SENDS, created_ns=0), AT_SENDER),
         (SENT, replace(SENDS, resets=1), AT_SENDER),
@@ -73,10 +73,10 @@ def test_trace_ids_are_even_enough_to_sample() -> None:
     ],
     ids=["late", "reset", "UD", "no packet number", "not numbered", "no GID", "no peer GID", "no peer"],
 )
-def test_where_it_would_be_a_guess(it: WorkRequest, qp: Qp, ends: Ends) -> None:
+def test_where_it_would_be_a_guess(work: WorkRequest, qp: Qp, ends: Ends) -> None:
     """A queue pair that was not seen whole, or an end that is not known, gives a trace of its own, new each time."""
-    first, second = (span(it, qp, ends, Still(), {}) for _ in range(2))
-    assert "" == message_trace(it, qp, ends)
+    first, second = (span(work, qp, ends, Still(), {}) for _ in range(2))
+    assert "" == message_trace(work, qp, ends)
     assert first.trace_id != second.trace_id
     assert first.attributes["rdma.trace_shared"] is False
 
@@ -104,7 +104,7 @@ def test_a_span_has_both_ends() -> None:
 
 
 def test_a_failed_work_request() -> None:
-    """The status is the error; what a failed completion does not tell is absent."""
+    """The status is the error; what a failed completion does not have is absent."""
     failed = WorkRequest(1, 2, "", None, 12, message=None)
     made = span(failed, SENDS, Ends("", 17, "", None), Still(), {})
     assert ("RETRY_EXC_ERR", False, "rdma work request") == (made.error, made.slow, made.name)

@@ -1,4 +1,4 @@
-"""What destroyed queue pairs had posted is kept for five minutes, and what is told late is added."""
+"""What destroyed queue pairs had posted is kept for five minutes, and what comes late is added."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from exporter.ledger import RETENTION
 from exporter.verbs.activity import Activity, Life, Times, read
 from exporter.verbs.control import MAPS as CONTROL_MAPS
-from exporter.verbs.gone import MOST, NO_OPCODE, Gone, Place, Posted
+from exporter.verbs.destroyed_qps import MOST, NO_OPCODE, DestroyedQps, PostedRequests, QpLife
 
 
 def end(number: int, opcode: int = NO_OPCODE, requests: int = 0, calls: int = 0, tgid: int = 7) -> Any:
@@ -19,32 +19,32 @@ def end(number: int, opcode: int = NO_OPCODE, requests: int = 0, calls: int = 0,
 
 
 def test_one_queue_pair_in_several_records() -> None:
-    """Its calls and each opcode come apart; it is gone five minutes after the first of them."""
+    """Its calls and each opcode come apart; it is forgotten five minutes after the first of them."""
     now = 100.0
-    gone = Gone(lambda: now)
+    destroyed = DestroyedQps(lambda: now)
     for record in (end(3, 2, 4), end(3, 0, 1), end(3, calls=2)):
-        gone.add(record)
-    [(place, it)] = gone.now().items()
-    assert (Place(7, 0x1000, 3, 5), 2) == (place, it.calls)
-    assert {2: Posted(4, 40, 0, 4), 0: Posted(1, 10, 0, 1)} == it.posted
+        destroyed.add(record)
+    [(place, it)] = destroyed.now().items()
+    assert (QpLife(7, 0x1000, 3, 5), 2) == (place, it.calls)
+    assert {2: PostedRequests(4, 40, 0, 4), 0: PostedRequests(1, 10, 0, 1)} == it.posted
     now += RETENTION + 1
-    assert {} == gone.now()
+    assert {} == destroyed.now()
 
 
 def test_bounds() -> None:
     """The oldest go first when there are too many, and those of a process when it ended."""
-    gone = Gone(lambda: 1.0)
+    destroyed = DestroyedQps(lambda: 1.0)
     for number in range(MOST + 10):
-        gone.add(end(number, tgid=7 + number % 2))
-    assert {*range(10, MOST + 10)} == {place.number for place in gone.now()}
-    assert {7} == {place.tgid for place in gone.take({7})}
-    assert {8} == {place.tgid for place in gone.now()}
+        destroyed.add(end(number, tgid=7 + number % 2))
+    assert {*range(10, MOST + 10)} == {place.number for place in destroyed.now()}
+    assert {7} == {place.tgid for place in destroyed.take({7})}
+    assert {8} == {place.tgid for place in destroyed.now()}
 
 
-def test_what_is_gone_is_read_with_what_there_is() -> None:
+def test_what_is_destroyed_is_read_with_what_there_is() -> None:
     """Rows of the kernel and those that it dropped are of one queue pair, on the device that its context is of."""
-    gone = Gone(lambda: 1.0)
-    gone.add(end(3, 2, 4, calls=1))
+    destroyed = DestroyedQps(lambda: 1.0)
+    destroyed.add(end(3, 2, 4, calls=1))
     rows: dict[str, list[tuple[Any, Any]]] = {name: [] for name in (*CONTROL_MAPS, "completions", "times")}
     life = end(3).life
     rows["contexts"] = [(SimpleNamespace(tgid=7, context=0x1000), SimpleNamespace(name=b"rxe0\0"))]
@@ -53,9 +53,9 @@ def test_what_is_gone_is_read_with_what_there_is() -> None:
         (SimpleNamespace(life=life, opcode=2), SimpleNamespace(requests=1, bytes=2, packets=0, unsized=1 << 63))
     ]
     maps: Any = {name: SimpleNamespace(items=lambda found=found: iter(found)) for name, found in rows.items()}
-    activity, here = read(maps, gone)[7], Life("rxe0", 3, 5)
+    activity, here = read(maps, destroyed)[7], Life("rxe0", 3, 5)
     assert {here: 6} == activity.calls
-    assert {(here, 2): Posted(5, 42, 0, 4)} == activity.posted
+    assert {(here, 2): PostedRequests(5, 42, 0, 4)} == activity.posted
 
 
 def test_late_counts_are_added_beside_readers() -> None:
@@ -63,11 +63,11 @@ def test_late_counts_are_added_beside_readers() -> None:
     one, late, life = Activity(), Activity(), Life("rxe0", 3, 5)
     for activity in (one, late):
         activity.calls[life] = 2
-        activity.add_posted(life, 2, Posted(3, 30, 3, 0))
+        activity.add_posted(life, 2, PostedRequests(3, 30, 3, 0))
         activity.add_times((1, "rxe0", 2), Times(100, (1, 0)))
     reading = one.posted
-    late.add_posted(life, 4, Posted(1))
+    late.add_posted(life, 4, PostedRequests(1))
     one.absorb(late)
-    assert {(life, 2): Posted(3, 30, 3, 0)} == reading
-    assert {(life, 2): Posted(6, 60, 6, 0), (life, 4): Posted(1)} == one.posted
+    assert {(life, 2): PostedRequests(3, 30, 3, 0)} == reading
+    assert {(life, 2): PostedRequests(6, 60, 6, 0), (life, 4): PostedRequests(1)} == one.posted
     assert ({life: 4}, {(1, "rxe0", 2): Times(200, (2, 0))}) == (one.calls, one.times)

@@ -1,0 +1,107 @@
+"""What destroyed queue pairs had posted: the BPF program sends it when it drops their rows, and it is kept here for
+a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from exporter.ledger import RETENTION
+from exporter.verbs.control import Qp
+
+MOST = 4096
+"""Queue pairs that are kept; of more the oldest are dropped first."""
+NO_OPCODE = 0xFFFFFFFF
+"""As in bpf/verbs_qp.h: the record has no requests."""
+
+
+class PostedRequests(NamedTuple):
+    """Work requests of one queue pair and opcode."""
+
+    requests: int = 0
+    bytes: int = 0
+    packets: int = 0
+    unsized: int = 0
+    """Requests without a known MTU: then packets are not known."""
+
+    @classmethod
+    def of(cls, row: Any) -> PostedRequests:
+        """Return the counts of a struct posted."""
+        return cls(*(_signed(getattr(row, name)) for name in cls._fields))
+
+    def plus(self, more: PostedRequests) -> PostedRequests:
+        """Return the sums of both."""
+        return PostedRequests(*(a + b for a, b in zip(self, more, strict=True)))
+
+
+class QpLife(NamedTuple):
+    """struct qp_life: one queue pair, distinct from later ones of the same number."""
+
+    tgid: int
+    context: int
+    number: int
+    created_ns: int
+
+    @classmethod
+    def of(cls, row: Any) -> QpLife:
+        return cls(row.qp.tgid, row.qp.context, row.qp.number, row.created_ns)
+
+
+@dataclass(slots=True)
+class Destroyed:
+    """What is known of one destroyed queue pair. `expires` is of the clock of DestroyedQps, in seconds."""
+
+    expires: float
+    qp: Qp | None = None
+    """The queue pair before its end; None where that is not known."""
+    calls: int = 0
+    posted: dict[int, PostedRequests] = field(default_factory=dict)
+    """By opcode."""
+
+
+class DestroyedQps:
+    """The queue pairs destroyed in the last five minutes (exporter.ledger.RETENTION). Safe from any thread."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._destroyed: dict[QpLife, Destroyed] = {}
+
+    def add(self, record: Any) -> None:
+        """Add a struct qp_end."""
+        life = QpLife.of(record.life)
+        with self._lock:
+            destroyed = self._destroyed.setdefault(life, Destroyed(self._now() + RETENTION))
+            destroyed.qp = Qp.of(record.qp) if record.qp.number else destroyed.qp
+            destroyed.calls += record.calls
+            if record.opcode != NO_OPCODE:
+                before = destroyed.posted.get(record.opcode, PostedRequests())
+                destroyed.posted[record.opcode] = before.plus(PostedRequests.of(record.posted))
+            while len(self._destroyed) > MOST:
+                del self._destroyed[next(iter(self._destroyed))]
+
+    def now(self) -> dict[QpLife, Destroyed]:
+        """Return copies of the queue pairs that are kept, and drop expired ones."""
+        with self._lock:
+            now = self._now()
+            self._destroyed = {life: it for life, it in self._destroyed.items() if it.expires > now}
+            return {life: replace(it, posted=dict(it.posted)) for life, it in self._destroyed.items()}
+
+    def take(self, pids: Collection[int]) -> dict[QpLife, Destroyed]:
+        """Remove the queue pairs of these processes, and return them."""
+        with self._lock:
+            taken = {life: it for life, it in self._destroyed.items() if life.tgid in pids}
+            for life in taken:
+                del self._destroyed[life]
+            return taken
+
+
+def _signed(count: int) -> int:
+    """Return a count of C, 0 where it is negative.
+
+    Calls that failed subtract what they had counted, a moment later and from memory that may have changed.
+    """
+    return 0 if count >> 63 else int(count)
