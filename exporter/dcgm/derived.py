@@ -126,8 +126,8 @@ def _reasons(history: _GpuHistory, fast: Readings) -> None:
 def _rates(history: _GpuHistory, gpu: Gpu, fast: Readings) -> None:
     """Computes rates as DCGM does: KiB since the reading before, divided by 1000 and the seconds between."""
     kib = {f"nvlink_{link}_mb_per_s": _kib(gpu.link_values(link)) for link in LINKS if link < gpu.identity.links}
-    both = ("tx_kib", "rx_kib")
-    total = _kib({key: fast.values[f"nvlink_{key}"] for key in both if f"nvlink_{key}" in fast.values})
+    of_all = {"tx_kib": "nvlink_tx_kib", "rx_kib": "nvlink_rx_kib"}
+    total = _kib({key: fast.values[total_key] for key, total_key in of_all.items() if total_key in fast.values})
     if total is None and kib and None not in kib.values():
         total = sum(filter(None, kib.values()))
     counted = {key: value for key, value in {"nvlink_mb_per_s": total, **kib}.items() if value is not None}

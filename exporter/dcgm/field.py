@@ -15,7 +15,7 @@ Reading = Number | str | Mapping[str, int]
 class Field:
     """One field; `kind` is None for a text, which becomes a label of the other fields.
 
-    `key` is the key of a reading: of exporter/nvml/fields.py, or one of Derived. With `instance` only the MIG device's
+    `key` is the key of a reading: of exporter/nvml/readings, or one of Derived. With `instance` only the MIG device's
     own reading counts on a MIG device, never the GPU's. `split` is the label of the parts of a reading that has several
     parts. `field_id` is DCGM's id of a profiling field.
     """

@@ -6,20 +6,32 @@ from collections.abc import Callable, Iterator, Mapping
 
 from exporter.model import Labels, Metric, Sample
 from exporter.nvml import metrics
-from exporter.nvml.mapping import (
-    CLOCK_EVENTS,
-    DUPLICATE_OF,
-    FABRIC_CONDITIONS,
-    GPU_MAPPING,
-    LINK_MAPPING,
-    MIG_MAPPING,
-    MappedMetric,
-)
+from exporter.nvml.reading import Reading
+from exporter.nvml.readings import GPU_BY_KEY, LINK_BY_KEY, MIG_BY_KEY
 from exporter.nvml.snapshot import FAST, DriverVersions, Gpu, GpuProcess, Mig, Snapshot, Values
 
 STATES = ("ok", "degraded", "failed", "lost", "stalled")
 _HEALTH = {"reset_required": "failed"}
 _FABRIC_REGISTERED = 3
+_CLOCK_EVENTS: Mapping[str, int] = {
+    "idle": 0x1,
+    "applications_clocks": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal": 0x20,
+    "hw_thermal": 0x40,
+    "hw_power_brake": 0x80,
+    "display_clocks": 0x100,
+}
+"""Bits of the reading clocks_event_reasons."""
+_FABRIC_CONDITIONS: Mapping[str, int] = {
+    "degraded_bandwidth": 0,
+    "route_recovery": 2,
+    "route_unhealthy": 4,
+    "access_timeout_recovery": 6,
+}
+"""Position of the two bits in the reading fabric_health: 0 unknown, 1 true, 2 false."""
 
 
 def samples(snapshot: Snapshot, process_labels: Callable[[int], Labels]) -> Iterator[Sample]:
@@ -30,21 +42,22 @@ def samples(snapshot: Snapshot, process_labels: Callable[[int], Labels]) -> Iter
         if gpu.state == "ok" and snapshot.driver is not None:
             yield metrics.INFO.sample(1, {**labels, **_info(gpu, snapshot.driver)})
         for readings in gpu.sets.values():
-            yield from _rows(GPU_MAPPING, readings.values, labels)
+            yield from _shown(GPU_BY_KEY, readings.values, labels)
         yield from _derived(gpu, labels)
         for link in range(gpu.identity.links):
-            yield from _link(gpu.link_values(link), {**labels, "link": str(link)})
+            yield from _shown(LINK_BY_KEY, gpu.link_values(link), {**labels, "link": str(link)})
         for mig in gpu.identity.migs if gpu.state == "ok" else ():
             yield from _mig(mig, gpu.mig_values(mig.uuid), labels)
         for process in gpu.processes:
             yield from _process(process, {**process_labels(process.pid), **labels})
 
 
-def _rows(rows: Mapping[str, MappedMetric], values: Values, labels: Labels) -> Iterator[Sample]:
+def _shown(declared: Mapping[str, Reading], values: Values, labels: Labels) -> Iterator[Sample]:
     for key, value in values.items():
-        row = rows.get(key)
-        if row is not None:
-            yield Sample(row.metric, {**_own(row.metric, labels), **row.labels}, row.value(value))
+        reading = declared.get(key)
+        if reading is not None and reading.metric is not None and reading.duplicate_of not in values:
+            own = {**_own(reading.metric, labels), **reading.labels}
+            yield Sample(reading.metric, own, reading.scale(value))
 
 
 def _own(metric: Metric, labels: Labels) -> Labels:
@@ -88,20 +101,15 @@ def _derived(gpu: Gpu, labels: Labels) -> Iterator[Sample]:
         yield metrics.MEMORY_SHARE.sample(used / total, labels)
     reasons = gpu.value("clocks_event_reasons")
     if reasons is not None:
-        for reason, bit in CLOCK_EVENTS.items():
+        for reason, bit in _CLOCK_EVENTS.items():
             yield metrics.CLOCK_EVENT.sample(int(bool(int(reasons) & bit)), {**labels, "reason": reason})
     status, health = gpu.value("fabric_status"), gpu.value("fabric_health")
     if gpu.value("fabric_state") == _FABRIC_REGISTERED and status is not None:
         yield metrics.FABRIC_STATUS.sample(status, labels)
-    for condition, shift in FABRIC_CONDITIONS.items():
+    for condition, shift in _FABRIC_CONDITIONS.items():
         state = int(health or 0) >> shift & 3
         if state in (1, 2):
             yield metrics.FABRIC_HEALTH.sample(int(state == 1), {**labels, "condition": condition})
-
-
-def _link(values: Values, labels: Labels) -> Iterator[Sample]:
-    left = {key: value for key, value in values.items() if DUPLICATE_OF.get(key) not in values}
-    yield from _rows(LINK_MAPPING, left, labels)
 
 
 def _mig(mig: Mig, values: Values, labels: Labels) -> Iterator[Sample]:
@@ -113,7 +121,7 @@ def _mig(mig: Mig, values: Values, labels: Labels) -> Iterator[Sample]:
         "compute_instance": str(mig.compute_instance),
     }
     yield metrics.MIG_INFO.sample(1, of_mig)
-    yield from _rows(MIG_MAPPING, values, of_mig)
+    yield from _shown(MIG_BY_KEY, values, of_mig)
 
 
 def _process(process: GpuProcess, labels: Labels) -> Iterator[Sample]:

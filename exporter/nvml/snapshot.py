@@ -1,7 +1,7 @@
 """Messages of the NVML child to the parent, and snapshots of GPUs: dataclasses that cross the pipe as lines of JSON.
 
-Values keep NVML's own units and integers (the key ends in the unit), so that equal calls give equal values; values that
-could not be read are absent. Times `at` are seconds of CLOCK_MONOTONIC, which both processes share.
+Values keep NVML's own units and integers, so that equal calls give equal values; values that could not be read are
+absent. Times `at` are seconds of CLOCK_MONOTONIC, which both processes share.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FAST, PROCESSES, SLOW = "fast", "processes", "slow"
 SETS = (FAST, PROCESSES, SLOW)
 
 Values = Mapping[str, int | float]
-"""Readings by key of exporter/nvml/fields.py."""
+"""Readings by key of exporter/nvml/readings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,15 @@ import pynvml  # type: ignore[import-untyped]
 from exporter.nvml.child.calls import NvmlError, NvmlLibrary, NvmlTarget
 from exporter.nvml.child.devices import GpuTarget, open_device
 from exporter.nvml.child.events import KINDS
-from exporter.nvml.child.queries import CALLS
-from exporter.nvml.mapping import GPU_MAPPING
+from exporter.nvml.child.queries import QUERIES
+from exporter.nvml.readings import GPU_BY_KEY
 from exporter.nvml.snapshot import FAST, SLOW
 from exporter.views.prometheus import name
 from tests.gpu.machine import Machine
 from tests.gpu.outcome import CANNOT, TOLD, CannotRun, Row, equal, expect
 
 NUMBER = 6
+SHOWN = {key: reading.metric for key, reading in GPU_BY_KEY.items() if reading.metric is not None}
 GPM_IDS = (*range(1, 22), 60, 61, *range(248, 261))
 NOBODY = 65534
 PLAUSIBLE = {"temperature_c": (1, 110), "power_mw": (5_000, 2_000_000), "memory_bytes": (1 << 30, 1 << 40)}
@@ -41,11 +42,11 @@ def run(machine: Machine) -> Iterator[Row]:
         yield expect(NUMBER, f"readings of the {set} set", bool(values), f"{len(values)}; slowest: {slow}")
         shown = ", ".join(f"{key} {value:.6g}" for key, value in values.items())
         yield Row(NUMBER, f"values of the {set} set, in NVML's units", TOLD, shown)
-    nameless = sorted(key for set in (FAST, SLOW) for key in told["values"][set] if key not in GPU_MAPPING)
+    nameless = sorted(key for set in (FAST, SLOW) for key in told["values"][set] if key not in SHOWN)
     yield Row(NUMBER, "readings that feed other series", TOLD, ", ".join(nameless) or "none")
     values = told["values"][FAST]
     for key, (low, high) in PLAUSIBLE.items():
-        metric = name(GPU_MAPPING[key].metric)
+        metric = name(SHOWN[key])
         inside = low <= values.get(key, -1) <= high
         yield expect(NUMBER, f"{metric} is plausible", inside, f"{key} {values.get(key, 'absent')}, {low} to {high}")
     slope, power = told["energy_w"], told["power_w"]
@@ -73,9 +74,7 @@ def _without_root(machine: Machine) -> Row:
 
 def _page(machine: Machine, told: dict[str, Any]) -> Row:
     """Every reading that has a series is on the exporter's page."""
-    wanted = {
-        name(GPU_MAPPING[key].metric) for set in (FAST, SLOW) for key in told["values"][set] if key in GPU_MAPPING
-    }
+    wanted = {name(SHOWN[key]) for set in (FAST, SLOW) for key in told["values"][set] if key in SHOWN}
     with machine.exporter("--no-collector.cuda") as exporter:
         missing = sorted(wanted)
 
@@ -122,10 +121,10 @@ def _set(nvml: NvmlLibrary, device: GpuTarget, set: str) -> tuple[dict[str, int 
     began = time.perf_counter()
     values |= nvml.fields(device, device.requests[set]).get(None, {})
     times.append((time.perf_counter() - began, f"{len(device.requests[set])} fields"))
-    for call in CALLS[set]:
+    for query in QUERIES[set]:
         began = time.perf_counter()
-        values |= nvml.read(NvmlTarget(device.handle), [call], values)
-        times.append((time.perf_counter() - began, call.function.removeprefix("nvmlDevice")))
+        values |= nvml.read(NvmlTarget(device.handle), [query], values)
+        times.append((time.perf_counter() - began, query.call.function.removeprefix("nvmlDevice")))
     worst = sorted(times, reverse=True)[:3]
     return values, ", ".join(f"{what} {seconds * 1e3:.2f} ms" for seconds, what in worst)
 

@@ -1,7 +1,7 @@
 """Calls of NVML: counted, with structures by reference, and with failures classified.
 
 nvidia-ml-py passes some structures to C unchanged: C would take a structure by value for an address. Those calls get a
-reference here (queries.Call.structure); nvidia-ml-py itself makes the reference in all other calls in use.
+reference here (reading.Call.structure); nvidia-ml-py itself makes the reference in all other calls in use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from exporter.nvml.child.queries import Call
+from exporter.nvml.child.queries import FieldRequest, Query
 from exporter.nvml.codes import INVALID_ARGUMENT, NEVER, NO_FUNCTION, NOT_FOUND, STATES, WHOLE
 from exporter.nvml.snapshot import Values
 
@@ -33,16 +33,6 @@ class NvmlTarget:
 
     handle: Any
     unsupported: set[object] = field(default_factory=set, kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class FieldRequest:
-    """A field value to read; `link` is None for a field of the GPU itself."""
-
-    key: str
-    number: int
-    scope: int = 0
-    link: int | None = None
 
 
 class NvmlLibrary:
@@ -76,30 +66,38 @@ class NvmlLibrary:
             _raise_if_over(error)
             return None
 
-    def read(self, target: NvmlTarget, calls: Iterable[Call], known: Values | None = None) -> Values:
-        """Returns the values of `known` and of the calls. Raises NvmlError when the target, or NVML itself, is lost."""
+    def read(self, target: NvmlTarget, queries: Iterable[Query], known: Values | None = None) -> dict[str, int | float]:
+        """Returns the values of `known` and, for readings without a value there, of the calls.
+
+        Raises NvmlError when the target, or NVML itself, is lost.
+        """
         values: dict[str, int | float] = dict(known or {})
-        for call in calls:
-            if (call.function, call.arguments) in target.unsupported or call.unless in values:
+        for query in queries:
+            same = (query.call.function, query.arguments)
+            if same in target.unsupported or query.call.unless in values or query.takes.keys() <= values.keys():
                 continue
             try:
-                result = self._result_of(target.handle, call)
+                result = self._result_of(target.handle, query)
             except NvmlError as error:
                 _raise_if_over(error)
-                if error.code in NEVER and (call.arguments or error.code != INVALID_ARGUMENT):
-                    target.unsupported.add((call.function, call.arguments))
+                if error.code in NEVER and (query.arguments or error.code != INVALID_ARGUMENT):
+                    target.unsupported.add(same)
                 continue
-            values |= {key: value for key, value in call.keep(result).items() if value is not None}
+            for key, take in query.takes.items():
+                value = take(result)
+                if value is not None:
+                    values.setdefault(key, value)
         return values
 
-    def _result_of(self, handle: Any, call: Call) -> Any:
-        if not call.structure:
-            return self.call(call.function, handle, *call.arguments)
-        make = getattr(pynvml, call.structure, None)
+    def _result_of(self, handle: Any, query: Query) -> Any:
+        function, structure_name = query.call.function, query.call.structure
+        if not structure_name:
+            return self.call(function, handle, *query.arguments)
+        make = getattr(pynvml, structure_name, None)
         if make is None:
-            raise NvmlError(call.function, NO_FUNCTION, f"nvidia-ml-py has no {call.structure}")
+            raise NvmlError(function, NO_FUNCTION, f"nvidia-ml-py has no {structure_name}")
         structure = make()
-        self.call(call.function, handle, ctypes.byref(structure))
+        self.call(function, handle, ctypes.byref(structure))
         return structure
 
     def fields(self, target: NvmlTarget, wanted: Sequence[FieldRequest]) -> dict[int | None, dict[str, int | float]]:
@@ -132,11 +130,6 @@ class NvmlLibrary:
 def address(handle: Any) -> int:
     """Returns the address behind a handle: two handles of one GPU have the same."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
-def field_id(name: str) -> int | None:
-    """Returns the number of the constant NVML_FI_`name`; None when nvidia-ml-py does not have it."""
-    return getattr(pynvml, f"NVML_FI_{name}", None)
 
 
 _UNSIGNED = {1: ("uiVal", 4), 2: ("ulVal", 8), 3: ("ullVal", 8), 6: ("usVal", 2)}

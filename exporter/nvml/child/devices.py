@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from exporter.nvml.child.calls import FieldRequest, NvmlError, NvmlLibrary, NvmlTarget, field_id
+from exporter.nvml.child.calls import NvmlError, NvmlLibrary, NvmlTarget
+from exporter.nvml.child.queries import FieldRequest, field_id, field_requests
 from exporter.nvml.codes import STATES, WHOLE
-from exporter.nvml.fields import ALL_LINKS, FIELDS, LINK_FIELDS, TOTALS
 from exporter.nvml.snapshot import FAST, SLOW, DriverVersions, GpuIdentity, Mig
 
 MOST_LINKS = 72
@@ -104,7 +104,7 @@ def _identified(nvml: NvmlLibrary, handle: Any, index: int, uuid: str) -> GpuTar
         handle,
         identity=identity,
         migs=migs or [],
-        requests={name: _field_requests(name, links) for name in (FAST, SLOW)},
+        requests={name: field_requests(name, links) for name in (FAST, SLOW)},
     )
 
 
@@ -132,17 +132,6 @@ def mig_devices(nvml: NvmlLibrary, handle: Any) -> list[MigTarget] | None:
 def instance(number: int) -> int | None:
     """Returns the id of a GPU or compute instance; None for the number that NVML uses for no instance."""
     return None if number == 0xFFFF_FFFF else number
-
-
-def _field_requests(set_name: str, links: int) -> list[FieldRequest]:
-    """Returns the fields of a set that nvidia-ml-py knows, for the GPU and each of its links."""
-    named: list[tuple[str, str, int, int | None]] = [(key, name, 0, None) for key, name in FIELDS[set_name].items()]
-    if set_name == FAST:
-        named += [(key, name, ALL_LINKS, None) for key, name in TOTALS.items()]
-    for link in range(links):
-        named += [(key, name.format(link=link), link, link) for key, name in LINK_FIELDS[set_name].items()]
-    numbered = [(key, field_id(name), scope, link) for key, name, scope, link in named]
-    return [FieldRequest(key, number, scope, link) for key, number, scope, link in numbered if number is not None]
 
 
 def _inforom(nvml: NvmlLibrary, handle: Any) -> Iterator[tuple[str, str]]:

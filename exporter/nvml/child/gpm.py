@@ -14,12 +14,15 @@ import pynvml  # type: ignore[import-untyped]
 
 from exporter.nvml.child.calls import NvmlError, NvmlLibrary, NvmlTarget
 from exporter.nvml.codes import INVALID_ARGUMENT, NEVER, STATES, WHOLE
-from exporter.nvml.fields import GPM, GPM_COUNTERS
+from exporter.nvml.reading import GpmCount, GpmMean
+from exporter.nvml.readings import GPM
 from exporter.nvml.snapshot import Values
 
 SHORTEST = 0.1
 """Seconds between two samples below which NVML returns no means."""
-_COUNTERS = "gpm counters"
+_COUNTS = "gpm counts"
+_MEAN_IDS = {reading.key: reading.source.number for reading in GPM if isinstance(reading.source, GpmMean)}
+_COUNT_IDS = {reading.key: reading.source.number for reading in GPM if isinstance(reading.source, GpmCount)}
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class Gpm:
 
     def _between(self, target: NvmlTarget, before: _Sample, after: _Sample) -> Values:
         """Returns the values between two samples. Newer ids that the driver refused once are no longer requested."""
-        ids = dict(GPM) if _COUNTERS in target.unsupported else {**GPM, **GPM_COUNTERS}
+        ids = _MEAN_IDS if _COUNTS in target.unsupported else {**_MEAN_IDS, **_COUNT_IDS}
         request = self._request
         request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(ids)
@@ -98,13 +101,13 @@ class Gpm:
         try:
             self._nvml.call("nvmlGpmMetricsGet", request)
         except NvmlError as error:
-            if error.code != INVALID_ARGUMENT or _COUNTERS in target.unsupported:
+            if error.code != INVALID_ARGUMENT or _COUNTS in target.unsupported:
                 raise
-            target.unsupported.add(_COUNTERS)
+            target.unsupported.add(_COUNTS)
             return {}
         results = {key: request.metrics[place] for place, key in enumerate(ids)}
         return {
-            key: int(result.value) if key in GPM_COUNTERS else result.value
+            key: int(result.value) if key in _COUNT_IDS else result.value
             for key, result in results.items()
             if result.nvmlReturn == 0 and math.isfinite(result.value) and result.value >= 0
         }

@@ -22,7 +22,7 @@ from exporter.nvml.child.devices import GpuTarget
 from exporter.nvml.child.events import NvmlEvents
 from exporter.nvml.child.gpm import Gpm
 from exporter.nvml.child.processes import processes
-from exporter.nvml.child.queries import CALLS, MEMORY, PCIE_THROUGHPUT, link_calls
+from exporter.nvml.child.queries import MIG_QUERIES, QUERIES, WITHOUT_GPM, link_queries
 from exporter.nvml.codes import STATES, WHOLE
 from exporter.nvml.snapshot import (
     FAST,
@@ -157,19 +157,18 @@ class NvmlWorker:
 
     def _fast(self, device: GpuTarget) -> Readings:
         now, uuid = time.monotonic(), device.identity.uuid
-        links = self._nvml.fields(device, device.requests[FAST])
-        values = dict(self._nvml.read(device, CALLS[FAST], links.pop(None, {})))
+        values, links = self._gpu_and_links(device, FAST)
         values |= self._gpm.read(device, uuid, now, device.handle)
         if "gpm" in device.unsupported and not device.identity.mig_enabled:
-            values |= self._nvml.read(device, PCIE_THROUGHPUT)
+            values |= self._nvml.read(device, WITHOUT_GPM)
         migs: dict[str, Values] = {}
         by_instance: dict[int, Values] = {}
         for mig in device.migs:
             instance = mig.identity.gpu_instance
             if instance not in by_instance:
                 by_instance[instance] = self._gpm.read(mig, (uuid, instance), now, device.handle, instance)
-            migs[mig.identity.uuid] = {**self._nvml.read(mig, MEMORY), **by_instance[instance]}
-        return Readings(now, values, {link: read for link, read in links.items() if link is not None}, migs)
+            migs[mig.identity.uuid] = {**self._nvml.read(mig, MIG_QUERIES), **by_instance[instance]}
+        return Readings(now, values, links, migs)
 
     def _processes(self, device: GpuTarget) -> Readings:
         now = time.monotonic()
@@ -177,13 +176,17 @@ class NvmlWorker:
         return Readings(now, processes=processes(self._nvml, device, int(since * 1e6)))
 
     def _slow(self, device: GpuTarget) -> Readings:
-        now = time.monotonic()
-        links = self._nvml.fields(device, device.requests[SLOW])
-        values = self._nvml.read(device, CALLS[SLOW], links.pop(None, {}))
-        by_link = {
-            link: self._nvml.read(device, link_calls(link), links.get(link)) for link in range(device.identity.links)
-        }
-        return Readings(now, values, by_link)
+        return Readings(time.monotonic(), *self._gpu_and_links(device, SLOW))
+
+    def _gpu_and_links(self, device: GpuTarget, set_name: str) -> tuple[dict[str, int | float], dict[int, Values]]:
+        """Returns the readings of a GPU and, by link, of its links: fields, and calls for what has no field."""
+        by_link = self._nvml.fields(device, device.requests[set_name])
+        links: dict[int, Values] = {}
+        for link in range(device.identity.links):
+            values = self._nvml.read(device, link_queries(set_name, link), by_link.get(link))
+            if values:
+                links[link] = values
+        return self._nvml.read(device, QUERIES[set_name], by_link.get(None)), links
 
     def _wait(self, seconds: float) -> None:
         """Waits for events and commands, up to `seconds` and up to LONGEST_WAIT."""

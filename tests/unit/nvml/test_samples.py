@@ -5,17 +5,13 @@ from __future__ import annotations
 import pytest
 
 from exporter.model import PROCESS_LABELS, Sample
-from exporter.nvml import fields
-from exporter.nvml.child import queries
-from exporter.nvml.mapping import GPU_MAPPING, LINK_MAPPING, MIG_MAPPING
+from exporter.nvml.readings import GPU_BY_KEY, LINK_BY_KEY, MIG_BY_KEY
 from exporter.nvml.samples import samples
-from exporter.nvml.snapshot import FAST, SLOW, DriverVersions, Gpu, GpuIdentity, GpuProcess, Mig, Readings, Snapshot
+from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, Mig, Readings, Snapshot
 from exporter.views import prometheus
 
 IDENTITY = GpuIdentity("GPU-a", 3, "NVIDIA H100 80GB HBM3", "00000000:18:00.0", serial="1650", minor=3, links=2)
 GPU = 'gpu="3",gpu_uuid="GPU-a"'
-DERIVED = {"clocks_event_reasons", "fabric_status", "fabric_health", "ecc_pending", "memory_bus_bits"}
-"""Readings without a sample of their own."""
 
 
 def of(gpu: Gpu) -> list[Sample]:
@@ -195,53 +191,11 @@ def test_processes() -> None:
     assert 2 == len([series for series in series if series.startswith("gpu_process")])
 
 
-def test_each_reading_has_a_sample() -> None:
-    """Every reading becomes a sample, and the mapping has no key that is never read."""
-    keys = {key for keys in fields.FIELDS.values() for key in keys} | set(fields.TOTALS)
-    keys |= set(fields.GPM) | set(fields.GPM_COUNTERS) | {"pcie_tx_kb_per_s", "pcie_rx_kb_per_s"}
-    keys |= _kept()
-
-    assert keys - DERIVED == set(GPU_MAPPING)
-    assert set(LINK_MAPPING) == {key for keys in fields.LINK_FIELDS.values() for key in keys} | {"active"}
-    assert set(MIG_MAPPING) <= keys
-
-
-class _Anything:
-    """A structure of NVML with every member, each 1."""
-
-    licensableFeaturesCount = 0
-    gridLicensableFeatures = ()
-
-    def __getattr__(self, _: str) -> int:
-        return 1
-
-    def __getitem__(self, _: int) -> int:
-        return 1
-
-    def __len__(self) -> int:
-        return 1
-
-
-def _kept() -> set[str]:
-    """Returns the keys of readings that calls give."""
-
-    class Meta(type):
-        def __getattr__(cls, _: str) -> object:
-            return type("Member", (), {"size": 4})
-
-    class Everything(_Anything, metaclass=Meta):
-        def __eq__(self, other: object) -> bool:
-            return False
-
-    calls = [call for name in (FAST, SLOW) for call in queries.CALLS[name]]
-    return {key for call in calls for key in call.keep(Everything())}
-
-
 def test_labels_are_declared() -> None:
     """No sample carries a label that its metric does not declare."""
-    values = dict.fromkeys(GPU_MAPPING, 1) | dict.fromkeys(DERIVED, 1)
+    values = dict.fromkeys(GPU_BY_KEY, 1)
     identity = GpuIdentity("GPU-a", 0, "H100", "", links=1, mig_enabled=True, migs=(Mig("MIG-b", 0, "1g", 7, 0),))
-    readings = Readings(0.0, values, {0: dict.fromkeys(LINK_MAPPING, 1)}, {"MIG-b": dict.fromkeys(MIG_MAPPING, 1)})
+    readings = Readings(0.0, values, {0: dict.fromkeys(LINK_BY_KEY, 1)}, {"MIG-b": dict.fromkeys(MIG_BY_KEY, 1)})
     processes = Readings(0.0, processes=(GpuProcess(7, "compute", 4096, 9, 0, {"sm": 55}),))
     series = of(Gpu(identity, sets={"fast": readings, "processes": processes}))
 

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from exporter.nvml.child.queries import CALLS
-from exporter.nvml.fields import FIELDS, GPM, GPM_COUNTERS, TOTALS
+from exporter.nvml import readings as declared
+from exporter.nvml.reading import Call, FieldValue, GpmCount, GpmMean, Reading
 from exporter.nvml.snapshot import (
     FAST,
     PROCESSES,
@@ -138,10 +139,14 @@ def test_slow_readings(tmp_path: Path) -> None:
 
 def test_everything_is_read_that_is_there(tmp_path: Path) -> None:
     """On a GPU that supports everything, every field and call gives its readings."""
-    fields = [name for names in FIELDS.values() for name in names.values()]
-    numbers = {name: getattr(pynvml, f"NVML_FI_{name}") for name in fields}
-    values: dict[str, object] = {f"gpu0.field.{number}": number for number in numbers.values()}
-    values |= {f"gpu0.gpm.{number}": number for number in (GPM | GPM_COUNTERS).values()}
+    values: dict[str, object] = {}
+    for reading in _declared():
+        match reading.source:
+            case FieldValue(name, 0):
+                number = getattr(pynvml, f"NVML_FI_{name}")
+                values[f"gpu0.field.{number}"] = number
+            case GpmMean(number) | GpmCount(number):
+                values[f"gpu0.gpm.{number}"] = number
     values |= {f"gpu0.threshold.{number}": 80 + number for number in range(4)}
     values |= {"gpu0.fan": 30, "gpu0.vgpus": 2, "gpu0.vgpu_licensed": 1}
     scenario = Scenario(tmp_path, **values)
@@ -149,12 +154,19 @@ def test_everything_is_read_that_is_there(tmp_path: Path) -> None:
         fast, slow = worker.second_read().readings, worker.read(SLOW).readings
         assert fast is not None and slow is not None
 
-    assert {*FIELDS[FAST], *TOTALS, *GPM, *GPM_COUNTERS} <= fast.values.keys()
-    assert set(FIELDS[SLOW]) <= slow.values.keys()
+    assert {reading.key for reading in declared.GPU[FAST]} == fast.values.keys()
+    assert {reading.key for reading in declared.GPU[SLOW]} == slow.values.keys()
     assert (30, 2, 1, 83) == tuple(
         slow.values[key] for key in ("fan_percent", "vgpus", "vgpu_licensed", "temperature_limit_gpu_max_c")
     )
-    assert {call.function for calls in CALLS.values() for call in calls if not call.unless} <= _called(scenario)
+    called = _called(scenario)
+    assert {reading.source.function for reading in _declared() if isinstance(reading.source, Call)} <= called
+    fallbacks = {reading.fallback.function for reading in _declared() if reading.fallback is not None}
+    assert {"nvmlDeviceGetMemoryInfo"} == fallbacks & called
+
+
+def _declared() -> Sequence[Reading]:
+    return (*declared.GPU[FAST], *declared.GPU[SLOW])
 
 
 def _called(scenario: Scenario) -> set[str]:
@@ -308,7 +320,11 @@ def test_old_driver(tmp_path: Path) -> None:
         values_read[key] for key in ("temperature_c", "clocks_event_reasons", "pcie_tx_kb_per_s", "pcie_rx_kb_per_s")
     )
     assert 45097156608 + 640155648 == values_read["memory_used_bytes"]
-    assert not {"temperature_margin_c", "memory_reserved_bytes", *GPM} & values_read.keys()
+    assert not {"temperature_margin_c", "memory_reserved_bytes", *_gpm_keys()} & values_read.keys()
+
+
+def _gpm_keys() -> set[str]:
+    return {reading.key for reading in declared.GPM}
 
 
 def test_gpm_errors(tmp_path: Path) -> None:
