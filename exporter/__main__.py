@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SettingsError("--check and --json are for `accel-exporter doctor`")
         chosen = settings.load(flags, os.environ, list(found.values()))
         log.configure(chosen.log.level, chosen.log.format)
+        chosen.warn()
         if command == "check-custom":
             return _check_custom(chosen)
         return _doctor(chosen, found, flags) if command == "doctor" else _run(chosen, found, flags)

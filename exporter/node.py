@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from exporter.bpf.trial import Trial
 from exporter.faults.ledger import FaultLedger
+from exporter.kmsg.kernel_log import KernelLog, KmsgSettings
 from exporter.model import Labels, Span
 from exporter.nccl.recent_collectives import RecentCollectives
 from exporter.nvml.gpus import Gpus
@@ -70,6 +71,7 @@ class Node:
     communicators: Communicators
     collectives: RecentCollectives
     faults: FaultLedger
+    kernel_log: KernelLog
     posted: Posted
     proc: Path
     sys: Path
@@ -82,22 +84,25 @@ class Node:
         spans: Callable[[Span], None],
         proc: Path,
         sys: Path,
+        kmsg: KmsgSettings,
         wants_spans: bool = True,
     ) -> Node:
         """Return a node with empty shared state and without settings, for all collectors."""
+        clock = Clock()
         return cls(
             settings={},
             processes=processes,
             targets=targets,
             spans=spans,
             wants_spans=wants_spans,
-            clock=Clock(),
+            clock=clock,
             trial=Trial(),
             gpus=Gpus(),
             allocations=Allocations(),
             communicators=Communicators(),
             collectives=RecentCollectives(),
             faults=FaultLedger(),
+            kernel_log=KernelLog(kmsg, clock.wall_ns),
             posted=Posted(),
             proc=proc,
             sys=sys,

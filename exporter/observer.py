@@ -10,6 +10,8 @@ from typing import Any
 from exporter import log
 from exporter.bpf.targets import Targets
 from exporter.discover import Found
+from exporter.faults.metrics import FAULTS
+from exporter.kmsg.kernel_log import KernelLog
 from exporter.model import Collector, Sample, Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
@@ -17,7 +19,7 @@ from exporter.resolve.process import ProcessTable
 from exporter.scrape import Scraper
 from exporter.settings import Settings
 
-_FOLLOWED = ("log", "collectors")
+_FOLLOWED = ("log", "collectors", "kmsg", "moved")
 logger = logging.getLogger(__name__)
 
 
@@ -35,11 +37,17 @@ class Observer:
         self._processes = ProcessTable(settings.procfs, settings.logs)
         self.targets = Targets(settings.procfs)
         self._node = Node.new(
-            self._processes, self.targets, self._finished, settings.procfs, settings.sysfs, spans is not None
+            self._processes,
+            self.targets,
+            self._finished,
+            settings.procfs,
+            settings.sysfs,
+            settings.kmsg,
+            spans is not None,
         )
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""
-        shared = (lambda: self.targets.collect(), self._node.trial.collect)
+        shared = (lambda: self.targets.collect(), self._node.trial.collect, self._faults)
         self.scraper = Scraper(self._make_all(), self._disabled(), (*shared, *own))
 
     @property
@@ -53,16 +61,20 @@ class Observer:
         self._search()
 
     def apply(self, settings: Settings) -> None:
-        """Apply changed settings. When those of one collector changed, all restart, because they share one search."""
+        """Apply changed settings. When those of one collector changed, all restart, because they share one search and
+        one reader of the kernel log.
+        """
         before, self._settings = self._settings, settings
         log.configure(settings.log.level, settings.log.format)
+        settings.warn()
         waiting = [key for key, value in vars(settings).items() if key not in _FOLLOWED and value != vars(before)[key]]
         if waiting:
             logger.warning("settings of %s have changed; they count after a restart", ", ".join(waiting))
-        if settings.collectors != before.collectors:
+        if (settings.collectors, settings.kmsg) != (before.collectors, before.kmsg):
             self.close()
             self.targets = Targets(settings.procfs)
-            self._node = replace(self._node, targets=self.targets)
+            kernel_log = KernelLog(settings.kmsg, self._node.clock.wall_ns)
+            self._node = replace(self._node, targets=self.targets, kernel_log=kernel_log)
             self.scraper.replace(self._make_all(), self._disabled())
             self._search()
         logger.info("settings reloaded; collectors: %s", ", ".join(settings.collectors) or "none")
@@ -79,6 +91,12 @@ class Observer:
         except OSError as error:
             self.refusal = str(error).partition("\n")[0]
             logger.error("no library can be probed: %s; see accel-exporter doctor", self.refusal)
+
+    def _faults(self) -> Iterable[Sample]:
+        """Return the faults that collectors have found, unless an enabled collector shows them."""
+        ledger = self._node.faults
+        shown = any(FAULTS in self._found[name].metrics for name in self._settings.collectors)
+        return () if shown or not len(ledger) else ledger.samples()
 
     def _finished(self, span: Span) -> None:
         """Pass a collector's span on, with the resource of the span's process."""

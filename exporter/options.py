@@ -11,7 +11,7 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,7 +35,8 @@ class Option:
 
     The type is that of `default`. With `duration` a float is a number of seconds or a duration such as 500ms. A number
     is at least `least`, by default 0, and at most `most`. `metavar` names the value in the help text. `capability` is
-    needed while the option is on, and dropped at start while it is not.
+    needed while the option is on, and dropped at start while it is not. An option with `moved_to` is the former name of
+    that option: accepted everywhere, and listed nowhere.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Option:
     least: float | None = None
     most: float | None = None
     capability: str = ""
+    moved_to: str = ""
 
     @property
     def variable(self) -> str:
@@ -168,7 +170,8 @@ def parser(options: Iterable[Option], groups: Mapping[str, str], **words: Any) -
     sections = {group: made.add_argument_group(title) for group, title in groups.items()}
     for option in options:
         section = sections[option.group]
-        words = {"dest": option.name, "default": argparse.SUPPRESS, "help": _help(option)}
+        described = argparse.SUPPRESS if option.moved_to else _help(option)
+        words = {"dest": option.name, "default": argparse.SUPPRESS, "help": described}
         if isinstance(option.default, bool):
             section.add_argument(f"--{option.name}", action="store_true", **words)
             section.add_argument(f"--no-{option.name}", action="store_false", **words | {"help": argparse.SUPPRESS})
@@ -196,8 +199,9 @@ def from_flags(made: Parser, arguments: Sequence[str], options: Collection[Optio
     """
     known, unknown = made.parse_known_args(arguments)
     if unknown:
-        flags = [f"--{option.name}" for option in options]
-        flags += [f"--no-{option.name}" for option in options if isinstance(option.default, bool)]
+        listed = [option for option in options if not option.moved_to]
+        flags = [f"--{option.name}" for option in listed]
+        flags += [f"--no-{option.name}" for option in listed if isinstance(option.default, bool)]
         flag = unknown[0].partition("=")[0]
         kind = "flag" if flag.startswith("-") else "argument"
         raise SettingsError(f"unknown {kind} {flag!r}{nearest(flag, flags)}")
@@ -246,6 +250,26 @@ def from_file(path: Path, options: Iterable[Option]) -> dict[str, Value]:
         raise SettingsError(f"{path} is nested too deep") from error
 
 
+def formerly(option: Option, *names: str) -> tuple[Option, ...]:
+    """Return an option, and its former names as options that stand for it."""
+    return (option, *(replace(option, name=name, moved_to=option.name) for name in names))
+
+
+def under_new_names(values: Mapping[str, Any], options: Iterable[Option]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of one source by the options' present names, and a sentence for each former name in use.
+
+    Raises SettingsError when two names of an option have different values.
+    """
+    moved = {option.name: option.moved_to for option in options if option.moved_to and option.name in values}
+    kept = {name: value for name, value in values.items() if name not in moved}
+    for former, name in moved.items():
+        if kept.setdefault(name, values[former]) != values[former]:
+            raise SettingsError(f"{former} is now {name}, which has another value: give {name} alone")
+    return kept, [
+        f"{former} is now {name}: the former name counts in this release only" for former, name in moved.items()
+    ]
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return `; did you mean …?` with the nearest of `names`, or a pointer to --help."""
     near = difflib.get_close_matches(name, list(names), 1)
@@ -284,8 +308,9 @@ def _leaves(node: yaml.Node, prefix: str, path: Path, options: Mapping[str, Opti
         elif name in options:
             yield name, value
         else:
-            parents = {option.rpartition(".")[0] for option in options}
-            near = nearest(name, [*options, *parents, *(f"{name}.enabled" for name in parents & options.keys())])
+            listed = {name for name, option in options.items() if not option.moved_to}
+            parents = {option.rpartition(".")[0] for option in listed}
+            near = nearest(name, [*listed, *parents, *(f"{name}.enabled" for name in parents & listed)])
             raise SettingsError(f"{path}:{key.start_mark.line + 1}: unknown key {name!r}{near}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any, TypeVar
 
 from exporter import log, options, version
 from exporter.discover import Found
-from exporter.options import Option, Parser, SettingsError, Value
+from exporter.kmsg.kernel_log import KmsgSettings
+from exporter.options import Option, Parser, SettingsError, Value, formerly, under_new_names
 from exporter.otlp import PROTOCOLS, OtlpSettings
 from exporter.server import WebSettings
 
@@ -21,13 +23,15 @@ GROUPS = {
     "otlp": "OTLP push (the standard OTEL_* variables count too)",
     "log": "Logging",
     "path": "Where this node's files are",
+    "kmsg": "Kernel log",
     "collectors": "Collectors",
     "allocation": "Allocation of GPUs to pods and jobs",
     "custom": "Custom probes, compiled by bcc",
     "dcgm": "Replacing dcgm-exporter, and running beside DCGM",
 }
 
-_WEB, _OTLP = WebSettings(), OtlpSettings()
+_WEB, _OTLP, _KMSG = WebSettings(), OtlpSettings(), KmsgSettings()
+logger = logging.getLogger(__name__)
 
 OPTIONS = (
     Option("config.file", "", "YAML file with any of these settings, nested at the dots", "general", metavar="FILE"),
@@ -109,6 +113,27 @@ OPTIONS = (
     Option("path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR"),
     Option("path.sysfs", "/sys", "mount point of sysfs", "path", metavar="DIR"),
     Option("path.logs", "/var/log", "folder of the kubelet's pods/ and containers/", "path", metavar="DIR"),
+    *formerly(
+        Option(
+            "kmsg.path",
+            _KMSG.path,
+            "the kernel log; a FIFO or a file with lines of the same form serves for tests",
+            "kmsg",
+            metavar="FILE",
+        ),
+        "collector.xid.kmsg",
+        "collector.faults.kmsg",
+    ),
+    *formerly(
+        Option(
+            "kmsg.from-processes",
+            _KMSG.from_processes,
+            "accept lines that a process wrote into the kernel log too: echo NVRM: Xid ... > /dev/kmsg tests an alert",
+            "kmsg",
+        ),
+        "collector.xid.from-processes",
+        "collector.faults.from-processes",
+    ),
     Option("collector.disable-defaults", False, "run only collectors that are switched on explicitly", "collectors"),
 )
 
@@ -124,12 +149,13 @@ class Settings:
     """The exporter's settings.
 
     `collectors` holds the enabled collectors, each with its settings by flag name; `capabilities` those that their
-    settings need, besides what observing needs.
+    settings need, besides what observing needs. `moved` has a sentence for each former name of an option in use.
     """
 
     web: WebSettings
     otlp: OtlpSettings
     log: LogSettings
+    kmsg: KmsgSettings
     collectors: Mapping[str, Mapping[str, Any]]
     capabilities: frozenset[str]
     procfs: Path
@@ -137,6 +163,12 @@ class Settings:
     logs: Path
     bpf_stats: bool
     privileges_keep: bool
+    moved: tuple[str, ...]
+
+    def warn(self) -> None:
+        """Log a warning for each former name of an option in use."""
+        for sentence in self.moved:
+            logger.warning("%s", sentence)
 
 
 def all_options(found: Iterable[Found]) -> tuple[Option, ...]:
@@ -170,16 +202,14 @@ def make_parser(found: Iterable[Found]) -> Parser:
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[Found]) -> Settings:
     """Return the settings in parsed flags, the environment and the file that either names. Raises SettingsError."""
     declared = all_options(found)
-    given = options.from_environment(environ, declared)
-    given |= {option.name: flags[option.name] for option in declared if option.name in flags}
-    if file := str(given.get("config.file", "")):
-        given = options.from_file(Path(file), declared) | given
+    given, moved = _given(flags, environ, declared)
     values = {option.name: option.default for option in declared} | given
     enabled = _collectors(found, values, given)
     return Settings(
         web=_section(WebSettings, "web.", values),
         otlp=_section(OtlpSettings, "otlp.", values),
         log=_section(LogSettings, "log.", values),
+        kmsg=_section(KmsgSettings, "kmsg.", values),
         collectors=enabled,
         capabilities=frozenset(
             option.capability
@@ -193,7 +223,27 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
         logs=Path(str(values["path.logs"])),
         bpf_stats=bool(values["bpf.stats"]),
         privileges_keep=bool(values["privileges.keep"]),
+        moved=moved,
     )
+
+
+def _given(
+    flags: Mapping[str, Any], environ: Mapping[str, str], declared: Sequence[Option]
+) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """Return the values given anywhere, and a sentence for each former name in use. Raises SettingsError."""
+    sources = [
+        {option.name: flags[option.name] for option in declared if option.name in flags},
+        options.from_environment(environ, declared),
+    ]
+    if file := next((str(source["config.file"]) for source in sources if "config.file" in source), ""):
+        sources.append(options.from_file(Path(file), declared))
+    given: dict[str, Value] = {}
+    moved: list[str] = []
+    for source in sources:
+        values, sentences = under_new_names(source, declared)
+        given = values | given
+        moved += sentences
+    return given, tuple(dict.fromkeys(moved))
 
 
 def _collectors(

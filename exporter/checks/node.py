@@ -99,15 +99,17 @@ def nvidia(settings: Settings) -> Answer:
 
 
 def kernel_log(settings: Settings) -> Answer:
-    if "xid" not in settings.collectors:
-        return Status.INFO, "the kernel log is not read: the collector xid is off"
-    path = Path(settings.collectors["xid"]["kmsg"])
+    gpus = "xid" in settings.collectors
+    if not gpus and "faults" not in settings.collectors:
+        return Status.INFO, "the kernel log is not read: the collectors xid and faults are off"
     try:
-        source = open_source(path)
+        source = open_source(Path(settings.kmsg.path))
         source.close()
     except Unavailable as error:
-        return Status.WARN, f"{error}: of GPU faults only those that NVML reports are seen", error.remedy
-    return Status.OK, f"{source.name} can be read: faults of GPUs and NVSwitches are seen"
+        unseen = "of GPU faults only those that NVML reports are seen" if gpus else "faults in the log are not seen"
+        return Status.WARN, f"{error}: {unseen}", error.remedy
+    seen = "faults of GPUs and NVSwitches" if gpus else "faults of the node's hardware"
+    return Status.OK, f"{source.name} can be read: {seen} are seen"
 
 
 def controller(settings: Settings) -> Answer:

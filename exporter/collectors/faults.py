@@ -14,11 +14,11 @@ from typing import Any
 from exporter.bpf import events, privileges, status
 from exporter.faults import machine, metrics, pci, sensors
 from exporter.faults.ipmi import Ipmi
-from exporter.faults.kernel_log import WORDS, KernelLog
+from exporter.faults.kernel_log import WORDS, fault
 from exporter.faults.poller import Poller
 from exporter.faults.smart import Smart
 from exporter.faults.transitions import Transitions
-from exporter.kmsg.reader import Reader
+from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.nvml.samples import samples as gpu_samples
@@ -26,8 +26,6 @@ from exporter.options import Flag, SettingsError, Value
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
-    Flag("kmsg", "/dev/kmsg", "The kernel log; a FIFO or a file with lines of the same form serves for tests."),
-    Flag("from-processes", False, "Count lines that a process wrote into the kernel log too."),
     Flag("interval", 15.0, "Seconds between two readings of sysfs.", 1, 86_400),
     Flag("shutdown-file", str(machine.SCHEDULED), "File in which systemd-logind keeps a scheduled shutdown."),
     Flag(
@@ -83,8 +81,7 @@ class Faults:
         self._node, self._interval = node, float(settings["interval"])
         self._ledger = node.faults
         self._transitions = Transitions(self._ledger.add)
-        kernel_log = KernelLog(self._ledger.add, node.clock, settings["from-processes"])
-        self._reader = Reader(Path(settings["kmsg"]), WORDS, kernel_log.receive)
+        self._kernel_log = node.kernel_log.subscribe(WORDS, self._read)
         self._sources: dict[str, Callable[[], Iterable[Sample]]] = {
             "pci": self._pci,
             "edac": partial(sensors.edac, node.sys),
@@ -110,18 +107,15 @@ class Faults:
         self._found: dict[str, list[Sample]] = {}
         self._absent: dict[str, str] = {}
         self._polled_at = 0.0
-        self._refusal, self._reading = "", False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
 
     def start(self) -> None:
         """Start following and polling. A kernel log that may not be read is logged, and the other sources still run."""
         try:
-            self._reader.start()
-            self._reading = True
-        except Unavailable as error:
-            self._refusal = f"{error.reason}; {error.remedy}"
-            log.warning("faults in the kernel log are not seen: %s", self._refusal)
+            self._kernel_log.start()
+        except Unavailable:
+            log.warning("faults in the kernel log are not seen: %s", self._kernel_log.problem)
         for poller in self._pollers:
             poller.start()
         self._thread.start()
@@ -131,28 +125,32 @@ class Faults:
         found, absent = self._found, self._absent
         for samples in found.values():
             yield from samples
-        yield metrics.SOURCE.sample(int(not self._refusal and not self._reader.failure), {"source": "kernel_log"})
+        yield metrics.SOURCE.sample(int(not self._kernel_log.problem), {"source": "kernel_log"})
         for source in self._sources:
             if source in found or source in absent:
                 yield metrics.SOURCE.sample(int(source in found), {"source": source})
-        yield events.EVENTS_LOST.sample(self._reader.lost, {"stream": "faults_kmsg"})
+        yield events.EVENTS_LOST.sample(self._kernel_log.lost, {"stream": "faults_kmsg"})
         if self._polled_at:
             yield status.SOURCE_AGE.sample(time.monotonic() - self._polled_at, {"source": "faults_sysfs"})
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each source that this node lacks or that failed, for the landing page."""
-        if refusal := self._refusal or self._reader.failure:
-            yield refusal
+        if problem := self._kernel_log.problem:
+            yield problem
         yield from self._absent.values()
 
     def close(self) -> None:
         self._closing.set()
         for poller in self._pollers:
             poller.close()
-        if self._reading:
-            self._reader.close()
+        self._kernel_log.close()
         if self._thread.ident is not None:
             self._thread.join(1)
+
+    def _read(self, record: Record, wall_time: float) -> None:
+        """Count the fault of a record of the kernel log, if any, in the reader's thread."""
+        if found := fault(record, wall_time):
+            self._ledger.add(found)
 
     def _run(self) -> None:
         while not self._closing.is_set():

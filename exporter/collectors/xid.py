@@ -11,12 +11,10 @@ from exporter import push
 from exporter.bpf import events
 from exporter.counters import Tally
 from exporter.faults.ledger import NodeFault
-from exporter.kmsg.reader import Reader
 from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.nvml.snapshot import Event
-from exporter.options import Flag
 from exporter.xid import metrics
 from exporter.xid.catalog import IGNORE
 from exporter.xid.counts import FaultCounts
@@ -27,14 +25,6 @@ from exporter.xid.fault import DriverFault, Family
 from exporter.xid.spans import FaultReport, FaultSpans, title
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
-FLAGS = (
-    Flag("kmsg", "/dev/kmsg", "The kernel log; a FIFO or a file with lines of the same form serves for tests."),
-    Flag(
-        "from-processes",
-        False,
-        "Accept lines that a process wrote into the kernel log too: echo NVRM: Xid ... > /dev/kmsg tests an alert.",
-    ),
-)
 _DROPPED = "xid_rate_limit"
 _NAMING_SECONDS = 30.0
 """Time after the start in which series wait for NVML to name the GPUs: new labels would make an alert fire again."""
@@ -53,26 +43,23 @@ class Xid:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._path = Path(node.settings["kmsg"])
         self._directory = Directory(node.gpus.snapshot)
         self._counts = FaultCounts(self._directory.labels)
         self._duplicates = Duplicates()
         self._decoder = FaultDecoder()
         self._dropped = Tally(push.SPANS_DROPPED, (_DROPPED,))
         self._spans = FaultSpans(node.processes, node.spans, lambda: self._dropped.add(_DROPPED))
-        self.reader = Reader(self._path, WORDS, self._read)
+        self._kernel_log = node.kernel_log.subscribe(WORDS, self._read)
         self._boot = _boot_id(node.proc)
-        self._refusal = ""
         self._named_by = 0.0
 
     def start(self) -> None:
         """Starts reading. Raises Unavailable when the kernel log cannot be read and there is no NVML either."""
         try:
-            self.reader.start()
-        except Unavailable as error:
+            self._kernel_log.start()
+        except Unavailable:
             if self._node.gpus.snapshot().state == "absent":
                 raise
-            self._refusal = f"{error.reason}; {error.remedy}"
         self._named_by = time.monotonic() + _NAMING_SECONDS
         self._spans.start()
         self._node.gpus.listen(self._event)
@@ -84,31 +71,26 @@ class Xid:
         if self._node.gpus.snapshot().state != "starting" or time.monotonic() >= self._named_by:
             yield from self._counts.samples()
         yield from self._dropped.samples()
-        yield events.EVENTS_LOST.sample(self.reader.lost, {"stream": "kmsg"})
+        yield events.EVENTS_LOST.sample(self._kernel_log.lost, {"stream": "kmsg"})
         yield events.EVENTS_LOST.sample(self._duplicates.dropped, {"stream": "nvml_xids"})
         yield metrics.SOURCE.sample(int(not any(self.problems())), {"source": "kmsg"})
         yield metrics.SOURCE.sample(int(self._node.gpus.snapshot().state == "running"), {"source": "nvml"})
 
     def problems(self) -> Iterator[str]:
         """Yields the reason why the kernel log is not read, for the landing page; nothing while the log is read."""
-        if problem := self._refusal or self.reader.failure:
+        if problem := self._kernel_log.problem:
             yield problem
 
     def close(self) -> None:
         self._node.gpus.unlisten(self._event)
-        if not self._refusal:
-            self.reader.close()
+        self._kernel_log.close()
         self._spans.close()
 
-    def _read(self, record: Record) -> None:
+    def _read(self, record: Record, wall_time: float) -> None:
         """Takes a record of the kernel log, in the reader's thread."""
-        if record.facility and not self._node.settings["from-processes"]:
-            return
         if owner := self._decoder.owner(record):
             self._directory.learn(*owner)
         elif fault := self._decoder.fault(record):
-            # A record's own time drifts from wall time over months; a live record has the time of its arrival.
-            wall_time = self._node.clock.wall_ns(record.time_ns) / 1e9 if record.replayed else time.time()
             self._duplicates.logged(fault, wall_time)
             self._count(fault, wall_time, "kmsg", record.text, f"{self._boot} {record.sequence}", record.replayed)
 

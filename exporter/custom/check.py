@@ -33,7 +33,7 @@ def run(settings: Settings, to: TextIO) -> int:
     """The exit code: 0 when all that is here to attach to is attached; 1 when a probe does not work."""
     targets = Targets(settings.procfs)
     processes = ProcessTable(settings.procfs, settings.logs)
-    node = Node.new(processes, targets, lambda span: None, settings.procfs, settings.sysfs)
+    node = Node.new(processes, targets, lambda span: None, settings.procfs, settings.sysfs, settings.kmsg)
     collector = Custom(node.with_settings({**settings.collectors["custom"], INTERVAL: READ_EVERY}))
     try:
         collector.start()

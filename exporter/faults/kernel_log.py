@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 
 from exporter.faults import signals
 from exporter.faults.ledger import NodeFault
 from exporter.faults.signals import FaultSignal
 from exporter.kmsg.records import Record
-from exporter.node import Clock
 
 _LONGEST = 1024
 _QUOTES = frozenset("'\"")
@@ -38,19 +35,9 @@ def find(text: str) -> tuple[FaultSignal, str] | None:
     return None
 
 
-class KernelLog:
-    """Finds the faults among the records of the kernel log (exporter.kmsg.reader.Reader)."""
-
-    def __init__(self, add: Callable[[NodeFault], None], clock: Clock, from_processes: bool) -> None:
-        """`add` receives each fault. With `from_processes` a record that a process wrote counts too."""
-        self._add, self._clock, self._from_processes = add, clock, from_processes
-
-    def receive(self, record: Record) -> None:
-        """Report the fault of one record, if any. A process can write into the log, but not with facility 0."""
-        if record.facility and not self._from_processes:
-            return
-        if found := find(record.text):
-            signal, component = found
-            # A record's own time drifts from wall time over months, so that a live record gets the present time.
-            when = self._clock.wall_ns(record.time_ns) / 1e9 if record.replayed else time.time()
-            self._add(NodeFault(signal.category, component, signal.name, when, record.replayed))
+def fault(record: Record, wall_time: float) -> NodeFault | None:
+    """Return the fault that a record reports, or None; `wall_time` is the record's, in seconds."""
+    if not (found := find(record.text)):
+        return None
+    signal, component = found
+    return NodeFault(signal.category, component, signal.name, wall_time, record.replayed)

@@ -58,6 +58,10 @@ class FaultLedger:
             else:
                 count.live += times
 
+    def __len__(self) -> int:
+        """Return the number of series."""
+        return len(self._counts)
+
     def samples(self) -> Iterator[Sample]:
         """Yield all series, and the number of those folded into others."""
         with self._lock:

@@ -82,7 +82,7 @@ class Machine:
         return Exporter(
             self._folder,
             f"--path.sysfs={self._folder / 'sys'}",
-            *(f"--collector.{name}.kmsg={self.log.path}" for name in ("faults", "xid")),
+            f"--kmsg.path={self.log.path}",
             "--collector.faults.interval=1",
             "--collector.infiniband.interval=1s",
             f"--collector.faults.shutdown-file={self.shutdown}",
@@ -125,7 +125,7 @@ class Neighbour:
             *(f"--collector.{name}" for name in ("faults", "nvml", "xid")),
             f"--path.procfs={self._folder / 'proc'}",
             f"--path.sysfs={self._folder / 'sys'}",
-            *(f"--collector.{name}.kmsg={self._log.path}" for name in ("faults", "xid")),
+            f"--kmsg.path={self._log.path}",
             "--collector.faults.interval=1",
             *arguments,
             **self._gpus.environment(),

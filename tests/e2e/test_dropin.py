@@ -109,7 +109,7 @@ def scraped(folder: Path, **scenario: object) -> Iterator[Both]:
     csv, kmsg = folder / "counters.csv", folder / "kmsg"
     csv.write_text("".join(f"{it.name}, {it.kind.value if it.kind else 'label'}, x\n" for it in FIELDS))
     kmsg.touch()
-    flags = ("--compat.dcgm", f"--compat.dcgm.csv={csv}", "--collector.xid", f"--collector.xid.kmsg={kmsg}")
+    flags = ("--compat.dcgm", f"--compat.dcgm.csv={csv}", "--collector.xid", f"--kmsg.path={kmsg}")
     with exporter(folder, *flags, **scenario) as subject, Prometheus(folder, subject.listen, []) as prometheus:
         until(lambda: prometheus.query("DCGM_FI_DEV_GPU_TEMP"), 20, "Prometheus has scraped")
         yield Both(subject, prometheus)

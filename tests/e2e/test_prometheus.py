@@ -203,7 +203,7 @@ class Run:
         options = (
             f"--web.listen-address={self._listen}",
             "--bpf.stats",
-            f"--collector.faults.kmsg={self._folder}/kmsg",
+            f"--kmsg.path={self._folder}/kmsg",
         )
         command = [sys.executable, "-c", IMPATIENT, *options]
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}

@@ -53,7 +53,7 @@ def run(tmp_path: Path, log: Log) -> Iterator[Callable[..., Exporter]]:
     def start(*arguments: str, **environment: str) -> Exporter:
         folder = tmp_path / str(len(started))
         folder.mkdir()
-        given = (*ALONE, f"--collector.xid.kmsg={log.path}", *arguments)
+        given = (*ALONE, f"--kmsg.path={log.path}", *arguments)
         started.append(Exporter(folder, *given, **environment).await_ready())
         return started[-1]
 
@@ -94,6 +94,7 @@ def test_live(run: Callable[..., Exporter], log: Log) -> None:
         'gpu_sxid_errors_total{category="network_switch_cable",nvswitch="0",pci_bus_id="00000000:C1:00.0",'
         'severity="fatal",sxid="24007"}': 1,
         f"gpu_xid_bursts_total{{{LABELS}}}": 1,
+        'node_fault_total{category="faulty_gpu",component="00000000:3B:00.0",signal="xid_79"}': 23,
         'accel_exporter_events_lost_total{stream="kmsg"}': 0,
         'accel_exporter_xid_source{source="kmsg"}': 1,
     }.items():
@@ -125,7 +126,7 @@ def test_restart(run: Callable[..., Exporter], log: Log) -> None:
 
 def test_no_log(run: Callable[..., Exporter], tmp_path: Path) -> None:
     """Without a log and without NVML the collector is unavailable, which is said once, and the rest runs."""
-    exporter = run(f"--collector.xid.kmsg={tmp_path}/nowhere")
+    exporter = run(f"--kmsg.path={tmp_path}/nowhere")
 
     assert 0 == exporter.value('accel_exporter_collector_available{collector="xid"}')
     assert 1 == exporter.log.count(f"collector xid is unavailable: there is no {tmp_path}/nowhere")

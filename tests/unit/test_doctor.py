@@ -17,6 +17,7 @@ from exporter.bpf.safety import Survival
 from exporter.checks import Finding, Status, probed
 from exporter.collectors import allocation
 from exporter.faults import ipmi
+from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.observer import Observer
 from exporter.settings import Settings
 from tests.standins import kubelet
@@ -68,6 +69,33 @@ def test_return_probes(node: Settings, monkeypatch: pytest.MonkeyPatch, survival
     monkeypatch.setattr(checks.kernel, "try_return_probes", lambda: survival)
 
     assert status is answer("return probes", node).status
+
+
+@pytest.mark.parametrize(
+    ("collectors", "status", "summary"),
+    [
+        ((), Status.INFO, "not read: the collectors xid and faults are off"),
+        (("faults",), Status.OK, "can be read: faults of the node's hardware are seen"),
+        (("faults", "xid"), Status.OK, "can be read: faults of GPUs and NVSwitches are seen"),
+    ],
+)
+def test_kernel_log(node: Settings, collectors: tuple[str, ...], status: Status, summary: str) -> None:
+    """Whether the kernel log can be read matters to either collector that reads it."""
+    write(node.logs / "kmsg")
+    kmsg = KmsgSettings(str(node.logs / "kmsg"))
+    found = answer("kernel log", replace(node, collectors=dict.fromkeys(collectors, {}), kmsg=kmsg))
+
+    assert (status, True) == (found.status, summary in found.summary)
+
+
+@pytest.mark.parametrize("collector", ["faults", "xid"])
+def test_no_kernel_log(node: Settings, collector: str) -> None:
+    """A kernel log that cannot be opened is a warning with a remedy, and the path is the one of the settings."""
+    kmsg = KmsgSettings(str(node.logs / "nowhere"))
+    found = answer("kernel log", replace(node, collectors={collector: {}}, kmsg=kmsg))
+
+    assert (Status.WARN, True) == (found.status, "CAP_SYSLOG" in found.remedy)
+    assert f"there is no {kmsg.path}" in found.summary
 
 
 def test_address_in_use(node: Settings) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from exporter import settings
 from exporter.discover import Found
+from exporter.faults.ledger import NodeFault
+from exporter.faults.metrics import FAULTS
 from exporter.node import Node
 from exporter.observer import Observer
 from exporter.options import Flag
@@ -50,15 +52,42 @@ def test_what_others_need_starts_first() -> None:
 
 
 def test_a_reload_keeps_what_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collectors that begin again with other settings find what was known before; only the search begins again."""
+    """Collectors that begin again with other settings find what was known before; only the search and the reading of
+    the kernel log begin again.
+    """
     collectors = Collectors()
     observer = Observer(collectors.load(), collectors.found, lambda span: None)
     monkeypatch.setattr("exporter.bpf.targets.Targets.start", lambda self: None)
     observer.apply(collectors.load(**{"collector.one.size": 2}))
     before, after = collectors.nodes[0], collectors.nodes[2]
-    assert ["targets"] == [name for name in SHARED if getattr(before, name) is not getattr(after, name)]
+    assert ["targets", "kernel_log"] == [name for name in SHARED if getattr(before, name) is not getattr(after, name)]
     assert (1, 2) == (before.settings["size"], after.settings["size"])
     observer.close()
+
+
+def test_a_reload_of_the_kernel_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another path of the kernel log counts at a reload, though no collector's own setting has changed."""
+    collectors = Collectors()
+    observer = Observer(collectors.load(), collectors.found, lambda span: None)
+    monkeypatch.setattr("exporter.bpf.targets.Targets.start", lambda self: None)
+    observer.apply(collectors.load(**{"kmsg.path": "/dev/null"}))
+    observer.apply(collectors.load(**{"kmsg.path": "/dev/null"}))
+    assert 4 == len(collectors.nodes)
+    assert collectors.nodes[0].kernel_log is not collectors.nodes[2].kernel_log
+    observer.close()
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_faults_without_their_collector(shown: bool) -> None:
+    """Faults that a collector has found are on the page once, also where the collector that shows them is off."""
+    collectors = Collectors()
+    observer = Observer(collectors.load(), collectors.found, None)
+    assert not any(it.metric is FAULTS for it in observer.scraper.gather())
+    collectors.nodes[0].faults.add(NodeFault("faulty_gpu", "00000000:3B:00.0", "xid_79", 5.0))
+    if shown:
+        collectors.found["two"] = dataclasses.replace(collectors.found["two"], metrics=(FAULTS,))
+    found = [it.labels["signal"] for it in observer.scraper.gather() if it.metric is FAULTS]
+    assert ([] if shown else ["xid_79"]) == found
 
 
 def test_nothing_shared_has_a_default() -> None:

@@ -326,6 +326,39 @@ def test_capabilities_are_those_of_what_is_on() -> None:
     assert {"CAP_NET_ADMIN", "CAP_SYS_ADMIN"} == both
 
 
+def test_former_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A former name of an option counts wherever the present name does, with one warning that has both names."""
+    file = tmp_path / "config.yaml"
+    file.write_text("collector:\n  faults:\n    kmsg: /run/file\n    from-processes: true\n")
+    found = [
+        load("--collector.xid.kmsg=/run/flag", "--collector.xid.from-processes"),
+        load(environ={"ACCEL_EXPORTER_COLLECTOR_FAULTS_KMSG": "/run/variable"}),
+        load(f"--config.file={file}"),
+    ]
+    assert [("/run/flag", True), ("/run/variable", False), ("/run/file", True)] == [
+        (it.kmsg.path, it.kmsg.from_processes) for it in found
+    ]
+    found[0].warn()
+    assert [f"collector.xid.{old} is now kmsg.{new}: " for old, new in (("kmsg", "path"), ("from-processes",) * 2)] == [
+        it[: it.index(": ") + 2] for it in caplog.messages
+    ]
+    assert () == load("--kmsg.path=/run/flag").moved
+
+
+def test_former_names_beside_present_ones(tmp_path: Path) -> None:
+    """A flag wins over the file by whichever name; two values of one source are one error."""
+    file = tmp_path / "config.yaml"
+    file.write_text("kmsg: {path: /run/file}\n")
+    assert "/run/flag" == load("--collector.faults.kmsg=/run/flag", f"--config.file={file}").kmsg.path
+    file.write_text("collector: {xid: {kmsg: /run/file}}\n")
+    assert "/run/flag" == load("--kmsg.path=/run/flag", f"--config.file={file}").kmsg.path
+    same = ("--collector.faults.kmsg=/a", "--collector.xid.kmsg=/a")
+    assert ("/a", 2) == (load(*same).kmsg.path, len(load(*same).moved))
+    assert "give kmsg.path alone" in error("--collector.faults.kmsg=/a", "--collector.xid.kmsg=/b")
+    assert "give kmsg.path alone" in error("--kmsg.path=/a", "--collector.xid.kmsg=/b")
+    assert "did you mean --collector.xid" not in error("--collector.xid.kmsgs=/a")
+
+
 def test_help_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Help names every option once and says how to switch off and where else to set it."""
     text = settings.make_parser(FOUND).format_help()
@@ -333,5 +366,5 @@ def test_help_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert [] == [
         option.name
         for option in settings.all_options(FOUND)
-        if text.count(f"  --{option.name} ") + text.count(f"  --{option.name}\n") != 1
+        if text.count(f"  --{option.name} ") + text.count(f"  --{option.name}\n") != (not option.moved_to)
     ]

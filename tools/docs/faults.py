@@ -23,6 +23,8 @@ state that is bad at the start (an alarm, a dead drive) is there too. Its alert 
 restart of the exporter neither counts the state again nor resolves the alert, unless the restart takes more than five
 minutes.
 `node_fault_source_available` is 0 for a source that this node does not have: nothing is known of its faults then.
+With `--no-collector.faults` the faults that other collectors find (Xids, crashes of processes that use a GPU) are
+still shown, because rules and dashboards that sum `node_fault_total` would take their absence for a healthy node.
 """
 RECORDED = """
 alerts/recording.yaml sums over the nodes of a job, a pod, a rack and a switch. The exporter does not know the rack and

@@ -71,7 +71,7 @@ _ROOT = Path(__file__).parents[2]
 _XID_HEAD = """
 An Xid is a number by which NVIDIA's driver reports a fault, in the kernel log and to NVML; an SXid is an NVSwitch's.
 Both sources are read: the log's line decides, NVML's event counts where the log has no line within 5 s. Lines that a
-process wrote into the log are ignored unless `--collector.xid.from-processes` is given, which serves to test an alert:
+process wrote into the log are ignored unless `--kmsg.from-processes` is given, which serves to test an alert:
 
     echo 'NVRM: Xid (PCI:0000:3b:00): 79, pid=0, name=test, a test' > /dev/kmsg
 
@@ -120,8 +120,10 @@ def flags() -> str:
         "is an error: the exporter does not start (exit code 2), and a reload keeps the settings in force.",
     ]
     for group, title in GROUPS.items():
-        rows = [_flag_row(option) for option in options if option.group == group]
+        rows = [_flag_row(option) for option in options if option.group == group and not option.moved_to]
         parts += [f"## {title}", _table(("flag", "default", "allowed", "meaning"), rows)]
+    former = [(f"`--{option.name}`", f"`--{option.moved_to}`") for option in options if option.moved_to]
+    parts += ["## Former names", "They count in this release only, with a warning.", _table(("former", "now"), former)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from exporter.collectors.faults import FLAGS, Faults, configure
+from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.nvml.snapshot import Gpu, GpuIdentity, Readings, Snapshot
 from exporter.options import SettingsError
 from exporter.views import prometheus
@@ -33,9 +34,10 @@ def make(roots: dict[str, Path]) -> Iterator[Callable[..., Faults]]:
     made: list[Faults] = []
 
     def start(**settings: Any) -> Faults:
-        chosen = {flag.name: flag.default for flag in FLAGS} | {"kmsg": str(roots["kmsg"]), "interval": 1.0}
+        chosen = {flag.name: flag.default for flag in FLAGS} | {"interval": 1.0}
         chosen |= {"shutdown-file": str(roots["proc"] / "scheduled")} | settings
-        node = make_node(chosen, None, None, None, proc=roots["proc"], sys=roots["sys"])
+        kmsg = KmsgSettings(str(roots["kmsg"]))
+        node = make_node(chosen, kmsg=kmsg, proc=roots["proc"], sys=roots["sys"])
         made.append(Faults(node))
         made[-1].start()
         return made[-1]

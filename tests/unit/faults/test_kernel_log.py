@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.faults import categories, signals
-from exporter.faults.kernel_log import WORDS, KernelLog, find
-from exporter.faults.ledger import NodeFault
+from exporter.faults.kernel_log import WORDS, fault, find
 from exporter.kmsg.records import Record
-from exporter.node import Clock
 
 LINES = [
     (
@@ -154,16 +152,13 @@ def test_signals_are_sound() -> None:
     assert 419 == sum(it.count for it in categories.CATEGORIES)
 
 
-def test_only_the_kernel_is_believed() -> None:
-    """A line that a process wrote counts only with `from_processes`; a replayed line is marked."""
+def test_time_of_a_fault() -> None:
+    """A fault has the wall time of its record, and is marked when the record is replayed; others report none."""
     line = LINES[0][0]
-    faults: list[NodeFault] = []
-    for from_processes in (False, True):
-        receiver = KernelLog(faults.append, Clock(), from_processes)
-        receiver.receive(Record(3, 1, 1, 5, line))
-        receiver.receive(Record(3, 0, 2, 5, line, replayed=True))
+    faults = [fault(Record(3, 0, 2, 5, line, replayed), 7.0) for replayed in (False, True)]
 
-    assert [True, False, True] == [fault.replayed for fault in faults]
+    assert [(7.0, False), (7.0, True)] == [(it.time, it.replayed) for it in faults if it]
+    assert fault(Record(3, 0, 2, 5, "usb 1-1: new device"), 7.0) is None
 
 
 @given(st.text(max_size=2000))

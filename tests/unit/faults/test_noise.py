@@ -18,10 +18,13 @@ from exporter.faults.kernel_log import WORDS, find
 from exporter.faults.ledger import MOST_OF_CATEGORY, FaultLedger, NodeFault
 from exporter.faults.transitions import Transitions
 from exporter.infiniband import metrics as rdma
+from exporter.kmsg.kernel_log import KmsgSettings
+from exporter.kmsg.reader import Reader
 from exporter.kmsg.records import parse
 from exporter.model import Metric, Sample
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
+from exporter.options import Flag
 from exporter.views import prometheus
 from exporter.xid.decode import FaultDecoder
 from exporter.xid.metrics import XID_LAST
@@ -127,9 +130,17 @@ def test_a_healthy_day() -> None:
     assert [] == [it.text for it in records if decoder.fault(it)]
 
 
-def node(tmp_path: Path, flags: tuple[object, ...]) -> Node:
-    settings = {flag.name: flag.default for flag in flags} | {"kmsg": str(tmp_path / "kmsg")}  # type: ignore[attr-defined]
-    return make_node(settings, None, None, lambda span: None, gpus=Gpus(), proc=tmp_path, sys=tmp_path)
+def node(tmp_path: Path, flags: tuple[Flag, ...] = ()) -> Node:
+    settings = {flag.name: flag.default for flag in flags}
+    kmsg = KmsgSettings(str(tmp_path / "kmsg"))
+    return make_node(settings, kmsg=kmsg, gpus=Gpus(), proc=tmp_path, sys=tmp_path)
+
+
+def read_to_the_end(on: Node) -> Reader:
+    """The reader of the kernel log once all that the log holds now is read."""
+    reader = on.kernel_log.reader
+    assert reader and reader.caught_up.wait(20)
+    return reader
 
 
 def write_lines(tmp_path: Path, texts: list[str]) -> None:
@@ -164,12 +175,12 @@ def test_ten_thousand_lines_in_a_second(tmp_path: Path) -> None:
     collector = faults.Faults(on)
     collector.start()
     try:
-        until(collector._reader.caught_up.is_set)
+        reader = read_to_the_end(on)
         texts = [f"nvme nvme{number % 3000}: I/O {number} QID 5 timeout, aborting" for number in range(10_000)]
         write_lines(tmp_path, [line for text in texts for line in (text, "audit: noise")])
         until(lambda: total(on.faults) == {"nvme_timeout": 10_000})
         assert MOST_OF_CATEGORY + 1 == sum(it.metric is metrics.FAULTS for it in on.faults.samples())
-        assert 0 == collector._reader.lost
+        assert 0 == reader.lost
         lasts = series(on.faults.samples(), metrics.FAULT_LAST, LASTS)
     finally:
         collector.close()
@@ -180,18 +191,18 @@ def test_ten_thousand_lines_in_a_second(tmp_path: Path) -> None:
 def test_an_xid_storm(tmp_path: Path) -> None:
     """10,000 Xids of 8 GPUs are 10,000 in a series for each GPU and code, and a page for each GPU and kind of fault."""
     (tmp_path / "kmsg").touch()
-    on = node(tmp_path, xid.FLAGS)
+    on = node(tmp_path)
     collector = xid.create(on)
     collector.start()
     try:
-        until(collector.reader.caught_up.is_set)
+        reader = read_to_the_end(on)
         codes = (31, 74, 94)
         texts = [f"NVRM: Xid (PCI:0000:{it % 8:02x}:00): {codes[it % 3]}, pid={it}, name=x, y" for it in range(10_000)]
         write_lines(tmp_path, texts)
         until(lambda: sum(total(on.faults).values()) == 10_000)
         found = [it for it in on.faults.samples() if it.metric is metrics.FAULTS]
         assert 8 * len(codes) == len(found)
-        assert 0 == collector.reader.lost
+        assert 0 == reader.lost
         lasts = series(collector.collect(), XID_LAST, LASTS)
     finally:
         collector.close()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from exporter.collectors import xid as module
-from exporter.collectors.xid import FLAGS, METRICS, Xid, create
+from exporter.collectors.xid import METRICS, Xid, create
+from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.model import Sample, Span, Unavailable
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Event, Gpu, GpuIdentity, Snapshot
@@ -35,18 +36,23 @@ class Bench:
         self.gpus, self.spans, self._sequence = Gpus(), list[Span](), 0
         self.collector: Xid | None = None
 
-    def start(self, **settings: object) -> Xid:
-        chosen = {flag.name: flag.default for flag in FLAGS} | {"kmsg": str(self.path)}
-        chosen |= {key.replace("_", "-"): value for key, value in settings.items()}  # type: ignore[dict-item]
-        node = make_node(chosen, FakeProcesses(), None, self.spans.append, gpus=self.gpus)
+    def start(self, path: Path | None = None, from_processes: bool = False) -> Xid:
+        kmsg = KmsgSettings(str(path or self.path), from_processes)
+        node = make_node({}, FakeProcesses(), None, self.spans.append, kmsg, gpus=self.gpus)
         self.collector = create(node)
         self.collector.start()
         return self.collector
 
     def ready(self) -> Xid:
         collector = self.start()
-        assert collector.reader.caught_up.wait(20)
+        self.catch_up()
         return collector
+
+    def catch_up(self) -> None:
+        """Waits until all that the log holds now is read."""
+        assert self.collector
+        reader = self.collector._node.kernel_log.reader
+        assert reader and reader.caught_up.wait(20)
 
     def log_line(self, text: str, priority: int = 3, seconds: float = 1.0) -> None:
         self._sequence += 1
@@ -170,8 +176,8 @@ def test_the_driver_names_the_gpu(bench: Bench) -> None:
 @pytest.mark.parametrize(("accepted", "counted"), [(False, None), (True, 1)])
 def test_lines_of_processes(bench: Bench, accepted: bool, counted: int | None) -> None:
     """Lines that a process wrote into the log count only on request."""
-    collector = bench.start(from_processes=accepted)
-    assert collector.reader.caught_up.wait(20)
+    bench.start(from_processes=accepted)
+    bench.catch_up()
     bench.log_line(XID, priority=11)
     bench.log_line("NVRM: Xid (PCI:0000:3b:00): 13, x")
     await_(lambda: bench.value("gpu_xid_errors_total", xid="13") == 1)
@@ -195,7 +201,7 @@ def test_neither_source(tmp_path: Path) -> None:
     """Without log and without NVML the collector is unavailable, with a remedy."""
     bench = Bench(tmp_path)
     with pytest.raises(Unavailable) as raised:
-        bench.start(kmsg=str(tmp_path / "nowhere"))
+        bench.start(tmp_path / "nowhere")
     assert (f"there is no {tmp_path}/nowhere", True) == (raised.value.reason, bool(raised.value.remedy))
 
 
@@ -203,7 +209,7 @@ def test_nvml_alone(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Without the log NVML's events count; the missing log is a metric and a problem."""
     monkeypatch.setattr(duplicates, "SAME_WITHIN", 0.1)
     bench.nvml(gpu())
-    collector = bench.start(kmsg=str(tmp_path / "nowhere"))
+    collector = bench.start(tmp_path / "nowhere")
     bench.gpus.publish(Event(UUID, time.time(), "xid", 79))
     await_(lambda: bench.value("gpu_xid_errors_total") == 1)
 
