@@ -16,6 +16,8 @@
  *     gpu3.process.0=PID KIND BYTES SM MEM     KIND = compute, graphics, mps; SM and MEM percent, optional
  *     gpu3.mig=7             MIG is on, with so many devices; gpu3.mig2.process.0, gpu3.mig2.memory_used, …
  *     event.1=3 8 79         GPU, type of event, data; told once, when the line appears
+ * Calls that answer what field values answer have keys of their own and no defaults: gpu.energy_mj, gpu.pcie_replays,
+ * gpu.ecc.TYPE.LIFETIME, gpu.ecc.TYPE.LIFETIME.LOCATION, gpu.violation.POLICY, gpu.link_errors.LINK.COUNTER, …
  */
 #define _GNU_SOURCE
 #include "scenario.h"
@@ -584,6 +586,105 @@ int nvmlDeviceGetFieldValues(const struct device *device, int number_of_values, 
 	return SUCCESS;
 }
 
+/* --- calls that answer what field values answer --- */
+
+WIDE(nvmlDeviceGetTotalEnergyConsumption, "energy_mj")
+NUMBER_(nvmlDeviceGetPcieReplayCounter, "pcie_replays")
+NUMBER_(nvmlDeviceGetPowerManagementLimit, "power_requested_mw")
+NUMBER_(nvmlDeviceGetRetiredPagesPendingStatus, "retired_pending")
+
+static int pair(const struct device *device, const char *first, unsigned *to, const char *second,
+		unsigned *other)
+{
+	int code = narrow(device, first, to);
+	return code ? code : narrow(device, second, other);
+}
+
+int nvmlDeviceGetPowerManagementLimitConstraints(const struct device *device, unsigned *least, unsigned *most)
+{
+	ENTER(device);
+	return pair(device, "power_min_mw", least, "power_max_mw", most);
+}
+
+int nvmlDeviceGetEccMode(const struct device *device, unsigned *current, unsigned *pending)
+{
+	ENTER(device);
+	return pair(device, "ecc_mode", current, "ecc_pending", pending);
+}
+
+int nvmlDeviceGetRemappedRows(const struct device *device, unsigned *correctable, unsigned *uncorrectable,
+			      unsigned *pending, unsigned *failure)
+{
+	ENTER(device);
+	int code = pair(device, "remapped_correctable", correctable, "remapped_uncorrectable", uncorrectable);
+	return code ? code : pair(device, "remapped_pending", pending, "remapped_failure", failure);
+}
+
+static int counted(const struct device *device, const char *key, unsigned long long *value)
+{
+	uint64_t found = 0;
+	int code = number(device, key, &found);
+	*value = found;
+	return code;
+}
+
+int nvmlDeviceGetTotalEccErrors(const struct device *device, unsigned type, unsigned lifetime,
+				unsigned long long *value)
+{
+	ENTER(device);
+	char key[LONGEST_KEY];
+	snprintf(key, sizeof key, "ecc.%u.%u", type, lifetime);
+	return counted(device, key, value);
+}
+
+int nvmlDeviceGetMemoryErrorCounter(const struct device *device, unsigned type, unsigned lifetime,
+				    unsigned location, unsigned long long *value)
+{
+	ENTER(device);
+	char key[LONGEST_KEY];
+	snprintf(key, sizeof key, "ecc.%u.%u.%u", type, lifetime, location);
+	return counted(device, key, value);
+}
+
+int nvmlDeviceGetNvLinkErrorCounter(const struct device *device, unsigned link, unsigned counter,
+				    unsigned long long *value)
+{
+	ENTER(device);
+	char key[LONGEST_KEY];
+	snprintf(key, sizeof key, "link_errors.%u.%u", link, counter);
+	return counted(device, key, value);
+}
+
+struct violation {
+	unsigned long long at, lasted;
+};
+
+int nvmlDeviceGetViolationStatus(const struct device *device, unsigned policy, struct violation *violation)
+{
+	ENTER(device);
+	char key[LONGEST_KEY];
+	snprintf(key, sizeof key, "violation.%u", policy);
+	violation->at = (unsigned long long)time(NULL) * 1000000;
+	return counted(device, key, &violation->lasted);
+}
+
+int nvmlDeviceGetRetiredPages(const struct device *device, unsigned cause, unsigned *room,
+			      unsigned long long *addresses)
+{
+	ENTER(device);
+	unsigned pages = 0;
+	int code = indexed(device, "retired", cause, &pages);
+	if (code)
+		return code;
+	unsigned had = *room;
+	*room = pages;
+	if (!addresses || had < pages)
+		return pages ? INSUFFICIENT_SIZE : SUCCESS;
+	for (unsigned i = 0; i < pages; i++)
+		addresses[i] = 0x1000ULL * (i + 1);
+	return SUCCESS;
+}
+
 /* --- structures that say their version --- */
 
 #define VERSION(type, number) (sizeof(type) | (number) << 24)
@@ -1062,6 +1163,7 @@ size_t standin_size(const char *structure)
 	    {"c_nvmlGpuFabricInfo_v2_t", sizeof(struct fabric)},
 	    {"c_nvmlRowRemapperHistogramValues", sizeof(struct rows)},
 	    {"c_nvmlGridLicensableFeatures_v4_t", sizeof(struct licenses)},
+	    {"c_nvmlViolationTime_t", sizeof(struct violation)},
 	    {"c_nvmlProcessInfo_v3_t", sizeof(struct process)},
 	    {"c_nvmlProcessUtilizationInfo_v1_t", sizeof(struct use)},
 	    {"c_nvmlProcessesUtilizationInfo_v1_t", sizeof(struct uses)},

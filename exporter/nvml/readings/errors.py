@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exporter.nvml import metrics
-from exporter.nvml.reading import Call, FieldValue, Reading, member
+from exporter.nvml.reading import Call, FieldValue, Reading, item, member, wide
 
 _TYPES = {"corrected": ("SBE", 0), "uncorrected": ("DBE", 1)}
 """Types of ECC errors: their part in names of fields, and their number in calls."""
@@ -16,22 +16,24 @@ _UNCORRECTED_ONLY = ("cbu",)
 
 
 def _ecc(error: str, lifetime: str) -> Reading:
-    (bits, _), (scope, _) = _TYPES[error], _LIFETIMES[lifetime]
+    (bits, kind), (scope, counter) = _TYPES[error], _LIFETIMES[lifetime]
     return Reading(
         f"ecc_{error}_{lifetime}_total",
         FieldValue(f"DEV_ECC_{bits}_{scope}_TOTAL"),
         metrics.ERRORS,
         labels={"error_type": error, "lifetime": lifetime},
+        fallback=Call("nvmlDeviceGetTotalEccErrors", wide, (kind, counter)),
     )
 
 
 def _ecc_at(error: str, lifetime: str, location: str) -> Reading:
-    (bits, _), (scope, _), (place, _) = _TYPES[error], _LIFETIMES[lifetime], _LOCATIONS[location]
+    (bits, kind), (scope, counter), (place, number) = _TYPES[error], _LIFETIMES[lifetime], _LOCATIONS[location]
     return Reading(
         f"ecc_{error}_{lifetime}_{location}",
         FieldValue(f"DEV_ECC_{bits}_{scope}_{place}"),
         metrics.ECC,
         labels={"error_type": error, "lifetime": lifetime, "location": location},
+        fallback=Call("nvmlDeviceGetMemoryErrorCounter", wide, (kind, counter, number)),
     )
 
 
@@ -48,6 +50,7 @@ FAST = (
         "pcie_replays",
         FieldValue("DEV_PCIE_REPLAY_COUNTER"),
         metrics.PCIE_REPLAYS,
+        fallback=Call("nvmlDeviceGetPcieReplayCounter"),
     ),
     Reading("recovery_action", FieldValue("DEV_GET_GPU_RECOVERY_ACTION"), metrics.RECOVERY),
 )
@@ -57,8 +60,9 @@ SLOW = (
         "ecc_enabled",
         FieldValue("DEV_ECC_CURRENT"),
         metrics.ECC_ENABLED,
+        fallback=Call("nvmlDeviceGetEccMode", item(0)),
     ),
-    Reading("ecc_pending", FieldValue("DEV_ECC_PENDING")),
+    Reading("ecc_pending", FieldValue("DEV_ECC_PENDING"), fallback=Call("nvmlDeviceGetEccMode", item(1))),
     *(_ecc(error, lifetime) for error in _TYPES for lifetime in _LIFETIMES),
     *(
         _ecc_at(error, lifetime, location)
@@ -100,6 +104,7 @@ SLOW = (
             FieldValue(field),
             metrics.RETIRED,
             labels={"cause": cause},
+            fallback=Call("nvmlDeviceGetRetiredPages", len, (number,)),
         )
         for cause, field, number in (("single_bit", "DEV_RETIRED_SBE", 0), ("double_bit", "DEV_RETIRED_DBE", 1))
     ),
@@ -107,28 +112,33 @@ SLOW = (
         "retired_pages_pending",
         FieldValue("DEV_RETIRED_PENDING"),
         metrics.RETIRED_PENDING,
+        fallback=Call("nvmlDeviceGetRetiredPagesPendingStatus"),
     ),
     Reading(
         "remapped_rows_correctable",
         FieldValue("DEV_REMAPPED_COR"),
         metrics.REMAPPED,
         labels={"error_type": "corrected"},
+        fallback=Call("nvmlDeviceGetRemappedRows", item(0)),
     ),
     Reading(
         "remapped_rows_uncorrectable",
         FieldValue("DEV_REMAPPED_UNC"),
         metrics.REMAPPED,
         labels={"error_type": "uncorrected"},
+        fallback=Call("nvmlDeviceGetRemappedRows", item(1)),
     ),
     Reading(
         "remapped_rows_pending",
         FieldValue("DEV_REMAPPED_PENDING"),
         metrics.REMAP_PENDING,
+        fallback=Call("nvmlDeviceGetRemappedRows", item(2)),
     ),
     Reading(
         "remapped_rows_failure",
         FieldValue("DEV_REMAPPED_FAILURE"),
         metrics.REMAP_FAILURE,
+        fallback=Call("nvmlDeviceGetRemappedRows", item(3)),
     ),
     *(
         Reading(

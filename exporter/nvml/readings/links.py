@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from exporter.nvml import metrics
-from exporter.nvml.reading import ALL_LINKS, KIB, MBPS, Call, FieldValue, Reading
+from exporter.nvml.reading import ALL_LINKS, KIB, MBPS, Call, FieldValue, Reading, wide
 
 
-def _error(error: str, field: str) -> Reading:
-    return Reading(error, FieldValue(field), metrics.LINK_ERRORS, labels={"error": error})
+def _error(error: str, field: str, counter: int | None = None, unless: str = "") -> Reading:
+    """Returns the errors of one link. NVML's `counter` of them is called unless another reading counts them."""
+    fallback = None
+    if counter is not None:
+        fallback = Call("nvmlDeviceGetNvLinkErrorCounter", wide, (counter,), unless=unless)
+    return Reading(error, FieldValue(field), metrics.LINK_ERRORS, labels={"error": error}, fallback=fallback)
 
 
 FAST = (
@@ -60,11 +64,11 @@ LINK_FAST = (
 LINK_SLOW = (
     Reading("active", Call("nvmlDeviceGetNvLinkState"), metrics.LINK_UP),
     Reading("speed_mbps", FieldValue("DEV_NVLINK_GET_SPEED"), metrics.LINK_SPEED, MBPS),
-    _error("replays", "DEV_NVLINK_REPLAY_ERROR_COUNT_L{link}"),
-    _error("recoveries", "DEV_NVLINK_RECOVERY_ERROR_COUNT_L{link}"),
-    _error("crc_flit_errors", "DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L{link}"),
-    _error("crc_data_errors", "DEV_NVLINK_CRC_DATA_ERROR_COUNT_L{link}"),
-    _error("ecc_data_errors", "DEV_NVLINK_ECC_DATA_ERROR_COUNT_L{link}"),
+    _error("replays", "DEV_NVLINK_REPLAY_ERROR_COUNT_L{link}", 0, unless="dl_replays"),
+    _error("recoveries", "DEV_NVLINK_RECOVERY_ERROR_COUNT_L{link}", 1, unless="dl_recoveries"),
+    _error("crc_flit_errors", "DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L{link}", 2, unless="dl_crc_errors"),
+    _error("crc_data_errors", "DEV_NVLINK_CRC_DATA_ERROR_COUNT_L{link}", 3, unless="dl_crc_errors"),
+    _error("ecc_data_errors", "DEV_NVLINK_ECC_DATA_ERROR_COUNT_L{link}", 4, unless="dl_crc_errors"),
     _error("dl_replays", "DEV_NVLINK_ERROR_DL_REPLAY"),
     _error("dl_recoveries", "DEV_NVLINK_ERROR_DL_RECOVERY"),
     _error("dl_crc_errors", "DEV_NVLINK_ERROR_DL_CRC"),

@@ -29,11 +29,14 @@ def _older_memory(name: str) -> Call:
     return Call("nvmlDeviceGetMemoryInfo", member(name), unless="memory_bytes")
 
 
-def _slowed(reason: str, field: str) -> Reading:
-    return Reading(f"slowed_{reason}_ns", FieldValue(field), metrics.SLOWED, NANO, {"reason": reason})
+def _slowed(reason: str, field: str, policy: int | None = None) -> Reading:
+    fallback = None
+    if policy is not None:
+        fallback = Call("nvmlDeviceGetViolationStatus", member("violationTime"), (policy,))
+    return Reading(f"slowed_{reason}_ns", FieldValue(field), metrics.SLOWED, NANO, {"reason": reason}, fallback)
 
 
-def _power_limit(limit: str, field: str, fallback: Call | None = None) -> Reading:
+def _power_limit(limit: str, field: str, fallback: Call) -> Reading:
     return Reading(f"power_limit_{limit}_mw", FieldValue(field), metrics.POWER_LIMIT, MILLI, {"limit": limit}, fallback)
 
 
@@ -95,6 +98,7 @@ FAST = (
         FieldValue("DEV_TOTAL_ENERGY_CONSUMPTION"),
         metrics.ENERGY,
         MILLI,
+        fallback=Call("nvmlDeviceGetTotalEnergyConsumption", wide),
     ),
     *(
         Reading(
@@ -111,12 +115,12 @@ FAST = (
         Call("nvmlDeviceGetCurrentClocksEventReasons", wide),
         fallback=Call("nvmlDeviceGetCurrentClocksThrottleReasons", wide),
     ),
-    _slowed("power_cap", "DEV_PERF_POLICY_POWER"),
-    _slowed("thermal", "DEV_PERF_POLICY_THERMAL"),
-    _slowed("sync_boost", "DEV_PERF_POLICY_SYNC_BOOST"),
-    _slowed("board_limit", "DEV_PERF_POLICY_BOARD_LIMIT"),
-    _slowed("low_utilization", "DEV_PERF_POLICY_LOW_UTILIZATION"),
-    _slowed("reliability", "DEV_PERF_POLICY_RELIABILITY"),
+    _slowed("power_cap", "DEV_PERF_POLICY_POWER", 0),
+    _slowed("thermal", "DEV_PERF_POLICY_THERMAL", 1),
+    _slowed("sync_boost", "DEV_PERF_POLICY_SYNC_BOOST", 2),
+    _slowed("board_limit", "DEV_PERF_POLICY_BOARD_LIMIT", 3),
+    _slowed("low_utilization", "DEV_PERF_POLICY_LOW_UTILIZATION", 4),
+    _slowed("reliability", "DEV_PERF_POLICY_RELIABILITY", 5),
     _slowed("sw_thermal", "DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN"),
     _slowed("hw_thermal", "DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN"),
     _slowed("hw_power_brake", "DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN"),
@@ -141,10 +145,10 @@ SLOW = (
     Reading("memory_bus_bits", Call("nvmlDeviceGetMemoryBusWidth")),
     Reading("bar1_bytes", Call("nvmlDeviceGetBAR1MemoryInfo", member("bar1Total")), metrics.BAR1_LIMIT),
     Reading("bar1_used_bytes", Call("nvmlDeviceGetBAR1MemoryInfo", member("bar1Used")), metrics.BAR1_USED),
-    _power_limit("min", "DEV_POWER_MIN_LIMIT"),
-    _power_limit("max", "DEV_POWER_MAX_LIMIT"),
+    _power_limit("min", "DEV_POWER_MIN_LIMIT", Call("nvmlDeviceGetPowerManagementLimitConstraints", item(0))),
+    _power_limit("max", "DEV_POWER_MAX_LIMIT", Call("nvmlDeviceGetPowerManagementLimitConstraints", item(1))),
     _power_limit("default", "DEV_POWER_DEFAULT_LIMIT", Call("nvmlDeviceGetPowerManagementDefaultLimit")),
-    _power_limit("requested", "DEV_POWER_REQUESTED_LIMIT"),
+    _power_limit("requested", "DEV_POWER_REQUESTED_LIMIT", Call("nvmlDeviceGetPowerManagementLimit")),
     _power_limit("enforced", "DEV_POWER_CURRENT_LIMIT", Call("nvmlDeviceGetEnforcedPowerLimit")),
     *(
         Reading(

@@ -49,6 +49,7 @@ STRUCTURES = (
     "c_nvmlProcessUtilizationInfo_v1_t",
     "c_nvmlProcessesUtilizationInfo_v1_t",
     "c_nvmlProcessUtilizationSample_t",
+    "c_nvmlViolationTime_t",
     "c_nvmlEventData_t",
     "c_nvmlTemperature_v1_t",
     "c_nvmlMarginTemperature_v1_t",
