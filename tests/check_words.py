@@ -78,6 +78,7 @@ DONE = (
     "exporter/views",
     "exporter/web",
     "exporter/xid",
+    "tests/unit/background",
     "tests/unit/collectors/test_allocation.py",
     "tests/unit/dcgm",
     "tests/unit/faults",

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from exporter.background.poller import Poller
 from exporter.bpf import events, privileges, status
 from exporter.faults import machine, metrics, pci, sensors
 from exporter.faults.ipmi import Ipmi
 from exporter.faults.kernel_log import WORDS, fault
-from exporter.faults.poller import Poller
 from exporter.faults.smart import Smart
 from exporter.faults.transitions import Transitions
 from exporter.kmsg.records import Record
@@ -96,14 +96,14 @@ class Faults:
             self._sources["reports"] = partial(machine.reports, Path(settings["reports"]))
         if settings["diagnostic-stamp"]:
             self._sources["diagnostic"] = partial(machine.active_test, Path(settings["diagnostic-stamp"]))
-        self._pollers: list[Poller] = []
+        self._pollers: list[Poller[list[Sample]]] = []
         if settings["nvme-smart"]:
             self._pollers.append(smart := Smart(node.sys))
-            self._sources["nvme_smart"] = smart.samples
+            self._sources["nvme_smart"] = smart.newest
         if settings["ipmi"]:
             ipmi = Ipmi(float(settings["ipmi-interval"]), settings["ipmi-host"], settings["ipmi-config"])
             self._pollers.append(ipmi)
-            self._sources["ipmi"] = ipmi.samples
+            self._sources["ipmi"] = ipmi.newest
         self._found: dict[str, list[Sample]] = {}
         self._absent: dict[str, str] = {}
         self._polled_at = 0.0

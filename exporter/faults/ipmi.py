@@ -18,9 +18,9 @@ from types import MappingProxyType
 
 from exporter import bare
 from exporter.background.child import ChildProcess
+from exporter.background.poller import Poller
 from exporter.faults import categories as rows
 from exporter.faults import metrics
-from exporter.faults.poller import Poller
 from exporter.model import Sample
 
 PROGRAM = "ipmi-sensors"
@@ -95,18 +95,16 @@ def samples(lines: Iterable[str]) -> Iterator[Sample]:
             yield metrics.IPMI.sample(_STATES[state], {"sensor": name, "type": kind, "category": TYPES[kind]})
 
 
-class Ipmi(Poller):
+class Ipmi(Poller[list[Sample]]):
     """The management controller, polled every `interval` seconds."""
 
     def __init__(self, interval: float, host: str = "", config: str = "") -> None:
-        super().__init__("ipmi", interval, 2 * interval + ROUND_SECONDS)
+        super().__init__("ipmi", self.query, interval, patience=2 * interval + ROUND_SECONDS)
         self._host, self._config, self._cache = host, config, ""
 
-    def close(self) -> None:
+    def close(self, seconds: float = 2.0) -> None:
         """Stop polling and kill a running ipmi-sensors, without waiting for the controller."""
-        super().close()
-        if self._thread.ident is not None:
-            self._thread.join(2)
+        super().close(seconds)
         if self._cache:
             shutil.rmtree(self._cache, ignore_errors=True)
 
@@ -121,7 +119,7 @@ class Ipmi(Poller):
         """Return the lines that the program prints. Raises OSError with the program's message when it fails."""
         child = ChildProcess("", words[-1], command=bare.command(words[:-1]), with_errors=True)
         try:
-            lines = self._read(child)
+            lines = self._output(child)
             status = child.wait(1)
         finally:
             child.kill()
@@ -131,11 +129,11 @@ class Ipmi(Poller):
             raise OSError(errno.EIO, reason, PROGRAM)
         return lines
 
-    def _read(self, child: ChildProcess) -> list[str]:
+    def _output(self, child: ChildProcess) -> list[str]:
         until = time.monotonic() + ROUND_SECONDS
         lines: list[str] = []
         while len(lines) <= _MOST_LINES:
-            if self._closing.is_set() or time.monotonic() > until:
+            if self.closing.is_set() or time.monotonic() > until:
                 raise TimeoutError(errno.ETIMEDOUT, f"did not end within {ROUND_SECONDS:.0f} s", PROGRAM)
             try:
                 received = child.lines(_READ_SECONDS)

@@ -14,8 +14,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from exporter.background.poller import Poller
 from exporter.faults import metrics
-from exporter.faults.poller import Poller
 from exporter.model import Sample
 
 SECONDS = 60.0
@@ -59,11 +59,11 @@ def samples(device: str, page: bytes) -> Iterator[Sample]:
     yield metrics.NVME_MEDIA.sample(int.from_bytes(page[160:176], "little"), labels)
 
 
-class Smart(Poller):
+class Smart(Poller[list[Sample]]):
     """All NVMe drives, polled once a minute."""
 
     def __init__(self, sys: Path, dev: Path = Path("/dev")) -> None:
-        super().__init__("nvme", SECONDS, MOST_AGE)
+        super().__init__("nvme", self.query, SECONDS, patience=MOST_AGE)
         self._sys, self._dev = sys, dev
 
     def query(self) -> list[Sample]:

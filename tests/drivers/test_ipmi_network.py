@@ -39,7 +39,7 @@ def machine(tmp_path: Path) -> Iterator[Controller]:
 
 def states(sensors: Ipmi) -> dict[str, object]:
     sensors.poll()
-    return {it.labels["sensor"]: it.value for it in sensors.samples()}
+    return {it.labels["sensor"]: it.value for it in sensors.newest()}
 
 
 def await_states(sensors: Ipmi, wanted: dict[str, int]) -> None:
@@ -54,7 +54,7 @@ def test_every_sensor(machine: Controller) -> None:
     """Nominal, then critical, then nominal again: temperatures, fans, supplies, CPUs, memory, bays and slots."""
     sensors = Ipmi(300, machine.host, str(machine.config))
     assert dict.fromkeys(NAMES, 0) == states(sensors)
-    assert NAMES == {it.labels["sensor"]: (it.labels["type"], it.labels["category"]) for it in sensors.samples()}
+    assert NAMES == {it.labels["sensor"]: (it.labels["type"], it.labels["category"]) for it in sensors.newest()}
     for sensor in SENSORS:
         machine.fails(sensor)
     await_states(sensors, dict.fromkeys(NAMES, 2))
@@ -85,7 +85,7 @@ def test_the_wrong_password(machine: Controller) -> None:
     sensors = Ipmi(300, machine.host, str(machine.config))
     sensors.poll()
     with pytest.raises(OSError, match="password invalid|password verification"):
-        sensors.samples()
+        sensors.newest()
 
 
 def test_a_controller_that_has_ended(machine: Controller) -> None:
@@ -95,4 +95,4 @@ def test_a_controller_that_has_ended(machine: Controller) -> None:
     machine.end()
     sensors.poll()
     with pytest.raises(OSError, match="timeout"):
-        sensors.samples()
+        sensors.newest()

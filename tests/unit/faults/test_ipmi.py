@@ -101,7 +101,7 @@ def test_polled_repeatedly(program: Callable[[str], Path], tmp_path: Path) -> No
     while not (tmp_path / "calls").exists() or len((tmp_path / "calls").read_text().splitlines()) < 3:
         assert time.monotonic() < until
         time.sleep(0.02)
-    assert ["Fan FAN1"] == [it.labels["sensor"] for it in controller.samples()]
+    assert ["Fan FAN1"] == [it.labels["sensor"] for it in controller.newest()]
     controller.close()
     [line] = set((tmp_path / "calls").read_text().splitlines())
     mode, folder = line.split()
@@ -126,7 +126,7 @@ def test_refusals(program: Callable[[str], Path], script: str, reason: str) -> N
     controller = Ipmi(300)
     controller.poll()
     with pytest.raises(OSError, match=reason) as refused:
-        controller.samples()
+        controller.newest()
     assert "ipmi-sensors" == refused.value.filename or "no sensor" in reason
 
 
@@ -135,10 +135,10 @@ def test_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     controller = Ipmi(300)
     with pytest.raises(OSError, match="not queried yet"):
-        controller.samples()
+        controller.newest()
     controller.poll()
     with pytest.raises(FileNotFoundError, match="freeipmi-tools"):
-        controller.samples()
+        controller.newest()
 
 
 def test_no_place_for_the_cache(program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +149,9 @@ def test_no_place_for_the_cache(program: Callable[[str], Path], monkeypatch: pyt
         controller = Ipmi(300)
         controller.poll()
         with pytest.raises(FileNotFoundError):
-            controller.samples()
+            controller.newest()
     controller.poll()
-    assert controller.samples()
+    assert controller.newest()
 
 
 def test_one_that_never_ends(program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_one_that_never_ends(program: Callable[[str], Path], monkeypatch: pytest
     controller.poll()
     assert time.monotonic() - since < 5
     with pytest.raises(TimeoutError, match="did not end"):
-        controller.samples()
+        controller.newest()
 
 
 def test_closing_during_a_query(program: Callable[[str], Path], tmp_path: Path) -> None:
@@ -186,10 +186,10 @@ def test_old_answers(program: Callable[[str], Path], monkeypatch: pytest.MonkeyP
     program(f"echo '{FAN}'")
     controller = Ipmi(300)
     controller.poll()
-    assert controller.samples()
-    monkeypatch.setattr("time.monotonic", lambda: controller._read_at + 600 + ipmi.ROUND_SECONDS + 1)
+    assert controller.newest()
+    monkeypatch.setattr("time.monotonic", lambda: (controller.last.at or 0.0) + 600 + ipmi.ROUND_SECONDS + 1)
     with pytest.raises(TimeoutError, match="does not answer"):
-        controller.samples()
+        controller.newest()
 
 
 def test_only_critical_is_a_fault() -> None:

@@ -60,7 +60,7 @@ def test_values_of_a_page(roots: tuple[Path, Path], commands: list[tuple[int, ..
         metrics.NVME_USED: 1.12,
         metrics.NVME_MEDIA: 2**70 + 3,
     }
-    assert expected == values(drives.samples(), "nvme0") == values(drives.samples(), "nvme1")
+    assert expected == values(drives.newest(), "nvme0") == values(drives.newest(), "nvme1")
 
 
 def test_refused(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_refused(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> N
     drives.poll()
 
     with pytest.raises(PermissionError, match="nvme1"):
-        drives.samples()
+        drives.newest()
 
 
 def test_a_status_is_no_page(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +88,10 @@ def test_no_drives(tmp_path: Path) -> None:
     """A machine without drives, or with drives that were not read yet, has an error that names the reason."""
     drives = Smart(tmp_path, tmp_path)
     with pytest.raises(OSError, match="not queried yet"):
-        drives.samples()
+        drives.newest()
     drives.poll()
     with pytest.raises(FileNotFoundError, match="no drive"):
-        drives.samples()
+        drives.newest()
 
 
 def test_what_is_no_drive() -> None:
@@ -106,7 +106,7 @@ def test_a_drive_that_never_answers(
     """After five minutes without an answer the values are gone."""
     drives = Smart(*roots)
     drives.poll()
-    assert drives.samples()
-    monkeypatch.setattr("time.monotonic", lambda: drives._read_at + smart.MOST_AGE + 1)
+    assert drives.newest()
+    monkeypatch.setattr("time.monotonic", lambda: (drives.last.at or 0.0) + smart.MOST_AGE + 1)
     with pytest.raises(TimeoutError, match="does not answer"):
-        drives.samples()
+        drives.newest()
