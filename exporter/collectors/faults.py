@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from exporter.background.poller import Poller
 from exporter.bpf import events, privileges, status
@@ -71,6 +70,16 @@ def create(node: Node) -> Faults:
     return Faults(node)
 
 
+class _Round(NamedTuple):
+    """Results of a round over the sources: samples by source, and a sentence for each source without any."""
+
+    found: Mapping[str, list[Sample]]
+    absent: Mapping[str, str]
+
+
+_NOTHING = _Round({}, {})
+
+
 class Faults:
     """Follows the kernel log and polls the other sources of faults; a scrape shows the last results."""
 
@@ -78,7 +87,7 @@ class Faults:
 
     def __init__(self, node: Node) -> None:
         settings = node.settings
-        self._node, self._interval = node, float(settings["interval"])
+        self._node = node
         self._ledger = node.faults
         self._transitions = Transitions(self._ledger.add)
         self._kernel_log = node.kernel_log.subscribe(WORDS, self._read)
@@ -104,11 +113,7 @@ class Faults:
             ipmi = Ipmi(float(settings["ipmi-interval"]), settings["ipmi-host"], settings["ipmi-config"])
             self._pollers.append(ipmi)
             self._sources["ipmi"] = ipmi.newest
-        self._found: dict[str, list[Sample]] = {}
-        self._absent: dict[str, str] = {}
-        self._polled_at = 0.0
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
+        self.poller = Poller("faults", self._round, float(settings["interval"]))
 
     def start(self) -> None:
         """Start following and polling. A kernel log that may not be read is logged, and the other sources still run."""
@@ -118,11 +123,12 @@ class Faults:
             log.warning("faults in the kernel log are not seen: %s", self._kernel_log.problem)
         for poller in self._pollers:
             poller.start()
-        self._thread.start()
+        self.poller.start()
 
     def collect(self) -> Iterator[Sample]:
         yield from self._ledger.samples()
-        found, absent = self._found, self._absent
+        last = self.poller.last
+        found, absent = last.value or _NOTHING
         for samples in found.values():
             yield from samples
         yield metrics.SOURCE.sample(int(not self._kernel_log.problem), {"source": "kernel_log"})
@@ -130,38 +136,28 @@ class Faults:
             if source in found or source in absent:
                 yield metrics.SOURCE.sample(int(source in found), {"source": source})
         yield events.EVENTS_LOST.sample(self._kernel_log.lost, {"stream": "faults_kmsg"})
-        if self._polled_at:
-            yield status.SOURCE_AGE.sample(time.monotonic() - self._polled_at, {"source": "faults_sysfs"})
+        if last.age is not None:
+            yield status.SOURCE_AGE.sample(last.age, {"source": "faults_sysfs"})
 
     def problems(self) -> Iterator[str]:
         """Yield a sentence for each source that this node lacks or that failed, for the landing page."""
         if problem := self._kernel_log.problem:
             yield problem
-        yield from self._absent.values()
+        yield from (self.poller.last.value or _NOTHING).absent.values()
 
     def close(self) -> None:
-        self._closing.set()
         for poller in self._pollers:
             poller.close()
         self._kernel_log.close()
-        if self._thread.ident is not None:
-            self._thread.join(1)
+        self.poller.close(1.0)
 
     def _read(self, record: Record, wall_time: float) -> None:
         """Count the fault of a record of the kernel log, if any, in the reader's thread."""
         if found := fault(record, wall_time):
             self._ledger.add(found)
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self.poll()
-            except Exception:
-                log.exception("polling for faults failed; polling continues")
-            self._closing.wait(self._interval)
-
-    def poll(self) -> None:
-        """Read all sources but the kernel log once. The samples of NVML are shown by its own collector."""
+    def _round(self) -> _Round:
+        """Read all sources but the kernel log. The samples of NVML are shown by its own collector."""
         found: dict[str, list[Sample]] = {}
         absent: dict[str, str] = {}
         for name, read in self._sources.items():
@@ -173,7 +169,7 @@ class Faults:
                 absent[name] = f"faults of {name} are not seen: {error.filename or ''} {error.strerror}"
         self._transitions.observe((it for samples in found.values() for it in samples), time.time())
         self._transitions.observe(gpu_samples(self._node.gpus.snapshot(), lambda pid: {}), time.time())
-        self._found, self._absent, self._polled_at = found, absent, time.monotonic()
+        return _Round(found, absent)
 
     def _pci(self) -> Iterator[Sample]:
         for device in pci.devices(self._node.sys):

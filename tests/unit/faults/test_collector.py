@@ -156,14 +156,14 @@ def test_nvml(make: Callable[..., Faults]) -> None:
     key = ("gpu_hbm3_memory", "GPU-1", "gpu_hbm_uncorrected")
     good = {"ecc_uncorrected_volatile_dram": 2, "remapped_rows_failure": 0, "recovery_action": 0}
     collector._node.gpus.serve(lambda: snapshot("ok", good), lambda seconds: True)
-    collector.poll()
+    collector.poller.poll()
     assert not [it for it in values(collector) if it[0] == "node_fault_total"]
     bad = {"ecc_uncorrected_volatile_dram": 5, "remapped_rows_failure": 1, "recovery_action": 1}
     collector._node.gpus.serve(lambda: snapshot("ok", bad), lambda seconds: True)
-    collector.poll()
+    collector.poller.poll()
     collector._node.gpus.serve(lambda: snapshot("lost", {}), lambda seconds: True)
-    collector.poll()
-    collector.poll()
+    collector.poller.poll()
+    collector.poller.poll()
     found = values(collector)
 
     assert 3 == found["node_fault_total", *key]
