@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from exporter.background.poller import Poller
 from exporter.bpf import status
 from exporter.kubernetes import podresources, pods
 from exporter.kubernetes.podresources import ContainerDevice
@@ -147,22 +147,21 @@ class AllocationCollector:
     name = "allocation"
 
     def __init__(self, node: Node, now: Callable[[], float] = time.monotonic) -> None:
-        self._node, self._interval = node, float(node.settings[INTERVAL])
+        self._node = node
         self._kubelet, self._slurm, self._pods = self._sources = sources(node.settings, now)
         names = node.settings[LABELS]
         self._info = replace(INFO, labels=(*INFO.labels, *names.values()))
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="allocations", daemon=True)
+        self._poller = Poller("allocations", self.read, float(node.settings[INTERVAL]), steady=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._poller.start()
 
     def read(self) -> None:
         """Read every source now, each within MOST_SECONDS, and publish the allocations to the other collectors."""
         for source in self._sources:
             if source.read(may_be_absent=source is self._kubelet):
                 log.warning("%s", source.failure)
-        if not self._closing.is_set():
+        if not self._poller.closing.is_set():
             self._publish()
 
     def collect(self) -> Iterator[Sample]:
@@ -191,16 +190,8 @@ class AllocationCollector:
                 yield source.failure
 
     def close(self) -> None:
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(1)
+        self._poller.close(1.0)
         self._node.allocations.replace(())
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            began = time.monotonic()
-            self.read()
-            self._closing.wait(max(0.0, began + self._interval - time.monotonic()))
 
     def _publish(self) -> list[Allocation]:
         """Publish the allocations to the other collectors and return them."""
