@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from exporter.background.poller import Poller
 from exporter.bpf import privileges, status
 from exporter.counters import Tally
 from exporter.model import Metric, Sample
@@ -65,11 +66,10 @@ class Ras:
         self._answers: dict[Endpoint, _Answer] = {}
         self._failures: dict[str, None] = {}
         self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ras", daemon=True)
+        self._poller = Poller("ras", self._round, self._interval, first_after=self._interval)
 
     def start(self) -> None:
-        self._thread.start()
+        self._poller.start()
 
     def collect(self) -> Iterator[Sample]:
         now = time.monotonic()
@@ -86,16 +86,7 @@ class Ras:
             yield from self._failures
 
     def close(self) -> None:
-        self._closing.set()
-        if self._thread.ident is not None:
-            self._thread.join(1)
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._interval):
-            try:
-                self._round()
-            except Exception:
-                log.exception("querying RAS failed; queries continue")
+        self._poller.close(1.0)
 
     def _round(self) -> None:
         """Query each job once: one query an endpoint, however many processes share the endpoint."""
@@ -108,7 +99,7 @@ class Ras:
             except RasError as error:
                 failures[str(error)] = None
         for at, pids in list(endpoints.items())[:MOST_ENDPOINTS]:
-            if self._closing.is_set():
+            if self._poller.closing.is_set():
                 return
             if failure := self._query(at, pids):
                 failures[failure] = None
