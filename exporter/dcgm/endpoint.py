@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.client
 import logging
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from exporter.background.poller import Poller
 from exporter.dcgm.aliases import Aliases
 from exporter.dcgm.exposition import ParsedSeries, read
 from exporter.dcgm.series import Entity, EntityField, Owner
@@ -29,9 +29,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ScrapedPage:
-    """The series of a page, and the time of reading (CLOCK_MONOTONIC). `refused` counts unreadable lines."""
+    """The series of a page. `refused` counts unreadable lines."""
 
-    at: float
     series: tuple[ParsedSeries, ...]
     refused: int
 
@@ -46,49 +45,37 @@ def check(url: str) -> str:
     return url
 
 
-class PageReader:
-    """A thread that reads the page each `interval` seconds. A page that hangs delays no scrape."""
+class PageReader(Poller[ScrapedPage]):
+    """A poller that reads the page each `interval` seconds. A page that hangs delays no scrape."""
 
-    def __init__(self, url: str, interval: float, now: Callable[[], float] = time.monotonic) -> None:
-        self._url, self._interval, self._now = url, interval, now
-        self._timeout = min(interval, 10.0)
+    def __init__(self, url: str, interval: float) -> None:
+        super().__init__("dcgm endpoint", self._page_now, interval, steady=True, refused=_warn)
+        self._url, self._valid, self._timeout = url, STALE * interval, min(interval, 10.0)
         # Proxies of the environment are for other hosts; a redirect would lead to another service.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
-        self._page: ScrapedPage | None = None
-        self.failure = "it has not been read yet"
+
+    @property
+    def failure(self) -> str:
         """Reason why the last read failed; empty after success."""
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="dcgm endpoint", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join(1)
+        last = self.last
+        return str(last.error or "") if last.error or last.value else "it has not been read yet"
 
     def page(self) -> ScrapedPage | None:
         """Returns the last page; None when no page was read, or the page is too old."""
-        page = self._page
-        return page if page and self._now() - page.at <= STALE * self._interval else None
+        last = self.last
+        return last.value if last.age is not None and last.age <= self._valid else None
 
     def age(self) -> float | None:
         """Returns the seconds since a page was read; None before the first page."""
-        page = self._page
-        return self._now() - page.at if page else None
+        return self.last.age
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            began, logged = self._now(), self.failure
-            try:
-                text = self._fetch(began + self._timeout)
-                series, refused = read(text)
-                self._page, self.failure = ScrapedPage(self._now(), tuple(series), refused), ""
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                self.failure = f"{self._url}: {str(error) or type(error).__name__}"
-            if self.failure and self.failure != logged:
-                log.warning("dcgm-exporter cannot be read: %s", self.failure)
-            self._closing.wait(max(0.0, began + self._interval - self._now()))
+    def _page_now(self) -> ScrapedPage:
+        """Returns the page. Raises OSError with a sentence, and without the page that could not be read."""
+        try:
+            series, refused = read(self._fetch(time.monotonic() + self._timeout))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise OSError(f"{self._url}: {str(error) or type(error).__name__}") from None
+        return ScrapedPage(tuple(series), refused)
 
     def _fetch(self, deadline: float) -> str:
         """Returns the text of the page. Raises OSError, and ValueError for a page that is too long or no UTF-8."""
@@ -101,9 +88,13 @@ class PageReader:
                 size += len(part)
                 if size > MOST_BYTES:
                     raise ValueError(f"more than {MOST_BYTES} bytes")
-                if self._now() > deadline:
+                if time.monotonic() > deadline:
                     raise ValueError(f"incomplete after {self._timeout:.0f} s")
             return b"".join(parts).decode("utf-8")
+
+
+def _warn(error: Exception) -> None:
+    log.warning("dcgm-exporter cannot be read: %s", error)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -89,9 +89,9 @@ def test_read() -> None:
     """The page is read at once and then each interval; its age is the time since the last read."""
     with served(give(PAGE.encode())) as url, reading(url, 2.0) as subject:
         until(subject.page)
-        first = subject.page()
+        first, at = subject.page(), subject.last.at
         assert ("", True) == (subject.failure, (subject.age() or 9) < 2)
-        until(lambda: subject.page() != first)
+        until(lambda: subject.last.at != at)
 
         assert first is not None
         assert (4, 1) == (len(first.series), first.refused)
@@ -177,7 +177,7 @@ def owner(entity: Entity) -> Labels:
 
 def test_passed_on() -> None:
     """Each series keeps name, type, help and labels, and gets gpu_uuid and an owner unless the page has one."""
-    page = ScrapedPage(0.0, *_read(PAGE))
+    page = ScrapedPage(*_read(PAGE))
 
     found = list(Passthrough().samples(page, snapshot(gpu(0), gpu(1, migs=(mig(2),))), owner))
 
@@ -210,10 +210,10 @@ def test_passed_on() -> None:
 def test_metrics_are_kept() -> None:
     """A metric is one object for all pages, and a metric missing on a page is forgotten."""
     passed, gpus = Passthrough(), snapshot(gpu(0))
-    first = list(passed.samples(ScrapedPage(0.0, *_read(PAGE)), gpus, owner))
-    second = list(passed.samples(ScrapedPage(0.0, *_read(PAGE)), gpus, owner))
-    list(passed.samples(ScrapedPage(0.0, (), 0), gpus, owner))
-    third = list(passed.samples(ScrapedPage(0.0, *_read(PAGE)), gpus, owner))
+    first = list(passed.samples(ScrapedPage(*_read(PAGE)), gpus, owner))
+    second = list(passed.samples(ScrapedPage(*_read(PAGE)), gpus, owner))
+    list(passed.samples(ScrapedPage((), 0), gpus, owner))
+    third = list(passed.samples(ScrapedPage(*_read(PAGE)), gpus, owner))
 
     assert first[0].metric is second[0].metric
     assert second[0].metric is not third[0].metric
@@ -227,7 +227,7 @@ def test_given() -> None:
         ("DCGM_FI_DEV_GPU_TEMP", "GPU-0", ""),
         ("DCGM_FI_DEV_GPU_TEMP", "GPU-1", "2"),
         ("DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES", "GPU-0", ""),
-    } == Passthrough().shown(ScrapedPage(0.0, *_read(renamed)))
+    } == Passthrough().shown(ScrapedPage(*_read(renamed)))
 
 
 def _read(text: str) -> tuple[tuple[endpoint.ParsedSeries, ...], int]:
