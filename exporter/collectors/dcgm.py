@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from exporter.background.poller import Poller
 from exporter.bpf import status
 from exporter.dcgm import csv
 from exporter.dcgm.derived import Derived
@@ -124,8 +124,7 @@ class Dcgm:
         self._passthrough = Passthrough()
         bindings = settings["dcgm.bindings"]
         self._profiling = Profiling(Path(bindings), settings["dcgm.host-engine"], interval) if bindings else None
-        self._closing = threading.Event()
-        self._looker = threading.Thread(target=self._look, name="dcgm looker", daemon=True)
+        self._looker = Poller("dcgm looker", self._look, LOOK_SECONDS, first_after=LOOK_SECONDS)
 
     def start(self) -> None:
         """Starts the other sources, and logs the selected fields that no source fills."""
@@ -168,10 +167,10 @@ class Dcgm:
             yield f"DCGM cannot be read: {self._profiling.failure}"
 
     def close(self) -> None:
-        self._closing.set()
+        self._looker.close()
         self._gpus.unlisten(self._derived.event)
         if self._endpoint is not None:
-            self._endpoint.close()
+            self._endpoint.close(1.0)
         if self._profiling is not None:
             self._gpus.supplement(self.name, None)
             self._profiling.close()
@@ -181,5 +180,4 @@ class Dcgm:
         return self._profiling.values(entity.gpu.uuid) if self._profiling is not None and not entity.migs else {}
 
     def _look(self) -> None:
-        while not self._closing.wait(LOOK_SECONDS):
-            self._derived.look(self._gpus.snapshot())
+        self._derived.look(self._gpus.snapshot())
