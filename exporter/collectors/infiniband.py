@@ -118,8 +118,7 @@ class Infiniband:
     def close(self) -> None:
         self._readers.close()
         if self._qp_reader is not None:
-            self._qp_reader.close()
-            self._qp_reader.join(CLOSE_SECONDS)
+            self._qp_reader.close(CLOSE_SECONDS)
         if self._qp_counters is not None:
             self._qp_counters.close()
         if self._ethtool is not None:
@@ -187,7 +186,7 @@ class Infiniband:
             if reading.failure:
                 problems.append(reading.failure)
         if self._qp_reader is not None:
-            reading = self._qp_reader.last()
+            reading = self._qp_reader.reading()
             yield from reading.samples
             if reading.failure:
                 problems.append(reading.failure)
