@@ -13,7 +13,7 @@ from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Link, Object
 from exporter.bpf.library import Library
 from exporter.faults import categories
-from exporter.faults.ledger import NodeFault
+from exporter.faults.ledger import Fault
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
 
@@ -140,7 +140,7 @@ class Exits:
         if status in CRASHES:
             when = self._node.clock.wall_ns(end.ended) / 1e9
             component = dict(who).get("comm", "") or "unknown"
-            self._node.faults.add(NodeFault(categories.SOFTWARE, component, f"process_{status.lower()}", when))
+            self._node.faults.add(Fault(categories.SOFTWARE, component, f"process_{status.lower()}", when))
 
     def _make_room(self) -> None:
         """Forgets the oldest series of the workload that has most, so that none pushes out those of others."""

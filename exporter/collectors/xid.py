@@ -10,19 +10,18 @@ from pathlib import Path
 from exporter import push
 from exporter.bpf import events
 from exporter.counters import Tally
-from exporter.faults.ledger import NodeFault
 from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.nvml.snapshot import Event
 from exporter.xid import metrics
 from exporter.xid.catalog import IGNORE
-from exporter.xid.counts import FaultCounts
+from exporter.xid.counts import DriverCounts
 from exporter.xid.decode import WORDS, FaultDecoder, xid
 from exporter.xid.directory import Directory
 from exporter.xid.duplicates import Duplicates
-from exporter.xid.fault import DriverFault, Family
-from exporter.xid.spans import FaultReport, FaultSpans, title
+from exporter.xid.report import DriverReport
+from exporter.xid.spans import FaultSpans, Occurrence, title
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 _DROPPED = "xid_rate_limit"
@@ -44,7 +43,7 @@ class Xid:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._directory = Directory(node.gpus.snapshot)
-        self._counts = FaultCounts(self._directory.labels)
+        self._counts = DriverCounts(self._directory.labels)
         self._duplicates = Duplicates()
         self._decoder = FaultDecoder()
         self._dropped = Tally(push.SPANS_DROPPED, (_DROPPED,))
@@ -66,8 +65,8 @@ class Xid:
 
     def collect(self) -> Iterator[Sample]:
         self._directory.refresh()
-        for fault, wall_time in self._duplicates.due(time.time()):
-            self._count(fault, wall_time, "nvml", "", f"{fault.device} {fault.code} {wall_time}")
+        for report, wall_time in self._duplicates.due(time.time()):
+            self._count(report, wall_time, "nvml", "", f"{report.device} {report.code} {wall_time}")
         if self._node.gpus.snapshot().state != "starting" or time.monotonic() >= self._named_by:
             yield from self._counts.samples()
         yield from self._dropped.samples()
@@ -90,9 +89,9 @@ class Xid:
         """Takes a record of the kernel log, in the reader's thread."""
         if owner := self._decoder.owner(record):
             self._directory.learn(*owner)
-        elif fault := self._decoder.fault(record):
-            self._duplicates.logged(fault, wall_time)
-            self._count(fault, wall_time, "kmsg", record.text, f"{self._boot} {record.sequence}", record.replayed)
+        elif report := self._decoder.report(record):
+            self._duplicates.logged(report, wall_time)
+            self._count(report, wall_time, "kmsg", record.text, f"{self._boot} {record.sequence}", record.replayed)
 
     def _event(self, event: Event) -> None:
         """Takes an event of NVML, in a thread of the nvml collector."""
@@ -102,17 +101,15 @@ class Xid:
         self._duplicates.event(xid(self._directory.bus(event.uuid), event.data), event.time)
 
     def _count(
-        self, fault: DriverFault, wall_time: float, source: str, message: str, origin: str, replayed: bool = False
+        self, report: DriverReport, wall_time: float, source: str, message: str, origin: str, replayed: bool = False
     ) -> None:
-        gpu = self._directory.labels(fault.device)
-        signal = fault.family.value if fault.family is Family.BUS_LOSS else f"{fault.family.value}_{fault.code}"
-        component = fault.device or "unknown"
-        self._node.faults.add(NodeFault(fault.labels["category"], component, signal, wall_time, replayed))
-        if self._counts.add(fault, wall_time, replayed):
-            level = logging.INFO if fault.action == IGNORE else logging.WARNING
-            where = gpu.get("gpu_uuid") or fault.device or "a device that is not named"
-            log.log(level, "%s, on %s; to do: %s", title(fault), where, fault.action or "see docs/xid.md")
-        self._spans.add(FaultReport(fault, gpu, round(wall_time * 1e9), source, message, origin, replayed))
+        gpu = self._directory.labels(report.device)
+        self._node.faults.add(report.fault(wall_time, replayed))
+        if self._counts.add(report, wall_time, replayed):
+            level = logging.INFO if report.action == IGNORE else logging.WARNING
+            where = gpu.get("gpu_uuid") or report.device or "a device that is not named"
+            log.log(level, "%s, on %s; to do: %s", title(report), where, report.action or "see docs/xid.md")
+        self._spans.add(Occurrence(report, gpu, round(wall_time * 1e9), source, message, origin, replayed))
 
 
 def _boot_id(proc: Path) -> str:

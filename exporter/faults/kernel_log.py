@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from exporter.faults import signals
-from exporter.faults.ledger import NodeFault
+from exporter.faults.ledger import Fault
 from exporter.faults.signals import FaultSignal
 from exporter.kmsg.records import Record
 
@@ -35,9 +35,9 @@ def find(text: str) -> tuple[FaultSignal, str] | None:
     return None
 
 
-def fault(record: Record, wall_time: float) -> NodeFault | None:
+def fault(record: Record, wall_time: float) -> Fault | None:
     """Return the fault that a record reports, or None; `wall_time` is the record's, in seconds."""
     if not (found := find(record.text)):
         return None
     signal, component = found
-    return NodeFault(signal.category, component, signal.name, wall_time, record.replayed)
+    return Fault(signal.category, component, signal.name, wall_time, record.replayed)

@@ -1,24 +1,18 @@
-"""Counts of faults by category, component and signal, in a bounded number of series."""
+"""The faults of the node, counted by category, component and signal."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from exporter.faults import metrics
-from exporter.model import Labels, Sample
+from exporter.faults.counts import MOST_OF_GROUP, FaultCounts
+from exporter.model import Sample
 from exporter.series import FOLDED
-
-MOST_SERIES, MOST_OF_CATEGORY = 1024, 256
-"""Series at most, and a quarter of them per category: processes, which choose their names and may crash at will, leave
-the series of hardware faults alone."""
-_MOST_FOLDED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFault:
+class Fault:
     """A fault of the node. `time` is wall time in seconds; a `replayed` fault is older than the exporter's start."""
 
     category: str
@@ -28,35 +22,21 @@ class NodeFault:
     replayed: bool = False
 
 
-@dataclass(slots=True)
-class _Count:
-    last: float
-    live: int = 0
-    replayed: int = 0
-
-
-Key = tuple[str, str, str]
-
-
 class FaultLedger:
-    """The counts of faults. Safe from any thread."""
+    """The counts of all faults of the node, whichever collector has found them. Safe from any thread.
+
+    A category has a quarter of the series at most: processes, which choose their names and may crash at will, leave
+    the series of hardware faults alone. Beyond that the series of a signal has no component.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[Key, _Count] = {}
-        self._of_category: Counter[str] = Counter()
-        self._folded: set[Key] = set()
+        self._counts = FaultCounts[tuple[str, str, str]](
+            lambda key: (key[0], MOST_OF_GROUP), lambda key: (key[0], "", key[2])
+        )
 
-    def add(self, fault: NodeFault, times: int = 1) -> None:
+    def add(self, fault: Fault, times: int = 1) -> None:
         """Count a fault `times` times; 0 only updates the time at which the fault was last seen."""
-        with self._lock:
-            key = self._key(fault)
-            count = self._counts.setdefault(key, _Count(fault.time))
-            count.last = max(count.last, fault.time)
-            if fault.replayed:
-                count.replayed += times
-            else:
-                count.live += times
+        self._counts.add((fault.category, fault.component, fault.signal), fault.time, fault.replayed, times)
 
     def __len__(self) -> int:
         """Return the number of series."""
@@ -64,30 +44,10 @@ class FaultLedger:
 
     def samples(self) -> Iterator[Sample]:
         """Yield all series, and the number of those folded into others."""
-        with self._lock:
-            rows = [(key, count.live, count.replayed, count.last) for key, count in self._counts.items()]
-            folded = len(self._folded)
-        for key, live, replayed, last in rows:
-            labels = _labels(key)
-            yield metrics.FAULTS.sample(live, labels)
-            yield metrics.FAULTS_REPLAYED.sample(replayed, labels)
-            yield metrics.FAULT_LAST.sample(last, labels)
-        yield FOLDED.sample(folded, {"collector": "faults"})
-
-    def _key(self, fault: NodeFault) -> Key:
-        """Return the key of the fault's series. Beyond the limits the key has no component."""
-        key = (fault.category, fault.component, fault.signal)
-        if key in self._counts:
-            return key
-        if len(self._counts) < MOST_SERIES and self._of_category[fault.category] < MOST_OF_CATEGORY:
-            self._of_category[fault.category] += 1
-            return key
-        if len(self._folded) < _MOST_FOLDED:
-            self._folded.add(key)
-        return (fault.category, "", fault.signal)
-
-
-def _labels(key: Key) -> Labels:
-    category, component, signal = key
-    overflow = "" if component else "true"
-    return {"category": category, "component": component, "signal": signal, "overflow": overflow}
+        for (category, component, signal), count in self._counts.rows():
+            overflow = "" if component else "true"
+            labels = {"category": category, "component": component, "signal": signal, "overflow": overflow}
+            yield metrics.FAULTS.sample(count.live, labels)
+            yield metrics.FAULTS_REPLAYED.sample(count.replayed, labels)
+            yield metrics.FAULT_LAST.sample(count.last, labels)
+        yield FOLDED.sample(self._counts.folded, {"collector": "faults"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from exporter.faults import categories as rows
 from exporter.faults import metrics
-from exporter.faults.ledger import NodeFault
+from exporter.faults.ledger import Fault
 from exporter.infiniband import metrics as rdma
 from exporter.model import Kind, Metric, Sample
 from exporter.nvml import metrics as gpu
@@ -207,7 +207,7 @@ CONDITIONS: tuple[Condition, ...] = (
 class Transitions:
     """Detects conditions by comparing each reading with the one before. A fault in the first reading is replayed."""
 
-    def __init__(self, add: Callable[[NodeFault, int], None]) -> None:
+    def __init__(self, add: Callable[[Fault, int], None]) -> None:
         """`add` receives each fault and its number of occurrences."""
         self._add = add
         self._last: dict[tuple[str, str], float] = {}
@@ -231,14 +231,14 @@ class Transitions:
         value = max(0, sample.value - condition.most) if least is None else int(sample.value < least)
         before = self._last.get((condition.name, component))
         self._last[condition.name, component] = value
-        fault = NodeFault(condition.category, component, condition.name, now)
+        fault = Fault(condition.category, component, condition.name, now)
         if sample.metric.kind is Kind.COUNTER:
             if before is not None and (increase := value if value < before else value - before):
                 self._add(fault, int(increase))
         else:
             self._state(condition, fault, before, value)
 
-    def _state(self, condition: Condition, fault: NodeFault, before: float | None, value: float) -> None:
+    def _state(self, condition: Condition, fault: Fault, before: float | None, value: float) -> None:
         key = (condition.name, fault.component)
         if not value:
             self._lasting.discard(key)

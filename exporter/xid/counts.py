@@ -1,35 +1,19 @@
-"""Counts of faults by series: live ones, replayed ones from before the start, and bursts. All tables are bounded."""
+"""Counts of what NVIDIA's driver reports, by series of Xids, SXids and lost GPUs."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from exporter.faults.counts import MOST_OF_GROUP, MOST_SERIES, FaultCounts
 from exporter.model import Labels, Metric, Sample
 from exporter.series import FOLDED
 from exporter.xid import catalog, metrics
-from exporter.xid.fault import DriverFault, Family
+from exporter.xid.report import DriverReport, Family
 
-SILENCE = 180.0
-"""Seconds after which another fault of the same series starts another burst."""
-MOST_SERIES = 1024
-_MOST_UNDESCRIBED = 256
-"""Codes outside the catalog get less room: they must not crowd out the others."""
-_MOST_FOLDED = 4096
 _MOST_DEVICES = 256
 _KEPT = ("action", "category", "severity")
 
 Key = tuple[Family, str, frozenset[tuple[str, str]]]
-
-
-@dataclass(slots=True)
-class _SeriesCount:
-    last: float
-    live: int = 0
-    replayed: int = 0
-    bursts: int = 0
-
 
 _METRICS: dict[Family, tuple[Metric, Metric, Metric]] = {
     Family.XID: (metrics.XIDS, metrics.XIDS_REPLAYED, metrics.XID_LAST),
@@ -38,60 +22,43 @@ _METRICS: dict[Family, tuple[Metric, Metric, Metric]] = {
 }
 
 
-class FaultCounts:
-    """Counts of faults. `labels` returns the labels of a fault's device (Directory.labels). Thread-safe."""
+class DriverCounts:
+    """Counts of the driver's reports. `labels` returns the labels of a device (Directory.labels). Thread-safe."""
 
     def __init__(self, labels: Callable[[str], Labels]) -> None:
         self._labels = labels
-        self._lock = threading.Lock()
-        self._counts: dict[Key, _SeriesCount] = {}
-        self._folded: set[Key] = set()
+        self._counts = FaultCounts[Key](_room, _fold)
         self._recoveries: dict[str, int] = {}
 
-    def add(self, fault: DriverFault, time: float, replayed: bool = False) -> bool:
-        """Counts a fault of wall time `time` (seconds). Returns whether the fault starts a burst and is no replay."""
-        with self._lock:
-            key = self._key(fault)
-            count = self._counts.get(key)
-            begins = count is None or time - count.last > SILENCE
-            if count is None:
-                count = self._counts[key] = _SeriesCount(time)
-            count.last = max(count.last, time)
-            if fault.recovery is not None and (
-                fault.device in self._recoveries or len(self._recoveries) < _MOST_DEVICES
-            ):
-                self._recoveries[fault.device] = fault.recovery
-            if replayed:
-                count.replayed += 1
-                return False
-            count.live += 1
-            count.bursts += begins
-            return begins
+    def add(self, report: DriverReport, time: float, replayed: bool = False) -> bool:
+        """Counts a report of wall time `time` (seconds). Returns whether the report starts a burst and is no replay."""
+        device, recovery = report.device, report.recovery
+        if recovery is not None and (device in self._recoveries or len(self._recoveries) < _MOST_DEVICES):
+            self._recoveries[device] = recovery
+        return self._counts.add((report.family, device, frozenset(report.labels.items())), time, replayed)
 
     def samples(self) -> Iterator[Sample]:
         """Yields all series, and the number of series folded into others."""
-        with self._lock:
-            rows = [(key, count.live, count.replayed, count.last, count.bursts) for key, count in self._counts.items()]
-            recoveries, folded = list(self._recoveries.items()), len(self._folded)
-        for (family, device, own), live, replayed, last, bursts in rows:
+        for (family, device, own), count in self._counts.rows():
             labels = {**self._labels(device), **dict(own)}
             errors, before, newest = _METRICS[family]
-            yield errors.sample(live, labels)
-            yield before.sample(replayed, labels)
-            yield newest.sample(last, labels)
+            yield errors.sample(count.live, labels)
+            yield before.sample(count.replayed, labels)
+            yield newest.sample(count.last, labels)
             if family is Family.XID:
-                yield metrics.XID_BURSTS.sample(bursts, labels)
-        for device, recovery in recoveries:
+                yield metrics.XID_BURSTS.sample(count.bursts, labels)
+        for device, recovery in list(self._recoveries.items()):
             yield metrics.RECOVERY.sample(recovery, self._labels(device))
-        yield FOLDED.sample(folded, {"collector": "xid"})
+        yield FOLDED.sample(self._counts.folded, {"collector": "xid"})
 
-    def _key(self, fault: DriverFault) -> Key:
-        """Returns the series of a fault, or the series with its action, category and severity alone when full."""
-        key = (fault.family, fault.device, frozenset(fault.labels.items()))
-        undescribed = fault.labels["category"] == catalog.UNKNOWN
-        if key in self._counts or len(self._counts) < (_MOST_UNDESCRIBED if undescribed else MOST_SERIES):
-            return key
-        if len(self._folded) < _MOST_FOLDED:
-            self._folded.add(key)
-        kept = {name: value for name, value in fault.labels.items() if name in _KEPT}
-        return (fault.family, "", frozenset({**kept, "overflow": "true"}.items()))
+
+def _room(key: Key) -> tuple[str, int]:
+    """Returns the group of a series: codes outside the catalog get less room, and must not crowd out the others."""
+    category = dict(key[2])["category"]
+    return (category, MOST_OF_GROUP) if category == catalog.UNKNOWN else ("", MOST_SERIES)
+
+
+def _fold(key: Key) -> Key:
+    """Returns the series with the action, category and severity of another alone."""
+    family, _, labels = key
+    return (family, "", frozenset((*((name, value) for name, value in labels if name in _KEPT), ("overflow", "true"))))

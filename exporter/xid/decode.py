@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from exporter.kmsg.records import Record
 from exporter.xid import catalog, nvlink
-from exporter.xid.fault import Attribute, DriverFault, Family
+from exporter.xid.report import Attribute, DriverReport, Family
 
 WORDS = re.compile(b"NVRM:|SXid")
 """Found in every line that `FaultDecoder` knows."""
@@ -46,8 +46,8 @@ class FaultDecoder:
     def __init__(self) -> None:
         self._named, self._named_at = "", 0
 
-    def fault(self, record: Record) -> DriverFault | None:
-        """Returns the fault that a record reports; None for a record that reports none."""
+    def report(self, record: Record) -> DriverReport | None:
+        """Returns what a record reports; None for a record without a fault."""
         text = record.text
         if found := _XID.match(text):
             return _xid(bus_id(found["bus"]), int(found["code"]), found["details"])
@@ -61,7 +61,7 @@ class FaultDecoder:
         if _LOST not in text:
             return None
         device = self._named if record.time_ns - self._named_at <= _SAME_MESSAGE_NS else ""
-        return DriverFault(Family.BUS_LOSS, device, 0, "the GPU has left the bus", {"category": catalog.FAULTY_GPU})
+        return DriverReport(Family.BUS_LOSS, device, 0, "the GPU has left the bus", {"category": catalog.FAULTY_GPU})
 
     @staticmethod
     def owner(record: Record) -> tuple[str, str] | None:
@@ -70,12 +70,12 @@ class FaultDecoder:
         return (bus_id(found["bus"]), found["uuid"]) if found else None
 
 
-def xid(device: str, code: int) -> DriverFault:
-    """Returns the fault of an Xid without a message."""
+def xid(device: str, code: int) -> DriverReport:
+    """Returns the report of an Xid without a message."""
     return _xid(device, code, "")
 
 
-def _xid(device: str, code: int, message: str) -> DriverFault:
+def _xid(device: str, code: int, message: str) -> DriverReport:
     known = catalog.xid(code)
     labels = {"xid": str(code), "action": known.action, "category": known.category}
     details: dict[str, Attribute] = {}
@@ -93,7 +93,7 @@ def _xid(device: str, code: int, message: str) -> DriverFault:
         recovery = int(found["to"], 16)
         labels["action"] = catalog.RECOVERIES.get(recovery, known.action)
     process = _PROCESS.match(message)
-    return DriverFault(
+    return DriverReport(
         Family.XID,
         device,
         code,
@@ -106,7 +106,7 @@ def _xid(device: str, code: int, message: str) -> DriverFault:
     )
 
 
-def _sxid(found: re.Match[str]) -> DriverFault:
+def _sxid(found: re.Match[str]) -> DriverReport:
     severity = found["severity"].lower().replace("-", "")
     labels: Mapping[str, str] = {
         "sxid": found["code"].lstrip("0") or "0",
@@ -116,4 +116,4 @@ def _sxid(found: re.Match[str]) -> DriverFault:
     }
     details: dict[str, Attribute] = {"gpu.sxid.link": int(found["link"])} if found["link"] else {}
     text = f"NVSwitch {found['switch']} reports a {severity} error"
-    return DriverFault(Family.SXID, bus_id(found["bus"]), int(found["code"]), text, labels, details)
+    return DriverReport(Family.SXID, bus_id(found["bus"]), int(found["code"]), text, labels, details)

@@ -38,7 +38,7 @@ class Directory:
         return next((bus for bus, (_, known) in gpus if known and known == uuid), uuid)
 
     def labels(self, device: str) -> Labels:
-        """Returns the known ones of the labels gpu, gpu_uuid and pci_bus_id for DriverFault.device."""
+        """Returns the known ones of the labels gpu, gpu_uuid and pci_bus_id for DriverReport.device."""
         if device.startswith("GPU-"):
             return {"gpu_uuid": device}
         index, uuid = self._gpus.get(device, ("", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from exporter.xid.fault import DriverFault
+from exporter.xid.report import DriverReport
 
 SAME_WITHIN = 5.0
 """Largest time in seconds between the two reports of one Xid."""
@@ -13,7 +13,7 @@ _MOST = 4096
 
 
 class Duplicates:
-    """Filter of faults by device, code and time: NVML's events wait for the kernel log, which has more details.
+    """Filter of reports by device, code and time: NVML's events wait for the kernel log, which has more details.
 
     Times are wall times in seconds. Thread-safe.
     """
@@ -21,13 +21,13 @@ class Duplicates:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._logged: OrderedDict[tuple[str, int], float] = OrderedDict()
-        self._waiting: list[tuple[DriverFault, float]] = []
+        self._waiting: list[tuple[DriverReport, float]] = []
         self.dropped = 0
         """Number of NVML's events dropped because too many were waiting."""
 
-    def logged(self, fault: DriverFault, time: float) -> None:
-        """Takes a fault from the kernel log, and drops the waiting events of NVML about the same fault."""
-        key = (fault.device, fault.code)
+    def logged(self, report: DriverReport, time: float) -> None:
+        """Takes a report from the kernel log, and drops the waiting events of NVML about the same fault."""
+        key = (report.device, report.code)
         with self._lock:
             self._logged[key] = time
             self._logged.move_to_end(key)
@@ -36,23 +36,23 @@ class Duplicates:
             if self._waiting:
                 self._waiting = [it for it in self._waiting if not self._in_log(*it)]
 
-    def event(self, fault: DriverFault, time: float) -> None:
-        """Takes a fault from NVML."""
+    def event(self, report: DriverReport, time: float) -> None:
+        """Takes a report from NVML."""
         with self._lock:
-            if self._in_log(fault, time):
+            if self._in_log(report, time):
                 return
             if len(self._waiting) < _MOST:
-                self._waiting.append((fault, time))
+                self._waiting.append((report, time))
             else:
                 self.dropped += 1
 
-    def due(self, now: float) -> list[tuple[DriverFault, float]]:
-        """Returns, once each, NVML's faults with their times that the kernel log has not reported in time."""
+    def due(self, now: float) -> list[tuple[DriverReport, float]]:
+        """Returns, once each, NVML's reports with their times that the kernel log does not have in time."""
         with self._lock:
             due = [it for it in self._waiting if now - it[1] > SAME_WITHIN]
             self._waiting = [it for it in self._waiting if now - it[1] <= SAME_WITHIN]
         return due
 
-    def _in_log(self, fault: DriverFault, time: float) -> bool:
-        logged = self._logged.get((fault.device, fault.code))
+    def _in_log(self, report: DriverReport, time: float) -> bool:
+        logged = self._logged.get((report.device, report.code))
         return logged is not None and abs(time - logged) <= SAME_WITHIN

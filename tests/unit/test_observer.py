@@ -10,7 +10,7 @@ import pytest
 
 from exporter import settings
 from exporter.discover import Found
-from exporter.faults.ledger import NodeFault
+from exporter.faults.ledger import Fault
 from exporter.faults.metrics import FAULTS
 from exporter.node import Node
 from exporter.observer import Observer
@@ -83,7 +83,7 @@ def test_faults_without_their_collector(shown: bool) -> None:
     collectors = Collectors()
     observer = Observer(collectors.load(), collectors.found, None)
     assert not any(it.metric is FAULTS for it in observer.scraper.gather())
-    collectors.nodes[0].faults.add(NodeFault("faulty_gpu", "00000000:3B:00.0", "xid_79", 5.0))
+    collectors.nodes[0].faults.add(Fault("faulty_gpu", "00000000:3B:00.0", "xid_79", 5.0))
     if shown:
         collectors.found["two"] = dataclasses.replace(collectors.found["two"], metrics=(FAULTS,))
     found = [it.labels["signal"] for it in observer.scraper.gather() if it.metric is FAULTS]

@@ -12,7 +12,7 @@ import pytest
 
 from exporter.faults import categories, ipmi, metrics
 from exporter.faults.ipmi import Ipmi, samples
-from exporter.faults.ledger import NodeFault
+from exporter.faults.ledger import Fault
 from exporter.faults.transitions import Transitions
 from exporter.model import Sample
 
@@ -196,7 +196,7 @@ def test_only_critical_is_a_fault() -> None:
     """A warning is not; each row has a signal of its own."""
     faults: list[tuple[str, str, str, int]] = []
 
-    def add(fault: NodeFault, times: int) -> None:
+    def add(fault: Fault, times: int) -> None:
         faults.append((fault.category, fault.component, fault.signal, times))
 
     def sensor(state: int) -> Sample:

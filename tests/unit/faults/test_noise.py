@@ -14,8 +14,9 @@ import yaml
 
 from exporter.collectors import faults, xid
 from exporter.faults import metrics
+from exporter.faults.counts import MOST_OF_GROUP
 from exporter.faults.kernel_log import WORDS, find
-from exporter.faults.ledger import MOST_OF_CATEGORY, FaultLedger, NodeFault
+from exporter.faults.ledger import Fault, FaultLedger
 from exporter.faults.transitions import Transitions
 from exporter.infiniband import metrics as rdma
 from exporter.kmsg.kernel_log import KmsgSettings
@@ -127,7 +128,7 @@ def test_a_healthy_day() -> None:
 
     assert 100_000 == len(records)
     assert [] == [it.text for it in records if WORDS.search(it.text.encode()) and find(it.text)]
-    assert [] == [it.text for it in records if decoder.fault(it)]
+    assert [] == [it.text for it in records if decoder.report(it)]
 
 
 def node(tmp_path: Path, flags: tuple[Flag, ...] = ()) -> Node:
@@ -179,12 +180,12 @@ def test_ten_thousand_lines_in_a_second(tmp_path: Path) -> None:
         texts = [f"nvme nvme{number % 3000}: I/O {number} QID 5 timeout, aborting" for number in range(10_000)]
         write_lines(tmp_path, [line for text in texts for line in (text, "audit: noise")])
         until(lambda: total(on.faults) == {"nvme_timeout": 10_000})
-        assert MOST_OF_CATEGORY + 1 == sum(it.metric is metrics.FAULTS for it in on.faults.samples())
+        assert MOST_OF_GROUP + 1 == sum(it.metric is metrics.FAULTS for it in on.faults.samples())
         assert 0 == reader.lost
         lasts = series(on.faults.samples(), metrics.FAULT_LAST, LASTS)
     finally:
         collector.close()
-    check_pages(tmp_path, "faults", lasts, {"DriveFault": MOST_OF_CATEGORY + 1})
+    check_pages(tmp_path, "faults", lasts, {"DriveFault": MOST_OF_GROUP + 1})
 
 
 @needs_promtool
@@ -223,7 +224,7 @@ def test_a_flapping_sensor() -> None:
 
 def test_a_counter_that_is_reset() -> None:
     """Errors after a reset count from 0; the reset itself is none."""
-    faults: list[tuple[NodeFault, int]] = []
+    faults: list[tuple[Fault, int]] = []
     transitions = Transitions(lambda fault, times: faults.append((fault, times)))
     for look, value in enumerate((100, 0, 0, 2, 2, 0, 1)):
         transitions.observe([_uncorrected(value)], float(look))

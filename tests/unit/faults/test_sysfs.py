@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from exporter.faults import machine, metrics, pci, sensors
-from exporter.faults.ledger import MOST_OF_CATEGORY, FaultLedger, NodeFault
+from exporter.faults.counts import MOST_OF_GROUP
+from exporter.faults.ledger import Fault, FaultLedger
 from exporter.faults.transitions import Transitions
 from exporter.infiniband import metrics as rdma
 from exporter.model import Labels, Metric, Sample
@@ -251,10 +252,10 @@ def test_ledger_is_bounded() -> None:
     """However many components fail, the series are few, and nothing is lost."""
     ledger = FaultLedger()
     for number in range(3000):
-        ledger.add(NodeFault("ssd", f"nvme{number}", "nvme_timeout", float(number)))
+        ledger.add(Fault("ssd", f"nvme{number}", "nvme_timeout", float(number)))
     samples = list(ledger.samples())
 
     faults = [it for it in samples if it.metric is metrics.FAULTS]
-    assert len(faults) == MOST_OF_CATEGORY + 1
+    assert len(faults) == MOST_OF_GROUP + 1
     assert 3000 == sum(int(str(it.value)) for it in faults)
     assert {"category": "ssd", "component": "", "signal": "nvme_timeout", "overflow": "true"} == faults[-1].labels

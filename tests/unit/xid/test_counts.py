@@ -9,18 +9,18 @@ import pytest
 from exporter.model import Labels, Metric, Sample
 from exporter.series import FOLDED
 from exporter.xid import metrics
-from exporter.xid.counts import MOST_SERIES, FaultCounts
+from exporter.xid.counts import MOST_SERIES, DriverCounts
 from exporter.xid.decode import xid
-from exporter.xid.fault import DriverFault, Family
+from exporter.xid.report import DriverReport, Family
 
 A, B = "00000000:3B:00.0", "00000000:5E:00.0"
 
 
-def fault_counts() -> FaultCounts:
-    return FaultCounts(lambda device: {"pci_bus_id": device} if device else {})
+def fault_counts() -> DriverCounts:
+    return DriverCounts(lambda device: {"pci_bus_id": device} if device else {})
 
 
-def values(fault_counts: FaultCounts, metric: Metric) -> dict[tuple[str, str], object]:
+def values(fault_counts: DriverCounts, metric: Metric) -> dict[tuple[str, str], object]:
     """Returns the values of a metric by GPU and code; values of folded series by action."""
     samples = [sample for sample in fault_counts.samples() if sample.metric is metric]
     return {(it.labels.get("pci_bus_id", "folded"), code(it)): it.value for it in samples}
@@ -84,8 +84,8 @@ def test_bursts_of_two_gpus_are_two() -> None:
 def test_families() -> None:
     """SXids and lost GPUs have metrics of their own, and no bursts."""
     counts = fault_counts()
-    counts.add(DriverFault(Family.SXID, A, 12028, "", {"sxid": "12028", "severity": "fatal", "category": "x"}), 5.0)
-    counts.add(DriverFault(Family.BUS_LOSS, "", 0, "", {"category": "faulty_gpu"}), 6.0)
+    counts.add(DriverReport(Family.SXID, A, 12028, "", {"sxid": "12028", "severity": "fatal", "category": "x"}), 5.0)
+    counts.add(DriverReport(Family.BUS_LOSS, "", 0, "", {"category": "faulty_gpu"}), 6.0)
 
     names = {sample.metric.name for sample in counts.samples()} - {FOLDED.name}
     expected = {f"gpu.sxid.{it}" for it in ("errors", "replayed", "last_timestamp")}
@@ -98,7 +98,7 @@ def test_recovery() -> None:
     counts = fault_counts()
     for device, recovery in ((A, 1), (B, 2), (A, 0)):
         counts.add(
-            DriverFault(Family.XID, device, 154, "", {"xid": "154", "category": "information"}, recovery=recovery), 1.0
+            DriverReport(Family.XID, device, 154, "", {"xid": "154", "category": "information"}, recovery=recovery), 1.0
         )
 
     assert {(A, ""): 0, (B, ""): 2} == values(counts, metrics.RECOVERY)
@@ -163,7 +163,7 @@ def test_threads() -> None:
 def test_names_may_come_later() -> None:
     """A UUID that becomes known later is on the series of earlier faults."""
     known: dict[str, str] = {}
-    counts = FaultCounts(lambda device: {"pci_bus_id": device, **known})
+    counts = DriverCounts(lambda device: {"pci_bus_id": device, **known})
     counts.add(xid(A, 79), 1.0)
     known["gpu_uuid"] = "GPU-1"
 

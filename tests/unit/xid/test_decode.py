@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from exporter.kmsg.records import Record
 from exporter.xid.catalog import ACTIONS, CATEGORIES
 from exporter.xid.decode import WORDS, FaultDecoder, bus_id, xid
-from exporter.xid.fault import DriverFault, Family
+from exporter.xid.report import DriverReport, Family
 
 BUS = "00000000:3B:00.0"
 
@@ -18,8 +18,8 @@ def record(text: str, seconds: float = 0) -> Record:
     return Record(3, 0, 1, int(seconds * 1e9), text)
 
 
-def fault(text: str) -> DriverFault | None:
-    return FaultDecoder().fault(record(text))
+def fault(text: str) -> DriverReport | None:
+    return FaultDecoder().report(record(text))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_bus_loss_over_several_records() -> None:
     """A message in several records has its GPU in the first record; a record of long ago names no GPU."""
     decoder = FaultDecoder()
     lines = ["NVRM: The NVIDIA GPU 0000:3b:00.0", "NVRM: (PCI ID: 10de:26b5) installed in this system has"]
-    assert [None, None] == [decoder.fault(record(text, 5)) for text in lines]
-    found = [decoder.fault(record("NVRM: fallen off the bus and is not responding", at)) for at in (5.1, 60)]
+    assert [None, None] == [decoder.report(record(text, 5)) for text in lines]
+    found = [decoder.report(record("NVRM: fallen off the bus and is not responding", at)) for at in (5.1, 60)]
     assert [BUS, ""] == [it.device for it in found if it]
 
 

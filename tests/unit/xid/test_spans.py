@@ -14,7 +14,7 @@ from exporter.model import Labels, Span
 from exporter.views import otlp
 from exporter.xid import spans as module
 from exporter.xid.decode import FaultDecoder, xid
-from exporter.xid.spans import MOST_PER_SECOND, FaultReport, FaultSpans, span
+from exporter.xid.spans import MOST_PER_SECOND, FaultSpans, Occurrence, span
 from tests.unit.xid.test_decode import BUS, record
 
 GPU = {"gpu": "3", "gpu_uuid": "GPU-1", "pci_bus_id": BUS}
@@ -34,10 +34,10 @@ class Processes:
     def forget(self, pid: int) -> None: ...
 
 
-def report(text: str, replayed: bool = False) -> FaultReport:
-    found = FaultDecoder().fault(record(text))
+def report(text: str, replayed: bool = False) -> Occurrence:
+    found = FaultDecoder().report(record(text))
     assert found is not None
-    return FaultReport(found, GPU, 10**18, "kmsg", text, "boot 42", replayed)
+    return Occurrence(found, GPU, 10**18, "kmsg", text, "boot 42", replayed)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def test_dead_process() -> None:
 def test_same_record_same_ids() -> None:
     """A record read again after a restart gives the same ids; another record gives other ids."""
     one, again, other = (
-        span(FaultReport(xid(BUS, 79), GPU, 1, "kmsg", "", origin), Processes()) for origin in ("b 1", "b 1", "b 2")
+        span(Occurrence(xid(BUS, 79), GPU, 1, "kmsg", "", origin), Processes()) for origin in ("b 1", "b 1", "b 2")
     )
 
     assert (one.trace_id, one.span_id) == (again.trace_id, again.span_id)

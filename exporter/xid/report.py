@@ -1,4 +1,4 @@
-"""The fault that is counted, from either source."""
+"""A report of NVIDIA's driver, from either source: the kernel log, or an event of NVML."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from exporter.faults.ledger import Fault
 from exporter.model import Labels
 
 Attribute = str | int | float | bool
@@ -18,8 +19,8 @@ class Family(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class DriverFault:
-    """A fault that NVIDIA's driver reports.
+class DriverReport:
+    """A report of a fault by NVIDIA's driver.
 
     `device` is a PCI bus id in NVML's form (00000000:3B:00.0), a GPU's UUID when only the UUID is known, or empty.
     `labels` are those of the family's metrics, `details` are attributes of the span only. `pid` and `name` are the
@@ -40,3 +41,8 @@ class DriverFault:
     def action(self) -> str:
         """Action to take, of catalog.ACTIONS; empty when the catalog has none."""
         return self.labels.get("action", "")
+
+    def fault(self, time: float, replayed: bool) -> Fault:
+        """Return the fault of the node, of wall time `time` in seconds."""
+        signal = self.family.value if self.family is Family.BUS_LOSS else f"{self.family.value}_{self.code}"
+        return Fault(self.labels["category"], self.device or "unknown", signal, time, replayed)
