@@ -77,7 +77,6 @@ DONE = (
     "exporter/version.py",
     "exporter/views",
     "exporter/web",
-    "exporter/xid",
     "tests/unit/background",
     "tests/unit/collectors/test_allocation.py",
     "tests/unit/dcgm",
@@ -89,7 +88,6 @@ DONE = (
     "tests/unit/resolve",
     "tests/unit/test_doctor.py",
     "tests/unit/verbs",
-    "tests/unit/xid",
     "tools",
 )
 PUBLISHED = re.compile(r"gpu_recovery_asked|\"says\"|live_told|extended_told")

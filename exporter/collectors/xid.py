@@ -10,18 +10,18 @@ from pathlib import Path
 from exporter import push
 from exporter.bpf import events
 from exporter.counters import Tally
+from exporter.faults.xid import metrics
+from exporter.faults.xid.catalog import IGNORE
+from exporter.faults.xid.counts import DriverCounts
+from exporter.faults.xid.decode import WORDS, FaultDecoder, xid
+from exporter.faults.xid.directory import Directory
+from exporter.faults.xid.duplicates import Duplicates
+from exporter.faults.xid.report import DriverReport
+from exporter.faults.xid.spans import FaultSpans, Occurrence, title
 from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.nvml.snapshot import Event
-from exporter.xid import metrics
-from exporter.xid.catalog import IGNORE
-from exporter.xid.counts import DriverCounts
-from exporter.xid.decode import WORDS, FaultDecoder, xid
-from exporter.xid.directory import Directory
-from exporter.xid.duplicates import Duplicates
-from exporter.xid.report import DriverReport
-from exporter.xid.spans import FaultSpans, Occurrence, title
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 _DROPPED = "xid_rate_limit"

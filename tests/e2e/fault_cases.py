@@ -297,7 +297,7 @@ CASES = (
 NOT_INJECTED = {
     "SwitchSuspected": "takes a label that relabelling sets, on several nodes: promtool tests it",
     "GpuNvmlRestarting": "takes three crashes of NVML with growing pauses between: tests/unit/nvml/test_supervisor.py",
-    "GpuRepeatedJobFault": "takes three bursts with three minutes between: tests/unit/xid/test_counts.py counts them",
+    "GpuRepeatedJobFault": "takes three bursts with three minutes between: see tests/unit/faults/xid/test_counts.py",
     "NcclErrors": "NCCL calls that fail are counted in tests/bpf/test_nccl_counts.py",
     "NcclRankBehind": "is told by RAS alone: tests/unit/ras asks a stand-in of it",
     "NcclRankMissing": "is told by RAS alone: tests/unit/ras asks a stand-in of it",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from exporter.faults import categories
 from exporter.faults.signals import KERNEL_LOG, FaultSignal
 from exporter.faults.transitions import CONDITIONS, Condition
-from exporter.xid import catalog
+from exporter.faults.xid import catalog
 from tools.docs import coverage
 
 HEAD = """

@@ -18,11 +18,11 @@ from exporter import discover
 from exporter.dcgm import field, fields
 from exporter.dcgm.aliases import Aliases
 from exporter.dcgm.field import Number
+from exporter.faults.xid import catalog, nvlink
 from exporter.model import PROCESS_LABELS, Metric
 from exporter.options import Option
 from exporter.settings import GROUPS, all_options
 from exporter.views import prometheus
-from exporter.xid import catalog, nvlink
 from tools.docs import faults
 
 _ALERTS_HEAD = """

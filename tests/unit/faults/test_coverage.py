@@ -10,7 +10,7 @@ import yaml
 from exporter.faults import categories
 from exporter.faults.signals import KERNEL_LOG
 from exporter.faults.transitions import CONDITIONS
-from exporter.xid import catalog
+from exporter.faults.xid import catalog
 from tools.docs import coverage
 
 ALERTS = Path(__file__).parents[3] / "alerts"

@@ -18,6 +18,8 @@ from exporter.faults.counts import MOST_OF_GROUP
 from exporter.faults.kernel_log import WORDS, find
 from exporter.faults.ledger import Fault, FaultLedger
 from exporter.faults.transitions import Transitions
+from exporter.faults.xid.decode import FaultDecoder
+from exporter.faults.xid.metrics import XID_LAST
 from exporter.infiniband import metrics as rdma
 from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.kmsg.reader import Reader
@@ -27,8 +29,6 @@ from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.options import Flag
 from exporter.views import prometheus
-from exporter.xid.decode import FaultDecoder
-from exporter.xid.metrics import XID_LAST
 from tests.nodes import make_node
 
 ALERTS = Path(__file__).parents[3] / "alerts"

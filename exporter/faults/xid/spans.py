@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from exporter.faults.xid.catalog import IGNORE, INFORMATION
+from exporter.faults.xid.report import Attribute, DriverReport, Family
 from exporter.model import Labels, Span
 from exporter.node import Processes
 from exporter.resolve.process import printable
-from exporter.xid.catalog import IGNORE, INFORMATION
-from exporter.xid.report import Attribute, DriverReport, Family
 
 MOST_PER_SECOND = 500
 _MOST_WAITING = 1024

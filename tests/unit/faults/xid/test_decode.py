@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.faults.xid.catalog import ACTIONS, CATEGORIES
+from exporter.faults.xid.decode import WORDS, FaultDecoder, bus_id, xid
+from exporter.faults.xid.report import DriverReport, Family
 from exporter.kmsg.records import Record
-from exporter.xid.catalog import ACTIONS, CATEGORIES
-from exporter.xid.decode import WORDS, FaultDecoder, bus_id, xid
-from exporter.xid.report import DriverReport, Family
 
 BUS = "00000000:3B:00.0"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.xid.catalog import ACTIONS, CATEGORIES
-from exporter.xid.nvlink import UNITS, decode
+from exporter.faults.xid.catalog import ACTIONS, CATEGORIES
+from exporter.faults.xid.nvlink import UNITS, decode
 
 
 def message(unit: str, info: int, status: int, severity: str = "Nonfatal", link: str = "05") -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from exporter.faults.counts import MOST_OF_GROUP, MOST_SERIES, FaultCounts
+from exporter.faults.xid import catalog, metrics
+from exporter.faults.xid.report import DriverReport, Family
 from exporter.model import Labels, Metric, Sample
 from exporter.series import FOLDED
-from exporter.xid import catalog, metrics
-from exporter.xid.report import DriverReport, Family
 
 _MOST_DEVICES = 256
 _KEPT = ("action", "category", "severity")

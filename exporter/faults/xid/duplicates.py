@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from exporter.xid.report import DriverReport
+from exporter.faults.xid.report import DriverReport
 
 SAME_WITHIN = 5.0
 """Largest time in seconds between the two reports of one Xid."""

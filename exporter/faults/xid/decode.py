@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from exporter.faults.xid import catalog, nvlink
+from exporter.faults.xid.report import Attribute, DriverReport, Family
 from exporter.kmsg.records import Record
-from exporter.xid import catalog, nvlink
-from exporter.xid.report import Attribute, DriverReport, Family
 
 WORDS = re.compile(b"NVRM:|SXid")
 """Found in every line that `FaultDecoder` knows."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from exporter.faults.xid import duplicates
+from exporter.faults.xid.decode import xid
+from exporter.faults.xid.directory import Directory
+from exporter.faults.xid.duplicates import Duplicates
 from exporter.nvml.snapshot import Gpu, GpuIdentity, Snapshot
-from exporter.xid import duplicates
-from exporter.xid.decode import xid
-from exporter.xid.directory import Directory
-from exporter.xid.duplicates import Duplicates
 
 A, B = "00000000:3B:00.0", "00000000:5E:00.0"
 UUID = "GPU-f1648d72-c7c8-9814-2832-7a062b009188"

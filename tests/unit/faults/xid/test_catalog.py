@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from exporter.xid import catalog
+from exporter.faults.xid import catalog
 
 BY_ACTION = {
     "RESTART_APP": "8 11 13 25 31 32 39-41 60 68-72 75-77 80 82-86 88 89 94 96-105 126-135 139",

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from opentelemetry.sdk.resources import Resource
 
+from exporter.faults.xid import spans as module
+from exporter.faults.xid.decode import FaultDecoder, xid
+from exporter.faults.xid.spans import MOST_PER_SECOND, FaultSpans, Occurrence, span
 from exporter.kmsg.records import parse
 from exporter.model import Labels, Span
 from exporter.views import otlp
-from exporter.xid import spans as module
-from exporter.xid.decode import FaultDecoder, xid
-from exporter.xid.spans import MOST_PER_SECOND, FaultSpans, Occurrence, span
-from tests.unit.xid.test_decode import BUS, record
+from tests.unit.faults.xid.test_decode import BUS, record
 
 GPU = {"gpu": "3", "gpu_uuid": "GPU-1", "pci_bus_id": BUS}
 

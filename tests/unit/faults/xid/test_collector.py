@@ -12,12 +12,12 @@ import pytest
 
 from exporter.collectors import xid as module
 from exporter.collectors.xid import METRICS, Xid, create
+from exporter.faults.xid import duplicates
 from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.model import Sample, Span, Unavailable
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Event, Gpu, GpuIdentity, Snapshot
 from exporter.views.prometheus import name
-from exporter.xid import duplicates
 from tests.nodes import make_node
 from tests.unit.cuda.fakes import FakeProcesses
 

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
+from exporter.faults.xid import metrics
+from exporter.faults.xid.counts import MOST_SERIES, DriverCounts
+from exporter.faults.xid.decode import xid
+from exporter.faults.xid.report import DriverReport, Family
 from exporter.model import Labels, Metric, Sample
 from exporter.series import FOLDED
-from exporter.xid import metrics
-from exporter.xid.counts import MOST_SERIES, DriverCounts
-from exporter.xid.decode import xid
-from exporter.xid.report import DriverReport, Family
 
 A, B = "00000000:3B:00.0", "00000000:5E:00.0"
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exporter.xid.catalog import AWAIT_VERDICT, FAULTY_GPU, IGNORE, NETWORK, NVLINK5, RESET_GPU
+from exporter.faults.xid.catalog import AWAIT_VERDICT, FAULTY_GPU, IGNORE, NETWORK, NVLINK5, RESET_GPU
 
 CODES = range(144, 151)
 

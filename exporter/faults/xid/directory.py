@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from exporter.faults.xid.decode import bus_id
 from exporter.model import Labels
 from exporter.nvml.snapshot import Snapshot
-from exporter.xid.decode import bus_id
 
 _MOST = 256
 
