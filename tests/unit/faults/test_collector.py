@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import Any
 import pytest
 
 from exporter.collectors.faults import FLAGS, Faults, configure
+from exporter.collectors.xid import create
+from exporter.faults import metrics
+from exporter.faults.xid.metrics import XIDS
 from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.nvml.snapshot import Gpu, GpuIdentity, Readings, Snapshot
 from exporter.options import SettingsError
 from exporter.views import prometheus
 from tests.nodes import make_node
+from tests.unit.cuda.fakes import FakeProcesses
 
 NIC_LINE = "3,{},{},-;mlx5_core 0000:5e:00.0: print_health:427: synd 0x8: unrecoverable hardware error\n"
 
@@ -77,6 +82,37 @@ def test_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> None
     eventually(lambda: values(collector)["node_fault_total", *key] == 2)
 
     assert abs(time.time() - values(collector)["node_fault_last_timestamp_seconds", *key]) < 5
+
+
+def test_one_reader(roots: dict[str, Path]) -> None:
+    """The Xids and the other faults of the log come from one reader, whichever collector starts first or ends last."""
+    chosen = {flag.name: flag.default for flag in FLAGS}
+    node = make_node(
+        chosen, FakeProcesses(), kmsg=KmsgSettings(str(roots["kmsg"])), proc=roots["proc"], sys=roots["sys"]
+    )
+    collectors = (Faults(node), create(node))
+    for collector in collectors:
+        collector.start()
+    assert node.kernel_log.reader and node.kernel_log.reader.caught_up.wait(20)
+    readers = [it.name for it in threading.enumerate() if it.name == "kmsg"]
+    with roots["kmsg"].open("a") as file:
+        file.write("3,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n")
+    write_line(roots, 2)
+    key = ("node_fault_total", "nic", "0000:5e:00.0", "nic_unrecoverable")
+    eventually(lambda: values(collectors[0]).get(key) == 1)
+    found = values(collectors[0])
+    collectors[0].close()
+    write_line(roots, 3)
+    with roots["kmsg"].open("a") as file:
+        file.write("3,4,1,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n")
+    eventually(lambda: 2 in [it.value for it in collectors[1].collect() if it.metric is XIDS])
+    collectors[1].close()
+
+    assert ["kmsg"] == readers
+    assert 1 == found["node_fault_total", "faulty_gpu", "00000000:3B:00.0", "xid_79"]
+    rows = {it.labels["signal"]: it.value for it in node.faults.samples() if it.metric is metrics.FAULTS}
+    assert {"xid_79": 2, "nic_unrecoverable": 1} == rows
+    assert "kmsg" not in {it.name for it in threading.enumerate()}
 
 
 def test_sysfs(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
