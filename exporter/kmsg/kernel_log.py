@@ -45,7 +45,7 @@ class KernelLog:
         """The reader, also after it has ended; None before the first start."""
 
     def subscribe(self, words: re.Pattern[bytes], receive: Receive) -> Subscription:
-        """Return a subscription to the records of lines that match `words`, for Subscription.start.
+        """Return a subscription to the records of lines that match `words`, a pattern without flags.
 
         `receive` takes a record and its wall time in seconds, in the reader's thread, also before its own subscription
         is started. `receive` must not block for long: records that the kernel overwrites meanwhile are lost. Raises
