@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exporter.background.child import ChildProcess
-from exporter.dcgm import profiling
-from exporter.dcgm.engine import EMBEDDED, EngineOptions, ProfilingReading, decode, encode
+from exporter.dcgm.engine import EMBEDDED, ProfilingReading, decode, encode
 from exporter.dcgm.fields import FIELDS
 from exporter.dcgm.profiling import Profiling
 from exporter.nvml.snapshot import Readings
@@ -164,17 +160,6 @@ def test_hangs(subject: Profiling, scenario: Scenario) -> None:
     until(lambda: subject.values("GPU-0"))
 
 
-def test_closing_does_not_wait_for_dcgm(subject: Profiling, scenario: Scenario) -> None:
-    """A child that hangs in DCGM does not delay the end of the exporter."""
-    scenario.set(hang="DcgmHandle")
-    subject.start()
-    until(lambda: scenario.calls("DcgmHandle"))
-    began = time.monotonic()
-    subject.close()
-
-    assert time.monotonic() - began < 4
-
-
 def test_no_bindings(tmp_path: Path, scenario: Scenario) -> None:
     """The error about a folder without the bindings has the missing module."""
     subject = Profiling(tmp_path, "localhost", 0.2)
@@ -183,57 +168,6 @@ def test_no_bindings(tmp_path: Path, scenario: Scenario) -> None:
     subject.close()
 
     assert "ModuleNotFoundError: No module named 'pydcgm'" == subject.failure
-
-
-def test_no_process_to_be_had(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel refuses a process, the reason is shown and another try follows."""
-    monkeypatch.setattr(profiling, "SHORTEST_PAUSE", 0.05)
-    refused = [BlockingIOError(errno.EAGAIN, "no more processes")]
-
-    def spawn(options: EngineOptions, bindings: Path) -> ChildProcess:
-        if refused:
-            raise refused.pop()
-        return ChildProcess("exporter.dcgm.engine", json.dumps(asdict(options)), [bindings])
-
-    subject = Profiling(BINDINGS, "localhost", 0.2, spawn)
-    subject.start()
-    try:
-        until(lambda: subject.values("GPU-1"))
-    finally:
-        subject.close()
-    assert [] == refused
-
-
-def test_one_child_at_a_time(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No third child is started while two that cannot be killed are left."""
-    monkeypatch.setattr(profiling, "SHORTEST_PAUSE", 0.01)
-    monkeypatch.setattr(profiling, "START_SECONDS", 0.05)
-    started: list[Stuck] = []
-
-    class Stuck:
-        def __init__(self) -> None:
-            started.append(self)
-
-        def lines(self, _: float) -> list[bytes]:
-            time.sleep(0.01)
-            return []
-
-        def hang_up(self) -> None:
-            pass
-
-        def kill(self) -> bool:
-            return False
-
-        def ended(self) -> None:
-            return None
-
-    subject = Profiling(BINDINGS, "localhost", 0.01, spawn=lambda *_: Stuck())  # type: ignore[arg-type,return-value]
-    subject.start()
-    until(lambda: len(started) == 2)
-    time.sleep(0.3)
-    subject.close()
-
-    assert 2 == len(started)
 
 
 @pytest.mark.parametrize(
