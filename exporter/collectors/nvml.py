@@ -14,7 +14,7 @@ from exporter.nvml.peaks import Peaks, PeaksError
 from exporter.nvml.pids import labels_of
 from exporter.nvml.samples import samples
 from exporter.nvml.snapshot import FAST, PROCESSES, SLOW
-from exporter.nvml.supervisor import Supervisor
+from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.options import Flag, SettingsError, Value
 from exporter.series import SeriesLimit, limit_flag
 
@@ -57,7 +57,7 @@ def create(node: Node) -> Nvml:
 
 
 class Nvml:
-    """Collector of a Supervisor's snapshots; a scrape never waits for NVML."""
+    """Collector of the NVML supervisor's snapshots; a scrape never waits for NVML."""
 
     name = "nvml"
 
@@ -65,7 +65,7 @@ class Nvml:
         self._node = node
         self._peaks = _peaks(node.settings)
         intervals = {name: float(node.settings[f"{name}-interval"]) for name in (FAST, PROCESSES, SLOW)}
-        self._supervisor = Supervisor(intervals, node.gpus.publish)
+        self._supervisor = NvmlSupervisor(intervals, node.gpus.publish)
         self._limit = SeriesLimit(self.name, node.settings["series-limit"])
         self._labels = labels_of(node.processes, node.proc)
 

@@ -1,11 +1,10 @@
-"""Supervision: hangs, crashes and refusals of the child, real ones on the stand-in and made-up ones."""
+"""Supervision of the child on the stand-in: GPUs that hang, drivers that refuse, releases of the GPUs."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,18 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.nvml.process import NvmlChild
 from exporter.nvml.snapshot import (
-    ChildOptions,
-    DriverVersions,
     Event,
-    GpuIdentity,
-    Message,
-    NvmlStarted,
     Snapshot,
-    encode,
 )
-from exporter.nvml.supervisor import Supervisor
+from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.views import prometheus
 from tests.standins.nvml import INTERVALS, UUID, Scenario
 
@@ -40,10 +32,8 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
 
 
 @contextmanager
-def running(
-    spawn: Callable[[ChildOptions], NvmlChild] = NvmlChild, publish: Callable[[Event], None] = lambda _: None
-) -> Iterator[Supervisor]:
-    supervisor = Supervisor(INTERVALS, publish, spawn)
+def running(publish: Callable[[Event], None] = lambda _: None) -> Iterator[NvmlSupervisor]:
+    supervisor = NvmlSupervisor(INTERVALS, publish)
     supervisor.start()
     try:
         yield supervisor
@@ -61,7 +51,7 @@ def until(happened: Callable[[], bool], seconds: float = 60.0) -> float:
     return time.monotonic() - began
 
 
-def values(supervisor: Supervisor) -> dict[str, float]:
+def values(supervisor: NvmlSupervisor) -> dict[str, float]:
     """Returns the supervisor's own metrics by series."""
     page = prometheus.render(supervisor.samples()).text.decode()
     lines = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
@@ -72,12 +62,12 @@ def states(snapshot: Snapshot) -> list[str]:
     return [gpu.state if gpu.sets or gpu.state != "ok" else "unread" for gpu in snapshot.gpus]
 
 
-def all_ok(supervisor: Supervisor) -> bool:
+def all_ok(supervisor: NvmlSupervisor) -> bool:
     snapshot = supervisor.snapshot()
     return snapshot.state == "running" and states(snapshot) == ["ok", "ok", "ok"]
 
 
-def stalled(supervisor: Supervisor) -> bool:
+def stalled(supervisor: NvmlSupervisor) -> bool:
     return values(supervisor)['accel_exporter_source_stalled{source="nvml"}'] == 1
 
 
@@ -134,12 +124,12 @@ def test_hang(scenario: Scenario) -> None:
     assert 1 == restarts
 
 
-def _longest_silence(supervisor: Supervisor) -> float:
+def _longest_silence(supervisor: NvmlSupervisor) -> float:
     """Waits for a stall. Returns the longest time since the child's last message at which there was no stall yet."""
     silences = [0.0]
 
     def noticed() -> bool:
-        silent = time.monotonic() - supervisor._last_message
+        silent = time.monotonic() - supervisor.last_message
         if stalled(supervisor):
             return True
         silences.append(silent)
@@ -252,124 +242,10 @@ def test_events(scenario: Scenario) -> None:
     assert (UUID.format(1), "xid", 79) == (received[0].uuid, received[0].kind, received[0].data)
 
 
-def test_close_while_it_hangs(scenario: Scenario) -> None:
-    """A hanging child does not delay the end of the exporter, and does not survive the exporter."""
-    with running() as supervisor:
-        until(lambda: all_ok(supervisor))
-        pid = _child(supervisor)
-        scenario.set({"hang": "nvmlDeviceGetPowerUsage"})
-        until(lambda: stalled(supervisor))
-        began = time.monotonic()
-        supervisor.close()
-
-    assert time.monotonic() - began < 4.0
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def _child(supervisor: Supervisor) -> int:
-    child = supervisor._child
+def _child(supervisor: NvmlSupervisor) -> int:
+    child = supervisor.child
     assert child is not None
     return child.pid
-
-
-class Immortal:
-    """A child that sends one message, then nothing, and cannot be killed until `dead` is set."""
-
-    started: list[Immortal] = []
-
-    def __init__(self, _: ChildOptions) -> None:
-        self.pid = os.getpid()
-        self.dead = threading.Event()
-        self._first: list[Message] = [NvmlStarted(DriverVersions("1", "1", 1), (GpuIdentity("GPU-0", 0, "", ""),))]
-        self.commands: list[str] = []
-        Immortal.started.append(self)
-
-    def lines(self, seconds: float) -> list[bytes] | None:
-        time.sleep(min(seconds, 0.02))
-        sent, self._first = self._first, []
-        return [encode(message)[:-1] for message in sent]
-
-    def command(self, text: str) -> None:
-        self.commands.append(text)
-
-    def hang_up(self) -> None:
-        pass
-
-    def ended(self) -> int | None:
-        return -9 if self.dead.is_set() else None
-
-    def kill(self) -> bool:
-        return self.dead.is_set()
-
-
-def test_one_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that cannot be killed is abandoned and replaced once, and only once until that child has ended."""
-    Immortal.started = []
-    with running(spawn=Immortal) as supervisor:  # type: ignore[arg-type]
-        until(lambda: len(Immortal.started) == 2)
-        until(lambda: values(supervisor)['accel_exporter_nvml_children{state="abandoned"}'] == 2)
-        time.sleep(2.5)
-        many = len(Immortal.started)
-        Immortal.started[0].dead.set()
-        until(lambda: len(Immortal.started) == 3)
-        abandoned = values(supervisor)['accel_exporter_nvml_children{state="abandoned"}']
-
-    assert 2 == many
-    assert 1 == abandoned
-
-
-def test_invalid_message() -> None:
-    """A child that sends an invalid message is replaced."""
-
-    class Invalid(Immortal):
-        def lines(self, seconds: float) -> list[bytes] | None:
-            return [b"{}"]
-
-        def kill(self) -> bool:
-            return True
-
-    with running(spawn=Invalid) as supervisor:  # type: ignore[arg-type]
-        until(lambda: supervisor.snapshot().state == "restarting")
-
-        assert supervisor.snapshot().reason.startswith("the child sent an invalid message: ")
-        assert 1 == values(supervisor)['accel_exporter_nvml_restarts_total{reason="failed"}']
-
-
-def test_pauses_grow(scenario: Scenario) -> None:
-    """The pause before a new child doubles while children fail."""
-    pauses: list[float | None] = []
-
-    class Brief(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            pauses.append(timeout)
-            return super().wait(0.01)
-
-    scenario.set({"init": 999})
-    supervisor = Supervisor(INTERVALS, lambda _: None, NvmlChild)
-    supervisor._closing = Brief()
-    supervisor.start()
-    try:
-        until(lambda: len(pauses) >= 4, 60)
-    finally:
-        supervisor.close()
-
-    assert [1.0, 2.0, 4.0, 8.0] == pauses[:4]
-
-
-def test_no_process_can_be_started(scenario: Scenario) -> None:
-    """A failed start of the child is repeated."""
-    refused = iter([OSError(11, "Resource temporarily unavailable")])
-
-    def spawn(options: ChildOptions) -> NvmlChild:
-        for error in refused:
-            raise error
-        return NvmlChild(options)
-
-    with running(spawn=spawn) as supervisor:
-        until(lambda: all_ok(supervisor))
-
-        assert 1 == values(supervisor)['accel_exporter_nvml_restarts_total{reason="failed"}']
 
 
 def test_release_while_there_is_no_child(scenario: Scenario) -> None:
