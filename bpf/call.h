@@ -10,13 +10,6 @@
 #pragma once
 #include "probe.h"
 
-/* How far the stack pointer moves between a function's first instruction and its return. */
-#if defined(__TARGET_ARCH_x86)
-#define RETURN_POPS 8
-#else
-#define RETURN_POPS 0
-#endif
-
 /* Travels as the uprobe's 64-bit cookie. */
 struct cookie {
 	__u8 api;     /* of the probe's enum */
@@ -62,17 +55,7 @@ struct duration {
 	__u64 slots[TIME_SLOTS];
 };
 
-/* Reads what a process's pointer points at: false if it is not there, or not in memory just now. */
-#define read_user(to, address) (!bpf_probe_read_user(to, sizeof(*(to)), (const void *)(address)))
-
-static __always_inline struct cookie cookie_of(void *ctx)
-{
-	__u64 raw = bpf_get_attach_cookie(ctx);
-	struct cookie cookie;
-
-	__builtin_memcpy(&cookie, &raw, sizeof(cookie));
-	return cookie;
-}
+COOKIE()
 
 static __always_inline struct thread this_thread(void)
 {
@@ -164,26 +147,15 @@ static __always_inline void count_error(const struct call *call, __s32 code)
 	error->last_ns = bpf_ktime_get_ns();
 }
 
-/* DROP() defines what drop_ended() does: it removes a map's rows of processes that have ended. K has a `tgid`. FORGET()
- * is the object's program `forget`: it drops them from calls in flight, and from a map of the probe's own. */
-#define DROP(map, K)                                                                                         \
-	static long drop_##map(void *unused, const K *at, const void *value, void *context)                  \
-	{                                                                                                    \
-		K key = *at;                                                                                 \
-                                                                                                             \
-		(void)unused, (void)value, (void)context;                                                    \
-		if (has_ended(key.tgid))                                                                     \
-			bpf_map_delete_elem(&map, &key);                                                     \
-		return 0;                                                                                    \
-	}
-#define drop_ended(map) bpf_for_each_map_elem(&map, drop_##map, NULL, 0)
+/* FORGET() is the object's program `forget`: rows of processes that have ended are dropped from calls in flight, with
+ * FORGET(map) from a map of the probe's own too. */
 DROP(in_flight, struct thread)
-#define FORGET(map)                                                                                          \
+#define FORGET(...)                                                                                          \
 	SEC("raw_tp")                                                                                        \
 	int forget(void *ctx)                                                                                \
 	{                                                                                                    \
 		(void)ctx;                                                                                   \
 		drop_ended(in_flight);                                                                       \
-		drop_ended(map);                                                                             \
+		__VA_OPT__(drop_ended(__VA_ARGS__);)                                                         \
 		return 0;                                                                                    \
 	}

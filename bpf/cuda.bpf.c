@@ -208,25 +208,8 @@ static long drop_context(void *map, const __u64 *at, const void *value, void *un
 	return 0;
 }
 
-static long drop_primary(void *map, const struct device *at, const void *value, void *unused)
-{
-	struct device key = *at;
-
-	(void)map, (void)value, (void)unused;
-	if (has_ended(key.tgid))
-		bpf_map_delete_elem(&primaries, &key);
-	return 0;
-}
-
-static long drop_device(void *map, const struct context *at, const void *value, void *unused)
-{
-	struct context key = *at;
-
-	(void)map, (void)value, (void)unused;
-	if (has_ended(key.tgid))
-		bpf_map_delete_elem(&context_devices, &key);
-	return 0;
-}
+DROP(primaries, struct device)
+DROP(context_devices, struct context)
 
 static long add_live(void *map, const __u32 *tgid, const void *value, __u64 *rows)
 {
@@ -263,8 +246,8 @@ int forget(void *ctx __attribute__((unused)))
 		bpf_for_each_map_elem(&live, drop, &sweep, 0);
 	bpf_for_each_map_elem(&in_flight, drop_flight, NULL, 0);
 	bpf_for_each_map_elem(&contexts, drop_context, NULL, 0);
-	bpf_for_each_map_elem(&primaries, drop_primary, NULL, 0);
-	bpf_for_each_map_elem(&context_devices, drop_device, NULL, 0);
+	drop_ended(primaries);
+	drop_ended(context_devices);
 	bpf_for_each_map_elem(&ended, drop_process, NULL, 0);
 	return 0;
 }

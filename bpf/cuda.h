@@ -251,11 +251,3 @@ struct outcome {
 #else
 #define BY_VALUE(call, argument) ((void *)(call)->arguments[argument])
 #endif
-
-static __always_inline __u64 read_u64(__u64 address)
-{
-	__u64 value = 0;
-
-	bpf_probe_read_user(&value, sizeof(value), (void *)address);
-	return value;
-}

@@ -3,21 +3,7 @@
 #pragma once
 #include "cuda_contexts.h"
 
-/* How far the stack pointer moves between a function's first instruction and its return. */
-#if defined(__TARGET_ARCH_x86)
-#define RETURN_POPS 8
-#else
-#define RETURN_POPS 0
-#endif
-
-static __always_inline struct cookie cookie_of(void *ctx)
-{
-	__u64 raw = bpf_get_attach_cookie(ctx);
-	struct cookie cookie;
-
-	__builtin_memcpy(&cookie, &raw, sizeof(cookie));
-	return cookie;
-}
+COOKIE()
 
 static __always_inline struct thread this_thread(enum layer layer)
 {

@@ -338,15 +338,7 @@ int on_return(struct pt_regs *ctx)
 	return 0;
 }
 
-static long drop_caller(void *map, const struct thread *at, const void *value, void *unused)
-{
-	struct thread key = *at;
-
-	(void)map, (void)value, (void)unused;
-	if (has_ended(key.tgid))
-		bpf_map_delete_elem(&callers, &key);
-	return 0;
-}
+DROP(callers, struct thread)
 
 static long drop_communicator(void *map, const struct comm_key *at, struct communicator *on, void *unused)
 {
@@ -360,15 +352,7 @@ static long drop_communicator(void *map, const struct comm_key *at, struct commu
 	return 0;
 }
 
-static long drop_peer_of_ended(void *map, const struct peer_key *at, const void *value, void *unused)
-{
-	struct peer_key key = *at;
-
-	(void)map, (void)value, (void)unused;
-	if (has_ended(key.tgid))
-		bpf_map_delete_elem(&peers, &key);
-	return 0;
-}
+DROP(peers, struct peer_key)
 
 static long drop_held(void *map, const __u32 *at, const void *value, void *unused)
 {
@@ -384,9 +368,9 @@ static long drop_held(void *map, const __u32 *at, const void *value, void *unuse
 SEC("raw_tp")
 int forget(void *ctx __attribute__((unused)))
 {
-	bpf_for_each_map_elem(&callers, drop_caller, NULL, 0);
+	drop_ended(callers);
 	bpf_for_each_map_elem(&communicators, drop_communicator, NULL, 0);
-	bpf_for_each_map_elem(&peers, drop_peer_of_ended, NULL, 0);
+	drop_ended(peers);
 	bpf_for_each_map_elem(&held, drop_held, NULL, 0);
 	return 0;
 }

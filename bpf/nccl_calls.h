@@ -3,39 +3,21 @@
 #pragma once
 #include "nccl_held.h"
 
-/* How far the stack pointer moves between a function's first instruction and its return. */
 #if defined(__TARGET_ARCH_x86)
-#define RETURN_POPS 8
 #define IN_REGISTERS 6
 #define ON_STACK(ctx) (PT_REGS_SP(ctx) + 8)
 #else
-#define RETURN_POPS 0
 #define IN_REGISTERS 8
 #define ON_STACK(ctx) PT_REGS_SP(ctx)
 #endif
 
-static __always_inline struct cookie cookie_of(void *ctx)
-{
-	__u64 raw = bpf_get_attach_cookie(ctx);
-	struct cookie cookie;
-
-	__builtin_memcpy(&cookie, &raw, sizeof(cookie));
-	return cookie;
-}
+COOKIE()
 
 static __always_inline struct thread this_thread(void)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 
 	return (struct thread){.tgid = id >> 32, .tid = id};
-}
-
-static __always_inline __u64 read_u64(__u64 address)
-{
-	__u64 value = 0;
-
-	bpf_probe_read_user(&value, sizeof(value), (void *)address);
-	return value;
 }
 
 /* An integer or pointer argument, counted from 0. */

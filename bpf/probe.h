@@ -68,6 +68,42 @@ char LICENSE[] SEC("license") = "GPL";
 		return since ? *since : 0;                                                                   \
 	}
 
+/* DROP() defines what drop_ended() does: it removes a map's rows of processes that have ended. K has a `tgid`. */
+#define DROP(map, K)                                                                                         \
+	static long drop_##map(void *unused, const K *at, const void *value, void *context)                  \
+	{                                                                                                    \
+		K key = *at;                                                                                 \
+                                                                                                             \
+		(void)unused, (void)value, (void)context;                                                    \
+		if (has_ended(key.tgid))                                                                     \
+			bpf_map_delete_elem(&map, &key);                                                     \
+		return 0;                                                                                    \
+	}
+#define drop_ended(map) bpf_for_each_map_elem(&map, drop_##map, NULL, 0)
+
+/* After the object's `struct cookie`, which travels as the uprobe's 64-bit cookie. */
+#define COOKIE()                                                                                             \
+	static __always_inline struct cookie cookie_of(void *ctx)                                            \
+	{                                                                                                    \
+		__u64 raw = bpf_get_attach_cookie(ctx);                                                      \
+		struct cookie cookie;                                                                        \
+                                                                                                             \
+		__builtin_memcpy(&cookie, &raw, sizeof(cookie));                                             \
+		return cookie;                                                                               \
+	}
+
+/* Reads what a process's pointer points at: false if it is not there, or not in memory just now. */
+#define read_user(to, address) (!bpf_probe_read_user(to, sizeof(*(to)), (const void *)(address)))
+
+/* The same of one word, 0 if it cannot be read. */
+static __always_inline __u64 read_u64(__u64 address)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)address);
+	return value;
+}
+
 static __always_inline void add(__u64 *to, __u64 n)
 {
 	__sync_fetch_and_add(to, n);
