@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.backends import fetch
-from tests.bpf.cuda_node import BUILD, Observed, eventually, observe
+from tests.bpf.cuda_node import BUILD, Observed, observe
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(600)]
 
@@ -102,7 +103,7 @@ def _end(pid: int) -> int:
         return bool(ended)
 
     try:
-        eventually(has_ended, "the end of the restored process", 1.0)
+        until(has_ended, "the end of the restored process", 1.0)
     except AssertionError:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -135,10 +136,10 @@ def _is_probed(job: Checkpoint) -> bool:
 def probed(job: Checkpoint, has: Callable[[str], bool]) -> Iterator[None]:
     """With an exporter that observes the job until its mappings are as they are to be."""
     with observe() as observed:
-        eventually(lambda: _launches(observed, job) > 0, "a probed call")
+        until(lambda: _launches(observed, job) > 0, "a probed call")
         before = _launches(observed, job)
-        eventually(lambda: _launches(observed, job) > before, "another one")
-        eventually(lambda: has(Path(f"/proc/{job.process.pid}/maps").read_text()), "the mappings of a probed process")
+        until(lambda: _launches(observed, job) > before, "another one")
+        until(lambda: has(Path(f"/proc/{job.process.pid}/maps").read_text()), "the mappings of a probed process")
         yield
 
 

@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,13 +18,15 @@ from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
 from exporter.views.prometheus import name
 from tests.nodes import make_node
+from tests.support import PATIENCE, until
 
 STANDINS = Path(__file__).parents[1] / "standins"
 BUILD = STANDINS / "build"
-WITHIN = 60.0
+WITHIN = PATIENCE
 MIB = 1 << 20
 
 Labels = frozenset[tuple[str, str]]
+eventually = until  # by its name in tests of verbs and of custom probes
 
 
 def build_standins() -> None:
@@ -64,14 +65,6 @@ class Observed:
         """What a map holds of a process."""
         rows = self.cuda._object.maps[map].items()
         return [value for key, value in rows if getattr(key, "tgid", key) == pid]
-
-
-def eventually(condition: Callable[[], object], what: str, within: float = WITHIN) -> None:
-    """Waits for something that another thread or process does."""
-    until = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < until, f"not within {within} s: {what}"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -137,7 +130,7 @@ J = TypeVar("J", bound=Job)
 
 def started(observed: Observed, job: J) -> J:
     """The job, once it is attached to."""
-    eventually(lambda: observed.attached(job.pid, job.libraries), "attached")
+    until(lambda: observed.attached(job.pid, job.libraries), "attached")
     return job
 
 

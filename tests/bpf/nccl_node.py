@@ -13,10 +13,10 @@ from exporter.model import Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
-from tests.bpf.cuda_node import BUILD, WITHIN, Observed, Script, build_standins, eventually, started
+from tests.bpf.cuda_node import BUILD, WITHIN, Observed, Script, build_standins, started
 from tests.nodes import make_node
 
-__all__ = ["BUILD", "NcclNode", "Rank", "build_standins", "eventually", "observe", "started"]
+__all__ = ["BUILD", "NcclNode", "Rank", "build_standins", "observe", "started"]
 
 PRELUDE = """
 from ctypes import c_char, c_int

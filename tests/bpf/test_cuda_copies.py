@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bpf.cuda_node import Job, Observed, Script, build_standins, eventually, observe, started
+from tests.bpf.cuda_node import Job, Observed, Script, build_standins, observe, started
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA copies", on="stand-in")]
 
@@ -39,7 +40,7 @@ def observed() -> Iterator[Observed]:
 def script(observed: Observed) -> Iterator[Script]:
     """A process that is seen from its first call on."""
     with Script() as script:
-        eventually(lambda: observed.kernel("covered", script.pid), "seen from the first call on")
+        until(lambda: observed.kernel("covered", script.pid), "seen from the first call on")
         script.run(MEMORY)
         yield script
 
@@ -110,7 +111,7 @@ def test_pageable_is_said_only_if_all_was_seen(observed: Observed, late: Script)
 def test_pinned_memory_without_a_row_is_not_pageable() -> None:
     """Where the table of live allocations was full, host memory in no range is of an unknown kind from then on."""
     with observe(live_allocations=10) as observed, started(observed, Job("--gate")), Script() as script:
-        eventually(lambda: observed.kernel("covered", script.pid), "seen from the first call on")
+        until(lambda: observed.kernel("covered", script.pid), "seen from the first call on")
         script.run(MEMORY)  # five rows
         script.run("call('cuMemcpyHtoD_v2', device, plain, 7)")
         script.run("late = new(lib.cuMemHostAlloc, size(1 << 20), 0).value")

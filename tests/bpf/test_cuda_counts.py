@@ -11,7 +11,8 @@ import pytest
 
 from exporter.bpf.safety import Protection
 from exporter.collectors.cuda import FLAGS
-from tests.bpf.cuda_node import BUILD, MIB, Job, Observed, Script, build_standins, eventually, observe, started
+from tests.bpf.cuda_node import BUILD, MIB, Job, Observed, Script, build_standins, observe, started
+from tests.support import until
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -93,8 +94,8 @@ def test_each_call_counts_once(monkeypatch: pytest.MonkeyPatch, returns: bool) -
     calls = {"cuMemAlloc_v2": 24, "cuMemFree_v2": 23, "cuMemcpyHtoD_v2": 23, "cuStreamSynchronize": 46}
     calls |= {"cudaMalloc": 24, "cudaFree": 23, "cudaMemcpy": 23, "cudaStreamSynchronize": 46}
     with observe() as observed, Job("--gate", "--hold", *WORK, "--threads", "2") as job:
-        eventually(lambda: job.libraries <= {dict(it)["library"] for it in observed.values(ATTACHED)}, "attached")
-        eventually(lambda: job.pid in observed.cuda._ledger._live, "known")
+        until(lambda: job.libraries <= {dict(it)["library"] for it in observed.values(ATTACHED)}, "attached")
+        until(lambda: job.pid in observed.cuda._ledger._live, "known")
         job.go()
         job.report()
         found = {dict(labels)["api"]: count for labels, count in observed.values(CALLS, job.pid).items()}
@@ -151,11 +152,11 @@ def test_what_is_held_is_not_known_once_return_probes_were_withdrawn(monkeypatch
         with Script("libc.so.6") as second:
             forbidden.add(second.pid)
             second.run("lib = ctypes.CDLL('libcuda.so.1')")
-            eventually(lambda: second.pid in observed.cuda._ledger._live, "known")
+            until(lambda: second.pid in observed.cuda._ledger._live, "known")
             first.run("lib.cuMemFree_v2(held)")
             assert (None, MIB) == (observed.value(USED, first.pid), observed.value(USED, other.pid))
             assert 1 == observed.value(CALLS, first.pid, api="cuMemFree_v2")
-        eventually(lambda: second.pid not in observed.cuda._ledger._live, "ended")
+        until(lambda: second.pid not in observed.cuda._ledger._live, "ended")
         first.run("new(lib.cuMemAlloc_v2, size(1 << 20))")
         assert 2 * MIB == observed.value(ALLOCATED, first.pid, memory="device")
         assert (None, MIB) == (observed.value(USED, first.pid), observed.value(USED, other.pid))
@@ -170,7 +171,7 @@ def test_changes_of_the_context_are_followed_and_not_counted(observed: Observed)
             "for n in range(22): lib.cuCtxPopCurrent_v2(byref(c_uint64()))\n"
             "new(lib.cuMemAlloc_v2, size(23)); lib.cuCtxDestroy_v2(context)"
         )
-        eventually(lambda: freed(observed, script.pid, "driver") == {"": 0, "true": 23}, "the context followed")
+        until(lambda: freed(observed, script.pid, "driver") == {"": 0, "true": 23}, "the context followed")
         called = {dict(labels)["api"] for labels in observed.values(CALLS, script.pid)}
         assert {"cuCtxCreate_v2", "cuMemAlloc_v2", "cuCtxDestroy_v2"} == called
 
@@ -189,7 +190,7 @@ def test_a_thread_after_another(observed: Observed) -> None:
         kept = observed.cuda._object.globals()["flights_kept"]
         assert 1009 <= len(observed.kernel("in_flight", script.pid)) <= kept
         script.end()
-        eventually(lambda: not observed.kernel("in_flight", script.pid), "the end noticed")
+        until(lambda: not observed.kernel("in_flight", script.pid), "the end noticed")
         assert kept - 1009 >= observed.cuda._object.globals()["flights_kept"]
 
 
@@ -234,7 +235,7 @@ def test_another_program_in_the_same_process(observed: Observed) -> None:
         assert MIB == observed.value(USED, script.pid, api_layer="driver", memory="device")
         work = ["--gate", "--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
         script.begin(f"os.execv({str(BUILD / 'workload')!r}, ['workload', *{work!r}])")
-        eventually(lambda: not observed.kernel("totals", script.pid), "the exec noticed")
+        until(lambda: not observed.kernel("totals", script.pid), "the exec noticed")
         assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")
         started(observed, script)
         script.go()
@@ -248,15 +249,15 @@ def test_killed_in_the_middle_of_an_allocation(observed: Observed) -> None:
     with started(observed, Script()) as script:
         script.run("new(lib.cuMemAlloc_v2, size(3 << 20))")
         script.begin("lib.standin_stall(c_uint64(60 * 10**9)); new(lib.cuMemAlloc_v2, size(5 << 20))")
-        eventually(lambda: [it for it in observed.kernel("in_flight", script.pid) if it.sp], "the allocation begun")
+        until(lambda: [it for it in observed.kernel("in_flight", script.pid) if it.sp], "the allocation begun")
         os.kill(script.pid, signal.SIGKILL)
-        eventually(lambda: not observed.kernel("totals", script.pid), "the end noticed")
+        until(lambda: not observed.kernel("totals", script.pid), "the end noticed")
         assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")
         assert {"": 0, "true": 3 * MIB} == freed(observed, script.pid, "driver")
         assert 3 * MIB == observed.value(ALLOCATED, script.pid, api_layer="driver")
         for map in ("in_flight", "live", "contexts", "calls"):
             assert [] == observed.kernel(map, script.pid)
-        eventually(lambda: not observed.kernel("covered", script.pid), "the last row gone")
+        until(lambda: not observed.kernel("covered", script.pid), "the last row gone")
 
 
 def test_the_end_of_a_process_frees_what_it_held(observed: Observed) -> None:
@@ -265,7 +266,7 @@ def test_the_end_of_a_process_frees_what_it_held(observed: Observed) -> None:
         job.go()
         told = job.report()
         job.process.wait()
-        eventually(lambda: not observed.kernel("totals", job.pid), "the end noticed")
+        until(lambda: not observed.kernel("totals", job.pid), "the end noticed")
         for layer in LAYERS:
             assert 0 == observed.value(USED, job.pid, api_layer=layer, memory="device")
             assert {"": 0, "true": told["allocated"]} == freed(observed, job.pid, layer)

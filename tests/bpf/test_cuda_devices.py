@@ -8,7 +8,8 @@ import pytest
 
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import GpuProcess, Snapshot
-from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, eventually, observe, started
+from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, observe, started
+from tests.support import until
 from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA work by GPU", on="stand-in")]
@@ -163,9 +164,9 @@ def test_two_threads_take_the_first_two_devices_at_once(observed: Observed) -> N
         script.run("for device in (0, 1): new(lib.cuDevicePrimaryCtxRetain, device)")
         assert before + 1 == cuda._object.globals()["with_several"]
         script.run(RACE)
-        eventually(lambda: cuda._object.globals()["with_several"] <= before + 1, "the ends of all but one noticed")
+        until(lambda: cuda._object.globals()["with_several"] <= before + 1, "the ends of all but one noticed")
         assert before + 1 == cuda._object.globals()["with_several"]
-    eventually(lambda: cuda._object.globals()["with_several"] == before, "the end of the last one noticed")
+    until(lambda: cuda._object.globals()["with_several"] == before, "the end of the last one noticed")
 
 
 def test_frees_are_where_the_memory_was(observed: Observed, node: Node, job: Script) -> None:
@@ -182,7 +183,7 @@ def test_frees_are_where_the_memory_was(observed: Observed, node: Node, job: Scr
 
     assert {"0": 64, "1": 128} == usage()
     job.end()
-    eventually(lambda: {"0": 0, "1": 0} == usage(), "the end of the process")
+    until(lambda: {"0": 0, "1": 0} == usage(), "the end of the process")
 
 
 def test_spans_name_the_gpu(observed: Observed, node: Node, job: Script) -> None:
@@ -191,6 +192,6 @@ def test_spans_name_the_gpu(observed: Observed, node: Node, job: Script) -> None
     job.run("one, two = (new(lib.cuDevicePrimaryCtxRetain, device) for device in (0, 1)); lib.cuCtxSetCurrent(two)")
     observed.samples()
     job.run("new(lib.cuMemAlloc_v2, size(1 << 27))")
-    eventually(lambda: observed.spans, "the span")
+    until(lambda: observed.spans, "the span")
 
     assert [("1", WHOLE.format(1))] == [(it.process["gpu"], it.process["gpu_uuid"]) for it in observed.spans]

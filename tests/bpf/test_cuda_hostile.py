@@ -12,7 +12,8 @@ from exporter.bpf import naming
 from exporter.bpf.shares import PLACES
 from exporter.cuda.functions import FUNCTIONS
 from exporter.views.prometheus import render
-from tests.bpf.cuda_node import MIB, Script, build_standins, eventually, observe, started
+from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
 
@@ -37,7 +38,7 @@ def test_many_libraries_at_long_paths(compile_library: Callable[[str, str], Path
     with observe(layers="driver") as observed, started(observed, Script()) as script, Script("libc.so.6") as hostile:
         targets = observed.targets
         hostile.run(f"import glob\nheld = [ctypes.CDLL(it) for it in glob.glob({str(folder)!r} + '/*.so')]")
-        eventually(lambda: targets.status.refused.get("share", 0) >= FILES - PLACES, "all looked at", 200)
+        until(lambda: targets.status.refused.get("share", 0) >= FILES - PLACES, "all looked at", 200)
         assert naming.MOST < len([path for path, _ in targets.status.libraries if "xxx" in path]) <= PLACES
         page = render(observed.samples()).text
         attached = page.count(b"\naccel_exporter_probe_attached{")

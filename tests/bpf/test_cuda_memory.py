@@ -13,7 +13,8 @@ import pytest
 
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Readings
-from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, eventually, observe, started
+from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, observe, started
+from tests.support import until
 from tests.unit.resolve.gpus import gpu, snapshot
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA memory", on="stand-in")]
@@ -178,10 +179,10 @@ def test_destroying_a_context_frees_its_memory(observed: Observed, driver: Scrip
         "lib.cuCtxDestroy_v2(second)"
     )
     swept = {"device": 2 * MIB, "pinned_host": 4 * MIB}
-    eventually(lambda: implicit(observed, driver.pid) == swept, "the context swept")
+    until(lambda: implicit(observed, driver.pid) == swept, "the context swept")
     assert {"device": MIB, "pool": 8 * MIB, "managed": 16 * MIB} == used(observed, driver.pid)
     driver.run("lib.cuCtxDestroy_v2(first)")
-    eventually(lambda: used(observed, driver.pid) == {"pool": 8 * MIB}, "the other context swept")
+    until(lambda: used(observed, driver.pid) == {"pool": 8 * MIB}, "the other context swept")
 
 
 def test_contexts_are_current_to_threads(observed: Observed, driver: Script) -> None:
@@ -194,14 +195,14 @@ def test_contexts_are_current_to_threads(observed: Observed, driver: Script) -> 
         "    thread = threading.Thread(target=work, args=(n,)); thread.start(); thread.join()\n"
         "lib.cuCtxSetCurrent(made[0]); new(lib.cuMemAlloc_v2, size(4 << 20)); lib.cuCtxDestroy_v2(made[0])"
     )
-    eventually(lambda: used(observed, driver.pid) == {"device": 2 * MIB}, "the context swept")
+    until(lambda: used(observed, driver.pid) == {"device": 2 * MIB}, "the context swept")
 
 
 def test_resetting_a_device(observed: Observed, runtime: Script) -> None:
     """cudaDeviceReset frees the memory of the primary context at both layers."""
     runtime.run("new(lib.cudaMalloc, size(1 << 20)); new(lib.cudaMallocHost, size(2 << 20)); lib.cudaDeviceReset()")
-    eventually(lambda: implicit(observed, runtime.pid) == {"device": MIB, "pinned_host": 2 * MIB}, "the device swept")
-    eventually(lambda: used(observed, runtime.pid, "runtime") == {}, "the runtime's memory swept")
+    until(lambda: implicit(observed, runtime.pid) == {"device": MIB, "pinned_host": 2 * MIB}, "the device swept")
+    until(lambda: used(observed, runtime.pid, "runtime") == {}, "the runtime's memory swept")
     assert {} == used(observed, runtime.pid, "driver")
 
 
@@ -218,7 +219,7 @@ def test_the_last_release_of_a_primary_context(observed: Observed, driver: Scrip
     )
     assert {"device": MIB} == used(observed, driver.pid)
     driver.run("lib.cuDevicePrimaryCtxRelease_v2(0)")
-    eventually(lambda: used(observed, driver.pid) == ({} if seen else {"device": MIB}), "the context swept")
+    until(lambda: used(observed, driver.pid) == ({} if seen else {"device": MIB}), "the context swept")
 
 
 def test_failures_change_no_bytes(observed: Observed, driver: Script) -> None:
@@ -284,7 +285,7 @@ def test_a_full_table_of_live_allocations() -> None:
         assert untracked >> 10 == observed.value(STRANGERS, script.pid, api_layer="driver", memory="device")
         assert {"pinned_host": 4096} == used(observed, script.pid)
         script.end()
-        eventually(lambda: not observed.kernel("totals", script.pid), "the end noticed")
+        until(lambda: not observed.kernel("totals", script.pid), "the end noticed")
         assert untracked == observed.value(FREED, script.pid, api_layer="driver", memory="device", implicit="true")
 
 
@@ -439,5 +440,5 @@ def test_many_contexts_end_at_once(observed: Observed, driver: Script) -> None:
         "for n in range(101):\n"
         "    context = new(lib.cuCtxCreate_v2, 0, 0); new(lib.cuMemAlloc_v2, size(23)); lib.cuCtxDestroy_v2(context)"
     )
-    eventually(lambda: implicit(observed, driver.pid) == {"device": 101 * 23}, "all swept")
+    until(lambda: implicit(observed, driver.pid) == {"device": 101 * 23}, "all swept")
     assert {} == used(observed, driver.pid)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.model import Distribution, Span
-from tests.bpf.cuda_node import MIB, Job, Observed, Script, build_standins, eventually, observe, started
+from tests.bpf.cuda_node import MIB, Job, Observed, Script, build_standins, observe, started
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA waits and spans", on="stand-in")]
 
@@ -37,7 +38,7 @@ def spans(observed: Observed, pid: int, count: int) -> list[Span]:
     def found() -> list[Span]:
         return [span for span in observed.spans if span.process["pid"] == str(pid)]
 
-    eventually(lambda: len(found()) >= count, f"{count} spans")
+    until(lambda: len(found()) >= count, f"{count} spans")
     time.sleep(0.1)  # more than that would have come by now
     assert count == len(found())
     return found()
@@ -138,7 +139,7 @@ def test_spans_are_limited() -> None:
     build_standins()
     with observe(spans_per_second=10) as observed, started(observed, Script()) as script:
         script.run("for _ in range(500): lib.cuMemAlloc_v2(byref(c_uint64()), size(0))")
-        eventually(lambda: observed.value(DROPPED, reason="rate_limit") >= 480, "spans dropped")
+        until(lambda: observed.value(DROPPED, reason="rate_limit") >= 480, "spans dropped")
         time.sleep(0.1)
         sent = [span for span in observed.spans if span.process["pid"] == str(script.pid)]
         assert len(sent) <= 20  # the calls may fall into two seconds

@@ -16,8 +16,9 @@ from exporter.collectors.cufile import FLAGS, Cufile
 from exporter.cufile import codes
 from exporter.resolve.process import ProcessTable
 from tests import wheels
-from tests.bpf.cuda_node import WITHIN, Observed, Script, build_standins, eventually, started
+from tests.bpf.cuda_node import WITHIN, Observed, Script, build_standins, started
 from tests.nodes import make_node
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf]
 standin = pytest.mark.evidence(feature="GPUDirect Storage", on="stand-in")
@@ -258,10 +259,10 @@ def test_a_killed_process(observed: Observed, memory_file: Path) -> None:
     with started(observed, Storage()) as job:
         job.run(f"shm = register({str(memory_file)!r})\nfor _ in range(23): read(shm, 1000)")
         job.begin("lib.standin_stall(c_uint64(60_000_000_000)); read(shm, 1000)")
-        eventually(lambda: observed.kernel("in_flight", job.pid), "a call in flight")
+        until(lambda: observed.kernel("in_flight", job.pid), "a call in flight")
         job.process.kill()
         job.process.wait()
-        eventually(lambda: not observed.kernel("io", job.pid), "its rows taken")
+        until(lambda: not observed.kernel("io", job.pid), "its rows taken")
     key = ("read", "cuFileRead", "tmpfs")
     assert {key: 23} == requests(observed, REQUESTS, job.pid)
     assert {key: 23_000} == requests(observed, BYTES, job.pid)
@@ -309,7 +310,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch, memory_file: Pat
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Storage() as job:
-        eventually(lambda: job.pid in observed.cuda._ledger._live, "known")
+        until(lambda: job.pid in observed.cuda._ledger._live, "known")
         job.run(
             f"shm = register({str(memory_file)!r})\n"
             "for _ in range(23): read(shm, 1); later(lib.cuFileWriteAsync, shm, 1)\n"

@@ -18,8 +18,9 @@ from exporter.faults.ledger import FaultLedger
 from exporter.node import Node
 from exporter.resolve.process import ProcessTable
 from exporter.views import prometheus
-from tests.bpf.cuda_node import BUILD, WITHIN, Script, build_standins, eventually
+from tests.bpf.cuda_node import BUILD, WITHIN, Script, build_standins
 from tests.nodes import make_node
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="ends of GPU processes", on="stand-in")]
 
@@ -83,7 +84,7 @@ def watched(exits: Exits, library: Path) -> Callable[[], Script]:
 
     def start() -> Script:
         job = Script(libraries=library.parent)
-        eventually(lambda: job.pid in exits._users, "the process is known to use a GPU")
+        until(lambda: job.pid in exits._users, "the process is known to use a GPU")
         return job
 
     return start
@@ -106,7 +107,7 @@ def test_ends(exits: Exits, watched: Callable[[], Script], lines: str, status: s
     with watched() as job:
         job.begin(lines)
         job.process.wait(WITHIN)
-        eventually(lambda: counts(exits), "the end is told")
+        until(lambda: counts(exits), "the end is told")
 
         assert {status: 1} == counts(exits)
         returned = job.process.returncode
@@ -122,7 +123,7 @@ def test_many(exits: Exits, watched: Callable[[], Script]) -> None:
                 job.run("os.waitpid(os.posix_spawn('/bin/false', ['false'], {}), 0)")
             job.begin("os.kill(os.getpid(), 6)")
             job.process.wait(WITHIN)
-    eventually(lambda: counts(exits).get("SIGABRT") == 23, "23 ends")
+    until(lambda: counts(exits).get("SIGABRT") == 23, "23 ends")
 
     assert {"SIGABRT": 23} == counts(exits)
 
@@ -133,7 +134,7 @@ def test_crashes_are_faults(exits: Exits, watched: Callable[[], Script], faults:
         with watched() as job:
             job.begin(lines)
             job.process.wait(WITHIN)
-    eventually(lambda: counts(exits) == {"SIGABRT": 1, "SIGTERM": 1}, "both ends")
+    until(lambda: counts(exits) == {"SIGABRT": 1, "SIGTERM": 1}, "both ends")
     found = {(prometheus.name(it.metric), it.labels.get("signal")): it for it in faults.samples()}
 
     assert {"process_sigabrt", None} == {signal for _, signal in found}
@@ -146,7 +147,7 @@ def test_another_program(exits: Exits, watched: Callable[[], Script]) -> None:
     """A process that runs another program, without a GPU, is no GPU process when it ends."""
     with watched() as job:
         job.begin("os.execv('/bin/sleep', ['sleep', '60'])")
-        eventually(lambda: job.pid not in exits._users, "the exec is told")
+        until(lambda: job.pid not in exits._users, "the exec is told")
         os.kill(job.pid, signal.SIGABRT)
         job.process.wait(WITHIN)
         time.sleep(0.3)

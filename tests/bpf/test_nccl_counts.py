@@ -12,7 +12,8 @@ import pytest
 
 from exporter.bpf.libbpf import run_time_statistics
 from exporter.resolve.communicators import Member
-from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, eventually, observe, started
+from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, observe, started
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL calls and bytes", on="stand-in")]
 
@@ -160,7 +161,7 @@ def test_late_attach() -> None:
             rank.run("for i in range(23): reduce_all(c, 1)")
             assert 23 == observed.value(CALLS, rank.pid, collective="AllReduce")
             assert {("6", "8")} == {it[1:3] for it in communicators(observed, rank.pid)}
-            eventually(lambda: len(observed.spans_of(rank.pid)) == 23, "spans")
+            until(lambda: len(observed.spans_of(rank.pid)) == 23, "spans")
             sequences = [span.attributes["nccl.sequence"] for span in observed.spans_of(rank.pid)]
             assert list(range(9, 32)) == sequences
 
@@ -203,8 +204,8 @@ def test_in_flight(observed: NcclNode, rank: Rank) -> None:
     """A call that does not return is in flight, and is none any more when it has."""
     rank.run("c = init(0, 2, b'a')")
     rank.begin("lib.standin_stall(c_uint64(2 * 10**9)); reduce_all(c, 1)")
-    eventually(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight", within=1.5)
-    eventually(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 0, "returned")
+    until(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight", seconds=1.5)
+    until(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 0, "returned")
 
 
 def test_two_libraries_in_one_process(observed: NcclNode, rank: Rank) -> None:
@@ -301,7 +302,7 @@ def test_the_end_of_a_process(observed: NcclNode) -> None:
         rank.run("c = init(0, 2, b'a')\nfor i in range(3): reduce_all(c, 1)")
         rank.process.kill()
         rank.process.wait()
-        eventually(lambda: not observed.kernel("calls", rank.pid), "the end noticed")
+        until(lambda: not observed.kernel("calls", rank.pid), "the end noticed")
         assert 3 == observed.value(CALLS, rank.pid, collective="AllReduce")
         assert set() == communicators(observed, rank.pid)
         for map in ("callers", "communicators", "durations", "covered", "held"):
@@ -398,7 +399,7 @@ def test_a_call_whose_return_is_not_seen() -> None:
         [probed] = [it for it in observed.nccl._probes._present() if it.hooked.library.path == path]
         rank.run("c = init(0, 2, b'a')")
         rank.begin("lib.standin_stall(c_uint64(3 * 10**9)); reduce_all(c, 1)")
-        eventually(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight")
+        until(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight")
         for allowed in (False, True):
             probed.hooked.review(allowed, "this is a test")
         assert 0 == observed.value("nccl_calls_in_flight", rank.pid)

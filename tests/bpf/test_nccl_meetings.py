@@ -13,7 +13,8 @@ import pytest
 
 from exporter.bpf.libbpf import BpfError
 from exporter.bpf.maps import Map
-from tests.bpf.nccl_node import NcclNode, Rank, build_standins, eventually, observe, started
+from tests.bpf.nccl_node import NcclNode, Rank, build_standins, observe, started
+from tests.support import until
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -66,7 +67,7 @@ def test_rows_are_removed(observed: NcclNode) -> None:
         job[0].run("lib.ncclCommDestroy(c)")
         assert 2 == rows(observed, ours)
         job[1].process.kill()
-        eventually(lambda: job[1].pid not in observed.nccl._ledger, "the end noticed")
+        until(lambda: job[1].pid not in observed.nccl._ledger, "the end noticed")
         assert 2 == rows(observed, ours)
         job[2].run("lib.ncclCommAbort(c)")
         assert 0 == rows(observed, ours)
@@ -82,7 +83,7 @@ def test_ranks_that_die_at_once(observed: NcclNode) -> None:
         assert 1 == rows(observed, ours)
         for rank in job:
             rank.process.kill()
-        eventually(lambda: not any(rank.pid in observed.nccl._ledger for rank in job), "the end noticed")
+        until(lambda: not any(rank.pid in observed.nccl._ledger for rank in job), "the end noticed")
         assert 0 == rows(observed, ours)
 
 
@@ -168,7 +169,7 @@ def test_jobs_of_one_user(across: bool, tmp_path: Path) -> None:
             for number, rank in enumerate(job):
                 rank.run(f"lib.ncclCommDestroy(c); c = init({number}, 3, b'moved'); reduce_all(c, 1)")
             assert [1, 1, int(across)] == lags(observed, job)
-        eventually(lambda: not any(rank.pid in observed.nccl._ledger for rank in job), "the end noticed")
+        until(lambda: not any(rank.pid in observed.nccl._ledger for rank in job), "the end noticed")
 
 
 def test_a_process_has_a_share_of_the_peers(observed: NcclNode) -> None:
@@ -211,7 +212,7 @@ def test_a_process_has_a_share_of_the_meetings(observed: NcclNode) -> None:
         ours = hashes(observed, greedy)
         assert (301, 2048 // 8) == (len(ours), rows(observed, ours))
         assert 300 - 2048 // 8 <= observed.value(FULL, map="nccl_meetings")
-    eventually(lambda: rows(observed, ours) == 0, "the end noticed")
+    until(lambda: rows(observed, ours) == 0, "the end noticed")
 
 
 def test_a_process_has_a_share_of_the_lags(observed: NcclNode) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from exporter.model import Span
-from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, eventually, observe, started
+from tests.bpf.nccl_node import BUILD, NcclNode, Rank, build_standins, observe, started
+from tests.support import until
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -30,7 +31,7 @@ def rank(observed: NcclNode) -> Iterator[Rank]:
 
 def spans(observed: NcclNode, pid: int, count: int) -> list[Span]:
     """The spans of a process, once there are so many."""
-    eventually(lambda: len(observed.spans_of(pid)) >= count, f"{count} spans")
+    until(lambda: len(observed.spans_of(pid)) >= count, f"{count} spans")
     time.sleep(0.1)  # more than that would have come by now
     assert count == len(observed.spans_of(pid))
     return observed.spans_of(pid)
@@ -155,7 +156,7 @@ def settled(observed: NcclNode, calls: int, *of: Rank) -> None:
         left_out = observed.value(DROPPED, reason="nccl_rate_limit") + observed.value(UNSAMPLED)
         return int(left_out) + sum(len(observed.spans_of(rank.pid)) for rank in of)
 
-    eventually(lambda: seen() == calls, f"{calls} calls accounted for")
+    until(lambda: seen() == calls, f"{calls} calls accounted for")
 
 
 def test_spans_are_limited() -> None:
@@ -207,7 +208,7 @@ def test_slow_and_failed_calls_are_kept() -> None:
         def found() -> list[Span]:
             return [it for it in observed.spans_of(rank.pid)[before:] if it.slow or it.error]
 
-        eventually(lambda: len(found()) >= 10, "slow and failed calls")
+        until(lambda: len(found()) >= 10, "slow and failed calls")
         assert any(it.attributes.get("accel_exporter.trace.partial") for it in found())
 
 
@@ -241,7 +242,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     with observe() as observed:
         rank = Rank()
         with rank:
-            eventually(lambda: rank.pid in observed.nccl._ledger, "known")
+            until(lambda: rank.pid in observed.nccl._ledger, "known")
             rank.run(
                 "c = init(0, 2, b'a')\nfor i in range(23): reduce_all(c, 1)\n"
                 "lib.ncclBcast(None, size(1), 7, 0, c, None)"

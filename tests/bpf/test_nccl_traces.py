@@ -12,7 +12,8 @@ import pytest
 from exporter.model import Span
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import GpuProcess
-from tests.bpf.nccl_node import NcclNode, Rank, build_standins, eventually, observe, started
+from tests.bpf.nccl_node import NcclNode, Rank, build_standins, observe, started
+from tests.support import until
 from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL stragglers", on="stand-in")]
@@ -41,7 +42,7 @@ def calls(observed: NcclNode, rank: Rank, count: int, name: str = "AllReduce") -
     def found() -> list[Span]:
         return [it for it in observed.spans_of(rank.pid) if it.name == name]
 
-    eventually(lambda: len(found()) >= count, f"{count} {name}")
+    until(lambda: len(found()) >= count, f"{count} {name}")
     return found()
 
 
@@ -74,7 +75,7 @@ def test_the_gpu_of_a_rank() -> None:
             assert 2 == observed.value("nccl_collective_calls_total", rank.pid, gpu="1", gpu_uuid=WHOLE.format(1))
             before, after = calls(observed, rank, 2)
             assert (None, "1") == (before.process.get("gpu"), after.process.get("gpu"))
-        eventually(lambda: rank.pid not in observed.nccl._ledger, "ended")
+        until(lambda: rank.pid not in observed.nccl._ledger, "ended")
         assert 2 == observed.value("nccl_collective_calls_total", rank.pid, gpu="1")
 
 

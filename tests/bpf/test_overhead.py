@@ -17,7 +17,8 @@ from exporter.bpf import targets
 from exporter.bpf.mappings import Lister
 from exporter.bpf.mappings import Mapping as Mapped
 from tests.bpf import nccl_node
-from tests.bpf.cuda_node import BUILD, Observed, eventually, observe
+from tests.bpf.cuda_node import BUILD, Observed, observe
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
 
@@ -154,8 +155,8 @@ def session(
     seen: list[tuple[float, float]] = []
     before = [caller.short(pattern) for pattern in range(len(patterns))]
     with watch() as observed:
-        eventually(lambda: observed.attached(caller.process.pid, {str(library)}), "attached")
-        eventually(lambda: estimated(observed) is not None, "tried")
+        until(lambda: observed.attached(caller.process.pid, {str(library)}), "attached")
+        until(lambda: estimated(observed) is not None, "tried")
         for pattern in range(len(patterns)):
             counted = estimated(observed)
             seen.append((caller.short(pattern), (estimated(observed) - counted) / ROUNDS))

@@ -32,6 +32,7 @@ from tests.bpf.test_targets import (
     start_job,
     start_targets,
 )
+from tests.support import until
 from tests.unit.bpf import fuse
 from tests.unit.bpf.test_elf import sparse
 
@@ -90,9 +91,7 @@ def hung(tmp_path: Path) -> Iterator[fuse.Hung]:
     with fuse.Hung(tmp_path / "mount") as made:
         yield made
         made.end()
-    until = time.monotonic() + 20
-    while WORKER.abandoned and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: not WORKER.abandoned, "the child that was abandoned ended")
 
 
 def test_sparse_file(

@@ -9,9 +9,10 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support import until
 
 SIMULATOR = "ipmi_sim"
 _ADDRESS = 0x20
@@ -103,10 +104,13 @@ class Controller:
         self._process.stdin.flush()
 
     def _await_prompt(self) -> None:
-        until = time.monotonic() + 120
-        while not Path(self._said.name).read_text(errors="replace").endswith("> "):
-            assert self._process.poll() is None and time.monotonic() < until, Path(self._said.name).read_text()
-            time.sleep(0.05)
+        printed = Path(self._said.name)
+
+        def prompted() -> bool:
+            assert self._process.poll() is None, printed.read_text()
+            return printed.read_text(errors="replace").endswith("> ")
+
+        until(prompted, printed.read_text, 120)
 
 
 def missing() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from exporter.faults import categories as rows
 from exporter.faults.ipmi import Ipmi
 from tests.drivers import controller
 from tests.drivers.controller import SENSORS, SUPPLIES, Controller
+from tests.support import until
 
 pytestmark = pytest.mark.evidence(feature="management controller (IPMI)", on="real software")
 
@@ -44,10 +44,7 @@ def states(sensors: Ipmi) -> dict[str, object]:
 
 def await_states(sensors: Ipmi, wanted: dict[str, int]) -> None:
     """The simulator takes its commands in its own time."""
-    until = time.monotonic() + 60
-    while (found := states(sensors)) != wanted:
-        assert time.monotonic() < until, found
-        time.sleep(0.1)
+    until(lambda: states(sensors) == wanted, lambda: states(sensors))
 
 
 def test_every_sensor(machine: Controller) -> None:

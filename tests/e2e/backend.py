@@ -6,15 +6,16 @@ import http.client
 import json
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import yaml
+
+from tests.support import until
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class Prometheus:
                 stderr=log,
             )
         try:
-            until(lambda: get(f"http://{self._address}/-/ready") is not None, 20, "Prometheus is ready")
+            until(lambda: get(f"http://{self._address}/-/ready") is not None, "Prometheus is ready")
         except BaseException:
             self.__exit__()
             raise
@@ -113,16 +114,6 @@ def get(url: str) -> str | None:
             return str(answer.read().decode())
     except (OSError, http.client.HTTPException):
         return None
-
-
-def until(condition: Callable[[], T], seconds: float, what: str) -> T:
-    """The first true result of the condition, asked ten times a second. Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if result := condition():
-            return result
-        time.sleep(0.1)
-    raise TimeoutError(f"not within {seconds:.0f} s: {what}")
 
 
 def end(process: subprocess.Popen[bytes], seconds: float = 10) -> int:

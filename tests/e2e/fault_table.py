@@ -18,11 +18,12 @@ import yaml
 
 from exporter.faults import categories as rows
 from tests.bpf.cuda_node import build_standins
-from tests.e2e.backend import Prometheus, until
+from tests.e2e.backend import Prometheus
 from tests.e2e.fault_cases import CASES, NOT_INJECTED
 from tests.e2e.fault_machine import Machine
 from tests.e2e.test_cli import Exporter
 from tests.standins import nvml
+from tests.support import until
 
 ROOT = Path(__file__).parents[2]
 OF_OTHERS = {"NodeRebooted"}
@@ -79,7 +80,7 @@ def run(folder: Path) -> Outcome:
         prometheus = stack.enter_context(
             Prometheus(folder, exporter.address, shortened(folder), (machine.node.address,))
         )
-        until(lambda: _settled(exporter, prometheus, machine), 30, "all sources are read")
+        until(lambda: _settled(exporter, prometheus, machine), "all sources are read")
         time.sleep(3)
         own = {"", *(str(it.pid) for it in (machine.worker, machine.failing, machine.rank))}
         early = sorted(

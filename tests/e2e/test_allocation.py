@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.backend import Prometheus, until
+from tests.e2e.backend import Prometheus
 from tests.e2e.test_cli import Exporter
 from tests.standins import kubelet, nvml, pods
 from tests.standins.kubelet import Kubelet, container, pod
 from tests.standins.nvml import UUID, Scenario
+from tests.support import until
 
 pytestmark = [
     pytest.mark.evidence(feature="GPUs of pods", on="stand-in"),
@@ -97,7 +98,7 @@ def test_pods_process_gpus(start: Callable[..., Exporter], running: Kubelet, tmp
             found = {dict(labels)["pod"]: value for labels, value in prometheus.query(query).items()}
             return found if len(found) == 3 else None
 
-        found = until(joined, 20, "Prometheus joins them")
+        found = until(joined, "Prometheus joins them")
     assert {"train-0": 2 * 312.456, "serve-1": 312.456, "serve-2": 312.456} == pytest.approx(found)
 
     running.pods = [pod("other", container("main", UUID.format(3)))]

@@ -21,8 +21,9 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from exporter.dcgm.fields import FIELDS
 from exporter.model import Kind
-from tests.e2e.backend import Prometheus, end, free_port, get, until
+from tests.e2e.backend import Prometheus, end, free_port, get
 from tests.standins import nvml
+from tests.support import until
 
 pytestmark = pytest.mark.evidence(feature="dcgm-exporter's series", on="stand-in")
 
@@ -54,7 +55,7 @@ def exporter(folder: Path, *flags: str, ready: str = "DCGM_FI", **scenario: obje
     """An exporter with fast readings, whose page has what `ready` says."""
     subject = Exporter(folder, flags, nvml.Scenario(folder, **{"gpus": GPUS, "gpu1.temperature": 42} | scenario))
     try:
-        until(lambda: ready in (subject.page() or ""), 20, f"{ready} is on the page")
+        until(lambda: ready in (subject.page() or ""), f"{ready} is on the page")
         yield subject
     finally:
         end(subject.process)
@@ -95,7 +96,7 @@ def prometheus(subject: Exporter, tmp_path_factory: pytest.TempPathFactory) -> I
     if not shutil.which("prometheus"):
         pytest.skip("prometheus (Debian package) is not installed")
     with Prometheus(tmp_path_factory.mktemp("prometheus"), subject.listen, []) as made:
-        until(lambda: made.query("DCGM_FI_DEV_GPU_TEMP"), 20, "Prometheus has scraped")
+        until(lambda: made.query("DCGM_FI_DEV_GPU_TEMP"), "Prometheus has scraped")
         yield made
 
 
@@ -120,7 +121,7 @@ def test_variables_of_12239(prometheus: Prometheus, subject: Exporter) -> None:
 def test_energy_is_a_counter_to_prometheus(prometheus: Prometheus) -> None:
     """A rate of the energy, in mJ per second, is the power that the stand-in draws, in mW."""
     query = "rate(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[10s])"
-    until(lambda: len(prometheus.samples('DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0"}', time.time(), 10)) > 8, 20, "")
+    until(lambda: len(prometheus.samples('DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0"}', time.time(), 10)) > 8, "")
 
     assert [312_456, 312_456] == pytest.approx(list(prometheus.query(query).values()), rel=0.25)
 
@@ -182,7 +183,7 @@ def test_openmetrics(subject: Exporter) -> None:
 def test_xid(subject: Exporter) -> None:
     """An Xid that NVML tells is the GPU's last one at the next scrape; the other GPU has none."""
     subject.scenario.set({"event.1": "1 8 79"})
-    until(lambda: _values(subject, "DCGM_FI_DEV_XID_ERRORS") == ["0", "79"], 10, "the Xid is shown")
+    until(lambda: _values(subject, "DCGM_FI_DEV_XID_ERRORS") == ["0", "79"], "the Xid is shown")
 
 
 def test_file_and_reload(tmp_path: Path) -> None:
@@ -197,12 +198,12 @@ def test_file_and_reload(tmp_path: Path) -> None:
 
         file.write_text("DCGM_FI_DEV_GPU_TMP, gauge, x\n")
         subject.process.send_signal(signal.SIGHUP)
-        until(lambda: "counters.csv:1: unknown field" in subject.log.read_text(), 10, "the mistake is said")
+        until(lambda: "counters.csv:1: unknown field" in subject.log.read_text(), "the mistake is said")
         assert "DCGM_FI_DEV_GPU_TEMP" in subject.names()
 
         file.write_text("DCGM_FI_DEV_GPU_UTIL_RATIO, gauge, x\n")
         subject.process.send_signal(signal.SIGHUP)
-        until(lambda: {"DCGM_FI_DEV_GPU_UTIL_RATIO"} == subject.names(), 20, "the file is followed")
+        until(lambda: {"DCGM_FI_DEV_GPU_UTIL_RATIO"} == subject.names(), "the file is followed")
 
 
 def test_every_field(tmp_path: Path) -> None:
@@ -212,9 +213,9 @@ def test_every_field(tmp_path: Path) -> None:
     old = {f"DCGM_FI_DEV_PCIE_{name}_THROUGHPUT" for name in ("TX", "RX")}
     expected = {field.name for field in FIELDS if field.kind} - old
     with exporter(tmp_path, "--compat.dcgm", f"--compat.dcgm.csv={file}", **EVERYTHING) as subject:
-        until(lambda: "power_cap" in (subject.page() or ""), 10, "the reason that clocks are lowered for is seen")
+        until(lambda: "power_cap" in (subject.page() or ""), "the reason that clocks are lowered for is seen")
         subject.scenario.set({"gpu.reasons": "0x24", "event.1": "0 8 79"})
-        until(lambda: expected <= subject.names(), 20, "every field is shown")
+        until(lambda: expected <= subject.names(), "every field is shown")
         labels = set(re.findall(r'(DCGM_\w+)="[^"]+"', subject.page() or ""))
 
     assert {field.name for field in FIELDS if field.kind is None} - {"DCGM_FI_DEV_POWER_INFOROM_VER"} == labels
@@ -228,7 +229,7 @@ def test_before_hopper(tmp_path: Path) -> None:
     with exporter(
         tmp_path, "--compat.dcgm", f"--compat.dcgm.csv={file}", **{"gpu.gpm": 0, "gpu.pcie_throughput.0": 9}
     ) as subject:
-        until(lambda: set(rows[1:]) == subject.names(), 10, "the fields it has are shown")
+        until(lambda: set(rows[1:]) == subject.names(), "the fields it has are shown")
 
 
 def test_wrong_file(tmp_path: Path) -> None:
@@ -245,7 +246,7 @@ def test_wrong_file(tmp_path: Path) -> None:
 def test_mig(tmp_path: Path) -> None:
     """A divided GPU is shown as its seven instances, each with its own memory; the other GPU as a whole."""
     with exporter(tmp_path, "--compat.dcgm", ready="GPU_I_ID", **{"gpu0.mig": 7}) as subject:
-        until(lambda: len(_values(subject, "DCGM_FI_DEV_FB_USED")) == 8, 10, "all instances are shown")
+        until(lambda: len(_values(subject, "DCGM_FI_DEV_FB_USED")) == 8, "all instances are shown")
         page = subject.page() or ""
         places = re.findall(r'^DCGM_FI_DEV_FB_USED\{.*?GPU_I_ID="(\d+)",GPU_I_PROFILE="([^"]*)".*gpu="0"', page, re.M)
 
@@ -257,7 +258,7 @@ def test_beside_a_dcgm_exporter(subject: Exporter, tmp_path: Path) -> None:
     """Another exporter's page is passed on with gpu_uuid; when it goes, so do its series, and that is a metric."""
     served = Exporter(tmp_path, ("--compat.dcgm",), nvml.Scenario(tmp_path, gpus=1))
     try:
-        until(lambda: served.names(), 20, "it has series")
+        until(lambda: served.names(), "it has series")
         folder = tmp_path / "second"
         folder.mkdir()
         flags = (f"--dcgm.url=http://{served.listen}/metrics", "--dcgm.interval=1s")
@@ -266,7 +267,7 @@ def test_beside_a_dcgm_exporter(subject: Exporter, tmp_path: Path) -> None:
             assert f'gpu_uuid="{nvml.UUID.format(0)}"' in line and 'Hostname="node-1"' in line
             assert 'accel_exporter_dcgm_success{source="endpoint"} 1' in (second.page() or "")
             end(served.process)
-            until(lambda: not second.names(), 10, "its series go")
+            until(lambda: not second.names(), "its series go")
             assert 'accel_exporter_dcgm_success{source="endpoint"} 0' in (second.page() or "")
     finally:
         end(served.process)
@@ -279,13 +280,13 @@ def test_dcgm_beside_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("DCGM_STANDIN", str(scenario))
     flags = ("--compat.dcgm", f"--dcgm.bindings={ROOT / 'tests' / 'standins' / 'dcgm'}", "--dcgm.interval=1s")
     with exporter(tmp_path, *flags, gpus=1, **{"gpu.gpm": 0}) as subject:
-        until(lambda: _values(subject, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE") == ["0.25"], 20, "DCGM's value is shown")
+        until(lambda: _values(subject, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE") == ["0.25"], "DCGM's value is shown")
         assert ["0.25"] == _values(subject, "gpu_tensor_active_ratio")
         [child] = [
             it for it in psutil.Process(subject.process.pid).children() if "exporter.dcgm.engine" in it.cmdline()
         ]
         child.kill()
-        until(lambda: 'accel_exporter_dcgm_success{source="bindings"} 0' in (subject.page() or ""), 10, "it is noticed")
+        until(lambda: 'accel_exporter_dcgm_success{source="bindings"} 0' in (subject.page() or ""), "it is noticed")
         until(
             lambda: 'accel_exporter_dcgm_success{source="bindings"} 1' in (subject.page() or ""), 20, "it is replaced"
         )

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from exporter.dcgm.fields import FIELDS
-from tests.e2e.backend import Prometheus, until
+from tests.e2e.backend import Prometheus
 from tests.e2e.test_dcgm import PANELS as OF_12239
 from tests.e2e.test_dcgm import ROOT, SELECTED, Exporter, exporter
 from tests.standins import nvml
+from tests.support import until
 
 PAGE = (ROOT / "docs" / "coming-from-dcgm-exporter.md").read_text()
 ROWS = dict(re.findall(r"^\| `(DCGM_\w+)` \| `([^`]+)` \| [^|]*\|$", PAGE, re.M))
@@ -111,7 +112,7 @@ def scraped(folder: Path, **scenario: object) -> Iterator[Both]:
     kmsg.touch()
     flags = ("--compat.dcgm", f"--compat.dcgm.csv={csv}", "--collector.xid", f"--kmsg.path={kmsg}")
     with exporter(folder, *flags, **scenario) as subject, Prometheus(folder, subject.listen, []) as prometheus:
-        until(lambda: prometheus.query("DCGM_FI_DEV_GPU_TEMP"), 20, "Prometheus has scraped")
+        until(lambda: prometheus.query("DCGM_FI_DEV_GPU_TEMP"), "Prometheus has scraped")
         yield Both(subject, prometheus)
 
 
@@ -120,8 +121,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     with scraped(tmp_path_factory.mktemp("dropin"), **DIFFERENT) as made:
         made.exporter.scenario.set({"event.1": "0 8 31", "gpu1.reasons": "0x4"})
         for name in ("DCGM_EXP_XID_ERRORS_TOTAL", "gpu_xid_errors_total"):
-            until(lambda query=f'{name}{{xid="31"}}': made.prometheus.query(query), 20, f"the Xid is in {name}")
-        until(lambda: made.prometheus.query("DCGM_EXP_CLOCK_EVENTS_COUNT"), 20, "the reason is scraped")
+            until(lambda query=f'{name}{{xid="31"}}': made.prometheus.query(query), f"the Xid is in {name}")
+        until(lambda: made.prometheus.query("DCGM_EXP_CLOCK_EVENTS_COUNT"), "the reason is scraped")
         time.sleep(SETTLED)
         yield made
 
@@ -204,7 +205,7 @@ def test_label(both: Both, field: str) -> None:
 def test_before_hopper(tmp_path: Path) -> None:
     """PCIe traffic of GPUs without GPM."""
     with scraped(tmp_path, **{"gpu.gpm": 0, "gpu.pcie_throughput.0": 9, "gpu.pcie_throughput.1": 7}) as both:
-        until(lambda: both.prometheus.query("DCGM_FI_DEV_PCIE_RX_THROUGHPUT"), 20, "it is scraped")
+        until(lambda: both.prometheus.query("DCGM_FI_DEV_PCIE_RX_THROUGHPUT"), "it is scraped")
         at = time.time()
         for field in BEFORE_HOPPER:
             assert {2} == {len(both.ask(field, at, "gpu"))}
@@ -220,11 +221,11 @@ def test_rules(tmp_path: Path) -> None:
 
         both.exporter.scenario.set(FAULTY)
         for rule in rules.keys() - SILENT:
-            until(lambda query=rules[rule]: both.prometheus.query(query), 20, rule)
+            until(lambda query=rules[rule]: both.prometheus.query(query), rule)
 
         both.exporter.scenario.set({"hang": "nvmlDeviceGetFieldValues@0"})
         for rule in SILENT:
-            until(lambda query=rules[rule]: both.prometheus.query(query), 20, rule)
+            until(lambda query=rules[rule]: both.prometheus.query(query), rule)
 
 
 def test_rules_are_all_there() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.collectors import infiniband
 from exporter.views import prometheus
+from tests.e2e.backend import get
 from tests.nodes import make_node
+from tests.support import until
 from tests.unit.infiniband.trees import Tree, write
 
 pytestmark = pytest.mark.evidence(feature="RDMA port counters", on="stand-in")
@@ -39,14 +39,7 @@ def theirs(program: str, sys: Path) -> str:
     command = [program, "--collector.disable-defaults", "--collector.infiniband", f"--path.sysfs={sys}"]
     with subprocess.Popen([*command, f"--web.listen-address={address}"], stderr=subprocess.DEVNULL) as process:
         try:
-            until = time.monotonic() + 20
-            while True:
-                try:
-                    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
-                        return str(answer.read().decode())
-                except OSError:
-                    assert time.monotonic() < until, "node_exporter did not start"
-                    time.sleep(0.1)
+            return until(lambda: get(f"http://{address}/metrics"), "node_exporter answers") or ""
         finally:
             process.terminate()
 

@@ -194,7 +194,7 @@ class Run:
         """Runs the lines in every rank, and keeps what spans they made."""
         before = sum(1 for _ in self._sink.spans())
         self._collectives(lines)
-        self._sink.wait_for(lambda it: sum(1 for _ in it.spans()) - before >= spans, 30)
+        self._sink.wait_for(lambda it: sum(1 for _ in it.spans()) - before >= spans)
         traces: dict[str, list[Any]] = defaultdict(list)
         for span in list(self._sink.spans())[before:]:
             traces[span.trace_id.hex()].append(span)

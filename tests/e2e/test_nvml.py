@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.test_cli import Exporter
 from tests.standins import nvml
 from tests.standins.nvml import UUID, Scenario
+from tests.support import until
 
 pytestmark = [
     pytest.mark.evidence(feature="NVML readings", on="stand-in"),
@@ -234,11 +235,8 @@ def test_killed(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
     exporter.await_(lambda: len(pids(exporter)) == 1)  # one that is being started has its parent's name
     [child] = pids(exporter)
     exporter.end(signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
 
-    assert not Path(f"/proc/{child}").exists()
+    until(lambda: not Path(f"/proc/{child}").exists(), "the child ended")
 
 
 def test_no_nvml(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.backend import Prometheus, until
+from tests.e2e.backend import Prometheus
+from tests.support import until
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed"),
@@ -125,7 +126,7 @@ def test_no_series_gets_the_exporters_pod(tmp_path: Path, address: str, value: s
     config = yaml.safe_load((tmp_path / "prometheus.yml").read_text())
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config | {"scrape_configs": [generated(monitor, address)]}))
     with prometheus:
-        until(lambda: prometheus.query("hw_status") or None, 60, "scraped")
+        until(lambda: prometheus.query("hw_status") or None, "scraped")
         found = {
             labels["__name__"]: labels
             for labels in map(dict, prometheus.query('{__name__=~"hw_status|gpu_cuda_memory_usage_bytes|up"}'))

@@ -19,6 +19,7 @@ import pytest
 
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
 from tests.standins.served import Fake, Served
+from tests.support import until
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed"),
@@ -75,13 +76,13 @@ class Prometheus:
 
     def wait(self) -> None:
         """Returns when both jobs have been scraped: it takes 5 s to find its targets."""
-        deadline = time.monotonic() + 30
-        while True:
+
+        def scraped() -> bool:
             with contextlib.suppress(OSError):
-                if len(self.ask("query", query="up")["result"]) == 2:
-                    return
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.2)
+                return len(self.ask("query", query="up")["result"]) == 2
+            return False
+
+        until(scraped, self.log.read_text)
 
     def ask(self, path: str, **parameters: str) -> Any:
         """The data of an API answer."""

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.backend import Prometheus, until
+from tests.e2e.backend import Prometheus
 from tests.e2e.fault_table import firing
 from tests.e2e.test_cli import ROOT, Exporter
+from tests.support import until
 from tests.unit.infiniband.trees import Tree, write
 
 pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed")
@@ -62,7 +63,7 @@ def test_trouble_fires_its_alert(tmp_path: Path) -> None:
                     add(port, {})
                 return len(prometheus.query("rdma_nack_ratio == 0")) >= len(TROUBLE)
 
-            until(healthy, 30, "the ratio of every device is 0")
+            until(healthy, "the ratio of every device is 0")
             assert [] == firing(prometheus)
 
             write(ports["mlx5_5"] / "rate", "200 Gb/sec (4X HDR)")
@@ -74,6 +75,6 @@ def test_trouble_fires_its_alert(tmp_path: Path) -> None:
                 fired = {(labels["alertname"], labels["device"]) for labels in firing(prometheus)}
                 return fired if expected <= fired else None
 
-            assert expected == until(troubled, 40, "every alert fires")
+            assert expected == until(troubled, "every alert fires")
     finally:
         exporter.end()

@@ -68,10 +68,10 @@ def test_work_links_to_the_collective_it_serves(exporter: Exporter, sink: HttpSi
             before = len(spans(sink, "AllReduce", rank.pid))
             assert 0 == rank.step("reduce", number, 2)
             assert 0 == rank.post(8, 1, opcode=SEND)
-            sink.wait_for(lambda it, pid=rank.pid, many=before: len(spans(it, "AllReduce", pid)) > many, 20)
+            sink.wait_for(lambda it, pid=rank.pid, many=before: len(spans(it, "AllReduce", pid)) > many)
             rank.step("complete", 1, 0)
             assert 1 == rank.step("poll", 1)
-            sink.wait_for(lambda it, pid=rank.pid: bool(spans(it, "rdma SEND", pid)), 20)
+            sink.wait_for(lambda it, pid=rank.pid: bool(spans(it, "rdma SEND", pid)))
         collectives = [spans(sink, "AllReduce", rank.pid)[-1] for rank in ranks]
         work = [spans(sink, "rdma SEND", rank.pid) for rank in ranks]
     assert [[[(it.trace_id, it.span_id)]] for it in collectives] == [

@@ -11,7 +11,8 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.bpf.nccl_node import BUILD, NcclNode, eventually, observe
+from tests.bpf.nccl_node import BUILD, NcclNode, observe
+from tests.support import until
 
 LAG = "nccl_rank_arrival_lag_seconds"
 RANKS, COMMUNICATORS = 8, 3
@@ -29,13 +30,13 @@ def main(program: str, rounds: str) -> None:
     ):
         assert job.stdin and job.stdout
         try:
-            eventually(lambda: observed.attached(job.pid, {str(BUILD / "libnccl.so.2")}), "attached", WITHIN)
+            until(lambda: observed.attached(job.pid, {str(BUILD / "libnccl.so.2")}), "attached", WITHIN)
             print(file=job.stdin, flush=True)
             assert job.stdout.readline() == "done\n", "the job failed"
             print(json.dumps(_found(observed)))
             print(file=job.stdin, flush=True)
             job.wait(WITHIN)
-            eventually(lambda: not [*observed.nccl._object.maps["meetings"].items()], "no rows left", WITHIN)
+            until(lambda: not [*observed.nccl._object.maps["meetings"].items()], "no rows left", WITHIN)
         finally:
             job.kill()
 

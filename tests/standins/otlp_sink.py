@@ -25,6 +25,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from tests.support import until
+
 
 class Received:
     """What came in: requests decoded, in order."""
@@ -62,12 +64,9 @@ class Received:
                 for scope in resource.scope_spans:
                     yield from scope.spans
 
-    def wait_for(self, condition: Callable[[Received], bool], seconds: float = 10.0) -> None:
+    def wait_for(self, condition: Callable[[Received], object]) -> None:
         """Raises AssertionError when the condition does not hold in time."""
-        deadline = time.monotonic() + seconds
-        while not condition(self):
-            assert time.monotonic() < deadline, f"not within {seconds} s: {len(self.metrics)=} {len(self.traces)=}"
-            time.sleep(0.01)
+        until(lambda: condition(self), lambda: f"{len(self.metrics)} exports of metrics, {len(self.traces)} of traces")
 
 
 class HttpSink(Received):

@@ -18,6 +18,7 @@ from exporter.server import WebSettings
 from exporter.web import connections, listen
 from exporter.web.listen import ListenError
 from tests.standins.served import Fake, Served
+from tests.support import until
 
 VALUE = Metric("test.value", "A value.", Kind.GAUGE, "By", labels=("of",))
 CALLS = Metric("test.calls", "Calls.", Kind.COUNTER)
@@ -134,9 +135,7 @@ def test_requests_beyond_the_limit_get_503() -> None:
         threads = [threading.Thread(target=served.get) for _ in range(2)]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + 5
-        while served.server._requests < 2:
-            assert time.monotonic() < deadline
+        until(lambda: served.server._requests == 2)
         answer = served.get("/")
         gate.set()
         for thread in threads:
@@ -279,12 +278,8 @@ def test_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -
         greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         greedy.connect(("127.0.0.1", served.port))
         greedy.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        deadline = time.monotonic() + 10
-        while served.get("/").status != 503:
-            assert time.monotonic() < deadline
-        while served.get("/").status == 503:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: served.get("/").status == 503)
+        until(lambda: served.get("/").status != 503)
 
 
 def test_stop_is_prompt_while_a_scrape_hangs() -> None:

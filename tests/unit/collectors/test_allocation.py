@@ -21,6 +21,7 @@ from exporter.resolve.allocations import Allocations
 from tests.nodes import make_node
 from tests.standins import kubelet, pods
 from tests.standins.kubelet import container, listening, pod
+from tests.support import until
 from tests.unit.resolve.gpus import PART, WHOLE, gpu, mig, snapshot
 
 VALUES = {option.name: option.default for option in allocation.OPTIONS}
@@ -208,9 +209,7 @@ def test_a_kubelet_that_hangs(subject: Subject) -> None:
         began = time.monotonic()
         assert ([], {}) == (subject.info(), subject.success())
         assert time.monotonic() - began < 1.5
-        deadline = time.monotonic() + 10
-        while not subject.success() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(subject.success, "an attempt")
         assert "no answer within 2 s" in subject.problem()
         assert {"kubelet": 0} == subject.success()
         began = time.monotonic()
@@ -223,10 +222,7 @@ def test_in_the_background(subject: Subject) -> None:
     uuid = WHOLE.format(0)
     with kubelet.kubelet(subject.socket, pod("train-0", container("main", uuid))):
         subject.collector.start()
-        deadline = time.monotonic() + 10
-        while not subject.allocations.of(uuid) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert "train-0" == subject.allocations.of(uuid)["pod"]
+        assert "train-0" == until(lambda: subject.allocations.of(uuid))["pod"]
         subject.collector.close()
         assert {} == subject.allocations.of(uuid)
 

@@ -22,6 +22,7 @@ from exporter.model import Kind, Metric, Sample
 from exporter.web import connections
 from exporter.web.connections import peer
 from tests.standins.served import Fake, Served
+from tests.support import until
 
 VALUE = Metric("test.value", "A value.", Kind.GAUGE)
 HEALTH = b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -323,10 +324,7 @@ def test_places_are_free_again() -> None:
             pass
         assert 200 == served.get().status
         table = served.server._connections
-        ends = time.monotonic() + 10
-        while len(table) and time.monotonic() < ends:  # type: ignore[arg-type]
-            time.sleep(0.01)
-        assert (0, 0) == (len(table), len(table._of_peer))  # type: ignore[arg-type, union-attr]
+        until(lambda: (0, 0) == (len(table), len(table._of_peer)), "no connection is left")  # type: ignore[arg-type, union-attr]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,27 @@
+"""What tests of all folders share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+PATIENCE = 60.0
+"""Seconds to wait for another thread or process: a busy machine is no fault of what is tested."""
+
+
+def until(condition: Callable[[], T], what: object = "", seconds: float = PATIENCE) -> T:
+    """Return the first true result of a condition, which is evaluated every 10 ms, later every 100 ms.
+
+    Raise AssertionError, with what was waited for, if there is none in time; `what` may be a function that describes
+    the state at that time.
+    """
+    deadline, pause = time.monotonic() + seconds, 0.01
+    while True:
+        if result := condition():  # not evaluated again: what is waited for may be over soon
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.1)
