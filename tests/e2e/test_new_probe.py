@@ -1,0 +1,49 @@
+"""CONTRIBUTING's steps for a probe, followed with one that is new: two files and a test, and no list is edited."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.needs_bpf]
+ROOT = Path(__file__).parents[2]
+NEW = Path(__file__).parent / "new_probe"
+LEFT = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".pytest_cache", ".hypothesis", "node_modules")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the repository, as built as this one, with the files of the new probe."""
+    copy = tmp_path_factory.mktemp("new probe") / "checkout"
+    shutil.copytree(ROOT, copy, ignore=LEFT, symlinks=True)
+    if (built := ROOT / "tests" / "standins" / "build").exists():
+        shutil.copytree(built, copy / "tests" / "standins" / "build", symlinks=True)
+    (copy / ".venv").symlink_to(ROOT / ".venv")
+    shutil.copytree(NEW, copy, dirs_exist_ok=True)
+    yield copy
+    shutil.rmtree(copy)
+
+
+def make(checkout: Path, *arguments: str) -> str:
+    """Run make in the copy and return what it prints. Fails with that where make fails."""
+    done = subprocess.run(["make", *arguments], cwd=checkout, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, f"make {' '.join(arguments)}:\n{done.stdout[-8000:]}{done.stderr[-8000:]}"
+    return done.stdout
+
+
+@pytest.mark.timeout(900)
+def test_two_files_and_a_test(checkout: Path) -> None:
+    """The probe compiles, is documented, passes every check, and counts; flags, metrics and pages follow from it."""
+    make(checkout, "objects")
+    make(checkout, "docs")
+    for page, line in (("metrics", "`bzip2_calls_total`"), ("flags", "`--collector.bzip2`")):
+        assert line in (checkout / "docs" / f"{page}.md").read_text()
+        assert line not in (ROOT / "docs" / f"{page}.md").read_text()
+    make(checkout, "check")
+    assert " 1 passed" in make(checkout, "test-bpf", "ARGS=-q -k bzip2")
+    units = "test_docs or test_discover or test_evidence or test_settings or bpf/test_stacks"
+    assert " passed" in make(checkout, "test-unit", f"ARGS=-q -k '{units}'")
