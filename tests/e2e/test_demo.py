@@ -102,7 +102,14 @@ def test_ctrl_c_on_a_terminal_ends_it_cleanly(standins: None) -> None:
     """It draws in place, the key x makes an Xid; Ctrl-C ends all with status 0, no traceback, the cursor restored."""
     master, slave = pty.openpty()
     running = subprocess.Popen(
-        COMMAND, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=_controlling
+        COMMAND,
+        cwd=ROOT,
+        env=os.environ | {"TERM": "xterm"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=_controlling,
     )
     os.close(slave)
     screen = _read_until(master, lambda text: text.count("launches/s") >= 3, seconds=60)

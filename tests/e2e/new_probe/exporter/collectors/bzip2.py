@@ -14,9 +14,7 @@ from exporter.series import limit_flag
 CALLS = Metric("bzip2.calls", "Calls, by function.", Kind.COUNTER, labels=("api",), process=True)
 OUTPUT = Metric("bzip2.output", "Bytes that calls put out.", Kind.COUNTER, "By", labels=("api",), process=True)
 DURATION = Metric("bzip2.duration", "Time in calls.", Kind.HISTOGRAM, "s", labels=("api",), process=True)
-ERRORS = Metric(
-    "bzip2.errors", "Calls that failed, by the result.", Kind.COUNTER, labels=("api", "code"), process=True
-)
+ERRORS = Metric("bzip2.errors", "Calls that failed, by the result.", Kind.COUNTER, labels=("api", "code"), process=True)
 FLAGS = (limit_flag(1_000),)
 
 
