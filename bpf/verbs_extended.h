@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What is posted between ibv_wr_start and ibv_wr_complete. These are inline calls through pointers that a provider puts
- * into each queue pair: exporter/verbs/extended.py has their names and attaches to what the objects of processes point
- * to. A process may have written anything there, so a call counts only if its own object says that this is the call. */
+ * into each queue pair: exporter/verbs/functions.py has their names, and exporter/verbs/code/extended.py finds the
+ * functions that the objects of processes point to. A process may have written anything there, so a call counts only
+ * if its own object has the function in the pointer of this call. */
 #pragma once
 #include "verbs_posts.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Which functions the extended calls (ibv_wr_start, ibv_start_poll and their like) of a process are: its queue pairs and
- * completion queues have pointers to them. exporter/verbs/extended.py judges what they are. */
+ * completion queues have pointers to them. exporter/verbs/code/extended.py judges what they are. */
 #pragma once
 #include "verbs_live.h"
 
@@ -16,7 +16,7 @@
 #define CQ_EX_WR_ID (136 + LONGER_MUTEX)
 #define CQ_EX_CALLS (144 + LONGER_MUTEX)
 
-/* By place among the pointers, as QP_CALLS of exporter/verbs/extended.py. */
+/* By place among the pointers, as QP_CALLS of exporter/verbs/functions.py. */
 enum qp_call {
 	call_bind_mw = 2,
 	call_local_inv = 3,

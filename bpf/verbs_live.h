@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Which functions of its provider a process calls: struct ibv_context has them, and every object of libibverbs begins
- * with a pointer to its context. exporter/verbs/live.py judges what they are. */
+ * with a pointer to its context. exporter/verbs/code/live.py judges what they are. */
 #pragma once
 #include "verbs_control.h"
 

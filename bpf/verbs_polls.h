@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* When poll_cq is observed, and whether a thread polls so often that it must not be. exporter/verbs/windows.py attaches
- * and detaches; each file that it attaches to has a slot, which travels as the uprobe's cookie. */
+/* When poll_cq is observed, and whether a thread polls so often that it must not be. exporter/verbs/poll_sampling.py
+ * attaches and detaches; each file that it attaches to has a slot, which travels as the uprobe's cookie. */
 #pragma once
 #include "verbs_control.h"
 

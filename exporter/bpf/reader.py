@@ -36,9 +36,9 @@ _LONGEST_REASON = 300
 _CALLED = (
     "exporter.bpf.probe",
     "exporter.nccl.layouts",
-    "exporter.verbs.analysis",
-    "exporter.verbs.extended",
-    "exporter.verbs.live",
+    "exporter.verbs.code.analysis",
+    "exporter.verbs.code.extended",
+    "exporter.verbs.code.live",
     "capstone.arm64",
     "capstone.x86",
 )

@@ -23,10 +23,10 @@ from exporter.verbs.destroyed_qps import DestroyedQps
 from exporter.verbs.functions import HITS, POSTING, table
 from exporter.verbs.peers import Peers
 from exporter.verbs.pointers import Pointers
+from exporter.verbs.poll_sampling import Windows, polls_allowed
 from exporter.verbs.posted import PostedBytes, Sums
 from exporter.verbs.samples import Ends, bytes_by_port, samples
 from exporter.verbs.spans import span_of
-from exporter.verbs.windows import Windows, polls_allowed
 
 METRICS: tuple[Metric, ...] = tuple(
     value for part in (metrics, control_samples) for value in vars(part).values() if isinstance(value, Metric)

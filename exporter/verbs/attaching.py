@@ -21,13 +21,14 @@ from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection
 from exporter.bpf.shares import Shares
 from exporter.bpf.uprobe import close_all
-from exporter.verbs import control, doctor, extended, live
-from exporter.verbs.analysis import Analysis
+from exporter.verbs import control, doctor
+from exporter.verbs.code import extended, live
+from exporter.verbs.code.analysis import Analysis
+from exporter.verbs.code.providers import Found
+from exporter.verbs.code.tables import SET_OPS
 from exporter.verbs.functions import ALLOC_PD, POLLED, PROVIDED, names, operation
 from exporter.verbs.pointers import Addresses, Pointers
-from exporter.verbs.providers import Found
-from exporter.verbs.tables import SET_OPS
-from exporter.verbs.windows import Windows
+from exporter.verbs.poll_sampling import Windows
 
 _ATTEMPTS = 10
 """Searches for functions in one file."""

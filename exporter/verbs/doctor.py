@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from exporter.bpf.elf import Elf, ElfError
-from exporter.verbs.providers import OPS, Found, ProviderNames, find
+from exporter.verbs.code.providers import OPS, Found, ProviderNames, find
 
 _FOLDERS = ("usr/lib/*-linux-gnu", "usr/lib64", "usr/lib")
 _MOST = 64

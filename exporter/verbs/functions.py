@@ -58,7 +58,7 @@ def _polled(call: str) -> Polled:
 POLLED: Mapping[str, Polled] = {"poll_cq": Polled("poll_cq_return", "poll_cq_enter")} | {
     call: _polled(call) for call in CQ_CALLS if call not in ("read_vendor_err", "read_imm_data")
 }
-"""Functions of completion queues that are probed, at times that windows.py decides."""
+"""Functions of completion queues that are probed, at times that poll_sampling.py decides."""
 
 
 def names(op: str) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from exporter.bpf.maps import Map
+from exporter.verbs.code.live import POINTERS
 from exporter.verbs.functions import CQ_CALLS, QP_CALLS
-from exporter.verbs.live import POINTERS
 
 Addresses = Mapping[str, int]
 """Addresses of functions in a process, by the names of the pointers; 0 is none."""

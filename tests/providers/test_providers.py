@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.elf import Elf, Function
-from exporter.verbs import live, ops, providers, relocations, tables
-from exporter.verbs.frames import Frames
-from exporter.verbs.providers import Found, ProviderNames
+from exporter.verbs.code import live, ops, providers, relocations, tables
+from exporter.verbs.code.eh_frame import Frames
+from exporter.verbs.code.providers import Found, ProviderNames
 from tests import packages
 from tests.providers import archives
 from tests.providers.archives import Archive, Compiled

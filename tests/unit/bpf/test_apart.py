@@ -20,7 +20,7 @@ from exporter.bpf.apart import ChildError, File, Stuck, TooLong, Worker
 from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.hooks import find_places
 from exporter.bpf.library import Library
-from exporter.verbs.providers import Found, ProviderNames, find
+from exporter.verbs.code.providers import Found, ProviderNames, find
 from tests.unit.bpf import apart_calls, fuse
 
 PROGRAM = Path(sys.executable).resolve()

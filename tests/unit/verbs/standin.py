@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from exporter.verbs import ops
-from exporter.verbs.ops import Layout
+from exporter.verbs.code import ops
+from exporter.verbs.code.ops import Layout
 
 
 def layout_of(release: int) -> Layout:

@@ -11,9 +11,9 @@ import pytest
 from exporter.bpf import shares
 from exporter.bpf.library import Library
 from exporter.bpf.shares import CREDIT, Shares
-from exporter.verbs import analysis
-from exporter.verbs.analysis import Analysis
-from exporter.verbs.providers import Found
+from exporter.verbs.code import analysis
+from exporter.verbs.code.analysis import Analysis
+from exporter.verbs.code.providers import Found
 
 HOSTILE, HARMLESS = 66, 7
 

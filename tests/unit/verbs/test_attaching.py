@@ -11,8 +11,8 @@ import pytest
 
 from exporter.bpf.library import Library
 from exporter.verbs.attaching import Attaching
-from exporter.verbs.providers import Found
-from exporter.verbs.tables import SET_OPS
+from exporter.verbs.code.providers import Found
+from exporter.verbs.code.tables import SET_OPS
 
 PID = 4711
 
@@ -43,8 +43,8 @@ def test_a_slow_search_delays_no_other_process(
         assert go_on.wait(20)
         return Found({}, {"post_send": "It is not certain."})
 
-    monkeypatch.setattr(f"exporter.verbs.{part}.offsets_in", lambda *_: {"post_send": 1})
-    monkeypatch.setattr(f"exporter.verbs.{part}.learn", search)
+    monkeypatch.setattr(f"exporter.verbs.code.{part}.offsets_in", lambda *_: {"post_send": 1})
+    monkeypatch.setattr(f"exporter.verbs.code.{part}.learn", search)
     provider = attaching._providers[id(library)]
     learn = attaching.learn if part == "live" else attaching.learn_extended
     learning = threading.Thread(target=learn, args=(PID, {"post_send": 1}))
@@ -76,8 +76,8 @@ def test_learning_waits_for_the_share_of_the_user(
     contexts: Any = SimpleNamespace(contexts=lambda pid: [{"post_send": 1}], objects=lambda pid: [])
     monkeypatch.setattr(attaching, "_pointers", contexts)
     monkeypatch.setattr(attaching, "_try", lambda *_: False)
-    monkeypatch.setattr("exporter.verbs.live.offsets_in", lambda *_: {"post_send": 1})
-    monkeypatch.setattr("exporter.verbs.live.learn", search)
+    monkeypatch.setattr("exporter.verbs.code.live.offsets_in", lambda *_: {"post_send": 1})
+    monkeypatch.setattr("exporter.verbs.code.live.learn", search)
     user = attaching._shares.user(PID)
     attaching._shares.spend(user, 1000)
     attaching.learn(PID, {"post_send": 1})

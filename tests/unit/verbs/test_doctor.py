@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.elf import Function
+from exporter.verbs.code.providers import Found
 from exporter.verbs.doctor import describe, installed
-from exporter.verbs.providers import Found
 
 ONE = (Function("f", 1, 1, 1, 0),)
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from exporter.bpf.elf import Elf
-from exporter.verbs import extended
+from exporter.verbs.code import extended
 
 START, COMPLETE, ABORT, SEND = "wr_start", "wr_complete", "wr_abort", "wr_send"
 CALLS = (START, COMPLETE, ABORT, SEND)
@@ -63,7 +63,7 @@ def test_plain_objects(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         searched.update(addresses)
         return {call: 1 for call in addresses if call != missing}
 
-    monkeypatch.setattr("exporter.verbs.live.offsets_in", offsets_in)
+    monkeypatch.setattr("exporter.verbs.code.live.offsets_in", offsets_in)
     addresses = dict.fromkeys((*CALLS, "wr_set_ud_addr"), 4096) | {"wr_send_inv": 0}
     for without, expected in (("", {*CALLS}), (SEND, {START, COMPLETE, ABORT}), (START, set()), (ABORT, set())):
         missing = without

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from exporter.bpf.elf import Elf, Function
-from exporter.verbs import live, ops
-from exporter.verbs.live import POINTERS
+from exporter.verbs.code import live, ops
+from exporter.verbs.code.live import POINTERS
 
 PID, START = 4711, 0x7F0000001000
 FUNCTIONS = "".join(f"int {op}(int a) {{ return a * {len(op)}; }}\n" for op in (*POINTERS, "modify_qp"))

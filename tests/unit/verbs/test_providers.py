@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from exporter.bpf.elf import Elf, ElfError
-from exporter.verbs import ops, providers
-from exporter.verbs.providers import Found, ProviderNames
+from exporter.verbs.code import ops, providers
+from exporter.verbs.code.providers import Found, ProviderNames
 from tests.unit.verbs import standin
 
 Build = Callable[..., Path]

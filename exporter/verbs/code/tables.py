@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from exporter.bpf.elf import AARCH64, Elf, ElfError, Part
-from exporter.verbs.flow import MAX_CODE, Code
-from exporter.verbs.frames import Frames
-from exporter.verbs.relocations import Relocations
+from exporter.verbs.code.constant_propagation import MAX_CODE, Code
+from exporter.verbs.code.eh_frame import Frames
+from exporter.verbs.code.relocations import Relocations
 
 SET_OPS = "verbs_set_ops"
 MAX_BYTES = 1 << 21

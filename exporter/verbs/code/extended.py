@@ -17,10 +17,10 @@ from typing import cast
 from exporter.bpf.apart import WORKER
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.library import Library, file_of
-from exporter.verbs import live
-from exporter.verbs.frames import Frames
+from exporter.verbs.code import live
+from exporter.verbs.code.eh_frame import Frames
+from exporter.verbs.code.providers import Found
 from exporter.verbs.functions import POLLED, extended_hooks
-from exporter.verbs.providers import Found
 
 _PROBED = frozenset({*extended_hooks(), *POLLED})
 _ALWAYS = (frozenset({"wr_start", "wr_complete", "wr_abort"}), frozenset({"start_poll", "next_poll", "end_poll"}))

@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 
 from exporter.bpf.elf import Elf, ElfError
-from exporter.verbs.flow import MAX_CODE, Code
-from exporter.verbs.frames import Frames
-from exporter.verbs.tables import SET_OPS
+from exporter.verbs.code.constant_propagation import MAX_CODE, Code
+from exporter.verbs.code.eh_frame import Frames
+from exporter.verbs.code.tables import SET_OPS
 
 POINTER = 8
 _CONTEXT_FROM_PRIV = 112
@@ -169,7 +169,7 @@ def _distinct(releases: range) -> list[Layout]:
 @cache
 def _data() -> dict[str, Any]:
     """Return layout.yaml, the members as pairs of first and last release."""
-    data: dict[str, Any] = yaml.safe_load((files("exporter.verbs") / "layout.yaml").read_text())
+    data: dict[str, Any] = yaml.safe_load((files("exporter.verbs.code") / "layout.yaml").read_text())
     spans = {name: str(span).partition("-") for name, span in data["members"].items()}
     data["members"] = {name: (int(a), int(b or data["newest"])) for name, (a, _, b) in sorted(spans.items())}
     return data

@@ -19,9 +19,9 @@ from typing import cast
 from exporter.bpf.apart import WORKER, File
 from exporter.bpf.elf import Elf, ElfError, Function
 from exporter.bpf.library import Library, file_of
-from exporter.verbs import relocations
-from exporter.verbs.frames import Frames
-from exporter.verbs.providers import Found
+from exporter.verbs.code import relocations
+from exporter.verbs.code.eh_frame import Frames
+from exporter.verbs.code.providers import Found
 
 POINTERS = ("poll_cq", "post_recv", "post_send")
 """In the order that they have in every struct verbs_context_ops (layout.yaml), and in struct live_functions."""

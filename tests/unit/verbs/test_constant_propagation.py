@@ -6,7 +6,7 @@ import pytest
 
 from exporter.bpf.elf import AARCH64, X86_64
 from exporter.bpf.subject import assemble
-from exporter.verbs.flow import UNKNOWN, Code
+from exporter.verbs.code.constant_propagation import UNKNOWN, Code
 
 ARM = """
 e1 00 00 f0  adrp x1, 0x1f000

@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from exporter.bpf.elf import Elf, ElfError, Function
-from exporter.verbs import ops, relocations, tables
-from exporter.verbs.frames import Frames
-from exporter.verbs.ops import POINTER, Layout
-from exporter.verbs.relocations import Relocations
-from exporter.verbs.tables import Tables
+from exporter.verbs.code import ops, relocations, tables
+from exporter.verbs.code.eh_frame import Frames
+from exporter.verbs.code.ops import POINTER, Layout
+from exporter.verbs.code.relocations import Relocations
+from exporter.verbs.code.tables import Tables
 
 OPS = (
     "post_send",

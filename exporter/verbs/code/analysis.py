@@ -21,7 +21,7 @@ from exporter.bpf.apart import WORKER, File, TooLong
 from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.shares import Shares, User
-from exporter.verbs.providers import Found, ProviderNames, find
+from exporter.verbs.code.providers import Found, ProviderNames, find
 
 MAX_KNOWN = 256
 _MOST_BYTES = 1 << 24

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.verbs.windows import polls_allowed
+from exporter.verbs.poll_sampling import polls_allowed
 
 
 @pytest.mark.parametrize(
