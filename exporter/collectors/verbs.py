@@ -16,13 +16,13 @@ from exporter.options import Flag, SettingsError, Value
 from exporter.probe_collector import ProbeCollector, Receivers, Table
 from exporter.push import SPANS_DROPPED
 from exporter.series import limit_flag
-from exporter.verbs import control_samples, metrics, pointers
+from exporter.verbs import control_samples, learning, metrics
 from exporter.verbs.activity import Activity, read, take
 from exporter.verbs.attaching import Attaching
 from exporter.verbs.destroyed_qps import DestroyedQps
 from exporter.verbs.functions import HITS, POSTING, table
+from exporter.verbs.learning import Pointers
 from exporter.verbs.peers import Peers
-from exporter.verbs.pointers import Pointers
 from exporter.verbs.poll_sampling import Windows, polls_allowed
 from exporter.verbs.posted import PostedBytes, Sums
 from exporter.verbs.samples import Ends, bytes_by_port, samples
@@ -202,10 +202,10 @@ class Verbs(ProbeCollector[Activity]):
         self._node.spans(replace(span, links=self._node.collectives.links(record.tgid, moved_ns)))
 
     def _learn(self, record: Any) -> None:
-        self._attaching.learn(record.tgid, pointers.of_context(record.functions))
+        self._attaching.learn(record.tgid, learning.of_context(record.functions))
 
     def _learn_extended(self, record: Any) -> None:
-        self._attaching.learn_extended(record.tgid, pointers.of_object(record.calls, record.of_cq))
+        self._attaching.learn_extended(record.tgid, learning.of_object(record.calls, record.of_cq))
 
     def _hits(self) -> Mapping[str, int]:
         return {HITS[key]: count for key, count in self._object.maps["hits"].items()}

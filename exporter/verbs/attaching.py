@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
-from exporter.bpf.elf import ElfError, Function
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
 from exporter.bpf.probe import Probes
@@ -22,54 +20,20 @@ from exporter.bpf.safety import Protection
 from exporter.bpf.shares import Shares
 from exporter.bpf.uprobe import close_all
 from exporter.verbs import control, doctor
-from exporter.verbs.code import extended, live
 from exporter.verbs.code.analysis import Analysis
 from exporter.verbs.code.providers import Found
 from exporter.verbs.code.tables import SET_OPS
-from exporter.verbs.functions import ALLOC_PD, POLLED, PROVIDED, names, operation
-from exporter.verbs.pointers import Addresses, Pointers
+from exporter.verbs.functions import ALLOC_PD, POLLED, operation
+from exporter.verbs.learning import Addresses, Learning, Pointers
 from exporter.verbs.poll_sampling import Windows
+from exporter.verbs.probed import Provider
 
 _ATTEMPTS = 10
 """Searches for functions in one file."""
-_MOST_LEARNT = 16
-"""Sets of pointers of one process that are examined: the process may change them as it likes."""
 _MOST_USERS = 1 << 14
 _VERBS = "libibverbs"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Provider:
-    """A file with functions to probe: a provider, or a program that contains one and libibverbs."""
-
-    library: Library
-    found: Found | None = None
-    learnt: bool = False
-    """Whether functions that the file does not show are known from a process."""
-    parts: list[Library] = field(default_factory=list)
-    """The same file with functions found in it, no function twice."""
-    links: list[Link] = field(default_factory=list)
-    problem: str = ""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Calls of the extended API that are not certain, and why."""
-    attempts: int = 0
-    users: dict[int, Protection | None] = field(default_factory=dict)
-
-    @property
-    def known(self) -> set[tuple[str, int]]:
-        """The functions that are probed, by name and offset in the file."""
-        return {(operation(name), found.offset) for part in self.parts for name, found in part.functions.items()}
-
-    @property
-    def searched(self) -> bool:
-        """Whether nothing more can be found in the file."""
-        return bool(self.found and "post_send" in self.found.functions) or SET_OPS not in self.library.imports
-
-    @property
-    def whole(self) -> bool:
-        return bool(self.found and self.searched and not self.found.incomplete and "poll_cq" in self.found.functions)
 
 
 class Attaching:
@@ -92,18 +56,16 @@ class Attaching:
         self._probes, self._windows, self._protection, self._proc = probes, windows, protection, proc
         self._pointers = pointers
         self._shares = Shares(proc)
+        self._learning = Learning(self._shares, proc)
         self._analysis = Analysis(proc, sys, self._shares, self._analysed)
         self._lock = threading.RLock()
-        self._providers: dict[int, _Provider] = {}
-        self._looked: dict[int, set[tuple[int, ...]]] = {}
-        self._postponed: set[int] = set()
-        """Processes that are learnt from once their user has time left."""
+        self._providers: dict[int, Provider] = {}
 
     def attach(self, library: Library) -> Link:
         links = []
         if SET_OPS in library.imports or not Path(library.path).name.startswith(_VERBS):
             with self._lock:
-                self._providers[id(library)] = _Provider(library)
+                self._providers[id(library)] = Provider(library)
             links.append(Link(lambda: self._release(library)))
         if library.functions:
             links.append(self._probes.attach(library))
@@ -136,35 +98,15 @@ class Attaching:
             for provider in self._providers.values():
                 for pid in [*provider.users][:1]:
                     self._try(provider, pid)
-            postponed, self._postponed = self._postponed, set()
+            postponed = self._learning.postponed()
             used = [(provider, provider.users.keys() & postponed) for provider in self._providers.values()]
         for provider, pids in used:
             for pid in pids:
                 self._learn_all(provider, pid)
 
-    def _postpone(self, pid: int) -> None:
-        """Have `retry` learn from a process."""
-        with self._lock:
-            if len(self._postponed) < _MOST_USERS:
-                self._postponed.add(pid)
-
     def learn(self, pid: int, addresses: Addresses) -> None:
         """Probe the functions that a context of the process calls, if they are certain and were not known."""
-        user = self._shares.user(pid)
-        if not self._shares.may_spend(user):
-            self._postpone(pid)
-            return
-        with self._lock:
-            unsure = [it for it in self._providers.values() if pid in it.users and not it.whole]
-            looked = self._looked.setdefault(pid, set()) if unsure else set()
-            if not unsure or len(looked) >= _MOST_LEARNT or tuple(addresses.values()) in looked:
-                return
-            looked.add(tuple(addresses.values()))
-        for provider in unsure:
-            with self._shares.charge(user):
-                found = self._learn(provider, pid, addresses)
-            if found is None:
-                continue
+        for provider, found in self._learning.functions(pid, addresses, self._all()):
             with self._lock:
                 if not self._is_there(provider):
                     continue
@@ -177,17 +119,7 @@ class Attaching:
 
     def learn_extended(self, pid: int, addresses: Addresses) -> None:
         """Probe the calls that a queue pair or completion queue of the process has, if they are certain."""
-        user = self._shares.user(pid)
-        if not self._shares.may_spend(user):
-            self._postpone(pid)
-            return
-        with self._lock:
-            providers = [it for it in self._providers.values() if pid in it.users]
-        for provider in providers:
-            with self._shares.charge(user):
-                found = self._learn_calls(provider, pid, addresses)
-            if found is None:
-                continue
+        for provider, found in self._learning.calls(pid, addresses, self._all()):
             with self._lock:
                 if not self._is_there(provider):
                     continue
@@ -198,14 +130,18 @@ class Attaching:
                 if len(provider.parts) > probed:
                     self._pointers.observed()
 
-    def _is_there(self, provider: _Provider) -> bool:
+    def _all(self) -> list[Provider]:
+        with self._lock:
+            return list(self._providers.values())
+
+    def _is_there(self, provider: Provider) -> bool:
         """Return whether a provider is not released: its descriptor may be another file's by now."""
         return self._providers.get(id(provider.library)) is provider
 
-    def _learn_all(self, provider: _Provider, pid: int) -> None:
+    def _learn_all(self, provider: Provider, pid: int) -> None:
         """Learn from the pointers that the BPF programs have seen of a process so far."""
         if not provider.whole:
-            self._looked.pop(pid, None)
+            self._learning.restart(pid)
             for addresses in self._pointers.contexts(pid):
                 self.learn(pid, addresses)
         for addresses in self._pointers.objects(pid):
@@ -214,8 +150,8 @@ class Attaching:
     def users(self, part: Library) -> list[Protection]:
         """Return the protection of the processes that use a provider, as far as it is known."""
         providers = list(self._providers.values())  # no lock: windows hold theirs
-        found = [it for it in providers if any(its is part for its in it.parts)]
-        return [protected for it in found for protected in list(it.users.values()) if protected]
+        found = [provider for provider in providers if provider.probes(part)]
+        return [protected for provider in found for protected in list(provider.users.values()) if protected]
 
     def problems(self) -> Iterator[str]:
         """Yield sentences on functions of providers that are not found. Waits for no search."""
@@ -225,7 +161,7 @@ class Attaching:
             if refused := provider.refused:
                 yield f"{provider.library.path}: {doctor.refusals(refused)}"
 
-    def _try(self, provider: _Provider, pid: int) -> bool:
+    def _try(self, provider: Provider, pid: int) -> bool:
         """Request a search of the file as this process has it, and return whether there will be one.
 
         `_analysed` receives the result.
@@ -253,47 +189,17 @@ class Attaching:
         for pid in users:
             self._learn_all(provider, pid)
 
-    def _learn(self, provider: _Provider, pid: int, addresses: Mapping[str, int]) -> Found | None:
-        """Return the functions at these addresses; None if they are known, another file's, or the process has ended."""
-        try:
-            offsets = live.offsets_in(provider.library, pid, addresses, self._proc)
-            if offsets.items() <= provider.known:
-                return None
-            return live.learn(provider.library, offsets)
-        except (FileNotFoundError, ProcessLookupError):
-            return None  # the process has ended
-        except (OSError, ElfError) as error:
-            return Found({}, dict.fromkeys(live.POINTERS, f"The file cannot be read: {error}."))
-
-    def _learn_calls(self, provider: _Provider, pid: int, addresses: Mapping[str, int]) -> Found | None:
-        """Return the calls of the extended API at these addresses; None if they are known or the process has ended."""
-        try:
-            offsets = extended.offsets_in(provider.library, pid, addresses, self._proc)
-            if offsets.items() <= provider.known:
-                return None
-            return extended.learn(provider.library, offsets)
-        except (FileNotFoundError, ProcessLookupError):
-            return None  # the next one is looked at
-        except (OSError, ElfError) as error:
-            return Found({}, {"ibv_wr_start": f"The file cannot be read: {error}."})
-
-    def _take(self, provider: _Provider, found: Found) -> list[str]:
+    def _take(self, provider: Provider, found: Found) -> Collection[str]:
         """Probe the functions that are not probed yet, for all the processes that use the provider.
 
         Returns the operations that have more versions than are probed.
         """
-        known, left = provider.known, []
-        functions: dict[str, Function] = {}
-        for op in sorted(found.functions.keys() & PROVIDED):
-            new = [it for it in found.functions[op] if (op, it.offset) not in known]
-            free = names(op)[sum(its == op for its, _ in known) :]
-            functions |= {name: replace(it, name=name) for name, it in zip(free, new, strict=False)}
-            left += [op] if len(new) > len(free) else []
-        if functions:
-            self._probe(provider, replace(provider.library, functions=functions, imports=frozenset()))
+        part, left = provider.part(found)
+        if part:
+            self._probe(provider, part)
         return left
 
-    def _probe(self, provider: _Provider, part: Library) -> None:
+    def _probe(self, provider: Provider, part: Library) -> None:
         provider.parts.append(part)
         polled = [name for name in part.functions if operation(name) in POLLED]
         if polled:
@@ -306,15 +212,13 @@ class Attaching:
 
     def _forget(self, pids: Collection[int]) -> None:
         with self._lock:
-            self._postponed.difference_update(pids)
-            for pid in pids:
-                self._looked.pop(pid, None)
             for provider in self._providers.values():
                 known = provider.users.keys() & pids
                 for pid in known:
                     del provider.users[pid]
                 for part in provider.parts if known else ():
                     self._windows.review(part)
+            self._learning.forget(pids)
 
     def _release(self, library: Library) -> None:
         self._analysis.forget(library)

@@ -108,7 +108,7 @@ def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> N
             forger.step("modify", 0)
         assert 40 == told(observed, forger)
         forger.step("forge", -1)
-        eventually(lambda: len(observed.cuda._attaching._looked.get(forger.pid, ())) == 16, "looked at")
+        eventually(lambda: len(observed.cuda._attaching._learning._examined.get(forger.pid, ())) == 16, "looked at")
         forger.step("modify", 0)
         assert not attached(observed, path)
         assert 1 == len(said(observed, path))
