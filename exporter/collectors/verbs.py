@@ -25,6 +25,7 @@ from exporter.verbs.learning import Pointers
 from exporter.verbs.peers import Peers
 from exporter.verbs.poll_sampling import Windows, polls_allowed
 from exporter.verbs.posted import PostedBytes, Sums
+from exporter.verbs.records import ExtendedObject, LiveContext, VerbsSpan
 from exporter.verbs.samples import Ends, bytes_by_port, samples
 from exporter.verbs.spans import span_of
 
@@ -196,15 +197,15 @@ class Verbs(ProbeCollector[Activity]):
     def _before_window(self) -> None:
         self._attaching.retry()
 
-    def _receive(self, record: Any) -> None:
+    def _receive(self, record: VerbsSpan) -> None:
         span = span_of(record, self._peers, self._node.clock, self._node.processes.labels(record.tgid))
         moved_ns = record.end_ns if record.received else record.begin_ns  # a receive is posted long before
         self._node.spans(replace(span, links=self._node.collectives.links(record.tgid, moved_ns)))
 
-    def _learn(self, record: Any) -> None:
+    def _learn(self, record: LiveContext) -> None:
         self._attaching.learn(record.tgid, learning.of_context(record.functions))
 
-    def _learn_extended(self, record: Any) -> None:
+    def _learn_extended(self, record: ExtendedObject) -> None:
         self._attaching.learn_extended(record.tgid, learning.of_object(record.calls, record.of_cq))
 
     def _hits(self) -> Mapping[str, int]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from exporter.bpf.btf import Btf
 from exporter.bpf.hooks import Hook
 from exporter.verbs.peers import gid_text
+from exporter.verbs.records import QpControl
 
 FUNCTIONS = {
     "ibv_create_qp": "create_qp",
@@ -97,11 +98,11 @@ class Qp:
     receive_psn: int | None = None
 
     @classmethod
-    def of(cls, row: Any) -> Qp:
+    def of(cls, row: QpControl) -> Qp:
         """Return the queue pair of a struct qp_control."""
 
         def known(bit: int, value: int) -> int | None:
-            return int(value) if row.known & bit else None
+            return value if row.known & bit else None
 
         path, routed = row.known & _PATH, bool(row.routed)
         return cls(
@@ -113,9 +114,9 @@ class Qp:
             resets=row.resets,
             peer=known(_PEER, row.peer),
             port=row.port if row.known & (_PORT | _PATH) else 0,
-            gid_index=int(row.gid_index) if path and routed else None,
+            gid_index=row.gid_index if path and routed else None,
             peer_gid=gid_text(bytes(row.peer_gid)) if path and routed else "",
-            peer_lid=int(row.lid) if path and row.lid and not routed else None,
+            peer_lid=row.lid if path and row.lid and not routed else None,
             mtu=128 << row.path_mtu if row.known & _MTU and 1 <= row.path_mtu <= 5 else 0,
             timeout=known(_TIMEOUT, row.timeout),
             retries=known(_RETRIES, row.retries),
@@ -174,7 +175,7 @@ def by_process(rows: Rows) -> dict[int, Control]:
     return dict(seen)
 
 
-def device_name(raw: Any) -> str:
+def device_name(raw: bytes) -> str:
     """Return a device's name from the memory of a process, empty where the bytes are no such name."""
-    text = bytes(raw).split(b"\0")[0].decode("ascii", "replace")
+    text = raw.split(b"\0")[0].decode("ascii", "replace")
     return text if _NAME.fullmatch(text) else ""

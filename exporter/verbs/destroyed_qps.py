@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from exporter.ledger import RETENTION
 from exporter.verbs.control import Qp
+from exporter.verbs.records import Posted, QpEnd, QpLifeKey
 
 MOST = 4096
 """Queue pairs that are kept; of more the oldest are dropped first."""
@@ -28,9 +29,9 @@ class PostedRequests(NamedTuple):
     """Requests without a known MTU: then packets are not known."""
 
     @classmethod
-    def of(cls, row: Any) -> PostedRequests:
+    def of(cls, row: Posted) -> PostedRequests:
         """Return the counts of a struct posted."""
-        return cls(*(_signed(getattr(row, name)) for name in cls._fields))
+        return cls(_signed(row.requests), _signed(row.bytes), _signed(row.packets), _signed(row.unsized))
 
     def plus(self, more: PostedRequests) -> PostedRequests:
         """Return the sums of both."""
@@ -46,7 +47,7 @@ class QpLife(NamedTuple):
     created_ns: int
 
     @classmethod
-    def of(cls, row: Any) -> QpLife:
+    def of(cls, row: QpLifeKey) -> QpLife:
         return cls(row.qp.tgid, row.qp.context, row.qp.number, row.created_ns)
 
 
@@ -70,7 +71,7 @@ class DestroyedQps:
         self._lock = threading.Lock()
         self._destroyed: dict[QpLife, Destroyed] = {}
 
-    def add(self, record: Any) -> None:
+    def add(self, record: QpEnd) -> None:
         """Add a struct qp_end."""
         life = QpLife.of(record.life)
         with self._lock:

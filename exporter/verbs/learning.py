@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from exporter.bpf.elf import ElfError
 from exporter.bpf.library import Library
@@ -21,6 +21,7 @@ from exporter.verbs.code.live import POINTERS
 from exporter.verbs.code.providers import Found
 from exporter.verbs.functions import CQ_CALLS, QP_CALLS
 from exporter.verbs.probed import Provider
+from exporter.verbs.records import ExtendedCalls, LiveFunctions
 
 _MOST_SETS = 16
 """Sets of pointers of one process that are examined: the process may change them as it likes."""
@@ -30,12 +31,12 @@ Addresses = Mapping[str, int]
 """Addresses of functions in a process, by the names of the pointers; 0 is none."""
 
 
-def of_context(functions: Any) -> Addresses:
+def of_context(functions: LiveFunctions) -> Addresses:
     """Return the addresses in a struct live_functions."""
     return {op: getattr(functions, op) for op in POINTERS}
 
 
-def of_object(calls: Any, of_cq: int) -> Addresses:
+def of_object(calls: ExtendedCalls, of_cq: int) -> Addresses:
     """Return the addresses in a struct extended_calls, of a queue pair or a completion queue."""
     return dict(zip(CQ_CALLS if of_cq else QP_CALLS, calls.functions, strict=False))
 

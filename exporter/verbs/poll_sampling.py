@@ -12,7 +12,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from exporter.bpf.events import Events
 from exporter.bpf.hooks import Hook, find_places
@@ -24,6 +23,7 @@ from exporter.bpf.uprobe import Point, attach, close_all
 from exporter.model import Sample
 from exporter.verbs import metrics
 from exporter.verbs.functions import POLLED, operation
+from exporter.verbs.records import PollBusy
 
 _JOIN_SECONDS = 4.0
 _RECENT_SECONDS = 60.0
@@ -220,7 +220,7 @@ class Windows:
                 ending += [] if file.stays else [file]
             self._detach(ending)
 
-    def _receive(self, record: Any) -> None:
+    def _receive(self, record: PollBusy) -> None:
         """Mark the file of a struct poll_busy: a thread polls more often than is allowed."""
         with self._lock:
             for file in [file for file in self._files.values() if file.slot == record.slot]:

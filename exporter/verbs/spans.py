@@ -10,12 +10,12 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
 from exporter.model import Labels, Span
 from exporter.node import Clock
 from exporter.verbs.control import TYPES, Qp
 from exporter.verbs.peers import Peers
+from exporter.verbs.records import VerbsSpan
 
 Attribute = str | int | float | bool
 
@@ -102,7 +102,7 @@ _NOT_NUMBERED = (1 << 64) - 1
 _BYTES_UNKNOWN = (1 << 32) - 1
 
 
-def span_of(record: Any, peers: Peers, clock: Clock, process: Labels) -> Span:
+def span_of(record: VerbsSpan, peers: Peers, clock: Clock, process: Labels) -> Span:
     """Return the span of a record of `verbs_spans`: struct verbs_span in bpf/verbs_spans.h."""
     qp = Qp.of(record.qp)
     sent = OPCODES.get(record.opcode, str(record.opcode))
