@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* RDMA verbs: what is posted, what completes, and how long both take. */
 #include "verbs_completions.h"
-#include "verbs_extended.h"
-#include "verbs_extended_polls.h"
+#include "verbs_extended.bpf.h"
+#include "verbs_extended_polls.bpf.h"
 
 SEC("uprobe")
 int poll_cq_enter(struct pt_regs *ctx)
@@ -34,7 +34,7 @@ int poll_cq_return(struct pt_regs *ctx)
 		seen.at = call->wc;
 		seen.cq = call->cq;
 		seen.window = window_of(bpf_get_attach_cookie(ctx));
-		know_context(thread.tgid, seen.from.context);
+		add_context(thread.tgid, seen.from.context);
 		count_time(thread.tgid, seen.from.context, timed_poll_cq, 0, seen.now - call->start_ns);
 		for (int i = 0; i < MOST_COMPLETIONS && i < completed; i++) {
 			take_completion(&seen);

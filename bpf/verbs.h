@@ -3,7 +3,7 @@
  * exporter/verbs/activity.py gives the maps their meaning. */
 #pragma once
 #include "verbs_spans.h"
-#include "verbs_learn.h"
+#include "verbs_learn.bpf.h"
 #include "verbs_polls.h"
 
 /* What is read of one call; what exceeds it is counted as unread. */

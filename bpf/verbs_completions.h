@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Which work request completed, and how long it took.
  *
- * Completions of a QP's send queue come in the order of its requests. Where poll_cq is observed at times only, which
- * request is the next to complete is found anew: a completion's wr_id has to be that of a single request that may be
- * outstanding. From then on order tells, and wr_id only contradicts. */
+ * Completions of a QP's send queue come in the order of its requests. Where poll_cq is observed at times only, the next
+ * request to complete is searched in each window: a completion's wr_id has to be that of a single request that may be
+ * outstanding. From then on order decides, and wr_id only contradicts. */
 #pragma once
-#include "verbs_posts.h"
+#include "verbs_posts.bpf.h"
 
 __u64 completions_unread, completions_unmatched;
 
@@ -15,7 +15,7 @@ static __always_inline __u64 received_number(const struct queue *queue, __u64 at
 	return queue->created_ns && queue->messages < UNCOUNTED / 2 ? at : NOT_NUMBERED;
 }
 
-/* The whole number of a request that is outstanding: there are never as many as its low bits can tell apart. */
+/* The whole number of a request that is outstanding: there are never as many as its low bits can number. */
 static __always_inline __u64 message_number(const struct queue *queue, const struct request *request)
 {
 	__u64 newest = queue->messages - 1;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* When poll_cq is observed, and whether a thread polls so often that it must not be. exporter/verbs/poll_sampling.py
- * attaches and detaches; each file that it attaches to has a slot, which travels as the uprobe's cookie. */
+/* When poll_cq is observed, and whether a thread polls so often that it must not be probed.
+ * exporter/verbs/poll_sampling.py attaches and detaches; each file that it attaches to has a slot, which travels as the
+ * uprobe's cookie. */
 #pragma once
-#include "verbs_control.h"
+#include "verbs_control.bpf.h"
 
 #define POLL_SLOTS 256
 
@@ -33,7 +34,7 @@ static __always_inline __u64 window_of(__u32 slot)
 	return since ? *since : 0;
 }
 
-/* Told once a span, when a thread exceeds what it may in one file. */
+/* Sends a record once a span, when a thread polls more often in one file than is allowed. */
 static __always_inline void count_poll(struct control_thread thread, __u32 slot, __u64 now)
 {
 	struct poll_rate_key key = {.tgid = thread.tgid, .tid = thread.tid, .slot = slot};

@@ -17,7 +17,7 @@ struct control_key {
 struct qp_control {
 	struct verbs_device device;
 	__u64 created_ns; /* 0: it was there before its process was observed */
-	__u64 changed_ns; /* when its state was last told */
+	__u64 changed_ns; /* when its state was last seen */
 	__u32 number;
 	__u32 type;  /* enum ibv_qp_type */
 	__u32 state; /* enum ibv_qp_state */
@@ -29,8 +29,8 @@ struct qp_control {
 	__u16 lid;     /* the peer's, on InfiniBand */
 	__u8 path_mtu; /* enum ibv_mtu: 128 << it is bytes */
 	__u8 port;
-	__u8 peer_gid[16]; /* as `routed` says */
-	__u8 gid_index;	   /* of its own GID, as `routed` says */
+	__u8 peer_gid[16]; /* if `routed` */
+	__u8 gid_index;	   /* of its own GID, if `routed` */
 	__u8 routed;	   /* the path has GIDs */
 	__u8 timeout;	   /* 4.096 us << it, 0 is none */
 	__u8 retries;
@@ -101,8 +101,8 @@ struct posted_key {
 struct posted {
 	__u64 requests;
 	__u64 bytes;
-	__u64 packets; /* of those whose MTU was known */
-	__u64 unsized; /* requests whose MTU was not known */
+	__u64 packets; /* of those with a known MTU */
+	__u64 unsized; /* requests without a known MTU */
 };
 MAP(posted, HASH, struct posted_key, struct posted, 8192);
 
@@ -152,7 +152,8 @@ struct qp_end {
 };
 EVENTS(qp_ends, struct qp_end, 512 * 1024);
 
-static __always_inline struct qp_end *tell_end(const struct qp_life *life, const struct qp_control *control)
+static __always_inline struct qp_end *reserve_end(const struct qp_life *life,
+						  const struct qp_control *control)
 {
 	struct qp_end *end = reserve(qp_ends);
 
@@ -166,12 +167,12 @@ static __always_inline struct qp_end *tell_end(const struct qp_life *life, const
 	return end;
 }
 
-static __always_inline void tell_posted(const struct qp_life *life, const struct qp_control *control,
+static __always_inline void send_posted(const struct qp_life *life, const struct qp_control *control,
 					__u32 opcode)
 {
 	struct posted_key key = {.life = *life, .opcode = opcode};
 	struct posted *posted_ = bpf_map_lookup_elem(&posted, &key);
-	struct qp_end *end = posted_ ? tell_end(life, control) : NULL;
+	struct qp_end *end = posted_ ? reserve_end(life, control) : NULL;
 
 	if (!end)
 		return;
@@ -181,7 +182,7 @@ static __always_inline void tell_posted(const struct qp_life *life, const struct
 	bpf_ringbuf_submit(end, 0);
 }
 
-/* Its requests are gone without a completion: it was destroyed or reset. */
+/* Drops requests that end without a completion: the QP was destroyed or reset. */
 static __always_inline void drop_requests(const struct qp_life *life)
 {
 	struct queue *queue = bpf_map_lookup_elem(&queues, &life->qp);
@@ -203,8 +204,8 @@ static __always_inline void end_qp(const struct qp_life *life, const struct qp_c
 		return;
 	for (__u32 opcode = 0; opcode <= OTHER_OPCODE; opcode++)
 		if (row->opcodes >> opcode & 1)
-			tell_posted(life, control, opcode);
-	end = tell_end(life, control);
+			send_posted(life, control, opcode);
+	end = reserve_end(life, control);
 	if (!end)
 		return;
 	end->calls = row->count;

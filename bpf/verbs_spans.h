@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Work requests told one by one: those that took long or failed, at a bounded rate. exporter/verbs/spans.py reads them. */
+/* Work requests sent one by one: those that took long or failed, at a bounded rate. exporter/verbs/spans.py reads them. */
 #pragma once
-#include "verbs_control.h"
+#include "verbs_control.bpf.h"
 
 #define NOT_NUMBERED (~0ull)
 #define BYTES_UNKNOWN 0xffffffff /* no message is as long */
@@ -30,13 +30,13 @@ const volatile __u64 verbs_spans_per_second = 100;
 /* Receives wait for long as a rule: they get half of the spans at most. */
 static __always_inline bool receives_left(__u64 now)
 {
-	static __u64 second, told;
+	static __u64 second, sent;
 
 	if (second != now / 1000000000) {
 		second = now / 1000000000;
-		told = 0;
+		sent = 0;
 	}
-	if (__sync_fetch_and_add(&told, 1) < (verbs_spans_per_second + 1) / 2)
+	if (__sync_fetch_and_add(&sent, 1) < (verbs_spans_per_second + 1) / 2)
 		return true;
 	add(&verbs_spans_limited, 1);
 	return false;
@@ -53,7 +53,7 @@ static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now
 
 	if (status == STATUS_FLUSHED || (!status && (!posted_ns || now - posted_ns < request_span_ns)))
 		return;
-	control = meet_qp(qp, false);
+	control = find_or_add_qp(qp, false);
 	if (!control || (received && !receives_left(now)) ||
 	    !within_limit(now, verbs_spans_per_second, &verbs_spans_limited))
 		return;

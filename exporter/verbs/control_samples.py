@@ -88,8 +88,8 @@ def _operations(regions: Regions, labels: Mapping[str, str], memory: str, since:
     counted = {"reg": regions.registrations, "rereg": regions.reregistrations, "dereg": regions.deregistrations}
     for operation, count in counted.items():
         yield Sample(OPERATIONS, {**labels, "operation": operation, "memory": memory}, count, since)
-    if regions.strangers:
-        yield Sample(OPERATIONS, {**labels, "operation": "dereg", "memory": "unknown"}, regions.strangers, since)
+    if regions.unmatched:
+        yield Sample(OPERATIONS, {**labels, "operation": "dereg", "memory": "unknown"}, regions.unmatched, since)
 
 
 def _queue_pairs(

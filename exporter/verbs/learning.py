@@ -1,7 +1,7 @@
 """Learning where functions of providers are from the pointers in objects of processes.
 
-The BPF programs read the pointers (bpf/verbs_live.h, bpf/verbs_learn.h); which functions of a file they are is decided
-from the file.
+The BPF programs read the pointers (bpf/verbs_live.bpf.h, bpf/verbs_learn.bpf.h); which functions of a file they are
+is decided from the file.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def test_the_kernel_adds_the_peer_of_one_half_known(sysfs: Path) -> None:
 
 
 def test_states_and_regions(sysfs: Path) -> None:
-    """Changes count by new state; registered bytes leave out what could not be followed; strangers are apart."""
+    """Changes count by new state; registered bytes leave out what could not be followed; unmatched ones are apart."""
     regions = {("rxe0", "dmabuf"): Regions(1000, 300, 200, 9, 2, 4, 1)}
     control = Control(states=Counter({("rxe0", 6): 2}), regions=regions)
     found = list(samples([process(7, control)], peers(sysfs)))

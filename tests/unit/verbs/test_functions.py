@@ -31,8 +31,8 @@ def test_calls_are_those_of_the_header() -> None:
 
 
 def test_places_are_those_of_the_program() -> None:
-    """What bpf/verbs_learn.h and bpf/verbs.h number is where it is here."""
-    text = (BPF / "verbs_learn.h").read_text()
+    """What bpf/verbs_learn.bpf.h and bpf/verbs.h number is where it is here."""
+    text = (BPF / "verbs_learn.bpf.h").read_text()
     placed = {name: int(place) for name, place in re.findall(r"\bcall_(\w+) = (\d+)", text)}
     named = {call.removeprefix("wr_"): place for place, call in enumerate(QP_CALLS)}
     assert len(placed) >= 10

@@ -2,7 +2,7 @@
 /* Which functions the extended calls (ibv_wr_start, ibv_start_poll and their like) of a process are: its queue pairs and
  * completion queues have pointers to them. exporter/verbs/code/extended.py judges what they are. */
 #pragma once
-#include "verbs_live.h"
+#include "verbs_live.bpf.h"
 
 /* struct ibv_qp_ex and ibv_cq_ex, public: they only grow at their end. Before these fields is a pthread_mutex_t. */
 #if defined(__TARGET_ARCH_arm64)
@@ -39,7 +39,7 @@ enum cq_call {
 	call_read_qp_num = 7,
 	cq_calls = 8,
 };
-/* What a queue pair or completion queue points to, told once. */
+/* What a queue pair or completion queue points to, sent once. */
 struct extended_calls {
 	__u64 functions[qp_calls];
 };
@@ -83,7 +83,7 @@ static __always_inline void learn_object(__u64 at, __u32 of_cq)
 	static const struct extended_calls none;
 	struct extended_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .of_cq = of_cq};
 	struct extended_calls *calls;
-	struct extended_told *told;
+	struct extended_told *record;
 
 	key.sum = sum_of_calls(at, of_cq);
 	if (!key.sum || bpf_map_lookup_elem(&extended_calls, &key))
@@ -94,17 +94,17 @@ static __always_inline void learn_object(__u64 at, __u32 of_cq)
 	for (__u32 call = 0; call < (of_cq ? cq_calls : qp_calls); call++)
 		bpf_probe_read_user(&calls->functions[call], sizeof(__u64),
 				    (void *)(at + call * sizeof(__u64)));
-	if (!may_tell(key.tgid))
+	if (!may_send(key.tgid))
 		return;
-	told = reserve(extended_told);
-	if (!told) { /* the next call tells */
+	record = reserve(extended_told);
+	if (!record) { /* the next call sends it */
 		bpf_map_delete_elem(&extended_calls, &key);
 		return;
 	}
-	told->calls = *calls;
-	told->tgid = key.tgid;
-	told->of_cq = of_cq;
-	bpf_ringbuf_submit(told, 0);
+	record->calls = *calls;
+	record->tgid = key.tgid;
+	record->of_cq = of_cq;
+	bpf_ringbuf_submit(record, 0);
 }
 
 static __always_inline void learn_cq(__u64 qp, __u64 at)

@@ -15,7 +15,7 @@ static __always_inline void count_hit(__u32 hit)
 		add(seen, 1);
 }
 
-static __always_inline void know_context(__u32 tgid, __u64 context)
+static __always_inline void add_context(__u32 tgid, __u64 context)
 {
 	struct context_key key = {.tgid = tgid, .context = context};
 	struct verbs_device device;
@@ -222,7 +222,7 @@ static __always_inline bool begin_walk(struct walk *walk, __u64 address, __u64 f
 	return true;
 }
 
-static __always_inline void miss(__u64 address, bool receiving)
+static __always_inline void note_missed(__u64 address, bool receiving)
 {
 	struct qp_control *control = qp_control(address);
 
@@ -241,13 +241,13 @@ static __always_inline struct queue *follow(void *map, __u64 *lost, __u64 *full_
 	struct queue *queue = bpf_map_lookup_elem(map, &key);
 
 	if (queue && queue->created_ns != walk->life.created_ns) {
-		bpf_map_delete_elem(map, &key); /* another QP's, whose end was not seen */
+		bpf_map_delete_elem(map, &key); /* of another QP: its end was not seen */
 		queue = NULL;
 	}
 	if (!queue) {
 		queue = lookup_or_init_(map, &key, &none, lost, full_tick);
 		if (!queue) {
-			miss(address, receiving);
+			note_missed(address, receiving);
 			return NULL;
 		}
 		learn_qp(address); /* it may be older than the exporter */
@@ -284,7 +284,7 @@ static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
 	if (receiving) {
 		queue = follow(&receives, &receives_lost, &receives_full_tick, &walk, call.qp, true);
 	} else {
-		know_context(walk.life.qp.tgid, walk.life.qp.context);
+		add_context(walk.life.qp.tgid, walk.life.qp.context);
 		queue = follow(&queues, &queues_lost, &queues_full_tick, &walk, call.qp, false);
 	}
 	call.before = queue ? queue->tail : 0;

@@ -4,7 +4,7 @@
  * functions that the objects of processes point to. A process may have written anything there, so a call counts only
  * if its own object has the function in the pointer of this call. */
 #pragma once
-#include "verbs_posts.h"
+#include "verbs_posts.bpf.h"
 
 #define ATOMIC_WRITE_BYTES 8
 
@@ -12,7 +12,7 @@
 static const __u8 opcodes_built[qp_calls] = {5, 6, 8, 7, 4, 0, 1, 2, 3, 9,  10,
 					     0, 0, 0, 0, 0, 0, 0, 0, 0, 15, 14};
 
-/* Since when all calls that were ever told of are observed. */
+/* Since when all calls that were ever sent to user space are probed. */
 MAP(extended_since, ARRAY, __u32, __u64, 1);
 
 struct user_data_buf {
@@ -86,7 +86,7 @@ int extended_start(struct pt_regs *ctx)
 		return 0;
 	}
 	walk.missed |= !since || walk.life.created_ns < *since;
-	know_context(walk.life.qp.tgid, walk.life.qp.context);
+	add_context(walk.life.qp.tgid, walk.life.qp.context);
 	follow(&queues, &queues_lost, &queues_full_tick, &walk, key.address, false);
 	post->walk = walk;
 	post->requests = post->unsignaled = post->building = 0;

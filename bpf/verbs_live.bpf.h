@@ -2,7 +2,7 @@
 /* Which functions of its provider a process calls: struct ibv_context has them, and every object of libibverbs begins
  * with a pointer to its context. exporter/verbs/code/live.py judges what they are. */
 #pragma once
-#include "verbs_control.h"
+#include "verbs_control.bpf.h"
 
 /* struct ibv_context, public and the same since rdma-core 17. */
 #define CONTEXT_POLL_CQ 96
@@ -17,11 +17,11 @@ struct live_key {
 struct live_functions {
 	__u64 poll_cq, post_recv, post_send;
 };
-/* What was told. A process can make up any number of contexts: it must not keep others' out. */
+/* What was sent to user space. A process can make up any number of contexts: it must not keep others' out. */
 MAP(live_functions, LRU_HASH, struct live_key, struct live_functions, 4096);
 
-/* By process: how often it was told of. */
-#define MOST_TOLD 64
+/* By process: how often its pointers were sent. */
+#define MOST_SENT 64
 struct live_process {
 	__u32 tgid;
 	__u32 zero;
@@ -35,13 +35,13 @@ struct live_context {
 };
 EVENTS(live_contexts, struct live_context, 64 * 1024);
 
-static __always_inline bool may_tell(__u32 tgid)
+static __always_inline bool may_send(__u32 tgid)
 {
 	static const __u64 none;
 	struct live_process key = {.tgid = tgid};
-	__u64 *told = lookup_or_init(live_told, &key, &none);
+	__u64 *sent = lookup_or_init(live_told, &key, &none);
 
-	return told && __sync_fetch_and_add(told, 1) < MOST_TOLD;
+	return sent && __sync_fetch_and_add(sent, 1) < MOST_SENT;
 }
 
 /* At functions whose first argument is an object of libibverbs, or with cookie 1 the context itself. */
@@ -50,7 +50,7 @@ int live_enter(struct pt_regs *ctx)
 {
 	struct live_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .context = PT_REGS_PARM1(ctx)};
 	struct live_functions now, *known;
-	struct live_context *told;
+	struct live_context *record;
 
 	if (!bpf_get_attach_cookie(ctx) &&
 	    bpf_probe_read_user(&key.context, sizeof(key.context), (void *)PT_REGS_PARM1(ctx)))
@@ -69,16 +69,16 @@ int live_enter(struct pt_regs *ctx)
 		add(&live_functions_lost, 1);
 		return 0;
 	}
-	if (!may_tell(key.tgid))
+	if (!may_send(key.tgid))
 		return 0;
-	told = reserve(live_contexts);
-	if (!told) { /* the next call tells */
+	record = reserve(live_contexts);
+	if (!record) { /* the next call sends it */
 		bpf_map_delete_elem(&live_functions, &key);
 		return 0;
 	}
-	told->functions = now;
-	told->tgid = key.tgid;
-	told->zero = 0;
-	bpf_ringbuf_submit(told, 0);
+	record->functions = now;
+	record->tgid = key.tgid;
+	record->zero = 0;
+	bpf_ringbuf_submit(record, 0);
 	return 0;
 }

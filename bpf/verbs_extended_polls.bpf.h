@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What is polled between ibv_start_poll and ibv_end_poll: status and wr_id are in the completion queue, the rest of a
- * completion is known as far as its program asks for it, by calls through the queue's pointers as well. */
+ * completion is known as far as its program reads it, by calls through the queue's pointers as well. */
 #pragma once
 #include "verbs_completions.h"
-#include "verbs_extended.h"
+#include "verbs_extended.bpf.h"
 
 /* The completion that a queue of completions stands at. */
 struct extended_poll {
@@ -14,7 +14,7 @@ struct extended_poll {
 };
 MAP(extended_polls, HASH, struct control_key, struct extended_poll, 2048);
 
-/* Its program asks for no more of it. */
+/* Its program reads no more of it. */
 static __always_inline void finish_completion(__u64 cq)
 {
 	struct control_key key = control_key(cq);
@@ -31,7 +31,7 @@ static __always_inline void finish_completion(__u64 cq)
 	}
 	seen.now = poll->seen_ns;
 	seen.window = poll->window;
-	know_context(key.tgid, seen.from.context);
+	add_context(key.tgid, seen.from.context);
 	count_completion(&seen, poll->status);
 	wc.wr_id = poll->wr_id;
 	wc.status = poll->status;

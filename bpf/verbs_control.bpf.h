@@ -17,11 +17,11 @@
 enum control_call {
 	control_create_qp, /* arg1 the attributes, returns the QP; arg0 is a PD or a context */
 	control_modify_qp, /* arg0 the QP, arg1 the attributes, arg2 which of them */
-	control_query_qp,  /* the same, arg2 as it was asked */
+	control_query_qp,  /* the same, arg2 as requested */
 	control_destroy_qp,
 	control_register,	   /* returns the region */
 	control_register_dmabuf,   /* the same, memory of a device */
-	control_register_extended, /* arg1 tells which */
+	control_register_extended, /* arg1 has the kind */
 	control_reregister,
 	control_deregister,
 } __attribute__((packed));
@@ -56,7 +56,7 @@ struct region_total {
 	__u64 registrations;
 	__u64 reregistrations;
 	__u64 deregistrations;
-	__u64 strangers; /* deregistrations of what was not seen registered: the memory is not known */
+	__u64 unmatched; /* deregistrations of what was not seen registered: the memory is not known */
 };
 MAP(region_totals, HASH, struct region_key, struct region_total, 4096);
 
@@ -65,7 +65,7 @@ struct control_thread {
 	__u32 tid;
 };
 struct control_flight {
-	struct verbs_device device; /* of a region that the call ends: gone when it returns */
+	struct verbs_device device; /* of a region that the call ends: freed when the call returns */
 	__u64 sp;
 	__u64 arguments[3];
 	struct qp_life life; /* of a QP that the call ends */
@@ -157,7 +157,7 @@ static __always_inline struct qp_control *qp_control(__u64 qp)
 }
 
 /* Begins to know a QP, or gives what is known. Filled in the map: programs' stacks are small. */
-static __always_inline struct qp_control *meet_qp(__u64 address, bool created)
+static __always_inline struct qp_control *find_or_add_qp(__u64 address, bool created)
 {
 	static const struct qp_control none;
 	struct control_key key = control_key(address);
@@ -184,10 +184,10 @@ static __always_inline struct qp_control *meet_qp(__u64 address, bool created)
 }
 
 /* A request on this QP failed: the hardware stopped it, which libibverbs does not know (IBTA 10.3.1: an unreliable one
- * can go to SQE instead, so nothing is said of those). */
+ * can go to SQE instead, so those are not reported). */
 static __always_inline void qp_failed(__u64 address)
 {
-	struct qp_control *qp = meet_qp(address, false);
+	struct qp_control *qp = find_or_add_qp(address, false);
 
 	if (!qp || (qp->type != QP_TYPE_RC && qp->type != QP_TYPE_XRC_SEND) || qp->state == QP_STATE_ERROR)
 		return;
@@ -210,7 +210,7 @@ static __always_inline struct qp_life qp_life(__u64 address, const struct qp_con
 
 static __always_inline void created_qp(const struct control_flight *call, __u64 address)
 {
-	struct qp_control *qp = meet_qp(address, true);
+	struct qp_control *qp = find_or_add_qp(address, true);
 	__u32 all = 0, most[2] = {};
 
 	if (!qp)
@@ -244,11 +244,11 @@ static __always_inline void take_path(struct qp_control *qp, const struct user_q
 		qp->port = attr->ah_port_num;
 }
 
-/* ibv_modify_qp set what the mask says; ibv_query_qp is believed as to the state alone, drivers fill the rest as they
+/* ibv_modify_qp set what is in the mask; ibv_query_qp is believed as to the state alone, drivers fill the rest as they
  * like. */
 static __always_inline void changed_qp(const struct control_flight *call)
 {
-	struct qp_control *qp = meet_qp(call->arguments[0], false);
+	struct qp_control *qp = find_or_add_qp(call->arguments[0], false);
 	bool modified = call->call == control_modify_qp;
 	__u32 mask = call->arguments[2];
 	struct user_qp_attr attr;
@@ -347,7 +347,7 @@ static __always_inline void registered(struct control_flight *call, __u64 addres
 	}
 }
 
-/* The library keeps the length that it now has, also where it says that only a part was done. */
+/* The library keeps the length that it now has, also where it reports that only a part was done. */
 static __always_inline void reregistered(struct control_flight *call, bool success)
 {
 	struct control_key key = control_key(call->arguments[0]);
@@ -399,7 +399,7 @@ static __always_inline void deregistered(const struct control_flight *call, bool
 	total = region_total(&call->device, call->taken.memory);
 	if (!total)
 		return;
-	add(call->took ? &total->deregistrations : &total->strangers, 1);
+	add(call->took ? &total->deregistrations : &total->unmatched, 1);
 	add(&total->removed, call->taken.bytes);
 }
 
