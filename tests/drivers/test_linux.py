@@ -126,7 +126,7 @@ def test_somebody_else(machine: Machine) -> None:
     asked = "ipmi-sensors --driver-type=OPENIPMI --sdr-cache-directory=/tmp"
     command = machine.host.begin(f"setpriv --reuid=65534 --regid=65534 --clear-groups env PATH=$PATH:/usr/sbin {asked}")
     command.wait(60, statuses=(1,))
-    assert "permission denied" in command.said
+    assert "permission denied" in command.printed
 
 
 def test_a_controller_that_is_gone(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""What a static library of libibverbs-dev says of the same provider: names, and code to compare with.
+"""The static library of a provider in libibverbs-dev: names of functions, and code to compare with.
 
 It was compiled from the same sources a second time, so most functions are the same to the byte but for what linking
 fills in, and the others nearly so.

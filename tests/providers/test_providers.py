@@ -1,4 +1,4 @@
-"""Every function found in a provider of Debian is the one that its static library says, and all of them are found."""
+"""Every function found in a provider of Debian is the one in its static library, and all of them are found."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_every_provider_is_understood(release: Release) -> None:
     assert refused == CHOSEN_AT_RUN_TIME
 
 
-def test_every_function_is_the_one_it_is_said_to_be(release: Release) -> None:
+def test_every_function_is_the_one_of_the_static_library(release: Release) -> None:
     """Its code is, of all functions of the static library, that of one which its tables have for the operation."""
     wrong, compared, twins = [], 0, 0
     for name, (path, found) in release.found.items():
@@ -135,7 +135,7 @@ def _start(elf: Elf, address: int) -> Function | None:
 
 
 def test_calibration_and_release_agree(release: Release) -> None:
-    """What the code of libibverbs says of the layout is what the sources of its release say, in everything."""
+    """The layout read from the code of libibverbs is that in the sources of its release, in everything."""
     path = (release.libraries / "libibverbs.so.1").resolve()
     with Elf.open(path) as verbs:
         calibrated = ops.calibrate(verbs)
@@ -166,7 +166,7 @@ def _most_alike(elf: Elf, function: Function, archive: Archive, calls: Mapping[s
         start = function.address + archives.jump(elf.machine, code)
         target = Function("", elf.offset(start), Frames(elf).size(start), start, 0)
         there = _most_alike(elf, target, archive, calls)
-        return {name for name, all in archive.functions.items() if any(c.jumps_to in there for c in all)}
+        return {name for name, compiled in archive.functions.items() if any(c.jumps_to in there for c in compiled)}
     shape, end = archives.shape(elf.machine, code), function.address + function.size
     called = {name for name, sites in calls.items() if any(function.address <= site < end for site in sites)}
     like = {

@@ -24,24 +24,24 @@ INTERVAL = 1.0
 
 @dataclass(frozen=True)
 class Page:
-    """What an exporter says: values by name and labels."""
+    """A page of /metrics: values by name and labels."""
 
     values: Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
     def get(self, name: str, **labels: str) -> dict[frozenset[tuple[str, str]], float]:
-        """The series of a name that have these labels among theirs; of a program, those of its newest process."""
+        """Return the series of a name that have these labels; of a program, those of its newest process."""
         wanted = set(labels.items())
         if "comm" in labels:
             wanted.add(("pid", self._newest(labels["comm"])))
-        return {found: value for (it, found), value in self.values.items() if it == name and wanted <= found}
+        return {found: value for (series, found), value in self.values.items() if series == name and wanted <= found}
 
     def _newest(self, comm: str) -> str:
-        """Other tests may have run the program before; pids grow."""
+        """Return the newest pid of a program: other tests may have run it before, and pids grow."""
         pids = {dict(labels).get("pid", "") for _, labels in self.values if ("comm", comm) in labels}
         return max(pids, key=int, default="")
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of these series; AssertionError when there is none."""
+        """Return the sum of these series. Raises AssertionError when there is none."""
         found = self.get(name, **labels)
         assert found, f"there is no {name} with {labels}"
         return sum(found.values())
@@ -145,7 +145,7 @@ def _exporter(host: Host) -> Command:
 
 def _await(side: Side) -> None:
     limit = Limit(side.host, START_SECONDS)
-    while "ready" not in side.exporter.said:
+    while "ready" not in side.exporter.printed:
         if side.exporter.done or limit.passed:
-            raise RigError(f"{side.host.name}: the exporter did not start:\n{side.exporter.said}")
+            raise RigError(f"{side.host.name}: the exporter did not start:\n{side.exporter.printed}")
         time.sleep(0.5)

@@ -73,20 +73,20 @@ class Command:
         return bool(self._status)
 
     def wait(self, seconds: float = 60.0, statuses: tuple[int, ...] = (0,)) -> str:
-        """What it printed. Raises RigError when it takes longer (Limit), or ends with another status."""
+        """Return the output of the command. Raises RigError when that takes longer or ends with another status."""
         limit = Limit(self.host, seconds)
         while not self.done:
             if limit.passed:
-                raise RigError(f"{self.host.name}: not done after {seconds:.0f} s: {self.text}\n{self.said}")
+                raise RigError(f"{self.host.name}: not done after {seconds:.0f} s: {self.text}\n{self.printed}")
             self.host.check()
             time.sleep(0.1)
         if int(self._status) not in statuses:
-            raise RigError(f"{self.host.name}: status {self._status}: {self.text}\n{self.said}")
+            raise RigError(f"{self.host.name}: status {self._status}: {self.text}\n{self.printed}")
         return self.output
 
     @property
     def _status(self) -> str:
-        """Empty until all of it is written."""
+        """The exit status; empty until all of it is written."""
         text = _text(self.host.folder / f"{self.name}.status")
         return text.strip() if text.endswith("\n") else ""
 
@@ -95,7 +95,8 @@ class Command:
         return _text(self.host.folder / f"{self.name}.out")
 
     @property
-    def said(self) -> str:
+    def printed(self) -> str:
+        """The end of what the command wrote to both of its outputs."""
         return (self.output + _text(self.host.folder / f"{self.name}.err"))[-4000:]
 
 
@@ -110,7 +111,7 @@ class Host:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def begin(self, text: str) -> Command:
-        """Starts a shell command; it goes on when others are started."""
+        """Start a shell command, which goes on when others are started."""
         name = f"{next(self._numbers):04}"
         part = self.folder / f"{name}.new"
         part.write_text(text + "\n")
@@ -118,7 +119,7 @@ class Host:
         return Command(self, name, text)
 
     def run(self, text: str, seconds: float = 60.0) -> str:
-        """What a shell command prints. Raises RigError."""
+        """Return the output of a shell command. Raises RigError."""
         return self.begin(text).wait(seconds)
 
     def counters(self) -> dict[str, int]:
@@ -127,7 +128,7 @@ class Host:
         return {name: int(value) for name, value in (line.split(":") for line in printed.splitlines())}
 
     def get(self, address: str, path: str = "/metrics") -> str:
-        """What an HTTP server in the machine answers: by bash alone, as a program to ask it takes seconds to start."""
+        """Return the answer of an HTTP server in the machine, read by bash alone: a client takes seconds to start."""
         request = f"GET {path} HTTP/1.1\\r\\nHost: {address}\\r\\nConnection: close\\r\\n\\r\\n"
         host, _, port = address.partition(":")
         answer = self.run(f"exec 3<>/dev/tcp/{host}/{port}; printf '{request}' >&3; exec cat <&3", 120)
@@ -163,7 +164,7 @@ class Host:
         """Raises RigError when the machine has stopped."""
         if self.process.poll() is not None:
             raise RigError(
-                f"{self.name} has stopped:\n{(_text(self.folder / 'said') + _text(self.folder / 'console'))[-2000:]}"
+                f"{self.name} has stopped:\n{(_text(self.folder / 'qemu') + _text(self.folder / 'console'))[-2000:]}"
             )
 
 
@@ -270,7 +271,7 @@ def _await(host: Host) -> None:
 
 
 def _await_listening(host: Host, port: int) -> None:
-    """Until the first machine waits for the other: asked of the kernel, for connecting would take the only place."""
+    """Wait until the first machine listens, by the kernel's list: a connection would take the only place."""
     wanted = f":{port:04X} 00000000:0000 0A"
     limit = Limit(host, 30)
     while wanted not in _text(Path("/proc/net/tcp")):
@@ -281,9 +282,9 @@ def _await_listening(host: Host, port: int) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
 
 
 def _text(path: Path) -> str:

@@ -34,7 +34,7 @@ def write(sender: Side, receiver: Side, iterations: int = 100, size: int = 65536
 
 
 def test_idle(sender: Side) -> None:
-    """Every file of the kernel's is there with its value; the link is up; nothing is said of a ratio of nothing."""
+    """Every file of the kernel's is there with its value; the link is up; a ratio of nothing is absent."""
     page, counters = sender.settled()
 
     shown = {

@@ -26,8 +26,8 @@ def test_every_probe_loads(receiver: Side) -> None:
 
 def test_doctor(sender: Side) -> None:
     """Nothing that observing takes is missing, and the RDMA device is seen."""
-    said = sender.host.begin(f"cd {REPOSITORY}; exec .venv/bin/accel-exporter doctor").wait(600, statuses=(0, 1))
+    report = sender.host.begin(f"cd {REPOSITORY}; exec .venv/bin/accel-exporter doctor").wait(600, statuses=(0, 1))
 
-    failed = [line for line in said.splitlines() if line.startswith("fail") and "free to listen" not in line]
+    failed = [line for line in report.splitlines() if line.startswith("fail") and "free to listen" not in line]
     assert [] == [line for line in failed if " addresses " not in line]  # the exporter itself has its address
-    assert "RDMA devices: rxe0" in said
+    assert "RDMA devices: rxe0" in report

@@ -1,4 +1,4 @@
-"""What the probes say of perftest and ibv_rc_pingpong, against what these say of themselves."""
+"""Counts of the probes on perftest and ibv_rc_pingpong, against what these report themselves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_write(sender: Side, receiver: Side) -> None:
 
 
 def test_pingpong(sender: Side, receiver: Side) -> None:
-    """ibv_rc_pingpong: each side has sent what it says it did."""
+    """ibv_rc_pingpong: each side has sent what it reports."""
     command = f"ibv_rc_pingpong -d {DEVICE} -g 1 -n 100 -s 4096"
     server = receiver.host.begin(command)
     receiver.host.await_server()
@@ -53,7 +53,7 @@ def test_pingpong(sender: Side, receiver: Side) -> None:
 
 
 def test_read(sender: Side, receiver: Side) -> None:
-    """ib_read_bw: the bytes asked for are the reader's; the other side posts nothing."""
+    """ib_read_bw: the bytes read are the reader's; the other side posts nothing."""
     perftest(sender.host, receiver.host, "ib_read_bw --size=65536 --iters=50")
 
     assert (3_276_800, 50) == posted(sender.scrape(), "ib_read_bw", "RDMA_READ")
@@ -78,7 +78,7 @@ def test_latency(sender: Side, receiver: Side, late_receiver: Path) -> None:
 @pytest.mark.evidence(feature="RDMA extended calls", on="real kernel, emulated hardware")
 def test_extended_calls(sender: Side, receiver: Side, extended_calls: Path) -> None:
     """What ibv_wr_start and its like post, by several ways to set segments, and what ibv_start_poll returns; what is
-    aborted is nowhere. rdma-core's own program for these calls then sends what it says.
+    aborted is nowhere. rdma-core's own program for these calls then sends what it reports.
     """
     sender.host.run("mkfifo /run/begin")
     program = sender.host.begin(f"exec {extended_calls} {DEVICE} 1 <>/run/begin")
