@@ -174,7 +174,7 @@ class Observed:
 @pytest.fixture(scope="module")
 def standin(compile_library: Callable[[str, str], Path]) -> Path:
     if not Path("/usr/include/infiniband/verbs.h").exists():
-        pytest.skip("libibverbs-dev is not installed: its header tells where the fields are")
+        pytest.skip("libibverbs-dev is not installed: its header has the places of the fields")
     return compile_library("libibverbs.so.1", STANDIN)
 
 
@@ -228,7 +228,7 @@ def test_calls_that_fail_change_nothing(observed: Observed) -> None:
 
 
 def test_a_queue_pair_in_error_and_reset(observed: Observed) -> None:
-    """ERR is seen where the job sets it and where it asks for the state; a reset forgets what was set."""
+    """ERR is seen where the job sets it and where it queries the state; a reset forgets what was set."""
     address = observed.run("out = lib.make_qp(1)")
     observed.run(f"lib.connect_qp(p({address})); lib.to_state(p({address}), 6)")
     [qp] = observed.seen().qps.values()
@@ -251,7 +251,7 @@ def test_extended_creation_counts_once(observed: Observed) -> None:
 
 
 def test_a_queue_pair_from_before(observed: Observed) -> None:
-    """One whose creation was not seen is known from its next change on, without what was set before."""
+    """One that was not seen created is known from its next change on, without what was set before."""
     address = observed.run("out = lib.make_qp(0)")
     clear(observed)
     observed.run(f"lib.to_state(p({address}), 3)")
@@ -330,7 +330,7 @@ SEC("uprobe") int completed(struct pt_regs *ctx) /* note(qp, ns ago, status, mes
 
 @contextmanager
 def noting(path: Path, standin: Path, per_second: int) -> Iterator[tuple[Script, Object, list[Span]]]:
-    """A job with one queue pair, whose note(ns ago, status, message, received) is a completion on it."""
+    """A job with one queue pair; its note(ns ago, status, message, received) is a completion on that queue pair."""
     names, received, links = ("ibv_create_qp", "ibv_modify_qp"), list[Span](), list[Link]()
     constants = {"request_span_ns": 10_000_000, "verbs_spans_per_second": per_second}
     peers = Peers(Path("/nonexistent"))
@@ -362,7 +362,7 @@ def test_spans_of_slow_and_failed_requests(compile_bpf: Callable[[str, str], Pat
         job.run("for it in ((9 * ms, 0, 1, 0), (11 * ms, 0, 7, 0), (0, 12, -1, 0)): note(*it)")
         job.run("note(30 * ms, 0, 8, 1); note(0, 0, -1, 0)")
         eventually(lambda: len(received) == 3, "three spans")
-        job.run("for _ in range(20): note(0, 12, -1, 0)  # no flush: those that an error took along are not told")
+        job.run("for _ in range(20): note(0, 12, -1, 0)  # no flush: those that an error took along are not sent")
         eventually(lambda: loaded.globals()["verbs_spans_limited"] >= 12, "the others counted")
     sent, failed, got = received[:3]
     here, there = (A, 0x100), (B, 0x4242)
@@ -383,7 +383,7 @@ def test_receives_leave_room_for_others(compile_bpf: Callable[[str, str], Path],
         time.sleep(1.05 - time.monotonic() % 1)  # the kernel's seconds begin with those of this clock
         job.run("for _ in range(200): note(30 * ms, 0, -1, 1)")
         job.run("for _ in range(200): note(30 * ms, 0, -1, 0)")
-        eventually(lambda: loaded.globals()["verbs_spans_limited"] + len(received) == 400, "all told or counted")
+        eventually(lambda: loaded.globals()["verbs_spans_limited"] + len(received) == 400, "all sent or counted")
     assert Counter({"rdma RECV": 50, "rdma SEND": 50}) == Counter(span.name for span in received)
 
 

@@ -55,7 +55,7 @@ def test_23_requests_are_23(observed: Observed) -> None:
 
 
 def test_packets_are_absent_without_an_mtu(observed: Observed) -> None:
-    """Nobody saw the path's MTU set, so nothing is said of packets, nor of acknowledgements."""
+    """Nobody saw the path's MTU set, so packets and acknowledgements are absent."""
     with attached(observed, Job()) as job:
         job.post(0, 3)
         assert {} == observed.values("rdma_send_packets_estimated_total", job.pid)
@@ -63,7 +63,7 @@ def test_packets_are_absent_without_an_mtu(observed: Observed) -> None:
 
 
 def test_a_failed_call_counts_what_it_posted(observed: Observed) -> None:
-    """Of a chain of 9 of which the provider takes 4, 4 are counted, and their latencies are told."""
+    """Of a chain of 9 of which the provider takes 4, 4 are counted, with their latencies."""
     with attached(observed, Job()) as job:
         job.step("refuse", 4)
         assert 0 != job.post(0, 9, size=100)
@@ -78,7 +78,7 @@ def test_a_failed_call_counts_what_it_posted(observed: Observed) -> None:
 
 
 def test_latency_is_that_of_the_request_in_order(observed: Observed) -> None:
-    """Of unsignaled requests nothing is told; those with one wr_id are matched in order once one is certain."""
+    """Unsignaled requests have no latency; those with one wr_id are matched in order once one is certain."""
     with attached(observed, Job()) as job:
         begun = time.monotonic()
         job.post(0, 10, every=5)

@@ -97,7 +97,7 @@ def test_what_is_not_posted_does_not_count(observed: Observed) -> None:
         assert 0 == latencies(observed, job, opcode="SEND")
 
 
-def test_nothing_is_kept_of_what_is_gone(observed: Observed) -> None:
+def test_nothing_is_kept_of_what_has_ended(observed: Observed) -> None:
     """A queue pair that is destroyed, a poll that has ended and a process that ends give their rows back."""
 
     def rows() -> list[int]:
@@ -117,7 +117,7 @@ def test_nothing_is_kept_of_what_is_gone(observed: Observed) -> None:
         assert [1, 0, 2] == rows()
         assert 0 == job.step("destroy", PLACE)
         assert [0, 0, 2] == rows()
-    eventually(lambda: [0, 0, 0] == rows(), "all rows gone")
+    eventually(lambda: [0, 0, 0] == rows(), "all rows removed")
 
 
 def test_both_ways_to_post_are_one_order(observed: Observed) -> None:
@@ -134,7 +134,7 @@ def test_both_ways_to_post_are_one_order(observed: Observed) -> None:
         assert 1 == latencies(observed, job, opcode="RDMA_WRITE")
 
 
-def test_a_lone_request_tells_of_the_acknowledgement(observed: Observed) -> None:
+def test_a_lone_request_measures_the_acknowledgement(observed: Observed) -> None:
     """One small request on an idle queue pair does, two at once do not."""
     with attached(observed, Job()) as job:
         made(observed, job)
@@ -145,9 +145,9 @@ def test_a_lone_request_tells_of_the_acknowledgement(observed: Observed) -> None
         assert 2 == latencies(observed, job, ACK)
 
 
-@pytest.mark.parametrize("ask", [OPCODE | NUMBER, OPCODE | NUMBER | LENGTH])
-def test_extended_polls(observed: Observed, ask: int) -> None:
-    """Completions by status, and latencies where the program asks for the queue pair and the opcode."""
+@pytest.mark.parametrize("fields", [OPCODE | NUMBER, OPCODE | NUMBER | LENGTH])
+def test_extended_polls(observed: Observed, fields: int) -> None:
+    """Completions by status, and latencies where the program reads the queue pair and the opcode."""
     with attached(observed, Job()) as job:
         assert 0 == job.step("extend")
         qp = made(observed, job)
@@ -156,11 +156,11 @@ def test_extended_polls(observed: Observed, ask: int) -> None:
         job.step("receive", PLACE, 3, 0)
         job.step("complete", 5, 0)
         job.step("arrive", PLACE, 3)
-        assert 8 == job.step("pollex", 64, ask)
+        assert 8 == job.step("pollex", 64, fields)
         assert 0 == job.build(PLACE, 1, opcode=SEND)
         job.step("complete", 1, RETRIES_EXCEEDED)
-        assert 1 == job.step("pollex", 64, ask)
-        assert 0 == job.step("pollex", 64, ask)
+        assert 1 == job.step("pollex", 64, fields)
+        assert 0 == job.step("pollex", 64, fields)
         assert 8 == observed.value(COMPLETIONS, job.pid, status="SUCCESS")
         assert 1 == observed.value(COMPLETIONS, job.pid, status="RETRY_EXC_ERR")
         assert 5 == latencies(observed, job, opcode="SEND")
@@ -168,8 +168,8 @@ def test_extended_polls(observed: Observed, ask: int) -> None:
         assert 1 == observed.value("rdma_qp_info", job.pid, qp=str(qp), state="ERR")
 
 
-@pytest.mark.parametrize(("ask", "unmatched"), [(0, 4), (OPCODE, 4), (NUMBER, 4)])
-def test_polls_that_ask_for_less(observed: Observed, ask: int, unmatched: int) -> None:
+@pytest.mark.parametrize(("fields", "unmatched"), [(0, 4), (OPCODE, 4), (NUMBER, 4)])
+def test_polls_that_read_less(observed: Observed, fields: int, unmatched: int) -> None:
     """Without the queue pair or the opcode a completion counts, and what request it was is not guessed."""
     with attached(observed, Job()) as job:
         assert 0 == job.step("extend")
@@ -178,7 +178,7 @@ def test_polls_that_ask_for_less(observed: Observed, ask: int, unmatched: int) -
         before = observed.value("rdma_completions_unmatched_total")
         assert 0 == job.build(PLACE, 4, opcode=SEND)
         job.step("complete", 4, 0)
-        assert 4 == job.step("pollex", 64, ask)
+        assert 4 == job.step("pollex", 64, fields)
         assert 4 == observed.value(COMPLETIONS, job.pid, status="SUCCESS")
         assert 0 == latencies(observed, job)
         assert before + unmatched == observed.value("rdma_completions_unmatched_total")
@@ -232,7 +232,7 @@ def test_programs_that_contain_rdma_core(observed: Observed, program: str) -> No
 
 
 def test_a_process_that_lies(observed: Observed) -> None:
-    """It has another function for a call than others have: what they post counts once, what it posts as it says."""
+    """With a false pointer for a call: what others post counts once, and its own posts count as that pointer's call."""
     with attached(observed, Job()) as honest, attached(observed, Job()) as liar:
         qp = str(made(observed, honest))
         liar.create(PLACE, extended=2)
@@ -249,7 +249,7 @@ def test_a_process_that_lies(observed: Observed) -> None:
 
 
 def test_pointers_to_no_function_are_refused(tmp_path: Path) -> None:
-    """What does not begin a function is not probed, and it is said; what is certain counts all the same."""
+    """What does not begin a function is not probed, and that is reported; what is certain counts all the same."""
     build_standins()
     with observe() as observed, attached(observed, Job()) as job:
         qp = str(job.create(PLACE, extended=2))
@@ -258,30 +258,30 @@ def test_pointers_to_no_function_are_refused(tmp_path: Path) -> None:
         eventually(lambda: probed(observed, "wr_complete"), "the others probed")
         assert not probed(observed, "wr_send")
         eventually(lambda: any("wr_send" in it for it in observed.cuda._attaching.problems()), "the refusal known")
-        [said] = [it for it in observed.cuda.problems() if it.startswith(f"{PROVIDER}:")]
-        assert "not wr_send: a process calls offset" in said
+        [problem] = [it for it in observed.cuda.problems() if it.startswith(f"{PROVIDER}:")]
+        assert "not wr_send: a process calls offset" in problem
         assert 0 == job.build(PLACE, 7, opcode=WRITE, size=10)
         assert 70 == observed.value(BYTES, job.pid, qp=qp)
 
 
 def test_a_process_that_has_ended_is_no_refusal(observed: Observed) -> None:
-    """One that was told of and is gone before it is looked at says nothing about the provider."""
+    """A process that ends before its calls are examined refuses nothing of the provider."""
     with attached(observed, Job()) as job:
         made(observed, job)
         attaching = observed.cuda._attaching
         [addresses, *_] = attaching._pointers.objects(job.pid)
         [provider] = [it for it in attaching._providers.values() if it.library.path == str(PROVIDER)]
-        said = [*attaching.problems()]
-        gone = subprocess.Popen(["true"])
-        gone.wait()
-        provider.users[gone.pid] = None
-        attaching.learn_extended(gone.pid, addresses)
-        del provider.users[gone.pid]
-        assert said == [*attaching.problems()]
+        before = [*attaching.problems()]
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        provider.users[ended.pid] = None
+        attaching.learn_extended(ended.pid, addresses)
+        del provider.users[ended.pid]
+        assert before == [*attaching.problems()]
 
 
 def test_plain_queue_pairs_teach_nothing() -> None:
-    """Most have anything where the pointers would be: no calls are probed, and nothing is said."""
+    """Most have anything where the pointers would be: no calls are probed, and nothing is reported."""
     build_standins()
     with observe() as observed, attached(observed, Job()) as job:
         for extended in (0, 1):

@@ -1,4 +1,4 @@
-"""Functions that only a running process tells of are probed if they are certain, and refused otherwise."""
+"""Functions that only a running process shows are probed if they are certain, and refused otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def observed() -> Iterator[Observed]:
         yield observed
 
 
-def said(observed: Observed, path: Path) -> list[str]:
+def problems(observed: Observed, path: Path) -> list[str]:
     return [line for line in observed.cuda.problems() if line.startswith(f"{path}:")]
 
 
@@ -44,25 +44,25 @@ def known(observed: Observed, job: Job) -> None:
     eventually(lambda: job.pid in observed.cuda._ledger and searched(), "the process known")
 
 
-def told(observed: Observed, job: Job) -> int:
-    """How often the kernel told of the process's pointers."""
+def reports(observed: Observed, job: Job) -> int:
+    """How often the BPF program sent the process's pointers."""
     counts = observed.cuda._object.maps["live_told"].items()
     return sum(count for key, count in counts if key.tgid == job.pid)
 
 
 @pytest.mark.parametrize("program", ["verbs_job", "live/verbs_job", "live/verbs_job_fixed"])
-def test_what_the_file_does_not_tell_is_learnt(observed: Observed, program: str) -> None:
+def test_what_the_file_does_not_show_is_learnt(observed: Observed, program: str) -> None:
     """A provider that chooses its table when it runs, and programs that contain rdma-core, count from the first call
     of libibverbs on: not before, and then exactly."""
     own = program != "verbs_job"
     path = BUILD / program if own else BUILD / "live" / PROVIDER
     with Job(BUILD / program, None if own else path) as job:
         known(observed, job)
-        eventually(lambda: own or 1 == len(said(observed, path)), "what is not found told")
+        eventually(lambda: own or 1 == len(problems(observed, path)), "what is not found reported")
         assert not attached(observed, path)
         assert 0 == job.step("modify", 0)
         eventually(lambda: attached(observed, path), "attached")
-        assert [] == said(observed, path)
+        assert [] == problems(observed, path)
         job.post(0, 23, segments=3, size=1001)
         assert 23 * 3 * 1001 == observed.value(BYTES, job.pid, qp="100")
         job.step("complete", 23, 0)
@@ -71,7 +71,7 @@ def test_what_the_file_does_not_tell_is_learnt(observed: Observed, program: str)
 
 
 def test_a_second_process_is_counted_at_once(observed: Observed) -> None:
-    """What one process told holds for all that use the file, and is attached to once."""
+    """What one process shows holds for all that use the file, and is attached to once."""
     path = BUILD / "live" / PROVIDER
     with Job(BUILD / "verbs_job", path) as first, Job(BUILD / "verbs_job", path) as second:
         known(observed, first)
@@ -86,12 +86,12 @@ def test_a_second_process_is_counted_at_once(observed: Observed) -> None:
 
 
 def test_what_is_in_no_table_is_refused(observed: Observed) -> None:
-    """A table that a provider makes when it runs proves nothing: not attached to, and the landing page says why."""
+    """A table that a provider makes when it runs proves nothing: not attached to, and the reason is reported."""
     path = BUILD / "made" / PROVIDER
     with Job(BUILD / "verbs_job", path) as job:
         known(observed, job)
         job.step("modify", 0)
-        eventually(lambda: any("next to each other" in line for line in said(observed, path)), "refused")
+        eventually(lambda: any("next to each other" in line for line in problems(observed, path)), "refused")
         assert not attached(observed, path)
         job.post(0, 5)
         assert {} == observed.values(BYTES, job.pid)
@@ -106,12 +106,12 @@ def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> N
         for kind in range(40):
             forger.step("forge", kind)
             forger.step("modify", 0)
-        assert 40 == told(observed, forger)
+        assert 40 == reports(observed, forger)
         forger.step("forge", -1)
         eventually(lambda: len(observed.cuda._attaching._learning._examined.get(forger.pid, ())) == 16, "looked at")
         forger.step("modify", 0)
         assert not attached(observed, path)
-        assert 1 == len(said(observed, path))
+        assert 1 == len(problems(observed, path))
         known(observed, honest)
         honest.step("modify", 0)
         eventually(lambda: attached(observed, path), "attached")
@@ -140,8 +140,8 @@ def containers(tmp_path: Path) -> Iterator[list[Path]]:
 
 
 def test_containers_of_one_image(observed: Observed, containers: list[Path]) -> None:
-    """A process of one container tells for those of the others, whose file is the same below its overlay, and is the
-    one that tells where the file was first seen through another."""
+    """What a process of one container shows holds for the others, with the same file below their overlays, even where
+    the file was first seen through another."""
     with Job(BUILD / "verbs_job", containers[0]) as first, Job(BUILD / "verbs_job", containers[1]) as second:
         known(observed, first)
         known(observed, second)

@@ -18,7 +18,7 @@ SEND, READ = 2, 4
 
 
 def test_bytes_that_nobody_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Port counters less SENDs and WRITEs, to the byte; what ended stays taken off, and what was missed begins anew."""
+    """Port counters less SENDs and WRITEs, to the byte; what ended stays taken off, and a miss begins a new count."""
     monkeypatch.setattr("exporter.infiniband.device.POSTED_SECONDS", 0.0)
     name = f"standin{os.getpid()}"  # others on this machine post on standin0
     monkeypatch.setenv("STANDIN_DEVICE", name)
@@ -42,7 +42,7 @@ def test_bytes_that_nobody_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             job.post(8, 1, opcode=READ, size=5000)
             write(port / "counters/port_xmit_data", 250 + 900)  # 4 bytes each
             assert [600] == unattributed()
-            job.post(0, 1, size=400)  # of a queue pair from before, whose port is not known: the device has only one
+            job.post(0, 1, size=400)  # of a queue pair from before, the port is not known: the device has only one
             assert 0 == job.step("destroy", 8)
             eventually(lambda: observed.value("rdma_send_bytes_total", job.pid, opcode="SEND"), "moved")
             write(port / "counters/port_xmit_data", 250 + 1000)

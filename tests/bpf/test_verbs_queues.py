@@ -49,7 +49,7 @@ def finish(job: Job, count: int) -> None:
 
 
 def test_acknowledgements(observed: Observed) -> None:
-    """Single SENDs and WRITEs on an idle RC queue pair, no larger than its MTU, tell of acknowledgements."""
+    """Single SENDs and WRITEs on an idle RC queue pair, no larger than its MTU, measure acknowledgements."""
     with attached(observed, Job()) as job:
         assert job.create() >= 200 and 0 == job.connect()
         for opcode, size in ((SEND, 1024), (WRITE, 1), (SEND, 0)):
@@ -86,7 +86,7 @@ def test_datagrams_are_not_acknowledged(observed: Observed) -> None:
     [(1, SEND, 1), (1024, WRITE, 1), (1025, WRITE, 2), (0, SEND, 1), (9999, READ, 1), (10240, SEND, 10)],
 )
 def test_packets(observed: Observed, size: int, opcode: int, packets: int) -> None:
-    """Bytes over the MTU of 1024, rounded up for each request; a READ asks with one."""
+    """Bytes over the MTU of 1024, rounded up for each request; a READ is requested with one."""
     with attached(observed, Job()) as job:
         number = job.create()
         job.connect(peer=77)
@@ -111,8 +111,8 @@ def test_all_are_signaled(observed: Observed) -> None:
 
 
 @pytest.mark.parametrize("extended", [False, True])
-def test_order_alone_tells_from_creation_on(observed: Observed, extended: bool) -> None:
-    """Requests with one wr_id are told apart by order, on a queue pair that was seen made, whoever made it."""
+def test_order_alone_decides_from_creation_on(observed: Observed, extended: bool) -> None:
+    """Requests with one wr_id are distinguished by order, on a queue pair that was seen made, whoever made it."""
     with attached(observed, Job()) as job:
         before = observed.value(UNMATCHED)
         assert job.create(extended=extended) >= 200
@@ -185,11 +185,11 @@ def test_a_failed_destruction_changes_nothing(observed: Observed) -> None:
 
 
 def test_more_queue_pairs_than_there_is_room_for() -> None:
-    """Made and destroyed one after the other: no row stays, none is missed, and all that was posted is told."""
+    """Made and destroyed one after the other: no row stays, none is missed, and all that was posted is there."""
     build_standins()
     with observe(queue_pairs=64) as observed, attached(observed, Job()) as job:
         assert 0 == job.step("churn", 300, 3)
-        eventually(lambda: 300 == len(observed.values(BYTES, job.pid)), "all told")
+        eventually(lambda: 300 == len(observed.values(BYTES, job.pid)), "all there")
         assert {"queues": 0, "receives": 0, "calls": 0, "posted": 0, "qp_controls": 0} == rows(observed, job)
         assert 300 * 30 == sum(observed.values(BYTES, job.pid).values())
         assert 300 * 3 == sum(observed.values(REQUESTS, job.pid).values())

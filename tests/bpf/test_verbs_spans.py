@@ -1,4 +1,4 @@
-"""Work requests that took long or failed are told one by one."""
+"""Work requests that took long or failed are spans."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def transfer(sender: Job, receiver: Job, opcodes: Sequence[int], same: int = 1) 
 def spans(observed: Observed, *jobs: Job) -> list[Span]:
     """Those of these jobs, by when they ended: others on this machine have spans, too."""
     pids = {str(job.pid) for job in jobs}
-    return sorted((it for it in observed.spans if it.process["pid"] in pids), key=lambda it: it.end_ns)
+    return sorted((it for it in observed.spans if it.process["pid"] in pids), key=lambda span: span.end_ns)
 
 
-def told(observed: Observed, job: Job, count: int) -> list[Span]:
-    """So many spans of a job, and no more."""
+def exactly(observed: Observed, job: Job, count: int) -> list[Span]:
+    """Return the spans of a job: so many, and no more."""
     eventually(lambda: len(spans(observed, job)) >= count, f"{count} spans")
     found = spans(observed, job)
     assert count == len(found)
@@ -70,7 +70,7 @@ def test_one_trace_at_both_ends() -> None:
         join(sender, receiver)
         assert 0 == receiver.step("receive", 8, 5, -1)
         transfer(sender, receiver, (SEND, WRITE, WRITE_WITH_IMM, SEND))
-        sent, got = told(observed, sender, 4), told(observed, receiver, 3)
+        sent, got = exactly(observed, sender, 4), exactly(observed, receiver, 3)
     messages = [it for it in sent if it.name != "rdma RDMA_WRITE"]
     here, there = (GIDS[1], 1000), (GIDS[2], 2000)
     assert [trace_id(here, there, 7, number) for number in range(3)] == [it.trace_id for it in got]
@@ -98,7 +98,7 @@ def test_extended_calls_share_the_trace() -> None:
             sender.step("complete", 1, 0)
             receiver.step("arrive", 8, 1)
             assert (1, 1) == (sender.step("poll", 1), receiver.step("poll", 1))
-        sent, got = told(observed, sender, 3), told(observed, receiver, 3)
+        sent, got = exactly(observed, sender, 3), exactly(observed, receiver, 3)
     expected = [trace_id((GIDS[1], 1000), (GIDS[2], 2000), 7, number) for number in range(3)]
     assert expected == [it.trace_id for it in sent]
     assert expected == [it.trace_id for it in got]
@@ -113,7 +113,7 @@ def test_before_they_are_known_messages_have_no_number() -> None:
         sender.step("sleep", PAUSE)
         sender.step("complete", 1, 0)
         assert 1 == sender.step("poll", 1)
-        [span] = told(observed, sender, 1)
+        [span] = exactly(observed, sender, 1)
     assert ("rdma SEND", False) == (span.name, span.attributes["rdma.trace_shared"])
 
 
@@ -126,11 +126,11 @@ def test_a_refused_receive_takes_no_number() -> None:
         receiver.step("refuse", -1)
         receiver.step("receive", 8, 1, -1)
         transfer(sender, receiver, (SEND, SEND, SEND))
-        traces = [[it.trace_id for it in told(observed, job, 3)] for job in (sender, receiver)]
+        traces = [[it.trace_id for it in exactly(observed, job, 3)] for job in (sender, receiver)]
     assert traces[0] == traces[1]
 
 
-def test_windows_tell_the_number() -> None:
+def test_windows_find_the_number() -> None:
     """A message in a later window has its number too, where only one request that may be outstanding has its wr_id."""
     with two_ends(poll_window_seconds=0.2, poll_interval_seconds=0.4) as (observed, sender, receiver):
         join(sender, receiver)
@@ -166,7 +166,7 @@ def test_a_chain_that_is_too_long_ends_the_numbers() -> None:
         receiver.step("sleep", 600_000)
         receiver.step("arrive", 8, 1)
         assert 1 == receiver.step("poll", 1)
-        [span] = told(observed, receiver, 1)
+        [span] = exactly(observed, receiver, 1)
         assert 1 == observed.value("rdma_calls_unread_total", what="requests")
     assert ("rdma RECV", False) == (span.name, span.attributes["rdma.trace_shared"])
 
@@ -183,7 +183,7 @@ def test_no_shared_trace_without_a_number(what: str) -> None:
         receiver.step("sleep", PAUSE)
         receiver.step("arrive", slot, 1)
         assert 1 == receiver.step("poll", 1)
-        [span] = told(observed, receiver, 1)
+        [span] = exactly(observed, receiver, 1)
     assert ("rdma RECV", False) == (span.name, span.attributes["rdma.trace_shared"])
 
 
@@ -197,7 +197,7 @@ def test_threads_that_post_at_once_end_the_numbers() -> None:
         sender.step("complete", 2, 0)
         assert 2 == sender.step("poll", 2)
         transfer(sender, receiver, (SEND,))
-        sent = told(observed, sender, 4)
+        sent = exactly(observed, sender, 4)
     assert [True, False, False, False] == [it.attributes["rdma.trace_shared"] for it in sent]
 
 
@@ -216,7 +216,7 @@ def test_slow_and_failed_requests() -> None:
         job.step("complete", 1, RETRIES_EXCEEDED)
         job.step("complete", 1, FLUSHED)
         assert 2 == job.step("poll", 2)
-        slow, failed = told(observed, job, 2)
+        slow, failed = exactly(observed, job, 2)
     assert ("rdma SEND", "", 4096, 100) == (
         slow.name,
         slow.error,

@@ -116,7 +116,7 @@ def test_nodes_look_at_the_same_time() -> None:
 
 
 def test_the_share_that_is_seen() -> None:
-    """What completes outside of windows is not counted, and the share of the time that was probed tells how much."""
+    """What completes outside of windows is not counted, and the share of the time that was probed shows how much."""
     with windows() as observed, attached(observed, Job()) as job:
         done, until = 0, time.monotonic() + 4 * INTERVAL
         while time.monotonic() < until:

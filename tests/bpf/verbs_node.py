@@ -25,7 +25,7 @@ PROVIDER = BUILD / "libstandin-rdmav34.so"
 
 @contextmanager
 def observe(**settings: Any) -> Iterator[Observed]:
-    """The collector with these settings (dashes as underscores); poll_cq is probed all the time unless they say."""
+    """The collector with these settings (dashes as underscores); poll_cq is probed all the time by default."""
     spans: list[Span] = []
     targets = Targets()
     defaults = {flag.name: flag.default for flag in FLAGS} | {"poll-window-seconds": 1.0, "poll-interval-seconds": 1.0}
