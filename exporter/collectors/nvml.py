@@ -76,13 +76,12 @@ class Nvml:
 
     def collect(self) -> Iterator[Sample]:
         """Yields the newest readings. Raises Unavailable while there is no NVML; the search for NVML goes on."""
-        snapshot = self._supervisor.snapshot()
+        snapshot = self._node.gpus.snapshot()
         if snapshot.state == "absent":
             raise Unavailable(
                 f"NVML cannot be used: {snapshot.reason}",
                 "nothing is to be done without NVIDIA GPUs; where they are, install the driver: it is looked for again",
             )
-        snapshot = self._node.gpus.snapshot()
         peaks = (peak for gpu in snapshot.gpus for peak in self._peaks.samples(gpu))
         yield from self._limit.apply(chain(samples(snapshot, self._labels), peaks))
         yield from self._supervisor.samples()
