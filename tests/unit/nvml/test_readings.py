@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -86,6 +87,17 @@ def test_dcgm_keys() -> None:
     keys = {field.key for field in DCGM_FIELDS if field.kind is not None}
 
     assert keys - others <= {reading.key for reading in GPU}
+
+
+def test_keys_in_use() -> None:
+    """What other modules take out of a snapshot by key is in the table."""
+    used = {
+        key
+        for path in (ROOT / "exporter").rglob("*.py")
+        for key in re.findall(r'\bgpu\.value\("(\w+)"', path.read_text())
+    }
+
+    assert {"memory_bytes", "recovery_action"} <= used <= {reading.key for reading in GPU}
 
 
 def _loaded(module: str) -> set[str]:
