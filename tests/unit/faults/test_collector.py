@@ -20,6 +20,7 @@ from exporter.nvml.snapshot import Gpu, GpuIdentity, Readings, Snapshot
 from exporter.options import SettingsError
 from exporter.views import prometheus
 from tests.nodes import make_node
+from tests.support import until
 from tests.unit.cuda.fakes import FakeProcesses
 
 NIC_LINE = "3,{},{},-;mlx5_core 0000:5e:00.0: print_health:427: synd 0x8: unrecoverable hardware error\n"
@@ -57,13 +58,6 @@ def values(collector: Faults) -> dict[tuple[str, ...], Any]:
     return {(prometheus.name(it.metric), *filter(None, it.labels.values())): it.value for it in collector.collect()}
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 def write_line(roots: dict[str, Path], sequence: int) -> None:
     """The kernel writes a line about the NIC, now."""
     with roots["kmsg"].open("a") as file:
@@ -75,11 +69,11 @@ def test_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> None
     write_line(roots, 1)
     collector = make()
     key = ("nic", "0000:5e:00.0", "nic_unrecoverable")
-    eventually(lambda: values(collector).get(("node_fault_replayed", *key)) == 1)
+    until(lambda: values(collector).get(("node_fault_replayed", *key)) == 1)
     assert 0 == values(collector)["node_fault_total", *key]
     write_line(roots, 2)
     write_line(roots, 3)
-    eventually(lambda: values(collector)["node_fault_total", *key] == 2)
+    until(lambda: values(collector)["node_fault_total", *key] == 2)
 
     assert abs(time.time() - values(collector)["node_fault_last_timestamp_seconds", *key]) < 5
 
@@ -99,13 +93,13 @@ def test_one_reader(roots: dict[str, Path]) -> None:
         file.write("3,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n")
     write_line(roots, 2)
     key = ("node_fault_total", "nic", "0000:5e:00.0", "nic_unrecoverable")
-    eventually(lambda: values(collectors[0]).get(key) == 1)
+    until(lambda: values(collectors[0]).get(key) == 1)
     found = values(collectors[0])
     collectors[0].close()
     write_line(roots, 3)
     with roots["kmsg"].open("a") as file:
         file.write("3,4,1,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n")
-    eventually(lambda: 2 in [it.value for it in collectors[1].collect() if it.metric is XIDS])
+    until(lambda: 2 in [it.value for it in collectors[1].collect() if it.metric is XIDS])
     collectors[1].close()
 
     assert ["kmsg"] == readers
@@ -122,10 +116,10 @@ def test_sysfs(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
     for name, text in (("class", "0x030200"), ("vendor", "0x10de"), ("aer_dev_fatal", "TOTAL_ERR_FATAL 1")):
         (device / name).write_text(text + "\n")
     collector = make()
-    eventually(lambda: ("node_pci_aer_errors_total", "0000:18:00.0", "gpu", "fatal") in values(collector))
+    until(lambda: ("node_pci_aer_errors_total", "0000:18:00.0", "gpu", "fatal") in values(collector))
     assert ("node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal") not in values(collector)
     (device / "aer_dev_fatal").write_text("TOTAL_ERR_FATAL 3\n")
-    eventually(lambda: values(collector).get(("node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal")))
+    until(lambda: values(collector).get(("node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal")))
 
     assert 2 == values(collector)["node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal"]
 
@@ -133,7 +127,7 @@ def test_sysfs(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
 def test_absent_sources(make: Callable[..., Faults]) -> None:
     """A source that this node lacks is unavailable, not silent, and the page has the reason."""
     collector = make()
-    eventually(lambda: ("node_fault_source_available", "edac") in values(collector))
+    until(lambda: ("node_fault_source_available", "edac") in values(collector))
     found = values(collector)
 
     assert 0 == found["node_fault_source_available", "edac"] == found["node_fault_source_available", "pci"]
@@ -146,7 +140,7 @@ def test_no_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> N
     """Without the kernel log the rest works."""
     roots["kmsg"].unlink()
     collector = make()
-    eventually(lambda: ("node_fault_source_available", "hwmon") in values(collector))
+    until(lambda: ("node_fault_source_available", "hwmon") in values(collector))
 
     assert 0 == values(collector)["node_fault_source_available", "kernel_log"]
     assert "there is no" in next(collector.problems())
@@ -162,13 +156,13 @@ def test_management_controller(make: Callable[..., Faults], tmp_path: Path, monk
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     collector = make(ipmi=True, **{"ipmi-interval": 1.0})
     source, state = ("node_fault_source_available", "ipmi"), "node_ipmi_sensor_state"
-    eventually(lambda: ("node_fault_source_available", "hwmon") in values(collector))
+    until(lambda: ("node_fault_source_available", "hwmon") in values(collector))
     assert source not in values(collector)
 
     answer.write_text("1,PS1,Power Supply,Critical,0009h\n2,FAN1,Fan,Nominal,0000h\n")
-    eventually(lambda: source in values(collector))
+    until(lambda: source in values(collector))
     answer.write_text("1,PS1,Power Supply,Critical,0009h\n2,FAN1,Fan,Critical,0000h\n")
-    eventually(lambda: values(collector).get((state, "FAN1", "Fan", "server_chassis")) == 2)
+    until(lambda: values(collector).get((state, "FAN1", "Fan", "server_chassis")) == 2)
     found = values(collector)
 
     assert (1, 2) == (found[source], found[state, "PS1", "Power Supply", "power_supply"])
@@ -180,10 +174,10 @@ def test_active_test(make: Callable[..., Faults], tmp_path: Path) -> None:
     """The time of the last test of the GPUs is that of the stamp; without a stamp there is none."""
     stamp = tmp_path / "passed"
     collector = make(**{"diagnostic-stamp": str(stamp)})
-    eventually(lambda: values(collector).get(("node_fault_source_available", "diagnostic")) == 0)
+    until(lambda: values(collector).get(("node_fault_source_available", "diagnostic")) == 0)
     stamp.touch()
     os.utime(stamp, (1700000000, 1700000000))
-    eventually(lambda: values(collector).get(("node_diagnostic_last_pass_timestamp_seconds",)) == 1700000000)
+    until(lambda: values(collector).get(("node_diagnostic_last_pass_timestamp_seconds",)) == 1700000000)
 
 
 def test_nvml(make: Callable[..., Faults]) -> None:

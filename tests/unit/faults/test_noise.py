@@ -30,6 +30,7 @@ from exporter.nvml.gpus import Gpus
 from exporter.options import Flag
 from exporter.views import prometheus
 from tests.nodes import make_node
+from tests.support import until
 
 ALERTS = Path(__file__).parents[3] / "alerts"
 LINK = {"device": "mlx5_0", "port": "1"}
@@ -158,13 +159,6 @@ def total(ledger: FaultLedger) -> dict[str, int]:
         if it.metric is metrics.FAULTS:
             found[it.labels["signal"]] = found.get(it.labels["signal"], 0) + int(str(it.value))
     return found
-
-
-def until(condition: object) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @needs_promtool

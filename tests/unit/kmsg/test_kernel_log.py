@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from exporter.kmsg import reader
 from exporter.kmsg.kernel_log import KernelLog, KmsgSettings, Subscription
 from exporter.kmsg.records import Record
 from exporter.model import Unavailable
+from tests.support import until
 
 NVRM, NVME = re.compile(b"NVRM"), re.compile(b"nvme|lockup")
 BOOT = 1_000_000_000.0
@@ -65,13 +66,6 @@ def threads() -> list[str]:
     return [it.name for it in threading.enumerate() if it.name == "kmsg"]
 
 
-def await_(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
-
-
 def test_the_log_is_read_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two subscriptions are one open file and one thread; each receives the records with its own words, old and new."""
     opened: list[Path] = []
@@ -85,7 +79,7 @@ def test_the_log_is_read_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None
     two.start()
     assert (["kmsg"], [log.path]) == (threads(), opened)
     log.write("nvme nvme0: NVRM")
-    await_(lambda: len(log.texts(one)) == 2 == len(log.texts(two)))
+    until(lambda: len(log.texts(one)) == 2 == len(log.texts(two)))
 
     assert ["NVRM: old", "nvme nvme0: NVRM"] == log.texts(one)
     assert ["nvme nvme0: old", "nvme nvme0: NVRM"] == log.texts(two)
@@ -99,7 +93,7 @@ def test_the_reader_ends_with_the_last_subscription(log: Log) -> None:
     two.start()
     one.close()
     log.write("NVRM: x")
-    await_(lambda: len(log.texts(two)) == 1)
+    until(lambda: len(log.texts(two)) == 1)
     assert [] == log.texts(one)
     two.close()
     assert [] == threads()
@@ -133,7 +127,7 @@ def test_times(log: Log) -> None:
     log.catch_up()
     before = time.time()
     log.write("NVRM: new")
-    await_(lambda: len(log.texts(subscription)) == 2)
+    until(lambda: len(log.texts(subscription)) == 2)
 
     [(_, old), (_, new)] = log.received[subscription]
     assert BOOT + 5 == old
@@ -178,7 +172,7 @@ def test_lost_to_all(log: Log) -> None:
     one.start()
     two.start()
     log.write("x" * 10 * reader.LONGEST)
-    await_(lambda: one.lost == 1)
+    until(lambda: one.lost == 1)
 
     assert 1 == two.lost
 
@@ -203,6 +197,6 @@ def test_a_log_that_breaks(log: Log) -> None:
     one, two = log.subscribe(NVRM), log.subscribe(NVME)
     one.start()
     two.start()
-    await_(lambda: bool(one.problem))
+    until(lambda: bool(one.problem))
 
     assert [f"{log.path} is no longer read: Is a directory"] * 2 == [one.problem, two.problem]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Event, Gpu, GpuIdentity, Snapshot
 from exporter.views.prometheus import name
 from tests.nodes import make_node
+from tests.support import until
 from tests.unit.cuda.fakes import FakeProcesses
 
 UUID = "GPU-f1648d72-c7c8-9814-2832-7a062b009188"
@@ -79,13 +80,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         made.collector.close()
 
 
-def await_(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
-
-
 def gpu(uuid: str = UUID, index: int = 3, bus: str = BUS) -> Gpu:
     return Gpu(GpuIdentity(uuid, index, "NVIDIA H100", bus))
 
@@ -103,13 +97,13 @@ def test_line(bench: Bench) -> None:
     bench.ready()
     before = time.time()
     bench.log_line(XID)
-    await_(lambda: bench.value("gpu_xid_errors_total") == 1)
+    until(lambda: bench.value("gpu_xid_errors_total") == 1)
 
     [sample] = bench.samples("gpu_xid_errors_total")
     assert {"gpu": "3", "gpu_uuid": UUID, "pci_bus_id": BUS, **IN_79} == sample.labels
     last = bench.value("gpu_xid_last_timestamp_seconds")
     assert isinstance(last, float) and before <= last <= time.time()
-    await_(lambda: bool(bench.spans))
+    until(lambda: bool(bench.spans))
     assert {"pid": "7", "comm": "job-7", "gpu": "3", "gpu_uuid": UUID} == bench.spans[0].process
 
 
@@ -118,7 +112,7 @@ def test_names_are_waited_for(bench: Bench) -> None:
     bench.nvml(state="starting")
     collector = bench.ready()
     bench.log_line(XID)
-    await_(lambda: bool(collector._counts._counts))
+    until(lambda: bool(collector._counts._counts))
     assert [] == bench.samples("gpu_xid_errors_total")
     bench.nvml(gpu())
     assert 1 == bench.value("gpu_xid_errors_total", gpu_uuid=UUID)
@@ -133,13 +127,13 @@ def test_replay(bench: Bench) -> None:
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     bench.log_line(XID, seconds=max(0.0, now - 100))
     bench.ready()
-    await_(lambda: bench.value("gpu_xid_replayed") == 1)
+    until(lambda: bench.value("gpu_xid_replayed") == 1)
     os.close(writer)
 
     assert 0 == bench.value("gpu_xid_errors_total") == bench.value("gpu_xid_bursts_total")
     last = bench.value("gpu_xid_last_timestamp_seconds")
     assert isinstance(last, float) and abs(time.time() - min(100.0, now) - last) < 5
-    await_(lambda: bool(bench.spans))
+    until(lambda: bool(bench.spans))
     assert bench.spans[0].attributes["gpu.fault.replayed"] is True
 
 
@@ -152,12 +146,12 @@ def test_both_sources(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.log_line(XID)
     bench.gpus.publish(Event("GPU-2", time.time(), "xid", 48))
     bench.gpus.publish(Event("GPU-2", time.time(), "ecc_double_bit", 0))
-    await_(lambda: bench.value("gpu_xid_errors_total", xid="48") == 1)
+    until(lambda: bench.value("gpu_xid_errors_total", xid="48") == 1)
 
     assert [("3", "79", 1), ("4", "48", 1)] == sorted(
         (it.labels["gpu"], it.labels["xid"], it.value) for it in bench.samples("gpu_xid_errors_total")
     )
-    await_(lambda: len(bench.spans) == 2)
+    until(lambda: len(bench.spans) == 2)
     assert {"kmsg", "nvml"} == {str(it.attributes["gpu.fault.source"]) for it in bench.spans}
 
 
@@ -166,7 +160,7 @@ def test_the_driver_names_the_gpu(bench: Bench) -> None:
     bench.ready()
     bench.log_line(f"NVRM: GPU at PCI:0000:3b:00: {UUID}")
     bench.log_line(XID)
-    await_(lambda: bench.value("gpu_xid_errors_total") == 1)
+    until(lambda: bench.value("gpu_xid_errors_total") == 1)
 
     assert [{"gpu_uuid": UUID, "pci_bus_id": BUS, **IN_79}] == [
         it.labels for it in bench.samples("gpu_xid_errors_total")
@@ -180,7 +174,7 @@ def test_lines_of_processes(bench: Bench, accepted: bool, counted: int | None) -
     bench.catch_up()
     bench.log_line(XID, priority=11)
     bench.log_line("NVRM: Xid (PCI:0000:3b:00): 13, x")
-    await_(lambda: bench.value("gpu_xid_errors_total", xid="13") == 1)
+    until(lambda: bench.value("gpu_xid_errors_total", xid="13") == 1)
 
     assert counted == bench.value("gpu_xid_errors_total", xid="79")
 
@@ -191,7 +185,7 @@ def test_one_log_line_for_a_burst(bench: Bench, caplog: pytest.LogCaptureFixture
     bench.ready()
     for _ in range(5):
         bench.log_line(XID)
-    await_(lambda: bench.value("gpu_xid_errors_total") == 5)
+    until(lambda: bench.value("gpu_xid_errors_total") == 5)
 
     expected = f"Xid 79: the GPU does not answer on the PCIe bus any more, on {BUS}; to do: RESTART_BM"
     assert [expected] == caplog.messages
@@ -211,7 +205,7 @@ def test_nvml_alone(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     bench.nvml(gpu())
     collector = bench.start(tmp_path / "nowhere")
     bench.gpus.publish(Event(UUID, time.time(), "xid", 79))
-    await_(lambda: bench.value("gpu_xid_errors_total") == 1)
+    until(lambda: bench.value("gpu_xid_errors_total") == 1)
 
     assert (0, 1) == tuple(bench.value("accel_exporter_xid_source", source=it) for it in ("kmsg", "nvml"))
     [problem] = collector.problems()
@@ -230,7 +224,7 @@ def test_lost_lines(bench: Bench) -> None:
     """A line that is no record counts as lost."""
     bench.ready()
     bench.log_line("NVRM: " + "x" * 100_000)
-    await_(lambda: bench.value("accel_exporter_events_lost_total", stream="kmsg") == 1)
+    until(lambda: bench.value("accel_exporter_events_lost_total", stream="kmsg") == 1)
 
 
 def test_close(bench: Bench) -> None:
@@ -251,7 +245,7 @@ def test_faults_of_the_node(bench: Bench) -> None:
     bench.log_line("NVRM: GPU 0000:5e:00.0: GPU has fallen off the bus.")
     assert bench.collector is not None
     faults = bench.collector._node.faults
-    await_(lambda: len(list(faults.samples())) > 6)
+    until(lambda: len(list(faults.samples())) > 6)
     found = {(it.labels["category"], it.labels["component"], it.labels["signal"]) for it in list(faults.samples())[:-1]}
 
     assert {

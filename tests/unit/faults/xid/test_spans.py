@@ -15,6 +15,7 @@ from exporter.faults.xid.spans import MOST_PER_SECOND, FaultSpans, Occurrence, s
 from exporter.kmsg.records import parse
 from exporter.model import Labels, Span
 from exporter.views import otlp
+from tests.support import until
 from tests.unit.faults.xid.test_decode import BUS, record
 
 GPU = {"gpu": "3", "gpu_uuid": "GPU-1", "pci_bus_id": BUS}
@@ -48,13 +49,6 @@ def running(processes: Processes, give: Callable[[Span], None], dropped: Callabl
         yield made
     finally:
         made.close()
-
-
-def await_(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 def test_xid() -> None:
@@ -155,7 +149,7 @@ def test_a_process_that_cannot_be_looked_up() -> None:
         assert time.monotonic() - began < 5
         assert ([], True) == (given, bool(dropped))
         processes.hold.set()
-        await_(lambda: len(given) + len(dropped) == 3000)
+        until(lambda: len(given) + len(dropped) == 3000)
 
 
 def test_rate(monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -185,4 +179,4 @@ def test_receiver_that_fails() -> None:
     with running(Processes(), give, lambda: None) as made:
         for _ in range(2):
             made.add(report("NVRM: Xid (PCI:0000:3b:00): 31, x"))
-        await_(lambda: len(given) == 2)
+        until(lambda: len(given) == 2)
