@@ -102,7 +102,7 @@ def test_a_child_that_is_killed_is_replaced(folder: Path, headers: str, library:
     with observe(folder, headers) as observed:
         counted(observed, library)
         [probe] = observed.collector.probes
-        child = probe._child
+        child = probe.child
         assert child
         os.kill(child.pid, signal.SIGSEGV)
         crashed = "accel_exporter_custom_restarts_total"
@@ -121,7 +121,7 @@ def test_a_child_that_hangs_is_given_up(
     monkeypatch.setattr("exporter.custom.probe.SILENT_SECONDS", 3.0)
     with observe(folder, headers) as observed:
         [probe] = observed.collector.probes
-        child = probe._child
+        child = probe.child
         assert child
         os.kill(child.pid, signal.SIGSTOP)
         began = time.monotonic()
@@ -138,7 +138,7 @@ def test_nothing_is_left_behind(folder: Path, headers: str) -> None:
     """Closing ends the children; none outlives the collector."""
     with observe(folder, headers) as observed:
         [probe] = observed.collector.probes
-        child = probe._child
+        child = probe.child
         assert child
     assert not psutil.pid_exists(child.pid)
 
