@@ -37,7 +37,7 @@ OPTIONS = (
     Option(PYTHON, "/usr/bin/python3", "the Python that has bcc, which compiles them", "custom", metavar="FILE"),
     Option(HEADERS, "", "the kernel's headers; empty: /lib/modules/RELEASE/build", "custom", metavar="DIR"),
     Option(INTERVAL, 5.0, "between two readings of their maps", "custom", duration=True, least=0.1, most=3600),
-    Option(SPANS, 100, "spans at most of each; what exceeds it is dropped and counted", "custom"),
+    Option(SPANS, 100, "spans at most of each probe; further spans are dropped and counted", "custom"),
     Option(SERIES, 5_000, LIMIT_HELP.replace("at most", "of each probe at most"), "custom", least=LEAST, most=MOST),
 )
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
-    """Off without a folder. What is in it counts as a setting: a reload follows files that came, changed or went."""
+    """Return the settings, with a fingerprint of the files, so that a reload follows them; None without a folder."""
     if not values[DIR]:
         return None
     return {**values, "files": folder.fingerprint(Path(str(values[DIR])))}
@@ -57,7 +57,7 @@ def create(node: Node) -> Custom:
 
 
 class Custom:
-    """All probes of the folder, each with a child process of its own."""
+    """The collector of all probes of the folder, each with a worker process of its own."""
 
     name = "custom"
 
@@ -69,7 +69,10 @@ class Custom:
         self.refused: list[Refused] = []
 
     def start(self) -> None:
-        """Compiles in the background. Unavailable where the folder is not to be trusted, or there are no headers."""
+        """Start compiling, in the background.
+
+        Raises Unavailable where others than root can write in the folder, or kernel headers are missing.
+        """
         settings = self._settings
         try:
             found = folder.load(Path(settings[DIR]))
@@ -78,13 +81,14 @@ class Custom:
         options = Options(
             settings[PYTHON], headers.find(settings[HEADERS]), settings[INTERVAL], settings[SPANS], str(self._node.proc)
         )
-        self.refused = [it for it in found if isinstance(it, Refused)]
+        self.refused = [probe for probe in found if isinstance(probe, Refused)]
         for refused in self.refused:
             log.warning("the custom probe %s is not loaded: %s", refused.name, refused.reason)
         compiling = threading.Semaphore()
-        self.probes = [self._probe(it, options, compiling) for it in found if isinstance(it, Source)]
+        self.probes = [self._probe(source, options, compiling) for source in found if isinstance(source, Source)]
         self._limits = {
-            it.definition.name: SeriesLimit(f"custom_{it.definition.name}", settings[SERIES]) for it in self.probes
+            probe.definition.name: SeriesLimit(f"custom_{probe.definition.name}", settings[SERIES])
+            for probe in self.probes
         }
         for probe in self.probes:
             if probe.attacher.symbols or probe.attacher.usdt:
@@ -94,7 +98,7 @@ class Custom:
     def collect(self) -> Iterator[Sample]:
         for probe in self.probes:
             view, name = probe.view, probe.definition.name
-            found = (it for reading in probe.definition.readings for it in self._read(reading, view))
+            found = (sample for reading in probe.definition.readings for sample in self._read(reading, view))
             yield from self._limits[name].apply(found)
             yield from probe.attacher.collect()
             yield from _about(probe, view)
@@ -102,7 +106,7 @@ class Custom:
             yield metrics.UP.sample(0, {"probe": refused.name})
 
     def problems(self) -> Iterator[str]:
-        """What does not run, is not attached or is full, and why; for the landing page."""
+        """Yield a sentence for each probe that does not run, point that is not attached, and map that is full."""
         for refused in self.refused:
             yield f"{refused.name}: {refused.reason}"
         for probe in self.probes:
@@ -115,12 +119,12 @@ class Custom:
             for state in probe.attacher.states():
                 if not state.attached:
                     yield f"{name}: {state.symbol} in {state.library}: {state.reason}"
-            for map, rows in view.rows.items():
-                if view.shapes[map].fills and rows.entries >= view.shapes[map].entries:
-                    yield f"{name}: its map {map} is full with {rows.entries} keys: nothing is counted for new ones"
+            for source, rows in view.rows.items():
+                if view.shapes[source].fills and rows.entries >= view.shapes[source].entries:
+                    yield f"{name}: its map {source} is full with {rows.entries} keys: nothing is counted for new ones"
 
     def settle(self, seconds: float) -> bool:
-        """Waits until each probe was read once or has failed; False when that takes longer."""
+        """Wait until each probe was read once or has failed. Returns False when that takes more than `seconds`."""
         until = time.monotonic() + seconds
         return all(probe.settled.wait(max(0.0, until - time.monotonic())) for probe in self.probes)
 
@@ -143,15 +147,15 @@ class Custom:
         return samples(reading, view.shapes, view.rows, self._decoder)
 
     def _receive(self, definition: Definition, records: Records, shape: Shape) -> None:
-        for it in definition.spans:
-            for row in records.rows if it.buffer == records.buffer else ():
-                made = span(it, shape.value or {}, row, self._node.clock, self._node.processes.labels)
+        for declared in definition.spans:
+            for row in records.rows if declared.buffer == records.buffer else ():
+                made = span(declared, shape.value or {}, row, self._node.clock, self._node.processes.labels)
                 if made:
                     self._node.spans(made)
 
 
 def _about(probe: Probe, view: View) -> Iterator[Sample]:
-    """The exporter's own metrics about one probe."""
+    """Yield the exporter's own metrics about a probe."""
     name = probe.definition.name
     labels = {"probe": name}
     yield metrics.UP.sample(int(not view.problem), labels)
@@ -163,12 +167,13 @@ def _about(probe: Probe, view: View) -> Iterator[Sample]:
         yield metrics.RESIDENT.sample(resident, labels)
     for event, reason in view.tracepoints.items():
         yield metrics.TRACEPOINT.sample(int(not reason), labels | {"tracepoint": event})
-    for map, rows in view.rows.items():
-        if "Hash" in view.shapes[map].kind:
-            yield metrics.ENTRIES.sample(rows.entries, labels | {"map": map})
-            if view.shapes[map].fills:
-                yield metrics.LIMIT.sample(view.shapes[map].entries, labels | {"map": map})
-            yield metrics.UNREAD.sample(rows.left_out, labels | {"map": map})
+    for source, rows in view.rows.items():
+        shape, of_map = view.shapes[source], labels | {"map": source}
+        if "Hash" in shape.kind:
+            yield metrics.ENTRIES.sample(rows.entries, of_map)
+            if shape.fills:
+                yield metrics.LIMIT.sample(shape.entries, of_map)
+            yield metrics.UNREAD.sample(rows.left_out, of_map)
     if view.at:
         yield SOURCE_AGE.sample(time.monotonic() - view.at, {"source": f"custom_{name}"})
     for buffer, lost in view.lost.items():

@@ -1,4 +1,4 @@
-"""The arguments of a USDT probe, as the compiler wrote them down, in the form that the BPF side reads them.
+"""The arguments of a USDT probe, from the compiler's notation to the structure that BPF programs read.
 
 `4@%eax`, `-4@112(%rsp)`, `8@$5` on x86-64, `8@x0`, `4@[sp, 12]`, `4@5` on arm64: the size in bytes, negative for signed
 ones, and an operand (systemtap's wiki, UserSpaceProbeImplementation). Registers are given by their place in struct
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from exporter.bpf.elf import AARCH64, X86_64
 
 MOST = 12
-_ARGUMENT = struct.Struct("=QIIII")  # struct accel_usdt_arg of worker.py
+_ARGUMENT = struct.Struct("=QIIII")  # struct accel_usdt_arg of compiler.py
 _ABSENT, _CONSTANT, _REGISTER, _MEMORY = range(4)
 _SIZED = re.compile(r"\s*(-?)([1248])@(.*?)(?=\s+-?[1248]@|\s*$)")
 
@@ -25,7 +25,7 @@ _ARM = re.compile(r"(?:\[(sp|x[0-9]+)(?:, *#?(-?[0-9]+))?\])|(sp|[xw][0-9]+)|(-?
 
 
 def encode(text: str, machine: int) -> bytes:
-    """struct accel_usdt_args; an argument of a form that is not known is marked as absent."""
+    """Return struct accel_usdt_args for the arguments in `text`; one of unknown form is marked as absent."""
     found = [*_arguments(text, machine)][:MOST]
     return b"".join(found) + _ARGUMENT.pack(0, _ABSENT, 0, 0, 0) * (MOST - len(found))
 
@@ -37,7 +37,7 @@ def _arguments(text: str, machine: int) -> Iterator[bytes]:
 
 
 def _operand(operand: str, machine: int) -> tuple[int, int, int]:
-    """Its kind, the place of its register and its constant or displacement."""
+    """Return an operand's kind, its register's offset in bytes, and its constant or displacement."""
     pattern, register_at = {X86_64: (_X86, _x86_place), AARCH64: (_ARM, _arm_place)}[machine]
     match = pattern.fullmatch(operand)
     if match is None:
@@ -53,7 +53,7 @@ def _operand(operand: str, machine: int) -> tuple[int, int, int]:
 
 
 def _x86_place(name: str) -> int | None:
-    """Of any width that begins at the lowest bit: %rax, %eax, %ax and %al, but not %ah."""
+    """Return a register's offset in bytes, for widths from the lowest bit up: %rax, %eax, %ax and %al, not %ah."""
     plain = name.removeprefix("%")
     if re.fullmatch(r"r(?:8|9|1[0-5])[dwb]?", plain):
         plain = plain.rstrip("dwb")

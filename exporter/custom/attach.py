@@ -1,4 +1,4 @@
-"""One custom probe's side of the search for libraries: what is attached where, whichever child has the programs."""
+"""Attachment of a custom probe to libraries, which outlasts the worker that loaded the programs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from exporter.model import Sample
 class _Known:
     library: Library
     users: dict[int, bool] = field(default_factory=dict)
-    """Pids, and whether they were seen from their first call."""
+    """Whether a process was seen from its first call, by pid."""
     link: Link | None = None
     usdt: UsdtProbes | None = None
 
 
 class Attacher:
-    """An Interest for Targets. It remembers libraries and users, and attaches whenever there are programs."""
+    """An Interest for Targets: keeps libraries and their users, and attaches the programs of each worker to them."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class Attacher:
         costs: Callable[[], Costs | None],
         started: Callable[[int], object],
     ) -> None:
-        self.symbols = frozenset(hook.symbol for hook in definition.hooks)
-        self.usdt = frozenset(it.probe for it in definition.usdt)
+        self.symbols = frozenset(uprobe.symbol for uprobe in definition.uprobes)
+        self.usdt = frozenset(point.probe for point in definition.usdt)
         self._definition, self._started = definition, started
         self._protection, self._returns_allowed, self._costs = protection, returns_allowed, costs
-        self._patterns = {hook.symbol: hook.library for hook in definition.hooks}
+        self._patterns = {uprobe.symbol: uprobe.library for uprobe in definition.uprobes}
         self._lock = threading.RLock()
-        self._known: dict[int, _Known] = {}  # by id() of the library, whose (dev, ino) may be used again
+        self._known: dict[int, _Known] = {}  # by id() of the library: its (dev, ino) may be used again
         self._programs: Programs | None = None
         self._probes: Probes | None = None
         self._before: dict[str, tuple[int, int]] = {}
 
-    # What Targets tells (exporter.bpf.library.Interest).
+    # Called by Targets (exporter.bpf.library.Interest).
 
     def attach(self, library: Library) -> Link:
         with self._lock:
@@ -68,7 +68,7 @@ class Attacher:
             known.users[pid] = from_first_call
             if self._probes:
                 self._probes.process_started(pid, library, from_first_call)
-        self._started(pid)  # now, while it can be asked who it is
+        self._started(pid)  # now, while its labels can be read
 
     def processes_ended(self, pids: Collection[int]) -> None:
         with self._lock:
@@ -81,10 +81,10 @@ class Attacher:
     def processes_replaced(self, pids: Collection[int]) -> None:
         self.processes_ended(pids)
 
-    # What the supervisor of the child tells.
+    # Called by the supervisor of the worker.
 
     def use(self, programs: Programs) -> None:
-        """Attaches these, the child's, to all that is known."""
+        """Attach the worker's programs to all known libraries."""
         with self._lock:
             self._programs = programs
             self._probes = Probes(
@@ -101,7 +101,7 @@ class Attacher:
                 self._hook(known)
 
     def drop(self) -> None:
-        """Detaches: the child is gone."""
+        """Detach and close the programs of a worker that ended."""
         with self._lock:
             for known in self._known.values():
                 _unhook(known)
@@ -111,15 +111,17 @@ class Attacher:
             self._programs = self._probes = None
 
     def states(self) -> list[State]:
+        """Return the state of each probe point in each library."""
         with self._lock:
             states = self._probes.states() if self._probes else []
-            return states + self._built_in()
+            return states + self._usdt_states()
 
     def collect(self) -> Iterator[Sample]:
+        """Yield the metrics of the probe points and the programs."""
         with self._lock:
             probes, runs = self._probes, self._runs()
             samples = [*probes.collect()] if probes else []
-            states = self._built_in()
+            states = self._usdt_states()
         probe = self._definition.name
         yield from (sample for sample in samples if sample.metric is not RUN)
         for state in states:
@@ -143,15 +145,16 @@ class Attacher:
         for pid, from_first_call in known.users.items():
             self._probes.process_started(pid, known.library, from_first_call)
 
-    def _built_in(self) -> list[State]:
+    def _usdt_states(self) -> list[State]:
         return [state for known in self._known.values() if known.usdt for state in known.usdt.states]
 
     def _hooks(self, library: Library) -> Mapping[str, Sequence[Hook]]:
-        """Those for this file, by the names that its first user knows it by."""
+        """Return the hooks for this file, by symbol. Patterns apply to the path of the file's first user."""
         hooks: dict[str, list[Hook]] = {}
-        for it in self._definition.hooks:
-            if it.symbol in library.functions and usdt.matches(library.path, it.library):
-                hooks.setdefault(it.symbol, []).append(Hook(it.program, 0, it.returns, it.paired))
+        for uprobe in self._definition.uprobes:
+            if uprobe.symbol in library.functions and usdt.matches(library.path, uprobe.library):
+                hook = Hook(uprobe.program, 0, uprobe.returns, uprobe.paired)
+                hooks.setdefault(uprobe.symbol, []).append(hook)
         return hooks
 
     def _release(self, library: Library) -> None:
@@ -161,7 +164,7 @@ class Attacher:
                 _unhook(known)
 
     def _runs(self) -> dict[str, tuple[int, int]]:
-        """Nanoseconds and runs of each program, those of children before this one included."""
+        """Return nanoseconds and runs of each program, those of earlier workers included."""
         runs = dict(self._before)
         for name, program in (self._programs.programs if self._programs else {}).items():
             nanoseconds, count = program.stats()
@@ -170,11 +173,11 @@ class Attacher:
         return runs
 
     def _cost(self, program: str) -> float:
-        """Seconds of a hit, where its functions differ the dearest."""
+        """Return the seconds that a run of the program costs: the most where the placements of its functions differ."""
         costs, kinds = self._costs(), {state.symbol: state.placement for state in self.states()}
         found = [0.0]
-        points = [(hook.symbol, hook.program, hook.returns) for hook in self._definition.hooks]
-        points += [(it.probe, it.program, False) for it in self._definition.usdt]
+        points = [(uprobe.symbol, uprobe.program, uprobe.returns) for uprobe in self._definition.uprobes]
+        points += [(point.probe, point.program, False) for point in self._definition.usdt]
         for at, name, returns in points:
             if costs and name == program and kinds.get(at):
                 found.append(costs.of("emulated" if kinds[at] == "emulated" else "stepped", returns) or 0.0)

@@ -1,4 +1,4 @@
-"""`accel-exporter check-custom DIR`: compiles, attaches and reads a folder's probes once, and tells how each fared."""
+"""`accel-exporter check-custom DIR`: compiles, attaches and reads the probes of a folder, and prints the results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ HEAD = ("probe", "kind", "at", "in", "placement", "state")
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One probe point, as a line of the table."""
+    """A probe point, as a line of the table."""
 
     cells: tuple[str, ...]
-    fails: bool
+    failed: bool
 
 
 def run(settings: Settings, to: TextIO) -> int:
-    """The exit code: 0 when all that is here to attach to is attached; 1 when a probe does not work."""
+    """Check the folder of `settings` and print to `to`, for some seconds up to minutes.
+
+    Returns the exit code: 0 when each probe is attached to all its libraries on this node; 1 when one does not work.
+    """
     targets = Targets(settings.procfs)
     processes = ProcessTable(settings.procfs, settings.logs)
     node = Node.new(processes, targets, lambda span: None, settings.procfs, settings.sysfs, settings.kmsg)
@@ -41,7 +44,7 @@ def run(settings: Settings, to: TextIO) -> int:
         targets.scanned.wait(SEARCH_WITHIN)
         collector.settle(COMPILE_WITHIN)
         time.sleep(READ_AFTER)  # what happens now is counted, and shown
-        return int(_tell(collector, to))
+        return int(_report(collector, to))
     except (Unavailable, OSError) as error:
         print(f"fail  {error}" + (f"\n      {remedy}" if (remedy := getattr(error, "remedy", "")) else ""), file=to)
         return 1
@@ -50,57 +53,58 @@ def run(settings: Settings, to: TextIO) -> int:
         collector.close()
 
 
-def _tell(collector: Custom, to: TextIO) -> bool:
-    """Whether anything failed."""
+def _report(collector: Custom, to: TextIO) -> bool:
+    """Print the probes, their points and their metrics. Returns whether anything failed."""
     failed = bool(collector.refused)
     rows: list[_Row] = []
     for probe in collector.probes:
-        found = [*_rows(probe)]
-        rows += found
-        bad = probe.view.problem or any(row.fails for row in found)
-        failed = failed or bool(bad)
-        _say(to, "fail" if bad else "ok", probe.definition.name, probe.view.problem or _summary(probe, found))
+        points = [*_rows(probe)]
+        rows += points
+        broken = bool(probe.view.problem) or any(row.failed for row in points)
+        failed = failed or broken
+        _line(to, "fail" if broken else "ok", probe.definition.name, probe.view.problem or _summary(probe, points))
     for refused in collector.refused:
-        _say(to, "fail", refused.name, refused.reason)
+        _line(to, "fail", refused.name, refused.reason)
     if not collector.probes and not collector.refused:
-        _say(to, "ok", "", "there are no probes in this folder: NAME.c with NAME.yaml")
+        _line(to, "ok", "", "there are no probes in this folder: NAME.c with NAME.yaml")
     if rows:
         print(f"\n{_table([HEAD, *(row.cells for row in rows)])}", file=to)
-    read = [it for it in collector.collect() if it.metric in {*_metrics(collector)}]
-    if read:
-        print(f"\n{prometheus.render(read).text.decode().rstrip()}", file=to)
+    own = {*_metrics(collector)}
+    samples = [sample for sample in collector.collect() if sample.metric in own]
+    if samples:
+        print(f"\n{prometheus.render(samples).text.decode().rstrip()}", file=to)
     return failed
 
 
 def _rows(probe: Probe) -> Iterator[_Row]:
-    it, view = probe.definition, probe.view
+    definition, view = probe.definition, probe.view
     if view.problem:
         return
     kinds: dict[str, str] = {}
-    for hook in it.hooks:
-        kind = "uretprobe" if hook.returns else "uprobe"
-        kinds[hook.symbol] = f"{before}, {kind}" if (before := kinds.get(hook.symbol)) else kind
+    for uprobe in definition.uprobes:
+        kind = "uretprobe" if uprobe.returns else "uprobe"
+        kinds[uprobe.symbol] = f"{before}, {kind}" if (before := kinds.get(uprobe.symbol)) else kind
     states = probe.attacher.states()
     for state in states:
-        said = "attached" if state.attached else state.reason
+        result = "attached" if state.attached else state.reason
         kind = kinds.get(state.symbol, "usdt")
-        yield _Row((it.name, kind, state.symbol, state.library, state.placement, said), not state.attached)
+        cells = (definition.name, kind, state.symbol, state.library, state.placement, result)
+        yield _Row(cells, not state.attached)
     seen = {state.symbol for state in states}
-    waiting = [(kinds[hook.symbol], hook.symbol, hook.library) for hook in it.hooks]
-    waiting += [("usdt", usdt.probe, usdt.library) for usdt in it.usdt]
+    waiting = [(kinds[uprobe.symbol], uprobe.symbol, uprobe.library) for uprobe in definition.uprobes]
+    waiting += [("usdt", usdt.probe, usdt.library) for usdt in definition.usdt]
     for kind, at, library in dict.fromkeys(waiting):
         if at not in seen:
-            yield _Row(
-                (it.name, kind, at, library, "", "waits: no process uses a file of this name that has it"), False
-            )
+            result = "waits: no process uses a file of this name that has it"
+            yield _Row((definition.name, kind, at, library, "", result), False)
     for event, reason in view.tracepoints.items():
-        yield _Row((it.name, "tracepoint", event, "kernel", "", reason or "attached"), bool(reason))
+        yield _Row((definition.name, "tracepoint", event, "kernel", "", reason or "attached"), bool(reason))
 
 
 def _summary(probe: Probe, rows: Sequence[_Row]) -> str:
     attached = sum(row.cells[-1] == "attached" for row in rows)
-    it = probe.definition
-    return f"compiled; {attached} of {len(rows)} points attached, {len(it.readings)} metrics, {len(it.spans)} spans"
+    metrics, spans = len(probe.definition.readings), len(probe.definition.spans)
+    return f"compiled; {attached} of {len(rows)} points attached, {metrics} metrics, {spans} spans"
 
 
 def _metrics(collector: Custom) -> Iterator[Metric]:
@@ -109,7 +113,7 @@ def _metrics(collector: Custom) -> Iterator[Metric]:
             yield reading.metric
 
 
-def _say(to: TextIO, status: str, name: str, text: str) -> None:
+def _line(to: TextIO, status: str, name: str, text: str) -> None:
     first, *more = text.splitlines()
     print(f"{status:4}  {name:16}  {first}".rstrip(), file=to)
     if more:

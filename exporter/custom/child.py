@@ -1,11 +1,10 @@
-"""The child process of one custom probe as its parent starts it, and what comes over its socket: descriptors."""
+"""The worker process of a custom probe as the exporter starts it, and the descriptors that it sends."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,20 +12,20 @@ import exporter
 from exporter.background.child import ChildProcess
 from exporter.bpf import multi, privileges
 from exporter.custom.folder import Source
-from exporter.custom.messages import Order
+from exporter.custom.messages import WorkerConfig
 
 _BOOT = (
     "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
     "runpy.run_module('exporter.custom.worker', run_name='__main__')"
 )
-_UNTOLD = -1
-KEPT_SECONDS = 300.0
-"""So long rows of an ended process stay."""
+_NO_DESCRIPTOR = -1
+RETENTION_SECONDS = 300.0
+"""Seconds until rows of an ended process are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How probes are run. `python` has bcc; `headers` are the kernel's, empty: where bcc looks; `interval` is in s."""
+    """Settings of all probes. `interval` is in seconds; `python` has bcc; an empty `headers` means bcc's default."""
 
     python: str
     headers: str
@@ -36,7 +35,7 @@ class Options:
 
 
 class Child(ChildProcess):
-    """Starts the worker (exporter/custom/worker.py) for a probe. OSError when that is not possible."""
+    """The process of exporter/custom/worker.py for one probe. Raises OSError if it cannot be started."""
 
     def __init__(self, source: Source, options: Options) -> None:
         self._channel, theirs = socket.socketpair()
@@ -44,10 +43,10 @@ class Child(ChildProcess):
         try:
             os.write(text, source.text.encode())
             os.lseek(text, 0, os.SEEK_SET)
-            asked = replace(order(source, options), source=text, channel=theirs.fileno())
+            config = replace(configuration(source, options), source=text, channel=theirs.fileno())
             privileges.pass_on()
             command = (options.python, "-I", "-c", _BOOT, str(Path(exporter.__file__).parents[1]))
-            super().__init__("", json.dumps(asdict(asked)), command=command, share=(text, theirs.fileno()))
+            super().__init__("", json.dumps(asdict(config)), command=command, share=(text, theirs.fileno()))
         except BaseException:
             self._channel.close()
             raise
@@ -56,7 +55,10 @@ class Child(ChildProcess):
             theirs.close()
 
     def descriptors(self, count: int) -> list[int]:
-        """What was sent before it told that it started, for the caller to close. OSError when it was not so many."""
+        """Return the descriptors that the worker sent before Started; the caller closes them.
+
+        Raises OSError if they are not `count`.
+        """
         self._channel.settimeout(1.0)
         _, found, _, _ = socket.recv_fds(self._channel, 1, count)
         if len(found) != count:
@@ -70,30 +72,26 @@ class Child(ChildProcess):
         return super().kill()
 
 
-def order(source: Source, options: Options) -> Order:
-    """What the child is told to do, but for the descriptors."""
-    it = source.definition
-    readings = [(reading.map, reading.labels) for reading in it.readings]
-    mortal = {map: label.field for map, labels in readings for label in labels if label.decode == "pid"}
-    return Order(
-        name=it.name,
+def configuration(source: Source, options: Options) -> WorkerConfig:
+    """Return the worker's settings, without the descriptors."""
+    definition = source.definition
+    readings = [(reading.map, reading.labels) for reading in definition.readings]
+    pid_fields = {name: label.field for name, labels in readings for label in labels if label.decode == "pid"}
+    return WorkerConfig(
+        name=definition.name,
         parent=os.getpid(),
-        source=_UNTOLD,
-        channel=_UNTOLD,
+        source=_NO_DESCRIPTOR,
+        channel=_NO_DESCRIPTOR,
         headers=options.headers,
         interval=options.interval,
         records_per_second=options.records_per_second,
         multi=multi.supported(),
-        usdt=bool(it.usdt),
-        programs=[*it.programs],
-        tracepoints=[[tracepoint.event, tracepoint.program] for tracepoint in it.tracepoints],
-        maps=[*it.maps],
-        buffers=_each([span.buffer for span in it.spans]),
-        mortal=mortal,
-        kept_seconds=KEPT_SECONDS,
+        usdt=bool(definition.usdt),
+        programs=[*definition.programs],
+        tracepoints=[[tracepoint.event, tracepoint.program] for tracepoint in definition.tracepoints],
+        maps=[*definition.maps],
+        buffers=[*dict.fromkeys(span.buffer for span in definition.spans)],
+        pid_fields=pid_fields,
+        retention_seconds=RETENTION_SECONDS,
         proc=options.proc,
     )
-
-
-def _each(names: Sequence[str]) -> list[str]:
-    return [*dict.fromkeys(names)]

@@ -1,4 +1,4 @@
-"""Fields of a key or a record as text: what a number means to people."""
+"""Fields of a map's key or of a record as the values of labels and attributes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Cgroups:
         self._walked = float("-inf")
 
     def labels(self, identity: int, name: str) -> Labels:
-        """The path under `name`, with the container and Slurm job it names; the bare id where it is not there."""
+        """Return the cgroup's path as the label `name`, with the container and the Slurm job that the path names.
+
+        Where no cgroup has the id, the label's value is the id.
+        """
         if identity not in self._paths and self._now() - self._walked >= _LOOK_AGAIN:
             self._walk()
         path = self._paths.get(identity)
@@ -40,7 +43,7 @@ class Cgroups:
         return {key: value for key, value in (found | {"slurm_job_id": known.slurm_job_id}).items() if value}
 
     def _walk(self) -> None:
-        """Forgets none that went: what was counted in them is still shown."""
+        """Add the paths of today's cgroups. Removed cgroups are kept: what was counted in them is still shown."""
         self._walked = self._now()
         for folder, folders, _ in os.walk(self._root):
             if len(self._paths) >= MOST_CGROUPS:
@@ -53,7 +56,7 @@ class Cgroups:
 
 
 class Decoder:
-    """Makes labels of one row's fields; `process` gives those of a pid."""
+    """Makes the labels of a row from its fields; `process` returns the labels of a pid."""
 
     def __init__(self, process: Callable[[int], Labels], cgroups: Cgroups) -> None:
         self._process, self._cgroups = process, cgroups
@@ -73,7 +76,7 @@ class Decoder:
 
 
 def text(label: Label, value: Any) -> str:
-    """One field as a label's value, also of a span's attribute that is not a number."""
+    """Return a field as the value of a label, or of a span's attribute that is not a number."""
     if label.decode == "string":
         return printable(str(value).encode())
     if label.decode == "hex":
@@ -84,13 +87,13 @@ def text(label: Label, value: Any) -> str:
 
 
 def number(fields: Fields, name: str, value: Any) -> int:
-    """One number of a value or record."""
+    """Return a number of a map's value or of a record: its field `name`, or the value itself if it has no fields."""
     at = position(fields, name)
     return int(value if at is None else value[at])
 
 
 def attributes(wanted: Sequence[Label], fields: Mapping[str, str], row: Any) -> dict[str, str | int | float | bool]:
-    """Fields of a record as a span's attributes: numbers stay numbers."""
+    """Return fields of a record as the attributes of a span. Numbers stay numbers."""
     plain = {label.name: row[[*fields].index(label.field)] for label in wanted}
     return {
         label.name: int(plain[label.name]) if label.decode == "number" else text(label, plain[label.name])

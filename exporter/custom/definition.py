@@ -1,4 +1,4 @@
-"""What a site's YAML file says, once it is known to be sound (parse.py makes it)."""
+"""The content of a site's YAML file, checked by parse.py."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from typing import Literal
 
 from exporter.model import Metric
 
-As = Literal["number", "hex", "string", "enum", "pid", "cgroup"]
+Decoding = Literal["number", "hex", "string", "enum", "pid", "cgroup"]
+"""How a number or text of a map becomes a label's value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hooked:
-    """A program of the C file at a function of the files whose name matches `library` (a shell pattern)."""
+class Uprobe:
+    """A program of the C file, attached to a function of the files with a name that matches `library`.
+
+    `library` is a shell pattern; `returns` makes it a uretprobe.
+    """
 
     symbol: str
     library: str
     program: str
     returns: bool = False
     paired: bool = False
-    """An entry probe that only serves a return probe: attached while return probes may be."""
+    """Marks an entry probe that only serves a return probe: it is attached only while return probes are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usdt:
-    """A program at a statically defined probe, `provider:name`, of the files whose name matches `library`."""
+    """A program at a statically defined probe, `provider:name`, of the files with a name that matches `library`."""
 
     probe: str
     library: str
@@ -34,7 +38,7 @@ class Usdt:
 
 @dataclass(frozen=True, slots=True)
 class Tracepoint:
-    """`group:event` of the kernel; without a program it is TRACEPOINT_PROBE(group, event) in the C file."""
+    """A kernel tracepoint, `group:event`. An empty `program` is TRACEPOINT_PROBE(group, event) in the C file."""
 
     event: str
     program: str = ""
@@ -42,17 +46,17 @@ class Tracepoint:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What becomes of a field of a map's key. `field` is empty where the key is one number."""
+    """A label or span attribute, and the field that gives its value. `field` is empty where the key is one number."""
 
     name: str
     field: str
-    decode: As
+    decode: Decoding
     values: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How the slots of a map are buckets: `log2` is bcc's bpf_log2l(), else slot i ends at (i + 1) * width."""
+    """The buckets of a map's slots: with `log2` those of bcc's bpf_log2l(), else slot i ends at (i + 1) * width."""
 
     log2: bool
     slot: str
@@ -64,7 +68,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A metric and how it is read from a map: the value field (empty: the value is one number) times `scale`."""
+    """A metric and the map that it is read from: the value's `field` (empty: the value is one number) times `scale`."""
 
     metric: Metric
     map: str
@@ -75,9 +79,11 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanOf:
-    """How a record of a ring or perf buffer is a span. `error` names a field that is not 0 when the operation failed;
-    `slow_ns` is the length from which a span is worth keeping (0: none is).
+class SpanDefinition:
+    """A span and the fields of a ring or perf buffer's record that it is made from.
+
+    `error` names a field that is not 0 when the operation failed. Spans of `slow_ns` nanoseconds or more are marked as
+    slow; 0 marks none.
     """
 
     buffer: str
@@ -92,26 +98,27 @@ class SpanOf:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One probe: the YAML file of this name beside a C file of this name."""
+    """One custom probe: `name`.yaml, which stands beside `name`.c."""
 
     name: str
     description: str
-    hooks: tuple[Hooked, ...]
+    uprobes: tuple[Uprobe, ...]
     usdt: tuple[Usdt, ...]
     tracepoints: tuple[Tracepoint, ...]
     readings: tuple[Reading, ...]
-    spans: tuple[SpanOf, ...]
+    spans: tuple[SpanDefinition, ...]
     lost: str
-    """An array map whose entry 0 counts what the C file could not keep; empty if there is none."""
+    """The name of an array map with the count of what the C file could not keep in entry 0; empty: there is none."""
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """The programs that are attached to libraries, each once."""
-        return tuple(dict.fromkeys([*(it.program for it in self.hooks), *(it.program for it in self.usdt)]))
+        """Names of the programs that are attached to libraries, each once."""
+        names = [uprobe.program for uprobe in self.uprobes] + [usdt.program for usdt in self.usdt]
+        return tuple(dict.fromkeys(names))
 
     @property
     def maps(self) -> tuple[str, ...]:
-        """The maps that are read, each once."""
-        read = [it.map for it in self.readings]
-        read += [it.histogram.sum_map for it in self.readings if it.histogram]
-        return tuple(dict.fromkeys([*read, *([self.lost] if self.lost else [])]))
+        """Names of the maps that are read, each once."""
+        names = [reading.map for reading in self.readings]
+        names += [reading.histogram.sum_map for reading in self.readings if reading.histogram]
+        return tuple(dict.fromkeys([*names, *([self.lost] if self.lost else [])]))

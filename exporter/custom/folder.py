@@ -1,4 +1,4 @@
-"""The folder of a site's probes: which are there, and whether nobody but root can have written them."""
+"""The folder of a site's probes. Files that others than root can have written are refused."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class FolderError(ValueError):
-    """The folder, or a file of it, cannot be used: why, and what to do."""
+    """A folder, or a file in it, that cannot be used. The text has the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A probe that can be compiled: what it means and its C text, read once from the files that were examined."""
+    """A probe that can be compiled: its definition and its C text, read once from the files that were examined."""
 
     definition: Definition
     text: str
@@ -32,25 +32,28 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A probe that cannot, and why."""
+    """A probe that cannot be compiled, and the reason."""
 
     name: str
     reason: str
 
 
 def fingerprint(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Changes when a file of the folder is added, changed or removed; empty when it cannot be read."""
+    """Return a value that changes when a file of the folder is added, changed or removed.
+
+    Empty when the folder cannot be read.
+    """
     try:
-        found = [(it.name, it.stat(follow_symlinks=False)) for it in os.scandir(folder) if _stem(it.name)]
+        found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in os.scandir(folder) if _stem(entry.name)]
     except OSError:
         return ()
-    return tuple(sorted((name, it.st_ino, it.st_mtime_ns, it.st_size) for name, it in found))
+    return tuple(sorted((name, status.st_ino, status.st_mtime_ns, status.st_size) for name, status in found))
 
 
 def load(folder: Path, owner: int = 0) -> list[Source | Refused]:
-    """Every probe of the folder, by name. Raises FolderError when the folder itself is not to be trusted.
+    """Return every probe of the folder, by name. Files of others than the user `owner` are refused.
 
-    `owner` is the only user whose files are.
+    Raises FolderError when the folder cannot be read, or others than root and `owner` can write in it.
     """
     try:
         resolved = folder.resolve(strict=True)
@@ -60,11 +63,11 @@ def load(folder: Path, owner: int = 0) -> list[Source | Refused]:
     except (OSError, RuntimeError) as error:
         raise FolderError(f"{folder} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
-        names = {it.name for it in os.scandir(descriptor)}
-        stems = sorted({Path(it).stem for it in names if it.endswith((".c", ".yaml"))})
+        names = {entry.name for entry in os.scandir(descriptor)}
+        stems = sorted({Path(name).stem for name in names if name.endswith((".c", ".yaml"))})
         found = [_load(descriptor, stem, names, owner) for stem in stems[:MOST_PROBES]]
         found += [Refused(_shown(stem), f"only {MOST_PROBES} probes are loaded") for stem in stems[MOST_PROBES:]]
-        return [*_without_doubles(found)]
+        return [*_without_duplicates(found)]
     finally:
         os.close(descriptor)
 
@@ -82,22 +85,25 @@ def _load(folder: int, stem: str, names: set[str], owner: int) -> Source | Refus
         return Refused(_shown(stem), str(error))
 
 
-def _without_doubles(found: list[Source | Refused]) -> Iterator[Source | Refused]:
-    """One probe may not have a metric of another."""
+def _without_duplicates(found: list[Source | Refused]) -> Iterator[Source | Refused]:
+    """Yield the probes; one with a metric of an earlier probe is refused."""
     first: dict[str, str] = {}
-    for it in found:
-        if isinstance(it, Source):
-            names = [reading.metric.name.replace(".", "_") for reading in it.definition.readings]
+    for probe in found:
+        if isinstance(probe, Source):
+            names = [reading.metric.name.replace(".", "_") for reading in probe.definition.readings]
             other = next((name for name in names if name in first), "")
             if other:
-                yield Refused(it.definition.name, f"its metric {other} is declared in {first[other]}.yaml too")
+                yield Refused(probe.definition.name, f"its metric {other} is declared in {first[other]}.yaml too")
                 continue
-            first.update(dict.fromkeys(names, it.definition.name))
-        yield it
+            first.update(dict.fromkeys(names, probe.definition.name))
+        yield probe
 
 
 def _check_place(place: Path, folder: Path, owner: int) -> None:
-    """Who can write a folder can replace what is in it; in a sticky one, only what is their own."""
+    """Raise FolderError if others can replace files in `place`, the folder or one above it.
+
+    In a sticky folder users can replace only their own files.
+    """
     found = place.stat()
     if found.st_uid not in (0, owner):
         raise FolderError(f"{place} does not belong to root, so what is in it is not loaded: chown root {place}")
@@ -106,7 +112,10 @@ def _check_place(place: Path, folder: Path, owner: int) -> None:
 
 
 def _read(folder: int, name: str, owner: int) -> str:
-    """The text of a file, examined and read through one descriptor: no other file can take its place meanwhile."""
+    """Return the text of a file, examined and read through one descriptor: no other file can replace it between.
+
+    Raises FolderError for a file that others than root can write, or that is no UTF-8 text.
+    """
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:

@@ -9,10 +9,10 @@ from exporter.model import Unavailable
 
 
 def find(given: str, modules: Path = Path("/lib/modules")) -> str:
-    """The folder to tell bcc; empty where it finds them itself. Unavailable where there are none.
+    """Return the headers' folder for bcc's setting; empty where bcc finds the headers without it.
 
-    bcc would fall back to an archive that it unpacks under a well-known name in /tmp, where anybody could have put
-    another one before: so nothing is compiled then (fixed in bcc 0.30, which Debian 12 does not have).
+    Raises Unavailable where there are none. bcc would then unpack an archive under a fixed name in /tmp, where any
+    user could have put another folder before (fixed in bcc 0.30, which Debian 12 does not have).
     """
     release = platform.release()
     if given:

@@ -1,4 +1,7 @@
-"""What parent and child tell each other: one JSON object a line. Runs under the interpreter of either."""
+"""Messages between the exporter and the worker of a custom probe: one JSON object a line.
+
+The worker imports this module: standard library of Python 3.9 only.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a child is to do. `maps` are read each `interval` seconds, `buffers` are listened to.
+class WorkerConfig:
+    """The settings of a worker. It reads `maps` each `interval` seconds, and the records of `buffers`.
 
-    `mortal` names for maps the field of their key that is a pid: rows of processes that ended are deleted
-    `kept_seconds` after. `source` and `channel` are descriptors: of the C text, and of the socket to send others over.
+    `pid_fields` has, by map, the field of the key that is a pid: rows of processes that ended are deleted after
+    `retention_seconds`. `source` and `channel` are descriptors: of the C text, and of the socket for descriptors.
     """
 
     name: str
@@ -29,18 +32,18 @@ class Order:
     tracepoints: list[list[str]]
     maps: list[str]
     buffers: list[str]
-    mortal: dict[str, str]
-    kept_seconds: float
+    pid_fields: dict[str, str]
+    retention_seconds: float
     proc: str = "/proc"
 
 
 class Message:
-    """What a child tells."""
+    """A message of the worker."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A map as the C file declares it. Fields are names with kinds (number, string, other); a lone number has none."""
+    """A map as the C file declares it. `key` and `value` are kinds (number, string, other) by field; None: a number."""
 
     kind: str
     entries: int
@@ -49,15 +52,16 @@ class Shape:
 
     @property
     def fills(self) -> bool:
-        """Whether it takes no new key once it is full; an LRU map gives up an old one."""
+        """Whether a full map takes no new key. An LRU map drops an old key for a new one."""
         return "Hash" in self.kind and "Lru" not in self.kind
 
 
 @dataclass(frozen=True)
 class Started(Message):
-    """It is compiled and loaded; the descriptors of `programs`, and of the map of USDT arguments, were sent.
+    """The probe is compiled and loaded; the descriptors of `programs`, and of the map of USDT arguments, were sent.
 
-    Those are all that were loaded, of tracepoints too. `tracepoints` gives for each why it is not attached, or nothing.
+    `programs` are all that were loaded, those of tracepoints too. `tracepoints` has, by tracepoint, why it is not
+    attached; empty: it is.
     """
 
     programs: list[str]
@@ -67,7 +71,7 @@ class Started(Message):
 
 @dataclass(frozen=True)
 class Rows(Message):
-    """One map as it is now: [key, value] for each row, either a number or the list of its fields."""
+    """The rows of a map: [key, value] for each, either a number or the list of its fields."""
 
     map: str
     rows: list[list[Any]]
@@ -77,7 +81,7 @@ class Rows(Message):
 
 @dataclass(frozen=True)
 class Read(Message):
-    """All maps were read; what the buffers lost so far by buffer, and what was beyond the limit of records."""
+    """The end of a reading of all maps: records lost so far by buffer, and records beyond the limit so far."""
 
     lost: dict[str, int] = field(default_factory=dict)
     limited: int = 0
@@ -93,7 +97,7 @@ class Records(Message):
 
 @dataclass(frozen=True)
 class Failed(Message):
-    """It cannot go on: why, and the compiler's or the verifier's own words."""
+    """The worker ends: the reason, and the output of the compiler or the verifier."""
 
     reason: str
     details: str = ""
@@ -103,12 +107,12 @@ _KINDS: dict[str, Callable[..., Message]] = {kind.__name__: kind for kind in (St
 
 
 def encode(message: Started | Rows | Read | Records | Failed) -> bytes:
-    """A line."""
+    """Return the message as a line."""
     return json.dumps([type(message).__name__, asdict(message)], separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """Raises ValueError for what is none of the messages."""
+    """Return the message of a line. Raises ValueError for a line that is no message."""
     try:
         kind, fields = json.loads(line)
         if kind == Started.__name__:

@@ -1,4 +1,4 @@
-"""What the exporter tells of the custom probes themselves; their own metrics are named in their YAML files."""
+"""Metrics about the custom probes; the metrics that they measure are declared in their YAML files."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from exporter.model import Kind, Metric
 
 UP = Metric(
     "accel_exporter.custom.up",
-    "1 while the custom probe is compiled, loaded and read, else 0; the landing page says why not.",
+    "1 while the custom probe is compiled, loaded and read, else 0; the landing page shows why not.",
     Kind.GAUGE,
     labels=("probe",),
 )
 STARTS = Metric(
     "accel_exporter.custom.restarts",
-    "Times the process that runs a custom probe was replaced. reason=refused: it does not compile or load, or is not "
-    "as its YAML file says; failed: it could not be started; crashed: a signal ended it; ended: it ended by itself; "
-    "stalled: it said nothing for too long.",
+    "Times the process that runs a custom probe was replaced. reason=refused: it does not compile or load, or does "
+    "not match its YAML file; failed: it could not be started; crashed: a signal ended it; ended: it ended by itself; "
+    "stalled: it sent nothing for too long.",
     Kind.COUNTER,
     labels=("probe", "reason"),
 )
@@ -41,7 +41,7 @@ RUNS = Metric(
 )
 TRACEPOINT = Metric(
     "accel_exporter.custom.tracepoint.attached",
-    "1 if the custom probe is attached to this tracepoint of the kernel, else 0; the landing page says why not.",
+    "1 if the custom probe is attached to this tracepoint of the kernel, else 0; the landing page shows why not.",
     Kind.GAUGE,
     labels=("probe", "tracepoint"),
 )
@@ -65,7 +65,7 @@ UNREAD = Metric(
 )
 LOST = Metric(
     "accel_exporter.custom.lost",
-    "What the custom probe's program says that it could not keep: the map that its YAML file names under `lost`.",
+    "What the custom probe's program could not keep, as it counts in the map that its YAML file names under `lost`.",
     Kind.COUNTER,
     labels=("probe",),
 )

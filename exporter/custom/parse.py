@@ -1,15 +1,25 @@
-"""A site's YAML file as a Definition. Whatever is wrong with it is one sentence with file and line."""
+"""The parser of a site's YAML file. An error in the file is reported as one sentence with file and line."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast, get_args
 
 import yaml
 
-from exporter.custom.definition import As, Definition, Histogram, Hooked, Label, Reading, SpanOf, Tracepoint, Usdt
+from exporter.custom.definition import (
+    Decoding,
+    Definition,
+    Histogram,
+    Label,
+    Reading,
+    SpanDefinition,
+    Tracepoint,
+    Uprobe,
+    Usdt,
+)
 from exporter.model import PROCESS_LABELS, Kind, Metric
 
 T = TypeVar("T")
@@ -31,11 +41,14 @@ _TAKEN = frozenset({*PROCESS_LABELS, "overflow", "le", "job", "instance"})
 
 
 class DefinitionError(ValueError):
-    """The file is no sound definition: where, and what would be right."""
+    """A YAML file that is no valid definition. The text has the line and what is expected there."""
 
 
 def parse(name: str, text: str) -> Definition:
-    """The definition in a YAML text; `name` is its file's stem. Raises DefinitionError."""
+    """Return the definition in the YAML `text`; `name` is the stem of its file.
+
+    Raises DefinitionError for the first thing that is wrong.
+    """
     try:
         root = yaml.SafeLoader(text).get_single_node()
     except yaml.YAMLError as error:
@@ -52,7 +65,10 @@ def parse(name: str, text: str) -> Definition:
 
 
 class _Value:
-    """A scalar of the file, which knows where it stands."""
+    """A scalar of the file. `where` has the file, line and key, for messages.
+
+    Its methods return the scalar as one type. They raise DefinitionError for another type or a value out of range.
+    """
 
     def __init__(self, file: str, what: str, node: yaml.Node) -> None:
         self.where = f"{file}:{node.start_mark.line + 1}: {what}"
@@ -91,7 +107,7 @@ class _Value:
 
 
 class _Mapping:
-    """A mapping of the file: its keys are taken one by one, and `end` objects to what is left."""
+    """A mapping of the file. Reading a key removes it, and `end` raises DefinitionError for a key that is left."""
 
     def __init__(self, file: str, what: str, node: yaml.Node) -> None:
         self._file, self._what = file, what
@@ -121,14 +137,17 @@ class _Mapping:
         return _Mapping(self._file, key, self._nodes.pop(key))
 
     def items(self, most: int) -> Iterator[tuple[str, _Value]]:
-        """Every key that is left, with its value."""
+        """Yield every key that is left, with its value. Raises DefinitionError for more than `most` of them."""
         if len(self._nodes) > most:
             raise DefinitionError(f"{self.where} has more than {most} entries")
         for key, node in self._nodes.items():
             yield key, _Value(self._file, f"{self._what} {key[:80]}", node)
 
     def each(self, key: str, make: Callable[[_Mapping], T], most: int = MOST_ITEMS) -> tuple[T, ...]:
-        """What `make` gives for each mapping of a list; nothing if there is no such key."""
+        """Return what `make` returns for each mapping of the list under `key`; nothing if there is no such key.
+
+        Raises DefinitionError for a list of more than `most` mappings.
+        """
         node = self._nodes.pop(key, None)
         if node is None:
             return ()
@@ -159,110 +178,109 @@ def _definition(name: str, root: _Mapping) -> Definition:
         raise DefinitionError(f"{name}.yaml has neither metrics nor spans: nothing would come of its probes")
     lost = root.text("lost", _IDENTIFIER, "the name of a map")
     root.end()
-    names = [it.metric.name for it in readings]
-    for twice in {it for it in names if names.count(it) > 1}:
+    names = [reading.metric.name for reading in readings]
+    for twice in {name for name in names if names.count(name) > 1}:
         raise DefinitionError(f"{name}.yaml declares the metric {twice} twice")
-    hooks = tuple(it for it in probes if isinstance(it, Hooked))
-    usdt = tuple(it for it in probes if isinstance(it, Usdt))
-    tracepoints = tuple(it for it in probes if isinstance(it, Tracepoint))
-    return Definition(name, description, hooks, usdt, tracepoints, readings, spans, lost)
+    uprobes = tuple(probe for probe in probes if isinstance(probe, Uprobe))
+    usdt = tuple(probe for probe in probes if isinstance(probe, Usdt))
+    tracepoints = tuple(probe for probe in probes if isinstance(probe, Tracepoint))
+    return Definition(name, description, uprobes, usdt, tracepoints, readings, spans, lost)
 
 
-def _probe(it: _Mapping) -> Hooked | Usdt | Tracepoint:
-    kinds = [kind for kind in ("uprobe", "uretprobe", "usdt", "tracepoint") if kind in it]
+def _probe(entry: _Mapping) -> Uprobe | Usdt | Tracepoint:
+    kinds = [kind for kind in ("uprobe", "uretprobe", "usdt", "tracepoint") if kind in entry]
     if len(kinds) != 1:
-        raise DefinitionError(f"{it.where} has to have one of the keys uprobe, uretprobe, usdt, tracepoint")
+        raise DefinitionError(f"{entry.where} has to have one of the keys uprobe, uretprobe, usdt, tracepoint")
     kind = kinds[0]
     if kind == "tracepoint":
-        event = it[kind].text(_EVENT, "a tracepoint such as block:block_rq_issue")
-        return Tracepoint(event, it.text("program", _IDENTIFIER, "the name of a function in the C file"))
+        event = entry[kind].text(_EVENT, "a tracepoint such as block:block_rq_issue")
+        return Tracepoint(event, entry.text("program", _IDENTIFIER, "the name of a function in the C file"))
     if kind == "usdt":
-        probe = it[kind].text(_EVENT, "a USDT probe such as python:gc__start")
-        return Usdt(probe, _library(it), _program(it))
-    symbol = it[kind].text(_SYMBOL, "the name of a function, as `nm -D` prints it")
-    paired = "paired" in it and it["paired"].switch()
+        probe = entry[kind].text(_EVENT, "a USDT probe such as python:gc__start")
+        return Usdt(probe, _library(entry), _program(entry))
+    symbol = entry[kind].text(_SYMBOL, "the name of a function, as `nm -D` prints it")
+    paired = "paired" in entry and entry["paired"].switch()
     if paired and kind == "uretprobe":
-        raise DefinitionError(f"{it.where}: paired is for a uprobe that serves a uretprobe")
-    return Hooked(symbol, _library(it), _program(it), kind == "uretprobe", paired)
+        raise DefinitionError(f"{entry.where}: paired is for a uprobe that serves a uretprobe")
+    return Uprobe(symbol, _library(entry), _program(entry), kind == "uretprobe", paired)
 
 
-def _library(it: _Mapping) -> str:
-    return it["library"].text(_PATTERN, "a file's name or path, or a shell pattern of it")
+def _library(entry: _Mapping) -> str:
+    return entry["library"].text(_PATTERN, "a file's name or path, or a shell pattern of it")
 
 
-def _program(it: _Mapping) -> str:
-    return it["program"].text(_IDENTIFIER, "the name of a function in the C file")
+def _program(entry: _Mapping) -> str:
+    return entry["program"].text(_IDENTIFIER, "the name of a function in the C file")
 
 
-def _reading(it: _Mapping) -> Reading:
-    name = it["name"].text(_METRIC, "a metric's name with a prefix of your own, such as site.cache.size")
+def _reading(entry: _Mapping) -> Reading:
+    name = entry["name"].text(_METRIC, "a metric's name with a prefix of your own, such as site.cache.size")
     if len(name) > 200 or name.split(".")[0] in OURS:
-        raise DefinitionError(f"{it.where}: names that begin with {name.split('.')[0]} are taken; use your own prefix")
-    kind = Kind(it["type"].choice([kind.value for kind in Kind]))
-    help = it["help"].text(_TEXT, "a text of up to 500 characters")
-    unit = it.text("unit", _UNIT, "a unit in UCUM, such as By, s or {request}")
-    map = it["map"].text(_IDENTIFIER, "the name of a map")
-    field = it.text("value", _IDENTIFIER, "the name of a field")
-    scale = it["scale"].number(1e-15, 1e15) if "scale" in it else 1.0
-    labels = _unique(it, it.each("labels", lambda label: _label(label, _LABEL), MOST_LABELS))
-    histogram = _histogram(it) if kind is Kind.HISTOGRAM else None
-    own = tuple(label.name for label in labels if label.decode != "pid")
-    own = tuple(dict.fromkeys([*own, *(["slurm_job_id"] if any(it.decode == "cgroup" for it in labels) else [])]))
-    metric = Metric(name, help, kind, unit, own, process=any(label.decode == "pid" for label in labels))
-    return Reading(metric, map, field, scale, labels, histogram)
-
-
-def _histogram(it: _Mapping) -> Histogram:
-    log2 = it["buckets"].choice(("log2", "linear")) == "log2"
-    slot = it.text("slot", _IDENTIFIER, "the name of a field of the key")
-    count = it["count"].integer(1, MOST_BUCKETS) if "count" in it else 32
-    width = 1.0 if log2 else it["width"].number(1e-15, 1e15)
-    if "sum" not in it:
         raise DefinitionError(
-            f"{it.where} lacks the key 'sum': name the map that adds up what was observed, for slots do not tell it"
+            f"{entry.where}: names that begin with {name.split('.')[0]} are taken; use your own prefix"
         )
-    sum_map = it["sum"].text(_IDENTIFIER, "the name of a map")
-    return Histogram(log2, slot, count, width, sum_map, it.text("sum_value", _IDENTIFIER, "the name of a field"))
+    kind = Kind(entry["type"].choice([kind.value for kind in Kind]))
+    documentation = entry["help"].text(_TEXT, "a text of up to 500 characters")
+    unit = entry.text("unit", _UNIT, "a unit in UCUM, such as By, s or {request}")
+    source = entry["map"].text(_IDENTIFIER, "the name of a map")
+    field = entry.text("value", _IDENTIFIER, "the name of a field")
+    scale = entry["scale"].number(1e-15, 1e15) if "scale" in entry else 1.0
+    labels = _unique(entry, entry.each("labels", lambda label: _label(label, _LABEL), MOST_LABELS))
+    histogram = _histogram(entry) if kind is Kind.HISTOGRAM else None
+    own = tuple(label.name for label in labels if label.decode != "pid")
+    own = tuple(dict.fromkeys([*own, *(["slurm_job_id"] if any(label.decode == "cgroup" for label in labels) else [])]))
+    metric = Metric(name, documentation, kind, unit, own, process=any(label.decode == "pid" for label in labels))
+    return Reading(metric, source, field, scale, labels, histogram)
 
 
-def _span(it: _Mapping) -> SpanOf:
+def _histogram(entry: _Mapping) -> Histogram:
+    log2 = entry["buckets"].choice(("log2", "linear")) == "log2"
+    slot = entry.text("slot", _IDENTIFIER, "the name of a field of the key")
+    count = entry["count"].integer(1, MOST_BUCKETS) if "count" in entry else 32
+    width = 1.0 if log2 else entry["width"].number(1e-15, 1e15)
+    if "sum" not in entry:
+        raise DefinitionError(
+            f"{entry.where} lacks the key 'sum': name the map that adds up what was observed: slots do not give the sum"
+        )
+    sum_map = entry["sum"].text(_IDENTIFIER, "the name of a map")
+    return Histogram(log2, slot, count, width, sum_map, entry.text("sum_value", _IDENTIFIER, "the name of a field"))
+
+
+def _span(entry: _Mapping) -> SpanDefinition:
     field = "the name of a field of the record"
-    slow = it["slow"].number(0, 1e9) if "slow" in it else 0.0
-    return SpanOf(
-        it["buffer"].text(_IDENTIFIER, "the name of a ring or perf buffer"),
-        it["name"].text(_LINE, "one line of up to 100 characters"),
-        it["start"].text(_IDENTIFIER, field),
-        it["end"].text(_IDENTIFIER, field),
-        it.text("pid", _IDENTIFIER, field),
-        it.text("error", _IDENTIFIER, field),
+    slow = entry["slow"].number(0, 1e9) if "slow" in entry else 0.0
+    return SpanDefinition(
+        entry["buffer"].text(_IDENTIFIER, "the name of a ring or perf buffer"),
+        entry["name"].text(_LINE, "one line of up to 100 characters"),
+        entry["start"].text(_IDENTIFIER, field),
+        entry["end"].text(_IDENTIFIER, field),
+        entry.text("pid", _IDENTIFIER, field),
+        entry.text("error", _IDENTIFIER, field),
         round(slow * 1e9),
-        _unique(it, it.each("attributes", lambda label: _label(label, _ATTRIBUTE), MOST_LABELS)),
+        _unique(entry, entry.each("attributes", lambda label: _label(label, _ATTRIBUTE), MOST_LABELS)),
     )
 
 
-def _label(it: _Mapping, names: re.Pattern[str]) -> Label:
-    field = it.text("field", _IDENTIFIER, "the name of a field of the key")
-    decode: As = "number"
-    if "as" in it:
-        said = it["as"].choice(("number", "hex", "string", "enum", "pid", "cgroup"))
-        decode = said  # type: ignore[assignment]
+def _label(entry: _Mapping, names: re.Pattern[str]) -> Label:
+    field = entry.text("field", _IDENTIFIER, "the name of a field of the key")
+    decode = cast(Decoding, entry["as"].choice(get_args(Decoding))) if "as" in entry else "number"
     values = {}
     if decode == "enum":
-        for key, value in it.mapping("values").items(MOST_VALUES):
+        for key, value in entry.mapping("values").items(MOST_VALUES):
             try:
                 number = int(key, 0)
             except ValueError:
                 raise DefinitionError(f"{value.where}: {key[:80]!r} is not a number") from None
             values[number] = value.text(_LINE, "one line of up to 100 characters")
     default = {"pid": "pid", "cgroup": "cgroup"}.get(decode, "")
-    name = it.text("name", names, "a name in small letters", default) or field
+    name = entry.text("name", names, "a name in small letters", default) or field
     if decode == "pid" and name != "pid" or decode != "pid" and name in _TAKEN or not names.fullmatch(name):
-        raise DefinitionError(f"{it.where}: a label cannot be called {name!r}; give another name")
+        raise DefinitionError(f"{entry.where}: a label cannot be called {name!r}; give another name")
     return Label(name, field, decode, values)
 
 
-def _unique(it: _Mapping, labels: tuple[Label, ...]) -> tuple[Label, ...]:
+def _unique(entry: _Mapping, labels: tuple[Label, ...]) -> tuple[Label, ...]:
     names = [label.name for label in labels]
     if len({*names}) < len(names):
-        raise DefinitionError(f"{it.where} has two labels or attributes of one name")
+        raise DefinitionError(f"{entry.where} has two labels or attributes of one name")
     return labels

@@ -10,7 +10,7 @@ from exporter.bpf.libbpf import Program
 
 
 class Loaded(Program):
-    """One of them. Its descriptor is closed by `close`."""
+    """A program of another process. `Programs.close` closes its descriptor."""
 
     def __init__(self, name: str, descriptor: int) -> None:
         self.handle, self.name, self.section = 0, name, "uprobe"
@@ -18,17 +18,17 @@ class Loaded(Program):
 
 
 class Programs:
-    """Those of one probe, and the map of USDT arguments where it has one (else -1)."""
+    """The programs of one probe, and `arguments`, the descriptor of its map of USDT arguments (-1: it has none)."""
 
     def __init__(self, names: Iterable[str], descriptors: Iterable[int]) -> None:
         left = [*descriptors]
         self.programs: Mapping[str, Program] = {name: Loaded(name, left.pop(0)) for name in names}
         self.arguments = left.pop() if left else -1
         self.taken: set[int] = set()
-        """Numbers of its entries that are in use."""
+        """Indexes of that map's entries that are in use."""
 
     def close(self) -> None:
-        """The kernel unloads them once nothing is attached and the child is gone."""
+        """Close the descriptors. The kernel unloads the programs once nothing is attached and the child has ended."""
         for program in self.programs.values():
             os.close(program.fd)
             program.fd = -1

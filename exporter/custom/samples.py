@@ -25,7 +25,10 @@ class _Map:
 def samples(
     reading: Reading, shapes: Mapping[str, Shape], rows: Mapping[str, Rows], decoder: Decoder
 ) -> Iterator[Sample]:
-    """What the metric is now. Rows whose labels are the same are added up; nothing where a map was not read."""
+    """Yield the metric's samples: one for each set of labels, of which rows are added up.
+
+    Yields nothing where one of the metric's maps was not read.
+    """
     if reading.map not in rows:
         return
     read = _map(reading.map, shapes, rows)
@@ -40,7 +43,7 @@ def samples(
 def _distributions(
     reading: Reading, histogram: Histogram, read: _Map, sums: _Map, decoder: Decoder
 ) -> Iterator[Sample]:
-    """Histograms with all their buckets, for those label sets of which the sum is known too."""
+    """Yield histograms with all their buckets, for the label sets that have a sum too."""
     bounds = _bounds(histogram, reading.scale)
     counts: dict[Series, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
     for key, value in read.rows:
@@ -63,7 +66,10 @@ def _totals(reading: Reading, read: _Map, field: str, decoder: Decoder) -> dict[
 
 
 def _bounds(histogram: Histogram, scale: float) -> tuple[float, ...]:
-    """Inclusive upper ends. Slot i of a log2 histogram holds the whole numbers from 2^i to 2^(i+1) - 1."""
+    """Return the inclusive upper bounds of the buckets.
+
+    Slot i of a log2 histogram holds the whole numbers from 2^i to 2^(i+1) - 1.
+    """
     if histogram.log2:
         return tuple(((1 << slot + 1) - 1) * scale for slot in range(histogram.buckets))
     return tuple((slot + 1) * histogram.width * scale for slot in range(histogram.buckets))

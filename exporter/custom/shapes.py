@@ -1,10 +1,10 @@
-"""Whether the maps of a compiled C file are what its YAML file takes them for."""
+"""A comparison of the maps of a compiled C file with what its YAML file declares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from exporter.custom.definition import Definition, Label, Reading, SpanOf
+from exporter.custom.definition import Definition, Label, Reading, SpanDefinition
 from exporter.custom.messages import Shape
 
 Fields = Mapping[str, str] | None
@@ -12,7 +12,7 @@ _KINDS = {"string": "string"}
 
 
 def mismatch(definition: Definition, shapes: Mapping[str, Shape]) -> str:
-    """The first thing in the YAML file that does not fit; empty when all does."""
+    """Return the first thing in the YAML file that does not match the maps; empty if all of it matches."""
     found = [problem for reading in definition.readings for problem in _of_reading(reading, shapes)]
     found += [problem for span in definition.spans for problem in _of_span(span, shapes[span.buffer].value or {})]
     if definition.lost and "Array" not in shapes[definition.lost].kind:
@@ -23,7 +23,7 @@ def mismatch(definition: Definition, shapes: Mapping[str, Shape]) -> str:
 
 
 def position(fields: Fields, name: str) -> int | None:
-    """Where in a key or value the field is; None where that is one number."""
+    """Return the index of the field in a key or value; None where the key or value is one number."""
     return None if fields is None else [*fields].index(name)
 
 
@@ -41,7 +41,7 @@ def _of_reading(reading: Reading, shapes: Mapping[str, Shape]) -> list[str]:
     return found
 
 
-def _of_span(span: SpanOf, fields: Mapping[str, str]) -> list[str]:
+def _of_span(span: SpanDefinition, fields: Mapping[str, str]) -> list[str]:
     wanted = [(name, "number") for name in (span.start, span.end, span.pid, span.error) if name]
     return _missing(span.name, "record", span.buffer, fields, wanted + _wanted(span.attributes))
 
@@ -50,14 +50,17 @@ def _wanted(labels: Sequence[Label]) -> list[tuple[str, str]]:
     return [(label.field, _KINDS.get(label.decode, "number")) for label in labels]
 
 
-def _missing(about: str, part: str, map: str, fields: Fields, wanted: Sequence[tuple[str, str]]) -> list[str]:
-    """Fields that are not there, or of another kind; one number has no field, and is asked for by no name."""
+def _missing(about: str, part: str, source: str, fields: Fields, wanted: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a sentence for each wanted field that is missing or of another kind in the map or buffer `source`.
+
+    A key or value that is one number has no fields: a wanted name, or kind `string`, does not match it.
+    """
     if fields is None:
         named = [name for name, _ in wanted if name] + [kind for _, kind in wanted if kind == "string"]
-        return [f"{about}: the {part} of {map} is one number: leave out {named[0]!r}"] if named else []
+        return [f"{about}: the {part} of {source} is one number: leave out {named[0]!r}"] if named else []
     known = ", ".join(fields)
     return [
-        f"{about}: the {part} of {map} has no {kind} field {name!r}; it has {known}"
+        f"{about}: the {part} of {source} has no {kind} field {name!r}; it has {known}"
         for name, kind in wanted
         if fields.get(name) != kind
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ Plain = Callable[[Any], Any]
 
 
 class Table:
-    """One map of a compiled program, read row by row; values of several CPUs are added up."""
+    """A map of a compiled program. Values of several CPUs are added up."""
 
     def __init__(self, name: str, table: Any) -> None:
         self.name, self._table = name, table
@@ -32,7 +32,7 @@ class Table:
         return Shape(type(self._table).__name__, entries, self._key_fields, self._value_fields)
 
     def read(self) -> Rows:
-        """All rows, of an array those that are not zero, and the first."""
+        """Return up to MOST_ROWS rows: of an array the first and those that are not zero, of other maps all."""
         rows: list[list[Any]] = []
         count = 0
         for key, value in self._items():
@@ -44,20 +44,21 @@ class Table:
                 rows.append([self._key(key), shown])
         return Rows(self.name, rows, 0 if self._array else count, count - len(rows))
 
-    def delete(self, dead: Callable[[int], bool], field: str) -> None:
-        """Deletes the rows whose key has, in this field or as itself, the pid of a process that is dead."""
+    def delete(self, pids: Container[int], field: str) -> None:
+        """Delete the rows of these pids. `field` of the key is the pid; empty: the key is."""
         for key in list(self._table.keys()):
             pid = getattr(key, field) if field else key.value
-            if dead(int(pid)):
+            if int(pid) in pids:
                 with suppress(KeyError):
                     del self._table[key]
 
     def pids(self, field: str) -> Iterator[int]:
+        """Yield the pid of each row, with `field` as in `delete`."""
         for key in list(self._table.keys()):
             yield int(getattr(key, field) if field else key.value)
 
     def _items(self) -> Iterator[tuple[Any, Any]]:
-        """A map that changes meanwhile may begin anew again and again: what it holds at most is enough."""
+        """Yield keys and values, at most twice the map's size: an iteration restarts when its key is deleted."""
         if not self._copies and not self._array:
             with suppress(Exception):  # where the kernel has no batches (before 5.6), one by one
                 yield from list(self._table.items_lookup_batch())
@@ -83,7 +84,10 @@ def _any(shown: Any) -> bool:
 
 
 def plain(kind: Any) -> tuple[dict[str, str] | None, Plain]:
-    """The fields of a C type and what makes a value of it plain: a number, or the list of its fields."""
+    """Return the fields of a C type, and a function from its values to the list of fields.
+
+    A type without fields has None, and its values become one number or text.
+    """
     if not (isinstance(kind, type) and issubclass(kind, ctypes.Structure)):
         return None, _scalar(kind)[1]
     fields = [(entry[0], _scalar(entry[1])) for entry in kind._fields_ if not entry[0].startswith("__pad")]

@@ -1,4 +1,4 @@
-"""The file system in which bcc finds the kernel's tracepoints. For the worker too: nothing but the standard library."""
+"""The file system in which bcc finds the kernel's tracepoints. The worker imports it: standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOUNT = "mount -t tracefs nodev /sys/kernel/tracing"
 
 
 def missing() -> str:
-    """Why no tracepoint can be found; empty where tracefs is mounted and may be read."""
+    """Return why no tracepoint can be found; empty where tracefs is mounted and may be read."""
     for place in PLACES:
         try:
             os.stat(f"{place}/events")  # noqa: PTH116  # as in the rest of the worker

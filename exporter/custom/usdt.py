@@ -17,7 +17,7 @@ from exporter.custom.definition import Definition, Usdt
 from exporter.custom.programs import Programs
 
 MOST_SITES = 256
-"""Entries of the map of arguments (worker.py): sites that a probe is attached to at once, in all files."""
+"""Entries of the map of arguments (compiler.py): sites that a probe is attached to at once, in all files."""
 
 
 class UsdtProbes:
@@ -27,7 +27,7 @@ class UsdtProbes:
         self._programs = programs
         self._links: list[Link] = []
         self._taken: list[int] = []
-        self.states = [self._attach(it, file) for it in wanted(definition, file)]
+        self.states = [self._attach(probe, file) for probe in wanted(definition, file)]
 
     def close(self) -> None:
         uprobe.close_all(self._links)
@@ -64,7 +64,7 @@ class UsdtProbes:
 
 def wanted(definition: Definition, file: Library) -> list[Usdt]:
     """Return the definition's USDT probes that match the file and exist in it."""
-    return [it for it in definition.usdt if it.probe in file.usdt and matches(file.path, it.library)]
+    return [usdt for usdt in definition.usdt if usdt.probe in file.usdt and matches(file.path, usdt.library)]
 
 
 def matches(path: str, pattern: str) -> bool:

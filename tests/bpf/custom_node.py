@@ -51,7 +51,7 @@ def kernel_headers(folder: Path) -> str:
 
 
 class Observed:
-    """A running collector, and questions to it."""
+    """A running collector and its output."""
 
     def __init__(self, collector: Custom, targets: Targets, spans: list[Span]) -> None:
         self.collector, self.targets, self.spans = collector, targets, spans
@@ -61,7 +61,9 @@ class Observed:
 
     def values(self, metric: str, **labels: str) -> list[Sample]:
         wanted = labels.items()
-        return [it for it in self.samples() if name(it.metric) == metric and wanted <= it.labels.items()]
+        return [
+            sample for sample in self.samples() if name(sample.metric) == metric and wanted <= sample.labels.items()
+        ]
 
     def value(self, metric: str, **labels: str) -> Any:
         """The one value of a metric with these labels; None if there is none."""
@@ -104,7 +106,7 @@ def put(folder: Path, stem: str, code: str, meaning: str) -> None:
 
 
 class Caller:
-    """A process that calls functions of a library when it is told to: `call("name", n)`."""
+    """A process that calls functions of a library on request: `call("name", n)`."""
 
     LOOP = """
 import ctypes, sys

@@ -144,7 +144,7 @@ def test_return_probes_time_calls(observed: Observed, library: Path) -> None:
         assert 0 == sum(count for bound, count in zip(value.bounds, value.counts, strict=False) if bound < 0.002)
 
 
-def test_what_probes_cost_is_told(observed: Observed, library: Path) -> None:
+def test_what_probes_cost_is_exported(observed: Observed, library: Path) -> None:
     """Runs of each program, the time in them and the memory of the child are metrics."""
     with Caller(library) as caller:
         attached(observed, library)

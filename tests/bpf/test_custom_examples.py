@@ -1,4 +1,4 @@
-"""The examples in deploy/custom-probes count what they say."""
+"""The examples in deploy/custom-probes count what their metrics describe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with one probe is said, with the compiler's words, and disturbs no other."""
+"""A failure of one probe is reported with the compiler's output, and disturbs no other probe."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_probe_is_told_of(what: str, folder: Path, headers: str, library: Path) -> None:
+def test_a_bad_probe_is_reported(what: str, folder: Path, headers: str, library: Path) -> None:
     """The reason names the file and, where the compiler does, the line; the probe beside it counts 23 of 23."""
     code, expected = BAD[what]
     put(folder, "bad", code, MEANING % "bad")
@@ -98,7 +98,7 @@ def test_a_bad_probe_is_told_of(what: str, folder: Path, headers: str, library: 
 
 
 def test_a_child_that_is_killed_is_replaced(folder: Path, headers: str, library: Path) -> None:
-    """After a crash another child compiles anew, attaches to what is there, and counts from zero."""
+    """After a crash another child compiles, attaches to what is there, and counts from zero."""
     with observe(folder, headers) as observed:
         counted(observed, library)
         [probe] = observed.collector.probes
@@ -117,7 +117,7 @@ def test_a_child_that_is_killed_is_replaced(folder: Path, headers: str, library:
 def test_a_child_that_hangs_is_given_up(
     folder: Path, headers: str, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is stopped says nothing: after a while it is killed and replaced; meanwhile a scrape does not wait."""
+    """A stopped child sends nothing: after a while it is killed and replaced; meanwhile a scrape does not wait."""
     monkeypatch.setattr("exporter.custom.probe.SILENT_SECONDS", 3.0)
     with observe(folder, headers) as observed:
         [probe] = observed.collector.probes
@@ -144,7 +144,7 @@ def test_nothing_is_left_behind(folder: Path, headers: str) -> None:
 
 
 def test_an_interpreter_without_bcc(folder: Path, headers: str) -> None:
-    """It is said which package to install, or which setting names another one."""
+    """The problem names the package to install, or the setting for another interpreter."""
     bare = folder / "python"
     bare.write_text('#!/bin/sh\nshift\nexec /usr/bin/python3 -S -I "$@"\n')  # no site: no packages
     bare.chmod(0o755)
@@ -154,7 +154,7 @@ def test_an_interpreter_without_bcc(folder: Path, headers: str) -> None:
 
 
 def test_no_interpreter(folder: Path, headers: str) -> None:
-    """One that is not there is said to be so."""
+    """An interpreter that does not exist is reported as such."""
     with observe(folder, headers, **{custom.PYTHON: "/nowhere/python3"}) as observed:
         assert ["good: /nowhere/python3 cannot be started: No such file or directory"] == observed.problems()
 
@@ -176,7 +176,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_map_is_a_problem(full: Path, headers: str, library: Path) -> None:
-    """Keys beyond what the map holds are not counted: that it is full is told."""
+    """Keys beyond what the map holds are not counted: a full map is a problem."""
     with observe(full, headers) as observed, Caller(library) as caller:
         found = "accel_exporter_probe_attached"
         eventually(lambda: observed.value(found, library=str(library)) == 1, "attached", 20)
@@ -188,7 +188,7 @@ def test_a_full_map_is_a_problem(full: Path, headers: str, library: Path) -> Non
 
 
 def test_an_lru_map_is_never_full(tmp_path: Path, headers: str, library: Path) -> None:
-    """It gives up old keys for new ones: no limit of it is shown, and no problem told."""
+    """It gives up old keys for new ones: no limit of it is shown, and no problem."""
     code = GOOD.replace("BPF_ARRAY(calls, u64, 1)", 'BPF_TABLE("lru_hash", u64, u64, calls, 256)').replace(
         "int zero = 0;", "u64 now = bpf_ktime_get_ns();"
     )

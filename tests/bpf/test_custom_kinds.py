@@ -184,7 +184,7 @@ def test_tracepoints_are_attached(head: str, program: str, headers: str, tmp_pat
 
 @pytest.mark.usefixtures("tracefs")
 def test_a_tracepoint_that_is_not_there(headers: str, tmp_path: Path) -> None:
-    """It is a problem, and the metric says 0; the rest of the probe runs."""
+    """A missing tracepoint is a problem and its metric is 0; the rest of the probe runs."""
     code = TRACEPOINT % "int on_signal(void *args) {"
     meaning = TRACEPOINT_MEANING % ", program: on_signal"
     put(tmp_path, "site", code, meaning.replace("signal:signal_generate", "signal:no_such"))
@@ -289,7 +289,7 @@ probes: [{uprobe: slow, library: libsite.so, program: on_slow}]
 metrics: [{name: site.calls, help: Calls., type: counter, map: calls, labels: [{as: pid}]}]
 """
     put(tmp_path, "site", code, meaning)
-    monkeypatch.setattr("exporter.custom.child.KEPT_SECONDS", 5.0)
+    monkeypatch.setattr("exporter.custom.child.RETENTION_SECONDS", 5.0)
     with observe(tmp_path, headers) as observed, Caller(library) as stays:
         attached(observed, library)
         stays.call("slow", 5, 10)
@@ -353,7 +353,7 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("links", ["multi", "perf"])
 def test_usdt(links: str, headers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's Python tells of 23 and 7 collections with their generation, and of what it collected, on request only.
+    """Debian's Python reports 23 and 7 collections with their generation, and what it collected, on request only.
 
     Its probes have semaphores: unless those are raised nothing happens; arguments are in memory and in a register.
     """

@@ -146,7 +146,7 @@ def test_files_of_others_are_not_loaded(run: Callable[..., Exporter], folder: Pa
 
 
 def test_check_custom(folder: Path, headers: str) -> None:
-    """It compiles, attaches, reads once and tells: 0 when all works, 1 and the compiler's words when not."""
+    """check-custom compiles, attaches, reads and prints: 0 when all works, 1 and the compiler's output when not."""
     given = (f"--custom.kernel-headers={headers}",)
     done = once("check-custom", str(folder), *given)
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -190,22 +190,22 @@ def test_without_tracefs(run: Callable[..., Exporter], folder: Path, headers: st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         ((), 2, "check-custom needs a folder: accel-exporter check-custom DIR"),
         (("/nowhere",), 1, "/nowhere cannot be read: No such file or directory"),
         (("/tmp",), 1, "others than root can write in /tmp, so nothing is loaded"),
     ],
 )
-def test_check_custom_of_nothing(arguments: tuple[str, ...], code: int, said: str) -> None:
-    """What cannot be a folder of probes is said in a sentence."""
+def test_check_custom_of_nothing(arguments: tuple[str, ...], code: int, expected: str) -> None:
+    """A folder that cannot be one of probes is reported in a sentence."""
     done = once("check-custom", *arguments)
     assert code == done.returncode
-    assert said in done.stdout + done.stderr
+    assert expected in done.stdout + done.stderr
 
 
 def test_doctor(folder: Path, headers: str) -> None:
-    """It tells whether custom probes could run here."""
+    """The doctor reports whether custom probes can run on this node."""
     done = once("doctor", f"--custom.dir={folder}", f"--custom.kernel-headers={headers}")
     assert "kernel headers are there; probes: first" in done.stdout
     (folder / "first.c").chmod(0o666)

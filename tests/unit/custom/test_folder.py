@@ -129,7 +129,7 @@ def test_a_parent_that_others_can_write_is_refused(place: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(place: Path) -> None:
-    """It is said in one sentence."""
+    """The error is one sentence."""
     with pytest.raises(FolderError, match="absent cannot be read: No such file or directory"):
         load(place / "absent", ME)
 
@@ -144,7 +144,7 @@ def test_so_many_and_no_more(place: Path) -> None:
 
 
 def test_two_probes_with_one_metric(place: Path) -> None:
-    """The second one is refused, and told which the first is; also where only dots differ."""
+    """The second one is refused with the name of the first; also where only dots differ."""
     put(place, "a", meaning=MEANING.replace("site.x", "site.x.y"))
     put(place, "b", meaning=MEANING.replace("site.x", "site.x_y"))
     first, second = load(place, ME)

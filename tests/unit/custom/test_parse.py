@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from exporter.custom.definition import Hooked, Label, Tracepoint, Usdt
+from exporter.custom.definition import Label, Tracepoint, Uprobe, Usdt
 from exporter.custom.parse import DefinitionError, parse
 from exporter.model import Kind
 
@@ -28,7 +28,7 @@ metrics:
 HISTOGRAM = METRIC.replace("counter", "histogram")
 
 
-def test_everything_that_can_be_said() -> None:
+def test_all_keys() -> None:
     """Probes of each kind, labels with their decoders, spans and lost."""
     text = (
         PROBES
@@ -47,8 +47,8 @@ lost: gone
 """
     )
     it = parse("x", text)
-    assert Hooked("_ZN3c104cuda3abcEv", "libc10_cuda.so*", "on_a") == it.hooks[0]
-    assert it.hooks[1].returns
+    assert Uprobe("_ZN3c104cuda3abcEv", "libc10_cuda.so*", "on_a") == it.uprobes[0]
+    assert it.uprobes[1].returns
     assert (Usdt("python:gc__start", "python3*", "on_c"),) == it.usdt
     assert (Tracepoint("block:block_rq_issue"),) == it.tracepoints
     [reading] = it.readings
@@ -103,7 +103,7 @@ lost: gone
         ("[" * 5000, "nested too deep"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, expected: str) -> None:
+def test_mistakes_are_reported(text: str, expected: str) -> None:
     """Each mistake is refused, in one line."""
     with pytest.raises(DefinitionError) as error:
         parse("x", text)

@@ -1,4 +1,4 @@
-"""Rows become samples: decoded, added up, bounded; what does not fit its YAML file is said before."""
+"""Rows become samples: decoded, added up, bounded. Maps that do not match their YAML file are reported before."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_labels(decoder: Decoder) -> None:
 
 
 def test_rows_of_the_same_labels_are_added_up(decoder: Decoder) -> None:
-    """What the labels do not tell apart is one series; scale makes it a float."""
+    """Rows with the same labels are one series; scale makes its value a float."""
     text = COUNTER.replace("map: m", "map: m, value: b, scale: 0.5, labels: [{field: op}]")
     [reading] = parse("x", text).readings
     rows = {"m": Rows("m", [[[1, 2, "", 0], [9, 3]], [[2, 2, "", 0], [9, 4]]], 2, 0)}
@@ -86,7 +86,7 @@ def test_cgroups(tmp_path: Path) -> None:
 
 
 def test_spans_with_impossible_times_are_none() -> None:
-    """A record whose end is before its start, or that has no start, is no span."""
+    """A record with its end before its start, or without a start, is no span."""
     text = PROBES + "spans: [{buffer: e, name: a, start: b, end: c}]"
     [it] = parse("x", text).spans
     fields = {"b": "number", "c": "number"}
@@ -113,7 +113,7 @@ STRUCT = Shape("HashTable", 9, KEY, {"a": "number", "t": "string"})
         ("labels: [{name: p, as: string}]", NUMBER, "the key of m is one number"),
     ],
 )
-def test_what_does_not_fit_is_said(more: str, shape: Shape, expected: str) -> None:
+def test_mismatches_are_reported(more: str, shape: Shape, expected: str) -> None:
     """Fields are compared with those of the compiled program."""
     definition = parse("x", COUNTER.replace("map: m", f"map: m, {more}"))
     assert expected in mismatch(definition, {"m": shape})
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_said(more: str, shape: Shape, expected: str) -> No
 
 
 def test_messages() -> None:
-    """What is told is read back the same."""
+    """A message is decoded as it was encoded."""
     for message in (Started(["a"], {"m": STRUCT}, {"a:b": ""}), Rows("m", [[1, 2]], 1, 0), Failed("no", "why")):
         assert message == decode(encode(message))
 
