@@ -117,7 +117,7 @@ DONE = (
     "tests/providers",
     "tests/rdma",
     "tests/unit/background",
-    "tests/unit/collectors/test_allocation.py",
+    "tests/unit/collectors",
     "tests/unit/custom",
     "tests/unit/dcgm",
     "tests/unit/faults",
@@ -127,7 +127,10 @@ DONE = (
     "tests/unit/ras",
     "tests/unit/resolve",
     "tests/unit/test_doctor.py",
+    "tests/unit/test_server.py",
+    "tests/unit/test_site.py",
     "tests/unit/verbs",
+    "tests/unit/web",
     "tools",
 )
 PUBLISHED = re.compile(r"gpu_recovery_asked|\"says\"|live_told|extended_told")

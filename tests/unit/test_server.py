@@ -48,7 +48,7 @@ def test_text_is_served() -> None:
 
 
 def test_openmetrics_and_gzip_are_negotiated() -> None:
-    """OpenMetrics goes to who prefers it, compressed to who takes gzip, and caches are told to keep them apart."""
+    """OpenMetrics goes to who prefers it, compressed to who takes gzip, and caches are instructed to keep both."""
     with Served([Fake("good", good)]) as served:
         answer = served.get(Accept="application/openmetrics-text;version=1.0.0", Accept_Encoding="gzip")
 
@@ -69,7 +69,7 @@ def test_openmetrics_and_gzip_are_negotiated() -> None:
     ],
 )
 def test_collectors_are_selected(query: str, status: int, has: str, lacks: str) -> None:
-    """collect[] and exclude[] choose; nonsense is a 400 that says why."""
+    """collect[] and exclude[] choose; nonsense is a 400 with the reason."""
     with Served([Fake("good", good), Fake("bad", bad)]) as served:
         answer = served.get("/metrics" + query)
 
@@ -164,7 +164,7 @@ def test_paths_and_methods() -> None:
 
 
 def test_security_headers() -> None:
-    """Every answer forbids sniffing and framing and does not tell the versions; the page forbids scripts."""
+    """Every answer forbids sniffing and framing and does not contain versions; the page forbids scripts."""
     with Served([Fake("good", good)]) as served:
         for path in ("/metrics", "/", "/nowhere"):
             headers = served.get(path).headers
@@ -271,7 +271,7 @@ def test_slow_heads_and_idle_connections_are_closed(monkeypatch: pytest.MonkeyPa
 
 
 def test_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that asks for a large page and reads none of it holds a place for the sending time only."""
+    """A client that requests a large page and reads none of it holds a place for the sending time only."""
     monkeypatch.setattr(server, "SEND_TIMEOUT", 0.3)
     samples = [VALUE.sample(n, {"of": "x" * 200 + str(n)}) for n in range(50_000)]
     with Served([Fake("big", lambda: samples)], max_requests=1) as served, socket.socket() as greedy:
@@ -304,7 +304,7 @@ def test_stop_is_prompt_while_a_scrape_hangs() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", ":0", "localhost:0"])
 def test_addresses_to_listen_on(address: str) -> None:
-    """IPv4, IPv6, a name and every address are bound, and the URL told can be connected to."""
+    """IPv4, IPv6, a name and every address are bound, and the URL of the server can be connected to."""
     if "::" in address and not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     with Served([Fake("good", good)], listen_address=(address,)) as served:
@@ -320,7 +320,7 @@ def test_several_addresses_are_all_served() -> None:
 
 
 def test_port_in_use_is_one_clear_error() -> None:
-    """A taken port says which, and what to do."""
+    """A taken port is an error with the port and what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ListenError) as caught:
@@ -352,8 +352,8 @@ def test_sockets_of_systemd_are_taken_over() -> None:
 @pytest.mark.parametrize(
     "environ", [{}, {"LISTEN_FDS": "1"}, {"LISTEN_FDS": "1", "LISTEN_PID": "1"}, {"LISTEN_FDS": "x"}]
 )
-def test_missing_sockets_of_systemd_are_said(environ: dict[str, str]) -> None:
-    """--web.systemd-socket without a socket for this process is an error that says what to start."""
+def test_missing_sockets_of_systemd_are_an_error(environ: dict[str, str]) -> None:
+    """--web.systemd-socket without a socket for this process is an error with the unit to start."""
     with pytest.raises(ListenError, match="start the .socket unit"):
         listen.inherited(environ)
 

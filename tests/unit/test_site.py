@@ -48,7 +48,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["docs/quick-start.md", "deploy/compose/prometheus.yml"])
-def test_prometheus_is_told_of_all_rules(path: str) -> None:
+def test_prometheus_has_all_rules(path: str) -> None:
     """Rules by name, since a pattern would take their tests too: none is forgotten."""
     rules = {rule.name for rule in (ROOT / "alerts").glob("*.yaml") if not rule.stem.endswith(".test")}
     assert rules == set(re.findall(r"^ +- \S*alerts/(\S+)$", (ROOT / path).read_text(), re.MULTILINE))

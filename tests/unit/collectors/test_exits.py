@@ -15,7 +15,7 @@ from tests.nodes import make_node
 
 
 class Watched(dict[int, int]):
-    """The kernel's table, which has no row of a process any more whose end it told of."""
+    """The kernel's table, which has no row of a process after the report of its end."""
 
     def set(self, key: int, value: int) -> None:
         if len(self) >= 2:

@@ -111,7 +111,7 @@ STRICTER = [
 
 @pytest.mark.parametrize(("text", "message"), WRONG + STRICTER)
 def test_wrong_file_is_one_clear_error(text: str, message: str) -> None:
-    """Each mistake is an error that names the file and says what is wrong."""
+    """Each mistake is an error that names the file and the reason."""
     with pytest.raises(WebConfigError, match=message) as caught:
         accepted(text)
 
@@ -143,8 +143,8 @@ def test_promtool_agrees(text: str, right: bool, tmp_path: Path) -> None:
         parse(path.read_bytes(), path)
 
 
-def test_file_is_followed_and_its_loss_said(tmp_path: Path) -> None:
-    """A change of the file counts at the next reading; a file that is gone or too large is an error."""
+def test_file_is_followed_and_its_loss_is_an_error(tmp_path: Path) -> None:
+    """A change of the file counts at the next reading; a missing or too large file is an error."""
     path = tmp_path / "web.yml"
     path.write_text("")
     file = WebConfigFile(path)

@@ -156,7 +156,7 @@ def test_evicted_before_the_handshake(certificate: Path) -> None:
 
 @pytest.mark.parametrize("peers", [1, 8])
 def test_silent_connections(peers: int) -> None:
-    """500 connections that say nothing, of one peer or of several: health and metrics are answered 20 of 20 times."""
+    """500 connections that send nothing, of one peer or of several: health and metrics are answered 20 of 20 times."""
     with Served([Fake("good", good)]) as served, ExitStack() as held:
         for number in range(peers):
             held.enter_context(holding(served.port, 500 // peers, source=f"127.0.1.{number + 1}"))
@@ -241,7 +241,7 @@ def nothing_after_an_answer(send: Callable[[bytes], None], closed: Callable[[], 
 def test_slow_clients_are_cut_off(
     monkeypatch: pytest.MonkeyPatch, attack: Callable[[Callable[[bytes], None], Callable[[], bool]], None]
 ) -> None:
-    """A head that comes line by line has to be whole in time, the first as any later one; silence ends as well."""
+    """A head that comes line by line has to be complete in time, the first and any later one; silence ends too."""
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.6)
     with Served([Fake("good", good)]) as served, socket.create_connection(("127.0.0.1", served.port), 5) as client:
@@ -304,13 +304,13 @@ def test_bodies_are_not_unpacked() -> None:
 
 
 def test_many_heads_of_metrics() -> None:
-    """50 HEAD requests at once are each answered, or refused for their number, and the next scrape is well."""
+    """50 HEAD requests at once are each answered, or refused for their number, and the next scrape succeeds."""
     with Served([Fake("good", good)], max_requests=5) as served:
         answers: list[int] = []
-        asking = [threading.Thread(target=lambda: answers.append(served.get(method="HEAD").status)) for _ in range(50)]
-        for thread in asking:
+        clients = [threading.Thread(target=lambda: answers.append(served.get(method="HEAD").status)) for _ in range(50)]
+        for thread in clients:
             thread.start()
-        for thread in asking:
+        for thread in clients:
             thread.join()
         assert {200, 503} >= set(answers)
         assert 50 == len(answers)
@@ -339,5 +339,5 @@ def test_places_are_free_again() -> None:
     ],
 )
 def test_peers(address: object, expected: str) -> None:
-    """A peer is an IPv4 address, written as IPv6 too, or an IPv6 network, whose addresses cost nothing."""
+    """A peer is an IPv4 address, written as IPv6 too, or an IPv6 network: its addresses cost nothing."""
     assert expected == peer(address)

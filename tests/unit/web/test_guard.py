@@ -41,7 +41,7 @@ def web_config(tmp_path: Path) -> Path:
     return path
 
 
-def test_users_are_asked_for(web_config: Path) -> None:
+def test_users_are_required(web_config: Path) -> None:
     """Only the right user and password see metrics and page; the challenge is in the refusal."""
     with Served([Fake("a", collect)], config_file=str(web_config)) as served:
         refused = served.get()
@@ -78,7 +78,7 @@ def test_users_change_without_restart(web_config: Path) -> None:
 
 
 def test_broken_file_serves_nobody_until_it_is_right(web_config: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that became wrong is 500 for every path, said once in the log, and over when it is right again."""
+    """A file that became wrong is 500 for every path, logged once, and over when it is right again."""
     right = web_config.read_text()
     with Served([Fake("a", collect)], config_file=str(web_config)) as served:
         web_config.write_text("basic_auth_users: [")
@@ -120,7 +120,7 @@ def test_password_is_hashed_once(web_config: Path, costs: list[int]) -> None:
 
 
 def test_unknown_user_costs_as_much_as_a_known_one(web_config: Path, costs: list[int]) -> None:
-    """The time of a refusal does not tell whether the name exists: each is one comparison of the same cost."""
+    """The time of a refusal does not depend on whether the name exists: each is one comparison of the same cost."""
     web_config.write_text(f"basic_auth_users:\n  alice: {hashed('x', 9)}\n")
     with Served([Fake("a", collect)], config_file=str(web_config)) as served:
         for number in range(3):
