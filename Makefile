@@ -63,7 +63,7 @@ check-rules: .venv/.dev
 	$(if $(RULES),promtool check rules $(RULES))
 	$(if $(RULE_TESTS),promtool test rules $(RULE_TESTS))
 
-test: setup-dev ## every test that needs no GPU; says what was skipped and why
+test: setup-dev ## every test that needs no GPU; lists what was skipped and why
 	$(UNIT); unit=$$?; $(SERIAL); serial=$$?; \
 	case $$unit-$$serial in 0-0 | 0-5 | 5-0) ;; *) exit 1 ;; esac # 5: ARGS has chosen none of these
 # `test` last: pytest's own count is the last thing printed. Each of them runs although one before it failed, with -k.
@@ -97,8 +97,8 @@ test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communi
 bench: setup-dev ## the budgets, measured on this machine
 	@$(VENV)/python -m bench $(ARGS)
 
-# On a GPU machine nothing is installed or compiled: tests/gpu/README.md says what is carried there.
-test-gpu: $(if $(findstring dry-run,$(ARGS)),setup-dev) ## what only a GPU can tell (ARGS=--dry-run: with stand-ins)
+# On a GPU machine nothing is installed or compiled: tests/gpu/README.md lists what is carried there.
+test-gpu: $(if $(findstring dry-run,$(ARGS)),setup-dev) ## what only a GPU can show (ARGS=--dry-run: with stand-ins)
 	@$(or $(wildcard $(VENV)/python),$(PYTHON)) -m tests.gpu $(ARGS)
 
 docs: .venv/.dev ## write the pages of docs/ that the declarations in code give
