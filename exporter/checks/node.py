@@ -154,7 +154,10 @@ def providers(settings: Settings) -> Answer:
             Status.INFO,
             "no rdma-core to examine here; a container's own is examined when a process uses it",
         )
-    results = [(False, f"{name}: {it}", "") if isinstance(it, str) else doctor.describe(name, it) for name, it in found]
+    results = [
+        (False, f"{name}: {outcome}", "") if isinstance(outcome, str) else doctor.describe(name, outcome)
+        for name, outcome in found
+    ]
     complete = [name for (name, _), (whole, _, _) in zip(found, results, strict=True) if whole]
     text = f"of {len(found)} RDMA providers the functions are found in {len(complete)}; "
     text += "ibv_wr_start and its like are found through queue pairs when a job creates them"

@@ -175,7 +175,7 @@ class AllocationCollector:
                 else "no source is configured"
             )
             raise Unavailable(reason, f"give --{SOCKET} or --{FOLDER} where GPUs are allocated to pods or jobs")
-        different = {tuple(it.labels.items()): it.labels for it in allocations}
+        different = {tuple(allocation.labels.items()): allocation.labels for allocation in allocations}
         yield from (self._info.sample(1, labels) for labels in different.values())
         for source in self._sources:
             if source.exists and (source.age is not None or source.failure):

@@ -143,26 +143,26 @@ class Infiniband:
             metrics.QP_COUNTER.sample(
                 value,
                 {
-                    **(self._node.processes.labels(it.pid) if it.pid else {}),
-                    "device": it.device,
-                    "port": str(it.port),
-                    "qp_type": it.qp_type,
+                    **(self._node.processes.labels(counts.pid) if counts.pid else {}),
+                    "device": counts.device,
+                    "port": str(counts.port),
+                    "qp_type": counts.qp_type,
                     "counter": name,
                 },
             )
-            for it in counters.read(ports)
-            for name, value in it.values.items()
+            for counts in counters.read(ports)
+            for name, value in counts.values.items()
         ]
 
     def _names(self) -> list[str]:
         """Return the names of the devices that are not excluded."""
         with suppress(OSError):
-            found = [it for it in sysfs.devices(self._node.sys) if not self._is_excluded(it)]
+            found = [device for device in sysfs.devices(self._node.sys) if not self._is_excluded(device)]
             return found[: sysfs.MOST_DEVICES]
         return []
 
     def _is_excluded(self, name: str) -> bool:
-        return any(fnmatch.fnmatchcase(name, it) for it in self._excluded)
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._excluded)
 
     def _make(self, name: str) -> Read:
         path, compatible = self._node.sys / "class/infiniband" / name, bool(self._node.settings[COMPATIBLE])

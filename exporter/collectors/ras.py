@@ -78,7 +78,7 @@ class Ras:
         yield from self._limit.apply(samples(_newest(answers.values(), now - KEPT * self._interval)))
         yield from self._queries.samples()
         if answers:
-            yield status.SOURCE_AGE.sample(now - min(it.at for it in answers.values()), {"source": "nccl_ras"})
+            yield status.SOURCE_AGE.sample(now - min(answer.at for answer in answers.values()), {"source": "nccl_ras"})
 
     def problems(self) -> Iterator[str]:
         """Yield the reasons why the last queries failed, for the landing page."""
@@ -108,7 +108,7 @@ class Ras:
             for failure in failures.keys() - self._failures.keys():
                 log.info("%s", failure)
             self._failures = failures
-            self._answers = {at: it for at, it in self._answers.items() if it.at >= kept}
+            self._answers = {at: answer for at, answer in self._answers.items() if answer.at >= kept}
 
     def _user(self, pid: int) -> int | None:
         with suppress(RasError):
@@ -122,7 +122,7 @@ class Ras:
         """
         try:
             pid = listening_process(self._node.proc, at, pids)
-            own = {it.comm_hash for it in self._node.communicators.all() if it.pid == pid}
+            own = {member.comm_hash for member in self._node.communicators.all() if member.pid == pid}
             found = query(self._node.proc, pid, at, self._timeout)
             report = self._owners.trusted(found, user(self._node.proc, pid), own)
             if report is None:
@@ -139,10 +139,10 @@ class Ras:
 def _bounded(answers: dict[Endpoint, _Answer]) -> dict[Endpoint, _Answer]:
     """Return the newest answers with at most MOST_RANKS ranks together."""
     kept, ranks = {}, 0
-    for at, it in sorted(answers.items(), key=lambda pair: -pair[1].at):
-        ranks += sum(len(comm.ranks) + len(comm.missing_ranks) for comm in it.report.communicators)
+    for at, answer in sorted(answers.items(), key=lambda pair: -pair[1].at):
+        ranks += sum(len(comm.ranks) + len(comm.missing_ranks) for comm in answer.report.communicators)
         if ranks <= MOST_RANKS:
-            kept[at] = it
+            kept[at] = answer
     return kept
 
 
@@ -150,7 +150,7 @@ def _newest(answers: Iterable[_Answer], since: float) -> list[Report]:
     """Return the reports since a monotonic time; a communicator in several reports stays in the newest only."""
     known: set[str] = set()
     found: list[Report] = []
-    for answer in sorted((it for it in answers if it.at >= since), key=lambda answer: -answer.at):
+    for answer in sorted((answer for answer in answers if answer.at >= since), key=lambda answer: -answer.at):
         own = tuple(comm for comm in answer.report.communicators if comm.comm_hash not in known)
         known |= {comm.comm_hash for comm in own}
         found.append(replace(answer.report, communicators=own))

@@ -58,7 +58,7 @@ class WindowRatio:
         """
         if self._window:
             _, before, parts = self._window[-1]
-            if whole < before or parts.keys() != counts.keys() or any(counts[it] < parts[it] for it in counts):
+            if whole < before or parts.keys() != counts.keys() or any(counts[name] < parts[name] for name in counts):
                 self._window.clear()
         self._window.append((at, whole, dict(counts)))
         while len(self._window) > 2 and self._window[1][0] <= at - WINDOW_SECONDS:

@@ -67,7 +67,7 @@ class QpCounters:
             for device in sorted({device for device, _ in ports} & indexes.keys()):
                 body = nldev.pack(_DEVICE_INDEX, indexes[device]) + nldev.pack(_RESOURCE, _QP)
                 for answer in nldev.dump(connection, _GET, body):
-                    found += (it for it in _read(answer, device) if (device, it.port) in ports)
+                    found += (counts for counts in _read(answer, device) if (device, counts.port) in ports)
         return found[:MOST_COUNTERS]
 
     def close(self) -> None:
@@ -103,10 +103,10 @@ def _request(index: int, port: int) -> bytes:
 def _indexes(connection: nldev.Socket) -> dict[str, int]:
     """Return the kernel's index of each device by name."""
     found: dict[str, int] = {}
-    for it in nldev.dump(connection, _GET_DEVICES, b""):
-        index = nldev.number(it, _DEVICE_INDEX)
+    for device in nldev.dump(connection, _GET_DEVICES, b""):
+        index = nldev.number(device, _DEVICE_INDEX)
         if index is not None:
-            found[_text(it.get(_DEVICE_NAME, b""))] = index
+            found[_text(device.get(_DEVICE_NAME, b""))] = index
     return found
 
 
@@ -133,4 +133,5 @@ def _values(entries: bytes) -> Iterator[tuple[str, int]]:
 
 
 def _text(data: bytes) -> str:
-    return "".join(it for it in data.rstrip(b"\0").decode("utf-8", "replace")[:128] if it.isprintable())
+    text = data.rstrip(b"\0").decode("utf-8", "replace")
+    return "".join(character for character in text[:128] if character.isprintable())

@@ -91,7 +91,7 @@ class Reading:
 def devices(sys: Path) -> dict[str, Path]:
     """Return the RDMA devices by name. Raises OSError where the kernel has no RDMA."""
     entries = sorted((sys / "class/infiniband").iterdir())
-    return {it.name: it for it in entries if _DEVICE.fullmatch(it.name)}
+    return {entry.name: entry for entry in entries if _DEVICE.fullmatch(entry.name)}
 
 
 def read(path: Path, links: Mapping[int, Link] | None = None) -> Reading:
@@ -120,7 +120,7 @@ def read(path: Path, links: Mapping[int, Link] | None = None) -> Reading:
 
 def ports(path: Path) -> list[int]:
     """Return the numbers of a device's ports."""
-    return sorted(int(it.name) for it in _entries(path / "ports")[:MOST_PORTS] if _PORT.fullmatch(it.name))
+    return sorted(int(entry.name) for entry in _entries(path / "ports")[:MOST_PORTS] if _PORT.fullmatch(entry.name))
 
 
 def text(path: Path) -> str:
@@ -161,7 +161,7 @@ def _netdev(device: Path, port: Path, number: int, only: bool) -> str:
 
     Only interfaces of the same PCI function count: one stacked on them (a bond, a VLAN) does not count pauses.
     """
-    own = {it.name for it in _entries(device / "device/net") if _INTERFACE.fullmatch(it.name)}
+    own = {entry.name for entry in _entries(device / "device/net") if _INTERFACE.fullmatch(entry.name)}
     for index in range(_MOST_GIDS if own else 0):
         name = text(port / "gid_attrs/ndevs" / str(index))
         if name in own:
@@ -229,7 +229,7 @@ def _content(path: Path) -> str:
 
 
 def _printable(content: str) -> str:
-    return "".join(it for it in content.strip()[:_MOST_TEXT] if it.isprintable())
+    return "".join(character for character in content.strip()[:_MOST_TEXT] if character.isprintable())
 
 
 def names(groups: dict[str, Group]) -> Iterator[tuple[CounterName, int, int]]:

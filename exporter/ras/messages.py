@@ -17,11 +17,11 @@ def encode(report: Report) -> Iterator[bytes]:
     yield _line(
         _REPORT, report.version, report.count, report.dead_processes, report.timeouts, report.seconds, report.whole
     )
-    for it in report.communicators:
-        yield _line(_COMMUNICATOR, it.comm_hash, it.size, it.missing)
-        for rank in it.ranks:
+    for comm in report.communicators:
+        yield _line(_COMMUNICATOR, comm.comm_hash, comm.size, comm.missing)
+        for rank in comm.ranks:
             yield _line(_RANK, rank.rank, rank.host, rank.calls, rank.init_state, rank.async_error)
-        for missing in it.missing_ranks:
+        for missing in comm.missing_ranks:
             yield _line(_MISSING, missing.rank, missing.host, missing.state)
     yield _line(_END)
 
@@ -63,6 +63,6 @@ def _decode(lines: Iterable[bytes]) -> Report:
             found[-1][4].append(Missing(int(number), names.setdefault(host, host), state if state in STATES else ""))
         elif kind == _END:
             version, count, dead, timeouts, seconds, whole = head
-            communicators = tuple(Communicator(*it[:3], tuple(it[3]), tuple(it[4])) for it in found)
+            communicators = tuple(Communicator(*fields[:3], tuple(fields[3]), tuple(fields[4])) for fields in found)
             return Report(str(version), int(count), communicators, int(dead), int(timeouts), seconds, bool(whole))
     raise ReportError("the answer was not read to its end")

@@ -18,11 +18,11 @@ class CommunicatorOwners:
     def update(self, members: Iterable[Member], user: Callable[[int], int | None]) -> None:
         """Replace the known members by `members`. `user` returns the uid of a pid, or None when the process ended."""
         users: dict[str, int] = {}
-        for it in members:
-            if it.comm_hash in self._users:
-                users[it.comm_hash] = self._users[it.comm_hash]
-            elif it.comm_hash not in users and (found := user(it.pid)) is not None:
-                users[it.comm_hash] = found
+        for member in members:
+            if member.comm_hash in self._users:
+                users[member.comm_hash] = self._users[member.comm_hash]
+            elif member.comm_hash not in users and (found := user(member.pid)) is not None:
+                users[member.comm_hash] = found
         self._users = users
 
     def trusted(self, report: Report, user: int, own: Iterable[str]) -> Report | None:
@@ -31,8 +31,8 @@ class CommunicatorOwners:
         `own` are the hashes of the queried process: a report of its job names one of them, except that the text of
         older NCCL does not name healthy communicators. Communicators without a process here are on other nodes.
         """
-        named = {it.comm_hash for it in report.communicators}
+        named = {comm.comm_hash for comm in report.communicators}
         if report.whole and named.isdisjoint(own):
             return None
-        kept = tuple(it for it in report.communicators if self._users.get(it.comm_hash, user) == user)
+        kept = tuple(comm for comm in report.communicators if self._users.get(comm.comm_hash, user) == user)
         return replace(report, communicators=kept)

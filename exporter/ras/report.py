@@ -90,7 +90,7 @@ def parse(answer: str) -> Report:
         report = _from_text(answer)
     else:
         raise ReportError("the answer has no format of RAS")
-    if sum(len(it.ranks) + len(it.missing_ranks) for it in report.communicators) > MOST_RANKS:
+    if sum(len(comm.ranks) + len(comm.missing_ranks) for comm in report.communicators) > MOST_RANKS:
         raise ReportError(f"the answer has more than {MOST_RANKS} ranks")
     if len(report.communicators) > MOST_COMMUNICATORS:
         raise ReportError(f"the answer has more than {MOST_COMMUNICATORS} communicators")
@@ -100,9 +100,9 @@ def parse(answer: str) -> Report:
 def _from_json(text: str) -> Report:
     try:
         answer = json.loads(text)
-        found = tuple(_communicator(it) for it in answer["communicators"])
-        missing = (it for comm in answer["communicators"] for it in comm["missing_ranks"])
-        dead = {(it["host"], it["pid"]) for it in missing if _dead(it)}
+        found = tuple(_communicator(entry) for entry in answer["communicators"])
+        missing = (entry for comm in answer["communicators"] for entry in comm["missing_ranks"])
+        dead = {(entry["host"], entry["pid"]) for entry in missing if _dead(entry)}
         ras = answer["ras"]
         seconds, timeouts = float(ras["collection_time_sec"]), _number(ras["timeouts_count"])
         version = str(answer["nccl_version"])[:64]
@@ -112,8 +112,10 @@ def _from_json(text: str) -> Report:
 
 
 def _communicator(entry: Mapping[str, Any]) -> Communicator:
-    ranks = tuple(_rank(it) for it in entry["ranks"])
-    missing = tuple(Missing(_number(it["rank"]), _host(it["host"]), _state(it)) for it in entry["missing_ranks"])
+    ranks = tuple(_rank(rank) for rank in entry["ranks"])
+    missing = tuple(
+        Missing(_number(rank["rank"]), _host(rank["host"]), _state(rank)) for rank in entry["missing_ranks"]
+    )
     return Communicator(_hash(entry["hash"]), _number(entry["size"]), len(missing), ranks, missing)
 
 

@@ -17,10 +17,10 @@ def samples(reports: Sequence[Report]) -> Iterator[Sample]:
     """Yield the samples of the jobs' reports. Without a report there is none: the state of jobs is unknown."""
     if not reports:
         return
-    yield metrics.COMMUNICATORS.sample(sum(it.count for it in reports))
-    yield metrics.DEAD.sample(sum(it.dead_processes for it in reports))
-    yield metrics.TIMEOUTS.sample(sum(it.timeouts for it in reports))
-    if times := [it.seconds for it in reports if it.seconds is not None]:
+    yield metrics.COMMUNICATORS.sample(sum(report.count for report in reports))
+    yield metrics.DEAD.sample(sum(report.dead_processes for report in reports))
+    yield metrics.TIMEOUTS.sample(sum(report.timeouts for report in reports))
+    if times := [report.seconds for report in reports if report.seconds is not None]:
         yield metrics.SECONDS.sample(max(times))
     for report in reports:
         for comm in report.communicators:
@@ -31,13 +31,13 @@ def samples(reports: Sequence[Report]) -> Iterator[Sample]:
 def _missing(comm: Communicator, whole: bool) -> Iterator[Sample]:
     labels = {"comm_hash": comm.comm_hash}
     if whole:
-        states = Counter(it.state for it in comm.missing_ranks)
+        states = Counter(rank.state for rank in comm.missing_ranks)
         yield from (metrics.MISSING.sample(states[state], labels | {"state": state}) for state in STATES)
     else:
         yield metrics.MISSING.sample(comm.missing, labels | {"state": "unknown"})
-    for it in comm.missing_ranks:
+    for rank in comm.missing_ranks:
         yield metrics.RANK_MISSING.sample(
-            1, labels | {"rank": str(it.rank), "host": it.host, "state": it.state or "unknown"}
+            1, labels | {"rank": str(rank.rank), "host": rank.host, "state": rank.state or "unknown"}
         )
 
 
@@ -45,13 +45,13 @@ def _ranks(comm: Communicator) -> Iterator[Sample]:
     labels = {"comm_hash": comm.comm_hash}
     if comm.size is not None:
         yield metrics.SIZE.sample(comm.size, labels)
-    failed = Counter(("init", it.init_state) for it in comm.ranks if it.init_state not in _FINE)
-    failed += Counter(("async", it.async_error) for it in comm.ranks if it.async_error not in _FINE)
+    failed = Counter(("init", rank.init_state) for rank in comm.ranks if rank.init_state not in _FINE)
+    failed += Counter(("async", rank.async_error) for rank in comm.ranks if rank.async_error not in _FINE)
     for (phase, code), ranks in failed.items():
         yield metrics.ERRORS.sample(ranks, labels | {"phase": phase, "code": str(code)})
-    first = max((sum(it.calls.values()) for it in comm.ranks), default=0)
-    for it in comm.ranks:
-        own = labels | {"rank": str(it.rank), "host": it.host}
-        yield metrics.LAG.sample(first - sum(it.calls.values()), own)
-        for function, calls in it.calls.items():
+    first = max((sum(rank.calls.values()) for rank in comm.ranks), default=0)
+    for rank in comm.ranks:
+        own = labels | {"rank": str(rank.rank), "host": rank.host}
+        yield metrics.LAG.sample(first - sum(rank.calls.values()), own)
+        for function, calls in rank.calls.items():
             yield metrics.CALLS.sample(calls, own | {"collective": function})

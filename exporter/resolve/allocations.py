@@ -49,17 +49,19 @@ def of_containers(
     """
     labels = pod_labels or {}
     found: list[Allocation] = []
-    for it in containers:
-        own = labels.get((it.namespace, it.pod), {})
-        allocation = Allocation(None, it.pod, it.namespace, it.container, it.resource, it.device, pod_labels=own)
-        gpus = devices.gpus(it.device, inventory)
+    for held in containers:
+        own = labels.get((held.namespace, held.pod), {})
+        allocation = Allocation(
+            None, held.pod, held.namespace, held.container, held.resource, held.device, pod_labels=own
+        )
+        gpus = devices.gpus(held.device, inventory)
         found += [replace(allocation, gpu=gpu) for gpu in gpus] or [allocation]
     return found
 
 
 def of_jobs(jobs: Iterable[JobGpu], inventory: Inventory) -> list[Allocation]:
     """Return the allocations of the mapping folder, without GPUs that NVML does not list."""
-    return [Allocation(gpu, slurm_job_id=it.job) for it in jobs for gpu in inventory.at(it.gpu, it.instance)]
+    return [Allocation(gpu, slurm_job_id=job.job) for job in jobs for gpu in inventory.at(job.gpu, job.instance)]
 
 
 class Allocations:
@@ -71,9 +73,9 @@ class Allocations:
     def replace(self, allocations: Iterable[Allocation]) -> None:
         """Replace all allocations by the current ones."""
         by_uuid: dict[str, list[Allocation]] = {}
-        for it in allocations:
-            if it.gpu:
-                by_uuid.setdefault(it.gpu.uuid, []).append(it)
+        for allocation in allocations:
+            if allocation.gpu:
+                by_uuid.setdefault(allocation.gpu.uuid, []).append(allocation)
         self._by_uuid = by_uuid
 
     def of(self, uuid: str) -> Labels:
@@ -82,12 +84,12 @@ class Allocations:
         A label is left out when several pods, containers or jobs share the device.
         """
         holders = self._by_uuid.get(uuid, ())
-        pods = {(it.namespace, it.pod) for it in holders if it.pod}
-        containers = {it.container for it in holders if it.pod}
-        jobs = {it.slurm_job_id for it in holders if it.slurm_job_id}
+        pods = {(holder.namespace, holder.pod) for holder in holders if holder.pod}
+        containers = {holder.container for holder in holders if holder.pod}
+        jobs = {holder.slurm_job_id for holder in holders if holder.slurm_job_id}
         labels: dict[str, str] = {}
         if len(pods) == 1:
-            labels.update(next(it.pod_labels for it in holders if it.pod))
+            labels.update(next(holder.pod_labels for holder in holders if holder.pod))
             [(labels["namespace"], labels["pod"])] = pods
             labels["container"] = _only(sorted(containers))
         labels["hpc_job"] = _only(sorted(jobs))

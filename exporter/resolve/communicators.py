@@ -35,6 +35,7 @@ class Communicators:
         A job has one such process, on one node, so a job is queried once however many nodes run this exporter.
         """
         largest: dict[int, int] = {}
-        for it in self._members:
-            largest[it.pid] = max(largest.get(it.pid, 0), it.nranks)
-        return sorted({it.pid for it in self._members if it.rank == 0 and it.nranks == largest[it.pid]})
+        for member in self._members:
+            largest[member.pid] = max(largest.get(member.pid, 0), member.nranks)
+        first = (member for member in self._members if member.rank == 0)
+        return sorted({member.pid for member in first if member.nranks == largest[member.pid]})

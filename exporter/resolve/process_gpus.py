@@ -85,7 +85,8 @@ class ProcessGpus:
             return {0: listed[0], **{ordinal + 1: listed[0] for ordinal in used}}
         visible = self._visible_to(pid)
         by_ordinal = {ordinal: visible[ordinal] for ordinal in used if ordinal in visible}
-        if len(by_ordinal) < len(used) or {it.gpu_uuid for it in by_ordinal.values()} != {it.gpu_uuid for it in listed}:
+        uuids = {device.gpu_uuid for device in by_ordinal.values()}
+        if len(by_ordinal) < len(used) or uuids != {device.gpu_uuid for device in listed}:
             return {}
         found = {ordinal + 1: gpu for ordinal, gpu in by_ordinal.items()}
         return {0: by_ordinal[first], **found} if first in by_ordinal else found

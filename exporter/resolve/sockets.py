@@ -34,7 +34,7 @@ def client(proc: Path, near: object, far: object) -> int | None:
     """
     ends = _end(far), _end(near)
     found = [
-        next((it for it in rows(proc, "self") if (it.local, it.remote) == ends and it.state == _ESTABLISHED), None)
+        next((row for row in rows(proc, "self") if (row.local, row.remote) == ends and row.state == _ESTABLISHED), None)
         for _ in range(2)
     ]
     first, second = found
@@ -43,8 +43,8 @@ def client(proc: Path, near: object, far: object) -> int | None:
 
 def listeners(proc: Path, pid: int, port: int) -> set[int]:
     """Return the uids that listen at a port of the loopback in the network namespace of a process."""
-    found = (it for it in rows(proc, pid) if it.state == _LISTEN and it.local[1] == port)
-    return {it.uid for it in found if _reached_by_loopback(it.local[0])}
+    found = (row for row in rows(proc, pid) if row.state == _LISTEN and row.local[1] == port)
+    return {row.uid for row in found if _reached_by_loopback(row.local[0])}
 
 
 def ip(address: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -173,7 +173,7 @@ def _section(kind: type[Section], value: object, where: str) -> Section:
     values: dict[str, Any] = {}
     for key, content in given.items():
         default = getattr(defaults, key)
-        if isinstance(default, tuple) and isinstance(content, list) and all(isinstance(it, str) for it in content):
+        if isinstance(default, tuple) and isinstance(content, list) and all(isinstance(item, str) for item in content):
             values[key] = tuple(content)
         elif isinstance(default, Mapping):
             values[key] = _texts(content, f"{where}: {key}")

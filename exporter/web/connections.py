@@ -58,7 +58,7 @@ class Connections:
     def start(self) -> None:
         """Start closing overdue connections periodically. Call in the event loop."""
         now = asyncio.get_running_loop().time()
-        for connection in [it for it in self._open if it.overdue(now)]:
+        for connection in [connection for connection in self._open if connection.overdue(now)]:
             connection.abort()
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self.start)
 
@@ -66,7 +66,7 @@ class Connections:
         """Close the connections that HTTP has not got yet; HTTP closes the others."""
         if self._sweep is not None:
             self._sweep.cancel()
-        for connection in [it for it in self._open if it.unserved]:
+        for connection in [connection for connection in self._open if connection.unserved]:
             connection.abort()
 
     def admit(self, new: Connection) -> bool:
@@ -74,7 +74,7 @@ class Connections:
         for crowd, most in self._crowds(new):
             if len(crowd) < most:
                 continue
-            idle = (it for it in crowd if not it.answering)
+            idle = (connection for connection in crowd if not connection.answering)
             oldest = min(idle, key=lambda connection: connection.since, default=None)
             if oldest is None:
                 return False
@@ -86,8 +86,8 @@ class Connections:
         """Yield the groups of connections that a new one joins, with the limit of each group."""
         own = self._of_peer.get(new.peer, {})
         if new.handshaking:
-            yield [it for it in own if it.handshaking], MOST_HANDSHAKES_OF_PEER
-            yield [it for it in self._open if it.handshaking], MOST_HANDSHAKES
+            yield [connection for connection in own if connection.handshaking], MOST_HANDSHAKES_OF_PEER
+            yield [connection for connection in self._open if connection.handshaking], MOST_HANDSHAKES
         yield own, MOST_OF_PEER
         yield self._open, MOST
 

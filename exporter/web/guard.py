@@ -131,7 +131,7 @@ class Users:
             self._refused.move_to_end(key)
             return False
         if await self._compare(password, hashed, peer) and user in users:
-            self._right = {name: it for name, it in self._right.items() if name in users} | {user: key}
+            self._right = {name: known for name, known in self._right.items() if name in users} | {user: key}
             return True
         self._refused[key] = None
         while len(self._refused) > MOST_REFUSED:
