@@ -26,7 +26,7 @@ from exporter.verbs.peers import Peers
 from exporter.verbs.poll_sampling import Windows, polls_allowed
 from exporter.verbs.posted import PostedBytes, Sums
 from exporter.verbs.records import ExtendedObject, LiveContext, VerbsSpan
-from exporter.verbs.samples import Ends, bytes_by_port, samples
+from exporter.verbs.samples import PeerLabels, bytes_by_port, samples
 from exporter.verbs.spans import span_of
 
 METRICS: tuple[Metric, ...] = tuple(
@@ -93,9 +93,8 @@ class Verbs(ProbeCollector[Activity]):
     def start(self) -> None:
         """Start as any probe; then begin the windows of poll_cq, and let other collectors read what is posted."""
         super().start()
-        self._learning = (
-            Events()
-        )  # a thread of its own: attaching takes time, and ends of queue pairs are to be known at once
+        # A thread of its own: attaching takes time, and ends of queue pairs are to be known at once.
+        self._learning = Events()
         self._learning.add(self._object.maps["live_contexts"], self._learn)
         self._learning.add(self._object.maps["extended_told"], self._learn_extended)
         self._learning.start("verbs learning")
@@ -105,7 +104,7 @@ class Verbs(ProbeCollector[Activity]):
     def _prepare(self) -> None:
         self._timed = self._object.types.enum("timed")
         self._peers = Peers(self._node.sys)
-        self._ends = Ends(self._peers)
+        self._peer_labels = PeerLabels(self._peers)
         self._destroyed_qps = DestroyedQps()
         self._sums = Sums()
 
@@ -153,9 +152,9 @@ class Verbs(ProbeCollector[Activity]):
     def _samples(self) -> Iterator[Sample]:
         self._peers.refresh()
         processes = self._ledger.processes()
-        self._ends.turn()
+        self._peer_labels.turn()
         for process in processes:
-            yield from samples(process, self._timed, self._ends)
+            yield from samples(process, self._timed, self._peer_labels)
         yield from control_samples.samples([(process, process.activity.control) for process in processes], self._peers)
 
     def _posted(self) -> PostedBytes | None:

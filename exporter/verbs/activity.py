@@ -20,7 +20,7 @@ READ = (*control.READ, "contexts", "calls", "posted", "completions", "times")
 """The maps of MAPS and control.MAPS that are read."""
 
 
-class Life(NamedTuple):
+class QpId(NamedTuple):
     """A queue pair: number and time of creation, as numbers are used again. `created_ns` is 0 where it was not seen."""
 
     device: str
@@ -43,10 +43,10 @@ class Activity:
     """RDMA of one process. Devices by name; `what` is a number of enum timed."""
 
     control: Control = field(default_factory=Control)
-    destroyed: dict[Life, Qp] = field(default_factory=dict)
+    destroyed: dict[QpId, Qp] = field(default_factory=dict)
     """Queue pairs that were destroyed, as they were."""
-    calls: Counter[Life] = field(default_factory=Counter)
-    posted: dict[tuple[Life, int], PostedRequests] = field(default_factory=dict)
+    calls: Counter[QpId] = field(default_factory=Counter)
+    posted: dict[tuple[QpId, int], PostedRequests] = field(default_factory=dict)
     """By queue pair and opcode."""
     completions: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By device and status."""
@@ -54,9 +54,9 @@ class Activity:
     """By what, device and opcode."""
 
     @property
-    def qps(self) -> dict[Life, Qp]:
+    def qps(self) -> dict[QpId, Qp]:
         """The queue pairs of the process, destroyed ones included."""
-        return self.destroyed | {Life(qp.device, qp.number, qp.created_ns): qp for qp in self.control.qps.values()}
+        return self.destroyed | {QpId(qp.device, qp.number, qp.created_ns): qp for qp in self.control.qps.values()}
 
     def ended(self) -> None:
         """Keep what the process did, and count its queue pairs as destroyed."""
@@ -76,8 +76,8 @@ class Activity:
         times = {key: more.plus(self.times[key]) if key in self.times else more for key, more in late.times.items()}
         self.posted, self.times = self.posted | posted, self.times | times
 
-    def add_posted(self, life: Life, opcode: int, more: PostedRequests) -> None:
-        self.posted[life, opcode] = self.posted.get((life, opcode), PostedRequests()).plus(more)
+    def add_posted(self, qp_id: QpId, opcode: int, more: PostedRequests) -> None:
+        self.posted[qp_id, opcode] = self.posted.get((qp_id, opcode), PostedRequests()).plus(more)
 
     def add_times(self, key: tuple[int, str, int], more: Times) -> None:
         self.times[key] = more.plus(self.times[key]) if key in self.times else more
@@ -104,11 +104,11 @@ def _by_process(rows: Rows, destroyed: Mapping[QpLife, Destroyed]) -> dict[int, 
         seen[pid].control = controlled
     names = {(key.tgid, key.context): device_name(value.name) for key, value in rows["contexts"]}
 
-    def life(qp: QpLife) -> Life:
-        return Life(names.get((qp.tgid, qp.context), ""), qp.number, qp.created_ns)
+    def identified(qp: QpLife) -> QpId:
+        return QpId(names.get((qp.tgid, qp.context), ""), qp.number, qp.created_ns)
 
     for was, end in destroyed.items():
-        activity, ended = seen[was.tgid], life(was)
+        activity, ended = seen[was.tgid], identified(was)
         activity.calls[ended] += end.calls
         if end.qp:
             activity.destroyed[ended] = end.qp
@@ -116,10 +116,10 @@ def _by_process(rows: Rows, destroyed: Mapping[QpLife, Destroyed]) -> dict[int, 
             activity.add_posted(ended, opcode, posted)
     for key, row in rows["calls"]:
         qp = QpLife.of(key)
-        seen[qp.tgid].calls[life(qp)] += row.count
+        seen[qp.tgid].calls[identified(qp)] += row.count
     for key, row in rows["posted"]:
         qp = QpLife.of(key.life)
-        seen[qp.tgid].add_posted(life(qp), key.opcode, PostedRequests.of(row))
+        seen[qp.tgid].add_posted(identified(qp), key.opcode, PostedRequests.of(row))
     for key, count in rows["completions"]:
         seen[key.tgid].completions[names.get((key.tgid, key.context), ""), key.status] += count
     for key, row in rows["times"]:

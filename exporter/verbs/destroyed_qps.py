@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from exporter.ledger import RETENTION
 from exporter.verbs.control import Qp
-from exporter.verbs.records import Posted, QpEnd, QpLifeKey
+from exporter.verbs.records import PostedCounts, QpEnd, QpLifeKey
 
 MOST = 4096
 """Queue pairs that are kept; of more the oldest are dropped first."""
@@ -29,7 +29,7 @@ class PostedRequests(NamedTuple):
     """Requests without a known MTU: then packets are not known."""
 
     @classmethod
-    def of(cls, row: Posted) -> PostedRequests:
+    def of(cls, row: PostedCounts) -> PostedRequests:
         """Return the counts of a struct posted."""
         return cls(_signed(row.requests), _signed(row.bytes), _signed(row.packets), _signed(row.unsized))
 

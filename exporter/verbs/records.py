@@ -60,7 +60,7 @@ class QpLifeKey(Protocol):
     def qp(self) -> QpKey: ...
 
 
-class Posted(Protocol):
+class PostedCounts(Protocol):
     """struct posted: work requests of one opcode."""
 
     requests: int
@@ -80,7 +80,7 @@ class QpEnd(Protocol):
     @property
     def qp(self) -> QpControl: ...
     @property
-    def posted(self) -> Posted: ...
+    def posted(self) -> PostedCounts: ...
 
 
 class VerbsSpan(Protocol):

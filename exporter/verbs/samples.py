@@ -9,7 +9,7 @@ from exporter.bpf import slot_bounds
 from exporter.ledger import Process
 from exporter.model import Distribution, Metric, Sample, Value
 from exporter.verbs import metrics
-from exporter.verbs.activity import Activity, Life, Times
+from exporter.verbs.activity import Activity, QpId, Times
 from exporter.verbs.control import Qp
 from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.peers import Peers
@@ -28,38 +28,38 @@ _TIMED: Mapping[str, Metric] = {
 }
 
 
-class Ends:
-    """The other ends of queue pairs, remembered while samples have them.
+class PeerLabels:
+    """The labels of the peers of queue pairs, remembered while samples have them.
 
     A counter keeps its labels when its queue pair is destroyed and has left the kernel's list.
     """
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
-        self._known: dict[tuple[int, Life], dict[str, str]] = {}
-        self._used: dict[tuple[int, Life], dict[str, str]] = {}
+        self._known: dict[tuple[int, QpId], dict[str, str]] = {}
+        self._used: dict[tuple[int, QpId], dict[str, str]] = {}
 
     def turn(self) -> None:
-        """Forget ends that were not used since the last turn."""
+        """Forget labels that were not used since the last turn."""
         self._known, self._used = self._used, {}
 
-    def of(self, pid: int, qps: Mapping[Life, Qp], life: Life) -> dict[str, str]:
+    def of(self, pid: int, qps: Mapping[QpId, Qp], qp_id: QpId) -> dict[str, str]:
         """Return peer_qp and peer_gid, as far as they are or were known."""
-        key = pid, life
-        found = self._find(pid, qps.get(life), life) or self._known.get(key, {})
+        key = pid, qp_id
+        found = self._find(pid, qps.get(qp_id), qp_id) or self._known.get(key, {})
         self._used[key] = found
         return found
 
-    def _find(self, pid: int, qp: Qp | None, life: Life) -> dict[str, str]:
-        kernel = self._peers.kernel(life.device, life.number)
-        remote = kernel.remote if kernel and kernel.remote and not life.created_ns else None
+    def _find(self, pid: int, qp: Qp | None, qp_id: QpId) -> dict[str, str]:
+        kernel = self._peers.kernel(qp_id.device, qp_id.number)
+        remote = kernel.remote if kernel and kernel.remote and not qp_id.created_ns else None
         if qp:
             peer = remote if qp.peer is None else qp.peer
             return {"peer_qp": "" if peer is None else str(peer), "peer_gid": qp.peer_gid}
         return {"peer_qp": str(remote), "peer_gid": ""} if remote and kernel and kernel.pid == pid else {}
 
 
-def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) -> Iterator[Sample]:
+def samples(process: Process[Activity], timed: Mapping[str, int], peer_labels: PeerLabels) -> Iterator[Sample]:
     """Yield what one process posted and saw complete. `timed` is enum timed of bpf/verbs.h."""
     activity = process.activity
 
@@ -69,11 +69,11 @@ def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) ->
         return Sample(metric, {**process.labels, **own}, value, process.since)
 
     calls: Counter[tuple[str, int]] = Counter()
-    for life, count in activity.calls.items():
-        calls[life.device, life.number] += count
+    for qp_id, count in activity.calls.items():
+        calls[qp_id.device, qp_id.number] += count
     for (device, number), count in calls.items():
         yield sample(metrics.POSTS, count, device=device, qp=str(number))
-    for qp, posted in _posted(process.pid, activity, ends).items():
+    for qp, posted in _posted(process.pid, activity, peer_labels).items():
         labels = dict(qp)
         yield sample(metrics.BYTES, posted.bytes, **labels)
         yield sample(metrics.REQUESTS, posted.requests, **labels)
@@ -91,21 +91,21 @@ def samples(process: Process[Activity], timed: Mapping[str, int], ends: Ends) ->
 def bytes_by_port(process: Process[Activity], peers: Peers) -> dict[Hashable, tuple[Port, int]]:
     """Return bytes that one process posted and this node sends, by row, with the port they leave through."""
     qps, found = process.activity.qps, dict[Hashable, tuple[Port, int]]()
-    for (life, opcode), posted in process.activity.posted.items():
+    for (qp_id, opcode), posted in process.activity.posted.items():
         if OPCODES.get(opcode) == _READ:
             continue
-        qp, kernel = qps.get(life), peers.kernel(life.device, life.number)
-        number = (qp.port if qp else 0) or (kernel.port if kernel and not life.created_ns else 0)
-        found[process.pid, process.since, life, opcode] = Port(life.device, number), posted.bytes
+        qp, kernel = qps.get(qp_id), peers.kernel(qp_id.device, qp_id.number)
+        number = (qp.port if qp else 0) or (kernel.port if kernel and not qp_id.created_ns else 0)
+        found[process.pid, process.since, qp_id, opcode] = Port(qp_id.device, number), posted.bytes
     return found
 
 
-def _posted(pid: int, activity: Activity, ends: Ends) -> dict[frozenset[tuple[str, str]], PostedRequests]:
+def _posted(pid: int, activity: Activity, peer_labels: PeerLabels) -> dict[frozenset[tuple[str, str]], PostedRequests]:
     """Return posted requests by labels: queue pairs that had one number and one peer in turn are one."""
     qps, summed = activity.qps, dict[frozenset[tuple[str, str]], PostedRequests]()
-    for (life, opcode), posted in activity.posted.items():
-        labels = {"device": life.device, "qp": str(life.number), "opcode": OPCODES.get(opcode, "OTHER")}
-        own = frozenset((labels | ends.of(pid, qps, life)).items())
+    for (qp_id, opcode), posted in activity.posted.items():
+        labels = {"device": qp_id.device, "qp": str(qp_id.number), "opcode": OPCODES.get(opcode, "OTHER")}
+        own = frozenset((labels | peer_labels.of(pid, qps, qp_id)).items())
         summed[own] = summed.get(own, PostedRequests()).plus(posted)
     return summed
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from exporter.ledger import RETENTION
-from exporter.verbs.activity import Activity, Life, Times, read
+from exporter.verbs.activity import Activity, QpId, Times, read
 from exporter.verbs.control import MAPS as CONTROL_MAPS
 from exporter.verbs.destroyed_qps import MOST, NO_OPCODE, DestroyedQps, PostedRequests, QpLife
 
@@ -53,14 +53,14 @@ def test_what_is_destroyed_is_read_with_what_there_is() -> None:
         (SimpleNamespace(life=life, opcode=2), SimpleNamespace(requests=1, bytes=2, packets=0, unsized=1 << 63))
     ]
     maps: Any = {name: SimpleNamespace(items=lambda found=found: iter(found)) for name, found in rows.items()}
-    activity, here = read(maps, destroyed)[7], Life("rxe0", 3, 5)
+    activity, here = read(maps, destroyed)[7], QpId("rxe0", 3, 5)
     assert {here: 6} == activity.calls
     assert {(here, 2): PostedRequests(5, 42, 0, 4)} == activity.posted
 
 
 def test_late_counts_are_added_beside_readers() -> None:
     """What comes after the end of a process is added to new tables: whoever reads the old ones is not disturbed."""
-    one, late, life = Activity(), Activity(), Life("rxe0", 3, 5)
+    one, late, life = Activity(), Activity(), QpId("rxe0", 3, 5)
     for activity in (one, late):
         activity.calls[life] = 2
         activity.add_posted(life, 2, PostedRequests(3, 30, 3, 0))

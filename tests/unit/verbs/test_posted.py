@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from exporter.verbs.activity import Activity, Life
+from exporter.verbs.activity import Activity, QpId
 from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.posted import Port, Sums
 from exporter.verbs.samples import bytes_by_port
@@ -51,7 +51,7 @@ def test_a_time_in_which_something_was_missed() -> None:
 
 def test_which_port() -> None:
     """The port that was set, else the kernel's of a queue pair from before; READs are sent by the peer."""
-    activity, made, old, destroyed = Activity(), Life("mlx5_0", 5, 9), Life("mlx5_0", 6, 0), Life("mlx5_0", 6, 4)
+    activity, made, old, destroyed = Activity(), QpId("mlx5_0", 5, 9), QpId("mlx5_0", 6, 0), QpId("mlx5_0", 6, 4)
     activity.destroyed = {made: SimpleNamespace(port=1)}  # type: ignore[dict-item]
     for life, opcode, count in ((made, 2, 10), (made, 4, 1000), (old, 0, 20), (destroyed, 0, 30)):
         activity.add_posted(life, opcode, PostedRequests(1, count))
