@@ -101,6 +101,7 @@ def test_a_driver_with_other_pointers_fails(standins: None, tmp_path: Path) -> N
         ("gpu.field.83=1000000+312", "energy agrees with power"),  # joules for millijoules
         ("gpu.power_mw=312", "hw_power_watts is plausible"),  # watts for milliwatts
         ("gpu.temperature=4100", "hw_temperature_celsius is plausible"),
+        ("gpu.energy_mj=312", "calls give what the fields give that they stand in for"),
     ],
 )
 def test_a_wrong_unit_fails(standins: None, tmp_path: Path, line: str, question: str) -> None:

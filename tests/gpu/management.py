@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
@@ -17,8 +18,9 @@ import pynvml  # type: ignore[import-untyped]
 from exporter.nvml.child.calls import NvmlError, NvmlLibrary, NvmlTarget
 from exporter.nvml.child.devices import GpuTarget, open_device
 from exporter.nvml.child.events import KINDS
-from exporter.nvml.child.queries import QUERIES
-from exporter.nvml.readings import GPU_BY_KEY
+from exporter.nvml.child.queries import QUERIES, queries
+from exporter.nvml.reading import FieldValue
+from exporter.nvml.readings import GPU, GPU_BY_KEY
 from exporter.nvml.snapshot import FAST, SLOW
 from exporter.views.prometheus import name
 from tests.gpu.machine import Machine
@@ -32,6 +34,9 @@ PLAUSIBLE = {"temperature_c": (1, 110), "power_mw": (5_000, 2_000_000), "memory_
 PLAUSIBLE |= {"utilization_percent": (0, 100), "clock_sm_mhz": (50, 5000), "pcie_width": (1, 16)}
 ENERGY_AGREES = 0.5
 """How far the energy counter's slope may be from the power that is told, as a share: a wrong unit is 1000 times off."""
+
+CALL_AGREES = 0.01
+"""How far a call may be from the field before and after it, as a share: the driver may update them at other times."""
 
 
 def run(machine: Machine) -> Iterator[Row]:
@@ -55,6 +60,7 @@ def run(machine: Machine) -> Iterator[Row]:
     else:
         agrees = abs(slope / power - 1) <= ENERGY_AGREES
         yield expect(NUMBER, "energy agrees with power", agrees, f"{slope:.1f} W by energy, {power:.1f} W told")
+    yield _fallback_row(told["fallbacks"])
     yield Row(NUMBER, "GPM ids", TOLD, told["gpm"])
     yield Row(NUMBER, "event kinds", TOLD, told["events"])
     yield _without_root(machine)
@@ -90,6 +96,19 @@ def _page(machine: Machine, told: dict[str, Any]) -> Row:
     return equal(NUMBER, "readings without their series", "none", "none")
 
 
+def _fallback_row(fallbacks: dict[str, dict[str, list[float]]]) -> Row:
+    question = "calls give what the fields give that they stand in for"
+    same, differ = fallbacks["same"], fallbacks["differ"]
+    if not same and not differ:
+        return Row(NUMBER, question, CANNOT, "no reading has both a field and a call that answers here")
+    answer = f"the same: {', '.join(same) or 'none'}; by calls only: {', '.join(fallbacks['calls only']) or 'none'}"
+    if differ:
+        answer = (
+            f"{', '.join(f'{key} {call:.6g}, field {field:.6g}' for key, (call, field) in differ.items())}; {answer}"
+        )
+    return expect(NUMBER, question, not differ, answer)
+
+
 def measure() -> dict[str, Any]:
     """Everything about the first GPU. Raises NvmlError."""
     nvml = NvmlLibrary()
@@ -110,6 +129,7 @@ def measure() -> dict[str, Any]:
         "slowest": slowest,
         "energy_w": None if before is None or after is None else (after - before) / 1000 / elapsed,
         "power_w": None if power is None else power / 1000,
+        "fallbacks": _fallbacks(nvml, device),
         "gpm": gpm,
         "events": _events(nvml, device),
     }
@@ -127,6 +147,27 @@ def _set(nvml: NvmlLibrary, device: GpuTarget, set: str) -> tuple[dict[str, int 
         times.append((time.perf_counter() - began, query.call.function.removeprefix("nvmlDevice")))
     worst = sorted(times, reverse=True)[:3]
     return values, ", ".join(f"{what} {seconds * 1e3:.2f} ms" for seconds, what in worst)
+
+
+def _fallbacks(nvml: NvmlLibrary, device: GpuTarget) -> dict[str, dict[str, list[float]]]:
+    """Readings by how their call compares with their field. Counters grow between, so a field is read on both sides."""
+    compared: dict[str, dict[str, list[float]]] = {"same": {}, "differ": {}, "calls only": {}}
+    for set_name in (FAST, SLOW):
+        both = [
+            replace(reading, source=reading.fallback, fallback=None)
+            for reading in GPU[set_name]
+            if isinstance(reading.source, FieldValue) and reading.fallback is not None
+        ]
+        before = nvml.fields(NvmlTarget(device.handle), device.requests[set_name]).get(None, {})
+        called = nvml.read(NvmlTarget(device.handle), queries(both))
+        after = nvml.fields(NvmlTarget(device.handle), device.requests[set_name]).get(None, {})
+        for key, value in called.items():
+            if key not in before or key not in after:
+                compared["calls only"][key] = [value]
+            else:
+                same = before[key] * (1 - CALL_AGREES) <= value <= after[key] * (1 + CALL_AGREES)
+                compared["same" if same else "differ"][key] = [value, before[key]]
+    return compared
 
 
 def _energy(nvml: NvmlLibrary, device: GpuTarget) -> int | float | None:
