@@ -15,6 +15,7 @@ from typing import Protocol
 
 from exporter.bpf.apart import WORKER
 from exporter.bpf.calibrate import Costs
+from exporter.bpf.charges import Charges
 from exporter.bpf.elf import Elf
 from exporter.bpf.hooks import Hook, Hooked, Numbers, Places, State, Switches, find_places
 from exporter.bpf.libbpf import Link, Program
@@ -65,8 +66,8 @@ OVERHEAD = Metric(
     "accel_exporter.overhead",
     "Time the probes took from the observed threads: calls times what the traps and programs of such a call cost, as "
     "measured on this node once a library is probed, undisturbed; of RDMA and cuFile that of traps and small programs. "
-    "Where libraries differ in placement, the dearest one counts. Before Linux 6.12 hits on many processors at once "
-    "wait for each other, which is not in it.",
+    "Where libraries differ in placement, calls count at the price of the dearest one probed by then. Before Linux "
+    "6.12 hits on many processors at once wait for each other, which is not in it.",
     Kind.COUNTER,
     unit="s",
     labels=("probe",),
@@ -143,12 +144,13 @@ class Probes:
         self._hooks_of, self._withdrawn = hooks_of, withdrawn
         self._switches = Switches(returning) if returning else None
         self.name, self.symbols = name, frozenset(table)
-        self._object, self._table, self._hits, self._costs = object, table, hits, costs
+        self._object, self._table, self._hits = object, table, hits
         self._protection, self._returns_allowed = protection, returns_allowed
         self._coverable, self._family, self._listener, self._find = coverable, family, listener, find
         self._lock = threading.Lock()
         self._probed: dict[int, _Probed] = {}  # by id() of the library: its (dev, ino) may be used again
-        self._dearest: dict[str, tuple[float, Placement, bool]] = {}
+        timed = {symbol for symbol, hooks in table.items() if any(hook.returns for hook in hooks)}
+        self._charges = Charges(costs, rehearsal, timed) if costs else None
 
     def attach(self, library: Library) -> Link:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
@@ -198,8 +200,8 @@ class Probes:
         hits = self._hits()
         for symbol, calls in hits.items():
             yield HITS.sample(calls, probe | {"symbol": symbol})
-        if self._costs and not (self._rehearsal and self._rehearsal.runs):
-            yield OVERHEAD.sample(sum(self._cost(symbol) * calls for symbol, calls in hits.items()), probe)
+        if self._charges and self._charges.known:
+            yield OVERHEAD.sample(self._charges.charge(hits), probe)
         measured = [program.stats() for program in self._object.programs.values()]
         if any(runs for _, runs in measured):
             yield RUN.sample(sum(nanoseconds for nanoseconds, _ in measured) / 1e9, probe)
@@ -246,21 +248,8 @@ class Probes:
 
     def account(self, symbol: str, placement: Placement, returns: bool) -> None:
         """Counts calls of a symbol at what they cost at this place, also where someone else attaches to it."""
-        if costs := self._costs:
-            cost = costs.of(placement.kind, returns) or costs.of(placement.kind, returns=False) or 0.0
-            before = self._dearest.get(symbol)
-            if not before or cost > before[0]:
-                self._dearest[symbol] = cost, placement, returns
-
-    def _cost(self, symbol: str) -> float:
-        """Seconds that a call of the symbol takes longer."""
-        if symbol not in self._dearest or not self._costs:
-            return 0.0
-        trap, _, returns = self._dearest[symbol]
-        whole = self._rehearsal.costs.get(symbol) if self._rehearsal else None
-        if whole is None or (not returns and any(hook.returns for hook in self._table[symbol])):
-            return trap
-        return whole + trap - (self._costs.of("emulated", returns) or 0.0)
+        if self._charges:
+            self._charges.price(symbol, placement, returns, self._hits())
 
     def _remember_costs(self, hooked: Hooked) -> None:
         for symbol, placement in hooked.places.found.items():

@@ -234,15 +234,17 @@ def test_an_unreadable_library_is_a_reason(loaded, library, tmp_path):
 def test_the_metrics_tell_what_is_seen_and_what_it_costs(loaded, library):
     """Attached, missing in a family the library has, uncovered, hits, and hits times the dearer cost."""
     costs = Costs(emulated=1e-6, stepped=2e-5, return_emulated=3e-6, return_stepped=4e-5)
+    hits: dict[str, int] = {}
     probe = probes(
         loaded,
-        hits=lambda: {"gpuTake": 1000, "gpuGive": 100},
+        hits=lambda: hits,
         costs=costs,
         coverable=re.compile("gpu[A-Z].*"),
         family=lambda symbol: symbol[:3],
     )
     link = probe.attach(library)
     probe.process_started(7, library, True)
+    hits |= {"gpuTake": 1000, "gpuGive": 100}
     seen = values(probe)
     link.close()
 
@@ -251,6 +253,31 @@ def test_the_metrics_tell_what_is_seen_and_what_it_costs(loaded, library):
     assert 1 == seen["probe.symbols.uncovered",]
     assert 1000 == seen["probe.hits", "gpuTake"]
     assert pytest.approx(1000 * 3e-6 + 100 * 1e-6) == seen["overhead",]
+
+
+def test_a_dearer_library_does_not_change_the_past(loaded, library):
+    """Calls count at the price of their time: one that is stepped, mapped later, makes later calls dearer only."""
+
+    def stepped(library, symbols):
+        found = find_places(library, symbols)
+        return replace(found, found={it: replace(place, kind="stepped") for it, place in found.found.items()})
+
+    def places(library, symbols):
+        return stepped(library, symbols) if library.identity == (1, 3) else find_places(library, symbols)
+
+    hits: dict[str, int] = {}
+    costs = Costs(emulated=1e-6, stepped=2e-5, return_emulated=3e-6, return_stepped=4e-5)
+    probe = probes(loaded, hits=lambda: hits, costs=costs, find=places)
+    first = probe.attach(library)
+    hits["gpuGive"] = 1000
+    assert pytest.approx(1000 * 1e-6) == values(probe)["overhead",]
+    hits["gpuGive"] = 1500
+    second = probe.attach(replace(library, identity=(1, 3)))
+    assert pytest.approx(1500 * 1e-6) == values(probe)["overhead",]
+    hits["gpuGive"] = 1600
+    assert pytest.approx(1500 * 1e-6 + 100 * 2e-5) == values(probe)["overhead",]
+    second.close()
+    first.close()
 
 
 def test_two_files_of_one_path_are_one_series(loaded, library):
