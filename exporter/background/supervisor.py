@@ -97,12 +97,16 @@ class Supervisor(ABC, Generic[C]):
     def start(self) -> None:
         self._thread.start()
 
-    def close(self) -> None:
-        """End the child, which releases its handles; kill a child that does not end."""
+    def stop(self) -> None:
+        """Request the end of the child, which releases its handles, without waiting."""
         self.closing.set()
         child = self.child
         if child is not None:
             child.hang_up()
+
+    def close(self) -> None:
+        """End the child; kill a child that does not end."""
+        self.stop()
         if self._thread.ident is not None:
             self._thread.join(self.close_seconds + 1)
 

@@ -130,6 +130,8 @@ class Custom:
 
     def close(self) -> None:
         for probe in self.probes:
+            probe.stop()
+        for probe in self.probes:
             probe.close()
 
     def _probe(self, source: Source, options: Options, compiling: threading.Semaphore) -> Probe:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from exporter.background.poller import Poller
+from tests.support import until
 
 
 class Scripted:
@@ -45,13 +45,6 @@ def blocking() -> Iterator[Blocking]:
     made = Blocking()
     yield made
     made.freed.set()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def polled(*answers: str | Exception, times: int = 1, **settings: Any) -> Poller[str]:

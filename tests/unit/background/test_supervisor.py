@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ import pytest
 from exporter.background import supervisor
 from exporter.background.child import ChildProcess
 from exporter.background.supervisor import ChildEnd, Supervisor
+from tests.support import until
 
 HANG = "exec sleep 1000"
 WORK = "while read line; do :; done"
@@ -84,13 +85,6 @@ def running(subject: S) -> Iterator[S]:
         yield subject
     finally:
         subject.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def exists(pid: int) -> bool:
@@ -204,6 +198,16 @@ def test_close() -> None:
             until(lambda: subject.lines)
         assert not exists(subject.pids[0])
         assert ([], 1, 1) == (subject.ends, subject.drops, len(subject.pids))
+
+
+def test_stop() -> None:
+    """All children may be stopped before the first is waited for."""
+    subject = Subject(f"echo 1; {WORK}")
+    subject.start()
+    until(lambda: subject.lines)
+    subject.stop()
+    until(lambda: not exists(subject.pids[0]))
+    subject.close()
 
 
 def test_close_during_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from exporter.dcgm.engine import EMBEDDED, ProfilingReading, decode, encode
 from exporter.dcgm.fields import FIELDS
 from exporter.dcgm.profiling import Profiling
 from exporter.nvml.snapshot import Readings
+from tests.support import until
 
 pytestmark = pytest.mark.evidence(feature="DCGM's own readings", on="stand-in")
 
@@ -52,13 +52,6 @@ def subject(scenario: Scenario) -> Iterator[Profiling]:
     made = Profiling(BINDINGS, "localhost", 0.2)
     yield made
     made.close()
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_values(subject: Profiling) -> None:
@@ -153,7 +146,7 @@ def test_hangs(subject: Profiling, scenario: Scenario) -> None:
     subject.start()
     until(lambda: subject.values("GPU-0"))
     scenario.set(hang="GetLatest")
-    until(lambda: not subject.values("GPU-0"), 3)
+    until(lambda: not subject.values("GPU-0"))
     until(lambda: "has not answered" in subject.failure)
 
     scenario.set()
