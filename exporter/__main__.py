@@ -20,6 +20,7 @@ from exporter.model import Labels
 from exporter.options import SettingsError
 from exporter.settings import Settings
 from exporter.systemd import Notifier
+from exporter.web.listen import split
 
 EXIT_SETTINGS = 2
 logger = logging.getLogger("exporter")
@@ -97,17 +98,12 @@ def _drop_capabilities(chosen: Settings) -> None:
     keep = {*privileges.OBSERVING, privileges.READING_THE_LOG, *chosen.capabilities}
     if not multi.supported():
         keep.add(privileges.WITHOUT_MULTI_UPROBES)
-    if any(0 < _port(address) < 1024 for address in chosen.web.listen_address):
+    if any(0 < split(address)[1] < 1024 for address in chosen.web.listen_address):
         keep.add("CAP_NET_BIND_SERVICE")
     try:
         privileges.drop(keep)
     except OSError as error:
         logger.warning("%s; running with all of them", error)
-
-
-def _port(address: str) -> int:
-    port = address.rpartition(":")[2]
-    return int(port) if port.isdecimal() else 0
 
 
 if __name__ == "__main__":

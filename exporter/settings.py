@@ -14,6 +14,7 @@ from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.options import Option, Parser, SettingsError, Value, formerly, under_new_names
 from exporter.otlp import PROTOCOLS, OtlpSettings
 from exporter.server import WebSettings
+from exporter.web import listen
 
 Section = TypeVar("Section")
 
@@ -206,7 +207,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
     values = {option.name: option.default for option in declared} | given
     enabled = _collectors(found, values, given)
     return Settings(
-        web=_section(WebSettings, "web.", values),
+        web=_web(values),
         otlp=_section(OtlpSettings, "otlp.", values),
         log=_section(LogSettings, "log.", values),
         kmsg=_section(KmsgSettings, "kmsg.", values),
@@ -237,6 +238,8 @@ def _given(
     ]
     if file := next((str(source["config.file"]) for source in sources if "config.file" in source), ""):
         sources.append(options.from_file(Path(file), declared))
+        if "config.file" in sources[-1]:
+            raise SettingsError(f"{file}: config.file cannot be set in the file itself; remove it")
     given: dict[str, Value] = {}
     moved: list[str] = []
     for source in sources:
@@ -295,6 +298,16 @@ def _section(kind: type[Section], prefix: str, values: Mapping[str, Value]) -> S
     """Return a dataclass of the options with a prefix: web.config.file is its field config_file."""
     named = {name.removeprefix(prefix).replace("-", "_").replace(".", "_"): name for name in values}
     return kind(**{item.name: values[named[item.name]] for item in fields(kind)})  # type: ignore[arg-type]
+
+
+def _web(values: Mapping[str, Value]) -> WebSettings:
+    web = _section(WebSettings, "web.", values)
+    for address in web.listen_address:
+        try:
+            listen.split(address)
+        except listen.ListenError as error:
+            raise SettingsError(f"web.listen-address: {error}") from None
+    return web
 
 
 def _folder(name: str, values: Mapping[str, Value]) -> Path:

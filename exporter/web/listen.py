@@ -28,16 +28,23 @@ def bind(addresses: Iterable[str]) -> list[socket.socket]:
     return sockets
 
 
-def _bind(address: str) -> socket.socket:
+def split(address: str) -> tuple[str, int]:
+    """Return host, empty for all addresses, and port. Raises ListenError for a text of another form."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+    if not colon or not (port.isascii() and port.isdecimal()) or len(port) > 5 or int(port) > 65535:
         raise ListenError(f"{address!r} is no address to listen on: write host:port, [IPv6]:port or :port")
-    host = host.removeprefix("[").removesuffix("]")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ListenError(f"{address!r} is no address to listen on: write an IPv6 address as [{host}]:{port}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _bind(address: str) -> socket.socket:
+    host, port = split(address)
     try:
         if not host and socket.has_dualstack_ipv6():
-            return socket.create_server(("", int(port)), family=socket.AF_INET6, dualstack_ipv6=True)
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         reason = error.strerror or str(error)
         # create_server repeats the address in its message

@@ -359,6 +359,20 @@ def test_former_names_beside_present_ones(tmp_path: Path) -> None:
     assert "did you mean --collector.xid" not in error("--collector.xid.kmsgs=/a")
 
 
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "::1:80", ":-1", ":٣", "[::1:80"])
+def test_an_address_of_no_form_is_a_wrong_setting(address: str) -> None:
+    """An address that cannot be listened on anywhere is refused before the start, as any other wrong value."""
+    assert f"web.listen-address: {address!r} is no address" in error(f"--web.listen-address={address}")
+    assert (":9090", "[::1]:80") == load("--web.listen-address=:9090,[::1]:80").web.listen_address
+
+
+def test_a_file_does_not_name_another(tmp_path: Path) -> None:
+    """A file of settings that names a file is refused: it would not be read."""
+    file = tmp_path / "c.yaml"
+    file.write_text("config: {file: other.yaml}\n")
+    assert f"{file}: config.file cannot be set" in error(f"--config.file={file}")
+
+
 def test_help_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Help names every option once and says how to switch off and where else to set it."""
     text = settings.make_parser(FOUND).format_help()
