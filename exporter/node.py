@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from exporter.bpf.trial import Trial
 from exporter.faults.ledger import FaultLedger
+from exporter.infiniband.counters import KeptCounters
 from exporter.kmsg.kernel_log import KernelLog, KmsgSettings
 from exporter.model import Labels, Span
 from exporter.nccl.recent_collectives import RecentCollectives
@@ -73,6 +74,7 @@ class Node:
     faults: FaultLedger
     kernel_log: KernelLog
     posted: Posted
+    port_counters: KeptCounters
     proc: Path
     sys: Path
 
@@ -104,6 +106,7 @@ class Node:
             faults=FaultLedger(),
             kernel_log=KernelLog(kmsg, clock.wall_ns),
             posted=Posted(),
+            port_counters=KeptCounters(),
             proc=proc,
             sys=sys,
         )

@@ -166,7 +166,8 @@ class Infiniband:
 
     def _make(self, name: str) -> Read:
         path, compatible = self._node.sys / "class/infiniband" / name, bool(self._node.settings[COMPATIBLE])
-        device = RdmaDevice(path, self._drivers, self._node.posted, self._ethtool, compatible)
+        counters = self._node.port_counters.of(name)
+        device = RdmaDevice(path, self._drivers, self._node.posted, self._ethtool, compatible, counters)
         transitions = Transitions(self._node.faults.add)
 
         def read() -> list[Sample]:

@@ -45,6 +45,21 @@ class WideCounters:
         return known.value
 
 
+class KeptCounters:
+    """The wide counters of devices, which outlast the collector: a counter must not fall when settings are reloaded."""
+
+    MOST_DEVICES = 1024
+
+    def __init__(self) -> None:
+        self._of: dict[str, WideCounters] = {}
+
+    def of(self, device: str) -> WideCounters:
+        """Return a device's counters. Those of the device that was first seen longest ago make room."""
+        if device not in self._of and len(self._of) >= self.MOST_DEVICES:
+            del self._of[next(iter(self._of))]
+        return self._of.setdefault(device, WideCounters())
+
+
 class WindowRatio:
     """The ratios of some counts to a total over about the last minute."""
 

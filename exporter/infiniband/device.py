@@ -44,11 +44,15 @@ class RdmaDevice:
         posted: Posted,
         ethtool: Ethtool | None,
         compatible: bool,
+        wide_counters: WideCounters | None = None,
     ) -> None:
-        """With `compatible` there are node_exporter's series too; without `ethtool` no series of network interfaces."""
+        """With `compatible` there are node_exporter's series too; without `ethtool` no series of network interfaces.
+
+        `wide_counters` are those of this device from before.
+        """
         self._path, self._drivers, self._posted = path, drivers, posted
         self._ethtool, self._compatible = ethtool, compatible
-        self._wide_counters = WideCounters()
+        self._wide_counters = wide_counters or WideCounters()
         self._links: dict[int, Link] = {}
         self._links_at = time.monotonic()
         self._ratios: dict[int, WindowRatio] = {}

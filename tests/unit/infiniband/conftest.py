@@ -24,6 +24,8 @@ class Made:
 
     def __init__(self, sys: Path) -> None:
         self._sys, self._made = sys, []
+        self.shared: dict[str, Any] = {}
+        """State that the next collector finds."""
 
     def __call__(self, **settings: Any) -> Infiniband:
         values = {option.name: option.default for option in infiniband.OPTIONS}
@@ -32,8 +34,8 @@ class Made:
             values[full] = value
         chosen = infiniband.configure(values)
         assert chosen is not None
-        node = make_node(settings=chosen, processes=None, targets=None, spans=lambda span: None, sys=self._sys)
-        made = infiniband.create(node)
+        self.node = make_node(settings=chosen, sys=self._sys, **self.shared)
+        made = infiniband.create(self.node)
         made.start()
         self._made.append(made)
         return made

@@ -187,3 +187,18 @@ def test_switched_off() -> None:
     values = {option.name: option.default for option in module.OPTIONS}
 
     assert module.configure(values | {module.SWITCH: False}) is None
+
+
+def test_a_wrapped_counter_outlasts_the_collector(tree: Tree, collector: Made) -> None:
+    """A 32-bit counter that has wrapped goes on counting in the collector that a reload puts in this one's place."""
+    port = tree.mlx5(rx_write_requests=2**32 - 10)
+    series = 'rdma_port_hw_counter_total{counter="rx_write_requests",device="mlx5_0",group="hw_counters",port="1"}'
+    first = collector(interval=1.0)
+    assert f"{series} {2**32 - 10}" in page(first)
+    write(port / "hw_counters/rx_write_requests", 5)
+    assert until(lambda: f"{series} {2**32 + 5}" in page(first))
+    first.close()
+    write(port / "hw_counters/rx_write_requests", 23)
+
+    collector.shared = {"port_counters": collector.node.port_counters}
+    assert f"{series} {2**32 + 23}" in page(collector())
