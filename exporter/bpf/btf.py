@@ -87,8 +87,8 @@ class Variable:
 class Btf:
     """The types of the object of this name, numbered from 1 as BTF numbers them. ValueError on what it cannot read."""
 
-    def __init__(self, section: bytes, object: str = "the object") -> None:
-        self._object = object
+    def __init__(self, section: bytes, object_name: str = "the object") -> None:
+        self._object = object_name
         self._types: list[Type] = [Type("void", Kind.VOID, False, 0, ())]
         self._classes: dict[int, CType] = {}
         try:
@@ -113,32 +113,32 @@ class Btf:
     def _text(self, offset: int) -> str:
         return self._names[offset : self._names.index(0, offset)].decode()
 
-    def _at(self, id: int) -> Type:
-        if id >= len(self._types):
-            raise ValueError(f"malformed BTF: there is no type {id}")
-        return self._types[id]
+    def _at(self, type_id: int) -> Type:
+        if type_id >= len(self._types):
+            raise ValueError(f"malformed BTF: there is no type {type_id}")
+        return self._types[type_id]
 
     def variables(self, section: str) -> dict[str, Variable]:
         """The variables of a data section such as .maps, by name; empty if there is no such section."""
         for found in self._types:
             if found.kind is Kind.DATASEC and found.name == section:
-                variables = [(self._at(id), offset, size) for id, offset, size in found.tail]
+                variables = [(self._at(type_id), offset, size) for type_id, offset, size in found.tail]
                 return {variable.name: Variable(variable.size, offset, size) for variable, offset, size in variables}
         return {}
 
-    def members(self, id: int) -> dict[str, int]:
+    def members(self, type_id: int) -> dict[str, int]:
         """The type ids of a struct's members by name."""
-        return {self._text(name): type for name, type, _ in self._at(id).tail}
+        return {self._text(name): member for name, member, _ in self._at(type_id).tail}
 
-    def pointee(self, id: int) -> int:
+    def pointee(self, type_id: int) -> int:
         """The id of the type a pointer points at: how __type() gives a type in a map's declaration."""
-        return self._at(id).size
+        return self._at(type_id).size
 
     def struct(self, name: str) -> CType:
         """The ctypes class of a struct by its C name; StaleObject if the object has none."""
-        for id, found in enumerate(self._types):
+        for type_id, found in enumerate(self._types):
             if found.kind is Kind.STRUCT and found.name == name:
-                return self.ctype(id)
+                return self.ctype(type_id)
         raise stale(self._object, f"struct {name}")
 
     def enum(self, name: str) -> dict[str, int]:
@@ -153,14 +153,14 @@ class Btf:
                 return constants
         raise stale(self._object, f"enum {name}")
 
-    def ctype(self, id: int) -> CType:
+    def ctype(self, type_id: int) -> CType:
         """The ctypes class of a type by its id. Pointers become 64-bit numbers; TypeError for what has no mirror."""
-        if id not in self._classes:
+        if type_id not in self._classes:
             try:
-                self._classes[id] = self._mirror(self._at(id))
+                self._classes[type_id] = self._mirror(self._at(type_id))
             except (LookupError, OverflowError, RecursionError) as error:
-                raise ValueError(f"malformed BTF: type {id} contradicts itself") from error
-        return self._classes[id]
+                raise ValueError(f"malformed BTF: type {type_id} contradicts itself") from error
+        return self._classes[type_id]
 
     def _mirror(self, found: Type) -> CType:
         if found.kind in _TRANSPARENT:
@@ -186,10 +186,12 @@ class Btf:
         base: Any = ctypes.Structure if found.kind is Kind.STRUCT else ctypes.Union
         if found.flag:
             raise TypeError(f"struct {found.name} has bit-fields: use whole fields between kernel and exporter")
-        members = [(self._text(name) or f"_{i}", type, bits // 8) for i, (name, type, bits) in enumerate(found.tail)]
+        members = [
+            (self._text(name) or f"_{i}", member, bits // 8) for i, (name, member, bits) in enumerate(found.tail)
+        ]
         body = {
             "_anonymous_": [f"_{i}" for i, (name, _, _) in enumerate(found.tail) if not self._text(name)],
-            "_fields_": [(name, self.ctype(type)) for name, type, _ in members],
+            "_fields_": [(name, self.ctype(member)) for name, member, _ in members],
             "__slots__": (),  # a field that is not there is an error
         }
         made: CType = type(base)(found.name or "anonymous", (base,), body)

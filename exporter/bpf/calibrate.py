@@ -155,8 +155,8 @@ def calibrate() -> Costs:
     if machine is None:
         raise Unavailable(f"the cost of a probe cannot be measured on {os.uname().machine}")
     try:
-        with Object(object_path("calibrate")) as object, Subject(image(machine)) as subject:
-            costs = _measure(object, subject, returns=True) or _measure(object, subject, returns=False)
+        with Object(object_path("calibrate")) as loaded, Subject(image(machine)) as subject:
+            costs = _measure(loaded, subject, returns=True) or _measure(loaded, subject, returns=False)
     except BpfError as error:
         raise Unavailable(f"the cost of a probe cannot be measured: {error}") from error
     if costs is None:
@@ -164,16 +164,16 @@ def calibrate() -> Costs:
     return costs
 
 
-def _measure(object: Object, subject: Subject, returns: bool) -> Costs | None:
+def _measure(loaded: Object, subject: Subject, returns: bool) -> Costs | None:
     """None if the program did not survive its probes."""
-    hits = object.maps["hits"]
+    hits = loaded.maps["hits"]
     before: int = hits.get(ENTRY) or 0
     links = []
     try:
-        links.append(attach(object.programs["on_entry"], subject.path, _points(EMULATED, STEPPED)))
+        links.append(attach(loaded.programs["on_entry"], subject.path, _points(EMULATED, STEPPED)))
         if returns:
             places = _points(RETURN_EMULATED, RETURN_STEPPED)
-            links.append(attach(object.programs["on_return"], subject.path, places, returns=True))
+            links.append(attach(loaded.programs["on_return"], subject.path, places, returns=True))
         status, written = subject.run()
     finally:
         close_all(links)

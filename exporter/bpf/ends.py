@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from exporter.bpf.libbpf import Object
 
 
-def forget(object: Object, pids: Iterable[int]) -> None:
+def forget(loaded: Object, pids: Iterable[int]) -> None:
     """Runs the object's `forget` for these processes, all of them in one walk over its maps. BpfError."""
-    ended, all_of_them = object.maps["ended"], list(pids)
+    ended, all_of_them = loaded.maps["ended"], list(pids)
     for at in range(0, len(all_of_them), ended.max_entries):
         some = frozenset(all_of_them[at : at + ended.max_entries])
         try:
             ended.fill(some, 1)
-            object.programs["forget"].run()
+            loaded.programs["forget"].run()
         finally:
             ended.remove(some)

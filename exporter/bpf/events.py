@@ -61,15 +61,15 @@ class Events:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, map: Map, callback: Callable[[Any], object]) -> None:
+    def add(self, ring: Map, callback: Callable[[Any], object]) -> None:
         """From now on `callback` gets a copy of each record, as the type that EVENTS() names. BpfError."""
-        stream = _Stream(map, callback)
+        stream = _Stream(ring, callback)
         stream.receive = EVENT(lambda _, data, size: self._receive(stream, data, size))
-        stream.ring = self._bpf.ring_buffer__new(map.fd, stream.receive, None, None)
-        check(stream.ring, f"read ring buffer {map.name}")
+        stream.ring = self._bpf.ring_buffer__new(ring.fd, stream.receive, None, None)
+        check(stream.ring, f"read ring buffer {ring.name}")
         with self._lock:
-            self._streams[map.fd] = stream
-        self._poller.register(map.fd, select.EPOLLIN)
+            self._streams[ring.fd] = stream
+        self._poller.register(ring.fd, select.EPOLLIN)
 
     def start(self, name: str, gather: float = 0.0) -> None:
         """Polls in a thread of this name until it is closed.

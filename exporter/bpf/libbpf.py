@@ -117,8 +117,8 @@ class Object:
 
     def close(self) -> None:
         """Frees maps and programs. Close links first; readers in other threads get BpfError from then on."""
-        for map in (*self.maps.values(), *([self._data] if self._data else [])):
-            map.close()
+        for one in (*self.maps.values(), *([self._data] if self._data else [])):
+            one.close()
         for program in self.programs.values():
             program.fd = -1
         handle, self._handle = self._handle, 0

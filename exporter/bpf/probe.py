@@ -124,7 +124,7 @@ class Probes:
     def __init__(
         self,
         name: str,
-        object: Programs,
+        programs: Programs,
         table: Mapping[str, Sequence[Hook]],
         *,
         hits: Callable[[], Mapping[str, int]],
@@ -144,7 +144,7 @@ class Probes:
         self._hooks_of, self._withdrawn = hooks_of, withdrawn
         self._switches = Switches(returning) if returning else None
         self.name, self.symbols = name, frozenset(table)
-        self._object, self._table, self._hits = object, table, hits
+        self._object, self._table, self._hits = programs, table, hits
         self._protection, self._returns_allowed = protection, returns_allowed
         self._coverable, self._family, self._listener, self._find = coverable, family, listener, find
         self._lock = threading.Lock()

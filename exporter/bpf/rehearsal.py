@@ -196,8 +196,8 @@ class Rehearsal:
 
     def _run(self) -> None:
         try:
-            with self._copy() as object:
-                self.costs = dict(play(object, self._table, self._scenes))
+            with self._copy() as copy:
+                self.costs = dict(play(copy, self._table, self._scenes))
         except (BpfError, Unavailable) as error:
             _log.warning("what the probes cost is known for the traps only: %s", error)
         finally:
@@ -206,20 +206,18 @@ class Rehearsal:
 
 def small_copy(original: Object, path: Path, constants: Mapping[str, int]) -> Object:
     """The same object with little room in its maps. BpfError."""
-    kept = {name: min(map.max_entries, MOST_ROWS) for name, map in original.maps.items() if map.kind in _KEYED}
+    kept = {name: min(table.max_entries, MOST_ROWS) for name, table in original.maps.items() if table.kind in _KEYED}
     return Object(path, constants=constants, entries=kept)
 
 
-def play(
-    object: Object, table: Mapping[str, Sequence[Hook]], scenes: Mapping[str, Scene]
-) -> Iterator[tuple[str, float]]:
+def play(copy: Object, table: Mapping[str, Sequence[Hook]], scenes: Mapping[str, Scene]) -> Iterator[tuple[str, float]]:
     """The cost of a call of each symbol. BpfError, Unavailable."""
     machine = MACHINES.get(os.uname().machine)
     different = sorted(set(scenes.values()))
     if machine is None or len(different) >= SLOTS:
         raise Unavailable(f"{len(different)} scenes cannot be tried on {os.uname().machine}")
     with Subject(image(machine)) as subject:
-        status, written = _run_probed(object, subject, table, different)
+        status, written = _run_probed(copy, subject, table, different)
     if status:
         raise Unavailable("the probed program ended early")
     times = _short(written)
@@ -236,11 +234,11 @@ def image(machine: int) -> bytes:
 
 
 def _run_probed(
-    object: Object, subject: Subject, table: Mapping[str, Sequence[Hook]], scenes: Sequence[Scene]
+    copy: Object, subject: Subject, table: Mapping[str, Sequence[Hook]], scenes: Sequence[Scene]
 ) -> tuple[int, bytes]:
     groups: dict[tuple[bool, str], list[Point]] = {}
-    if "returning" in object.maps:
-        object.maps["returning"].set(0, 1)
+    if "returning" in copy.maps:
+        copy.maps["returning"].set(0, 1)
     for slot, scene in enumerate(scenes):
         for at, symbol in zip(FUNCTIONS_AT, scene, strict=False):
             for hook in table[symbol]:
@@ -249,7 +247,7 @@ def _run_probed(
     links = []
     try:
         for (entry, name), points in sorted(groups.items()):  # returns first, as in hooks.py
-            links.append(attach(object.programs[name], subject.path, points, returns=not entry))
+            links.append(attach(copy.programs[name], subject.path, points, returns=not entry))
         return subject.run()
     finally:
         close_all(links)

@@ -102,14 +102,14 @@ def try_return_probes() -> Survival:
     if MACHINES.get(os.uname().machine) != X86_64:
         return Survival(seccomp=True, shadow_stack=True)
     try:
-        with Object(object_path("calibrate")) as object, Subject(image()) as subject:
+        with Object(object_path("calibrate")) as loaded, Subject(image()) as subject:
             point = Point(CODE + FUNCTION_AT)
-            link = attach(object.programs["on_return"], subject.path, [point], returns=True)
+            link = attach(loaded.programs["on_return"], subject.path, [point], returns=True)
             try:
                 ends = {confinement: subject.run(confinement)[0] for confinement in Confinement}
             finally:
                 link.close()
-            return judge(ends, object.maps["hits"].get(RETURN) or 0)
+            return judge(ends, loaded.maps["hits"].get(RETURN) or 0)
     except (BpfError, Unavailable) as error:
         return Survival(seccomp=False, shadow_stack=False, doubt=f"return probes could not be tried: {error}")
 

@@ -19,17 +19,17 @@ class StaleObject(BpfError, KeyError):
 class Named(dict[str, V]):
     """Things of an object by name. A name that is not there raises StaleObject, since Python looks up no others."""
 
-    def __init__(self, object: str, kind: str) -> None:
-        self._object, self._kind = object, kind
+    def __init__(self, owner: str, kind: str) -> None:
+        self._object, self._kind = owner, kind
 
     def __missing__(self, name: str) -> NoReturn:
         raise stale(self._object, f"{self._kind} {name}")
 
 
-def stale(object: str, missing: str) -> StaleObject:
+def stale(owner: str, missing: str) -> StaleObject:
     """Return the error for an object without this."""
     return StaleObject(
-        errno.EINVAL, f"{object} is of another version than the exporter: it has no {missing}; {remedy()}"
+        errno.EINVAL, f"{owner} is of another version than the exporter: it has no {missing}; {remedy()}"
     )
 
 
