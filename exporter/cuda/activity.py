@@ -54,8 +54,8 @@ class Memory(NamedTuple):
         return None if self.untracked else max(0, self.allocated - self.freed - self.implicit)
 
     def ended(self) -> Memory:
-        """After the process: the system took back what it had not freed."""
-        return self._replace(implicit=max(self.implicit, self.allocated - self.freed), untracked=0)
+        """After the process: the system took back what was tracked and not freed; who freed the rest is not known."""
+        return self._replace(implicit=max(self.implicit, self.allocated - self.freed - self.untracked))
 
 
 @dataclass(slots=True)

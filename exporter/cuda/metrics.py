@@ -17,7 +17,7 @@ ALLOCATED = Metric(
 FREED = Metric(
     "gpu.cuda.memory.frees",
     "Bytes given back of allocations that were seen. implicit=true: not by a call, but because their context was "
-    "destroyed or their process ended. Sum both for all.",
+    "destroyed or their process ended. Sum both for all, but for untracked memory.",
     Kind.COUNTER,
     "By",
     labels=("api_layer", "memory", "implicit"),

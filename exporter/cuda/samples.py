@@ -47,7 +47,7 @@ def samples(
         parts[tuple(process.activity.gpus.get(device, {}).items())].append(counts)
     for gpu, counted in parts.items():
         whole = counted[0] if len(counted) == 1 else together(counted)
-        part = _Part({**process.labels, **dict(gpu)}, whole, process.since, unseen)
+        part = _Part({**process.labels, **dict(gpu)}, whole, process.since, unseen, process.ended)
         yield from part.samples(names, wall_ns, exemplars if len(parts) == 1 else _no_exemplars)
 
 
@@ -76,6 +76,7 @@ class _Part:
     activity: Counts
     since: float
     unseen: bool
+    ended: bool
 
     def samples(self, names: Names, wall_ns: Callable[[int], int], exemplars: ExemplarsOf) -> Iterator[Sample]:
         yield from self._calls()
@@ -132,7 +133,8 @@ class _Part:
             yield self._sample(metrics.ALLOCATED, memory.allocated, **labels)
             yield self._sample(metrics.FREED, memory.freed, **labels)
             yield self._sample(metrics.FREED, memory.implicit, **labels, implicit="true")
-            if (usage := memory.usage) is not None and not self.unseen:
+            usage = 0 if self.ended else memory.usage
+            if usage is not None and not self.unseen:
                 yield self._sample(metrics.USED, usage, **labels)
             if memory.untracked:
                 yield self._sample(metrics.UNTRACKED, memory.untracked, **labels)

@@ -286,7 +286,10 @@ def test_a_full_table_of_live_allocations() -> None:
         assert {"pinned_host": 4096} == used(observed, script.pid)
         script.end()
         until(lambda: not observed.kernel("totals", script.pid), "the end noticed")
-        assert untracked == observed.value(FREED, script.pid, api_layer="driver", memory="device", implicit="true")
+        assert {"pinned_host": 4096} == implicit(observed, script.pid)  # calls freed all of the other
+        assert untracked == observed.value(UNTRACKED, script.pid, api_layer="driver", memory="device")
+        assert {} == used(observed, script.pid)
+        assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")
 
 
 def test_no_process_takes_the_room_of_all() -> None:

@@ -21,10 +21,12 @@ LABELS = {"pid": "7", "comm": "python3"}
 HOUR_NS = 3_600_000_000_000
 
 
-def told(activity: Counts, exemplars: dict[int, Exemplar] | None = None) -> dict[tuple[Metric, tuple[str, ...]], Value]:
+def told(
+    activity: Counts, exemplars: dict[int, Exemplar] | None = None, ended: bool = False
+) -> dict[tuple[Metric, tuple[str, ...]], Value]:
     """Values by metric and the values of its own labels, in their order."""
     found = {}
-    process = Process(7, LABELS, Activity({0: activity}), 12.5)
+    process = Process(7, LABELS, Activity({0: activity}), 12.5, ended)
     for sample in samples(process, NAMES, lambda ns: ns + HOUR_NS, lambda _: exemplars or {}):
         assert LABELS.items() <= sample.labels.items()
         assert sample.labels.keys() - LABELS.keys() <= set(sample.metric.labels)
@@ -90,6 +92,19 @@ def test_usage_is_absent_where_a_part_is_untracked() -> None:
     assert 100 == found[metrics.UNTRACKED, ("driver", "device")]
     used = {labels: value for (metric, labels), value in found.items() if metric is metrics.USED}
     assert {("driver", "pinned_host"): 50} == used
+
+
+def test_an_ended_process_uses_nothing() -> None:
+    """Its usage is 0, also where a part was untracked, and that part is still shown."""
+    found = told(Counts(memory={(0, 0): Memory(1000, 300, 600, 100, 2)}), ended=True)
+    assert {
+        (metrics.ALLOCATED, ("driver", "device")): 1000,
+        (metrics.FREED, ("driver", "device", "")): 300,
+        (metrics.FREED, ("driver", "device", "true")): 600,
+        (metrics.USED, ("driver", "device")): 0,
+        (metrics.UNTRACKED, ("driver", "device")): 100,
+        (metrics.STRANGERS, ("driver", "device")): 2,
+    } == found
 
 
 def test_absurd_numbers_fit_the_wire() -> None:
