@@ -167,10 +167,11 @@ class Worker:
             patience = self._patience * min(child.slowness, _MOST_PATIENT)
             interruptions = self._interruptions
             if not self._answers(child, self._seconds * child.slowness, patience):
-                interrupted = self._interruptions != interruptions
-                self.stuck += not interrupted
-                self._stop(device, stuck=not interrupted)
-                raise Stuck("the search was interrupted" if interrupted else "its file system does not answer")
+                why = "the search was interrupted" if self._interruptions != interruptions else ""
+                why = why or ("the process that reads files was stopped" if child.is_stopped() else "")
+                self.stuck += not why
+                self._stop(device, stuck=not why)
+                raise Stuck(why or "its file system does not answer")
             child.connection.settimeout(patience)
             head, descriptors, _, _ = socket.recv_fds(child.connection, ANSWER.size, 1)
             if len(head) < ANSWER.size:

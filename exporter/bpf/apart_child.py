@@ -43,6 +43,10 @@ class Child:
         """Whether either is on a processor, or waits for one."""
         return any(_state(pid) == "R" for pid in (self.process.pid, self.reader) if pid)
 
+    def is_stopped(self) -> bool:
+        """Whether either was stopped by a signal or a tracer."""
+        return any(_state(pid) in ("T", "t") for pid in (self.process.pid, self.reader) if pid)
+
     def kill(self) -> bool:
         """Whether both are gone, within a moment."""
         self.connection.close()

@@ -169,6 +169,17 @@ def test_interrupted() -> None:
     worker.close()
 
 
+def test_a_stopped_child_is_no_stuck_device(worker: Worker) -> None:
+    """A child that somebody stops is replaced, and its file's device is not blamed: the file is read at once again."""
+    file = File(str(PROGRAM), device=PROGRAM.stat().st_dev)
+    assert PROGRAM.stat().st_size == worker.call(apart_calls.size, file)
+    assert worker._child
+    os.kill(worker._child.reader, signal.SIGSTOP)
+    with pytest.raises(Stuck, match="was stopped"):
+        worker.call(apart_calls.size, file)
+    assert (PROGRAM.stat().st_size, 0) == (worker.call(apart_calls.size, file), worker.stuck)
+
+
 def test_interrupted_is_not_stuck() -> None:
     """Whoever reads files next, after a reload, reads those of the same device: nothing was wrong with it."""
     worker = Worker(patience=300)
