@@ -18,6 +18,7 @@ from exporter.collectors.dcgm import Dcgm, configure
 from exporter.model import Sample, Unavailable
 from exporter.nvml.snapshot import Event, GpuProcess, Snapshot
 from exporter.options import SettingsError
+from tests.support import until
 from tests.unit.dcgm.gpus import MadeGpus, gpu
 from tests.unit.dcgm.test_endpoint import give, served
 from tests.unit.dcgm.test_profiling import BINDINGS, GPUS
@@ -43,15 +44,14 @@ def running(made: MadeGpus, **words: Any) -> Iterator[Dcgm]:
         subject.close()
 
 
-def until(collect: Callable[[], list[Sample]], condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+def values_once(collect: Callable[[], list[Sample]], condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Waits for the condition. Returns the values by name and GPU."""
-    deadline = time.monotonic() + 10
-    while True:
-        found = {_key(sample): sample.value for sample in collect()}
-        if condition(found):
-            return found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+
+    def found() -> dict[str, Any] | None:
+        values = {_key(sample): sample.value for sample in collect()}
+        return values if condition(values) else None
+
+    return until(found) or {}
 
 
 def _key(sample: Sample) -> str:
@@ -190,7 +190,9 @@ def test_beside_a_dcgm_exporter() -> None:
         served(give(PAGE.encode())) as url,
         running(MadeGpus(gpu(0), gpu(1)), compat_dcgm=True, dcgm_url=url, dcgm_interval=1.0) as subject,
     ):
-        found = until(lambda: list(subject.collect()), lambda found: found["accel_exporter.dcgm.success endpoint"])
+        found = values_once(
+            lambda: list(subject.collect()), lambda found: found["accel_exporter.dcgm.success endpoint"]
+        )
         assert [] == list(subject.problems())
 
     assert (77, 41) == (found["DCGM_FI_DEV_GPU_TEMP 0"], found["DCGM_FI_DEV_GPU_TEMP 1"])
@@ -204,12 +206,12 @@ def test_only_a_dcgm_exporter() -> None:
     made = MadeGpus()
     made.now = Snapshot("absent", "no library")
     with served(give(PAGE.encode())) as url, running(made, dcgm_url=url, dcgm_interval=1.0) as subject:
-        found = until(lambda: list(subject.collect()), lambda found: "DCGM_FI_DEV_GPU_TEMP 0" in found)
+        found = values_once(lambda: list(subject.collect()), lambda found: "DCGM_FI_DEV_GPU_TEMP 0" in found)
         assert {"DCGM_FI_DEV_GPU_TEMP 0", "DCGM_FI_PROF_SM_ACTIVE 0"} == {
             key for key in found if key.startswith("DCGM")
         }
     with running(made, dcgm_url="http://127.0.0.1:1/", dcgm_interval=1.0) as subject:
-        until(lambda: list(subject.collect()), lambda found: found == {"accel_exporter.dcgm.success endpoint": 0})
+        values_once(lambda: list(subject.collect()), lambda found: found == {"accel_exporter.dcgm.success endpoint": 0})
         assert ["dcgm-exporter cannot be read"] == [problem.partition(":")[0] for problem in subject.problems()]
 
 
@@ -220,7 +222,7 @@ def test_dcgm_fills_what_nvml_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("DCGM_STANDIN", str(scenario))
     made = MadeGpus(gpu(0, fast={"tensor_active_percent": None}))
     with running(made, compat_dcgm=True, dcgm_bindings=str(BINDINGS), dcgm_interval=1.0) as subject:
-        found = until(lambda: list(subject.collect()), lambda found: "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE 0" in found)
+        found = values_once(lambda: list(subject.collect()), lambda found: "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE 0" in found)
         in_snapshot = made.gpus.snapshot().gpus[0].value("tensor_active_percent")
 
     assert (0.25, 0.57) == (found["DCGM_FI_PROF_PIPE_TENSOR_ACTIVE 0"], found["DCGM_FI_PROF_GR_ENGINE_ACTIVE 0"])

@@ -15,6 +15,7 @@ from exporter.faults.ipmi import Ipmi, samples
 from exporter.faults.ledger import Fault
 from exporter.faults.transitions import Transitions
 from exporter.model import Sample
+from tests.support import until
 
 FAN = "7,Fan FAN1,Fan,Nominal,0000h"
 
@@ -97,10 +98,8 @@ def test_polled_repeatedly(program: Callable[[str], Path], tmp_path: Path) -> No
     program(f'for last; do :; done; folder=${{last#*=}}; stat -c "%a %n" "$folder" >>{tmp_path}/calls; echo "{FAN}"')
     controller = Ipmi(0.05)
     controller.start()
-    until = time.monotonic() + 10
-    while not (tmp_path / "calls").exists() or len((tmp_path / "calls").read_text().splitlines()) < 3:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    calls = tmp_path / "calls"
+    until(lambda: calls.exists() and len(calls.read_text().splitlines()) >= 3)
     assert ["Fan FAN1"] == [it.labels["sensor"] for it in controller.newest()]
     controller.close()
     [line] = set((tmp_path / "calls").read_text().splitlines())
@@ -170,10 +169,7 @@ def test_closing_during_a_query(program: Callable[[str], Path], tmp_path: Path) 
     program(f"echo $$ >{tmp_path}/pid; exec sleep 1000")
     controller = Ipmi(300)
     controller.start()
-    until = time.monotonic() + 10
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     since = time.monotonic()
     controller.close()
     assert time.monotonic() - since < 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,22 +14,13 @@ from exporter.infiniband import sysfs
 from exporter.model import Kind, Unavailable
 from exporter.options import SettingsError
 from exporter.views import prometheus
+from tests.support import until
 from tests.unit.infiniband.conftest import Made
 from tests.unit.infiniband.trees import Tree, write
 
 
 def page(made: module.Infiniband) -> list[str]:
     return prometheus.render(made.collect()).text.decode().splitlines()
-
-
-def until(true: Callable[[], bool]) -> bool:
-    """Whether it becomes true within some seconds."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if true():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_page(tree: Tree, collector: Made) -> None:
@@ -94,7 +84,7 @@ def test_devices_come_and_go(tree: Tree, collector: Made) -> None:
 
     assert any('device="mlx5_1"' in line for line in found)
     assert [] == [line for line in found if 'device="mlx5_0"' in line]
-    assert until(lambda: "rdma mlx5_0" not in {it.name for it in threading.enumerate()})
+    until(lambda: "rdma mlx5_0" not in {it.name for it in threading.enumerate()})
 
 
 def test_blocked(
@@ -124,9 +114,9 @@ def test_blocked(
     assert 'rdma_naks_received_total{device="mlx5_1",kind="sequence",port="1"} 1' in found
     assert ["mlx5_0 is not seen: reading it takes more than 1 s and goes on"] == list(subject.problems())
     write(tree.port("mlx5_1") / "hw_counters/packet_seq_err", 2)
-    assert until(lambda: 'rdma_naks_received_total{device="mlx5_1",kind="sequence",port="1"} 2' in page(subject))
+    until(lambda: 'rdma_naks_received_total{device="mlx5_1",kind="sequence",port="1"} 2' in page(subject))
     answer.set()
-    assert until(lambda: 'accel_exporter_infiniband_device_success{device="mlx5_0"} 1' in page(subject))
+    until(lambda: 'accel_exporter_infiniband_device_success{device="mlx5_0"} 1' in page(subject))
     assert ["mlx5_0 is seen again"] == [it.getMessage() for it in caplog.records if "again" in it.getMessage()]
 
 
@@ -196,7 +186,7 @@ def test_a_wrapped_counter_outlasts_the_collector(tree: Tree, collector: Made) -
     first = collector(interval=1.0)
     assert f"{series} {2**32 - 10}" in page(first)
     write(port / "hw_counters/rx_write_requests", 5)
-    assert until(lambda: f"{series} {2**32 + 5}" in page(first))
+    until(lambda: f"{series} {2**32 + 5}" in page(first))
     first.close()
     write(port / "hw_counters/rx_write_requests", 23)
 

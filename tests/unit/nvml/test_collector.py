@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from exporter.options import SettingsError
 from exporter.series import FOLDED
 from tests.nodes import make_node
 from tests.standins.nvml import Scenario
+from tests.support import until
 
 DEFAULTS = {flag.name: flag.default for flag in nvml.FLAGS}
 QUICK = DEFAULTS | {"fast-interval": 0.25, "processes-interval": 0.25, "slow-interval": 0.5}
@@ -48,14 +48,15 @@ def test_without_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collector = nvml.create(node())
     collector.start()
     try:
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
+
+        def refusal() -> str:
             try:
                 list(collector.collect())
             except Unavailable as error:
-                reason = error.reason
-                break
-            time.sleep(0.05)
+                return error.reason
+            return ""
+
+        reason = until(refusal)
     finally:
         collector.close()
 
@@ -82,12 +83,7 @@ def _processes(of: Node) -> list[dict[str, str]]:
     collector = nvml.create(of)
     collector.start()
     try:
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            found = [it for it in collector.collect() if it.metric.name == "gpu.process.memory.usage"]
-            if found:
-                break
-            time.sleep(0.05)
+        found = until(lambda: [it for it in collector.collect() if it.metric.name == "gpu.process.memory.usage"])
     finally:
         collector.close()
     own = ("gpu", "gpu_uuid", "kind")
@@ -102,17 +98,15 @@ def test_series_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collector = nvml.create(node(QUICK | {"series-limit": 400}))
     collector.start()
     try:
-        deadline = time.monotonic() + 10
-        folded = 0.0
-        while not folded and time.monotonic() < deadline:
+
+        def folded() -> list[Sample]:
             samples = list(collector.collect())
-            found = [it for it in samples if it.metric.name.startswith(("hw.", "gpu."))]
-            folded = sum(value for it in samples if it.metric is FOLDED and isinstance(value := it.value, int))
-            time.sleep(0.05)
+            return samples if any(it.value for it in samples if it.metric is FOLDED) else []
+
+        found = [it for it in until(folded) if it.metric.name.startswith(("hw.", "gpu."))]
     finally:
         collector.close()
 
-    assert folded > 0
     assert 300 < len(found) <= 400
     assert {"true"} == {it.labels["overflow"] for it in found if "overflow" in it.labels}
 
@@ -128,9 +122,7 @@ def test_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collector = nvml.create(shared)
     collector.start()
     try:
-        deadline = time.monotonic() + 10
-        while len(shared.gpus.snapshot().gpus) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: len(shared.gpus.snapshot().gpus) == 2)
         during = shared.gpus.snapshot()
     finally:
         collector.close()

@@ -19,6 +19,7 @@ from exporter.nvml.snapshot import (
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.views import prometheus
 from tests.standins.nvml import INTERVALS, UUID, Scenario
+from tests.support import until
 
 pytestmark = pytest.mark.evidence(feature="NVML that hangs or crashes", on="stand-in")
 
@@ -39,16 +40,6 @@ def running(publish: Callable[[Event], None] = lambda _: None) -> Iterator[NvmlS
         yield supervisor
     finally:
         supervisor.close()
-
-
-def until(happened: Callable[[], bool], seconds: float = 60.0) -> float:
-    """Waits for `happened`. Returns the seconds that passed; fails after `seconds`."""
-    began = time.monotonic()
-    while not happened():
-        if time.monotonic() - began > seconds:
-            pytest.fail(f"it did not happen within {seconds} s")
-        time.sleep(0.01)
-    return time.monotonic() - began
 
 
 def values(supervisor: NvmlSupervisor) -> dict[str, float]:

@@ -31,6 +31,7 @@ from exporter.nvml.snapshot import (
     SetRead,
 )
 from tests.standins.nvml import INTERVALS, LIBRARY, OLD_LIBRARY, UUID, Scenario, Worker
+from tests.support import until
 
 pytestmark = pytest.mark.evidence(feature="NVML readings", on="stand-in")
 
@@ -486,11 +487,7 @@ def test_dies_with_its_parent(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[3],
     )
     pid = int(ended.stdout)
-    deadline = time.monotonic() + 5
-    while _alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-    assert not _alive(pid)
+    until(lambda: not _alive(pid), "the child ended")
 
 
 def _alive(pid: int) -> bool:

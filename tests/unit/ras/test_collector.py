@@ -17,6 +17,7 @@ from exporter.resolve.communicators import Communicators, Member
 from exporter.views import prometheus
 from tests.nodes import make_node
 from tests.standins import ras
+from tests.support import until
 
 HASH = f"{0xC0FFEE:016x}"
 
@@ -54,13 +55,6 @@ def values(collector: Ras) -> dict[tuple[str, ...], object]:
     return {key: value for key, value in found.items() if key[0].startswith("nccl_")}
 
 
-def eventually(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 def member(rank: int, nranks: int = 2, pid: int = 0) -> Member:
     return Member(pid or os.getpid(), HASH, rank, nranks)
 
@@ -68,8 +62,8 @@ def member(rank: int, nranks: int = 2, pid: int = 0) -> Member:
 def test_answers_are_shown(make: Callable[..., Ras], server: ras.RasServer) -> None:
     """Counts, lag and errors by rank; missing ranks by state, 0 where all answered."""
     collector = make(member(0))
-    eventually(lambda: server.queries)
-    eventually(lambda: values(collector).get(("nccl_ras_communicators",)))
+    until(lambda: server.queries)
+    until(lambda: values(collector).get(("nccl_ras_communicators",)))
     found = values(collector)
 
     assert 23 == found["nccl_ras_rank_collectives_total", HASH, "0", "10.0.0.1", "AllReduce"]
@@ -84,7 +78,7 @@ def test_missing_ranks(make: Callable[..., Ras], server: ras.RasServer) -> None:
     """A rank that stopped is named, with its host."""
     server.answer = ras.report(ras.communicator(0xC0FFEE, [ras.rank(0, 23)], [ras.missing(1, dead=True)]))
     collector = make(member(0))
-    eventually(lambda: ("nccl_ras_rank_missing", HASH, "1", "10.0.0.2", "dead") in values(collector))
+    until(lambda: ("nccl_ras_rank_missing", HASH, "1", "10.0.0.2", "dead") in values(collector))
 
     found = values(collector)
     assert (1, 1) == (found["nccl_ras_ranks_missing", HASH, "dead"], found["nccl_ras_processes_dead",])
@@ -93,7 +87,7 @@ def test_missing_ranks(make: Callable[..., Ras], server: ras.RasServer) -> None:
 def test_a_job_is_queried_once(make: Callable[..., Ras], server: ras.RasServer) -> None:
     """Several processes behind one endpoint are one query a round, and other ranks than 0 are not queried at all."""
     make(member(0), member(0, pid=os.getppid()), member(1, pid=1))
-    eventually(lambda: server.queries)
+    until(lambda: server.queries)
     time.sleep(0.5)
 
     assert 1 == server.queries
@@ -113,21 +107,21 @@ def test_silence(make: Callable[..., Ras], server: ras.RasServer, monkeypatch: p
     intervals = module.KEPT
     monkeypatch.setattr(module, "KEPT", 1000)  # for a busy machine: until that was seen
     collector = make(member(0))
-    eventually(lambda: ("nccl_ras_communicators",) in values(collector))
+    until(lambda: ("nccl_ras_communicators",) in values(collector))
     server.hang.set()
-    eventually(lambda: list(collector.problems()))
+    until(lambda: list(collector.problems()))
 
     assert ["did not answer within 1 s" in it for it in collector.problems()] == [True]
     assert ("nccl_ras_communicators",) in values(collector)
     monkeypatch.setattr(module, "KEPT", intervals)
-    eventually(lambda: ("nccl_ras_communicators",) not in values(collector))
+    until(lambda: ("nccl_ras_communicators",) not in values(collector))
 
 
 def test_garbage(make: Callable[..., Ras], server: ras.RasServer) -> None:
     """An answer that is no report is counted and logged."""
     server.answer = "{}"
     collector = make(member(0))
-    eventually(lambda: list(collector.problems()))
+    until(lambda: list(collector.problems()))
 
     assert "no RAS report" in next(collector.problems())
     assert 1 <= int(str(values(collector)["nccl_ras_queries_total", "failed"]))
