@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from exporter.collectors import nvml
-from exporter.model import Labels, Unavailable
+from exporter.model import Labels, Sample, Unavailable
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Event
