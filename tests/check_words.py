@@ -38,7 +38,7 @@ DONE = (
     "exporter/cuda",
     "exporter/cufile",
     "exporter/custom",
-    "exporter/dcgm",
+    "exporter/compat/dcgm",
     "exporter/discover.py",
     "exporter/doctor.py",
     "exporter/faults",

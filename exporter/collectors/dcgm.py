@@ -9,13 +9,13 @@ from typing import Any
 
 from exporter.background.poller import Poller
 from exporter.bpf import status
-from exporter.dcgm import csv
-from exporter.dcgm.derived import Derived
-from exporter.dcgm.endpoint import PageReader, Passthrough, check
-from exporter.dcgm.engine import EMBEDDED
-from exporter.dcgm.owners import EntityOwners
-from exporter.dcgm.profiling import Profiling
-from exporter.dcgm.series import HOSTNAME_LABELS, Entity, Series, metric
+from exporter.compat.dcgm import csv
+from exporter.compat.dcgm.derived import Derived
+from exporter.compat.dcgm.endpoint import PageReader, Passthrough, check
+from exporter.compat.dcgm.engine import EMBEDDED
+from exporter.compat.dcgm.owners import EntityOwners
+from exporter.compat.dcgm.profiling import Profiling
+from exporter.compat.dcgm.series import HOSTNAME_LABELS, Entity, Series, metric
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.nodename import node_name

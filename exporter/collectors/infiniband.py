@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any
 
 from exporter.bpf import privileges, status
+from exporter.compat import node_exporter
 from exporter.faults.transitions import Transitions
-from exporter.infiniband import drivers, metrics, node_exporter, sysfs
+from exporter.infiniband import drivers, metrics, sysfs
 from exporter.infiniband.device import RdmaDevice
 from exporter.infiniband.ethtool import Ethtool
 from exporter.infiniband.qp_counters import MASKS, QpCounters

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from exporter.infiniband import metrics, node_exporter, pauses, sysfs
+from exporter.compat import node_exporter
+from exporter.infiniband import metrics, pauses, sysfs
 from exporter.infiniband.counters import Excess, WideCounters, WindowRatio
 from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, CounterName, Driver, scale, unknown
 from exporter.infiniband.ethtool import Ethtool

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from exporter.dcgm.fields import FIELDS
+from exporter.compat.dcgm.fields import FIELDS
 from exporter.model import Kind
 from tests.e2e.backend import Prometheus, end, free_port, get
 from tests.standins import nvml
@@ -283,7 +283,7 @@ def test_dcgm_beside_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         until(lambda: _values(subject, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE") == ["0.25"], "DCGM's value is shown")
         assert ["0.25"] == _values(subject, "gpu_tensor_active_ratio")
         [child] = [
-            it for it in psutil.Process(subject.process.pid).children() if "exporter.dcgm.engine" in it.cmdline()
+            it for it in psutil.Process(subject.process.pid).children() if "exporter.compat.dcgm.engine" in it.cmdline()
         ]
         child.kill()
         until(lambda: 'accel_exporter_dcgm_success{source="bindings"} 0' in (subject.page() or ""), "it is noticed")

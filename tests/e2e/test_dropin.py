@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.dcgm.fields import FIELDS
+from exporter.compat.dcgm.fields import FIELDS
 from tests.e2e.backend import Prometheus
 from tests.e2e.test_dcgm import PANELS as OF_12239
 from tests.e2e.test_dcgm import ROOT, SELECTED, Exporter, exporter

@@ -15,9 +15,9 @@ import yaml
 
 import exporter
 from exporter import discover
-from exporter.dcgm import field, fields
-from exporter.dcgm.aliases import Aliases
-from exporter.dcgm.field import Number
+from exporter.compat.dcgm import field, fields
+from exporter.compat.dcgm.aliases import Aliases
+from exporter.compat.dcgm.field import Number
 from exporter.faults.xid import catalog, nvlink
 from exporter.model import PROCESS_LABELS, Metric
 from exporter.options import Option

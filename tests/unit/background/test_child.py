@@ -13,7 +13,7 @@ import pytest
 from exporter import bare
 from exporter.background.child import ChildProcess
 from exporter.bpf import privileges
-from exporter.dcgm import engine
+from exporter.compat.dcgm import engine
 from exporter.faults.ipmi import Ipmi
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
@@ -64,7 +64,7 @@ def test_dcgm(tmp_path: Path) -> None:
         "def DcgmHandle(**_):\n    raise OSError(open('/proc/self/status').read().replace('\\n', ';'))\n"
     )
     options = engine.EngineOptions(engine.EMBEDDED, (1001,), 1.0, os.getpid())
-    child = ChildProcess("exporter.dcgm.engine", json.dumps(asdict(options)), [tmp_path])
+    child = ChildProcess("exporter.compat.dcgm.engine", json.dumps(asdict(options)), [tmp_path])
     [line] = child.lines(20) or []
     child.kill()
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.dcgm import csv
-from exporter.dcgm.aliases import Aliases
+from exporter.compat.dcgm import csv
+from exporter.compat.dcgm.aliases import Aliases
 from exporter.model import Kind
 from exporter.options import SettingsError
 

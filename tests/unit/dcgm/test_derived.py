@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.dcgm.derived import MOST_XIDS, WINDOW_SECONDS, Derived
+from exporter.compat.dcgm.derived import MOST_XIDS, WINDOW_SECONDS, Derived
 from exporter.nvml.snapshot import Event, Snapshot
 from tests.unit.dcgm.gpus import gpu, snapshot
 

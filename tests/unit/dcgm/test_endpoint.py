@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from exporter.dcgm import endpoint
-from exporter.dcgm.endpoint import PageReader, Passthrough, ScrapedPage, check
-from exporter.dcgm.exposition import read
-from exporter.dcgm.series import Entity
+from exporter.compat.dcgm import endpoint
+from exporter.compat.dcgm.endpoint import PageReader, Passthrough, ScrapedPage, check
+from exporter.compat.dcgm.exposition import read
+from exporter.compat.dcgm.series import Entity
 from exporter.model import Kind, Labels
 from exporter.options import SettingsError
 from tests.support import until

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.dcgm import exposition
-from exporter.dcgm.exposition import ParsedSeries, read
+from exporter.compat.dcgm import exposition
+from exporter.compat.dcgm.exposition import ParsedSeries, read
 from exporter.model import Kind
 
 PAGE = """\

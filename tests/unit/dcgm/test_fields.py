@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.dcgm.aliases import Aliases
-from exporter.dcgm.fields import FIELDS, UNREAD
+from exporter.compat.dcgm.aliases import Aliases
+from exporter.compat.dcgm.fields import FIELDS, UNREAD
 from exporter.model import Kind
 
 DEFAULT = """

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from exporter.dcgm.owners import EntityOwners
-from exporter.dcgm.series import Entity
+from exporter.compat.dcgm.owners import EntityOwners
+from exporter.compat.dcgm.series import Entity
 from exporter.model import Labels
 from exporter.nvml.snapshot import GpuProcess
 from exporter.resolve.allocations import Allocations

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from exporter.dcgm.engine import EMBEDDED, ProfilingReading, decode, encode
-from exporter.dcgm.fields import FIELDS
-from exporter.dcgm.profiling import Profiling
+from exporter.compat.dcgm.engine import EMBEDDED, ProfilingReading, decode, encode
+from exporter.compat.dcgm.fields import FIELDS
+from exporter.compat.dcgm.profiling import Profiling
 from exporter.nvml.snapshot import Readings
 from tests.support import until
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from exporter.dcgm import csv
-from exporter.dcgm.derived import Derived
-from exporter.dcgm.series import EntityField, Series
+from exporter.compat.dcgm import csv
+from exporter.compat.dcgm.derived import Derived
+from exporter.compat.dcgm.series import EntityField, Series
 from exporter.model import Labels, Sample
 from exporter.nvml.snapshot import DriverVersions, Gpu, Snapshot
 from tests.unit.dcgm.gpus import gpu, mig, snapshot

@@ -11,8 +11,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from exporter.dcgm.derived import Derived
-from exporter.dcgm.fields import FIELDS as DCGM_FIELDS
+from exporter.compat.dcgm.derived import Derived
+from exporter.compat.dcgm.fields import FIELDS as DCGM_FIELDS
 from exporter.model import Kind
 from exporter.nvml import readings
 from exporter.nvml.child.queries import MIG_QUERIES, QUERIES, WITHOUT_GPM, field_requests, link_queries

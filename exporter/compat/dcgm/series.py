@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from exporter.dcgm.aliases import Aliases
-from exporter.dcgm.csv import FieldRow
-from exporter.dcgm.derived import WINDOW_SECONDS
-from exporter.dcgm.field import Field, Reading
+from exporter.compat.dcgm.aliases import Aliases
+from exporter.compat.dcgm.csv import FieldRow
+from exporter.compat.dcgm.derived import WINDOW_SECONDS
+from exporter.compat.dcgm.field import Field, Reading
 from exporter.model import Labels, Metric, Sample
 from exporter.nvml.snapshot import SLOW, DriverVersions, Gpu, Mig, Snapshot, Values
 

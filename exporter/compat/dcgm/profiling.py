@@ -12,8 +12,8 @@ from pathlib import Path
 
 from exporter.background.child import ChildProcess
 from exporter.background.supervisor import LONGEST_PAUSE, ChildEnd, Supervisor
-from exporter.dcgm.engine import NAMES, EngineOptions, ProfilingReading, decode
-from exporter.dcgm.fields import FIELDS
+from exporter.compat.dcgm.engine import NAMES, EngineOptions, ProfilingReading, decode
+from exporter.compat.dcgm.fields import FIELDS
 from exporter.nvml.snapshot import Readings, Values
 
 FRESH = 3
@@ -64,7 +64,7 @@ class Profiling(Supervisor[ChildProcess]):
         return reading.values if reading and time.monotonic() - reading.at <= FRESH * self._interval else {}
 
     def spawn(self) -> ChildProcess:
-        return ChildProcess("exporter.dcgm.engine", json.dumps(asdict(self._options)), [self._bindings])
+        return ChildProcess("exporter.compat.dcgm.engine", json.dumps(asdict(self._options)), [self._bindings])
 
     def receive(self, child: ChildProcess, line: bytes) -> ChildEnd | None:
         reading = decode(line)

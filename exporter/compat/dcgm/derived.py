@@ -8,8 +8,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from exporter.dcgm.field import Reading
-from exporter.dcgm.fields import LINKS
+from exporter.compat.dcgm.field import Reading
+from exporter.compat.dcgm.fields import LINKS
 from exporter.nvml.snapshot import FAST, Event, Gpu, Readings, Snapshot, Values
 
 WINDOW_SECONDS = 300
@@ -96,7 +96,7 @@ class Derived:
                     history.read_at = fast.at
 
     def readings(self, uuid: str) -> dict[str, Reading]:
-        """Returns the readings of a GPU, by key of exporter/dcgm/fields.py."""
+        """Returns the readings of a GPU, by key of exporter/compat/dcgm/fields.py."""
         with self._lock:
             history, now = self._gpus.get(uuid, _GpuHistory()), self._now()
             return {

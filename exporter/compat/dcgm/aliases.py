@@ -10,7 +10,7 @@ class Aliases:
     """Old and new names of fields. A field that was not renamed is its own alias."""
 
     def __init__(self) -> None:
-        lines = (resources.files("exporter.dcgm") / "renamed.txt").read_text("ascii").splitlines()
+        lines = (resources.files("exporter.compat.dcgm") / "renamed.txt").read_text("ascii").splitlines()
         self._new = dict(line.split() for line in lines)
         self._old = {new: old for old, new in self._new.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from exporter.dcgm.series import OWNER_LABELS, Entity
+from exporter.compat.dcgm.series import OWNER_LABELS, Entity
 from exporter.model import Labels
 from exporter.resolve.allocations import Allocations
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.dcgm.aliases import Aliases
-from exporter.dcgm.field import Field
-from exporter.dcgm.fields import FIELDS, UNREAD
+from exporter.compat.dcgm.aliases import Aliases
+from exporter.compat.dcgm.field import Field
+from exporter.compat.dcgm.fields import FIELDS, UNREAD
 from exporter.model import Kind
 from exporter.options import SettingsError
 

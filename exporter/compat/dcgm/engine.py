@@ -1,8 +1,8 @@
 """Child process that reads profiling fields of DCGM by NVIDIA's Python bindings: one line of JSON for each reading.
 
-`python -m exporter.dcgm.engine JSON`, with the bindings' folder on the path. DCGM may hang or crash with the driver:
-then the exporter abandons this process. The process ends when its input closes. docs/coming-from-dcgm-exporter.md lists
-the calls.
+`python -m exporter.compat.dcgm.engine JSON`, with the bindings' folder on the path. DCGM may hang or crash with the
+driver: then the exporter abandons this process. The process ends when its input closes.
+docs/coming-from-dcgm-exporter.md lists the calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from exporter.background.child import die_with_parent, private_output
 from exporter.bpf import privileges
-from exporter.dcgm.fields import FIELDS
+from exporter.compat.dcgm.fields import FIELDS
 
 EMBEDDED = "embedded"
 GROUP = "accel_exporter_{pid}"

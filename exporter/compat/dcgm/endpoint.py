@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from exporter.background.poller import Poller
-from exporter.dcgm.aliases import Aliases
-from exporter.dcgm.exposition import ParsedSeries, read
-from exporter.dcgm.series import Entity, EntityField, Owner
+from exporter.compat.dcgm.aliases import Aliases
+from exporter.compat.dcgm.exposition import ParsedSeries, read
+from exporter.compat.dcgm.series import Entity, EntityField, Owner
 from exporter.model import Labels, Metric, Sample
 from exporter.nvml.snapshot import Gpu, Mig, Snapshot
 from exporter.options import SettingsError

@@ -6,7 +6,7 @@ commented rows. The NVML call of each: that of DCGM 4.5.3. `make docs` writes do
 
 from __future__ import annotations
 
-from exporter.dcgm.field import Field, active, counter, gauge, label, mib, rate, thousandth, total
+from exporter.compat.dcgm.field import Field, active, counter, gauge, label, mib, rate, thousandth, total
 
 LINKS = range(18)
 """The links that have fields of their own."""

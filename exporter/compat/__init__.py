@@ -1,0 +1,1 @@
+"""Series in the names, units and labels of other exporters."""
