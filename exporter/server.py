@@ -23,6 +23,7 @@ from exporter.web.config import WebConfigFile
 from exporter.web.connections import Connections
 from exporter.web.guard import Guard, Handler
 from exporter.web.lifecycle import Lifecycle
+from exporter.web.places import Places
 from exporter.web.tls import FollowingContext
 
 HEALTHY_PATHS = ("/-/healthy", "/healthz", "/health")
@@ -68,7 +69,7 @@ class Server:
         self._settings, self._scraper, self._landing = settings, scraper, landing
         self._lifecycle = Lifecycle(settings.enable_lifecycle, reload, release)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="web")
-        self._requests = 0
+        self._places = Places(settings.max_requests)
         self._runner: web.AppRunner | None = None
         self._connections: Connections | None = None
         self._servers: list[asyncio.Server] = []
@@ -189,12 +190,13 @@ class Server:
         headers: dict[str, str],
     ) -> web.StreamResponse:
         """Gather, render and send. Sending counts for the limit of requests, because it holds a page in memory."""
-        if self._settings.max_requests and self._requests >= self._settings.max_requests:
-            raise web.HTTPServiceUnavailable(
-                text=f"at the limit of {self._settings.max_requests} requests at once (--web.max-requests); try later\n"
-            )
-        self._requests += 1
-        try:
+        connection = connections.of(request.transport)
+        if connection is None:
+            raise ConnectionResetError("the client has left")
+        with self._places.take(connection.peer) as free:
+            if not free:
+                most = f"{self._settings.max_requests} requests at once (--web.max-requests), half of one peer"
+                raise web.HTTPServiceUnavailable(text=f"at the limit of {most}; try later\n")
             runs = self._scraper.begin(names)
             if runs:
                 await asyncio.wait([asyncio.wrap_future(run.done) for run in runs], timeout=timeout)
@@ -203,7 +205,11 @@ class Server:
                 return render(self._scraper.finish(runs, names))
 
             body = await asyncio.get_running_loop().run_in_executor(self._workers, work)
-            response = web.Response(body=body, headers=headers)
+            return await self._send(request, web.Response(body=body, headers=headers))
+
+    async def _send(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+        """Send a response. Raises ConnectionResetError when the client does not read it."""
+        try:
             async with asyncio.timeout(SEND_TIMEOUT):
                 await response.prepare(request)
                 await response.write_eof()
@@ -212,8 +218,6 @@ class Server:
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError("the client does not read") from None
-        finally:
-            self._requests -= 1
 
     def _timeout(self, header: str | None) -> float:
         """Return the seconds for collecting within the scraper's own time limit. Raises ValueError without a number."""

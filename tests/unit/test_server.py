@@ -124,7 +124,7 @@ def test_loop_answers_while_collectors_block() -> None:
 
 
 def test_requests_beyond_the_limit_get_503() -> None:
-    """With a limit of two, the third request at once is refused, and served again once one has ended."""
+    """With a limit of two, the third request at once is refused also to a third peer, and served after they ended."""
     gate = threading.Event()
 
     def slow() -> Iterable[Sample]:
@@ -132,10 +132,11 @@ def test_requests_beyond_the_limit_get_503() -> None:
         return []
 
     with Served([Fake("slow", slow)], max_requests=2) as served:
-        threads = [threading.Thread(target=served.get) for _ in range(2)]
+        peers = ("127.0.0.2", "127.0.0.3")
+        threads = [threading.Thread(target=served.get, kwargs={"source": peer}) for peer in peers]
         for thread in threads:
             thread.start()
-        until(lambda: served.server._requests == 2)
+        until(lambda: len(served.server._places) == 2)
         answer = served.get("/")
         gate.set()
         for thread in threads:
