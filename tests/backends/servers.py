@@ -14,7 +14,8 @@ from typing import Any, Self
 import yaml
 
 from tests.backends import fetch
-from tests.e2e.backend import Prometheus, end, free_port, get, until
+from tests.e2e.backend import Prometheus, end, free_port, get
+from tests.support import until
 
 START_SECONDS = 240.0
 _QUIET = {"DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "PHOENIX_TELEMETRY_ENABLED": "false"}
@@ -72,7 +73,7 @@ class Server:
                 start_new_session=True,
             )
         try:
-            until(self._up, START_SECONDS, f"{type(self).__name__} is up")
+            until(self._up, f"{type(self).__name__} is up", START_SECONDS)
         except BaseException as error:
             self.__exit__()
             error.add_note(log.read_text()[-2000:])

@@ -11,7 +11,7 @@ import pytest
 from tests.backends import fetch
 from tests.backends.busy import SECONDS, Busy, busy
 from tests.backends.servers import Prometheus3
-from tests.e2e.backend import until
+from tests.support import until
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -82,7 +82,7 @@ def test_series_are_the_same_in_every_format(prometheus: Prometheus3) -> None:
         found = {series(job) for job in jobs}
         return len(found.pop()) if len(found) == 1 else 0
 
-    assert until(same, SECONDS, "all jobs have the same series") > 500
+    assert until(same, "all jobs have the same series", SECONDS) > 500
     assert set(jobs) == {dict(labels)["job"] for labels, up in prometheus.query("up").items() if up == 1}
 
 
@@ -92,9 +92,9 @@ def test_every_rule_is_evaluated(prometheus: Prometheus3) -> None:
     def evaluated() -> bool:
         return all(rule["health"] == "ok" for rule in prometheus.rules())
 
-    until(evaluated, SECONDS, "every rule is evaluated without an error")
+    until(evaluated, "every rule is evaluated without an error", SECONDS)
     assert len(prometheus.rules()) > 100
-    until(lambda: _firing(prometheus, "GpuMemoryFault"), SECONDS, "GpuMemoryFault fires")
+    until(lambda: _firing(prometheus, "GpuMemoryFault"), "GpuMemoryFault fires", SECONDS)
 
 
 def _firing(prometheus: Prometheus3, name: str) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.backends.busy import COLLECTIVES, SECONDS, SERVICE, Busy, busy
 from tests.backends.servers import MLflow, Phoenix
-from tests.e2e.backend import until
+from tests.support import until
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -67,7 +67,7 @@ def test_phoenix_has_every_span(phoenix: Phoenix, protocol: str, tmp_path_factor
     endpoint = phoenix.grpc if protocol == "grpc" else phoenix.address
     with pushing(tmp_path_factory, endpoint, OTEL_EXPORTER_OTLP_PROTOCOL=protocol) as node:
         node.work()
-        until(lambda: complete(kept_by_phoenix(phoenix), node), SECONDS, "Phoenix has every span")
+        until(lambda: complete(kept_by_phoenix(phoenix), node), "Phoenix has every span", SECONDS)
         compare(kept_by_phoenix(phoenix), node)
         assert 'accel_exporter_otlp_exports_failed_total{signal="traces"} 0\n' in node.exporter.get("/metrics")[1]
 
@@ -133,7 +133,7 @@ def test_mlflow_has_every_span(mlflow: MLflow, tmp_path_factory: pytest.TempPath
     """Every span arrives once, with its ids, parent, links, status and attributes, in a trace of the job's service."""
     with pushing(tmp_path_factory, mlflow.address, OTEL_EXPORTER_OTLP_HEADERS=mlflow.headers) as node:
         node.work()
-        until(lambda: complete(kept_by_mlflow(mlflow), node), SECONDS, "MLflow has every span")
+        until(lambda: complete(kept_by_mlflow(mlflow), node), "MLflow has every span", SECONDS)
         spans = kept_by_mlflow(mlflow)
 
     compare(spans, node)

@@ -12,7 +12,8 @@ from exporter.views.otlp import ATTRIBUTES, OF_METRICS
 from tests.backends import fetch
 from tests.backends.busy import NODE, SECONDS, Busy, busy
 from tests.backends.servers import VictoriaMetrics
-from tests.e2e.backend import free_port, until
+from tests.e2e.backend import free_port
+from tests.support import until
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -79,7 +80,7 @@ def test_scrape_and_otlp_are_the_same_series(both: tuple[Busy, VictoriaMetrics])
         return len(scraped) if scraped == pushed else 0
 
     try:
-        assert until(same, SECONDS, "both ways have the same series") > 500
+        assert until(same, "both ways have the same series", SECONDS) > 500
     except TimeoutError as error:
         error.add_note(f"only scraped: {sorted(map(sorted, only_scraped))[:5]}")
         error.add_note(f"only by OTLP: {sorted(map(sorted, only_pushed))[:5]}")
@@ -89,7 +90,7 @@ def test_scrape_and_otlp_are_the_same_series(both: tuple[Busy, VictoriaMetrics])
 def test_otlp_names_the_node(both: tuple[Busy, VictoriaMetrics]) -> None:
     """The instance of what came by OTLP is the node, not the pod or the container."""
     _, server = both
-    found = until(lambda: server.series('accel_exporter_build_info{service_name!=""}'), SECONDS, "it was pushed")
+    found = until(lambda: server.series('accel_exporter_build_info{service_name!=""}'), "it was pushed", SECONDS)
     assert [("accel-exporter", NODE)] == [(it["service_name"], it["service_instance_id"]) for it in found]
 
 
