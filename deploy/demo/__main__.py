@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import functools
 import os
 import shutil
 import signal
@@ -23,6 +25,9 @@ from typing import IO, Self
 
 from deploy.demo.gpu import Gpu, Keys
 from deploy.demo.summary import Scrape, Summary, one_line, parse
+from exporter import streams
+from exporter.background.child import die_with_parent
+from exporter.web import listen
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = ROOT / "tests" / "standins" / "build"
@@ -40,19 +45,25 @@ HIDE_CURSOR, SHOW_CURSOR, CLEAR_LINE, CURSOR_UP = "\x1b[?25l", "\x1b[?25h", "\x1
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the text says why and what to do."""
+    """The demo cannot go on; the text is why and what to do. `status` is the exit code."""
+
+    def __init__(self, text: str, status: int = 1) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 def main() -> int:
-    arguments = _arguments()
+    streams.open_closed()
+    with streams.output("demo"):
+        arguments = _arguments()
     for number in ENDS:  # SIGINT too: scripts start background commands with it ignored, and Python leaves that so
         signal.signal(number, _interrupt)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), streams.output("demo"):
         try:
             _demo(arguments)
         except DemoError as error:
             print(f"demo: {error}", file=sys.stderr)
-            return 1
+            return error.status
     return 0
 
 
@@ -60,7 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make demo", description="accel-exporter and a synthetic training job, live.")
     parser.add_argument("--seconds", type=float, default=None, help="end after this time (default: at Ctrl-C)")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two scrapes (default: 1)")
-    parser.add_argument("--listen", default="127.0.0.1:19445", help="where the exporter listens (default: %(default)s)")
+    parser.add_argument("--listen", default="127.0.0.1:19445", help="address of the exporter (default: %(default)s)")
     parser.add_argument(
         "--xid", type=int, help="tell of this Xid soon after the start; the key x tells of it, or of 94"
     )
@@ -68,22 +79,30 @@ def _arguments() -> argparse.Namespace:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    _ignore_ends()  # make and timeout send a signal twice, and an impatient Ctrl-C is one more
     raise KeyboardInterrupt
+
+
+def _ignore_ends() -> None:
+    """Let nothing interrupt the end of the processes."""
+    for number in ENDS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _demo(arguments: argparse.Namespace) -> None:
     if os.geteuid() != 0:
         raise DemoError("attaching probes needs root: run `sudo make demo`")
-    listen = _free(arguments.listen)
     with (
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryFile("a+b") as log,
-        Demo(listen, log) as demo,
+        _listening(arguments.listen) as bound,
+        Demo(listen.url(bound, "http"), log) as demo,
     ):
-        print(f"accel-exporter starts on http://{listen}/ ...", flush=True)
+        print(f"accel-exporter starts on {demo.url} ...", flush=True)
         gpu = Gpu(Path(folder) / "scenario")
-        command = [sys.executable, "-m", "exporter", f"--web.listen-address={listen}", *QUICK]
-        demo.start("the exporter", command, **gpu.environment(STANDINS))
+        command = [sys.executable, "-m", "exporter", "--web.systemd-socket", *QUICK]
+        demo.start("the exporter", command, bound, **gpu.environment(STANDINS))
+        bound.close()  # when the exporter ends, a scrape is refused and does not wait
         demo.await_ready()
         # On a busy node others use the libraries already, and a job is covered from its first call. So here.
         demo.start("the other user of CUDA", [str(STANDINS / "workload"), "--gate"], LD_LIBRARY_PATH=str(STANDINS))
@@ -106,34 +125,32 @@ def _rank(rank: int, start: float) -> list[str]:
     return [sys.executable, "-m", "deploy.demo.rank", library, str(rank), str(RANKS), str(start), str(late)]
 
 
-def _free(listen: str) -> str:
-    """The address asked for, or one with a free port where that one is in use."""
-    host, _, port = listen.rpartition(":")
-    for candidate in (int(port), 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, candidate))
-            except OSError as error:
-                reason = error.strerror
-                continue
-            return f"{host}:{probe.getsockname()[1]}"
-    raise DemoError(f"cannot listen on {host}: {reason}")
+def _listening(address: str) -> socket.socket:
+    """Return a listening socket: at that address, or at another port of its host where that port is in use."""
+    try:
+        try:
+            return listen.bind([address])[0]
+        except listen.ListenError as error:
+            if not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE):
+                raise
+            return listen.bind([f"{address.rpartition(':')[0]}:0"])[0]
+    except listen.ListenError as error:
+        raise DemoError(f"{error}".replace("--web.listen-address", "--listen"), status=2) from error
 
 
 class Demo:
     """The exporter and the job as processes of their own, ended with this."""
 
-    def __init__(self, listen: str, log: IO[bytes]) -> None:
-        self._listen, self._log = listen, log
+    def __init__(self, url: str, log: IO[bytes]) -> None:
+        self.url, self._log = url, log
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # An impatient second Ctrl-C must not leave a process behind.
-        handlers = [signal.signal(number, signal.SIG_IGN) for number in ENDS]
+        handlers = [signal.getsignal(number) for number in ENDS]
+        _ignore_ends()
         for child in reversed(self._children.values()):
             child.terminate()
             if child.stdin:
@@ -146,8 +163,15 @@ class Demo:
         for number, handler in zip(ENDS, handlers, strict=True):
             signal.signal(number, handler)
 
-    def start(self, what: str, command: list[str], **environment: str) -> int:
-        """Start a process and return its pid. Its session is its own: a Ctrl-C reaches only the demo."""
+    def start(self, what: str, command: list[str], bound: socket.socket | None = None, **environment: str) -> int:
+        """Start a process, which serves on the socket `bound`, and return its pid.
+
+        Its session is its own: a Ctrl-C reaches only the demo. The kernel kills it when the demo ends without a chance
+        to do so. Raises DemoError.
+        """
+        share = [bound.fileno()] if bound else []
+        if share:
+            command = [sys.executable, "-m", "deploy.demo.activate", str(share[0]), *command]
         try:
             self._children[what] = subprocess.Popen(
                 command,
@@ -156,7 +180,9 @@ class Demo:
                 stdout=self._log,
                 stderr=self._log,
                 env={**os.environ, **environment},
+                pass_fds=share,
                 start_new_session=True,
+                preexec_fn=functools.partial(die_with_parent, os.getpid()),
             )
         except OSError as error:
             raise DemoError(f"cannot start {command[0]}: {error.strerror}; `make standins` builds it") from error
@@ -168,7 +194,7 @@ class Demo:
             if child.poll() is not None:
                 raise DemoError(f"{what} ended with status {child.returncode}; what was said:\n{self._tail()}")
         began = time.monotonic()
-        with urllib.request.urlopen(f"http://{self._listen}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.url.rstrip('/')}{path}", timeout=5) as answer:
             text = answer.read().decode()
         ended = time.monotonic()
         return Scrape(at=ended, seconds=ended - began, series=parse(text))
@@ -212,7 +238,7 @@ class Demo:
                     raise DemoError(f"the exporter does not answer ({error}); it said:\n{self._tail()}") from error
                 elapsed = f"{time.monotonic() - started:.0f} s"
                 ends = "x: an Xid   Ctrl-C ends it"
-                screen.show(f"http://{self._listen}/   synthetic job: pid {summary.pid}   {elapsed}   {ends}", facts)
+                screen.show(f"{self.url}   synthetic job: pid {summary.pid}   {elapsed}   {ends}", facts)
                 drawn += 1
                 if keys.pressed("x", arguments.interval) or (drawn == XID_AFTER and arguments.xid):
                     gpu.xid(arguments.xid or XID)

@@ -80,5 +80,6 @@ def url(bound: socket.socket, scheme: str, path: str = "/") -> str:
     name = bound.getsockname()
     if bound.family not in (socket.AF_INET, socket.AF_INET6):
         return f"unix:{name}"
-    host = {"::": "localhost", "0.0.0.0": "localhost"}.get(name[0], name[0])
+    only_ipv6 = bound.family == socket.AF_INET6 and bound.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+    host = {"::": "::1" if only_ipv6 else "localhost", "0.0.0.0": "localhost"}.get(name[0], name[0])
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{name[1]}{path}"

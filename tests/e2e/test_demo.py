@@ -144,6 +144,75 @@ def _read_until(terminal: int, enough: Callable[[str], bool], seconds: float) ->
     return text
 
 
+@pytest.mark.needs_bpf
+@pytest.mark.parametrize("address", [":0", "[::]:0", "[::1]:0", "localhost:0"])
+def test_every_form_of_address(standins: None, address: str) -> None:
+    """All addresses that the exporter takes are scraped by the demo: without a host, of IPv6 alone, and by name."""
+    done = _run([*COMMAND, "--seconds=1", f"--listen={address}"])
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "launches/s " in done.stdout
+
+
+@pytest.mark.parametrize("address", ["foo", "127.0.0.1:99999", "::1:19777", "192.0.2.7:19777"])
+def test_a_wrong_address_is_one_sentence(address: str) -> None:
+    """Text that is no address, and an address of another machine, are named; the exit code is that of wrong flags."""
+    done = _run([*COMMAND, f"--listen={address}"])
+    assert (2, "") == (done.returncode, done.stdout)
+    assert re.fullmatch(rf"demo: [^\n]*{re.escape(address)}[^\n]*\n", done.stderr), done.stderr
+
+
+def test_a_port_in_use() -> None:
+    """Another port of the same host is chosen by the kernel, and nobody else can take it meanwhile."""
+    with demo._listening("127.0.0.1:0") as taken:
+        host, port = taken.getsockname()
+        with demo._listening(f"{host}:{port}") as other:
+            assert (host, True) == (other.getsockname()[0], other.getsockname()[1] != port)
+
+
+@pytest.mark.needs_bpf
+def test_a_killed_demo_leaves_nothing_behind(standins: None) -> None:
+    """SIGKILL gives the demo no chance to end its exporter and its jobs: the kernel does."""
+    with subprocess.Popen([*COMMAND, "--listen=:0"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        assert any(line.startswith("launches/s ") for line in running.stdout)
+        children = psutil.Process(running.pid).children(recursive=True)
+        running.kill()
+    assert len(children) >= 2 + 4 + 1
+    _, left = psutil.wait_procs(children, timeout=10)
+    assert [] == left
+
+
+@pytest.mark.needs_bpf
+@pytest.mark.parametrize("seconds", [2, 10])
+def test_make_that_is_ended_by_timeout(standins: None, seconds: int) -> None:
+    """The demo gets two signals, from timeout and from make, during its start or later, and ends all processes."""
+    done = _run(["timeout", str(seconds), "make", "demo", "ARGS=--listen :0"])
+    assert 124 == done.returncode
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.needs_bpf
+@pytest.mark.parametrize(
+    ("redirection", "status", "error"),
+    [
+        ("<&-", 0, ""),
+        (">&-", 0, ""),
+        ("<&- >&-", 0, ""),
+        (">/dev/full", 1, "demo: cannot write: No space left on device\n"),
+        ("| head -n 1", 128 + signal.SIGPIPE, ""),
+    ],
+)
+def test_streams_that_do_not_work(standins: None, redirection: str, status: int, error: str) -> None:
+    """Closed streams, a full device and a reader that goes are no tracebacks."""
+    words = " ".join([*COMMAND, "--seconds=2", "--listen=127.0.0.1:0", redirection])
+    done = _run(["bash", "-c", f"{words}; exit ${{PIPESTATUS[0]}}"])
+    assert (status, error) == (done.returncode, done.stderr)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90)
+
+
 def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Not being root is one sentence and status 1, and nothing is started."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -160,13 +229,13 @@ def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys
 def test_a_job_that_cannot_start_is_one_sentence(tmp_path: Path) -> None:
     """A stand-in that was not built is named together with the command that builds it."""
     expected = pytest.raises(demo.DemoError, match="cannot start /nonexistent/workload: .*`make standins` builds it")
-    with (tmp_path / "log").open("a+b") as log, demo.Demo("127.0.0.1:1", log) as running, expected:
+    with (tmp_path / "log").open("a+b") as log, demo.Demo("http://127.0.0.1:1/", log) as running, expected:
         running.start("the job", ["/nonexistent/workload"])
 
 
 def test_a_process_that_ends_is_said_with_its_last_words(tmp_path: Path) -> None:
     """When the exporter ends, the demo says so and shows what it had written."""
-    with (tmp_path / "log").open("a+b") as log, demo.Demo("127.0.0.1:1", log) as running:
+    with (tmp_path / "log").open("a+b") as log, demo.Demo("http://127.0.0.1:1/", log) as running:
         running.start("the exporter", ["sh", "-c", "echo no such flag; exit 2"])
         with pytest.raises(demo.DemoError, match="the exporter ended with status 2; what was said:\nno such flag"):
             running.await_ready()

@@ -153,7 +153,7 @@ def test_the_job_starts_once_allocations_are_probed(monkeypatch: pytest.MonkeyPa
     row = 'accel_exporter_probe_attached{symbol="%s",library="libcuda.so.1"} %d\n'
     pages = [(row % ("cuLaunchKernel", 1)) + (row % ("cuMemAlloc_v2", probed)) for probed in (0, 0, 1, 1)]
     given = iter(Scrape(at=0, seconds=0, series=parse(page)) for page in pages)
-    with tempfile.TemporaryFile("a+b") as log, Demo("127.0.0.1:1", log) as demo:
+    with tempfile.TemporaryFile("a+b") as log, Demo("http://127.0.0.1:1/", log) as demo:
         monkeypatch.setattr(demo, "scrape", lambda: next(given))
         demo.await_allocations("libcuda.so.1")
 
