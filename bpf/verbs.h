@@ -72,12 +72,28 @@ struct time {
 };
 MAP(times, HASH, struct time_key, struct time, 8192);
 
-struct post_flight {
-	__u64 start_ns, sp, qp, bad_wr, before, after;
-	struct qp_life life;
-	__u64 kind; /* enum post_kind */
+RETURNING()
+
+enum post_kind { post_sends, post_receives, post_extended } __attribute__((packed));
+/* The requests of one opcode in a call. */
+struct part {
+	__u32 opcode, requests;
+	__u64 bytes, packets;
 };
-enum post_kind { post_sends, post_receives, post_extended };
+#define PARTS 2 /* jobs seldom mix more opcodes in one call */
+/* A call that posts. What it posts counts when it has returned: only then is it known what was refused. */
+struct post_flight {
+	__u64 start_ns, sp, qp, first, bad_wr, before, after;
+	struct qp_life life;
+	struct part parts[PARTS];
+	__u32 mtu;
+	__u32 taken; /* requests of the chain that were read */
+	enum post_kind kind;
+	__u8 all_signaled;
+	__u8 cut;   /* the chain goes on behind them */
+	__u8 mixed; /* there are more opcodes than parts */
+	__u8 zero[4];
+};
 MAP(post_flights, HASH, struct control_thread, struct post_flight, 8192);
 
 struct poll_flight {

@@ -62,6 +62,35 @@ static __always_inline void end_posting(struct queue *queue)
 		__sync_fetch_and_add(&queue->posting, -1);
 }
 
+/* Counts what was built; `one` is 0 if it was refused. */
+static __always_inline void count_built(const struct extended_post *post, __u64 one)
+{
+	static const struct posted none;
+	struct posted_key key = {.life = post->walk.life};
+
+	for (__u32 opcode = 0; opcode <= OTHER_OPCODE; opcode++) {
+		const struct posted *built = &post->counts[opcode];
+		struct posted *counts;
+
+		if (!(post->walk.opcodes >> opcode & 1))
+			continue;
+		key.opcode = opcode;
+		counts = lookup_or_init(posted, &key, &none);
+		if (!counts)
+			continue;
+		add(&counts->requests, built->requests * one);
+		add(&counts->bytes, built->bytes * one);
+		add(&counts->packets, built->packets * one);
+		add(&counts->unsized, built->unsized * one);
+	}
+}
+
+/* Whether what was built waits to be counted, for the one that finds it so. */
+static __always_inline bool settles(struct extended_post *post)
+{
+	return post->unsettled && __sync_lock_test_and_set(&post->unsettled, 0);
+}
+
 SEC("uprobe")
 int extended_start(struct pt_regs *ctx)
 {
@@ -78,6 +107,8 @@ int extended_start(struct pt_regs *ctx)
 	post = lookup_or_init(extended_posts, &key, &none);
 	if (!post)
 		return 0;
+	if (settles(post))
+		count_built(post, 1); /* its return was not seen */
 	if (post->open)
 		end_posting(queue_of(post)); /* it was not ended, or that was not seen */
 	post->open = 0;
@@ -208,29 +239,6 @@ int extended_set(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Counts what was built, or takes it back. */
-static __always_inline void count_built(const struct extended_post *post, __s64 one)
-{
-	static const struct posted none;
-	struct posted_key key = {.life = post->walk.life};
-
-	for (__u32 opcode = 0; opcode <= OTHER_OPCODE; opcode++) {
-		const struct posted *built = &post->counts[opcode];
-		struct posted *counts;
-
-		if (!(post->walk.opcodes >> opcode & 1))
-			continue;
-		key.opcode = opcode;
-		counts = lookup_or_init(posted, &key, &none);
-		if (!counts)
-			continue;
-		add(&counts->requests, built->requests * one);
-		add(&counts->bytes, built->bytes * one);
-		add(&counts->packets, built->packets * one);
-		add(&counts->unsized, built->unsized * one);
-	}
-}
-
 /* Not inlined: verified once. */
 __noinline int date(struct queue *queue, __u64 at, __u64 now)
 {
@@ -270,7 +278,6 @@ int extended_complete(struct pt_regs *ctx)
 {
 	static const struct calls none;
 	struct post_flight call = {.sp = PT_REGS_SP(ctx), .qp = PT_REGS_PARM1(ctx), .kind = post_extended};
-	struct control_thread thread = control_this_thread();
 	struct extended_post *post = open_post(ctx);
 	struct queue *queue;
 	struct calls *row;
@@ -279,7 +286,6 @@ int extended_complete(struct pt_regs *ctx)
 		return 0;
 	queue = queue_of(post);
 	finish_request(post, queue);
-	count_built(post, 1);
 	call.life = post->walk.life;
 	row = lookup_or_init(calls, &call.life, &none);
 	if (row) {
@@ -291,8 +297,9 @@ int extended_complete(struct pt_regs *ctx)
 		append_staged(post, queue, bpf_ktime_get_ns());
 	end_posting(queue);
 	post->open = 0;
-	if (bpf_map_update_elem(&post_flights, &thread, &call, BPF_ANY))
-		add(&post_flights_lost, 1);
+	post->unsettled = 1;
+	if (!returns(ctx, &call) && settles(post))
+		count_built(post, 1);
 	return 0;
 }
 
@@ -301,7 +308,6 @@ static __always_inline void take_all_back(struct extended_post *post)
 {
 	struct queue *queue = queue_of(post);
 
-	count_built(post, -1);
 	if (!queue)
 		return;
 	if (queue->tail == post->before + post->walk.signaled)
@@ -322,9 +328,12 @@ int extended_complete_return(struct pt_regs *ctx)
 	if (!call || call->kind != post_extended || call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
 		return 0;
 	key.address = call->qp;
-	post = (__s32)PT_REGS_RC(ctx) ? bpf_map_lookup_elem(&extended_posts, &key) : NULL;
-	if (post && !post->open)
-		take_all_back(post);
+	post = bpf_map_lookup_elem(&extended_posts, &key);
+	if (post && settles(post)) {
+		count_built(post, !(__s32)PT_REGS_RC(ctx));
+		if ((__s32)PT_REGS_RC(ctx))
+			take_all_back(post);
+	}
 	bpf_map_delete_elem(&post_flights, &thread);
 	return 0;
 }

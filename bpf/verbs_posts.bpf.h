@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What is posted: every request of every call of post_send and post_recv, and how long post_send takes. */
+/* What is posted: every request of every call of post_send and post_recv, and how long post_send takes. A request has
+ * its place in the order of its queue pair from the call on, as it may complete before that returns; it counts when
+ * the call has returned and did not refuse it, or at once where returns are not probed. */
 #pragma once
 #include "verbs.h"
 
@@ -105,79 +107,88 @@ static __always_inline void push(struct walk *walk, struct queue *queue, const s
 	queue->posted_ns = walk->now;
 }
 
-/* Counts one request of a chain and goes to the next. Not inlined: verified once. */
-__noinline int take_request(struct walk *walk)
+/* Reads the request of a chain that is next, and goes on to the one behind it. */
+static __always_inline bool read_request(struct walk *walk, struct user_send_wr *wr, __u64 *unread)
 {
-	static const struct posted none;
-	struct posted_key key = {};
-	struct posted *counts;
-	struct queue *queue;
-	struct user_send_wr wr;
-	__u64 bytes = 0, packets = 1;
-	__s64 one;
-
-	if (!walk)
-		return 0;
-	if (bpf_probe_read_user(&wr, sizeof(wr), (void *)walk->next)) {
-		add(walk->takes_back ? &failures_unread : &requests_unread, 1);
+	if (bpf_probe_read_user(wr, sizeof(*wr), (void *)walk->next)) {
+		add(unread, 1);
 		walk->next = 0;
 		walk->unread = 1;
-		return 0;
+		return false;
 	}
-	walk->next = wr.next;
-	if (wr.opcode > OTHER_OPCODE)
-		wr.opcode = OTHER_OPCODE;
-	walk->opcodes |= 1ull << wr.opcode;
-	if (wr.opcode == OPCODE_LOCAL_INV || wr.opcode == OPCODE_BIND_MW)
-		packets = 0;
+	walk->next = wr->next;
+	if (wr->opcode > OTHER_OPCODE)
+		wr->opcode = OTHER_OPCODE;
+	return true;
+}
+
+static __always_inline struct part measure(const struct user_send_wr *wr, __u32 mtu, bool again)
+{
+	struct part part = {.opcode = wr->opcode, .requests = 1, .packets = 1};
+
+	if (wr->opcode == OPCODE_LOCAL_INV || wr->opcode == OPCODE_BIND_MW)
+		part.packets = 0;
 	else
-		bytes = segment_bytes(wr.sg_list, wr.num_sge, walk->takes_back);
-	if (walk->mtu && packets && wr.opcode != OPCODE_READ && bytes)
-		packets = (bytes + walk->mtu - 1) / walk->mtu;
-	one = walk->takes_back ? -1 : 1;
-	key.life = walk->life;
-	key.opcode = wr.opcode;
-	counts = lookup_or_init(posted, &key, &none);
-	if (counts) {
-		add(&counts->requests, one);
-		add(&counts->bytes, bytes * one);
-		if (walk->mtu)
-			add(&counts->packets, packets * one);
-		else
-			add(&counts->unsized, one);
+		part.bytes = segment_bytes(wr->sg_list, wr->num_sge, again);
+	if (mtu && wr->opcode != OPCODE_READ && part.bytes)
+		part.packets = (part.bytes + mtu - 1) / mtu;
+	return part;
+}
+
+static __always_inline void collect(struct post_flight *call, const struct part *part)
+{
+	for (int i = 0; i < PARTS; i++) {
+		struct part *sum = &call->parts[i];
+
+		if (sum->requests && sum->opcode != part->opcode)
+			continue;
+		sum->opcode = part->opcode;
+		sum->requests++;
+		sum->bytes += part->bytes;
+		sum->packets += part->packets;
+		return;
 	}
-	if (walk->takes_back) {
-		walk->signaled += walk->all_signaled || wr.send_flags & SEND_SIGNALED;
-		walk->messages += is_message(wr.opcode);
+	call->mixed = 1;
+}
+
+/* Takes one request of a chain. Not inlined: verified once. */
+__noinline int take_request(struct walk *walk, struct post_flight *call)
+{
+	struct user_send_wr wr;
+	struct queue *queue;
+	struct qp_key key;
+	struct part part;
+
+	if (!walk || !call || !read_request(walk, &wr, &requests_unread))
 		return 0;
-	}
-	/* On the stack: before Linux 6.2 a key may not be elsewhere. */
-	queue = bpf_map_lookup_elem(&queues, &key.life.qp);
+	part = measure(&wr, call->mtu, false);
+	walk->opcodes |= 1ull << wr.opcode;
+	call->taken++;
+	collect(call, &part);
+	key = walk->life.qp; /* on the stack: before Linux 6.2 a key may not be elsewhere */
+	queue = bpf_map_lookup_elem(&queues, &key);
 	if (queue)
-		push(walk, queue, &wr, bytes);
+		push(walk, queue, &wr, part.bytes);
 	return 0;
 }
 
 /* The same for a receive. */
-__noinline int take_receive(struct walk *walk)
+__noinline int take_receive(struct walk *walk, struct post_flight *call)
 {
 	struct user_recv_wr wr;
 	struct queue *queue;
 	struct qp_key key;
 
-	if (!walk)
+	if (!walk || !call)
 		return 0;
 	if (bpf_probe_read_user(&wr, sizeof(wr), (void *)walk->next)) {
-		add(walk->takes_back ? &failures_unread : &requests_unread, 1);
+		add(&requests_unread, 1);
 		walk->next = 0;
 		walk->unread = 1;
 		return 0;
 	}
 	walk->next = wr.next;
-	if (walk->takes_back) {
-		walk->signaled++;
-		return 0;
-	}
+	call->taken++;
 	key = walk->life.qp;
 	queue = bpf_map_lookup_elem(&receives, &key);
 	if (queue)
@@ -185,18 +196,87 @@ __noinline int take_receive(struct walk *walk)
 	return 0;
 }
 
-static __always_inline void walk_chain(struct walk *walk, bool receiving)
+static __always_inline void walk_chain(struct walk *walk, struct post_flight *call, bool receiving)
 {
 	for (int i = 0; i < (receiving ? MOST_RECEIVES : MOST_REQUESTS) && walk->next; i++) {
 		if (receiving)
-			take_receive(walk);
+			take_receive(walk, call);
 		else
-			take_request(walk);
+			take_request(walk, call);
 	}
 	if (!walk->next)
 		return;
-	add(walk->takes_back ? &failures_unread : &requests_unread, 1);
+	add(&requests_unread, 1);
 	walk->unread = 1;
+}
+
+/* Not inlined: verified once. */
+__noinline int count_part(struct post_flight *call, struct part *part)
+{
+	static const struct posted none;
+	struct posted_key key = {};
+	struct posted *counts;
+
+	if (!call || !part)
+		return 0;
+	key.life = call->life;
+	key.opcode = part->opcode;
+	counts = lookup_or_init(posted, &key, &none);
+	if (!counts)
+		return 0;
+	add(&counts->requests, part->requests);
+	add(&counts->bytes, part->bytes);
+	if (call->mtu)
+		add(&counts->packets, part->packets);
+	else
+		add(&counts->unsized, part->requests);
+	return 0;
+}
+
+static __always_inline void count_parts(struct post_flight *call)
+{
+	for (int i = 0; i < PARTS; i++)
+		if (call->parts[i].requests)
+			count_part(call, &call->parts[i]);
+}
+
+/* A request of a call that has returned: counts, or was refused. Not inlined: verified once. */
+__noinline int settle_request(struct walk *walk, struct post_flight *call, bool refused)
+{
+	struct user_send_wr wr;
+	struct part part;
+
+	if (!walk || !call || !read_request(walk, &wr, &failures_unread))
+		return 0;
+	part = measure(&wr, call->mtu, true);
+	if (refused) {
+		walk->signaled += call->all_signaled || wr.send_flags & SEND_SIGNALED;
+		walk->messages += is_message(wr.opcode);
+		part.requests = 0;
+		part.bytes = part.packets = 0;
+	}
+	count_part(call, &part);
+	return 0;
+}
+
+/* Counts those of a call's requests that were posted, the first ones, by going through the chain again. */
+static __always_inline void settle_chain(struct walk *walk, struct post_flight *call, __u32 accepted)
+{
+	walk->next = call->first;
+	for (__u32 i = 0; i < MOST_REQUESTS && i < call->taken && walk->next; i++)
+		settle_request(walk, call, i >= accepted);
+}
+
+/* Counts all requests of a call. Not inlined: verified once. */
+__noinline int settle(struct walk *walk, struct post_flight *call)
+{
+	if (!walk || !call)
+		return 0;
+	if (call->mixed)
+		settle_chain(walk, call, call->taken);
+	else
+		count_parts(call);
+	return 0;
 }
 
 static __always_inline bool begin_walk(struct walk *walk, __u64 address, __u64 first, bool receiving)
@@ -266,21 +346,62 @@ static __always_inline struct queue *follow(void *map, __u64 *lost, __u64 *full_
 	return queue;
 }
 
+/* A call of this thread of which no return was seen: it made the next one, or it never returned. */
+static __always_inline void end_unseen(const struct control_thread *thread)
+{
+	struct post_flight *call = bpf_map_lookup_elem(&post_flights, thread);
+
+	if (!call || call->kind != post_sends)
+		return;
+	count_parts(call);
+	if (call->mixed)
+		add(&requests_unread, 1); /* they may be gone */
+}
+
+/* Whether the return of a call is seen, which then counts what it posts. */
+static __always_inline bool returns(struct pt_regs *ctx, struct post_flight *call)
+{
+	struct control_thread thread = control_this_thread();
+	bool seen = returning_of(bpf_get_attach_cookie(ctx) >> 8);
+	long error;
+
+	error = seen ? bpf_map_update_elem(&post_flights, &thread, call, BPF_NOEXIST) : -EEXIST;
+	if (!error)
+		return true;
+	if (error == -EEXIST) {
+		end_unseen(&thread);
+		if (!seen) {
+			bpf_map_delete_elem(&post_flights, &thread);
+			return false;
+		}
+		if (!bpf_map_update_elem(&post_flights, &thread, call, BPF_ANY))
+			return true;
+	}
+	add(&post_flights_lost, 1);
+	return false;
+}
+
 static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
 {
 	static const struct calls none;
-	struct control_thread thread = control_this_thread();
 	struct post_flight call = {
-	    .sp = PT_REGS_SP(ctx), .qp = PT_REGS_PARM1(ctx), .kind = receiving ? post_receives : post_sends};
+	    .sp = PT_REGS_SP(ctx),
+	    .qp = PT_REGS_PARM1(ctx),
+	    .first = PT_REGS_PARM2(ctx),
+	    .bad_wr = PT_REGS_PARM3(ctx),
+	    .kind = receiving ? post_receives : post_sends,
+	};
 	struct walk walk = {.now = bpf_ktime_get_ns()};
 	struct queue *queue;
 	struct calls *row;
 
-	if (!begin_walk(&walk, call.qp, PT_REGS_PARM2(ctx), receiving)) {
+	if (!begin_walk(&walk, call.qp, call.first, receiving)) {
 		add(&requests_unread, 1);
 		return;
 	}
 	call.life = walk.life;
+	call.mtu = walk.mtu;
+	call.all_signaled = walk.all_signaled;
 	if (receiving) {
 		queue = follow(&receives, &receives_lost, &receives_full_tick, &walk, call.qp, true);
 	} else {
@@ -288,7 +409,7 @@ static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
 		queue = follow(&queues, &queues_lost, &queues_full_tick, &walk, call.qp, false);
 	}
 	call.before = queue ? queue->tail : 0;
-	walk_chain(&walk, receiving);
+	walk_chain(&walk, &call, receiving);
 	if (queue && walk.unread) {
 		queue->synced = 0;
 		queue->messages = UNCOUNTED;
@@ -301,31 +422,74 @@ static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
 	}
 	call.after = call.before + walk.signaled;
 	call.start_ns = walk.now;
-	call.bad_wr = PT_REGS_PARM3(ctx);
-	if (bpf_map_update_elem(&post_flights, &thread, &call, BPF_ANY))
-		add(&post_flights_lost, 1);
+	call.cut = walk.unread;
+	if (!returns(ctx, &call) && !receiving)
+		settle(&walk, &call);
+}
+
+struct refusal {
+	__u64 next, bad;
+	__u32 accepted;
+	__u32 found;
+};
+
+/* Compares one request of a chain. Not inlined: verified once. */
+__noinline int look_for_bad(struct refusal *refusal)
+{
+	struct user_recv_wr wr; /* as a request that sends begins */
+
+	if (!refusal)
+		return 0;
+	if (refusal->next == refusal->bad) {
+		refusal->found = 1;
+		return 0;
+	}
+	refusal->accepted++;
+	refusal->next = bpf_probe_read_user(&wr, sizeof(wr), (void *)refusal->next) ? 0 : wr.next;
+	return 0;
+}
+
+/* Which requests of a failed call are before *bad_wr: these were posted. */
+static __always_inline struct refusal find_refusal(const struct post_flight *call, bool receiving)
+{
+	struct refusal refusal = {.next = call->first};
+
+	if (bpf_probe_read_user(&refusal.bad, sizeof(refusal.bad), (void *)call->bad_wr) || !refusal.bad) {
+		refusal.bad = 0;
+		return refusal;
+	}
+	for (__u32 i = 0; i <= (receiving ? MOST_RECEIVES : MOST_REQUESTS) && i <= call->taken; i++) {
+		if (refusal.found || !refusal.next)
+			break;
+		look_for_bad(&refusal);
+	}
+	return refusal;
 }
 
 /* A call that failed posted what is before *bad_wr. */
-static __always_inline void take_back(const struct post_flight *call, struct queue *queue, bool receiving)
+static __always_inline void take_back(struct walk *walk, struct post_flight *call, struct queue *queue,
+				      bool receiving)
 {
-	struct walk walk = {.takes_back = 1};
-	__u64 bad = 0;
+	struct refusal refusal = find_refusal(call, receiving);
 
-	if (bpf_probe_read_user(&bad, sizeof(bad), (void *)call->bad_wr) || !bad ||
-	    !begin_walk(&walk, call->qp, bad, receiving)) {
+	if (!refusal.found && refusal.bad && call->cut)
+		refusal.accepted = call->taken; /* it is behind those */
+	else if (!refusal.found) {
 		add(&failures_unread, 1);
-		walk.unread = 1;
-	} else {
-		walk_chain(&walk, receiving);
+		walk->unread = 1;
+		refusal.accepted = 0;
 	}
+	if (!receiving)
+		settle_chain(walk, call, refusal.accepted);
+	else if (refusal.accepted < call->taken)
+		walk->signaled = call->taken - refusal.accepted;
 	if (!queue)
 		return;
-	queue->messages -= walk.messages;
-	if (walk.unread)
+	queue->messages -= walk->messages;
+	if (walk->unread)
 		queue->messages = UNCOUNTED;
-	if (!walk.unread && queue->tail == call->after && walk.signaled <= call->after - call->before) {
-		queue->tail -= walk.signaled;
+	if (!walk->unread && queue->tail == call->after && walk->signaled <= call->after - call->before) {
+		queue->tail -= walk->signaled;
 		return;
 	}
 	queue->synced = 0;
@@ -337,6 +501,7 @@ static __always_inline void return_post(struct pt_regs *ctx, bool receiving)
 {
 	struct control_thread thread = control_this_thread();
 	struct post_flight *call = bpf_map_lookup_elem(&post_flights, &thread);
+	struct walk walk = {};
 	struct queue *queue;
 	struct qp_key key;
 
@@ -348,7 +513,9 @@ static __always_inline void return_post(struct pt_regs *ctx, bool receiving)
 	if (!receiving)
 		count_time(key.tgid, key.context, timed_post_send, 0, bpf_ktime_get_ns() - call->start_ns);
 	if ((__s32)PT_REGS_RC(ctx))
-		take_back(call, queue, receiving);
+		take_back(&walk, call, queue, receiving);
+	else if (!receiving)
+		settle(&walk, call);
 	if (queue && queue->posting)
 		__sync_fetch_and_add(&queue->posting, -1);
 	bpf_map_delete_elem(&post_flights, &thread);

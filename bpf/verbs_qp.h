@@ -113,14 +113,13 @@ struct walk {
 	__u64 opcodes; /* a bit for each */
 	__u32 mtu;
 	__u32 capacity; /* requests that can be outstanding */
-	__u32 signaled;
-	__u32 messages; /* of those taken back, or begun */
+	__u32 signaled; /* of a call that has returned: of those refused */
+	__u32 messages; /* of those refused, or begun */
 	__u8 all_signaled;
 	__u8 acknowledged; /* by the peer, before they complete */
 	__u8 missed;	   /* what was posted before is not known */
-	__u8 takes_back;   /* the requests were refused: they were counted and were not posted */
 	__u8 unread;	   /* some of the chain: who counts messages knows no number any more */
-	__u8 zero[3];
+	__u8 zero[4];
 };
 
 /* What was begun on a queue pair and not yet posted, or posted last. */
@@ -135,6 +134,8 @@ struct extended_post {
 	__u8 building; /* a request to which segments may be added */
 	__u8 signaled; /* it is */
 	__u8 zero;
+	__u32 unsettled; /* what was built is posted or refused, and not counted */
+	__u32 zeros;
 	struct posted counts[OTHER_OPCODE + 1];
 };
 MAP(extended_posts, HASH, struct control_key, struct extended_post, 4096);

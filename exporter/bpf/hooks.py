@@ -21,7 +21,9 @@ _LIBRARY = 8
 """The bit of a cookie at which the number of the library begins."""
 
 MOST_LIBRARIES = 256
-"""As bpf/probe.h has it; no more are probed at once (exporter.bpf.attachments)."""
+"""As bpf/probe.h has it."""
+_NO_SWITCH = MOST_LIBRARIES - 1
+"""The number of libraries without a switch: programs do not wait for the returns of their calls."""
 
 log = logging.getLogger(__name__)
 
@@ -135,13 +137,13 @@ class Switches:
     def __init__(self, returning: Numbers) -> None:
         self._returning = returning
         self._lock = threading.Lock()
-        self._free = [*range(MOST_LIBRARIES)]
+        self._free = [*range(_NO_SWITCH)]
         self._turns = 0
 
-    def take(self) -> Switch:
-        """One for a library, off. IndexError where there is none left."""
+    def take(self) -> Switch | None:
+        """One for a library, off; None where there is none left."""
         with self._lock:
-            return Switch(self, self._free.pop(0))
+            return Switch(self, self._free.pop(0)) if self._free else None
 
     def give(self, library: int) -> None:
         """The library of this number is probed no more."""
@@ -261,7 +263,7 @@ class Hooked:
             for hook in self._hooks[symbol]:
                 if hook.attached == when:
                     points = groups.setdefault((not hook.returns, hook.program), {})
-                    number = self._switch.library if self._switch else 0
+                    number = self._switch.library if self._switch else _NO_SWITCH
                     points[hook.point(self.library.functions[symbol], placement, number)] = symbol
         links = []
         for (entry, program), symbols in sorted(groups.items()):

@@ -112,7 +112,7 @@ class Verbs(ProbeCollector[Activity]):
         return table(self._object.types)
 
     def _options(self) -> Mapping[str, Any]:
-        return {"family": str}
+        return {"family": str, "returning": self._object.maps["returning"]}
 
     def _interest(self) -> Interest:
         """Return the interest that finds the functions of providers, and attaches the probes to them."""

@@ -31,7 +31,7 @@ class PostedRequests(NamedTuple):
     @classmethod
     def of(cls, row: PostedCounts) -> PostedRequests:
         """Return the counts of a struct posted."""
-        return cls(_signed(row.requests), _signed(row.bytes), _signed(row.packets), _signed(row.unsized))
+        return cls(row.requests, row.bytes, row.packets, row.unsized)
 
     def plus(self, more: PostedRequests) -> PostedRequests:
         """Return the sums of both."""
@@ -98,11 +98,3 @@ class DestroyedQps:
             for life in taken:
                 del self._destroyed[life]
             return taken
-
-
-def _signed(count: int) -> int:
-    """Return a count of C, 0 where it is negative.
-
-    Calls that failed subtract what they had counted, a moment later and from memory that may have changed.
-    """
-    return 0 if count >> 63 else int(count)

@@ -77,7 +77,7 @@ def extended_hooks() -> dict[str, list[Hook]]:
     for place, call in enumerate(QP_CALLS):
         if call not in (*_NOT_PROBED, "wr_complete"):
             found[call] = [Hook(_OWN.get(call, "extended_build"), place << _PLACE, placed=True)]
-    complete = Hook("extended_complete", QP_CALLS.index("wr_complete") << _PLACE, placed=True)
+    complete = Hook("extended_complete", QP_CALLS.index("wr_complete") << _PLACE, numbered=True, placed=True)
     return found | {"wr_complete": [complete, Hook("extended_complete_return", returns=True)]}
 
 
@@ -96,8 +96,8 @@ def table(types: Btf) -> dict[str, list[Hook]]:
     own[ALLOC_PD] = [Hook("live_enter", cookie=1)]
     own[MODIFY].append(Hook("extended_learn"))
     per_op = {
-        "post_send": [Hook("post_send_enter"), Hook("post_send_return", returns=True)],
-        "post_recv": [Hook("post_recv_enter"), Hook("post_recv_return", returns=True)],
+        "post_send": [Hook("post_send_enter", numbered=True), Hook("post_send_return", returns=True)],
+        "post_recv": [Hook("post_recv_enter", numbered=True), Hook("post_recv_return", returns=True)],
         CREATE: control.hooks_of(types, "create_qp"),
     }
     per_op |= extended_hooks()

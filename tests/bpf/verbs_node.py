@@ -62,9 +62,17 @@ class Job:
         self.pid = self.process.pid
 
     def step(self, what: str, *numbers: int) -> int:
-        assert self.process.stdin and self.process.stdout
+        self.begin(what, *numbers)
+        return self.result()
+
+    def begin(self, what: str, *numbers: int) -> None:
+        """Begins a step; `result` waits for its end."""
+        assert self.process.stdin
         self.process.stdin.write(" ".join([what, *map(str, numbers)]) + "\n")
         self.process.stdin.flush()
+
+    def result(self) -> int:
+        assert self.process.stdout
         return int(self.process.stdout.readline())
 
     def post(

@@ -202,6 +202,8 @@ static int standin_wr_complete(struct ibv_qp_ex *qp)
 	int error = failed ? ENOMEM : 0;
 
 	(void)qp;
+	if (delay)
+		usleep(delay);
 	if (!error)
 		posted += begun;
 	pthread_mutex_unlock(&lock);
@@ -339,7 +341,7 @@ void standin_refuse_after(int count)
 	refuse_after = count;
 }
 
-/* Calls of post_send take so many microseconds. */
+/* Calls of post_send, and of wr_complete, take so many microseconds. */
 void standin_delay(unsigned microseconds)
 {
 	delay = microseconds;

@@ -2,6 +2,8 @@
  * with what the step's last call returned. Steps: see `step`. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +52,25 @@ static int post(int qp, int count, int opcode, int segments, int bytes, int ever
 		wrs[i].opcode = opcode;
 		wrs[i].send_flags = (i + 1) % every && i + 1 < count ? 0 : IBV_SEND_SIGNALED;
 	}
+	return ibv_post_send(qps[qp], wrs, &bad);
+}
+
+/* A chain of so many requests of each of these opcodes in turn, until one is negative; each of 1000 bytes. */
+static int mix(int qp, int each, const long *opcodes)
+{
+	static struct ibv_send_wr wrs[CHAIN];
+	static struct ibv_sge sge = {.length = 1000};
+	struct ibv_send_wr *bad = NULL;
+	int count = 0;
+
+	memset(wrs, 0, sizeof(wrs));
+	for (int i = 0; i < 5 && opcodes[i] >= 0; i++)
+		for (int j = 0; j < each && count < CHAIN; j++, count++) {
+			wrs[count] = (struct ibv_send_wr){.wr_id = count, .sg_list = &sge, .num_sge = 1,
+							  .opcode = opcodes[i], .send_flags = IBV_SEND_SIGNALED};
+			if (count)
+				wrs[count - 1].next = &wrs[count];
+		}
 	return ibv_post_send(qps[qp], wrs, &bad);
 }
 
@@ -212,6 +233,31 @@ static void *post_one(void *wr)
 	return NULL;
 }
 
+/* For SIGUSR1, which ends a delayed call. */
+static void wake(int signal)
+{
+}
+
+static sigjmp_buf outside;
+static void leave(int signal)
+{
+	siglongjmp(outside, signal);
+}
+
+/* Posts so many requests in a call that never returns: it is left after 0.1 s. */
+static int abandon(int qp, int count)
+{
+	signal(SIGALRM, leave);
+	delay(10000000);
+	if (!sigsetjmp(outside, 1)) {
+		ualarm(100000, 0);
+		post(qp, count, IBV_WR_RDMA_WRITE, 1, 1, 1, 0);
+		return -1;
+	}
+	delay(0);
+	return 0;
+}
+
 /* Two threads post a SEND each on one QP, in calls of half a second. */
 static int together(void)
 {
@@ -368,6 +414,12 @@ static int step(const char *line)
 		return -1;
 	if (!strcmp(what, "post"))
 		return post(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
+	if (!strcmp(what, "mix"))
+		return mix(a[0], a[1], a + 2);
+	if (!strcmp(what, "abandon"))
+		return abandon(a[0], a[1]);
+	if (!strcmp(what, "delay"))
+		return signal(SIGUSR1, wake), delay(a[0]), 0;
 	if (!strcmp(what, "build"))
 		return build_all(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
 	if (!strcmp(what, "mislead"))

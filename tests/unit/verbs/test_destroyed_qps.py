@@ -50,12 +50,12 @@ def test_what_is_destroyed_is_read_with_what_there_is() -> None:
     rows["contexts"] = [(SimpleNamespace(tgid=7, context=0x1000), SimpleNamespace(name=b"rxe0\0"))]
     rows["calls"] = [(life, SimpleNamespace(count=5))]
     rows["posted"] = [
-        (SimpleNamespace(life=life, opcode=2), SimpleNamespace(requests=1, bytes=2, packets=0, unsized=1 << 63))
+        (SimpleNamespace(life=life, opcode=2), SimpleNamespace(requests=1, bytes=2, packets=0, unsized=1))
     ]
     maps: Any = {name: SimpleNamespace(items=lambda found=found: iter(found)) for name, found in rows.items()}
     activity, here = read(maps, destroyed)[7], QpId("rxe0", 3, 5)
     assert {here: 6} == activity.calls
-    assert {(here, 2): PostedRequests(5, 42, 0, 4)} == activity.posted
+    assert {(here, 2): PostedRequests(5, 42, 0, 5)} == activity.posted
 
 
 def test_late_counts_are_added_beside_readers() -> None:
