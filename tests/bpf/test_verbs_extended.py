@@ -39,8 +39,9 @@ def probed(observed: Observed, call: str, path: Path = PROVIDER) -> bool:
     return bool(found) and all(found.values())
 
 
-def polls_probed(observed: Observed) -> bool:
-    parts = [it for it in observed.cuda._windows._files.values() if "start_poll" in it.library.functions]
+def polls_probed(observed: Observed, path: Path = PROVIDER) -> bool:
+    files = [it for it in observed.cuda._windows._files.values() if it.library.path == str(path)]
+    parts = [it for it in files if "start_poll" in it.library.functions]
     return bool(parts) and all(it.opened for it in parts)
 
 
@@ -196,7 +197,7 @@ def test_functions_with_landing_pads(observed: Observed) -> None:
             it.hooked.places.found for it in observed.cuda._probes._present() if it.hooked.library.path == str(path)
         ]
         assert any(placement.moved for found in places for call, placement in found.items() if call in QP_CALLS)
-        eventually(lambda: polls_probed(observed), "polls probed")
+        eventually(lambda: polls_probed(observed, path), "polls probed")
         assert 0 == job.build(PLACE, 23, opcode=SEND, segments=2, size=50)
         job.step("complete", 23, 0)
         assert 23 == job.step("pollex", 64, OPCODE | NUMBER)
