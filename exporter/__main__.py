@@ -39,14 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command != "doctor" and (flags["check"] or flags["json"]):
             raise SettingsError("--check and --json are for `accel-exporter doctor`")
         chosen = settings.load(flags, os.environ, list(found.values()))
-        log.configure(chosen.log.level, chosen.log.format)
+        log.configure(chosen.log.level, chosen.log.format, queued=command == "run")
         chosen.warn()
         if command == "check-custom":
             return _check_custom(chosen)
         return _doctor(chosen, found, flags) if command == "doctor" else _run(chosen, found, flags)
     except SettingsError as error:
+        log.flush()
         print(f"accel-exporter: {error}", file=sys.stderr)
         return EXIT_SETTINGS
+    finally:
+        log.flush()
 
 
 def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
@@ -56,6 +59,7 @@ def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any])
     statistics = _statistics() if chosen.bpf_stats or "custom" in chosen.collectors else None
     if not chosen.privileges_keep:
         _drop_capabilities(chosen)
+    log.start()
     missing = privileges.missing()
     if missing:
         logger.warning("probes will not work without %s; see accel-exporter doctor", ", ".join(missing))

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from exporter import self_metrics, version
+from exporter import log, self_metrics, version
 from exporter.discover import Found
+from exporter.log.losses import dropped
 from exporter.model import Kind, Metric, Sample
 from exporter.observer import Observer
 from exporter.otlp import Plan
@@ -37,6 +38,8 @@ RELOAD_TIME = Metric(
 )
 STOP_WITHIN = 4.8
 """Seconds from the signal to the forced end of the process; the kernel then detaches what is still attached."""
+LAST_LINE_SECONDS = 0.1
+"""For the log line about that, if the log is read."""
 
 logger = logging.getLogger(__name__)
 
@@ -159,6 +162,7 @@ class App:
             yield from self_metrics.process()
         yield RELOAD_SUCCESSFUL.sample(int(self._reload_successful))
         yield RELOAD_TIME.sample(self._reloaded)
+        yield from dropped.samples()
         if self._push:
             yield from self._push.samples()
 
@@ -166,4 +170,5 @@ class App:
 def _end_at(deadline: float) -> None:
     time.sleep(max(0.0, deadline - time.monotonic()))
     logger.error("not everything was detached within %.1f s; the kernel detaches the rest", STOP_WITHIN)
+    log.flush(LAST_LINE_SECONDS)
     os._exit(1)

@@ -47,7 +47,7 @@ DONE = (
     "exporter/kmsg",
     "exporter/kubernetes",
     "exporter/ledger.py",
-    "exporter/log.py",
+    "exporter/log",
     "exporter/model.py",
     "exporter/nccl",
     "exporter/nldev.py",

@@ -6,10 +6,14 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from exporter import log
+from exporter.log.limits import MOST_KEYS, RATES, Limits
+from exporter.log.lines import fields
+from exporter.log.losses import dropped
 
 
 class Now:
@@ -69,9 +73,41 @@ def test_json() -> None:
     assert expected == json.loads(line)
 
 
-def test_bounded() -> None:
-    """A message of any length makes a line of bounded length."""
-    assert len(log.LogfmtFormatter().format(record("x" * 1_000_000))) < 5000
+@pytest.mark.parametrize("character", ["x", "\x01", '"', "\\", "é", "😀", "\udc80", "\n"])
+@pytest.mark.parametrize("formatter", [log.LogfmtFormatter(), log.JsonFormatter()])
+def test_bounded(formatter: logging.Formatter, character: str) -> None:
+    """A line has at most 4,096 bytes with its end, whatever is in it and however it is escaped."""
+    made = record(character * 1_000_000)
+    for number in range(20):
+        setattr(made, f"field{number}", character * 5000)
+    try:
+        raise ValueError(character * 5000)
+    except ValueError as error:
+        made.exc_info = (ValueError, error, error.__traceback__)
+
+    line = formatter.format(made)
+
+    assert 3500 < len(line.encode()) < 4096
+    assert line.count("…") == 0 and "\n" not in line
+    if isinstance(formatter, log.JsonFormatter):
+        assert json.loads(line)["msg"].endswith("…")
+
+
+@pytest.mark.parametrize("path", ["/" + "\x01" * 4000, Path("/" + "\x01" * 4000)])
+def test_paths_in_messages_are_short(path: object) -> None:
+    """What comes after a long path can be read."""
+    line = log.LogfmtFormatter().format(record("cannot attach to %s: %s", path, OSError("no permission")))
+
+    assert line.endswith(': no permission"')
+    assert len(line) < 700
+
+
+def test_whole_values_are_kept() -> None:
+    """A value that just fits is not cut."""
+    made = record("x" * 2048)
+    made.library = "é" * 85
+
+    assert ["x" * 2048, "é" * 85] == [fields(made)[name] for name in ("msg", "library")]
 
 
 def test_wrong_arguments() -> None:
@@ -99,39 +135,84 @@ def test_exception(level: str, traceback: bool) -> None:
 def test_repetitions() -> None:
     """The same warning passes once a minute, then with how many were held back."""
     now = Now()
-    repetitions = log.Repetitions(now=now)
-    passed = [repetitions.filter(record("again")) for _ in range(4)]
+    limits = Limits(now)
+    passed = [limits.filter(record("again")) for _ in range(4)]
     now.time += 60
     later = record("again")
 
     assert [True, False, False, False] == passed
-    assert repetitions.filter(later)
+    assert limits.filter(later)
     assert 3 == vars(later)["repeated"]
 
 
-def test_burst_of_one_place() -> None:
-    """Messages that differ, from one place in the code, pass up to a number a minute: names in them are not ours."""
-    repetitions = log.Repetitions(now=Now())
-    passed = [repetitions.filter(record(f"process {number}")) for number in range(100)]
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])
+def test_rate_of_one_place(level: int) -> None:
+    """Messages that differ, from one place in the code, pass at a rate: processes of others choose what is in them."""
+    now, before = Now(), dropped["rate_limit"]
+    limits, rate = Limits(now), RATES[min(level, logging.WARNING)]
+    passed = [limits.filter(record(f"process {number}", level=level)) for number in range(rate.burst + 80)]
+    now.time += rate.seconds
+    later, next_one = record("later", level=level), record("next", level=level)
 
-    assert 20 == sum(passed)
-    assert repetitions.filter(record("elsewhere", line=2))
+    assert [True] * rate.burst + [False] * 80 == passed
+    assert [True, False] == [limits.filter(later), limits.filter(next_one)]
+    assert 80 == vars(later)["suppressed"]
+    assert 81 == dropped["rate_limit"] - before
+    assert limits.filter(record("elsewhere", level=level, line=2))
 
 
-def test_information_is_not_held_back() -> None:
-    """Lines below a warning always pass."""
-    repetitions = log.Repetitions(now=Now())
+def test_errors_pass_beside_warnings() -> None:
+    """A place that logs at two levels has a rate for each."""
+    limits = Limits(Now())
+    passed = [limits.filter(record(f"{number}")) for number in range(100)]
 
-    assert [True, True] == [repetitions.filter(record("again", level=logging.INFO)) for _ in range(2)]
+    assert RATES[logging.WARNING].burst == sum(passed)
+    assert limits.filter(record("worse", level=logging.ERROR))
 
 
-def test_repetitions_are_bounded() -> None:
-    """However many different messages there are, the memory for them is bounded."""
-    repetitions = log.Repetitions(now=Now())
+def test_a_flood_leaves_other_places_alone() -> None:
+    """Thousands of different messages of one place make no room for more lines of another."""
+    limits = Limits(Now())
+    for number in range(100):
+        limits.filter(record(f"{number}", line=2))
     for number in range(5000):
-        repetitions.filter(record("x", line=number))
+        limits.filter(record(f"{number}", line=1))
 
-    assert repetitions.LIMIT == len(repetitions._windows)
+    assert not limits.filter(record("more", line=2))
+
+
+def test_information_may_be_repeated() -> None:
+    """The same line below a warning passes again, within the rate."""
+    limits = Limits(Now())
+
+    assert [True, True] == [limits.filter(record("again", level=logging.INFO)) for _ in range(2)]
+
+
+def test_limits_are_bounded() -> None:
+    """However many different messages there are, the memory for them is bounded."""
+    limits = Limits(Now())
+    for number in range(5000):
+        limits.filter(record("x", line=number))
+
+    assert [MOST_KEYS] * 2 == [len(limits._messages), len(limits._places)]
+
+
+@pytest.mark.parametrize("form", log.FORMATS)
+def test_a_day_of_hostile_paths(form: str) -> None:
+    """A process maps a library under a new path of 4,000 control characters, 30 times a second for a day."""
+    now, stream = Now(), io.StringIO()
+    log.configure("info", form, stream)
+    logging.getLogger().handlers[0].filters = [Limits(now)]
+    logger, calls = logging.getLogger("exporter.x"), 30 * 3600
+    for number in range(calls):
+        path = ("/" + "\x01" * 249) * 16
+        logger.info("attached to a library", extra={"library": f"{path}{number}", "functions": 3})
+        now.time += 86400 / calls
+    lines = stream.getvalue().splitlines()
+
+    assert len(lines) < RATES[logging.INFO].burst + 86400 / RATES[logging.INFO].seconds
+    assert len(stream.getvalue()) < 1_500_000
+    assert any("suppressed" in line for line in lines)
 
 
 def test_level() -> None:
