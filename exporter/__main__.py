@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exporter import checks, discover, doctor, log, options, otlp, settings
+from exporter import checks, discover, doctor, log, options, otlp, settings, streams
 from exporter.app import App
 from exporter.bpf import libbpf, memory, multi, privileges
 from exporter.bpf.native import BpfError
@@ -28,6 +28,7 @@ logger = logging.getLogger("exporter")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 for success, 1 for a failure, 2 for wrong flags or settings."""
+    streams.open_closed()
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = given.pop(0) if given[:1] in (["doctor"], ["check-custom"]) else "run"
     if command == "check-custom" and given and not given[0].startswith("-"):
@@ -35,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log.configure("info", "logfmt")
     found = discover.collectors()
     try:
-        flags = options.from_flags(settings.make_parser(found.values()), given, settings.all_options(found.values()))
+        parser, declared = settings.make_parser(found.values()), settings.all_options(found.values())
+        with streams.output("accel-exporter"):
+            flags = options.from_flags(parser, given, declared)
         if command != "doctor" and (flags["check"] or flags["json"]):
             raise SettingsError("--check and --json are for `accel-exporter doctor`")
         chosen = settings.load(flags, os.environ, list(found.values()))
@@ -78,7 +81,8 @@ def _doctor(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, An
     if flags["check"]:
         more, probes = doctor.check(chosen, found)
         findings += more
-    doctor.write(findings, probes, sys.stdout, as_json=flags["json"])
+    with streams.output("accel-exporter"):
+        doctor.write(findings, probes, sys.stdout, as_json=flags["json"])
     return int(doctor.failed(findings))
 
 
@@ -86,7 +90,8 @@ def _check_custom(chosen: Settings) -> int:
     if "custom" not in chosen.collectors:
         raise SettingsError("check-custom needs a folder: accel-exporter check-custom DIR")
     log.configure("error", chosen.log.format)
-    return check.run(chosen, sys.stdout)
+    with streams.output("accel-exporter"):
+        return check.run(chosen, sys.stdout)
 
 
 def _statistics() -> libbpf.Link | None:

@@ -10,6 +10,7 @@ import difflib
 import math
 import re
 import reprlib
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,6 +158,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise SettingsError(message.replace("argument ", "flag ", 1))
+
+    def print_help(self, file: Any = None) -> None:
+        """Write the help, without argparse's disregard for errors. Raises OSError."""
+        (file or sys.stdout).write(self.format_help())
 
 
 def parser(options: Iterable[Option], groups: Mapping[str, str], **words: Any) -> Parser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from exporter.bpf.native import BpfError
-from exporter.checks import kernel, node, probed, site
+from exporter.checks import kernel, mounts, node, probed, site
 from exporter.checks.finding import Answer, Finding, Status
 from exporter.model import Unavailable
 from exporter.settings import Settings
@@ -13,6 +13,8 @@ from exporter.settings import Settings
 __all__ = ["Answer", "Finding", "Status", "examine"]
 
 CHECKS: dict[str, Callable[[Settings], Answer]] = {
+    "procfs": mounts.procfs,
+    "sysfs": mounts.sysfs,
     "capabilities": kernel.capabilities,
     "libbpf": kernel.libbpf,
     "lockdown": kernel.lockdown,
@@ -45,7 +47,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, from the general to the special; a check that raises an exception is a failed one."""
     for name, check in CHECKS.items():
         try:
-            yield Finding(name, *check(settings))
+            yield Finding(name, *(mounts.unknown(name, settings) or check(settings)))
         except (Unavailable, BpfError) as error:
             yield Finding(name, Status.FAIL, str(error).partition("\n")[0], getattr(error, "remedy", ""))
         except Exception as error:

@@ -426,6 +426,33 @@ def test_doctor_here() -> None:
 
 
 @needs_root
+@pytest.mark.parametrize("command", ["doctor", "doctor --json", "--help", "--version", "check-custom {folder}"])
+@pytest.mark.parametrize(
+    ("redirection", "statuses", "error"),
+    [
+        ("| true", {128 + signal.SIGPIPE}, ""),
+        (">/dev/full", {1}, "accel-exporter: cannot write: No space left on device\n"),
+        (">&-", {0, 1}, ""),  # the doctor's own
+        ("<&- >&- 2>&-", {0, 1}, ""),
+    ],
+)
+def test_output_that_cannot_be_written(
+    tmp_path: Path, command: str, redirection: str, statuses: set[int], error: str
+) -> None:
+    """A reader that goes, a full device and closed streams: no traceback, at most a sentence, the usual exit code."""
+    words = " ".join([*COMMAND, command.format(folder=tmp_path), redirection])
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        ["bash", "-c", f"{words}; exit ${{PIPESTATUS[0]}}"],
+        cwd=ROOT,
+        env=buffered,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (True, error) == (done.returncode in statuses, done.stderr), done
+
+
 def test_doctor_without_capabilities() -> None:
     """Where nothing may be observed the doctor says so with what to do, exits 1 and never shows a traceback."""
     done = once("doctor", "--check", "--json", prefix=tuple(WITHOUT_CAPABILITIES))

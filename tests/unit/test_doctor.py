@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +24,8 @@ from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.observer import Observer
 from exporter.settings import Settings
 from tests.standins import kubelet
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -54,6 +59,41 @@ def test_uprobes_missing(node: Settings) -> None:
 
     assert Status.FAIL is finding.status
     assert "CONFIG_UPROBE_EVENTS" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("missing", "dependent"),
+    [
+        ("sysfs", {"uprobes", "ipmi", "rdma", "cgroups"}),
+        ("procfs", {"pid namespace", "mapped files", "processes", "nvidia"}),
+    ],
+)
+def test_a_file_system_that_is_not_mounted(tmp_path: Path, missing: str, dependent: set[str]) -> None:
+    """An empty folder in place of /sys or /proc is one failure with a remedy; nothing is concluded from its files."""
+    (tmp_path / "empty").mkdir()
+    chosen = replace(settings.load({}, {}, []), **{missing: tmp_path / "empty"})
+    findings = {finding.name: finding for finding in checks.examine(chosen)}
+
+    assert Status.FAIL is findings[missing].status
+    assert f"{missing} is not mounted at {tmp_path / 'empty'}" == findings[missing].summary
+    assert f"--path.{missing}" in findings[missing].remedy
+    unknown = {name for name, finding in findings.items() if finding.summary.startswith("unknown: ")}
+    assert dependent == unknown
+    assert {Status.INFO} == {findings[name].status for name in unknown}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@pytest.mark.parametrize("place", ["/sys", "/proc"])
+def test_no_mount(place: str) -> None:
+    """Where an empty file system is mounted instead, no finding has the remedy of a report or of another kernel."""
+    command = f"mount -t tmpfs none {place} && exec {sys.executable} -m exporter doctor --json"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+    mounted = findings["sysfs" if place == "/sys" else "procfs"]
+    assert ("fail", True) == (mounted["status"], mounted["do"].endswith(place))
+    assert [] == [it for it in findings.values() if "report this" in it["do"] or "CONFIG_" in it["do"]]
+    assert "unknown" in findings["uprobes"]["says"]
 
 
 @pytest.mark.parametrize(
