@@ -85,6 +85,8 @@ class ProbeCollector(ABC, Generic[A]):
         for state in self._probes.states():
             if not state.attached:
                 yield f"{state.symbol} in {state.library}: {state.reason}"
+        for library, other in self._probes.passed().items():
+            yield f"{library}: its calls count where it passes them on to, in {other}"
         for library, names in self._probes.uncovered().items():
             for name in names:
                 yield f"{name} in {library}: a function that no probe covers"

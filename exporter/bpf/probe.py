@@ -6,6 +6,7 @@ one; it attaches, keeps what is and is not observed, and yields the exporter's o
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections import defaultdict
@@ -21,6 +22,7 @@ from exporter.bpf.hooks import Hook, Hooked, Numbers, Places, State, Switches, f
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.naming import names
+from exporter.bpf.passing import NOTHING, Passed, PassesOn, Passing
 from exporter.bpf.placement import Placement
 from exporter.bpf.rehearsal import Rehearsal
 from exporter.bpf.safety import Protection
@@ -76,6 +78,8 @@ MOST_SYMBOLS = 100_000
 """A file with more is not searched for functions that should be in the table: it would take seconds."""
 MOST_NAMES = 4096
 
+log = logging.getLogger(__name__)
+
 
 class Programs(Protocol):
     """Loaded programs by name; an Object is one."""
@@ -118,7 +122,8 @@ class Probes:
     belongs to: a library misses symbols only of families it has some of. `hooks_of` gives a library hooks of its own
     for the same symbols, of the same kinds, where they depend on what is in it. `rehearsal` has what calls cost, and is
     started with the first library. `returning` is the object's map of that name, where it has hooks that are numbered.
-    `withdrawn` gets the processes of a library that loses its return probes.
+    `withdrawn` gets the processes of a library that loses its return probes. `passes_on` finds symbols that are not
+    probed, since their calls arrive in another library of the process.
     """
 
     def __init__(
@@ -139,9 +144,11 @@ class Probes:
         rehearsal: Rehearsal | None = None,
         returning: Numbers | None = None,
         withdrawn: Callable[[Collection[int]], None] | None = None,
+        passes_on: PassesOn | None = None,
     ) -> None:
         self._rehearsal = rehearsal
         self._hooks_of, self._withdrawn = hooks_of, withdrawn
+        self._passing = Passing(passes_on) if passes_on else None
         self._switches = Switches(returning) if returning else None
         self.name, self.symbols = name, frozenset(table)
         self._object, self._table, self._hits = programs, table, hits
@@ -154,10 +161,7 @@ class Probes:
 
     def attach(self, library: Library) -> Link:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
-        table = self._hooks_of(library) if self._hooks_of else self._table
-        places = self._find(library, [*table])
-        switch = self._switches.take() if self._switches else None
-        hooked = Hooked(self._object.programs, library, table, places, switch)
+        hooked = self._hook(library)
         with self._lock:
             self._probed[id(library)] = _Probed(hooked, self._find_uncovered(library))
         self._remember_costs(hooked)
@@ -165,14 +169,44 @@ class Probes:
             self._rehearsal.start()
         return Link(lambda: self._release(library))
 
+    def _hook(self, library: Library) -> Hooked:
+        passed = self._passed(library).symbols
+        table = self._hooks_of(library) if self._hooks_of else self._table
+        table = {symbol: hooks for symbol, hooks in table.items() if symbol not in passed}
+        places = self._find(library, [*table])
+        switch = self._switches.take() if self._switches else None
+        return Hooked(self._object.programs, library, table, places, switch)
+
+    def _passed(self, library: Library) -> Passed:
+        return self._passing.of(library) if self._passing else NOTHING
+
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         probed = self._probed.get(id(library))
         protection = self._protection(pid)
         if probed and protection:
             probed.users[pid] = protection
+            self._compare(pid, probed)
             self._review(probed)
         if self._listener:
-            self._listener.process_started(pid, library, from_first_call)
+            seen = from_first_call and not self._passed(library).symbols
+            self._listener.process_started(pid, library, seen)
+
+    def _compare(self, pid: int, probed: _Probed) -> None:
+        """Takes the probes out of what passes calls on to another library of the process."""
+        if not self._passing:
+            return
+        library = probed.hooked.library
+        for it in [it for it in self._present() if it is not probed and pid in it.users]:
+            if self._passing.compare(library, it.hooked.library):
+                self._hook_again(probed)
+            if self._passing.compare(it.hooked.library, library):
+                self._hook_again(it)
+
+    def _hook_again(self, probed: _Probed) -> None:
+        log.info("a library only passes calls on", extra={"library": probed.hooked.library.path})
+        probed.hooked.close()
+        probed.hooked = self._hook(probed.hooked.library)
+        self._review(probed)
 
     def processes_ended(self, pids: Collection[int]) -> None:
         self._forget(pids)
@@ -190,7 +224,13 @@ class Probes:
 
     def uncovered(self) -> dict[str, tuple[str, ...]]:
         """The names behind accel_exporter_probe_symbols_uncovered, by library."""
-        return {probed.hooked.library.path: probed.uncovered for probed in self._present()}
+        present = [it for it in self._present() if not self._passed(it.hooked.library).symbols]
+        return {probed.hooked.library.path: probed.uncovered for probed in present}
+
+    def passed(self) -> dict[str, str]:
+        """The libraries of which symbols are not probed because they pass calls on, with the one that these go to."""
+        found = {it.hooked.library.path: self._passed(it.hooked.library) for it in self._present()}
+        return {path: passed.to for path, passed in found.items() if passed.symbols}
 
     def collect(self) -> Iterator[Sample]:
         """The exporter's own metrics about this probe."""
@@ -221,6 +261,8 @@ class Probes:
         missing: dict[str, int] = defaultdict(int)
         uncovered: dict[str, int] = defaultdict(int)
         for probed, name in self._named():
+            if self._passed(probed.hooked.library).symbols:
+                continue  # it has the functions that it wants to change
             missing[name] = max(missing[name], self._count_missing(probed.hooked.library))
             uncovered[name] = max(uncovered[name], len(probed.uncovered))
         for name, count in missing.items():

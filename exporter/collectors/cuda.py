@@ -16,6 +16,7 @@ from exporter.cuda import metrics
 from exporter.cuda.activity import Activity
 from exporter.cuda.counted import Counted
 from exporter.cuda.functions import FUNCTIONS, coverable, layer, scene
+from exporter.cuda.interposers import passes_on
 from exporter.cuda.names import Names
 from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
@@ -116,6 +117,7 @@ class Cuda(ProbeCollector[Activity]):
             "rehearsal": self._rehearsal,
             "returning": self._object.maps["returning"],
             "withdrawn": self._lose_sight,
+            "passes_on": passes_on,
         }
 
     def _receivers(self) -> Receivers:

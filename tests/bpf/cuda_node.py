@@ -91,10 +91,10 @@ def observe(gpus: Gpus | None = None, layers: str = "both", **settings: Any) -> 
 class Job:
     """A process with the stand-ins that waits to be let go (--gate), and may wait again before it ends (--hold)."""
 
-    def __init__(self, *arguments: str, libraries: Path = BUILD) -> None:
+    def __init__(self, *arguments: str, libraries: Path = BUILD, preload: Path | str = "") -> None:
         self.process = subprocess.Popen(
             [BUILD / "workload", *arguments],
-            env=os.environ | {"LD_LIBRARY_PATH": str(libraries)},
+            env=os.environ | {"LD_LIBRARY_PATH": str(libraries), "LD_PRELOAD": str(preload)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -153,10 +153,10 @@ for line in sys.stdin:
     print(json.dumps(out), flush=True)
 """
 
-    def __init__(self, library: str | Path = "libcuda.so.1", libraries: Path = BUILD) -> None:
+    def __init__(self, library: str | Path = "libcuda.so.1", libraries: Path = BUILD, preload: Path | str = "") -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", self.DRIVER],
-            env=os.environ | {"LD_LIBRARY_PATH": str(libraries)},
+            env=os.environ | {"LD_LIBRARY_PATH": str(libraries), "LD_PRELOAD": str(preload)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
