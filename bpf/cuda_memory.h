@@ -21,8 +21,6 @@ struct extent {
 #define LOCATION_HOST_NUMA_CURRENT 4
 #define MAPPINGS_PER_UNMAP 256
 
-__u64 mappings_lost = 0; /* unmapped in one call with more others than we walk */
-
 static __always_inline struct total *total_of(__u32 tgid, enum layer layer, enum memory memory, __u16 device)
 {
 	static const struct total none;
@@ -361,7 +359,37 @@ static __always_inline void map_handle(const struct thread *thread, const struct
 	}
 }
 
-/* One call may end several adjoining mappings, each of them whole (cuda.h, cuMemUnmap). */
+struct unmapped {
+	__u64 at, end;
+	__u64 tgid;
+};
+
+static long unmap_each(void *map, const struct live_key *at, const struct live *held,
+		       const struct unmapped *range)
+{
+	__u64 address = 0;
+
+	(void)map;
+	if (at->tgid != range->tgid)
+		return 0;
+	if (at->thing == thing_mapping)
+		address = at->address;
+	else if (at->thing == thing_handle)
+		address = held->owner;
+	if (address && address >= range->at && address < range->end)
+		unmap_one(range->tgid, address);
+	return 0;
+}
+
+static __noinline int unmap_rest(__u32 tgid, __u64 at, __u64 end)
+{
+	struct unmapped range = {.at = at, .end = end, .tgid = tgid};
+
+	return bpf_for_each_map_elem(&live, unmap_each, &range, 0);
+}
+
+/* One call may end several adjoining mappings, each of them whole (cuda.h, cuMemUnmap). Of very many, a walk over the
+ * table finds the rest: milliseconds, as such a call takes anyway. */
 static __always_inline void unmap(const struct thread *thread, const struct flight *call)
 {
 	__u64 at = call->arguments[0], end = at + call->arguments[1], bytes;
@@ -375,7 +403,7 @@ static __always_inline void unmap(const struct thread *thread, const struct flig
 		at += bytes;
 	}
 	if (at < end)
-		add(&mappings_lost, 1);
+		unmap_rest(thread->tgid, at, end);
 }
 
 struct sweep {

@@ -345,6 +345,25 @@ def test_segments_that_expand(observed: Observed, driver: Script) -> None:
     assert 0 == observed.value(FULL, map="cuda_live")
 
 
+def test_one_call_unmaps_any_number(observed: Observed, driver: Script) -> None:
+    """One unmapping of 2,000 segments ends the mappings in rows of handles, one of their second mappings the rest."""
+    segments, bytes = 2000, 1 << 21
+    driver.run(
+        f"{EXPAND}\nva, handles = expand({segments}, {bytes})\nother, kept = expand(3, {bytes})\n"
+        f"again = new(lib.cuMemAddressReserve, size({segments * bytes}), size(0), c_uint64(0), c_uint64(0)).value\n"
+        "for n, it in enumerate(handles):\n"
+        f"    lib.cuMemMap(c_uint64(again + n * {bytes}), size({bytes}), size(0), it, c_uint64(0))\n"
+        "for it in handles + kept: lib.cuMemRelease(it)"
+    )
+    assert 2 * segments + 3 == len(rows(observed, driver.pid))
+    driver.run(f"lib.cuMemUnmap(c_uint64(va), size({segments * bytes}))")
+    assert {"vmm": (segments + 3) * bytes} == used(observed, driver.pid)
+    driver.run(f"lib.cuMemUnmap(c_uint64(again), size({segments * bytes}))")
+    assert {"vmm": 3 * bytes} == used(observed, driver.pid)
+    assert 3 == len(rows(observed, driver.pid))
+    assert {} == implicit(observed, driver.pid)
+
+
 def test_a_handle_that_is_mapped_twice(observed: Observed, driver: Script) -> None:
     """It is in use until both of its mappings are gone, in any order."""
     for first, second in ((0, 1), (1, 0)):
