@@ -41,7 +41,7 @@ static __always_inline void count_free(const struct live_key *key, const struct 
  * to processes beyond an eighth of it. */
 static __always_inline bool has_share(const struct process *process)
 {
-	return process->live < live_most / 8 || live_rows < live_most / 2;
+	return process->live < (live_most + 7) / 8 || live_rows < live_most / 2;
 }
 
 /* For a key that has no row. False, and counted, if it gets none. */

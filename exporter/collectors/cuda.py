@@ -43,7 +43,7 @@ FLAGS = (
         0,
         "Live allocations that can be tracked, of all processes (120 bytes of kernel memory each). 0: three for each 4 "
         "MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not report it) and 1,048,576 at "
-        "most. One process gets an eighth of the table, and more while the table is less than half full.",
+        "most. One process gets an eighth of the table, at least one, and more while less than half is taken.",
         0,
         1 << 24,
     ),

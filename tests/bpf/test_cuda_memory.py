@@ -58,6 +58,11 @@ def implicit(observed: Observed, pid: int) -> dict[str, int]:
     return {dict(labels)["memory"]: value for labels, value in found.items() if value}
 
 
+def freed(observed: Observed, pid: int) -> dict[str, int]:
+    found = observed.values(FREED, pid, api_layer="driver")
+    return {dict(it)["memory"]: value for it, value in found.items() if "implicit" not in dict(it)}
+
+
 def rows(observed: Observed, pid: int) -> list[Any]:
     """What a process has in the table of live allocations."""
     return observed.kernel("live", pid)
@@ -290,6 +295,18 @@ def test_a_full_table_of_live_allocations() -> None:
         assert untracked == observed.value(UNTRACKED, script.pid, api_layer="driver", memory="device")
         assert {} == used(observed, script.pid)
         assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")
+
+
+@pytest.mark.parametrize(("entries", "tracked"), [(1, 1), (2, 1), (7, 3), (16, 8)])
+def test_the_least_tables(entries: int, tracked: int) -> None:
+    """Each process may track one allocation as long as there is room, and never more than half of a small table."""
+    build_standins()
+    with observe(live_allocations=entries) as observed, started(observed, Script()) as script:
+        script.run("held = [new(lib.cuMemAlloc_v2, size(100)) for n in range(20)]")
+        assert tracked == len(rows(observed, script.pid))
+        assert 100 * (20 - tracked) == observed.value(UNTRACKED, script.pid, api_layer="driver")
+        script.run("[lib.cuMemFree_v2(p) for p in held]")
+        assert {"device": 100 * tracked} == freed(observed, script.pid)
 
 
 def test_no_process_takes_the_room_of_all() -> None:
