@@ -234,6 +234,13 @@ LOSSES = [
         width=THIRD,
     ),
     lines(
+        "Log lines dropped",
+        "Lines beyond the rate of one place in the code, or that a stopped reader of the log had no room for.",
+        "cps",
+        Query(total(rate("accel_exporter_log_lines_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
         "Keys without room in a map",
         "Processes, functions or codes whose counts a full BPF map could not take.",
         "cps",
