@@ -117,6 +117,8 @@ class Ledger(Generic[A]):
         self._live: set[int] = set()
         self._known: dict[int, tuple[Labels, float]] = {}
         self._ended = _Ends[A]()
+        self.dropped = 0
+        """Ended processes that were dropped before RETENTION was over."""
 
     def __contains__(self, pid: int) -> bool:
         """Return whether a process has started and not yet ended."""
@@ -178,4 +180,5 @@ class Ledger(Generic[A]):
             activity, since = before.activity, before.since
         dropped = self._ended.add(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)
         if dropped is not None:
+            self.dropped += 1
             self._processes.forget(dropped)  # as of those that expire

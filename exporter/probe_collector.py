@@ -15,6 +15,7 @@ from exporter.bpf.library import Interest, Library
 from exporter.bpf.maps import MAP_FULL
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection, protection
+from exporter.bpf.status import DROPPED
 from exporter.ledger import Activity, Ledger
 from exporter.model import Sample, Unavailable
 from exporter.node import Node, Processes
@@ -78,6 +79,7 @@ class ProbeCollector(ABC, Generic[A]):
         yield from self._limit.apply(self._samples())
         yield from self._probes.collect()
         yield from self._events.collect()
+        yield DROPPED.sample(self._ledger.dropped, {"collector": self.name})
         yield from self._losses()
 
     def problems(self) -> Iterator[str]:

@@ -234,6 +234,16 @@ LOSSES = [
         width=THIRD,
     ),
     lines(
+        "Ended processes dropped",
+        "Processes whose last counts left the page early, because over 1,024 of a collector's processes ended.",
+        "cps",
+        Query(
+            total(rate("accel_exporter_ended_processes_dropped_total"), "instance", "collector"),
+            "{{collector}} {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
         "Log lines dropped",
         "Lines beyond the rate of one place in the code, or that a stopped reader of the log had no room for.",
         "cps",

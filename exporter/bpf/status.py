@@ -61,6 +61,14 @@ UNSEARCHED = Metric(
     Kind.COUNTER,
     labels=("reason",),
 )
+DROPPED = Metric(
+    "accel_exporter.ended_processes.dropped",
+    "Ended processes whose last counts left the page before their five minutes were over: 1,024 of a collector's are "
+    "kept, and of the workload that has most of them the oldest goes first. What such a process did after the last "
+    "scrape before its end is in no series.",
+    Kind.COUNTER,
+    labels=("collector",),
+)
 ABANDONED = Metric(
     "accel_exporter.file_readers.abandoned",
     "Processes of the exporter that wait for a file system which does not answer, and cannot be ended.",

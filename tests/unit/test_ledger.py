@@ -146,7 +146,7 @@ def test_many_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         world.run(pid, 1)
         world.ledger.ended([pid])
     assert set(range(3, MOST_ENDED + 3)) == world.told().keys()
-    assert [0, 1, 2] == forgotten
+    assert ([0, 1, 2], 3) == (forgotten, world.ledger.dropped)
 
 
 def test_many_of_one_workload_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
