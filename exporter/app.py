@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from exporter import log, self_metrics, version
+from exporter import descriptors, log, self_metrics, version
 from exporter.discover import Found
 from exporter.log.losses import dropped
 from exporter.model import Kind, Metric, Sample
@@ -75,6 +75,11 @@ class App:
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT and return the exit code. SIGHUP reloads the settings."""
+        descriptors.raise_limit()
+        if (left := descriptors.ceiling()) < descriptors.PROGRAMS:
+            left = max(0, left)
+            most = descriptors.limit()
+            logger.warning("%d open files leave %d to probes, too few for all: %s", most, left, descriptors.RAISE)
         loop, stop, hangup = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, stop)

@@ -32,6 +32,8 @@ TAKEN_PATHS = (*HEALTHY_PATHS, *READY_PATHS, lifecycle.RELOAD, lifecycle.RELEASE
 DEFAULT_TIMEOUT = 10.0
 LONGEST_TIMEOUT = 120.0
 SEND_TIMEOUT = 30.0
+_BACKLOG = 100
+"""Connections that asyncio accepts before it looks at any of them; its default."""
 
 Landing = Callable[[Sequence[Sample], Sequence[State]], str]
 log = logging.getLogger(__name__)
@@ -98,7 +100,8 @@ class Server:
         self._connections = Connections(self._handler, context)
         self.urls = [listen.url(bound, "https" if context else "http") for bound in sockets]
         for bound in sockets:
-            self._servers.append(await asyncio.get_running_loop().create_server(self._connections, sock=bound))
+            loop, at_once = asyncio.get_running_loop(), min(_BACKLOG, self._connections.most)
+            self._servers.append(await loop.create_server(self._connections, sock=bound, backlog=at_once))
         self._connections.start()
         log.info("listening on %s", ", ".join(self.urls))
 

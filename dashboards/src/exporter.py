@@ -150,7 +150,8 @@ PROBES = [
     ),
     lines(
         "Libraries left alone",
-        "Libraries in use that are not probed: too many (limit), or attaching failed (error). Each try counts.",
+        "Libraries in use that are not probed: too many (limit, share, descriptors), or attaching failed (error). "
+        "Each try counts.",
         "cps",
         Query(total(rate("accel_exporter_libraries_refused_total"), "instance", "reason"), "{{reason}} {{instance}}"),
         width=THIRD,

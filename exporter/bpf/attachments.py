@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from exporter import descriptors
+from exporter.bpf import multi, uprobe
 from exporter.bpf.apart import WORKER, ChildError, Held, Stuck, TooLong
 from exporter.bpf.elf import ElfError
 from exporter.bpf.library import Closeable, Examined, Interest, Library, Wait, examine, imports_of, usdt_of
@@ -25,8 +27,18 @@ MAX_VERDICTS = 1 << 14
 MAX_REFUSED = 1 << 12
 REFUSED_SECONDS = 600.0
 """So long a file that took too long is not read again, also if it has changed."""
+LINKS = 32
+"""Descriptors of one library's multi-uprobe links, at most: one for each program that is attached to it."""
+_HOOKS = 2
+"""Points of a function: its call and its return."""
 _ROOT = 0
 _CLOSERS = 16
+
+_REFUSALS = {
+    "limit": "too many different libraries are in use",
+    "share": "too many different libraries of its user are in use",
+    "descriptors": descriptors.RAISE,
+}
 
 _Inode = tuple[int, ...]
 
@@ -189,7 +201,7 @@ class Attachments:
         full = self._full(found)
         if full:
             self.refused[full] += 1
-            log.warning("too many different libraries are in use: this one is not observed (%s)", full)
+            log.warning("this library is not observed: %s", _REFUSALS[full], extra={"library": library.path})
         else:
             links = self._links(library, file)
         if not links:
@@ -216,6 +228,8 @@ class Attachments:
         most = MAX_LIBRARIES if found.held.owner == _ROOT else MAX_LIBRARIES - FOR_ROOT
         if len(self._by_inode) >= most:
             return "limit"
+        if descriptors.room() < _needed(found.library):
+            return "descriptors"
         return "" if self._shares.take_place(self._user) else "share"
 
     def _links(
@@ -253,6 +267,14 @@ class Attachments:
     def _make_room(self) -> None:
         if len(self._verdicts) >= MAX_VERDICTS:
             self._verdicts = {file: attached for file, attached in self._verdicts.items() if attached}
+
+
+def _needed(library: Library) -> int:
+    """Descriptors that links to a library may take."""
+    if multi.supported():
+        return LINKS
+    sites = sum(len(sites) for sites in library.usdt.values())
+    return uprobe.DESCRIPTORS_OF_POINT * (_HOOKS * (len(library.functions) + len(library.imports)) + sites)
 
 
 def _inode(file: File) -> _Inode:

@@ -15,13 +15,15 @@ from exporter.bpf import sizing
 from exporter.bpf.btf import Btf, CType, Variable
 from exporter.bpf.events import Events
 from exporter.bpf.maps import RINGBUF, Map
-from exporter.bpf.native import BpfError, TestRunOptions, check, library
+from exporter.bpf.native import BpfError, TestRunOptions, check, library, require_descriptors
 from exporter.bpf.stale import Named, StaleObject, remedy, stale
 
 __all__ = ["BpfError", "Events", "Link", "Map", "Object", "Program", "run_time_statistics"]
 
 _UPROBES = ("uprobe", "uretprobe")
 _RUN_TIME = 0  # BPF_STATS_RUN_TIME
+_BESIDES = 8
+"""Descriptors of an object besides its maps and programs: types, and what waits for events."""
 
 
 class Link:
@@ -154,6 +156,7 @@ class Object:
         for handle in programs.values() if self._multi else ():
             if self._section(handle).startswith(_UPROBES):
                 bpf.bpf_program__set_expected_attach_type(handle, multi_link.ATTACH_TYPE)
+        require_descriptors(len(maps) + len(programs) + _BESIDES, f"load {path}")
         check(bpf.bpf_object__load(self._handle), f"load {path}", bpf.messages)
         self._take_maps(maps)
         for name, handle in programs.items():

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from exporter import descriptors
+
 LOG_LINES = 8
 _MESSAGE_BYTES = 1024
 _VERIFIER_BYTES = 1 << 20
@@ -168,7 +170,7 @@ def failure(code: int, attempted: str, details: str = "") -> BpfError:
     elif code == errno.EPERM:
         reason += ": the capabilities are there, so look at the container's seccomp profile and kernel lockdown"
     elif code == errno.EMFILE:
-        reason += ": raise the limit of open files (LimitNOFILE, ulimit -n)"
+        reason += f": {descriptors.RAISE}"
     return BpfError(code, f"{attempted}: {reason}{details}")
 
 
@@ -177,6 +179,12 @@ def check(result: int | None, attempted: str, details: Callable[[], str] = str) 
     if result is None or result < 0:
         raise failure(-result if result else ctypes.get_errno() or errno.EINVAL, attempted, details())
     return result
+
+
+def require_descriptors(count: int, attempted: str) -> None:
+    """Raises BpfError where the limit of open files leaves probes fewer descriptors than this."""
+    if descriptors.room() < count:
+        raise failure(errno.EMFILE, attempted)
 
 
 def missing_capabilities(status: Path = Path("/proc/self/status")) -> list[str]:

@@ -49,7 +49,7 @@ UNREADABLE = Metric(
 REFUSED = Metric(
     "accel_exporter.libraries.refused",
     "Libraries left unobserved: limit, for too many are in use; share, for its user has too many of them in use; "
-    "error, for attaching failed. Each try counts.",
+    "descriptors, for the limit of open files leaves no room; error, for attaching failed. Each try counts.",
     Kind.COUNTER,
     labels=("reason",),
 )
@@ -120,7 +120,7 @@ class Status:
         yield FOUND_LATE.sample(self.late)
         yield EXAMINED.sample(self.examined)
         yield UNREADABLE.sample(self.unreadable)
-        for reason in ("limit", "share"):
+        for reason in ("limit", "share", "descriptors"):
             yield REFUSED.sample(self.refused.get(reason, 0), {"reason": reason})
         yield REFUSED.sample(self.failed, {"reason": "error"})
         for reason in ("too_long", "stuck", "share"):

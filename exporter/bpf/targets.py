@@ -11,7 +11,6 @@ import errno
 import logging
 import operator
 import os
-import resource
 import select
 import threading
 import time
@@ -19,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from exporter import descriptors
 from exporter.bpf.apart import WORKER
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.hints import Hint, Hints
@@ -91,7 +91,7 @@ class Targets:
             return
         if Path("/proc/self/ns/pid").stat().st_ino != HOST_PID_NAMESPACE:
             raise BpfError(errno.ENOTSUP, "not in the host's PID namespace: use hostPID: true or --pid=host")
-        _allow_descriptors()
+        descriptors.raise_limit()
         self._poll = select.epoll()
         self._wake = os.eventfd(0)
         self._poll.register(self._wake, select.EPOLLIN)
@@ -315,12 +315,6 @@ class Targets:
         self._lister.close()
         self._poll.close()
         os.close(self._wake)
-
-
-def _allow_descriptors() -> None:
-    """Two are needed for each CPU, one for each process that uses a library: more than the customary 1,024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _choose_lister(proc: Path) -> Lister:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter import descriptors
 from exporter.bpf import multi, perf
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.native import BpfError, UprobeOptions, check, failure, library
 
+DESCRIPTORS_OF_POINT = 2
+"""Of a point without a multi-uprobe link: its perf event and the link to that."""
 _CLOSERS = 16
 
 
@@ -40,9 +44,12 @@ def attach(program: Program, path: str | Path, points: Sequence[Point], returns:
     """Runs the program whenever a thread reaches one of the points, or with `returns` when that function returns.
 
     `path` may be a magic link such as /proc/PID/map_files/A-B or /proc/self/fd/N; the kernel keeps the file itself.
-    AttachError (a BpfError) if a point is refused. A point that is no instruction start of a file which no process maps
-    yet is not refused: the kernel looks at the code only when it is mapped.
+    AttachError (a BpfError) if a point is refused; all are where only the reserve of descriptors is left. A point that
+    is no instruction start of a file which no process maps yet is not refused: the kernel looks at the code only when
+    it is mapped.
     """
+    if descriptors.room() < (1 if program.multi else DESCRIPTORS_OF_POINT * len(points)):
+        raise _refusal(errno.EMFILE, program, os.fspath(path), points)
     return (_attach_multi if program.multi else _attach_each)(program, os.fspath(path), points, returns)
 
 

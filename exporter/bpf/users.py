@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from exporter import descriptors
 from exporter.bpf.attachments import Attached
 from exporter.bpf.library import Interest
 
@@ -141,13 +142,16 @@ class Users:
         return process.libraries
 
     def _open_pidfd(self, pid: int) -> int | None:
-        """A watched pidfd; None if the process is gone, -1 if there can be none."""
+        """A watched pidfd; None if the process is gone, -1 if there can be none or it would be one of the reserve."""
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
         except OSError as error:
             log.warning("the end of processes will be noticed late: %s", error.strerror)
+            return -1
+        if pidfd >= descriptors.ceiling():
+            os.close(pidfd)
             return -1
         self._poll.register(pidfd, select.EPOLLIN | select.EPOLLONESHOT)  # it stays readable
         self._pids[pidfd] = pid

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from exporter.bpf.native import failure
+from exporter.bpf.native import failure, require_descriptors
 
 LEAST_RING, MOST_RING = 1 << 16, 1 << 18
 """Bytes; a process that starts takes about 1 KiB. The kernel lets a user lock half a MiB for each CPU."""
@@ -74,6 +74,7 @@ class Watch:
         """BpfError when the kernel refuses; then nothing is left open."""
         self._poll, self._online = poll, online
         self._rings: dict[int, _Ring] = {}
+        require_descriptors(len(_cpus(online.read_text())), "watch the processes of each CPU")
         try:
             self.follow_cpus()
         except BaseException:

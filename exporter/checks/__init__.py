@@ -29,6 +29,7 @@ CHECKS: dict[str, Callable[[Settings], Answer]] = {
     "mapped files": node.map_files,
     "addresses": node.addresses,
     "memory": node.memory,
+    "open files": node.open_files,
     "processes": node.processes,
     "nvidia": node.nvidia,
     "kernel log": node.kernel_log,

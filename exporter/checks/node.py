@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import resource
 from pathlib import Path
 
+from exporter import descriptors
+from exporter.bpf.attachments import MAX_LIBRARIES
 from exporter.checks.finding import Answer, Status, process_folders, readable, text
 from exporter.faults import ipmi
 from exporter.kmsg.reader import open_source
@@ -27,6 +30,8 @@ LIBRARIES = {
 _PROCESSES = 32_768
 _SAMPLE = 256
 _MAPS_BYTES = 4 * 1024 * 1024
+_DESCRIPTORS_OF_LIBRARY = 8
+"""Of a library that is probed; usual ones take fewer."""
 _SMALL_MEMORY = 96 * 1024 * 1024
 
 
@@ -174,3 +179,15 @@ def memory(_: Settings) -> Answer:
     if 0 < limit < _SMALL_MEMORY:
         return Status.WARN, f"memory is limited to {limit >> 20} MiB", f"allow {_SMALL_MEMORY >> 20} MiB or more"
     return Status.OK, "no memory limit is too small for the exporter"
+
+
+def open_files(_: Settings) -> Answer:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    left = max(0, most - descriptors.reserve(most))
+    libraries = (left - descriptors.PROGRAMS - (os.cpu_count() or 1)) // _DESCRIPTORS_OF_LIBRARY
+    allowed = f"the limit of open files, {most}, leaves {left} to probes"
+    if libraries <= 0:
+        return Status.WARN, f"{allowed}: too few for the programs of all collectors", descriptors.RAISE
+    if libraries < MAX_LIBRARIES:
+        return Status.WARN, f"{allowed}: enough for about {libraries} libraries", descriptors.RAISE
+    return Status.OK, f"{allowed}: enough for the {MAX_LIBRARIES} libraries that are probed at most"

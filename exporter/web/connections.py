@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
+from exporter import descriptors
 from exporter.resolve.sockets import ip
 
 MOST = 256
@@ -43,6 +44,9 @@ class Connections:
 
     def __init__(self, handle: Callable[[], asyncio.Protocol | None], context: ssl.SSLContext | None = None) -> None:
         self._handle, self._context = handle, context
+        self.most = min(MOST, descriptors.limit() // 4)
+        """Connections in all: fewer than MOST where they would take more than a quarter of the descriptors."""
+        self._most_of_peer = min(MOST_OF_PEER, max(2, self.most // 4))
         sslproto.SSLProtocol.max_size = TLS_BUFFER  # asyncio has no parameter for this size
         self._open: dict[Connection, None] = {}
         self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
@@ -88,8 +92,8 @@ class Connections:
         if new.handshaking:
             yield [connection for connection in own if connection.handshaking], MOST_HANDSHAKES_OF_PEER
             yield [connection for connection in self._open if connection.handshaking], MOST_HANDSHAKES
-        yield own, MOST_OF_PEER
-        yield self._open, MOST
+        yield own, self._most_of_peer
+        yield self._open, self.most
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection. Does nothing when the connection was not admitted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -51,6 +52,26 @@ def test_every_question_is_answered_here() -> None:
 
     assert list(checks.CHECKS) == [finding.name for finding in findings]
     assert [] == [finding for finding in findings if not finding.summary or "cannot be examined" in finding.summary]
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "allowed"),
+    [
+        (32, Status.WARN, "leaves 0 to probes: too few"),
+        (128, Status.WARN, "leaves 64 to probes: too few"),
+        (1024, Status.WARN, "leaves 768 to probes: enough for about 63 libraries"),
+        (65536, Status.OK, "leaves 65216 to probes: enough for the 256 libraries"),
+    ],
+)
+def test_open_files(node: Settings, monkeypatch: pytest.MonkeyPatch, limit: int, status: Status, allowed: str) -> None:
+    """What the hard limit of open files allows, and the limit to raise where it is little."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1, limit))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    finding = answer("open files", node)
+
+    assert status is finding.status
+    assert allowed in finding.summary
+    assert ("LimitNOFILE" in finding.remedy) is (status is Status.WARN)
 
 
 def test_uprobes_missing(node: Settings) -> None:

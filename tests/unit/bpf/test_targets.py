@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.bpf import attachments, library, shares, watch
+from exporter import descriptors
+from exporter.bpf import attachments, library, multi, shares, watch
 from exporter.bpf import hints as hints_module
 from exporter.bpf.apart import ChildError, Stuck, TooLong
 from exporter.bpf.attachments import Attachments
@@ -312,6 +313,45 @@ def test_libraries_are_limited(proc: Proc, built: Path, tmp_path: Path, monkeypa
     assert [True, True, False, False] == [attached is not None for attached in found]
     assert (2, {"limit": 2}) == (len(kept), kept.refused)
     kept.close()
+
+
+def test_libraries_leave_the_reserve_of_descriptors(
+    proc: Proc, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room for another library's links it is refused and counted, and attached to once there is room."""
+    room = attachments.LINKS - 1
+    monkeypatch.setattr(multi, "supported", lambda: True)
+    monkeypatch.setattr(descriptors, "room", lambda: room)
+    interest = Recorder()
+    kept = Attachments([interest], proc.root, grace=0)
+    mapping = proc.map(Path(shutil.copy(built, tmp_path / "lib.so")))
+    before = open_files()
+    assert kept.of(mapping) is None
+    assert (0, {"descriptors": 1}, []) == (len(kept), kept.refused, interest.attached)
+    assert before == open_files()
+    room += 1
+    kept.retry()
+    assert kept.of(mapping)
+    assert ({"descriptors": 1}, 1) == (kept.refused, len(interest.attached))
+    kept.close()
+
+
+def test_a_library_of_many_functions_takes_more_without_multi_links(
+    proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each point is two descriptors then: call and return of one function take four."""
+    monkeypatch.setattr(multi, "supported", lambda: False)
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    monkeypatch.setattr(descriptors, "room", lambda: 3)
+    assert kept.of(proc.map(built)) is None
+    monkeypatch.setattr(descriptors, "room", lambda: 4)
+    kept.retry()
+    assert kept.of(proc.map(built))
+    kept.close()
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
 
 
 def test_users_have_a_share_of_the_places(

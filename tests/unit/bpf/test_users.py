@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
+from exporter import descriptors
 from exporter.bpf.apart import Held
 from exporter.bpf.attachments import Attached
 from exporter.bpf.library import Library
@@ -69,6 +70,16 @@ def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
     users.gather([pid])
     users.end([])
     assert ([pid], [pid]) == (one.ended, two.ended)
+
+
+def test_processes_leave_the_reserve_of_descriptors(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process is known also where there is no descriptor for its end, which has to be found by looking then."""
+    monkeypatch.setattr(descriptors, "ceiling", lambda: 3)
+    interest, before = Interest(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    users.use(os.getpid(), 1, attached(interest), 0)
+
+    assert ([os.getpid()], before) == (users.without_pidfd(), len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+    assert [(os.getpid(), True)] == interest.started
 
 
 def test_an_interest_that_is_attached_later(users: Users) -> None:
