@@ -236,7 +236,7 @@ LOSSES = [
     ),
     lines(
         "Ended processes dropped",
-        "Processes whose last counts left the page early, because over 1,024 of a collector's processes ended.",
+        "Processes that left the page early with their last counts, as over 1,024 of a collector's processes ended.",
         "cps",
         Query(
             total(rate("accel_exporter_ended_processes_dropped_total"), "instance", "collector"),
