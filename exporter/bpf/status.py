@@ -63,9 +63,9 @@ UNSEARCHED = Metric(
 )
 DROPPED = Metric(
     "accel_exporter.ended_processes.dropped",
-    "Ended processes that left the page before their five minutes were over: 1,024 of a collector's are kept, and of the "
-    "workload that has most of them the oldest goes first. What such a process did after the last scrape before its end "
-    "is in no series.",
+    "Ended processes that left the page before their five minutes were over: 1,024 of a collector's are kept, and of "
+    "the workload that has most of them the oldest goes first. What such a process did after the last scrape before "
+    "its end is in no series.",
     Kind.COUNTER,
     labels=("collector",),
 )
