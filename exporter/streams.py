@@ -1,4 +1,4 @@
-"""The standard streams of a program whose caller has closed them, stopped reading, or gives them no space."""
+"""The standard streams of a program: closed by the caller, not read any more, or without space to write to."""
 
 from __future__ import annotations
 
