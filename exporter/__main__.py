@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exporter import checks, discover, doctor, log, options, otlp, settings, streams
+from exporter import checks, discover, doctor, log, option_sources, otlp, settings, streams
 from exporter.app import App
 from exporter.bpf import libbpf, memory, multi, privileges
 from exporter.bpf.native import BpfError
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parser, declared = settings.make_parser(found.values()), settings.all_options(found.values())
         with streams.output("accel-exporter"):
-            flags = options.from_flags(parser, given, declared)
+            flags = option_sources.from_flags(parser, given, declared)
         if command != "doctor" and (flags["check"] or flags["json"]):
             raise SettingsError("--check and --json are for `accel-exporter doctor`")
         chosen = settings.load(flags, os.environ, list(found.values()))

@@ -1,4 +1,4 @@
-"""Every setting of the exporter: declared here and in the collectors' FLAGS, nowhere else."""
+"""The exporter's settings: made of the options in program_options and the collectors' FLAGS, and checked, once."""
 
 from __future__ import annotations
 
@@ -8,135 +8,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from exporter import log, options, version
+from exporter import option_sources, version
 from exporter.discover import Found
 from exporter.kmsg.kernel_log import KmsgSettings
-from exporter.options import Option, Parser, SettingsError, Value, formerly, under_new_names
-from exporter.otlp import PROTOCOLS, OtlpSettings
+from exporter.option_sources import Parser, under_new_names
+from exporter.options import Option, SettingsError, Value
+from exporter.otlp import OtlpSettings
+from exporter.program_options import GROUPS, OPTIONS
 from exporter.server import WebSettings
 from exporter.web import listen
 
 Section = TypeVar("Section")
 
-GROUPS = {
-    "general": "General",
-    "web": "HTTP surface",
-    "otlp": "OTLP push (the standard OTEL_* variables count too)",
-    "log": "Logging",
-    "path": "Where this node's files are",
-    "kmsg": "Kernel log",
-    "collectors": "Collectors",
-    "allocation": "Allocation of GPUs to pods and jobs",
-    "custom": "Custom probes, compiled by bcc",
-    "dcgm": "Replacing dcgm-exporter, and running beside DCGM",
-}
-
-_WEB, _OTLP, _KMSG = WebSettings(), OtlpSettings(), KmsgSettings()
 logger = logging.getLogger(__name__)
-
-OPTIONS = (
-    Option("config.file", "", "YAML file with any of these settings, nested at the dots", "general", metavar="FILE"),
-    Option("bpf.stats", False, "let the kernel time every BPF program (about 25 ns a hit)", "general"),
-    Option("privileges.keep", False, "keep all capabilities, including those that no probe needs", "general"),
-    Option(
-        "web.listen-address",
-        _WEB.listen_address,
-        "host:port, [IPv6]:port or :port to serve on; may be repeated",
-        "web",
-        metavar="ADDRESS",
-    ),
-    Option("web.systemd-socket", _WEB.systemd_socket, "serve on the sockets that systemd's socket unit opened", "web"),
-    Option(
-        "web.config.file",
-        _WEB.config_file,
-        "TLS and basic auth, in the format of Prometheus' exporter-toolkit",
-        "web",
-        metavar="FILE",
-    ),
-    Option(
-        "web.enable-lifecycle",
-        _WEB.enable_lifecycle,
-        "accept POST /-/reload and /-/release-gpus over the network too, not only from root on the node",
-        "web",
-    ),
-    Option("web.telemetry-path", _WEB.telemetry_path, "path of the metrics", "web", metavar="PATH"),
-    Option("web.max-requests", _WEB.max_requests, "requests answered at once, more get 503; 0: no limit", "web"),
-    Option(
-        "web.timeout-offset",
-        _WEB.timeout_offset,
-        "subtracted from the scraper's own timeout, for sending the response",
-        "web",
-        duration=True,
-    ),
-    Option(
-        "web.disable-exporter-metrics",
-        _WEB.disable_exporter_metrics,
-        "leave out the process_* metrics of the exporter itself",
-        "web",
-    ),
-    Option(
-        "otlp.endpoint",
-        _OTLP.endpoint,
-        "where to push metrics and spans, as http://host:4318; empty: OTEL_EXPORTER_OTLP_ENDPOINT, or no push",
-        "otlp",
-        metavar="URL",
-    ),
-    Option(
-        "otlp.protocol",
-        _OTLP.protocol,
-        "how to push; empty: OTEL_EXPORTER_OTLP_PROTOCOL, or http/protobuf",
-        "otlp",
-        choices=("", *PROTOCOLS),
-        metavar="|".join(PROTOCOLS),
-    ),
-    Option(
-        "otlp.headers",
-        _OTLP.headers,
-        "headers of a request; OTEL_EXPORTER_OTLP_HEADERS keeps passwords out of the list of processes",
-        "otlp",
-        metavar="NAME=VALUE",
-    ),
-    Option(
-        "otlp.metrics-interval",
-        _OTLP.metrics_interval,
-        "between two pushes of metrics; 0: OTEL_METRIC_EXPORT_INTERVAL, or 60s",
-        "otlp",
-        duration=True,
-    ),
-    Option(
-        "otlp.spans-per-second",
-        _OTLP.spans_per_second,
-        "limit of spans, of all collectors; spans beyond it are dropped and counted; 0: no limit",
-        "otlp",
-    ),
-    Option("log.level", "info", "least severity that is logged", "log", choices=tuple(log.LEVELS)),
-    Option("log.format", "logfmt", "form of a log line", "log", choices=log.FORMATS),
-    Option("path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR"),
-    Option("path.sysfs", "/sys", "mount point of sysfs", "path", metavar="DIR"),
-    Option("path.logs", "/var/log", "folder of the kubelet's pods/ and containers/", "path", metavar="DIR"),
-    *formerly(
-        Option(
-            "kmsg.path",
-            _KMSG.path,
-            "the kernel log; a FIFO or a file with lines of the same form serves for tests",
-            "kmsg",
-            metavar="FILE",
-        ),
-        "collector.xid.kmsg",
-        "collector.faults.kmsg",
-    ),
-    *formerly(
-        Option(
-            "kmsg.from-processes",
-            _KMSG.from_processes,
-            "accept lines that a process wrote into the kernel log too: echo NVRM: Xid ... > /dev/kmsg tests an alert",
-            "kmsg",
-        ),
-        "collector.xid.from-processes",
-        "collector.faults.from-processes",
-    ),
-    Option("collector.disable-defaults", False, "run only collectors that are switched on explicitly", "collectors"),
-)
 
 
 @dataclass(frozen=True)
@@ -179,7 +63,7 @@ def all_options(found: Iterable[Found]) -> tuple[Option, ...]:
 
 def make_parser(found: Iterable[Found]) -> Parser:
     """Return the parser of `accel-exporter`'s command line."""
-    made = options.parser(
+    made = option_sources.parser(
         all_options(found),
         GROUPS,
         prog="accel-exporter",
@@ -234,10 +118,10 @@ def _given(
     """Return the values given anywhere, and a sentence for each former name in use. Raises SettingsError."""
     sources = [
         {option.name: flags[option.name] for option in declared if option.name in flags},
-        options.from_environment(environ, declared),
+        option_sources.from_environment(environ, declared),
     ]
     if file := next((str(source["config.file"]) for source in sources if "config.file" in source), ""):
-        sources.append(options.from_file(Path(file), declared))
+        sources.append(option_sources.from_file(Path(file), declared))
         if "config.file" in sources[-1]:
             raise SettingsError(f"{file}: config.file cannot be set in the file itself; remove it")
     given: dict[str, Value] = {}

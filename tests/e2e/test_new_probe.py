@@ -45,5 +45,5 @@ def test_two_files_and_a_test(checkout: Path) -> None:
         assert line not in (ROOT / "docs" / f"{page}.md").read_text()
     make(checkout, "check")
     assert "tests/bpf/test_bzip2.py::test_23_calls PASSED" in make(checkout, "test-bpf", "ARGS=-v -k bzip2")
-    units = "test_docs or test_discover or test_evidence or test_settings or bpf/test_stacks"
+    units = "test_docs or test_discover or test_evidence or test_option_sources or test_settings or bpf/test_stacks"
     assert " passed" in make(checkout, "test-unit", f"ARGS=-q -k '{units}'")

@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from exporter import discover, options
+from exporter import discover, option_sources
 from exporter.bpf import privileges
 from exporter.settings import all_options, load, make_parser
 
@@ -134,7 +134,7 @@ def test_arguments_are_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     given = [it.replace("/etc/accel-exporter/", f"{tmp_path}/") for it in container(documents)["args"]]
     given = [it.replace("/host/sys", f"{tmp_path}/sys") for it in given]
     parser = make_parser(found.values())
-    chosen = options.from_flags(parser, given, all_options(found.values()))
+    chosen = option_sources.from_flags(parser, given, all_options(found.values()))
     settings = load(chosen, {}, list(found.values()))
     assert ("debug", 5) == (settings.log.level, settings.collectors["cuda"]["spans-per-second"])
 

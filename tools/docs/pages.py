@@ -21,7 +21,8 @@ from exporter.compat.dcgm.field import Number
 from exporter.faults.xid import catalog, nvlink
 from exporter.model import PROCESS_LABELS, Metric
 from exporter.options import Option
-from exporter.settings import GROUPS, all_options
+from exporter.program_options import GROUPS
+from exporter.settings import all_options
 from exporter.views import prometheus
 from tools.docs import faults
 

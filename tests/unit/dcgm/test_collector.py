@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from exporter import discover, options, settings
+from exporter import discover, option_sources, settings
 from exporter.collectors import dcgm
 from exporter.collectors.dcgm import Dcgm, configure
 from exporter.model import Sample, Unavailable
@@ -62,7 +62,7 @@ def _key(sample: Sample) -> str:
 def load(*arguments: str) -> settings.Settings:
     found = list(discover.collectors().values())
     declared = settings.all_options(found)
-    return settings.load(options.from_flags(settings.make_parser(found), arguments, declared), {}, found)
+    return settings.load(option_sources.from_flags(settings.make_parser(found), arguments, declared), {}, found)
 
 
 def test_off_by_default() -> None:
