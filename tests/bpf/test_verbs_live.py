@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from exporter.verbs.attaching import _ATTEMPTS
 from tests.bpf.verbs_node import BUILD, Job, Observed, build_standins, eventually, observe
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="functions of RDMA providers", on="stand-in")]
 
@@ -42,6 +44,21 @@ def known(observed: Observed, job: Job) -> None:
         return bool(providers) and all(it.searched or it.found is not None for it in providers)
 
     eventually(lambda: job.pid in observed.cuda._ledger and searched(), "the process known")
+
+
+def searched_for_the_last_time(observed: Observed, job: Job) -> None:
+    """Wait until the job's provider is not searched again: after a search, pointers are examined again.
+
+    Another process that begins to use the provider causes one.
+    """
+    attaching = observed.cuda._attaching
+
+    def over() -> bool:
+        attaching.retry()
+        providers = [it for it in [*attaching._providers.values()] if job.pid in it.users]
+        return all(it.attempts == _ATTEMPTS for it in providers) and not attaching._analysis._running
+
+    until(over, "the provider searched for the last time")
 
 
 def reports(observed: Observed, job: Job) -> int:
@@ -103,6 +120,7 @@ def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> N
     path = Path(shutil.copy(BUILD / "live" / PROVIDER, tmp_path))
     with Job(BUILD / "verbs_job", path) as forger, Job(BUILD / "verbs_job", path) as honest:
         known(observed, forger)
+        searched_for_the_last_time(observed, forger)
         for kind in range(40):
             forger.step("forge", kind)
             forger.step("modify", 0)
