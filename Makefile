@@ -5,12 +5,12 @@
 .PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-kernels test-drivers test-backends fault-table
 
 # Debian keeps depmod and debootstrap where users without root do not look.
-export PATH := $(PATH):/usr/sbin:/sbin
+export PATH := $(if $(PATH),$(PATH):)/usr/sbin:/usr/bin:/sbin:/bin
 PYTHON ?= python3
 export PYTHON
 VENV := .venv/bin
 ARGS ?=
-JOBS := -j$(shell nproc)
+JOBS := -j$(shell PATH="$(PATH)"; nproc)
 PYTEST := $(VENV)/python -m pytest $(ARGS)
 # The tests of tests/unit share nothing, so each processor runs some; a file's tests stay together, as its fixtures do.
 UNIT := $(PYTEST) -n logical --maxprocesses 8 --dist loadfile tests/unit

@@ -7,6 +7,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+case $PWD in
+    *[\$\{\}]*)
+        echo "setup: Python's packaging cannot install into a path with \$, { or }; move the checkout: $PWD" >&2
+        exit 1
+        ;;
+esac
+
 level=${1:?usage: setup.sh base|dev|rdma|image|root}
 missing=()
 PROGRESS_SECONDS=5

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 from exporter.bpf import privileges
@@ -66,3 +70,24 @@ def test_the_image_is_built_from_locked_versions() -> None:
 
 def _number(version: str) -> list[int]:
     return [int(part) for part in re.findall("[0-9]+", version)]
+
+
+@pytest.mark.parametrize("name", ["uo$te", "{x}", "x}"])
+def test_a_path_that_packaging_cannot_take(tmp_path: Path, name: str) -> None:
+    """Setup names the path in one sentence, before anything is installed."""
+    script = tmp_path / name / "deploy" / "setup.sh"
+    script.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "deploy" / "setup.sh", script)
+    done = subprocess.run([script, "base"], capture_output=True, text=True, timeout=60)
+    assert (1, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
+    assert str(tmp_path / name) in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root this is refused")
+@pytest.mark.parametrize("variables", [{}, {"PATH": "/nonexistent"}])
+def test_root_without_a_path(variables: dict[str, str]) -> None:
+    """Root is known as such without PATH, or with one that has no programs."""
+    make = shutil.which("make")
+    assert make
+    done = subprocess.run([make, "-s", "as-root"], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
+    assert (0, "") == (done.returncode, done.stderr)
