@@ -1,30 +1,19 @@
-"""Reads what probes need of an ELF file: where its functions are, their code, what it imports, its build id.
-
-Files belong to the observed processes and may be hostile or change while they are read, so nothing is mapped into
-memory (a file cut short would be a SIGBUS) and every table has a limit. Layouts: System V gABI, chapters 4 and 5.
-"""
+"""Reads what probes need of an ELF file: where its functions are, their code, what it imports, its build id."""
 
 from __future__ import annotations
 
-import os
-import stat
 import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
 
-X86_64, AARCH64 = 62, 183
+from exporter.bpf.elf_file import AARCH64, X86_64, ElfError, ElfFile, Part, Section
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
+__all__ = ["AARCH64", "X86_64", "Elf", "ElfError", "Function", "Part"]
+
 _SYMBOL = struct.Struct("<IBBHQQ")
 _NOTE = struct.Struct("<III")
 
-_ELF64_LITTLE = b"\x7fELF\x02\x01\x01"
-_EXECUTABLE_OR_SHARED = (2, 3)
-_LOAD, _NOTES, _EXECUTE = 1, 4, 1
+_NOTES = 4  # p_type of a segment of notes
 _SYMTAB, _STRTAB, _NOTE_SECTION, _DYNSYM, _VERSYM = 2, 3, 7, 11, 0x6FFFFFFF
 _FUNCTION = 2
 _BUILD_ID = 3
@@ -40,10 +29,6 @@ _LONGEST_NAME = 1 << 12
 _CHUNK = 1 << 20
 
 
-class ElfError(ValueError):
-    """The file is no 64-bit little-endian ELF program or library, or its tables contradict themselves."""
-
-
 @dataclass(frozen=True, slots=True)
 class Function:
     """A defined function. `offset` is its place in the file; `size` in bytes, 0 when the symbol has none."""
@@ -56,76 +41,8 @@ class Function:
     """STB_LOCAL 0, STB_GLOBAL 1, STB_WEAK 2."""
 
 
-class Part(NamedTuple):
-    """A piece of the file and the address it is loaded at, before relocation; size in bytes."""
-
-    address: int
-    offset: int
-    size: int
-
-
-class _Segment(NamedTuple):
-    kind: int
-    flags: int
-    offset: int
-    address: int
-    physical: int
-    in_file: int
-    in_memory: int
-    align: int
-
-
-class _Section(NamedTuple):
-    name: int
-    kind: int
-    flags: int
-    address: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    align: int
-    item: int
-
-
-class Elf:
-    """An open ELF file. Use as a context manager, or close it."""
-
-    def __init__(self, descriptor: int) -> None:
-        """Takes over the descriptor of a regular file; see `open`."""
-        self._file = descriptor
-        try:
-            self._size = os.fstat(descriptor).st_size
-            self._read_headers()
-        except BaseException:
-            self.close()
-            raise
-
-    @classmethod
-    def open(cls, path: Path | str) -> Elf:
-        """Raises OSError where the file cannot be read, ElfError where it is not what it should be."""
-        if not stat.S_ISREG(Path(path).stat().st_mode):  # opening a device may act on it
-            raise ElfError("not a regular file")
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise ElfError("not a regular file")
-        return cls(descriptor)
-
-    def fileno(self) -> int:
-        """The descriptor; it stays ours."""
-        return self._file
-
-    def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def __enter__(self) -> Elf:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+class Elf(ElfFile):
+    """An open ELF file with its functions and notes. Use as a context manager, or close it."""
 
     @property
     def build_id(self) -> str:
@@ -178,29 +95,6 @@ class Elf:
                     raise ElfError("more notes than a real library has")
                 yield from _notes(self._read(section.offset, section.size), owner, kind)
 
-    def parts(self, kind: int) -> list[Part]:
-        """What the segments of a kind (p_type) take of the file."""
-        return [Part(s.address, s.offset, s.in_file) for s in self._segments if s.kind == kind]
-
-    @property
-    def code_parts(self) -> list[Part]:
-        """Where the file has code."""
-        return [Part(s.address, s.offset, s.in_file) for s in self._code]
-
-    def offset(self, address: int) -> int:
-        """Where in the file the byte of an address is; ElfError if the file has none."""
-        segment = next((s for s in self._segments if s.kind == _LOAD and 0 <= address - s.address < s.in_file), None)
-        if segment is None:
-            raise ElfError("an address for which the file has no content")
-        return segment.offset + address - segment.address
-
-    def read(self, address: int, size: int) -> bytes:
-        """The file's content for these addresses, before relocation; ElfError if it has not all of it."""
-        start = self.offset(address)
-        if size > 1 and self.offset(address + size - 1) != start + size - 1:
-            raise ElfError("a table spans segments")
-        return self._read(start, size)
-
     def code(self, function: Function, limit: int) -> bytes:
         """The first bytes of a function: at most `limit`, and no more than its symbol and segment hold."""
         segment = self._executable_segment(function.address)
@@ -209,35 +103,13 @@ class Elf:
         held = segment.offset + segment.in_file - function.offset
         return self._read(function.offset, min(limit, function.size or limit, held))
 
-    def _read_headers(self) -> None:
-        if self._size < _HEADER.size:
-            raise ElfError("too short for an ELF file")
-        ident, kind, machine, _, _, segments, sections, _, _, *counts = _HEADER.unpack(self._read(0, _HEADER.size))
-        segment_size, segment_count, section_size, section_count, _ = counts
-        if not ident.startswith(_ELF64_LITTLE):
-            raise ElfError("not a 64-bit little-endian ELF file")
-        if kind not in _EXECUTABLE_OR_SHARED:
-            raise ElfError("neither a program nor a shared library")
-        if segment_count and segment_size != _SEGMENT.size or section_count and section_size != _SECTION.size:
-            raise ElfError("headers of an unknown size")
-        self.machine: int = machine
-        """The instruction set: 62 is x86-64, 183 is arm64."""
-        table = self._read(segments, segment_count * _SEGMENT.size)
-        self._segments = [_Segment(*fields) for fields in _SEGMENT.iter_unpack(table)]
-        self._code = [s for s in self._segments if s.kind == _LOAD and s.flags & _EXECUTE]
-        self._sections_at, self._section_count = sections, section_count
-
-    def _sections(self) -> list[_Section]:
-        table = self._read(self._sections_at, self._section_count * _SECTION.size)
-        return [_Section(*fields) for fields in _SECTION.iter_unpack(table)]
-
-    def _is_hidden(self, versions: _Section, index: int) -> bool:
+    def _is_hidden(self, versions: Section, index: int) -> bool:
         if (index + 1) * 2 > versions.size:
             return False
         return bool(int.from_bytes(self._read(versions.offset + index * 2, 2), "little") & _HIDDEN_VERSION)
 
     def _symbols(
-        self, table: _Section, sections: list[_Section], wanted: Collection[str] | None
+        self, table: Section, sections: list[Section], wanted: Collection[str] | None
     ) -> Iterator[tuple[int, str, tuple[int, ...]]]:
         """Index, name and fields of each symbol that has a wanted name."""
         if table.item != _SYMBOL.size or table.link >= len(sections) or sections[table.link].kind != _STRTAB:
@@ -256,7 +128,7 @@ class Elf:
         for index, symbol in self._entries(table, frozenset(names)) if names else ():
             yield index, names[symbol[0]], symbol
 
-    def _entries(self, table: _Section, names: frozenset[int] | None) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def _entries(self, table: Section, names: frozenset[int] | None) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The symbols with a name at one of these places of the string table (None: all), with their index."""
         per_chunk = _CHUNK // _SYMBOL.size
         for first in range(0, table.size // _SYMBOL.size, per_chunk):
@@ -268,7 +140,7 @@ class Elf:
                 if names is None or symbol[0] in names:
                     yield index, symbol
 
-    def _find_names(self, strings: _Section, wanted: Collection[str]) -> dict[int, str]:
+    def _find_names(self, strings: Section, wanted: Collection[str]) -> dict[int, str]:
         """Where in the string table the wanted names are.
 
         Linkers let a name share the end of a longer one (ncclSend within pncclSend), so strings are chosen by their
@@ -298,23 +170,8 @@ class Elf:
         offset = address - segment.address + segment.offset
         return Function(name, offset, size, address, info >> 4) if offset < self._size else None
 
-    def _executable_segment(self, address: int) -> _Segment | None:
-        return next((s for s in self._code if s.address <= address < s.address + s.in_file), None)
 
-    def _read(self, offset: int, size: int) -> bytes:
-        if offset + size > self._size:
-            raise ElfError("cut short: a table lies beyond the end of the file")
-        parts = []
-        while size:
-            part = os.pread(self._file, size, offset)
-            if not part:
-                raise ElfError("cut short while it was read")
-            parts.append(part)
-            offset, size = offset + len(part), size - len(part)
-        return b"".join(parts)
-
-
-def _first(sections: list[_Section], kind: int) -> _Section | None:
+def _first(sections: list[Section], kind: int) -> Section | None:
     return next((section for section in sections if section.kind == kind), None)
 
 
