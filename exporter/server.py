@@ -17,7 +17,7 @@ from aiohttp import web
 from exporter.model import Sample
 from exporter.options import SettingsError
 from exporter.scrape import Run, Scraper, State
-from exporter.views import prometheus
+from exporter.views import negotiation, prometheus
 from exporter.web import connections, lifecycle, listen
 from exporter.web.config import WebConfigFile
 from exporter.web.connections import Connections
@@ -154,8 +154,8 @@ class Server:
             timeout = self._timeout(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds"))
         except ValueError as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from None
-        form = prometheus.negotiate(request.headers.get("Accept", ""))
-        zipped = prometheus.accepts_gzip(request.headers.get("Accept-Encoding", ""))
+        form = negotiation.negotiate(request.headers.get("Accept", ""))
+        zipped = negotiation.accepts_gzip(request.headers.get("Accept-Encoding", ""))
 
         def render(samples: Sequence[Sample]) -> bytes:
             page = prometheus.render(samples, form)

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
-from exporter.views.prometheus import Format, accepts_gzip, family, name, negotiate, number, render, unit
+from exporter.views.prometheus import Format, family, name, number, render, unit
 
 LAUNCHES = Metric(
     "gpu.cuda.kernel_launch.calls", "Kernel launches.", Kind.COUNTER, "{call}", labels=("api_layer",), process=True
@@ -284,55 +284,6 @@ def test_promtool_accepts_a_hostile_page() -> None:
     done = subprocess.run(["promtool", "check", "metrics"], input=render(samples).text, capture_output=True, timeout=30)
 
     assert (0, b"", b"") == (done.returncode, done.stdout, done.stderr)
-
-
-@pytest.mark.parametrize(
-    ("accept", "expected"),
-    [
-        ("", Format.TEXT),
-        ("*/*", Format.TEXT),
-        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Format.TEXT),
-        ("application/openmetrics-text", Format.OPENMETRICS),
-        ("application/openmetrics-text;version=2.0.0", Format.TEXT),
-        ("application/openmetrics-text;version=0.0.1,text/plain", Format.TEXT),
-        ("application/openmetrics-text; version=1.0.0; charset=utf-8;q=0.4, text/plain;q=0.5", Format.TEXT),
-        ("application/openmetrics-text;version=1.0.0;q=0", Format.TEXT),
-        ("application/openmetrics-text;version=1.0.0;q=x", Format.TEXT),
-        # as sent by Prometheus 2.42
-        (
-            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-            "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-            Format.OPENMETRICS,
-        ),
-        # as sent by Prometheus 3.5
-        (
-            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,"
-            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
-            "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,"
-            "text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
-            Format.OPENMETRICS,
-        ),
-    ],
-)
-def test_format_follows_accept(accept: str, expected: Format) -> None:
-    """The better liked of the two formats is chosen; OpenMetrics only as version 1.0.0; text is the fallback."""
-    assert expected is negotiate(accept)
-
-
-@pytest.mark.parametrize(
-    ("header", "expected"),
-    [("gzip", True), ("br, gzip;q=0.5", True), ("*", True), ("", False), ("gzip;q=0", False), ("identity", False)],
-)
-def test_gzip_follows_accept_encoding(header: str, expected: bool) -> None:
-    """gzip is used when the client names it or anything, with a quality above 0."""
-    assert expected == accepts_gzip(header)
-
-
-@given(st.text())
-def test_any_header_has_an_answer(header: str) -> None:
-    """No Accept or Accept-Encoding header raises."""
-    assert negotiate(header) in Format
-    assert accepts_gzip(header) in (True, False)
 
 
 def test_ten_thousand_series_in_time(capsys: pytest.CaptureFixture[str]) -> None:
