@@ -13,7 +13,7 @@ from typing import TextIO
 
 from exporter import version
 from exporter.bpf import object_path
-from exporter.bpf.probe import ATTACHED
+from exporter.bpf.probe_metrics import ATTACHED
 from exporter.checks import Finding, Status
 from exporter.discover import Found
 from exporter.model import Labels

@@ -24,56 +24,13 @@ from exporter.bpf.library import Library, file_of
 from exporter.bpf.naming import names
 from exporter.bpf.passing import NOTHING, Passed, PassesOn, Passing
 from exporter.bpf.placement import Placement
+from exporter.bpf.probe_metrics import ATTACHED, HITS, MISSING, OVERHEAD, RUN, UNCOVERED
 from exporter.bpf.rehearsal import Rehearsal
 from exporter.bpf.safety import Protection
-from exporter.model import Kind, Metric, Sample
+from exporter.model import Sample
 
 __all__ = ["Hook", "Listener", "Probes", "State"]
 
-ATTACHED = Metric(
-    "accel_exporter.probe.attached",
-    "1 if every probe of the symbol is attached in this library, else 0; the landing page has the reason. "
-    "A hit costs little at placement=emulated, and a second trap at placement=stepped. Copies of a library, by its "
-    "build id and functions, are one, under the path of the first; files of root apart from those of others. A long "
-    "path is cut, and beyond 32 libraries the rest is (others).",
-    Kind.GAUGE,
-    labels=("probe", "symbol", "library", "placement"),
-)
-HITS = Metric(
-    "accel_exporter.probe.hits",
-    "Calls of the symbol that the probe saw.",
-    Kind.COUNTER,
-    labels=("probe", "symbol"),
-)
-RUN = Metric(
-    "accel_exporter.probe.run",
-    "Time spent in the probe's BPF programs, as the kernel measured it; only while its BPF statistics are switched on.",
-    Kind.COUNTER,
-    unit="s",
-    labels=("probe",),
-)
-MISSING = Metric(
-    "accel_exporter.probe.symbols.missing",
-    "Symbols the probe wants that this library does not have; other versions of it do.",
-    Kind.GAUGE,
-    labels=("probe", "library"),
-)
-UNCOVERED = Metric(
-    "accel_exporter.probe.symbols.uncovered",
-    "Functions of this library that look as if they should be probed and are not: calls of them are not counted.",
-    Kind.GAUGE,
-    labels=("probe", "library"),
-)
-OVERHEAD = Metric(
-    "accel_exporter.overhead",
-    "Time the probes took from the observed threads: calls times what the traps and programs of such a call cost, as "
-    "measured on this node once a library is probed, undisturbed; of RDMA and cuFile that of traps and small programs. "
-    "Where libraries differ in placement, calls count at the price of the most expensive one probed by then. Before "
-    "Linux 6.12 hits on many processors at once wait for each other, which is not in it.",
-    Kind.COUNTER,
-    unit="s",
-    labels=("probe",),
-)
 MOST_SYMBOLS = 100_000
 """A file with more is not searched for functions that should be in the table: it would take seconds."""
 MOST_NAMES = 4096

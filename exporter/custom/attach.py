@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
-from exporter.bpf.probe import ATTACHED, OVERHEAD, RUN, Hook, Probes, State
+from exporter.bpf.probe import Hook, Probes, State
+from exporter.bpf.probe_metrics import ATTACHED, OVERHEAD, RUN
 from exporter.bpf.safety import Protection
 from exporter.custom import metrics, usdt
 from exporter.custom.definition import Definition
