@@ -16,6 +16,7 @@ from exporter.bpf import libbpf, memory, multi, privileges
 from exporter.bpf.native import BpfError
 from exporter.custom import check
 from exporter.discover import Found
+from exporter.log import uncaught
 from exporter.model import Labels
 from exporter.options import SettingsError
 from exporter.settings import Settings
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
+    uncaught.to_log()
     memory.give_back()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process before App handles it
     plan = otlp.plan(chosen.otlp, os.environ)
