@@ -12,7 +12,7 @@ from exporter.bpf import object_path
 from exporter.bpf.elf import AARCH64, X86_64
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.placement import Kind
-from exporter.bpf.subject import CODE, MACHINES, Subject, assemble, program
+from exporter.bpf.trial_program import CODE, MACHINES, TrialProgram, assemble, executable
 from exporter.bpf.uprobe import Point, attach, close_all
 from exporter.model import Kind as MetricKind
 from exporter.model import Metric, Sample, Unavailable
@@ -143,7 +143,7 @@ def image(machine: int) -> bytes:
     listing, functions = _PARTS[machine]
     kinds = ("emulated", "emulated", "stepped", "emulated", "stepped")
     code = assemble(listing).ljust(FUNCTIONS_AT, b"\0")
-    return program(machine, code + b"".join(assemble(functions[kind]).ljust(STRIDE, b"\0") for kind in kinds))
+    return executable(machine, code + b"".join(assemble(functions[kind]).ljust(STRIDE, b"\0") for kind in kinds))
 
 
 def calibrate() -> Costs:
@@ -155,8 +155,8 @@ def calibrate() -> Costs:
     if machine is None:
         raise Unavailable(f"the cost of a probe cannot be measured on {os.uname().machine}")
     try:
-        with Object(object_path("calibrate")) as loaded, Subject(image(machine)) as subject:
-            costs = _measure(loaded, subject, returns=True) or _measure(loaded, subject, returns=False)
+        with Object(object_path("calibrate")) as loaded, TrialProgram(image(machine)) as program:
+            costs = _measure(loaded, program, returns=True) or _measure(loaded, program, returns=False)
     except BpfError as error:
         raise Unavailable(f"the cost of a probe cannot be measured: {error}") from error
     if costs is None:
@@ -164,17 +164,17 @@ def calibrate() -> Costs:
     return costs
 
 
-def _measure(loaded: Object, subject: Subject, returns: bool) -> Costs | None:
+def _measure(loaded: Object, program: TrialProgram, returns: bool) -> Costs | None:
     """None if the program did not survive its probes."""
     hits = loaded.maps["hits"]
     before: int = hits.get(ENTRY) or 0
     links = []
     try:
-        links.append(attach(loaded.programs["on_entry"], subject.path, _points(EMULATED, STEPPED)))
+        links.append(attach(loaded.programs["on_entry"], program.path, _points(EMULATED, STEPPED)))
         if returns:
             places = _points(RETURN_EMULATED, RETURN_STEPPED)
-            links.append(attach(loaded.programs["on_return"], subject.path, places, returns=True))
-        status, written = subject.run()
+            links.append(attach(loaded.programs["on_return"], program.path, places, returns=True))
+        status, written = program.run()
     finally:
         close_all(links)
     if status:

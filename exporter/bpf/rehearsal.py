@@ -17,7 +17,7 @@ from pathlib import Path
 from exporter.bpf.elf import AARCH64, X86_64
 from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import BpfError, Object
-from exporter.bpf.subject import CODE, MACHINES, Subject, assemble, program
+from exporter.bpf.trial_program import CODE, MACHINES, TrialProgram, assemble, executable
 from exporter.bpf.uprobe import Point, attach, close_all
 from exporter.model import Unavailable
 
@@ -216,8 +216,8 @@ def play(copy: Object, table: Mapping[str, Sequence[Hook]], scenes: Mapping[str,
     different = sorted(set(scenes.values()))
     if machine is None or len(different) >= SLOTS:
         raise Unavailable(f"{len(different)} scenes cannot be tried on {os.uname().machine}")
-    with Subject(image(machine)) as subject:
-        status, written = _run_probed(copy, subject, table, different)
+    with TrialProgram(image(machine)) as program:
+        status, written = _run_probed(copy, program, table, different)
     if status:
         raise Unavailable("the probed program ended early")
     times = _short(written)
@@ -230,11 +230,11 @@ def image(machine: int) -> bytes:
     listing, slot, function = (assemble(part) for part in _PARTS[machine])
     first, second = FUNCTIONS_AT
     whole = (slot.ljust(first, b"\0") + function).ljust(second, b"\0") + function
-    return program(machine, listing.ljust(SLOTS_AT, b"\0") + SLOTS * whole.ljust(STRIDE, b"\0"))
+    return executable(machine, listing.ljust(SLOTS_AT, b"\0") + SLOTS * whole.ljust(STRIDE, b"\0"))
 
 
 def _run_probed(
-    copy: Object, subject: Subject, table: Mapping[str, Sequence[Hook]], scenes: Sequence[Scene]
+    copy: Object, program: TrialProgram, table: Mapping[str, Sequence[Hook]], scenes: Sequence[Scene]
 ) -> tuple[int, bytes]:
     groups: dict[tuple[bool, str], list[Point]] = {}
     if "returning" in copy.maps:
@@ -247,8 +247,8 @@ def _run_probed(
     links = []
     try:
         for (entry, name), points in sorted(groups.items()):  # returns first, as in hooks.py
-            links.append(attach(copy.programs[name], subject.path, points, returns=not entry))
-        return subject.run()
+            links.append(attach(copy.programs[name], program.path, points, returns=not entry))
+        return program.run()
     finally:
         close_all(links)
 

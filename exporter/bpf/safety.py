@@ -18,7 +18,7 @@ from pathlib import Path
 from exporter.bpf import object_path
 from exporter.bpf.elf import X86_64
 from exporter.bpf.libbpf import BpfError, Object
-from exporter.bpf.subject import BASE, CODE, MACHINES, Subject, assemble, program
+from exporter.bpf.trial_program import BASE, CODE, MACHINES, TrialProgram, assemble, executable
 from exporter.bpf.uprobe import Point, attach
 from exporter.model import Unavailable
 
@@ -102,11 +102,11 @@ def try_return_probes() -> Survival:
     if MACHINES.get(os.uname().machine) != X86_64:
         return Survival(seccomp=True, shadow_stack=True)
     try:
-        with Object(object_path("calibrate")) as loaded, Subject(image()) as subject:
+        with Object(object_path("calibrate")) as loaded, TrialProgram(image()) as program:
             point = Point(CODE + FUNCTION_AT)
-            link = attach(loaded.programs["on_return"], subject.path, [point], returns=True)
+            link = attach(loaded.programs["on_return"], program.path, [point], returns=True)
             try:
-                ends = {confinement: subject.run(confinement)[0] for confinement in Confinement}
+                ends = {confinement: program.run(confinement)[0] for confinement in Confinement}
             finally:
                 link.close()
             return judge(ends, loaded.maps["hits"].get(RETURN) or 0)
@@ -174,7 +174,7 @@ def image() -> bytes:
     code = assemble(LISTING).ljust(FUNCTION_AT, b"\0") + assemble(FUNCTION)
     steps = b"".join(_steps(confinement).ljust(64, b"\0") for confinement in Confinement)
     code = code.ljust(STEPS_AT, b"\0") + steps
-    return program(X86_64, code.ljust(FILTERS_AT, b"\0") + _filter(0, _ERRNO_EPERM) + _filter(1, _KILL_PROCESS))
+    return executable(X86_64, code.ljust(FILTERS_AT, b"\0") + _filter(0, _ERRNO_EPERM) + _filter(1, _KILL_PROCESS))
 
 
 def _steps(confinement: Confinement) -> bytes:

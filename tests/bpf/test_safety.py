@@ -13,7 +13,7 @@ import pytest
 from exporter.bpf import object_path
 from exporter.bpf.libbpf import Object
 from exporter.bpf.safety import FUNCTION_AT, RETURN, Confinement, image, protection, try_return_probes
-from exporter.bpf.subject import CODE, Subject
+from exporter.bpf.trial_program import CODE, TrialProgram
 from exporter.bpf.uprobe import Point, attach
 
 pytestmark = [
@@ -31,9 +31,9 @@ def open_descriptors() -> int:
 @tried
 def test_trial() -> None:
     """The answer is that of this kernel: the same trial, counted and judged by hand, says the same."""
-    with Object(object_path("calibrate")) as object, Subject(image()) as subject:
-        link = attach(object.programs["on_return"], subject.path, [Point(CODE + FUNCTION_AT)], returns=True)
-        ends = [subject.run(confinement)[0] for confinement in Confinement]
+    with Object(object_path("calibrate")) as object, TrialProgram(image()) as program:
+        link = attach(object.programs["on_return"], program.path, [Point(CODE + FUNCTION_AT)], returns=True)
+        ends = [program.run(confinement)[0] for confinement in Confinement]
         link.close()
         hits = object.maps["hits"].get(RETURN)
     assert hits == sum(end == 42 for end in ends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from exporter.bpf.elf import AARCH64, X86_64
-from exporter.bpf.subject import assemble
+from exporter.bpf.trial_program import assemble
 from exporter.verbs.code.constant_propagation import UNKNOWN, Code
 
 ARM = """

@@ -13,7 +13,7 @@ import pytest
 from exporter.bpf import calibrate, safety
 from exporter.bpf.elf import AARCH64, X86_64
 from exporter.bpf.safety import Confinement
-from exporter.bpf.subject import BASE, CODE, Subject, assemble
+from exporter.bpf.trial_program import BASE, CODE, TrialProgram, assemble
 
 X86 = (capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 ARM = (capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
@@ -59,8 +59,8 @@ def test_sizes() -> None:
 @on_x86_64
 def test_calibrated_program() -> None:
     """It writes one time before every function of every round and one at the end, in order."""
-    with Subject(calibrate.image(X86_64)) as subject:
-        status, written = subject.run()
+    with TrialProgram(calibrate.image(X86_64)) as program:
+        status, written = program.run()
     stamps = list(struct.iter_unpack("=qq", written))
     assert (0, calibrate.ROUNDS * 5 + 1, sorted(stamps)) == (status, len(stamps), stamps)
 
@@ -70,7 +70,7 @@ def test_calibrated_program_arm64(tmp_path: Path) -> None:
     emulator = Path("/usr/bin/qemu-aarch64")
     if not emulator.exists():
         pytest.skip("qemu-aarch64 (package qemu-user) is not installed")
-    file = tmp_path / "subject"
+    file = tmp_path / "program"
     file.write_bytes(calibrate.image(AARCH64))
     file.chmod(0o755)
     done = subprocess.run([emulator, file], capture_output=True, timeout=30, check=True)
@@ -81,8 +81,8 @@ def test_calibrated_program_arm64(tmp_path: Path) -> None:
 @on_x86_64
 def test_trial_without_probe() -> None:
     """Unprobed, the function returns its value under every confinement that this machine has."""
-    with Subject(safety.image()) as subject:
-        ends = [subject.run(confinement)[0] for confinement in Confinement]
+    with TrialProgram(safety.image()) as program:
+        ends = [program.run(confinement)[0] for confinement in Confinement]
     assert [safety.RETURNED] * 4 == ends[:4]
     assert ends[4] in (safety.RETURNED, safety.REFUSED)
 
@@ -93,8 +93,8 @@ def test_confinements() -> None:
     calls_getpid = assemble("b8 27 00 00 00  mov eax, 39\n0f 05  syscall\nc3  ret")
     at = CODE + safety.FUNCTION_AT
     image = safety.image()
-    with Subject(image[:at] + calls_getpid + image[at + len(calls_getpid) :]) as subject:
-        ends = {confinement: subject.run(confinement)[0] for confinement in Confinement}
+    with TrialProgram(image[:at] + calls_getpid + image[at + len(calls_getpid) :]) as program:
+        ends = {confinement: program.run(confinement)[0] for confinement in Confinement}
     killed, bad_system_call, minus_eperm = -9, -31, 255
     assert (killed, minus_eperm, bad_system_call) == (
         ends[Confinement.STRICT],
@@ -105,8 +105,8 @@ def test_confinements() -> None:
 
 @on_x86_64
 def test_no_descriptor_left() -> None:
-    """A subject leaves no descriptor open."""
+    """A program leaves no descriptor open."""
     before = set(Path("/proc/self/fd").iterdir())
-    with Subject(safety.image()) as subject:
-        status, _ = subject.run()
+    with TrialProgram(safety.image()) as program:
+        status, _ = program.run()
     assert (safety.RETURNED, before) == (status, set(Path("/proc/self/fd").iterdir()))

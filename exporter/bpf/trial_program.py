@@ -1,6 +1,6 @@
 """Tiny programs of ours to try probes on: an ELF file of a few hundred bytes, kept in memory and run as a child.
 
-Trying in a child and not here means that a probe which kills its subject, and a filter under which the exporter itself
+Trying in a child and not here means that a probe which kills its program, and a filter under which the exporter itself
 runs, cost nothing but the answer.
 """
 
@@ -16,7 +16,7 @@ from exporter.bpf.elf import AARCH64, X86_64
 from exporter.model import Unavailable
 
 MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}
-"""ELF machine numbers by what uname calls them: where a subject can run."""
+"""ELF machine numbers by what uname calls them: where a program can run."""
 
 BASE = 0x400000
 """Address of the first byte of the file."""
@@ -32,7 +32,7 @@ def assemble(listing: str) -> bytes:
     return bytes.fromhex(" ".join(line.partition("  ")[0] for line in listing.strip().splitlines()))
 
 
-def program(machine: int, code: bytes) -> bytes:
+def executable(machine: int, code: bytes) -> bytes:
     """A static executable that holds the code and nothing else (System V gABI, chapters 4 and 5)."""
     size = CODE + len(code)
     ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
@@ -42,7 +42,7 @@ def program(machine: int, code: bytes) -> bytes:
     return (header + segment).ljust(CODE, b"\0") + code
 
 
-class Subject:
+class TrialProgram:
     """An executable in memory, to attach probes to by `path` and to run; a context manager."""
 
     def __init__(self, image: bytes) -> None:
