@@ -49,12 +49,12 @@ struct extended_key {
 	__u64 sum;
 };
 MAP(extended_calls, LRU_HASH, struct extended_key, struct extended_calls, 1024);
-struct extended_told {
+struct learned_object {
 	struct extended_calls calls;
 	__u32 tgid;
 	__u32 of_cq;
 };
-EVENTS(extended_told, struct extended_told, 64 * 1024);
+EVENTS(learned_objects, struct learned_object, 64 * 1024);
 
 /* Whether an object without this call has none of them. */
 static __always_inline bool is_vital(__u32 of_cq, __u32 call)
@@ -83,7 +83,7 @@ static __always_inline void learn_object(__u64 at, __u32 of_cq)
 	static const struct extended_calls none;
 	struct extended_key key = {.tgid = bpf_get_current_pid_tgid() >> 32, .of_cq = of_cq};
 	struct extended_calls *calls;
-	struct extended_told *record;
+	struct learned_object *record;
 
 	key.sum = sum_of_calls(at, of_cq);
 	if (!key.sum || bpf_map_lookup_elem(&extended_calls, &key))
@@ -96,7 +96,7 @@ static __always_inline void learn_object(__u64 at, __u32 of_cq)
 				    (void *)(at + call * sizeof(__u64)));
 	if (!may_send(key.tgid))
 		return;
-	record = reserve(extended_told);
+	record = reserve(learned_objects);
 	if (!record) { /* the next call sends it */
 		bpf_map_delete_elem(&extended_calls, &key);
 		return;

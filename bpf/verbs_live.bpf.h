@@ -26,7 +26,7 @@ struct live_process {
 	__u32 tgid;
 	__u32 zero;
 };
-MAP(live_told, LRU_HASH, struct live_process, __u64, 1024);
+MAP(live_sent, LRU_HASH, struct live_process, __u64, 1024);
 
 struct live_context {
 	struct live_functions functions;
@@ -39,7 +39,7 @@ static __always_inline bool may_send(__u32 tgid)
 {
 	static const __u64 none;
 	struct live_process key = {.tgid = tgid};
-	__u64 *sent = lookup_or_init(live_told, &key, &none);
+	__u64 *sent = lookup_or_init(live_sent, &key, &none);
 
 	return sent && __sync_fetch_and_add(sent, 1) < MOST_SENT;
 }

@@ -25,7 +25,7 @@ from exporter.verbs.learning import Pointers
 from exporter.verbs.peers import Peers
 from exporter.verbs.poll_sampling import Windows, polls_allowed
 from exporter.verbs.posted import PostedBytes, Sums
-from exporter.verbs.records import ExtendedObject, LiveContext, VerbsSpan
+from exporter.verbs.records import LearnedObject, LiveContext, VerbsSpan
 from exporter.verbs.samples import PeerLabels, bytes_by_port, samples
 from exporter.verbs.spans import span_of
 
@@ -96,7 +96,7 @@ class Verbs(ProbeCollector[Activity]):
         # A thread of its own: attaching takes time, and ends of queue pairs are to be known at once.
         self._learning = Events()
         self._learning.add(self._object.maps["live_contexts"], self._learn)
-        self._learning.add(self._object.maps["extended_told"], self._learn_extended)
+        self._learning.add(self._object.maps["learned_objects"], self._learn_extended)
         self._learning.start("verbs learning")
         self._windows.start()
         self._node.posted.follow(self._posted)
@@ -204,7 +204,7 @@ class Verbs(ProbeCollector[Activity]):
     def _learn(self, record: LiveContext) -> None:
         self._attaching.learn(record.tgid, learning.of_context(record.functions))
 
-    def _learn_extended(self, record: ExtendedObject) -> None:
+    def _learn_extended(self, record: LearnedObject) -> None:
         self._attaching.learn_extended(record.tgid, learning.of_object(record.calls, record.of_cq))
 
     def _hits(self) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ from exporter.verbs.destroyed_qps import Destroyed, DestroyedQps, PostedRequests
 
 MAPS = (
     *("contexts", "queues", "receives", "calls", "posted", "completions", "times", "post_flights", "poll_flights"),
-    *("live_functions", "live_told", "extended_calls", "extended_posts", "extended_polls"),
+    *("live_functions", "live_sent", "extended_calls", "extended_posts", "extended_polls"),
 )
 """The maps of the data path; each has `tgid` in its key, alone, in `qp` or in `life`."""
 READ = (*control.READ, "contexts", "calls", "posted", "completions", "times")

@@ -125,8 +125,8 @@ class ExtendedCalls(Protocol):
     def functions(self) -> Sequence[int]: ...
 
 
-class ExtendedObject(Protocol):
-    """struct extended_told: the calls of a queue pair or completion queue of a process."""
+class LearnedObject(Protocol):
+    """struct learned_object: the calls of a queue pair or completion queue of a process."""
 
     tgid: int
     of_cq: int

@@ -63,7 +63,7 @@ def searched_for_the_last_time(observed: Observed, job: Job) -> None:
 
 def reports(observed: Observed, job: Job) -> int:
     """How often the BPF program sent the process's pointers."""
-    counts = observed.cuda._object.maps["live_told"].items()
+    counts = observed.cuda._object.maps["live_sent"].items()
     return sum(count for key, count in counts if key.tgid == job.pid)
 
 
