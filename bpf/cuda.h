@@ -126,7 +126,7 @@ struct live {
 	    owner; /* of an allocation: the context that takes it with it; of a mapping: its handle; of a handle:
 			where it is mapped whole, once, by a mapping without a row; 0 if none or unknown */
 	__u64 since_ns; /* tells a reused handle from the one before; a mapping has its handle's */
-	__u32 holders;	/* of a handle: creation and retentions not yet released */
+	__u32 refs;	/* of a handle: creation and retentions not yet released */
 	__u32 mappings; /* of a handle */
 	enum memory memory;
 	__u8 zero;
@@ -159,9 +159,9 @@ struct total_key {
 struct total {
 	__u64 allocated;
 	__u64 freed;
-	__u64 implicit;	 /* freed by something else than a call that frees */
-	__u64 untracked; /* allocated without a row of `live`: their frees will not be seen */
-	__u64 strangers; /* frees of what was not seen allocated */
+	__u64 implicit;	       /* freed by something else than a call that frees */
+	__u64 untracked;       /* allocated without a row of `live`: their frees will not be seen */
+	__u64 unmatched_frees; /* frees of what was not seen allocated */
 };
 MAP(totals, HASH, struct total_key, struct total, 8192);
 

@@ -101,7 +101,7 @@ static __always_inline void hold(const struct live_key *key, const struct live *
 		struct live gone = *old;
 
 		put_live(key, &gone, true);
-		count_free(key, &gone, !(key->thing == thing_handle && !gone.holders));
+		count_free(key, &gone, !(key->thing == thing_handle && !gone.refs));
 		remove_row(key);
 	}
 	total = total_of(key->tgid, key->layer, new->memory, new->device);
@@ -156,7 +156,7 @@ static __always_inline void allocate(const struct thread *thread, const struct f
 {
 	bool handle = call->cookie.effect == effect_create;
 	struct live_key key = {.tgid = thread->tgid, .layer = call->cookie.layer};
-	struct live new = {.since_ns = now, .holders = 1};
+	struct live new = {.since_ns = now, .refs = 1};
 
 	measure(call, outcome);
 	if (!outcome->bytes)
@@ -203,12 +203,12 @@ static __always_inline void take(const struct thread *thread, struct flight *cal
 
 	if (!held)
 		return;
-	if (key.thing == thing_handle && (__sync_fetch_and_sub(&held->holders, 1) != 1 || held->mappings)) {
+	if (key.thing == thing_handle && (__sync_fetch_and_sub(&held->refs, 1) != 1 || held->mappings)) {
 		call->taken.since_ns = held->since_ns;
 		return;
 	}
 	call->taken = *held;
-	call->taken.holders = 1; /* if it has to be put back */
+	call->taken.refs = 1; /* if it has to be put back */
 	if (remove_row(&key))
 		put_live(&key, &call->taken, true);
 	else
@@ -231,7 +231,7 @@ static __always_inline void put_back(const struct thread *thread, const struct f
 	}
 	held = taken->since_ns ? bpf_map_lookup_elem(&live, &key) : NULL;
 	if (held && held->since_ns == taken->since_ns)
-		__sync_fetch_and_add(&held->holders, 1);
+		__sync_fetch_and_add(&held->refs, 1);
 }
 
 /* The free succeeded. */
@@ -246,7 +246,7 @@ static __always_inline void settle(const struct thread *thread, const struct fli
 		/* Handles without a row are imported ones and multicast objects as a rule. */
 		total = total_of(key.tgid, key.layer, call->cookie.memory, device_of(thread_id(thread)));
 		if (total)
-			add(&total->strangers, 1);
+			add(&total->unmatched_frees, 1);
 	}
 }
 
@@ -258,7 +258,7 @@ static __always_inline void retain(const struct thread *thread, const struct fli
 	key.address = read_u64(call->arguments[0]);
 	held = bpf_map_lookup_elem(&live, &key);
 	if (held)
-		__sync_fetch_and_add(&held->holders, 1);
+		__sync_fetch_and_add(&held->refs, 1);
 }
 
 /* One mapping less; the last one frees a handle that was released before. */
@@ -266,7 +266,7 @@ static __always_inline void unmap_handle(const struct live_key *handle, struct l
 {
 	struct live gone;
 
-	if (__sync_fetch_and_sub(&held->mappings, 1) != 1 || held->holders)
+	if (__sync_fetch_and_sub(&held->mappings, 1) != 1 || held->refs)
 		return;
 	gone = *held;
 	if (remove_row(handle))

@@ -140,7 +140,7 @@ struct meeting_key {
 	__u8 zero[3];
 };
 struct meeting {
-	__u64 holders;
+	__u64 refs;
 	__u64 from; /* arrivals at lower numbers may be missing */
 	__u64 arrivals[ARRIVALS];
 };

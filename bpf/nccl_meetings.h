@@ -46,7 +46,7 @@ static __always_inline struct meeting *meeting_of(__u32 tgid, struct communicato
 		release(rows);
 		return NULL;
 	}
-	if (!__sync_fetch_and_add(&meeting->holders, 1) && meetings_lost)
+	if (!__sync_fetch_and_add(&meeting->refs, 1) && meetings_lost)
 		meeting->from = number + ARRIVALS; /* others may have called while there was no room */
 	on->met |= 1u << at;
 	return meeting;
@@ -65,7 +65,7 @@ static __always_inline void leave(__u32 tgid, struct communicator *on)
 			continue;
 		release(rows);
 		meeting = bpf_map_lookup_elem(&meetings, &key);
-		if (meeting && __sync_fetch_and_add(&meeting->holders, -1) <= 1)
+		if (meeting && __sync_fetch_and_add(&meeting->refs, -1) <= 1)
 			bpf_map_delete_elem(&meetings, &key);
 	}
 	on->met = 0;

@@ -45,7 +45,7 @@ class Memory(NamedTuple):
     """Freed by something else than a call that frees: its context was destroyed, its process ended."""
     untracked: int
     """Allocated without a row in the table of live allocations: their end is not seen before the process's."""
-    strangers: int
+    unmatched_frees: int
     """Calls that freed what was not seen allocated."""
 
     @property
@@ -171,7 +171,7 @@ def _by_process(rows: Mapping[str, Iterable[tuple[Any, Any]]]) -> dict[int, Acti
     for key, value in rows["waits"]:
         seen[key.tgid].devices[key.device].waits[key.api] = Waits(value.sum_ns, tuple(value.slots))
     for key, value in rows["totals"]:
-        memory = Memory(value.allocated, value.freed, value.implicit, value.untracked, value.strangers)
+        memory = Memory(value.allocated, value.freed, value.implicit, value.untracked, value.unmatched_frees)
         seen[key.tgid].devices[key.device].memory[key.layer, key.memory] = memory
     for key, value in rows["copies"]:
         seen[key.tgid].devices[key.device].copies[key.direction, key.host] = value

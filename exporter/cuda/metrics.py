@@ -41,7 +41,7 @@ UNTRACKED = Metric(
     labels=("api_layer", "memory"),
     process=True,
 )
-STRANGERS = Metric(
+UNMATCHED_FREES = Metric(
     "gpu.cuda.memory.frees.unseen",
     "Successful frees of memory without a seen allocation: it is older than the probes, another process's, or "
     "untracked. `memory` is what the called function frees as a rule. Handles (cuMemRelease) are not among them: those "

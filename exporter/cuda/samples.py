@@ -126,8 +126,8 @@ class _Part:
     def _memory(self, names: Names) -> Iterator[Sample]:
         for (layer, kind), memory in self.activity.memory.items():
             labels = {"api_layer": names.layer[layer], "memory": names.memory[kind]}
-            if memory.strangers:
-                yield self._sample(metrics.STRANGERS, memory.strangers, **labels)
+            if memory.unmatched_frees:
+                yield self._sample(metrics.UNMATCHED_FREES, memory.unmatched_frees, **labels)
             if not memory.allocated:
                 continue
             yield self._sample(metrics.ALLOCATED, memory.allocated, **labels)

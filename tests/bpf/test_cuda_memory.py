@@ -23,7 +23,7 @@ ALLOCATED = "gpu_cuda_memory_allocations_bytes_total"
 FREED = "gpu_cuda_memory_frees_bytes_total"
 USED = "gpu_cuda_memory_usage_bytes"
 UNTRACKED = "gpu_cuda_memory_untracked_bytes_total"
-STRANGERS = "gpu_cuda_memory_frees_unseen_total"
+UNMATCHED_FREES = "gpu_cuda_memory_frees_unseen_total"
 ERRORS = "gpu_cuda_api_errors_total"
 FULL = "accel_exporter_map_full_total"
 
@@ -272,7 +272,7 @@ def test_frees_of_memory_older_than_the_probes() -> None:
             started(observed, script)
             script.run("lib.cuMemFree_v2(p); lib.cuMemFree_v2(c_uint64(0))")
             assert {} == used(observed, script.pid)
-            assert 1 == observed.value(STRANGERS, script.pid, api_layer="driver", memory="device")
+            assert 1 == observed.value(UNMATCHED_FREES, script.pid, api_layer="driver", memory="device")
 
 
 def test_a_full_table_of_live_allocations() -> None:
@@ -287,7 +287,7 @@ def test_a_full_table_of_live_allocations() -> None:
         assert {"pinned_host": 4096} == used(observed, script.pid)
         assert untracked >> 10 <= observed.value(FULL, map="cuda_live")  # more if there are other jobs on this machine
         script.run("[lib.cuMemFree_v2(p) for p in held]")
-        assert untracked >> 10 == observed.value(STRANGERS, script.pid, api_layer="driver", memory="device")
+        assert untracked >> 10 == observed.value(UNMATCHED_FREES, script.pid, api_layer="driver", memory="device")
         assert {"pinned_host": 4096} == used(observed, script.pid)
         script.end()
         until(lambda: not observed.kernel("totals", script.pid), "the end noticed")
@@ -446,7 +446,7 @@ def test_the_table_is_sized_by_the_gpus() -> None:
 def test_handles_of_others(observed: Observed, driver: Script, create: str) -> None:
     """Releasing an imported handle or a multicast object, as every NCCL job does, is no free of unseen memory."""
     driver.run(f"for n in range(23): assert lib.cuMemRelease(new(lib.{create})) == 0")
-    assert {} == observed.values(STRANGERS, driver.pid)
+    assert {} == observed.values(UNMATCHED_FREES, driver.pid)
 
 
 def test_codes_of_ones_own() -> None:

@@ -80,8 +80,8 @@ def test_memory() -> None:
         (metrics.FREED, ("driver", "device", "")): 300,
         (metrics.FREED, ("driver", "device", "true")): 200,
         (metrics.USED, ("driver", "device")): 500,
-        (metrics.STRANGERS, ("driver", "device")): 2,
-        (metrics.STRANGERS, ("runtime", "pinned_host")): 3,
+        (metrics.UNMATCHED_FREES, ("driver", "device")): 2,
+        (metrics.UNMATCHED_FREES, ("runtime", "pinned_host")): 3,
     } == told(activity)
 
 
@@ -103,7 +103,7 @@ def test_an_ended_process_uses_nothing() -> None:
         (metrics.FREED, ("driver", "device", "true")): 600,
         (metrics.USED, ("driver", "device")): 0,
         (metrics.UNTRACKED, ("driver", "device")): 100,
-        (metrics.STRANGERS, ("driver", "device")): 2,
+        (metrics.UNMATCHED_FREES, ("driver", "device")): 2,
     } == found
 
 
