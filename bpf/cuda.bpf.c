@@ -26,7 +26,7 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 		outcome->address = call->arguments[0];
 		outcome->bytes = call->taken.bytes;
 		outcome->memory = call->taken.memory;
-		settle(thread, call);
+		complete_free(thread, call);
 		break;
 	case effect_retain:
 		retain(thread, call);

@@ -235,7 +235,7 @@ static __always_inline void put_back(const struct thread *thread, const struct f
 }
 
 /* The free succeeded. */
-static __always_inline void settle(const struct thread *thread, const struct flight *call)
+static __always_inline void complete_free(const struct thread *thread, const struct flight *call)
 {
 	struct live_key key = freed_key(thread, call);
 	struct total *total;

@@ -66,7 +66,7 @@ static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, st
 	struct calls *calls = count_call(tgid, cookie.kind, now);
 
 	if (on) {
-		settle(on, cookie, argument(ctx, cookie.comm_at), caller && caller->depth);
+		confirm_at_entry(on, cookie, argument(ctx, cookie.comm_at), caller && caller->depth);
 		if (!discarded(cookie, argument(ctx, cookie.count_at)))
 			number(tgid, on, cookie, peer, caller && caller->capturing, now);
 	}
@@ -85,7 +85,7 @@ static __always_inline struct caller *caller_of(const struct thread *thread)
 	return lookup_or_init(callers, thread, &none);
 }
 
-static long doubt(void *map, const struct comm_key *at, struct communicator *on, const __u32 *tgid)
+static long mark_unsure(void *map, const struct comm_key *at, struct communicator *on, const __u32 *tgid)
 {
 	(void)map;
 	if (at->tgid == *tgid && on->origin == origin_library)
@@ -94,9 +94,9 @@ static long doubt(void *map, const struct comm_key *at, struct communicator *on,
 }
 
 /* A group ends whose beginning was not seen: what was numbered in it may be wrong. */
-static __always_inline void doubt_numbers(__u32 tgid)
+static __always_inline void mark_numbers_unsure(__u32 tgid)
 {
-	bpf_for_each_map_elem(&communicators, doubt, &tgid, 0);
+	bpf_for_each_map_elem(&communicators, mark_unsure, &tgid, 0);
 	asm volatile(""); /* or clang makes one call of this and another map's, which Linux 6.1 refuses */
 }
 
@@ -108,7 +108,7 @@ static __always_inline void change_group(__u32 tgid, struct caller *caller, enum
 		caller->group_ns = now;
 		caller->group_ticket = 0;
 	} else if (effect >= effect_group_end && !caller->depth)
-		doubt_numbers(tgid);
+		mark_numbers_unsure(tgid);
 	else if (effect >= effect_group_end && !--caller->depth && effect == effect_group_end)
 		count_call(tgid, kind_GroupEnd, now);
 }
@@ -139,7 +139,7 @@ static __always_inline void count(struct pt_regs *ctx, __u32 tgid, struct cookie
 		change_group(tgid, caller, cookie.effect, now);
 		break;
 	case effect_end:
-		part(tgid, argument(ctx, cookie.comm_at));
+		end_communicator(tgid, argument(ctx, cookie.comm_at));
 		break;
 	default:
 		break;
@@ -300,7 +300,7 @@ static __always_inline void finish(const struct thread *thread, struct caller *c
 
 	count_duration(thread->tgid, cookie.kind, now - call->start_ns);
 	if (numbered)
-		confirm(on, cookie, call->comm);
+		confirm_at_return(on, cookie, call->comm);
 	send_span(thread, caller, on, code, now);
 	if (numbered && code && code != IN_PROGRESS)
 		take_back(thread->tgid, on, call, caller->capturing);

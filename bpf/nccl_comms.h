@@ -40,13 +40,13 @@ static __always_inline bool same(const struct identity *a, const struct identity
 }
 
 /* Whether there is no communicator: of one that is known this need not be asked again. */
-static __always_inline bool impostor(const struct layout *layout, __u64 comm)
+static __always_inline bool lacks_magic(const struct layout *layout, __u64 comm)
 {
 	return layout && layout->guarded && read_u64(comm) != NCCL_MAGIC;
 }
 
 /* Goes on from the library's numbers, which know no calls of a group that is still open. */
-static __always_inline bool seed(struct communicator *on, const struct layout *layout, __u64 comm)
+static __always_inline bool read_sequence(struct communicator *on, const struct layout *layout, __u64 comm)
 {
 	return layout && layout->sequence &&
 	       !bpf_probe_read_user(on->calls, COUNTED_BY_NCCL * sizeof(__u64),
@@ -66,7 +66,7 @@ static long drop_peer(void *map, const struct peer_key *at, const void *value, c
 }
 
 /* A communicator ends: what is at its address next is another. */
-__noinline int part(__u32 tgid, __u64 address)
+__noinline int end_communicator(__u32 tgid, __u64 address)
 {
 	struct comm_key key = {.tgid = tgid, .address = address};
 	struct communicator *known = bpf_map_lookup_elem(&communicators, &key);
@@ -115,14 +115,15 @@ __noinline int recognise(__u32 tgid, __u64 address)
 }
 
 /* Begins to know what is at an address, in place of what was there before. */
-static __always_inline struct communicator *meet(const struct comm_key *key, const struct layout *layout,
-						 const struct identity *who, bool created)
+static __always_inline struct communicator *begin_communicator(const struct comm_key *key,
+							       const struct layout *layout,
+							       const struct identity *who, bool created)
 {
 	static const struct communicator none;
 	struct communicator *known;
 	__u64 *rows;
 
-	part(key->tgid, key->address);
+	end_communicator(key->tgid, key->address);
 	rows = ROWS(key->tgid, communicators);
 	if (!hold(rows, MOST_COMMUNICATORS, &communicators_lost))
 		return NULL;
@@ -136,7 +137,7 @@ static __always_inline struct communicator *meet(const struct comm_key *key, con
 	known->since_ns = bpf_ktime_get_ns();
 	if (created || bpf_map_lookup_elem(&covered, &key->tgid))
 		known->origin = origin_creation;
-	else if (seed(known, layout, key->address)) {
+	else if (read_sequence(known, layout, key->address)) {
 		known->origin = origin_library;
 		known->unsure = 1;
 	}
@@ -157,14 +158,14 @@ static __always_inline struct communicator *communicator_at(__u32 tgid, struct c
 	known = bpf_map_lookup_elem(&communicators, &key);
 	if (known && same(&known->who, &who))
 		return known;
-	if (impostor(layout, address))
+	if (lacks_magic(layout, address))
 		return NULL;
 	if (known && !known->who.hash) {
 		known->who = who;
 		recognise(tgid, address);
 		return known;
 	}
-	return meet(&key, layout, &who, false);
+	return begin_communicator(&key, layout, &who, false);
 }
 
 /* A call returned a communicator. Where it is still being made (ncclInProgress) it can be read later. */
@@ -174,10 +175,10 @@ __noinline int created(__u32 tgid, __u32 index, __u64 address)
 	struct comm_key key = {.tgid = tgid, .address = address};
 	struct identity who;
 
-	if (!address || impostor(layout, address))
+	if (!address || lacks_magic(layout, address))
 		return 0;
 	read_identity(layout, address, &who);
-	meet(&key, layout, &who, true);
+	begin_communicator(&key, layout, &who, true);
 	return 0;
 }
 
@@ -221,15 +222,16 @@ static __always_inline enum origin origin_of(const struct communicator *on, enum
 }
 
 /* A call begins. In a group whose beginning was seen it is the first one on a communicator that is not sure yet. */
-static __always_inline void settle(struct communicator *on, struct cookie cookie, __u64 comm, bool grouped)
+static __always_inline void confirm_at_entry(struct communicator *on, struct cookie cookie, __u64 comm,
+					     bool grouped)
 {
 	if (!on->unsure)
 		return;
-	on->unsure = !seed(on, layout_of(cookie), comm) || !grouped;
+	on->unsure = !read_sequence(on, layout_of(cookie), comm) || !grouped;
 }
 
 /* A call returned. If the library counts it by now there is no group open that might hold back others. */
-static __always_inline void confirm(struct communicator *on, struct cookie cookie, __u64 comm)
+static __always_inline void confirm_at_return(struct communicator *on, struct cookie cookie, __u64 comm)
 {
 	const struct layout *layout = layout_of(cookie);
 	__u32 at = cookie.kind;
