@@ -101,7 +101,7 @@ def from_environment(environ: Mapping[str, str], options: Iterable[Option]) -> d
 def from_file(path: Path, options: Iterable[Option]) -> dict[str, Value]:
     """Return the values in a YAML file. Raises SettingsError with file and line for unknown, repeated or wrong keys."""
     by_name = {option.name: option for option in options}
-    text = _text(path)
+    text = read_text(path, _FILE_LIMIT, "is it the configuration?")
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
@@ -143,12 +143,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else "; see --help"
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path, most_bytes: int, question: str) -> str:
+    """Return the text of a chosen file. Raises SettingsError, with `question` where the file is too large."""
     try:
         with path.open("rb") as file:
-            content = file.read(_FILE_LIMIT + 1)
-        if len(content) > _FILE_LIMIT:
-            raise SettingsError(f"{path} is larger than {_FILE_LIMIT} bytes; is it the configuration?")
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise SettingsError(f"{path} is larger than {most_bytes} bytes; {question}")
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not UTF-8 text (byte {error.start})") from error

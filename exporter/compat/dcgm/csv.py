@@ -12,6 +12,7 @@ from exporter.compat.dcgm.aliases import Aliases
 from exporter.compat.dcgm.field import Field
 from exporter.compat.dcgm.fields import FIELDS, UNREAD
 from exporter.model import Kind
+from exporter.option_sources import read_text
 from exporter.options import SettingsError
 
 MOST_BYTES = 1 << 20
@@ -93,16 +94,9 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise SettingsError(f"compat.dcgm.csv: {path} cannot be read: {error.strerror}") from error
-    if len(content) > MOST_BYTES:
-        raise SettingsError(f"compat.dcgm.csv: {path} is larger than {MOST_BYTES} bytes; is it the right file?")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"compat.dcgm.csv: {path} is not UTF-8 text (byte {error.start})") from None
+        return read_text(path, MOST_BYTES, "is it the right file?")
+    except SettingsError as error:
+        raise SettingsError(f"compat.dcgm.csv: {error}") from error
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
