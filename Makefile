@@ -15,7 +15,7 @@ PYTEST := $(VENV)/python -m pytest $(ARGS)
 # The tests of tests/unit share nothing, so each processor runs some; a file's tests stay together, as its fixtures do.
 UNIT := $(PYTEST) -n logical --maxprocesses 8 --dist loadfile tests/unit
 SERIAL := $(PYTEST) tests/bpf tests/e2e tests/drivers/test_ipmi_network.py
-BPF_SOURCES = $(wildcard bpf/*.c bpf/*.h)
+BPF_SOURCES = $(wildcard bpf/*.[ch] bpf/*/*.[ch])
 RULES = $(filter-out %.test.yaml,$(wildcard alerts/*.yaml))
 RULE_TESTS = $(wildcard alerts/*.test.yaml)
 

@@ -1,4 +1,4 @@
-"""Builds the BPF objects (bpf/*.bpf.c) into the package and records which revision it is; the rest of the packaging
+"""Builds the BPF objects (bpf/**/*.bpf.c) into the package and records which revision it is; the rest of the packaging
 stands in pyproject.toml. The wheel is for any platform: BPF objects are data to Python, and those of both
 architectures are in it."""
 
@@ -34,8 +34,9 @@ def build_objects() -> None:
         )
     if subprocess.run(["make", "--no-print-directory", f"-j{os.cpu_count() or 1}", "-C", str(ROOT / "bpf")]).returncode:
         raise SystemExit("accel-exporter: the BPF programs did not compile; the compiler's messages are above")
+    sources = {source.name for source in ROOT.glob("bpf/**/*.bpf.c")}
     for built in ROOT.glob("exporter/bpf/objects/*/*.bpf.o"):
-        if not (ROOT / "bpf" / built.with_suffix(".c").name).exists():
+        if built.with_suffix(".c").name not in sources:
             built.unlink()
 
 

@@ -88,8 +88,11 @@ def compile_bpf(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
 
     def build(stem: str, source: str) -> Path:
         folder = tmp_path_factory.mktemp(stem)
-        for shared in ("Makefile", *(path.name for path in (REPOSITORY / "bpf").glob("*.h"))):
-            (folder / shared).symlink_to(REPOSITORY / "bpf" / shared)
+        sources = REPOSITORY / "bpf"
+        for shared in (sources / "Makefile", *sources.rglob("*.h")):
+            link = folder / shared.relative_to(sources)
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(shared)
         (folder / f"{stem}.bpf.c").write_text(source)
         made = subprocess.run(["make", "-s", "-C", folder, "OUT=."], capture_output=True, text=True)
         assert not made.returncode, made.stderr

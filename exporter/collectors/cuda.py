@@ -82,7 +82,7 @@ def create(node: Node) -> Cuda:
 
 
 class Cuda(ProbeCollector[Activity]):
-    """The probes of bpf/cuda.bpf.c."""
+    """The probes of bpf/cuda/cuda.bpf.c."""
 
     name, api, gather = "cuda", "CUDA", 0.02
 

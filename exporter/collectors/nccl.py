@@ -66,7 +66,7 @@ def create(node: Node) -> Nccl:
 
 
 class Nccl(ProbeCollector[Activity]):
-    """The probes of bpf/nccl.bpf.c."""
+    """The probes of bpf/nccl/nccl.bpf.c."""
 
     name, api = "nccl", "NCCL"
 

@@ -86,7 +86,7 @@ def create(node: Node) -> Verbs:
 
 
 class Verbs(ProbeCollector[Activity]):
-    """The probes of bpf/verbs.bpf.c: on libibverbs and post_send all the time, on poll_cq as Windows decides."""
+    """The probes of bpf/verbs/verbs.bpf.c: on libibverbs and post_send all the time, on poll_cq as Windows decides."""
 
     name, api = "verbs", "RDMA"
 

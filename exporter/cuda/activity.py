@@ -1,4 +1,4 @@
-"""What CUDA did in each process: the maps of bpf/cuda.bpf.c as plain numbers."""
+"""What CUDA did in each process: the maps of bpf/cuda/cuda.bpf.c as plain numbers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ class Memory(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """Of a process on a device. `api` is a function's number; `layer`, `memory` and so on are enums of bpf/cuda.h."""
+    """Of a process on a device.
+
+    `api` is a function's number; `layer`, `memory` and so on are enums of bpf/cuda/cuda.h.
+    """
 
     launches: dict[int, Launches] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
@@ -98,7 +101,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Activity:
-    """One process, by device as the keys of bpf/cuda.h have it: 0 while it had used one at most, else ordinal + 1.
+    """One process, by device as the keys of bpf/cuda/cuda.h have it: 0 while it had used one at most, else ordinal + 1.
 
     `used` are the ordinals of the devices on which it was seen to have a context, `first` the first of them; `gpus` has
     the gpu and gpu_uuid of its devices, those that are known.

@@ -1,7 +1,7 @@
 """The CUDA functions that are hooked, declared once: how each is hooked, and what it does when it succeeds.
 
 Names, arguments and which variants exist are from cuda.h, cudaTypedefs.h and cuda_runtime_api.h of CUDA 12.9 and 13.5;
-tests/unit/cuda/test_functions.py compares. Programs and effects are those of bpf/cuda.bpf.c and bpf/cuda.h.
+tests/unit/cuda/test_functions.py compares. Programs and effects are those of bpf/cuda/cuda.bpf.c and bpf/cuda/cuda.h.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Function:
         return layer(self.name)
 
     def cookie(self, types: Btf, api: int) -> int:
-        """The 64-bit number its probes carry: struct cookie of bpf/cuda.h."""
+        """The 64-bit number its probes carry: struct cookie of bpf/cuda/cuda.h."""
         named = {
             field: types.enum(field)[f"{field}_{getattr(self, field)}"]
             for field in ("layer", "effect", "memory", "direction")

@@ -1,4 +1,4 @@
-"""What the enums of bpf/cuda.h are called in labels: the part of each constant after the enum's name."""
+"""What the enums of bpf/cuda/cuda.h are called in labels: the part of each constant after the enum's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single CUDA calls as spans: the records of `cuda_spans` in bpf/cuda.bpf.c."""
+"""Single CUDA calls as spans: the records of `cuda_spans` in bpf/cuda/cuda.bpf.c."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exporter.node import Clock
 Attribute = str | int | float | bool
 MOST_EXEMPLARS = 4096
 LAST_BUCKET = 27
-"""WAIT_SLOTS of bpf/cuda.h less one."""
+"""WAIT_SLOTS of bpf/cuda/cuda.h less one."""
 
 
 def span(record: Any, function: Function, names: Names, clock: Clock, process: Labels) -> Span:
@@ -90,5 +90,5 @@ class Exemplars:
 
 
 def _bucket(wait_ns: int) -> int:
-    """The slot of struct wait in bpf/cuda.h: 0 up to 1 us, i up to 2^i us."""
+    """The slot of struct wait in bpf/cuda/cuda.h: 0 up to 1 us, i up to 2^i us."""
     return min((-(-wait_ns // 1000) - 1).bit_length(), LAST_BUCKET) if wait_ns > 1000 else 0

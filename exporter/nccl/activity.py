@@ -1,4 +1,4 @@
-"""What NCCL did in each process: the maps of bpf/nccl.bpf.c as plain numbers."""
+"""What NCCL did in each process: the maps of bpf/nccl/nccl.bpf.c as plain numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Map(Protocol):
 
 
 class Calls(NamedTuple):
-    """Of one kind, in one process; fields are those of struct calls in bpf/nccl.h."""
+    """Of one kind, in one process; fields are those of struct calls in bpf/nccl/nccl.h."""
 
     calls: int
     bytes: int
@@ -58,12 +58,12 @@ class Membership(NamedTuple):
     nranks: int
     rank: int
     domain: int = 0
-    """Ranks are compared with those of the same one: a user's in one job or pod (bpf/nccl_meetings.h)."""
+    """Ranks are compared with those of the same one: a user's in one job or pod (bpf/nccl/meetings.h)."""
 
 
 @dataclass(slots=True)
 class Activity:
-    """One process. `kind` is an enum of bpf/nccl.h, `api` a function's number."""
+    """One process. `kind` is an enum of bpf/nccl/nccl.h, `api` a function's number."""
 
     calls: dict[int, Calls] = field(default_factory=dict)
     errors: dict[tuple[int, int], Errors] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def _both(a: Durations | None, b: Durations) -> Durations:
 
 
 COUNTED_BY_NCCL = 5
-"""The first kinds of bpf/nccl.h."""
+"""The first kinds of bpf/nccl/nccl.h."""
 
 
 COUNTED = ("calls", "errors", "durations", "lags")

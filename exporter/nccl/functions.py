@@ -1,7 +1,7 @@
 """The NCCL and RCCL functions that are hooked, declared once: how each is hooked, and what a call of it does.
 
 Names and arguments are from nccl.h of NCCL 2.18 to 2.32 and of RCCL 2.21 to 2.28; effects and kinds are those of
-bpf/nccl.h. `pncclX` is another name of `ncclX` at the same address.
+bpf/nccl/nccl.h. `pncclX` is another name of `ncclX` at the same address.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Function:
         return self.kind in ("Send", "Recv")
 
     def cookie(self, types: Btf, api: int, layout: int) -> int:
-        """The 64-bit number its probes carry in a library of this layout: struct cookie of bpf/nccl.h."""
+        """The 64-bit number its probes carry in a library of this layout: struct cookie of bpf/nccl/nccl.h."""
         cookie = types.struct("cookie")(
             api=api,
             kind=types.enum("kind")[f"kind_{self.kind}"],

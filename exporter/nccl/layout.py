@@ -55,7 +55,7 @@ _SEQUENCE = {  # version: commHash, seqNumber (uint64_t[5]), from the debug info
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Offsets in bytes, 0 where they are not known: struct layout of bpf/nccl.h."""
+    """Offsets in bytes, 0 where they are not known: struct layout of bpf/nccl/nccl.h."""
 
     identity: int = 0
     """Of commHash, which rank, nRanks and cudaDev follow."""

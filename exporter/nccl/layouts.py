@@ -14,7 +14,7 @@ from exporter.bpf.library import Library, file_of
 from exporter.nccl.layout import ACCESSORS, UNKNOWN, Layout, find_layout
 
 MOST = 256
-"""The entries of `layouts` in bpf/nccl.h."""
+"""The entries of `layouts` in bpf/nccl/nccl.h."""
 
 ATTEMPTS, PAUSE = 3, 0.1
 """How often a library is read that cannot be read for a moment, and the seconds between."""

@@ -28,7 +28,7 @@ class Types(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The kinds of bpf/nccl.h: names by number. Those up to GroupEnd are collectives."""
+    """The kinds of bpf/nccl/nccl.h: names by number. Those up to GroupEnd are collectives."""
 
     names: Mapping[int, str]
     group_end: int

@@ -1,4 +1,4 @@
-"""Single NCCL calls as spans: the records of `nccl_spans` in bpf/nccl.bpf.c."""
+"""Single NCCL calls as spans: the records of `nccl_spans` in bpf/nccl/nccl.bpf.c."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from exporter.nccl.samples import comm_hash
 
 _Communicator = tuple[int, int, int]
 _FIRST_S = 64e-6
-"""The upper bound of the first slot of LAG_SLOTS in bpf/nccl.h; each is four times the one before."""
+"""The upper bound of the first slot of LAG_SLOTS in bpf/nccl/nccl.h; each is four times the one before."""
 
 
 def stragglers(processes: Sequence[Process[Activity]]) -> Iterator[Sample]:

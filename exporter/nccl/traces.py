@@ -16,7 +16,7 @@ from exporter.nccl.samples import Kinds
 
 MOST_REMEMBERED = 8192
 ORIGINS = ("unknown", "library", "creation")
-"""enum origin of bpf/nccl.h: from where on a communicator's calls are numbered."""
+"""enum origin of bpf/nccl/nccl.h: from where on a communicator's calls are numbered."""
 _CREATION = ORIGINS.index("creation")
 _ONE_SIDED = ("PutSignal", "Signal", "WaitSignal")
 _TRACE, _SPAN, _GROUP = b"nccl trace", b"nccl span", b"nccl group"
@@ -74,7 +74,7 @@ class Traces:
         self._groups: OrderedDict[tuple[int, int], tuple[int, SpanContext]] = OrderedDict()
 
     def context(self, record: Any, kinds: Kinds) -> SpanContext:
-        """Return the context of one call: a record of `nccl_spans` in bpf/nccl.bpf.c."""
+        """Return the context of one call: a record of `nccl_spans` in bpf/nccl/nccl.bpf.c."""
         if record.kind == kinds.group_end:
             return self._group(record, secrets.token_hex(16))
         found = self._own_trace(record, kinds) or self._shared(record, kinds)

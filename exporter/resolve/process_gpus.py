@@ -18,7 +18,7 @@ from exporter.resolve.environment import variable
 from exporter.resolve.gpu import GpuDevice, Inventory
 
 UNKNOWN_DEVICE = 0xFFFF
-"""DEVICE_UNKNOWN of bpf/cuda.h."""
+"""DEVICE_UNKNOWN of bpf/cuda/cuda.h."""
 _ENVIRON_BYTES = 1 << 20
 _MOST_ENTRIES = 64
 _LONGEST_VARIABLE = 8192

@@ -16,7 +16,7 @@ from exporter.verbs.records import PostedCounts, QpEnd, QpLifeKey
 MOST = 4096
 """Queue pairs that are kept; of more the oldest are dropped first."""
 NO_OPCODE = 0xFFFFFFFF
-"""As in bpf/verbs_qp.h: the record has no requests."""
+"""As in bpf/verbs/qp.h: the record has no requests."""
 
 
 class PostedRequests(NamedTuple):

@@ -1,6 +1,6 @@
 """Learning where functions of providers are from the pointers in objects of processes.
 
-The BPF programs read the pointers (bpf/verbs_live.bpf.h, bpf/verbs_learn.bpf.h); which functions of a file they are
+The BPF programs read the pointers (bpf/verbs/live.bpf.h, bpf/verbs/learn.bpf.h); which functions of a file they are
 is decided from the file.
 """
 

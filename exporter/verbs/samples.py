@@ -60,7 +60,7 @@ class PeerLabels:
 
 
 def samples(process: Process[Activity], timed: Mapping[str, int], peer_labels: PeerLabels) -> Iterator[Sample]:
-    """Yield what one process posted and saw complete. `timed` is enum timed of bpf/verbs.h."""
+    """Yield what one process posted and saw complete. `timed` is enum timed of bpf/verbs/verbs.h."""
     activity = process.activity
 
     def sample(metric: Metric, value: Value, **own: str) -> Sample:

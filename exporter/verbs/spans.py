@@ -103,7 +103,7 @@ _BYTES_UNKNOWN = (1 << 32) - 1
 
 
 def span_of(record: VerbsSpan, peers: Peers, clock: Clock, process: Labels) -> Span:
-    """Return the span of a record of `verbs_spans`: struct verbs_span in bpf/verbs_spans.h."""
+    """Return the span of a record of `verbs_spans`: struct verbs_span in bpf/verbs/spans.h."""
     qp = Qp.of(record.qp)
     sent = OPCODES.get(record.opcode, str(record.opcode))
     request = WorkRequest(

@@ -17,7 +17,7 @@ import pytest
 from exporter.bpf.libbpf import Object
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {path.name.removesuffix(".bpf.c"): path for path in (ROOT / "bpf").glob("*.bpf.c")}
+SOURCES = {path.name.removesuffix(".bpf.c"): path for path in (ROOT / "bpf").rglob("*.bpf.c")}
 MODULES = sorted((ROOT / "exporter").rglob("*.py"))
 
 

@@ -180,7 +180,7 @@ def standin(compile_library: Callable[[str, str], Path]) -> Path:
 
 @pytest.fixture
 def observed(compile_bpf: Callable[[str, str], Path], standin: Path, multi: bool) -> Iterator[Observed]:
-    source = '#include "verbs_control.bpf.h"\n'
+    source = '#include "verbs/control.bpf.h"\n'
     links: list[Link] = []
     with Object(compile_bpf("control", source), multi=multi) as loaded, Script(standin.name, standin.parent) as job:
         table = {**hooks(loaded.types), "provider_create_qp_ex": hooks_of(loaded.types, "create_qp")}
@@ -296,7 +296,7 @@ def test_clear_leaves_nothing_of_a_process(observed: Observed) -> None:
 def test_more_than_there_is_room_for(compile_bpf: Callable[[str, str], Path], standin: Path) -> None:
     """Queue pairs and regions beyond the maps' room are counted, and the bytes of unknown regions left out."""
     names = ("ibv_create_qp", "ibv_reg_mr_iova2", "ibv_dereg_mr")
-    path, entries = compile_bpf("control", '#include "verbs_control.bpf.h"\n'), {"qp_controls": 2, "regions": 2}
+    path, entries = compile_bpf("control", '#include "verbs/control.bpf.h"\n'), {"qp_controls": 2, "regions": 2}
     links = []
     with Object(path, entries=entries) as loaded, Script(standin.name, standin.parent) as job, Elf.open(standin) as elf:
         functions, table = elf.functions(names), hooks(loaded.types)
@@ -316,7 +316,7 @@ def test_more_than_there_is_room_for(compile_bpf: Callable[[str, str], Path], st
 
 
 SPANS = """
-#include "verbs_spans.h"
+#include "verbs/spans.h"
 SEC("uprobe") int completed(struct pt_regs *ctx) /* note(qp, ns ago, status, message, received) */
 {
 	__u64 now = bpf_ktime_get_ns(), ago = PT_REGS_PARM2(ctx);

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.evidence(feature="wheel", on="real software")
 
 ROOT = Path(__file__).parents[2]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
-PROBES = sorted(path.name.removesuffix(".c") for path in (ROOT / "bpf").glob("*.bpf.c"))
+SOURCES = sorted((ROOT / "bpf").rglob("*.bpf.c"))
+PROBES = sorted(path.name.removesuffix(".c") for path in SOURCES)
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -91,7 +92,8 @@ def test_source_archive_holds_the_probes_source_and_nothing_built(archive: Path)
     """The BPF sources, their Makefile and the licence are in it; objects are not."""
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
-    wanted = {"LICENSE", "README.md", "setup.py", "bpf/Makefile", "bpf/probe.h", *(f"bpf/{stem}.c" for stem in PROBES)}
+    sources = {str(path.relative_to(ROOT)) for path in SOURCES}
+    wanted = {"LICENSE", "README.md", "setup.py", "bpf/Makefile", "bpf/probe.h", "bpf/cuda/calls.h", *sources}
     assert set() == wanted - names
     assert [] == [name for name in names if name.endswith(".o")]
 

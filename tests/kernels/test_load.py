@@ -69,7 +69,7 @@ def test_every_object_loads(machine: Guest) -> None:
     """The kernel's verifier takes every program of every object there is."""
     printed = machine.run(f"-c '{LOAD}'", 240)
 
-    objects = [it.name for it in Path(REPOSITORY, "bpf").glob("*.bpf.c")]
+    objects = [it.name for it in Path(REPOSITORY, "bpf").rglob("*.bpf.c")]
     assert sorted(f"{Path(name).stem}.o loaded" for name in objects) == sorted(printed.splitlines())
 
 

@@ -1,7 +1,7 @@
 """Functions of a provider that only a running process shows: those that its contexts point to.
 
 For providers that choose their table when they run (hns), those that no file analysis understands, and programs that
-contain rdma-core. bpf/verbs_live.bpf.h reads the pointers; a process may have written anything there. The pointers are
+contain rdma-core. bpf/verbs/live.bpf.h reads the pointers; a process may have written anything there. The pointers are
 accepted only if a table in the file itself has the three next to each other, as every struct verbs_context_ops does.
 """
 

@@ -1,4 +1,4 @@
-"""The maps of bpf/cuda.bpf.c as lists, and the processes of a node that is not there."""
+"""The maps of bpf/cuda/cuda.bpf.c as lists, and the processes of a node that is not there."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ IS(CU_MEMORYTYPE_HOST, 1); IS(CU_MEMORYTYPE_DEVICE, 2); IS(CU_MEMORYTYPE_ARRAY, 
 
 @WHEELS
 def test_the_structures_that_are_read(wheel: tuple[str, str], tmp_path: Path) -> None:
-    """The layouts written down in bpf/cuda_copies.h and bpf/cuda_memory.h are those of the headers."""
+    """The layouts written down in bpf/cuda/copies.h and bpf/cuda/memory.h are those of the headers."""
     (tmp_path / "cuda.h").write_text(header(wheel, "cuda.h"))
     (tmp_path / "check.c").write_text(LAYOUTS)
     subprocess.run(["gcc", "-fsyntax-only", "-I", tmp_path, tmp_path / "check.c"], check=True)

@@ -1,4 +1,4 @@
-"""Records as bpf/nccl.bpf.c sends them, for tests."""
+"""Records as bpf/nccl/nccl.bpf.c sends them, for tests."""
 
 from __future__ import annotations
 

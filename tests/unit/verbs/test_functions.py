@@ -31,8 +31,8 @@ def test_calls_are_those_of_the_header() -> None:
 
 
 def test_places_are_those_of_the_program() -> None:
-    """What bpf/verbs_learn.bpf.h and bpf/verbs.h number is where it is here."""
-    text = (BPF / "verbs_learn.bpf.h").read_text()
+    """What bpf/verbs/learn.bpf.h and bpf/verbs/verbs.h number is where it is here."""
+    text = (BPF / "verbs/learn.bpf.h").read_text()
     placed = {name: int(place) for name, place in re.findall(r"\bcall_(\w+) = (\d+)", text)}
     named = {call.removeprefix("wr_"): place for place, call in enumerate(QP_CALLS)}
     assert len(placed) >= 10
@@ -40,7 +40,7 @@ def test_places_are_those_of_the_program() -> None:
         assert place == (CQ_CALLS.index(name) if name in CQ_CALLS else named[name])
     for calls, most in ((QP_CALLS, "qp_calls"), (CQ_CALLS, "cq_calls")):
         assert f"{most} = {len(calls)}," in text
-    hits = (BPF / "verbs.h").read_text()
+    hits = (BPF / "verbs/verbs.h").read_text()
     assert f"hit_extended_poll = {HITS.index(CQ_CALLS[0])}, hits_most = {len(HITS)} " in hits
     assert HITS[3] == QP_CALLS[0]
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Calls: which one a probe was hit by, with which arguments, and what is counted of each. */
 #pragma once
-#include "nccl_held.h"
+#include "held.h"
 
 #if defined(__TARGET_ARCH_x86)
 #define IN_REGISTERS 6

@@ -5,7 +5,7 @@
  * request to complete is searched in each window: a completion's wr_id has to be that of a single request that may be
  * outstanding. From then on order decides, and wr_id only contradicts. */
 #pragma once
-#include "verbs_posts.bpf.h"
+#include "posts.bpf.h"
 
 __u64 completions_unread, completions_unmatched;
 

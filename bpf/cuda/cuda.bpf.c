@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* CUDA calls at both layers, driver and runtime: one program for a way to hook a call, the cookie says which
  * it is. */
-#include "cuda_calls.h"
-#include "cuda_contexts.h"
-#include "cuda_copies.h"
-#include "cuda_memory.h"
-#include "cuda_spans.h"
+#include "calls.h"
+#include "contexts.h"
+#include "copies.h"
+#include "memory.h"
+#include "spans.h"
 
 /* The effect of a call that succeeded. */
 static __always_inline void apply(const struct thread *thread, const struct flight *call, __u64 now,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The RDMA data path: what the maps of bpf/verbs.bpf.c hold, and the structures of infiniband/verbs.h that it reads.
+/* The RDMA data path: what the maps of bpf/verbs/verbs.bpf.c hold, and the structures of infiniband/verbs.h that it reads.
  * exporter/verbs/activity.py gives the maps their meaning. */
 #pragma once
-#include "verbs_spans.h"
-#include "verbs_learn.bpf.h"
-#include "verbs_polls.h"
+#include "spans.h"
+#include "learn.bpf.h"
+#include "polls.h"
 
 /* What is read of one call; what exceeds it is counted as unread. */
 #define MOST_REQUESTS 64

@@ -2,8 +2,8 @@
 /* What is polled between ibv_start_poll and ibv_end_poll: status and wr_id are in the completion queue, the rest of a
  * completion is known as far as its program reads it, by calls through the queue's pointers as well. */
 #pragma once
-#include "verbs_completions.h"
-#include "verbs_extended.bpf.h"
+#include "completions.h"
+#include "extended.bpf.h"
 
 /* The completion that a queue of completions stands at. */
 struct extended_poll {

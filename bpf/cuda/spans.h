@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Single calls that are worth telling about, at a bounded rate. */
 #pragma once
-#include "cuda_contexts.h"
+#include "contexts.h"
 
 static __always_inline bool worth_a_span(const struct flight *call, const struct outcome *outcome, __s32 code,
 					 __u64 ns)

@@ -2,7 +2,7 @@
 /* Which functions the extended calls (ibv_wr_start, ibv_start_poll and their like) of a process are: its queue pairs and
  * completion queues have pointers to them. exporter/verbs/code/extended.py judges what they are. */
 #pragma once
-#include "verbs_live.bpf.h"
+#include "live.bpf.h"
 
 /* struct ibv_qp_ex and ibv_cq_ex, public: they only grow at their end. Before these fields is a pthread_mutex_t. */
 #if defined(__TARGET_ARCH_arm64)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* RDMA verbs: what is posted, what completes, and how long both take. */
-#include "verbs_completions.h"
-#include "verbs_extended.bpf.h"
-#include "verbs_extended_polls.bpf.h"
+#include "completions.h"
+#include "extended.bpf.h"
+#include "extended_polls.bpf.h"
 
 SEC("uprobe")
 int poll_cq_enter(struct pt_regs *ctx)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* How many bytes a copy moved, which way, and what kind of host memory was at its host side. */
 #pragma once
-#include "cuda_contexts.h"
-#include "cuda_ranges.h"
+#include "contexts.h"
+#include "ranges.h"
 
 enum end { end_unknown, end_device, end_managed, end_host, end_pageable, end_pinned };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Communicators: who one is, read from the library's own memory, and how its calls are numbered. */
 #pragma once
-#include "nccl_meetings.h"
+#include "meetings.h"
 
 static __always_inline const struct layout *layout_of(struct cookie cookie)
 {

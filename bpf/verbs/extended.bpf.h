@@ -4,7 +4,7 @@
  * functions that the objects of processes point to. A process may have written anything there, so a call counts only
  * if its own object has the function in the pointer of this call. */
 #pragma once
-#include "verbs_posts.bpf.h"
+#include "posts.bpf.h"
 
 #define ATOMIC_WRITE_BYTES 8
 

@@ -5,7 +5,7 @@
  * infiniband/verbs.h, the same since rdma-core 17. Only calls that returned success count. */
 #pragma once
 #include <stddef.h>
-#include "verbs_qp.h"
+#include "qp.h"
 
 #if defined(__TARGET_ARCH_x86)
 #define CONTROL_RETURN_POPS 8

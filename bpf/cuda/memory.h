@@ -4,8 +4,8 @@
  * The library may hand an address out again before the call that freed it has returned. So a free takes its
  * entry away when it is called and puts it back if it fails; one found where a new one belongs was freed unseen. */
 #pragma once
-#include "cuda_contexts.h"
-#include "cuda_ranges.h"
+#include "contexts.h"
+#include "ranges.h"
 
 /* What cudaMalloc3D fills in, and is given by value (driver_types.h). */
 struct pitched {

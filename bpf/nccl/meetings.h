@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Where the ranks of a communicator that are on this node meet. */
 #pragma once
-#include "nccl_calls.h"
+#include "calls.h"
 
 #define JOB_LEVEL 3
 #define SPREAD 0x9e3779b97f4a7c15ull

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Calls: which one a probe was hit by, its counters, and the record of it between its beginning and its end. */
 #pragma once
-#include "cuda_contexts.h"
+#include "contexts.h"
 
 COOKIE()
 

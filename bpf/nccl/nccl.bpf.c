@@ -2,8 +2,8 @@
 /* NCCL and RCCL calls: counted where they begin, timed and sent one by one where they return. One program runs at each
  * entry, as long as the library is probed: on_enter where on_return may run too, on_call where it does not, on_message at
  * a Send or Recv that is not timed. */
-#include "nccl_lag.h"
-#include "nccl_spans.h"
+#include "lag.h"
+#include "spans.h"
 
 /* What a collective moves. AlltoAllv counts what goes to each rank; its bus bytes leave out what stays. */
 static __always_inline void count_bytes(struct pt_regs *ctx, struct cookie cookie,

@@ -147,7 +147,7 @@ struct meeting {
 #define MOST_MEETINGS 2048
 MAP(meetings, HASH, struct meeting_key, struct meeting, MOST_MEETINGS);
 
-/* The rows of a process, of which it gets at most one in SHARE (nccl_held.h): it cannot keep others out. */
+/* The rows of a process, of which it gets at most one in SHARE (held.h): it cannot keep others out. */
 #define SHARE 8
 struct held {
 	__u64 communicators;
