@@ -40,6 +40,8 @@ RANKS, LATE_RANK, LATE_SECONDS = 4, 2, 0.035
 QUICK = tuple(
     f"--collector.nvml.{set}-interval={seconds}" for set, seconds in (("fast", 1), ("processes", 1), ("slow", 5))
 )
+HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Without http_proxy: a proxy cannot reach this machine's loopback."""
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HIDE_CURSOR, SHOW_CURSOR, CLEAR_LINE, CURSOR_UP = "\x1b[?25l", "\x1b[?25h", "\x1b[2K", "\x1b[%dA"
 
@@ -194,7 +196,7 @@ class Demo:
             if child.poll() is not None:
                 raise DemoError(f"{what} ended with status {child.returncode}; what was said:\n{self._tail()}")
         began = time.monotonic()
-        with urllib.request.urlopen(f"{self.url.rstrip('/')}{path}", timeout=5) as answer:
+        with HTTP.open(f"{self.url.rstrip('/')}{path}", timeout=5) as answer:
             text = answer.read().decode()
         ended = time.monotonic()
         return Scrape(at=ended, seconds=ended - began, series=parse(text))
