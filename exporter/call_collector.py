@@ -44,17 +44,13 @@ class Rows:
 class CallCollector(ProbeCollector[Rows]):
     """A collector of an object with bpf/call.h: on_enter and on_return run at every function of its `enum api`.
 
-    A subclass gives `counted` and `_samples_of`.
+    A subclass gives `counted` and `_samples_of`, which yields the samples of one process.
     """
 
     counted: ClassVar[tuple[str, ...]] = ("errors",)
     """Maps with a `tgid` in their keys and 64-bit fields in their values."""
     coverable: ClassVar[re.Pattern[str] | None] = None
     """The names of functions that should be in `enum api`: those which are not are reported."""
-
-    def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
-        """Yield the samples of one process."""
-        raise NotImplementedError
 
     def _samples(self) -> Iterator[Sample]:
         for process in self._ledger.processes():

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
@@ -16,6 +17,7 @@ from exporter.node import Processes
 RETENTION = 300.0
 """Time for which the series of an ended process stay."""
 MOST_ENDED = 1024
+"""Ended processes that are kept one by one; the counts of more of them are folded (exporter/series.py)."""
 
 
 class Activity(Protocol):
@@ -50,9 +52,10 @@ _Workload = frozenset[tuple[str, str]]
 
 
 class _Ends(Generic[A]):
-    """Ended processes, MOST_ENDED at most: the oldest of the workload that has most of them goes first.
+    """Ended processes, one for each pid.
 
-    So none pushes out the last counts of others.
+    Where they are too many, the oldest of the workload that has most of them goes first: no workload takes the places
+    of others.
     """
 
     def __init__(self) -> None:
@@ -62,19 +65,18 @@ class _Ends(Generic[A]):
     def __iter__(self) -> Iterator[Process[A]]:
         return (it.process for it in self._by_pid.values())
 
-    def add(self, process: Process[A], expires: float) -> int | None:
-        """Add a process; there is none of its pid. Without room, drop the oldest of the largest workload.
+    def __len__(self) -> int:
+        return len(self._by_pid)
 
-        Return the pid that was dropped.
-        """
+    def add(self, process: Process[A], expires: float) -> None:
+        """Add a process; there is none of its pid."""
         self._by_pid[process.pid] = _Ended(process, expires)
         self._workloads.setdefault(_workload(process), {})[process.pid] = None
-        if len(self._by_pid) <= MOST_ENDED:
-            return None
+
+    def oldest(self) -> int:
+        """Return the pid of the oldest of the largest workload; there is one."""
         largest = max(self._workloads, key=lambda workload: len(self._workloads[workload]))
-        dropped = next(iter(self._workloads[largest]))
-        self.pop(dropped)
-        return dropped
+        return next(iter(self._workloads[largest]))
 
     def pop(self, pid: int) -> Process[A] | None:
         """Remove and return the process of a pid, None without one."""
@@ -101,7 +103,7 @@ class Ledger(Generic[A]):
     `read` returns the kernel's counts by pid; `take` removes all rows of some pids from the kernel's maps and returns
     their counts. Rows are keyed by pid: they are deleted at the end of a process, so that the pid's next process starts
     from 0. Both are called under the lock and walk over the maps at most once, so that the ends of many processes delay
-    no scrape.
+    no scrape. `fold` gets the ended processes that are kept no longer though their time is not over, under the lock.
     """
 
     def __init__(
@@ -111,14 +113,20 @@ class Ledger(Generic[A]):
         processes: Processes,
         proc: Path,
         now: Callable[[], float] = time.monotonic,
+        fold: Callable[[Process[A]], None] = lambda _: None,
     ) -> None:
         self._read, self._take, self._processes, self._proc, self._now = read, take, processes, proc, now
+        self._fold = fold
         self._lock = threading.Lock()
         self._live: set[int] = set()
         self._known: dict[int, tuple[Labels, float]] = {}
         self._ended = _Ends[A]()
-        self.dropped = 0
-        """Ended processes that were dropped before RETENTION was over."""
+        self._superseded: list[Process[A]] = []
+        """Ended processes with a pid that another one has now."""
+        self._holder: int | None = None
+        """The thread that makes a page."""
+        self.folded = 0
+        """Ended processes that were folded before RETENTION was over."""
 
     def __contains__(self, pid: int) -> bool:
         """Return whether a process has started and not yet ended."""
@@ -139,8 +147,23 @@ class Ledger(Generic[A]):
             self._retire(pids)
             self._live.difference_update(pids)
 
+    @contextmanager
+    def page(self) -> Iterator[None]:
+        """Keep the ended processes from being folded by other threads while this one shows what `processes` returns.
+
+        So the counts of each process are either among those or folded. One thread at a time.
+        """
+        with self._lock:
+            self._holder = threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holder = None
+                self._make_room()
+
     def processes(self) -> list[Process[A]]:
-        """Return every counted process, including those that ended within RETENTION."""
+        """Return every counted process, including those that ended within RETENTION and were not folded."""
         with self._lock:
             seen = dict(self._read())
             # Processes that ended before they were discovered.
@@ -149,11 +172,11 @@ class Ledger(Generic[A]):
             for pid in unseen:
                 del seen[pid]
             living = [self._living(pid, activity) for pid, activity in seen.items()]
-            for pid in seen:
-                self._ended.pop(pid)
+            self._superseded += [before for pid in seen if (before := self._ended.pop(pid))]
             for pid in self._ended.expired(self._now()):
                 self._ended.pop(pid)
                 self._processes.forget(pid)  # the next one of this pid may end unseen
+            self._make_room()
             return [*living, *self._ended]
 
     def _living(self, pid: int, activity: A) -> Process[A]:
@@ -170,6 +193,7 @@ class Ledger(Generic[A]):
         known = {pid: self._known.pop(pid, None) for pid in pids}
         for pid, activity in taken.items():
             self._keep(pid, activity, known.get(pid))
+        self._make_room()
 
     def _keep(self, pid: int, activity: A, known: tuple[Labels, float] | None) -> None:
         labels, since = known or (self._processes.labels(pid), time.time())
@@ -178,7 +202,21 @@ class Ledger(Generic[A]):
         if before:  # a thread was still in a call when the end was noticed
             before.activity.absorb(activity)
             activity, since = before.activity, before.since
-        dropped = self._ended.add(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)
-        if dropped is not None:
-            self.dropped += 1
-            self._processes.forget(dropped)  # as of those that expire
+        self._ended.add(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)
+
+    def _make_room(self) -> None:
+        """Fold the ended processes that are too many, and those without a pid of their own."""
+        if self._holder not in (None, threading.get_ident()):
+            return
+        while len(self._ended) > MOST_ENDED:
+            pid = self._ended.oldest()
+            if process := self._ended.pop(pid):
+                self._fold_one(process)
+            self._processes.forget(pid)  # as of those that expire
+        superseded, self._superseded = self._superseded, []
+        for process in superseded:
+            self._fold_one(process)
+
+    def _fold_one(self, process: Process[A]) -> None:
+        self.folded += 1
+        self._fold(process)

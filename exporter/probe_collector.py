@@ -15,8 +15,8 @@ from exporter.bpf.library import Interest, Library
 from exporter.bpf.maps import MAP_FULL
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection, protection
-from exporter.bpf.status import DROPPED
-from exporter.ledger import Activity, Ledger
+from exporter.bpf.status import ENDED_FOLDED
+from exporter.ledger import RETENTION, Activity, Ledger, Process
 from exporter.model import Sample, Unavailable
 from exporter.node import Node, Processes
 from exporter.series import SeriesLimit
@@ -30,8 +30,8 @@ class ProbeCollector(ABC, Generic[A]):
     """A collector of the BPF object of its name: loads it, has its programs attached to libraries as discovery finds
     them, counts by process, reads its events, and reports what it had no room for.
 
-    A subclass gives `name`, `api`, `_table`, `_read`, `_take`, `_samples` and `_hits`; the other methods have defaults
-    for a probe without settings, constants, events and return probes' special cases.
+    A subclass gives `name`, `api`, `_table`, `_read`, `_take`, `_samples`, `_samples_of` and `_hits`; the other methods
+    have defaults for a probe without settings, constants, events and return probes' special cases.
     """
 
     name: ClassVar[str]
@@ -55,7 +55,7 @@ class ProbeCollector(ABC, Generic[A]):
                 f"the {self.api} probes cannot be loaded: {error}", "see accel-exporter doctor"
             ) from error
         self._prepare()
-        self._ledger = Ledger[A](self._read, self._take, self._processes(), self._node.proc)
+        self._ledger = Ledger[A](self._read, self._take, self._processes(), self._node.proc, fold=self._fold)
         self._probes = Probes(
             self.name,
             self._object,
@@ -76,10 +76,12 @@ class ProbeCollector(ABC, Generic[A]):
 
     def collect(self) -> Iterator[Sample]:
         """Yield the samples of processes within the series limit, then those about the probe itself."""
-        yield from self._limit.apply(self._samples())
+        with self._ledger.page():
+            limited = self._limit.apply(self._samples())
+        yield from limited
         yield from self._probes.collect()
         yield from self._events.collect()
-        yield DROPPED.sample(self._ledger.dropped, {"collector": self.name})
+        yield ENDED_FOLDED.sample(self._ledger.folded, {"collector": self.name})
         yield from self._losses()
 
     def problems(self) -> Iterator[str]:
@@ -133,6 +135,10 @@ class ProbeCollector(ABC, Generic[A]):
         """Yield the samples of all processes of the ledger."""
 
     @abstractmethod
+    def _samples_of(self, process: Process[A]) -> Iterator[Sample]:
+        """Yield the samples of an ended process. Called from any thread, but by others only between two pages."""
+
+    @abstractmethod
     def _hits(self) -> Mapping[str, int]:
         """Return the calls by symbol, those of ended processes included."""
 
@@ -143,6 +149,9 @@ class ProbeCollector(ABC, Generic[A]):
     def _entries(self) -> Mapping[str, int]:
         """Return the sizes of maps that are not those of the source."""
         return {}
+
+    def _fold(self, process: Process[A]) -> None:
+        self._limit.retire(self._samples_of(process), RETENTION)
 
     def _prepare(self) -> None:
         """Make what depends on the loaded object."""

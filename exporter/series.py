@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter.model import PROCESS_LABELS, Distribution, Kind, Metric, Sample, Value
@@ -32,6 +33,8 @@ class _Fold:
     labels: Mapping[str, str]
     lines: int
     counted: Value
+    until: float = 0.0
+    """When it vanishes if it has no members then."""
 
 
 @dataclass(slots=True)
@@ -46,12 +49,13 @@ class SeriesLimit:
 
     Folded series lose the labels of the process and those that the metric declares as identity; where too many series
     remain, all labels. A folded counter or histogram keeps the counts of vanished members, and vanishes with the last
-    member: the members of a process stay for five minutes after the process's end, and so does the folded series. A
-    folded gauge is the sum of its members, or the largest of times, ratios and temperatures. One thread at a time.
+    member: the members of a process stay for five minutes after the process's end, and so does the folded series. The
+    counts of ended processes that are too many are folded too, before their five minutes are over (`retire`). A folded
+    gauge is the sum of its members, or the largest of times, ratios and temperatures. One thread at a time.
     """
 
-    def __init__(self, collector: str, most: int) -> None:
-        self._collector = collector
+    def __init__(self, collector: str, most: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._collector, self._now = collector, now
         self._most_folded = most // 5
         self._most_shown = most - self._most_folded
         self._shown: dict[str, int] = {}
@@ -64,9 +68,26 @@ class SeriesLimit:
     def apply(self, samples: Iterable[Sample]) -> list[Sample]:
         """Return the samples within the limit, then the folded series, then the number of series ever folded."""
         samples = list(samples)
-        if self._members or sum(_lines(sample.value) for sample in samples) > self._most_shown:
+        if self._members or self._folds or sum(_lines(sample.value) for sample in samples) > self._most_shown:
             samples = self._fold(samples)
         return [*samples, FOLDED.sample(self._ever, {"collector": self._collector})]
+
+    def retire(self, samples: Iterable[Sample], seconds: float) -> None:
+        """Fold the counters and histograms of a process that is shown no more, for so many seconds at least.
+
+        They keep the labels of its workload and its name while these series take a quarter of the room for folded ones.
+        """
+        for sample in samples:
+            if sample.metric.kind is Kind.GAUGE:
+                continue
+            key = _key(sample.metric, sample.labels)
+            self._shown.pop(key, None)
+            member = self._members.pop(key, None)
+            if member is None:
+                member = _Member(_zero(sample.value), self._into(sample, workload=True))
+            if member.into in self._folds:
+                self._add(sample, member, member.into, {})
+                self._folds[member.into].until = self._now() + seconds
 
     def _fold(self, samples: list[Sample]) -> list[Sample]:
         keyed = {_key(sample.metric, sample.labels): sample for sample in samples}
@@ -97,15 +118,20 @@ class SeriesLimit:
         self._shown = {key: lines for key, lines in self._shown.items() if key in keyed}
         self._members = {key: member for key, member in self._members.items() if key in keyed}
         used = {member.into for member in self._members.values()}
-        self._folds = {key: fold for key, fold in self._folds.items() if key in used}
+        now = self._now()
+        self._folds = {key: fold for key, fold in self._folds.items() if key in used or fold.until > now}
         self._lines = sum(fold.lines for fold in self._folds.values())
 
-    def _into(self, sample: Sample) -> str | None:
+    def _into(self, sample: Sample, workload: bool = False) -> str | None:
         """Return the key of the folded series for a sample, which is made if there is none, or None without room."""
         identity = {*PROCESS_LABELS, *sample.metric.identity}
         own = {name: value for name, value in sample.labels.items() if name not in identity}
         lines = _lines(sample.value)
-        for labels, most in ((own, self._most_folded // 2), ({}, self._most_folded)):
+        choices = [(own, self._most_folded // 2), ({}, self._most_folded)]
+        if workload:
+            of_many = {name: value for name, value in sample.labels.items() if name in PROCESS_LABELS and name != "pid"}
+            choices.insert(0, (of_many | own, self._most_folded // 4))
+        for labels, most in choices:
             labels = labels | {"overflow": "true"}
             key = _key(sample.metric, labels)
             if key in self._folds:

@@ -235,11 +235,11 @@ LOSSES = [
         width=THIRD,
     ),
     lines(
-        "Ended processes dropped",
-        "Processes that left the page early with their last counts, as over 1,024 of a collector's processes ended.",
+        "Ended processes folded",
+        "Processes that left the page early, as over 1,024 ended; their counts are in series labelled overflow.",
         "cps",
         Query(
-            total(rate("accel_exporter_ended_processes_dropped_total"), "instance", "collector"),
+            total(rate("accel_exporter_ended_processes_folded_total"), "instance", "collector"),
             "{{collector}} {{instance}}",
         ),
         width=THIRD,

@@ -61,11 +61,12 @@ UNSEARCHED = Metric(
     Kind.COUNTER,
     labels=("reason",),
 )
-DROPPED = Metric(
-    "accel_exporter.ended_processes.dropped",
+ENDED_FOLDED = Metric(
+    "accel_exporter.ended_processes.folded",
     "Ended processes that left the page before their five minutes were over: 1,024 of a collector's are kept, and of "
-    "the workload that has most of them the oldest goes first. What such a process did after the last scrape before "
-    "its end is in no series.",
+    "the workload that has most of them the oldest goes first, and any with the pid of a process that runs. Their "
+    "counters and histograms, but for NCCL's arrival lags, are added to series labelled overflow=true without pid, "
+    "which stay for five minutes after the last of them, as far as the collector's series limit has room for these.",
     Kind.COUNTER,
     labels=("collector",),
 )

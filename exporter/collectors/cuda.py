@@ -142,6 +142,9 @@ class Cuda(ProbeCollector[Activity]):
             if not process.ended and process.pid in covered:
                 yield from self._unattributed(process)
 
+    def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
+        return samples(process, self._names, self._node.clock.wall_ns, lambda _: {})
+
     def _unattributed(self, process: Process[Activity]) -> Iterator[Sample]:
         for place, reported in self._on_gpus.memory(process.pid).items():
             if reported is None or place.labels not in process.activity.gpus.values():

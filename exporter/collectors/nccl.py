@@ -11,6 +11,7 @@ from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
 from exporter.bpf.rehearsal import Rehearsal, small_copy
+from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.nccl import metrics
 from exporter.nccl.activity import Activity, read, take
@@ -118,6 +119,9 @@ class Nccl(ProbeCollector[Activity]):
                 members.append(Member(process.pid, comm_hash(it.hash), it.rank, it.nranks))
         self._node.communicators.replace(members)
         yield from stragglers(processes)
+
+    def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
+        return samples(process, self._kinds, self._node.clock.wall_ns, self._returns)
 
     def close(self) -> None:
         self._rehearsal.close()

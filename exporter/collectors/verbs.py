@@ -10,6 +10,7 @@ from typing import Any
 from exporter.bpf.events import Events
 from exporter.bpf.library import Interest, Library
 from exporter.bpf.safety import Protection, protection
+from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node
 from exporter.options import Flag, SettingsError, Value
@@ -156,6 +157,10 @@ class Verbs(ProbeCollector[Activity]):
         for process in processes:
             yield from samples(process, self._timed, self._peer_labels)
         yield from control_samples.samples([(process, process.activity.control) for process in processes], self._peers)
+
+    def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
+        yield from samples(process, self._timed, self._peer_labels)
+        yield from control_samples.samples([(process, process.activity.control)], self._peers)
 
     def _posted(self) -> PostedBytes | None:
         """Return what was posted until now. Called from other threads, one at a time."""

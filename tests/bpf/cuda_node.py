@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from exporter.bpf.targets import Targets
 from exporter.collectors.cuda import FLAGS, Cuda
-from exporter.model import Sample, Span
+from exporter.model import Distribution, Sample, Span
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
 from exporter.views.prometheus import name
@@ -54,6 +54,15 @@ class Observed:
         values = list(self.values(metric, pid, **labels).values())
         assert len(values) <= 1, f"{metric} {labels}: {values}"
         return values[0] if values else None
+
+    def sums(self, *metrics: str) -> dict[str, dict[bool, int]]:
+        """The sums of metrics over series with a pid (False) and over those that are folded (True)."""
+        found = {metric: {False: 0, True: 0} for metric in metrics}
+        for it in self.samples():
+            if (metric := name(it.metric)) in found:
+                value = sum(it.value.counts) if isinstance(it.value, Distribution) else int(it.value)
+                found[metric]["overflow" in it.labels] += value
+        return found
 
     def attached(self, pid: int, libraries: Collection[str]) -> bool:
         """Whether a process is known, and all probes are attached, those in these libraries among them."""

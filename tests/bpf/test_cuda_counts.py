@@ -244,6 +244,24 @@ def test_another_program_in_the_same_process(observed: Observed) -> None:
         assert told["allocated"] == observed.value(USED, script.pid, api_layer="driver", comm="workload")
 
 
+def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three that ended two are folded where one is kept: sums over all series are those of three."""
+    monkeypatch.setattr("exporter.ledger.MOST_ENDED", 1)
+    with observe() as observed:
+        for _ in range(3):
+            with started(observed, Job("--gate", "--hold", *WORK)) as job:
+                job.go()
+                job.report()
+            until(lambda job=job: job.pid not in observed.cuda._ledger, "its end")  # type: ignore[misc]
+        once = {False: 2 * 23, True: 4 * 23}  # both layers
+        found = observed.sums(LAUNCHES, "gpu_cuda_sync_wait_seconds", ALLOCATED, FREED)
+        assert once == found[LAUNCHES] == found["gpu_cuda_sync_wait_seconds"]
+        assert 2 * found[ALLOCATED][False] == found[ALLOCATED][True] > 0
+        assert found[ALLOCATED] == found[FREED]
+        assert 2 == observed.value("accel_exporter_ended_processes_folded_total", collector="cuda")
+        assert 2 * 23 == observed.value(LAUNCHES, api_layer="driver", overflow="true", comm="workload")
+
+
 def test_killed_in_the_middle_of_an_allocation(observed: Observed) -> None:
     """A process killed inside cuMemAlloc leaves nothing: what it held counts as freed, what it asked for not at all."""
     with started(observed, Script()) as script:

@@ -269,6 +269,20 @@ def test_a_killed_process(observed: Observed, memory_file: Path) -> None:
     assert [] == observed.kernel("in_flight", job.pid) == observed.kernel("handles", job.pid)
 
 
+@standin
+def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch, memory_file: Path) -> None:
+    """Of three that ended two are folded where one is kept: sums over all series are those of three."""
+    monkeypatch.setattr("exporter.ledger.MOST_ENDED", 1)
+    with observe() as observed:
+        for _ in range(3):
+            with started(observed, Storage()) as job:
+                job.run(f"shm = register({str(memory_file)!r})\nfor _ in range(7): read(shm, 1000)")
+            until(lambda job=job: job.pid not in observed.cuda._ledger, "its end")  # type: ignore[misc]
+        found = observed.sums(REQUESTS, BYTES, DURATION)
+        calls = {False: 7, True: 14}
+        assert found == {REQUESTS: calls, BYTES: {False: 7000, True: 14000}, DURATION: calls}
+
+
 class Narrow(Cufile):
     """With room for few handles."""
 

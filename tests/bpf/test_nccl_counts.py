@@ -309,6 +309,20 @@ def test_the_end_of_a_process(observed: NcclNode) -> None:
             assert [] == observed.kernel(map, rank.pid)
 
 
+def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three that ended two are folded where one is kept: sums over all series are those of three."""
+    monkeypatch.setattr("exporter.ledger.MOST_ENDED", 1)
+    with observe() as observed:
+        for _ in range(3):
+            with started(observed, Rank()) as rank:
+                rank.run("c = init(0, 2, b'a')\nfor i in range(7): reduce_all(c, 1)")
+            until(lambda rank=rank: rank.pid not in observed.nccl._ledger, "its end")  # type: ignore[misc]
+        found = observed.sums(CALLS, BYTES, "nccl_enqueue_seconds")
+        assert found == {CALLS: {False: 7, True: 14}, BYTES: {False: 28, True: 56}} | {
+            "nccl_enqueue_seconds": {False: 7, True: 14}
+        }
+
+
 def test_threads_and_a_forked_child(observed: NcclNode, rank: Rank) -> None:
     """Calls of eight threads are counted exactly, and a forked child's are its own."""
     child = rank.run(

@@ -147,6 +147,24 @@ def test_nothing_stays_of_a_killed_process(observed: Observed) -> None:
         assert 5 == observed.value(REQUESTS, job.pid, qp="100")
 
 
+def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three that ended two are folded where one is kept: sums over all series are those of three."""
+    monkeypatch.setattr("exporter.ledger.MOST_ENDED", 1)
+    with observe() as observed:
+        for _ in range(3):
+            with attached(observed, Job()) as job:
+                job.post(0, 7, size=1001)
+                job.create()
+                job.connect()
+            eventually(lambda job=job: job.pid not in observed.cuda._ledger, "its end")  # type: ignore[misc]
+        changes = "rdma_qp_state_changes_total"
+        found = observed.sums(REQUESTS, BYTES, "rdma_post_send_seconds", changes)
+        assert found.pop(changes)[True] == 2 * 3
+        assert found == {REQUESTS: {False: 7, True: 14}, BYTES: {False: 7007, True: 14014}} | {
+            "rdma_post_send_seconds": {False: 1, True: 2}
+        }
+
+
 def test_a_full_table_is_counted() -> None:
     """With room for one queue pair the others' bytes are counted all the same, and the loss is."""
     build_standins()

@@ -164,6 +164,11 @@ def test_costs(node: Node) -> None:
     assert sum(spent) < BUDGET_SECONDS, spent
 
 
+def total(page: str, series: str) -> float:
+    """The sum of the series that begin so."""
+    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(series))
+
+
 def test_others_and_totals(node: Node) -> None:
     """No call of theirs is lost, no scrape meanwhile lacks the job that goes on, and the end is quick and clean."""
     with scraped(node.exporter, 0.5) as pages:
@@ -171,6 +176,9 @@ def test_others_and_totals(node: Node) -> None:
         expected = OTHERS_LAUNCHES + COUNT * LAUNCHES
         node.exporter.await_(lambda: node.exporter.value(HITS) == expected, 10)
     assert pages and all(map(node.shows_job, pages))
+    page = node.exporter.get("/metrics")[1]
+    assert total(page, 'gpu_cuda_kernel_launch_calls_total{api_layer="driver"') == expected
+    assert total(page, 'accel_exporter_ended_processes_folded_total{collector="cuda"') > 0
     assert not [line for line in pages[-1].splitlines() if re.match(r"accel_exporter_map_full_total.* [^0]", line)]
     node.storm(AT_ONCE, *DRIVER_JOB, "--launches", str(LAUNCHES))  # their ends are still to be noticed
     code, seconds = node.exporter.end()

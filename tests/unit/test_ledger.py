@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,10 @@ class World:
         self.takes, self.now = list[set[int]](), 0.0
         self.reads = 0
         self.proc, self.processes = proc, FakeProcesses()
-        self.ledger = Ledger[Count](self._read, self._take, self.processes, proc, now=lambda: self.now)
+        self.folded = list[Process[Count]]()
+        self.ledger = Ledger[Count](
+            self._read, self._take, self.processes, proc, lambda: self.now, fold=self.folded.append
+        )
 
     def _read(self) -> dict[int, Count]:
         self.reads += 1
@@ -136,6 +140,7 @@ def test_the_pid_is_used_again(world: World) -> None:
     world.ledger.ended([7])
     world.run(7, 1)
     assert (1, False) == (world.told()[7].activity.calls, world.told()[7].ended)
+    assert [(7, 23)] == [(it.pid, it.activity.calls) for it in world.folded]
 
 
 def test_many_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +151,7 @@ def test_many_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         world.run(pid, 1)
         world.ledger.ended([pid])
     assert set(range(3, MOST_ENDED + 3)) == world.told().keys()
-    assert ([0, 1, 2], 3) == (forgotten, world.ledger.dropped)
+    assert ([0, 1, 2], 3) == (forgotten, world.ledger.folded)
 
 
 def test_many_of_one_workload_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,3 +192,37 @@ def test_ends_of_processes_that_did_nothing(world: World) -> None:
     del world.counts[7]
     world.ledger.ended([7, 8])
     assert {} == world.told() and {} == world.ledger._known
+
+
+def test_no_count_is_lost_when_many_end(world: World) -> None:
+    """Those that are too many are folded, each once."""
+    for pid in range(3 * MOST_ENDED):
+        world.run(pid, 3)
+        world.ledger.ended([pid])
+    kept = world.told()
+    assert (MOST_ENDED, 2 * MOST_ENDED, 2 * MOST_ENDED) == (len(kept), len(world.folded), world.ledger.folded)
+    assert 9 * MOST_ENDED == sum(it.activity.calls for it in (*kept.values(), *world.folded))
+
+
+def test_counts_of_a_page_are_not_folded_meanwhile(world: World) -> None:
+    """While a page is made, another thread folds nothing that is on it, and its own part is folded before."""
+
+    def end(*pids: int) -> None:
+        for pid in pids:
+            world.run(pid, 1)
+        thread = threading.Thread(target=world.ledger.ended, args=(pids,))
+        thread.start()
+        thread.join()
+
+    end(*range(MOST_ENDED))
+    with world.ledger.page():
+        world.run(5, 1)  # a pid that is used again
+        assert [] == world.folded
+        assert MOST_ENDED == len(world.told()) and [5] == [it.pid for it in world.folded]
+        end(*range(MOST_ENDED, MOST_ENDED + 4))
+        thread = threading.Thread(target=world.ledger.processes)
+        thread.start()
+        thread.join()
+        assert 1 == len(world.folded)
+    assert 4 == len(world.folded)
+    assert MOST_ENDED + 5 == len(world.told()) + len(world.folded)

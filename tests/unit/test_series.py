@@ -192,3 +192,22 @@ def test_identity_is_declared() -> None:
     names = {"qp", "peer_qp", "peer_gid", "local_gid", "comm_hash", "rank"}
     assert {} == {it.name: missing for it in declared if (missing := names & {*it.labels} - {*it.identity})}
     assert {} == {it.name: it.identity for it in declared if not set(it.identity) <= set(it.labels)}
+
+
+def test_a_process_that_is_shown_no_more() -> None:
+    """Its counts stay with the workload's labels, each once: also those that had been folded before. Gauges go."""
+    now = 0.0
+    limit = SeriesLimit("test", 100, lambda: now)
+    first = [Sample(CALLS, {"pid": "1", "pod": "a", "api": "x"}, 5), USED.sample(3, {"pid": "1"})]
+    limit.apply([*first, *calls(p2=7)])
+    limit.retire(first, 300.0)
+    result = limit.apply(calls(p2=7))
+    assert {("calls", "+"): 5, ("calls", "2"): 7} == shown(result)
+    assert {"pod": "a", "api": "x", "overflow": "true"} in [sample.labels for sample in result]
+    now = 301.0
+    assert {("calls", "2"): 7} == shown(limit.apply(calls(p2=7)))
+
+    full = SeriesLimit("test", 20, lambda: now)
+    full.apply([*more(16), *calls(p1=5, p2=6)])
+    full.retire(calls(p1=8), 300.0)  # 5 of them are in the folded series already
+    assert {("calls", "+"): 14} == shown(full.apply([*more(16), *calls(p2=6)]))
