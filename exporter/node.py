@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from exporter.bpf.trial import Trial
 from exporter.faults.ledger import FaultLedger
+from exporter.faults.transitions import KeptTransitions
 from exporter.infiniband.counters import KeptCounters
 from exporter.kmsg.kernel_log import KernelLog, KmsgSettings
 from exporter.model import Labels, Span
@@ -72,6 +73,7 @@ class Node:
     communicators: Communicators
     collectives: RecentCollectives
     faults: FaultLedger
+    transitions: KeptTransitions
     kernel_log: KernelLog
     posted: Posted
     port_counters: KeptCounters
@@ -90,7 +92,7 @@ class Node:
         wants_spans: bool = True,
     ) -> Node:
         """Return a node with empty shared state and without settings, for all collectors."""
-        clock = Clock()
+        clock, faults = Clock(), FaultLedger()
         return cls(
             settings={},
             processes=processes,
@@ -103,7 +105,8 @@ class Node:
             allocations=Allocations(),
             communicators=Communicators(),
             collectives=RecentCollectives(),
-            faults=FaultLedger(),
+            faults=faults,
+            transitions=KeptTransitions(faults.add),
             kernel_log=KernelLog(kmsg, clock.wall_ns),
             posted=Posted(),
             port_counters=KeptCounters(),

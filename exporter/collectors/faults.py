@@ -16,7 +16,6 @@ from exporter.faults import machine, metrics, pci, sensors
 from exporter.faults.ipmi import Ipmi
 from exporter.faults.kernel_log import WORDS, fault
 from exporter.faults.smart import Smart
-from exporter.faults.transitions import Transitions
 from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
@@ -89,7 +88,7 @@ class Faults:
         settings = node.settings
         self._node = node
         self._ledger = node.faults
-        self._transitions = Transitions(self._ledger.add)
+        self._transitions = node.transitions.of(self.name)
         self._kernel_log = node.kernel_log.subscribe(WORDS, self._read)
         self._sources: dict[str, Callable[[], Iterable[Sample]]] = {
             "pci": self._pci,
@@ -154,7 +153,7 @@ class Faults:
     def _read(self, record: Record, wall_time: float) -> None:
         """Count the fault of a record of the kernel log, if any, in the reader's thread."""
         if found := fault(record, wall_time):
-            self._ledger.add(found)
+            self._ledger.add_record(self.name, self._node.kernel_log.path, record.sequence, found)
 
     def _round(self) -> _Round:
         """Read all sources but the kernel log. The samples of NVML are shown by its own collector."""

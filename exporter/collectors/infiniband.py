@@ -12,7 +12,6 @@ from typing import Any
 
 from exporter.bpf import privileges, status
 from exporter.compat import node_exporter
-from exporter.faults.transitions import Transitions
 from exporter.infiniband import drivers, metrics, sysfs
 from exporter.infiniband.device import RdmaDevice
 from exporter.infiniband.ethtool import Ethtool
@@ -169,7 +168,7 @@ class Infiniband:
         path, compatible = self._node.sys / "class/infiniband" / name, bool(self._node.settings[COMPATIBLE])
         counters = self._node.port_counters.of(name)
         device = RdmaDevice(path, self._drivers, self._node.posted, self._ethtool, compatible, counters)
-        transitions = Transitions(self._node.faults.add)
+        transitions = self._node.transitions.of(f"infiniband {name}")
 
         def read() -> list[Sample]:
             samples = device.read()

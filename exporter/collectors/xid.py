@@ -66,6 +66,7 @@ class Xid:
     def collect(self) -> Iterator[Sample]:
         self._directory.refresh()
         for report, wall_time in self._duplicates.due(time.time()):
+            self._node.faults.add(report.fault(wall_time, False))
             self._count(report, wall_time, "nvml", "", f"{report.device} {report.code} {wall_time}")
         if self._node.gpus.snapshot().state != "starting" or time.monotonic() >= self._named_by:
             yield from self._counts.samples()
@@ -91,6 +92,8 @@ class Xid:
             self._directory.learn(*owner)
         elif report := self._decoder.report(record):
             self._duplicates.logged(report, wall_time)
+            fault = report.fault(wall_time, record.replayed)
+            self._node.faults.add_record(self.name, self._node.kernel_log.path, record.sequence, fault)
             self._count(report, wall_time, "kmsg", record.text, f"{self._boot} {record.sequence}", record.replayed)
 
     def _event(self, event: Event) -> None:
@@ -104,7 +107,6 @@ class Xid:
         self, report: DriverReport, wall_time: float, source: str, message: str, origin: str, replayed: bool = False
     ) -> None:
         gpu = self._directory.labels(report.device)
-        self._node.faults.add(report.fault(wall_time, replayed))
         if self._counts.add(report, wall_time, replayed):
             level = logging.INFO if report.action == IGNORE else logging.WARNING
             where = gpu.get("gpu_uuid") or report.device or "a device that is not named"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exporter.faults import metrics
 from exporter.faults.counts import MOST_OF_GROUP, FaultCounts
@@ -33,10 +33,25 @@ class FaultLedger:
         self._counts = FaultCounts[tuple[str, str, str]](
             lambda key: (key[0], MOST_OF_GROUP), lambda key: (key[0], "", key[2])
         )
+        self._counted: dict[tuple[str, str], int] = {}
 
     def add(self, fault: Fault, times: int = 1) -> None:
         """Count a fault `times` times; 0 only updates the time at which the fault was last seen."""
         self._counts.add((fault.category, fault.component, fault.signal), fault.time, fault.replayed, times)
+
+    def add_record(self, collector: str, log: str, sequence: int, fault: Fault) -> None:
+        """Count a fault that a collector found in a record of the kernel log at the path `log`, each record once.
+
+        After a reload of the settings the log is read again, and its records are replayed: those up to the highest
+        sequence number counted before are left out, and later ones are newer than the exporter's start.
+        """
+        before = self._counted.get((collector, log))
+        if fault.replayed and before is not None:
+            if sequence <= before:
+                return
+            fault = replace(fault, replayed=False)
+        self._counted[collector, log] = sequence
+        self.add(fault)
 
     def __len__(self) -> int:
         """Return the number of series."""

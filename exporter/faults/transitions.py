@@ -250,3 +250,20 @@ class Transitions:
             self._add(fault, 1)
         elif key in self._lasting:
             self._add(fault, 0)
+
+
+class KeptTransitions:
+    """The transitions of each source. They outlast the source: a lasting condition is no new one after a reload."""
+
+    MOST_SOURCES = 1024
+
+    def __init__(self, add: Callable[[Fault, int], None]) -> None:
+        """`add` is that of Transitions."""
+        self._add = add
+        self._of: dict[str, Transitions] = {}
+
+    def of(self, source: str) -> Transitions:
+        """Return a source's transitions. Those of the source that was first seen longest ago make room."""
+        if source not in self._of and len(self._of) >= self.MOST_SOURCES:
+            del self._of[next(iter(self._of))]
+        return self._of.setdefault(source, Transitions(self._add))

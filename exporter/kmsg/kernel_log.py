@@ -37,7 +37,8 @@ class KernelLog:
     """
 
     def __init__(self, settings: KmsgSettings, wall_ns: Callable[[int], int]) -> None:
-        self._path, self._from_processes, self._wall_ns = Path(settings.path), settings.from_processes, wall_ns
+        self.path = settings.path
+        self._from_processes, self._wall_ns = settings.from_processes, wall_ns
         self._lock = threading.Lock()
         self._subscriptions: tuple[Subscription, ...] = ()
         self._started: set[Subscription] = set()
@@ -63,7 +64,7 @@ class KernelLog:
         with self._lock:
             if not self._started:
                 words = re.compile(b"|".join(each.words.pattern for each in self._subscriptions))
-                reader = Reader(self._path, words, self._receive)
+                reader = Reader(Path(self.path), words, self._receive)
                 reader.start()
                 self.reader = reader
             self._started.add(subscription)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from exporter.collectors.faults import FLAGS, Faults, configure
 from exporter.collectors.xid import create
 from exporter.faults import metrics
 from exporter.faults.xid.metrics import XIDS
-from exporter.kmsg.kernel_log import KmsgSettings
+from exporter.kmsg.kernel_log import KernelLog, KmsgSettings
+from exporter.model import Metric
 from exporter.nvml.snapshot import Gpu, GpuIdentity, Readings, Snapshot
 from exporter.options import SettingsError
 from exporter.views import prometheus
@@ -107,6 +109,40 @@ def test_one_reader(roots: dict[str, Path]) -> None:
     rows = {it.labels["signal"]: it.value for it in node.faults.samples() if it.metric is metrics.FAULTS}
     assert {"xid_79": 2, "nic_unrecoverable": 1} == rows
     assert "kmsg" not in {it.name for it in threading.enumerate()}
+
+
+def test_a_reload(roots: dict[str, Path]) -> None:
+    """Collectors that take the place of others at a reload count neither old records nor a lasting state again."""
+    alarm = roots["sys"] / "class/hwmon/hwmon0"
+    alarm.mkdir(parents=True)
+    for name, text in (("name", "psu"), ("fan1_alarm", "1"), ("fan1_input", "0")):
+        (alarm / name).write_text(text + "\n")
+    write_line(roots, 1)
+    chosen = {flag.name: flag.default for flag in FLAGS} | {"interval": 1.0}
+    kmsg = KmsgSettings(str(roots["kmsg"]))
+    node = make_node(chosen, FakeProcesses(), kmsg=kmsg, proc=roots["proc"], sys=roots["sys"])
+    xid = "3,{},1,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n"
+
+    def counted(metric: Metric) -> dict[str, Any]:
+        return {it.labels["signal"]: it.value for it in node.faults.samples() if it.metric is metric}
+
+    for reload in range(3):
+        collectors = (Faults(node), create(node))
+        for collector in collectors:
+            collector.start()
+        reader = node.kernel_log.reader
+        assert reader and reader.caught_up.wait(60)
+        with roots["kmsg"].open("a") as file:
+            file.write(xid.format(2 * reload + 2))
+        write_line(roots, 2 * reload + 3)
+        until(lambda live=reload + 1: counted(metrics.FAULTS).get("nic_unrecoverable") == live, counted(metrics.FAULTS))
+        until(lambda at=collectors[0]: ("node_hwmon_alarm", "psu_hwmon0", "fan1") in values(at))
+        for collector in collectors:
+            collector.close()
+        node = replace(node, kernel_log=KernelLog(kmsg, node.clock.wall_ns))
+
+    assert {"xid_79": 3, "nic_unrecoverable": 3, "sensor_alarm": 0} == counted(metrics.FAULTS)
+    assert {"xid_79": 0, "nic_unrecoverable": 1, "sensor_alarm": 1} == counted(metrics.FAULTS_REPLAYED)
 
 
 def test_sysfs(make: Callable[..., Faults], roots: dict[str, Path]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from exporter.faults import categories
 from exporter.faults.counts import MOST_OF_GROUP
 from exporter.faults.ledger import Fault, FaultLedger
@@ -23,3 +25,27 @@ def test_crashes_take_no_place_of_hardware() -> None:
     assert 1 == found["system_memory", "DIMM_A1", ""]
     assert MOST_OF_GROUP + 2 == len(found)
     assert 3000 - MOST_OF_GROUP == found[categories.SOFTWARE, "", "true"]
+
+
+def counted(ledger: FaultLedger, metric: str) -> float:
+    """The number of faults over all series."""
+    return sum(it.value for it in ledger.samples() if prometheus.name(it.metric) == metric)
+
+
+def test_a_log_that_is_read_again() -> None:
+    """A record counts once for each collector and log, however often the log is replayed; one that was written while
+    the log was not read is live."""
+    ledger = FaultLedger()
+    old = Fault(categories.NIC, "0000:5e:00.0", "nic_unrecoverable", 1.0, replayed=True)
+    live = replace(old, replayed=False)
+    ledger.add_record("faults", "/dev/kmsg", 5, old)
+    ledger.add_record("faults", "/dev/kmsg", 6, live)
+    assert (1, 1) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    for sequence in (5, 6, 7):
+        ledger.add_record("faults", "/dev/kmsg", sequence, old)
+    assert (1, 2) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    ledger.add_record("xid", "/dev/kmsg", 5, old)
+    ledger.add_record("faults", "/run/kmsg", 5, old)
+    assert (3, 2) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    ledger.add_record("faults", "/dev/kmsg", 1, live)  # a file that begins again
+    assert (3, 3) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
