@@ -9,6 +9,8 @@ import signal
 import struct
 import sys
 
+from exporter import rlimits
+
 MEMORY = 1 << 30
 """Bytes of address space: tables of the largest file that is read take a quarter."""
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _FILTER, _PR_SET_NO_NEW_PRIVS = 1, 22, 2, 38
@@ -37,7 +39,7 @@ def die_with_parent() -> None:
 
 def limit(memory: int = MEMORY) -> None:
     """Bounds memory, files and processes, and on x86-64 the system calls. Capabilities have to be dropped before."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    rlimits.lower(resource.RLIMIT_AS, memory)
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # root's processes are not counted: there the filter decides
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

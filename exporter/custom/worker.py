@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from exporter import rlimits
 from exporter.background.child import die_with_parent, private_output
 from exporter.custom.compiler import Compiled, Stop
 from exporter.custom.messages import Failed, Read, Records, Rows, Started, WorkerConfig, encode
@@ -146,7 +147,7 @@ class _Records:
 def main(argument: str) -> None:
     config = WorkerConfig(**json.loads(argument))
     die_with_parent(config.parent)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    rlimits.lower(resource.RLIMIT_AS, MEMORY)
     os.nice(10)  # compiling takes seconds, and jobs run here
     output = private_output()
     try:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from exporter import rlimits
 from exporter.background.child import die_with_parent, private_output
 from exporter.bpf import privileges
 from exporter.ras.client import RasError, request_report
@@ -43,8 +44,8 @@ def main(argument: str) -> None:
     with suppress(OSError):
         privileges.drop(())
     os.nice(NICE)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    rlimits.lower(resource.RLIMIT_AS, MEMORY)
+    rlimits.lower(resource.RLIMIT_CPU, CPU_SECONDS)
     with os.fdopen(private_output(), "wb") as output:
         for line in _read(order):
             output.write(line)

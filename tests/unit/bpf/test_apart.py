@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from exporter.bpf.library import Library
 from exporter.verbs.code.providers import Found, ProviderNames, find
 from tests.unit.bpf import apart_calls, fuse
 
+ROOT = Path(__file__).parents[3]
 PROGRAM = Path(sys.executable).resolve()
 
 
@@ -319,6 +321,21 @@ def test_confined(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
         worker.call(apart_calls.take_memory, 2 << 30)
     if os.uname().machine == "x86_64":
         assert () == worker.call(apart_calls.forbidden)
+
+
+def test_a_lower_limit_of_memory() -> None:
+    """Under a limit of address space below its own the child reads files all the same."""
+    code = """if True:
+        import resource
+        from exporter.bpf.apart import Worker
+        from tests.unit.bpf import apart_calls
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))
+        worker = Worker()
+        print(worker.call(apart_calls.number, "7"))
+        worker.close()
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ("7\n", "") == (done.stdout, done.stderr)
 
 
 def test_threads(worker: Worker) -> None:
