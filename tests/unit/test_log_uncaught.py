@@ -15,7 +15,7 @@ from exporter.log.lines import LINE_BYTES
 
 PROGRAM = """if True:
     import asyncio, contextlib, gc, logging, sys, threading
-    from exporter import __main__
+    from exporter import cli
 
     class Unraisable:
         def __del__(self):
@@ -43,8 +43,8 @@ PROGRAM = """if True:
         async def task(self):
             raise IndexError("of a task")
 
-    __main__.App = Server
-    sys.exit(__main__.main(["--collector.disable-defaults", "--privileges.keep", "--log.format=FORMAT"]))
+    cli.App = Server
+    sys.exit(cli.main(["--collector.disable-defaults", "--privileges.keep", "--log.format=FORMAT"]))
 """
 
 
