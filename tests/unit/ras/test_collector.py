@@ -86,7 +86,7 @@ def test_missing_ranks(make: Callable[..., Ras], server: ras.RasServer) -> None:
 
 def test_a_job_is_queried_once(make: Callable[..., Ras], server: ras.RasServer) -> None:
     """Several processes behind one endpoint are one query a round, and other ranks than 0 are not queried at all."""
-    make(member(0), member(0, pid=os.getppid()), member(1, pid=1))
+    make(member(0), member(0, pid=os.getppid()), member(1, pid=1), interval=3.0)
     until(lambda: server.queries)
     time.sleep(0.5)
 

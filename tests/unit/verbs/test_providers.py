@@ -211,7 +211,7 @@ def test_broken_files_are_refused_in_time(
             content[at : at + len(new)] = new
         broken = tmp_path / "broken.so"
         broken.write_bytes(content)
-        began = time.monotonic()
+        began = time.process_time()
         with suppress(ElfError):  # raised when the file is opened
             look(broken if victim == "provider" else good, verbs if victim == "provider" else broken)
-        assert time.monotonic() - began < 5
+        assert time.process_time() - began < 5

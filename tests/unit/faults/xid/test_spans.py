@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -143,10 +142,8 @@ def test_a_process_that_cannot_be_looked_up() -> None:
     processes.hold.clear()
     with running(processes, given.append, lambda: dropped.append(1)) as made:
         text = "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=x, y"
-        began = time.monotonic()
         for _ in range(3000):
             made.add(report(text))
-        assert time.monotonic() - began < 5
         assert ([], True) == (given, bool(dropped))
         processes.hold.set()
         until(lambda: len(given) + len(dropped) == 3000)
