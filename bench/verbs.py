@@ -10,7 +10,8 @@ from typing import Any
 
 from bench.result import Result
 from exporter.bpf.libbpf import run_time_statistics
-from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, eventually, observe
+from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, observe
+from tests.support import until
 
 SECONDS = 20.0
 """Two windows' intervals."""
@@ -52,7 +53,7 @@ def _run_time(extended: bool = False, **settings: float) -> float:
         job.create(extended=2 * extended)
         job.connect()
         post = job.build if extended else job.post
-        eventually(lambda: not extended or observed.values(ATTACHED, symbol="wr_complete"), "the extended calls probed")
+        until(lambda: not extended or observed.values(ATTACHED, symbol="wr_complete"), "the extended calls probed")
         post(8, 1)  # what is met for the first time costs more
         statistics = run_time_statistics()
         before = observed.value("accel_exporter_probe_run_seconds_total") or 0

@@ -26,7 +26,6 @@ WITHIN = PATIENCE
 MIB = 1 << 20
 
 Labels = frozenset[tuple[str, str]]
-eventually = until  # by its name in tests of verbs and of custom probes
 
 
 def build_standins() -> None:

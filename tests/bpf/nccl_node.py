@@ -45,7 +45,7 @@ class NcclNode(Observed):
     """A running collector, the node it runs on, and questions to it."""
 
     def __init__(self, nccl: Nccl, targets: Targets, spans: list[Span], node: Node) -> None:
-        super().__init__(nccl, targets, spans)  # type: ignore[arg-type]  # it asks what every BPF collector has
+        super().__init__(nccl, targets, spans)  # type: ignore[arg-type]  # it uses what every BPF collector has
         self.nccl, self.node = nccl, node
 
     def spans_of(self, pid: int) -> list[Span]:

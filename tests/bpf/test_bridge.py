@@ -1,4 +1,4 @@
-"""The bridge on real programs: what a stand-in library does is what the maps and ring buffers say."""
+"""The bridge on real programs: what a stand-in library does is what the maps and ring buffers hold."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_constants_and_sizes_are_set_before_loading(library, compiled):
 
 
 def test_a_full_map_is_counted(loaded):
-    """Keys that found no room are known, and the programs answer what C returned."""
+    """Keys without room are counted, and running a program returns what its C function returned."""
     answers = [loaded.programs["fill"].run(key.to_bytes(8, "little")) for key in range(40)]
 
     assert 40 == answers.count(11) + answers.count(-12)
@@ -192,33 +192,33 @@ def test_a_full_map_refuses_new_keys_for_a_while(loaded):
         return loaded.programs["fill"].run(key.to_bytes(8, "little"))
 
     held = [key for key in range(40) if fill(key) == 11]
-    for gone in held:
+    for key in held:
         time.sleep(0.3)  # longer than any kernel's 25 ticks
         began = time.monotonic()
         assert -12 == fill(1000)
-        loaded.maps["sizes"].delete(gone)
-        answer, seconds = fill(1001 + gone), time.monotonic() - began
+        loaded.maps["sizes"].delete(key)
+        answer, seconds = fill(1001 + key), time.monotonic() - began
         if seconds < 0.02:  # else the 25 ticks may be over
             assert -12 == answer
             break
         if answer != 11:
             time.sleep(0.3)
-            assert 11 == fill(1001 + gone)
+            assert 11 == fill(1001 + key)
     else:
         pytest.fail("this machine is too busy for two calls within 20 ms")
     time.sleep(0.3)
-    assert 11 == fill(1001 + gone)
+    assert 11 == fill(1001 + key)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         ({"constants": {"larg": 1}}, "no constant larg"),
         ({"constants": {"large": -1}}, "large cannot be -1"),
         ({"entries": {"nothing": 1}}, "no map nothing"),
     ],
 )
-def test_a_wrong_setting_says_which(compiled, arguments, said):
+def test_a_wrong_setting_is_named(compiled, arguments, error):
     """A misspelt or impossible setting is an error that names it."""
-    with pytest.raises(BpfError, match=said):
+    with pytest.raises(BpfError, match=error):
         Object(compiled, **arguments)

@@ -120,15 +120,21 @@ def test_every_row_is_read_once(loaded, read):
 
 
 def test_ten_thousand_rows_take_some_tens_of_milliseconds(loaded):
-    """The scrape budget allows no more: 60 ms for 10,000 series."""
+    """The scrape budget allows no more: 60 ms for 10,000 series. It is taken as what 30,000 short lists cost here."""
     fill(loaded, 0, ROWS)
-    times = []
+    reading, making = [], []
     for _ in range(5):
-        before = time.thread_time()
-        loaded.maps["rows"].items()
-        times.append(time.thread_time() - before)
+        for times, work in ((reading, loaded.maps["rows"].items), (making, lists)):
+            before = time.thread_time()
+            work()
+            times.append(time.thread_time() - before)
 
-    assert min(times) < 0.05
+    assert min(reading) < 3 * min(making)
+
+
+def lists():
+    """Work of some 20 ms on the machine of the budget."""
+    return [list(range(100)) for _ in range(ROWS)]
 
 
 @pytest.mark.parametrize("read", [lambda map: map.items(), one_by_one], ids=["batches", "one by one"])
@@ -165,7 +171,7 @@ def test_reading_ends_while_rows_come_and_go(loaded, read):
 
 @pytest.mark.parametrize("batches", [True, False], ids=["batches", "one by one"])
 def test_rows_of_some_processes_are_taken(loaded, monkeypatch, batches):
-    """They come back and are gone, the others stay; without batches too, and where a key is a pid alone."""
+    """Rows of some processes are returned and removed, others stay; also without batches, and where a key is a pid."""
     if not batches:
         for name in ("bpf_map_lookup_batch", "bpf_map_delete_batch"):
             monkeypatch.setattr(library(), name, lambda *_: -errno.EINVAL, raising=False)
@@ -183,7 +189,7 @@ def test_rows_of_some_processes_are_taken(loaded, monkeypatch, batches):
         loaded.maps["recent"].take({1})
 
 
-def test_a_row_that_is_gone_meanwhile(loaded):
+def test_a_row_that_was_removed_meanwhile(loaded):
     """Removing goes on behind keys that somebody else removed."""
     flags = loaded.maps["flags"]
     for pid in (1, 3):
@@ -193,7 +199,7 @@ def test_a_row_that_is_gone_meanwhile(loaded):
 
 
 def test_plain_integers_are_plain(loaded):
-    """Keys and values that are integers in C are int; absent keys are None; deleting tells whether there was one."""
+    """Keys and values that are integers in C are int; absent keys are None; deleting returns whether there was one."""
     recent, fixed = loaded.maps["recent"], loaded.maps["fixed"]
     recent.set(7, 1 << 60)
     fixed.set(3, 9)

@@ -1,4 +1,4 @@
-"""A probe on a stand-in library: what its table says is attached, and what is not is known with its reason."""
+"""A probe on a stand-in library: what its table names is attached, and what is not is known with its reason."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def values(probe) -> dict[tuple[str, ...], float]:
     return samples
 
 
-def test_hooks_run_where_the_table_says(loaded, library):
+def test_hooks_run_where_the_table_has_them(loaded, library):
     """Entry, paired entry and return hooks run once a call; names of one code are probed once; closing ends it."""
     probe = probes(loaded)
     link = probe.attach(library)
@@ -142,7 +142,7 @@ def test_hooks_run_where_the_table_says(loaded, library):
     assert [] == probe.states()
 
 
-def test_an_unsafe_process_ends_return_probes_until_it_is_gone(loaded, library):
+def test_an_unsafe_process_ends_return_probes_until_it_ends(loaded, library):
     """Return hooks and the entries paired with them go when one user must not have them, and come back after it."""
     probe = probes(loaded, Policy(8))
     link = probe.attach(library)
@@ -160,7 +160,7 @@ def test_an_unsafe_process_ends_return_probes_until_it_is_gone(loaded, library):
 
 
 def test_an_entry_that_stays_knows_whether_its_return_is_seen(loaded, library):
-    """It counts each call once in any case; each time that return probes are attached is another one to it."""
+    """An entry program that stays counts each call once; each attachment of return probes has another number."""
     table = {"gpuTake": [Hook("on_numbered", 1, numbered=True), TABLE["gpuTake"][2]], "gpuGive": TABLE["gpuGive"]}
     policy = Policy(8)
     protected = {"hits": dict, "protection": policy.protection, "returns_allowed": policy.allowed}
@@ -172,7 +172,7 @@ def test_an_entry_that_stays_knows_whether_its_return_is_seen(loaded, library):
     for time in (1, 2):
         probe.process_started(7, library, True)
         assert {14 + time: 1, 12: 1, 20: 1} == calls_seen(loaded, library)
-        assert [(3, time)] == [(number, it) for number, it in loaded.maps["returning"].items() if it]
+        assert [(3, time)] == [(number, since) for number, since in loaded.maps["returning"].items() if since]
         probe.process_started(8, library, True)
         assert {14: 1, 20: 1} == calls_seen(loaded, library)
         probe.processes_ended([8])
@@ -197,7 +197,7 @@ def test_return_probes_wait_for_the_first_user(loaded, library):
 
 
 def test_one_bad_symbol_costs_only_itself(loaded, library):
-    """A point that the kernel refuses, and a function without a place, are told; the others are attached."""
+    """A point that the kernel refuses, and a function without a place, have a reason; the others are attached."""
 
     def odd_places(library, symbols):
         found = find_places(library, [it for it in symbols if it != "rocTake"])
@@ -231,7 +231,7 @@ def test_an_unreadable_library_is_a_reason(loaded, library, tmp_path):
     }
 
 
-def test_the_metrics_tell_what_is_seen_and_what_it_costs(loaded, library):
+def test_metrics_of_attachment_and_cost(loaded, library):
     """Attached, missing in a family the library has, uncovered, hits, and hits times the dearer cost."""
     costs = Costs(emulated=1e-6, stepped=2e-5, return_emulated=3e-6, return_stepped=4e-5)
     hits: dict[str, int] = {}

@@ -40,11 +40,10 @@ def test_samples() -> None:
 
 
 def test_quick() -> None:
-    """Measuring holds the start up for a blink only, and takes little processor time."""
-    before, cpu = time.perf_counter(), time.process_time()
+    """Measuring takes little processor time: some milliseconds, a tenth of a second on the slowest machine."""
+    before = time.process_time()
     calibrate()
-    assert time.perf_counter() - before < 1
-    assert time.process_time() - cpu < 0.1
+    assert time.process_time() - before < 0.1
 
 
 def test_nothing_left() -> None:

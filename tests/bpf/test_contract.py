@@ -1,4 +1,4 @@
-"""The contract between C and Python: every compiled object loads here, and has whatever Python asks it for by name.
+"""The contract between C and Python: every compiled object loads here, and has whatever Python looks up in it by name.
 
 Objects and Python files are found by being there: a new probe is covered without a line here.
 """
@@ -33,7 +33,7 @@ def objects(tmp_path_factory) -> Path:
 
 
 def stem_of(path: Path, tree: ast.AST) -> str | None:
-    """Whose object a module uses: the one it opens by a name written out, else that of its file or folder."""
+    """The object that a module uses: one that the module opens by a literal name, else that of its file or folder."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="object_path"), args=[ast.Constant(value=str(stem))]) if stem in SOURCES:
@@ -42,7 +42,7 @@ def stem_of(path: Path, tree: ast.AST) -> str | None:
 
 
 def names_used(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What a module asks for, as in maps["calls"], object.programs["on_call"], types.struct("call")."""
+    """What a module looks up, as in maps["calls"], object.programs["on_call"], types.struct("call")."""
     for node in ast.walk(tree):
         match node:
             case ast.Subscript(
@@ -60,7 +60,7 @@ def names_used(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def uses() -> list[tuple[str, str, str, str]]:
-    """Object, kind, name and file of everything that Python asks for."""
+    """Object, kind, name and file of everything that Python looks up."""
     found = []
     for path in MODULES:
         tree = ast.parse(path.read_text())
@@ -86,7 +86,7 @@ def test_what_python_names_is_declared_in_c(objects, stem, kind, name, module):
         if kind in ("struct", "enum"):
             assert getattr(loaded.types, kind)(name)
         else:
-            assert name in getattr(loaded, kind), f"{module} asks for it"
+            assert name in getattr(loaded, kind), f"{module} looks it up"
 
 
 def test_both_architectures_are_built(objects):

@@ -59,7 +59,7 @@ def copied(observed: Observed, pid: int) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.parametrize(
-    ("call", "arguments", "told"),
+    ("call", "arguments", "expected"),
     [
         ("cuMemcpyHtoD_v2", "device, pinned + 999, 77", ("h2d", "pinned")),
         ("cuMemcpyHtoD_v2_ptds", "device, pinned, 77", ("h2d", "pinned")),
@@ -86,14 +86,16 @@ def copied(observed: Observed, pid: int) -> dict[tuple[str, str], int]:
         ("cuMemcpy", "device, plain, 77", ("unknown", "unknown")),  # may be device memory of another process
     ],
 )
-def test_linear_copies(observed: Observed, script: Script, call: str, arguments: str, told: tuple[str, str]) -> None:
+def test_linear_copies(
+    observed: Observed, script: Script, call: str, arguments: str, expected: tuple[str, str]
+) -> None:
     """Direction comes from the function's name or else from both addresses, host memory from where it was allocated."""
     script.run(f"call({call!r}, {arguments})")
-    assert {told: 77} == copied(observed, script.pid)
+    assert {expected: 77} == copied(observed, script.pid)
 
 
-def test_a_process_says_whether_all_was_seen(observed: Observed, script: Script) -> None:
-    """A process whose first call was seen says 1, one of which calls may have been missed 0."""
+def test_whether_all_of_a_process_was_seen(observed: Observed, script: Script) -> None:
+    """The value is 1 of a process seen from its first call, and 0 of one of which calls may have been missed."""
     seen = "gpu_cuda_seen_from_start"
     assert 1 == observed.value(seen, script.pid)
 
@@ -102,7 +104,7 @@ def test_a_process_says_whether_all_was_seen(observed: Observed, script: Script)
     assert 0 == observed.value(seen, script.pid)
 
 
-def test_pageable_is_said_only_if_all_was_seen(observed: Observed, late: Script) -> None:
+def test_pageable_is_known_only_if_all_was_seen(observed: Observed, late: Script) -> None:
     """In a process that may have pinned memory unseen, memory that was not seen pinned is unknown."""
     late.run("call('cuMemcpyHtoD_v2', device, plain, 77); call('cuMemcpyHtoD_v2', device, pinned, 7)")
     assert {("h2d", "unknown"): 77, ("h2d", "pinned"): 7} == copied(observed, late.pid)
@@ -167,7 +169,7 @@ class Copy(ctypes.Structure):
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "told"),
+    ("source", "target", "expected"),
     [
         ("type=1, host=pinned", "type=2, device=device", ("h2d", "pinned")),
         ("type=2, device=device", "type=1, host=plain", ("d2h", "pageable")),
@@ -192,11 +194,11 @@ def test_copies_by_description(
     total: int,
     source: str,
     target: str,
-    told: tuple[str, str],
+    expected: tuple[str, str],
 ) -> None:
     """Copies of two and three dimensions count width x height x depth, by the memory types of their description."""
     script.run(f"{structure}\nlib.{call}(byref(Copy(source=Side({source}), target=Side({target}), {shape})), None)")
-    assert {told: total} == copied(observed, script.pid)
+    assert {expected: total} == copied(observed, script.pid)
 
 
 def test_an_unreadable_description(observed: Observed, script: Script) -> None:

@@ -50,14 +50,14 @@ def test_threads_launch_and_allocate(observed: Observed, libraries: Path) -> Non
     work = ["--threads", "8", "--launches", "100003", "--allocations", "23", "--frees", "19"]
     with started(observed, Job("--gate", "--hold", *work, libraries=libraries)) as job:
         job.go()
-        told = job.report()
-        assert 8 * 100_003 == told["launches"]
+        made = job.report()
+        assert 8 * 100_003 == made["launches"]
         for layer in LAYERS:
-            assert told["launches"] == observed.value(LAUNCHES, job.pid, api_layer=layer)
-            assert told["allocated"] == observed.value(ALLOCATED, job.pid, api_layer=layer, memory="device")
-            assert {"": told["freed"], "true": 0} == freed(observed, job.pid, layer)
+            assert made["launches"] == observed.value(LAUNCHES, job.pid, api_layer=layer)
+            assert made["allocated"] == observed.value(ALLOCATED, job.pid, api_layer=layer, memory="device")
+            assert {"": made["freed"], "true": 0} == freed(observed, job.pid, layer)
             used = observed.value(USED, job.pid, api_layer=layer, memory="device")
-            assert told["allocated"] - told["freed"] == used
+            assert made["allocated"] - made["freed"] == used
         assert 23 == observed.value(CALLS, job.pid, api="cudaMalloc")
         assert 23 == observed.value(CALLS, job.pid, api="cuMemAlloc_v2")
         assert 19 == observed.value(CALLS, job.pid, api="cuMemFree_v2")
@@ -72,7 +72,7 @@ def test_one_layer_is_not_taken_for_the_other(observed: Observed) -> None:
         assert {} == observed.values(CALLS, job.pid, api_layer="runtime")
 
 
-def test_the_driver_alone_is_probed_unless_both_are_asked_for() -> None:
+def test_the_driver_alone_is_probed_by_default() -> None:
     """With the default nothing is attached to the runtime: what it does counts once, at the driver."""
     default = next(flag.default for flag in FLAGS if flag.name == "layers")
     for layers, counted in ((default, {"driver": 23}), ("runtime", {"runtime": 23})):
@@ -88,7 +88,7 @@ def test_the_driver_alone_is_probed_unless_both_are_asked_for() -> None:
 
 @pytest.mark.parametrize("returns", [True, False], ids=["with return probes", "without"])
 def test_each_call_counts_once(monkeypatch: pytest.MonkeyPatch, returns: bool) -> None:
-    """Whether one program counts it and waits for its end, or another counts it where return probes may not be."""
+    """A call counts once, whether its program waits for its return, or return probes are not allowed."""
     if not returns:
         monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     calls = {"cuMemAlloc_v2": 24, "cuMemFree_v2": 23, "cuMemcpyHtoD_v2": 23, "cuStreamSynchronize": 46}
@@ -106,13 +106,13 @@ def test_each_call_counts_once(monkeypatch: pytest.MonkeyPatch, returns: bool) -
 CHANGES = {True: 40, False: 4}
 """With links of a perf event each, which the kernel takes its time to end, fewer."""
 LOOP = """
-done = 0; until = time.monotonic() + 3
-while time.monotonic() < until:
-    for i in range(500):
-        lib.cuMemcpyHtoD_v2(c_uint64(1 << 40), b"data", size(4))
-        lib.cuStreamSynchronize(None)
-    done += 500
-out = done
+made, over = 0, False
+def loop():
+    global made
+    while not over:
+        lib.cuMemcpyHtoD_v2(c_uint64(1 << 40), b"data", size(4)); lib.cuStreamSynchronize(None)
+        made += 1
+looping = threading.Thread(target=loop); looping.start()
 """
 
 
@@ -123,12 +123,12 @@ def test_return_probes_that_come_and_go(monkeypatch: pytest.MonkeyPatch, multi: 
     with observe(layers="driver") as observed, started(observed, Script()) as script:
         path = str(BUILD / "libcuda.so.1")
         [probed] = [it for it in observed.cuda._probes._present() if it.hooked.library.path == path]
-        script.begin(LOOP)
+        script.run(LOOP)
         states = set()
         for change in range(CHANGES[multi]):
             probed.hooked.review(bool(change % 2), "this is a test")
             states.add(probed.hooked.refused)
-        made = script.answer()
+        made = script.run("over = True; looping.join(); out = made")
         assert {False, True} == states
         counted = [observed.value(CALLS, script.pid, api=api) for api in ("cuMemcpyHtoD_v2", "cuStreamSynchronize")]
         assert [made, made] == counted
@@ -163,7 +163,7 @@ def test_what_is_held_is_not_known_once_return_probes_were_withdrawn(monkeypatch
 
 
 def test_changes_of_the_context_are_followed_and_not_counted(observed: Observed) -> None:
-    """They come with every call of some frameworks, and no number of them means anything."""
+    """Changes of the current context, which come with every call of some frameworks, are not among the counts."""
     with started(observed, Script()) as script:
         script.run(
             "context = new(lib.cuCtxCreate_v2, 0, 0)\n"
@@ -177,7 +177,7 @@ def test_changes_of_the_context_are_followed_and_not_counted(observed: Observed)
 
 
 def test_a_thread_after_another(observed: Observed) -> None:
-    """Each has its calls in flight, however many threads there were before; their rows go with the process."""
+    """Each thread has its calls in flight, however many there were before; their rows go with the process."""
     with started(observed, Script()) as script:
         script.run(
             "def work():\n"
@@ -190,8 +190,8 @@ def test_a_thread_after_another(observed: Observed) -> None:
         kept = observed.cuda._object.globals()["flights_kept"]
         assert 1009 <= len(observed.kernel("in_flight", script.pid)) <= kept
         script.end()
-        until(lambda: not observed.kernel("in_flight", script.pid), "the end noticed")
-        assert kept - 1009 >= observed.cuda._object.globals()["flights_kept"]
+        until(lambda: kept - 1009 >= observed.cuda._object.globals()["flights_kept"], "the end noticed")
+        assert [] == observed.kernel("in_flight", script.pid)
 
 
 def test_four_processes_at_once(observed: Observed) -> None:
@@ -203,8 +203,8 @@ def test_four_processes_at_once(observed: Observed) -> None:
             started(observed, job)
         for job in jobs:
             job.go()
-        told = {job.pid: job.report() for job in jobs}
-        for pid, counts in told.items():
+        made = {job.pid: job.report() for job in jobs}
+        for pid, counts in made.items():
             assert counts["launches"] == observed.value(LAUNCHES, pid, api_layer="driver")
             assert counts["allocated"] == observed.value(ALLOCATED, pid, api_layer="driver")
             assert {"": counts["freed"], "true": 0} == freed(observed, pid, "driver")
@@ -239,9 +239,9 @@ def test_another_program_in_the_same_process(observed: Observed) -> None:
         assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")
         started(observed, script)
         script.go()
-        told = script.report()
+        made = script.report()
         assert 11 == observed.value(LAUNCHES, script.pid, api_layer="driver", comm="workload")
-        assert told["allocated"] == observed.value(USED, script.pid, api_layer="driver", comm="workload")
+        assert made["allocated"] == observed.value(USED, script.pid, api_layer="driver", comm="workload")
 
 
 def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_killed_in_the_middle_of_an_allocation(observed: Observed) -> None:
-    """A process killed inside cuMemAlloc leaves nothing: what it held counts as freed, what it asked for not at all."""
+    """After a process was killed inside cuMemAlloc what it held counts as freed, what it was allocating not at all."""
     with started(observed, Script()) as script:
         script.run("new(lib.cuMemAlloc_v2, size(3 << 20))")
         script.begin("lib.standin_stall(c_uint64(60 * 10**9)); new(lib.cuMemAlloc_v2, size(5 << 20))")
@@ -282,12 +282,12 @@ def test_the_end_of_a_process_frees_what_it_held(observed: Observed) -> None:
     """Usage falls to 0 when a job ends without freeing, and its counters stay."""
     with started(observed, Job("--gate", "--threads", "1", "--launches", "3", "--allocations", "7")) as job:
         job.go()
-        told = job.report()
+        made = job.report()
         job.process.wait()
         until(lambda: not observed.kernel("totals", job.pid), "the end noticed")
         for layer in LAYERS:
             assert 0 == observed.value(USED, job.pid, api_layer=layer, memory="device")
-            assert {"": 0, "true": told["allocated"]} == freed(observed, job.pid, layer)
+            assert {"": 0, "true": made["allocated"]} == freed(observed, job.pid, layer)
             assert 3 == observed.value(LAUNCHES, job.pid, api_layer=layer)
 
 

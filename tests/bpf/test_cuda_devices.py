@@ -42,9 +42,9 @@ class Node:
 
     def __init__(self) -> None:
         self.gpus, self.listed = Gpus(), dict[int, dict[int, int]]()
-        self.gpus.serve(self.told, lambda seconds: True)
+        self.gpus.serve(self.snapshot, lambda seconds: True)
 
-    def told(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         return snapshot(
             *(
                 gpu(
@@ -88,7 +88,7 @@ def by_gpu(observed: Observed, metric: str, job: Script, **labels: str) -> dict[
 
 
 def test_one_gpu(observed: Observed, node: Node, job: Script) -> None:
-    """What a process on one GPU did has that GPU, from when NVML lists it; bytes beyond the probes' are told."""
+    """What a process on one GPU did has that GPU once NVML lists it; bytes beyond the probes' are unattributed."""
     job.run("context = new(lib.cuCtxCreate_v2, 0, 0); new(lib.cuMemAlloc_v2, size(3 << 20))")
     job.run("for _ in range(23): launch()")
     assert {"": 23} == by_gpu(observed, LAUNCHES, job)
@@ -121,7 +121,7 @@ def test_two_gpus(observed: Observed, node: Node, job: Script) -> None:
 
 
 def test_two_gpus_that_nvml_contradicts(observed: Observed, node: Node, job: Script) -> None:
-    """Where NVML lists it on other GPUs than its variables say, no GPU is named and nothing is lost."""
+    """Where NVML lists a process on other GPUs than those of its variables, no GPU is named and nothing is lost."""
     node.listed[job.pid] = {2: 0, 3: 0}
     job.run(TWO)
 
@@ -187,7 +187,7 @@ def test_frees_are_where_the_memory_was(observed: Observed, node: Node, job: Scr
 
 
 def test_spans_name_the_gpu(observed: Observed, node: Node, job: Script) -> None:
-    """An allocation that is a span says on which GPU it was made."""
+    """The span of an allocation names the GPU that it was made on."""
     node.listed[job.pid] = {0: 0, 1: 0}
     job.run("one, two = (new(lib.cuDevicePrimaryCtxRetain, device) for device in (0, 1)); lib.cuCtxSetCurrent(two)")
     observed.samples()

@@ -32,8 +32,10 @@ def observed() -> Iterator[Observed]:
         yield observed
 
 
-def probed(observed: Observed) -> set[str]:
-    return {dict(labels)["library"] for labels in observed.values(ATTACHED)}
+def probed(observed: Observed, whole: bool = False) -> set[str]:
+    """The libraries that have probes; with `whole`, of which every probe is attached, those of returns too."""
+    attached = [(dict(labels)["library"], value) for labels, value in observed.values(ATTACHED).items()]
+    return {path for path, _ in attached} - ({path for path, value in attached if not value} if whole else set())
 
 
 def known(observed: Observed, job: Job) -> bool:
@@ -41,7 +43,7 @@ def known(observed: Observed, job: Job) -> bool:
 
 
 def recognised(observed: Observed, interposer: Path = INTERPOSER) -> bool:
-    """Whether it is known to pass calls on, and its probes are gone."""
+    """Whether an interposer is known to pass calls on, and is not probed any more."""
     return str(interposer) in observed.cuda._probes.passed() and str(interposer) not in probed(observed)
 
 
@@ -55,19 +57,20 @@ def test_jobs_with_and_without_an_interposer(observed: Observed) -> None:
     with Job(*work) as plain, Job(*work, preload=INTERPOSER) as interposed:
         until(lambda: all(known(observed, job) for job in (plain, interposed)), "known")
         until(lambda: recognised(observed), "the interposer recognised")
+        until(lambda: str(DRIVER) in probed(observed, whole=True), "return probes attached")
         assert {str(DRIVER)} == {it for it in probed(observed) if it.startswith(str(BUILD))}
         [problem] = [it for it in observed.cuda.problems() if str(INTERPOSER) in it]
         assert str(DRIVER) in problem
         for job in (plain, interposed):
             job.go()
-            told = job.report()
-            assert 2003 == told["launches"] == observed.value(LAUNCHES, job.pid)
+            made = job.report()
+            assert 2003 == made["launches"] == observed.value(LAUNCHES, job.pid)
             found = calls(observed, job)
             assert (23, 19) == (found["cuMemAlloc_v2"], found["cuMemFree_v2"])
-            assert told["allocated"] == observed.value(ALLOCATED, job.pid, memory="device")
+            assert made["allocated"] == observed.value(ALLOCATED, job.pid, memory="device")
             freed = observed.values(FREED, job.pid, memory="device")
-            assert [0, told["freed"]] == sorted(freed.values())  # none implicitly
-            assert told["allocated"] - told["freed"] == observed.value(USED, job.pid, memory="device")
+            assert [0, made["freed"]] == sorted(freed.values())  # none implicitly
+            assert made["allocated"] - made["freed"] == observed.value(USED, job.pid, memory="device")
 
 
 def test_an_interposer_that_is_mapped_first(observed: Observed) -> None:
@@ -76,7 +79,7 @@ def test_an_interposer_that_is_mapped_first(observed: Observed) -> None:
         until(lambda: str(INTERPOSER) in probed(observed), "the interposer alone is probed")
         until(lambda: known(observed, first), "known")
         first.run("lib = ctypes.CDLL(None); p = new(lib.cuMemAlloc_v2, size(1001))")
-        until(lambda: recognised(observed) and str(DRIVER) in probed(observed), "recognised")
+        until(lambda: recognised(observed) and str(DRIVER) in probed(observed, whole=True), "recognised")
         before = calls(observed, first)
         first.run(f"{LAUNCH.format(100)}\nheld = [new(lib.cuMemAlloc_v2, size(1000)) for n in range(10)]")
         first.run("[lib.cuMemFree_v2(p) for p in held[:5]]; lib.cuMemcpyHtoD_v2(held[9], b'x' * 777, size(777))")

@@ -1,4 +1,4 @@
-"""Memory: every way to get and to give it back, what fails, and what takes it away without being asked."""
+"""Memory: every way to allocate and to free, what fails, and what frees implicitly."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_allocations_of_the_runtime(
 
 
 def test_three_dimensional_allocations(observed: Observed, runtime: Script) -> None:
-    """cudaMalloc3D, whose extent is passed by value in memory, counts pitch x height x depth."""
+    """cudaMalloc3D, with an extent passed by value in memory, counts pitch x height x depth."""
     runtime.run(
         "class Extent(ctypes.Structure): _fields_ = [(n, c_size_t) for n in ('w', 'h', 'd')]\n"
         "class Pitched(ctypes.Structure): _fields_ = [(n, c_size_t) for n in ('p', 'pitch', 'w', 'h')]\n"
@@ -175,7 +175,7 @@ def test_host_memory_by_handle(observed: Observed, driver: Script) -> None:
 
 
 def test_destroying_a_context_frees_its_memory(observed: Observed, driver: Script) -> None:
-    """cuCtxDestroy frees what was allocated in that context, but not pools and handles, as cuda.h says."""
+    """cuCtxDestroy frees what was allocated in that context, but not pools and handles, as cuda.h has it."""
     driver.run(
         "first = new(lib.cuCtxCreate_v2, 0, 0); new(lib.cuMemAlloc_v2, size(1 << 20))\n"
         "second = new(lib.cuCtxCreate_v2, 0, 0); new(lib.cuMemAlloc_v2, size(2 << 20))\n"
@@ -238,12 +238,12 @@ def test_failures_change_no_bytes(observed: Observed, driver: Script) -> None:
     )
     assert {"device": MIB, "vmm": 2 * MIB} == used(observed, driver.pid)
     errors = observed.values(ERRORS, driver.pid, api_layer="driver")
-    told = {(dict(labels)["api"], dict(labels)["code"], dict(labels)["error"]): n for labels, n in errors.items()}
+    found = {(dict(labels)["api"], dict(labels)["code"], dict(labels)["error"]): n for labels, n in errors.items()}
     assert {
         ("cuMemAlloc_v2", "2", "CUDA_ERROR_OUT_OF_MEMORY"): 1,
         ("cuMemFree_v2", "700", "CUDA_ERROR_ILLEGAL_ADDRESS"): 1,
         ("cuMemRelease", "999", "CUDA_ERROR_UNKNOWN"): 1,
-    } == told
+    } == found
     driver.run("lib.cuMemFree_v2(p); lib.cuMemRelease(h)")
     assert {} == used(observed, driver.pid)
 
@@ -264,7 +264,7 @@ def test_addresses_are_used_again_by_other_threads(observed: Observed, driver: S
 
 
 def test_frees_of_memory_older_than_the_probes() -> None:
-    """Freeing what was allocated before the exporter came is no negative usage, but is said."""
+    """A free of what was allocated before the exporter came is no negative usage, but counts as unseen."""
     build_standins()
     with Script() as script:
         script.run("p = new(lib.cuMemAlloc_v2, size(1 << 20))")
@@ -450,7 +450,7 @@ def test_handles_of_others(observed: Observed, driver: Script, create: str) -> N
 
 
 def test_codes_of_ones_own() -> None:
-    """A process whose library returns ever new codes has so many rows of errors, and others have theirs."""
+    """A process with a library that returns ever new codes has so many rows of errors, and others have theirs."""
     build_standins()
     with observe() as observed, started(observed, Script()) as odd, started(observed, Script()) as other:
         odd.run(

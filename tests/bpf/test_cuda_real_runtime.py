@@ -59,7 +59,7 @@ def test_without_a_driver_the_real_error_is_counted(observed: Observed, wheel: t
 
 @pytest.mark.parametrize("wheel", [CUDART_12, CUDART_13], ids=["12", "13"])
 def test_nothing_of_it_is_left_out(observed: Observed, wheel: tuple[str, str]) -> None:
-    """Every function of the runtime that allocates, frees, copies, launches or waits is hooked, or said not to be."""
+    """Every function of the runtime that allocates, frees, copies, launches or waits is hooked or knowingly not."""
     runtime = library(*wheel)
     with started(observed, Script(runtime, libraries=NOWHERE)):
         assert 0 == observed.value("accel_exporter_probe_symbols_uncovered", library=str(runtime))

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA waits an
 WAITED = "gpu_cuda_sync_wait_seconds"
 DROPPED = "accel_exporter_spans_dropped_total"
 MILLISECOND = 1_000_000
+ROUNDS = 100
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +48,10 @@ def spans(observed: Observed, pid: int, count: int) -> list[Span]:
 @pytest.mark.parametrize("call", ["cuStreamSynchronize(None)", "cuStreamSynchronize_ptsz(None)", "cuCtxSynchronize()"])
 def test_the_histogram_of_waits(observed: Observed, script: Script, call: str) -> None:
     """Waits of known length are in the right buckets, and their sum is what they took."""
-    asked = (70, 70, 140, 270)
+    busy_ms = (70, 70, 140, 270)
     took = script.run(
         "out = []\n"
-        f"for ms in {asked}:\n"
+        f"for ms in {busy_ms}:\n"
         "    begin = time.monotonic(); lib.standin_busy(None, c_uint64(ms * 1000000))\n"
         f"    lib.{call}; out.append(time.monotonic() - begin)"
     )
@@ -58,7 +59,7 @@ def test_the_histogram_of_waits(observed: Observed, script: Script, call: str) -
     assert isinstance(waited, Distribution)
     assert 4 == sum(waited.counts)
     for place, bound in enumerate(waited.bounds):  # a busy machine wakes a thread late
-        least, most = sum(it <= bound for it in took), sum(ms / 1000 <= bound for ms in asked)
+        least, most = sum(it <= bound for it in took), sum(ms / 1000 <= bound for ms in busy_ms)
         assert least <= sum(waited.counts[: place + 1]) <= most
     assert 0.54 <= waited.sum <= sum(took)
     assert (1e-6, 67.108864) == (waited.bounds[0], round(waited.bounds[-1], 6))
@@ -66,13 +67,14 @@ def test_the_histogram_of_waits(observed: Observed, script: Script, call: str) -
 
 def test_a_wait_that_fails_is_a_wait(observed: Observed, script: Script) -> None:
     """A synchronising call that returns an error counts both as a wait and as an error."""
+    before = time.time()
     script.run("lib.standin_fail(b'cuEventSynchronize', 719); lib.cuEventSynchronize(None)")
     assert 1 == sum(observed.value(WAITED, script.pid, api="cuEventSynchronize").counts)
     errors = observed.values("gpu_cuda_api_errors_total", script.pid)
     labels = {"api_layer": "driver", "api": "cuEventSynchronize", "code": "719", "error": "CUDA_ERROR_LAUNCH_FAILED"}
     assert {frozenset(labels.items()): 1} == errors
     newest = observed.value("gpu_cuda_api_last_error_timestamp_seconds", script.pid, code="719")
-    assert time.time() == pytest.approx(newest, abs=5)
+    assert before - 1 <= newest <= time.time() + 1
 
 
 CALLS = """
@@ -89,15 +91,16 @@ timed(lambda: new(lib.cuMemAlloc_v2, size(1 << 40), check=2))
 
 def test_spans_have_the_right_times(observed: Observed, script: Script) -> None:
     """Spans lie inside the call as its caller timed it, and where nothing came between within 1 ms of that."""
-    rounds = 5  # this machine may be busy: other threads run between the caller's clock and the call
-    told = [script.run(CALLS) for _ in range(rounds)]
-    found = spans(observed, script.pid, 4 * rounds)
-    off: list[list[int]] = [[], [], [], []]
-    for i, span in enumerate(found):
-        begin, end = told[i // 4][i % 4]
-        assert begin - MILLISECOND <= span.start_ns <= span.end_ns <= end + MILLISECOND
-        off[i % 4].append(max(abs(span.start_ns - begin), abs(end - span.end_ns)))
-    assert [True] * 4 == [min(call) <= MILLISECOND for call in off]
+    timed, least = list[tuple[int, int]](), [1 << 62] * 4
+    while max(least) > MILLISECOND:  # on a busy machine other threads run between the caller's clock and the call
+        assert len(timed) < 4 * ROUNDS, f"nanoseconds between the caller's times and the spans', at least: {least}"
+        timed += script.run(CALLS)
+        newest = slice(len(timed) - 4, len(timed))
+        for call, ((begin, end), span) in enumerate(
+            zip(timed[newest], spans(observed, script.pid, len(timed))[newest], strict=True)
+        ):
+            assert begin - MILLISECOND <= span.start_ns <= span.end_ns <= end + MILLISECOND
+            least[call] = min(least[call], max(abs(span.start_ns - begin), abs(end - span.end_ns)))
 
 
 def test_spans_have_the_right_attributes(observed: Observed, script: Script) -> None:
@@ -161,7 +164,7 @@ def test_a_process_that_fails_leaves_room_for_the_spans_of_others() -> None:
         assert 21 == len(spans(observed, good.pid, 21))
 
 
-def test_errors_of_launches_if_asked_for() -> None:
+def test_errors_of_launches_by_flag() -> None:
     """With --collector.cuda.all-errors failed launches and runtime copies count by code; without, only as calls."""
     build_standins()
     lines = (

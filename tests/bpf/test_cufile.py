@@ -75,7 +75,7 @@ def observe(kind: type[Cufile] = Cufile) -> Iterator[Observed]:
         targets.start()
         try:
             assert targets.scanned.wait(WITHIN)
-            yield Observed(cufile, targets, [])  # type: ignore[arg-type]  # it asks what every BPF collector has
+            yield Observed(cufile, targets, [])  # type: ignore[arg-type]  # it uses what every BPF collector has
         finally:
             targets.close()
     finally:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bpf.cuda_node import eventually
 from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="custom probes", on="real software")]
 
@@ -110,7 +110,7 @@ def attached(observed: Observed, library: Path, symbols: int = 2) -> None:
         found = observed.values("accel_exporter_probe_attached", library=str(library))
         return len(found) == symbols and all(it.value == 1 for it in found)
 
-    eventually(all_attached, "attached", 20)
+    until(all_attached, "attached")
 
 
 def test_23_calls_are_23(observed: Observed, library: Path) -> None:
@@ -120,11 +120,11 @@ def test_23_calls_are_23(observed: Observed, library: Path) -> None:
         caller.call("take", 23, 1)
         caller.call("take", 7, 9)
         pid = str(caller.pid)
-        eventually(lambda: observed.value("site_takes_total", pid=pid, size="one") == 23, "23 of size one")
-        eventually(lambda: observed.value("site_takes_total", pid=pid, size="9") == 7, "7 of size 9")
+        until(lambda: observed.value("site_takes_total", pid=pid, size="one") == 23, "23 of size one")
+        until(lambda: observed.value("site_takes_total", pid=pid, size="9") == 7, "7 of size 9")
         [sample] = observed.values("site_takes_total", pid=pid, size="one")
         assert ("python3", "python3") == (sample.labels["comm"], sample.labels["thread"])
-        eventually(lambda: observed.value("site_takes_by_cpu_total") == 30, "30 by processor")
+        until(lambda: observed.value("site_takes_by_cpu_total") == 30, "30 by processor")
 
 
 def test_return_probes_time_calls(observed: Observed, library: Path) -> None:
@@ -137,8 +137,8 @@ def test_return_probes_time_calls(observed: Observed, library: Path) -> None:
             value = observed.value("site_slow_duration_seconds")
             return sum(value.counts) if value else 0
 
-        eventually(lambda: count() == 11, "11 observations")
-        eventually(lambda: observed.value("site_slow_duration_seconds").sum >= 0.022, "their sum")
+        until(lambda: count() == 11, "11 observations")
+        until(lambda: observed.value("site_slow_duration_seconds").sum >= 0.022, "their sum")
         value = observed.value("site_slow_duration_seconds")
         assert value.sum < 5
         assert 0 == sum(count for bound, count in zip(value.bounds, value.counts, strict=False) if bound < 0.002)

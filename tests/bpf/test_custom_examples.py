@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import pytest
 
 from exporter.bpf import usdt
 from exporter.bpf.elf import Elf
-from tests.bpf.cuda_node import eventually
 from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="custom probes", on="real software")]
 
@@ -40,9 +39,7 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def attached(observed: Observed, library: Path, symbols: int) -> None:
     found = "accel_exporter_probe_attached"
-    eventually(
-        lambda: [it.value for it in observed.values(found, library=str(library))] == [1] * symbols, "attached", 20
-    )
+    until(lambda: [it.value for it in observed.values(found, library=str(library))] == [1] * symbols, "attached")
 
 
 def test_all_have_a_test() -> None:
@@ -78,15 +75,15 @@ def test_torch_allocator(folder: Path, headers: str, compile_library: Callable[[
         totals.call(report, 1, 0, MIB, 4 * MIB, 22 * MIB, 1 | 3 << 8)
         totals.call(report, 1, 0, MIB, 9 * MIB, 99 * MIB, 0)
         place = {"pid": str(tensors.pid), "device": "3"}
-        eventually(lambda: observed.value("site_torch_allocator_requests_total", **place) == 23, "23 requests")
+        until(lambda: observed.value("site_torch_allocator_requests_total", **place) == 23, "23 requests")
         assert 23 * MIB == observed.value("site_torch_allocator_requested_bytes_total", **place)
 
         def seen(metric: str) -> list[tuple[str, int]]:
             found = observed.values(f"site_torch_allocator_{metric}_bytes", pid=str(totals.pid))
             return [(it.labels["device"], it.value) for it in found]
 
-        eventually(lambda: seen("allocated") == [("3", 4 * MIB)], "the totals")  # what is read next may be older
-        eventually(lambda: seen("reserved") == [("3", 22 * MIB)], "the totals")
+        until(lambda: seen("allocated") == [("3", 4 * MIB)], "the totals")  # what is read next may be older
+        until(lambda: seen("reserved") == [("3", 22 * MIB)], "the totals")
 
 
 SPIN = """
@@ -118,6 +115,13 @@ def test_python_gil(folder: Path, headers: str) -> None:
     assert sum(beside[11:]) >= 5  # of 2 ms or more; nearly all on a machine that is not busy
 
 
+def read_again(observed: Observed) -> None:
+    """Waits until what was counted before this call has been read: the next reading may have begun before."""
+    [probe] = observed.collector.probes
+    for _ in range(2):
+        until(lambda before=probe.view.at: probe.view.at != before, "read")
+
+
 def gil_waits(observed: Observed, how: str) -> list[int]:
     """Waits of the script by bucket, without those of its start."""
     with subprocess.Popen(
@@ -131,11 +135,11 @@ def gil_waits(observed: Observed, how: str) -> list[int]:
             value = observed.value("site_python_gil_wait_duration_seconds", pid=str(process.pid))
             return [*value.counts] if value else [0] * 25
 
-        time.sleep(0.5)
+        read_again(observed)
         before = counts()
         print("go", file=process.stdin, flush=True)
         process.stdout.readline()
-        eventually(lambda: sum(counts()) >= sum(before) + 23, "23 waits")
+        until(lambda: sum(counts()) >= sum(before) + 23, "23 waits")
         process.kill()
         return [now - then for now, then in zip(counts(), before, strict=True)]
 
@@ -163,7 +167,7 @@ def test_block_latency(folder: Path, headers: str, tmp_path: Path) -> None:
             before = writes()
             for number in range(23):
                 os.pwrite(descriptor, block, 4096 * number)
-            eventually(lambda: writes() >= before + 23, "23 writes")
+            until(lambda: writes() >= before + 23, "23 writes")
             found = observed.values("site_block_request_duration_seconds", operation="write")
             assert 0 < sum(it.value.sum for it in found) < 60
             assert 0 == observed.value("accel_exporter_custom_lost_total")
@@ -203,10 +207,10 @@ def test_python_gc(folder: Path, headers: str) -> None:
         attached(observed, PYTHON, 2)
         print("go", file=process.stdin, flush=True)
         count, pid = int(process.stdout.readline()), str(process.pid)
-        eventually(lambda: observed.value("site_python_gc_runs_total", pid=pid, generation="1") == 23, "23 runs")
-        eventually(lambda: observed.value("site_python_gc_runs_total", pid=pid, generation="2") == 1, "a full run")
+        until(lambda: observed.value("site_python_gc_runs_total", pid=pid, generation="1") == 23, "23 runs")
+        until(lambda: observed.value("site_python_gc_runs_total", pid=pid, generation="2") == 1, "a full run")
         assert 300_000 <= count <= observed.value("site_python_gc_collected_total", pid=pid)
-        eventually(lambda: any(span.process["pid"] == pid for span in observed.spans), "the span")
+        until(lambda: any(span.process["pid"] == pid for span in observed.spans), "the span")
         [span] = [span for span in observed.spans if span.process["pid"] == pid]
         assert ("python gc", 2, count) == (
             span.name,
@@ -231,4 +235,4 @@ def test_the_page(headers: str, tmp_path: Path, compile_library: Callable[[str, 
         attached(observed, library, 1)
         caller.call("cache_put", 23, 1, 1000)
         place = {"pid": str(caller.pid), "kind": "activations"}
-        eventually(lambda: observed.value("site_cache_puts_bytes_total", **place) == 23_000, "23,000 bytes")
+        until(lambda: observed.value("site_cache_puts_bytes_total", **place) == 23_000, "23,000 bytes")

@@ -13,8 +13,8 @@ import pytest
 
 from exporter.collectors import custom
 from exporter.model import Unavailable
-from tests.bpf.cuda_node import eventually
 from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
+from tests.support import until
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -55,9 +55,9 @@ def counted(observed: Observed, library: Path, metric: str = "good_calls_total",
     before = observed.value(metric) or 0
     with Caller(library) as caller:
         found = "accel_exporter_probe_attached"
-        eventually(lambda: observed.value(found, probe="custom_good", library=str(library)) == 1, "attached", 20)
+        until(lambda: observed.value(found, probe="custom_good", library=str(library)) == 1, "attached")
         caller.call("take", calls, 1)
-        eventually(lambda: observed.value(metric) == before + calls, "counted")
+        until(lambda: observed.value(metric) == before + calls, "counted")
 
 
 BAD = {
@@ -106,10 +106,10 @@ def test_a_child_that_is_killed_is_replaced(folder: Path, headers: str, library:
         assert child
         os.kill(child.pid, signal.SIGSEGV)
         crashed = "accel_exporter_custom_restarts_total"
-        eventually(lambda: observed.value(crashed, reason="crashed") == 1, "noticed")
+        until(lambda: observed.value(crashed, reason="crashed") == 1, "noticed")
         assert None is observed.value("good_calls_total")
         assert ["good: its process crashed: Segmentation fault"] == observed.problems()
-        eventually(lambda: observed.value("accel_exporter_custom_up") == 1, "replaced", 20)
+        until(lambda: observed.value("accel_exporter_custom_up") == 1, "replaced")
         counted(observed, library)
         assert [] == observed.problems()
 
@@ -128,9 +128,9 @@ def test_a_child_that_hangs_is_given_up(
         observed.samples()
         assert time.monotonic() - began < 1
         stalled = "accel_exporter_custom_restarts_total"
-        eventually(lambda: observed.value(stalled, reason="stalled") == 1, "noticed")
-        eventually(lambda: not psutil.pid_exists(child.pid), "killed")
-        eventually(lambda: observed.value("accel_exporter_custom_up") == 1, "replaced", 20)
+        until(lambda: observed.value(stalled, reason="stalled") == 1, "noticed")
+        until(lambda: not psutil.pid_exists(child.pid), "killed")
+        until(lambda: observed.value("accel_exporter_custom_up") == 1, "replaced")
         counted(observed, library)
 
 
@@ -179,9 +179,9 @@ def test_a_full_map_is_a_problem(full: Path, headers: str, library: Path) -> Non
     """Keys beyond what the map holds are not counted: a full map is a problem."""
     with observe(full, headers) as observed, Caller(library) as caller:
         found = "accel_exporter_probe_attached"
-        eventually(lambda: observed.value(found, library=str(library)) == 1, "attached", 20)
+        until(lambda: observed.value(found, library=str(library)) == 1, "attached")
         caller.call("take", 23, 1)
-        eventually(lambda: observed.value("accel_exporter_custom_map_entries", map="calls") == 4, "full")
+        until(lambda: observed.value("accel_exporter_custom_map_entries", map="calls") == 4, "full")
         assert 4 == observed.value("accel_exporter_custom_map_max_entries", map="calls")
         assert 4 == observed.value("good_calls_total")
         assert ["good: its map calls is full with 4 keys: nothing is counted for new ones"] == observed.problems()
@@ -198,8 +198,8 @@ def test_an_lru_map_is_never_full(tmp_path: Path, headers: str, library: Path) -
     put(tmp_path, "good", code, MEANING % "good")
     with observe(tmp_path, headers) as observed, Caller(library) as caller:
         found = "accel_exporter_probe_attached"
-        eventually(lambda: observed.value(found, library=str(library)) == 1, "attached", 20)
+        until(lambda: observed.value(found, library=str(library)) == 1, "attached")
         caller.call("take", 2300, 1)
-        eventually(lambda: observed.value("accel_exporter_custom_map_entries", map="calls"), "read")
+        until(lambda: observed.value("accel_exporter_custom_map_entries", map="calls"), "read")
         assert observed.value("accel_exporter_custom_map_max_entries", map="calls") is None
         assert [] == observed.problems()

@@ -12,8 +12,8 @@ import pytest
 from exporter.bpf import usdt
 from exporter.bpf.elf import Elf
 from exporter.collectors import custom
-from tests.bpf.cuda_node import eventually
 from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
+from tests.support import until
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -87,7 +87,7 @@ def library(compile_library: Callable[[str, str], Path]) -> Path:
 
 def attached(observed: Observed, library: Path) -> None:
     found = "accel_exporter_probe_attached"
-    eventually(lambda: observed.value(found, library=str(library)) == 1, "attached", 20)
+    until(lambda: observed.value(found, library=str(library)) == 1, "attached")
 
 
 @pytest.mark.parametrize("buffer", BUFFERS)
@@ -101,7 +101,7 @@ def test_records_become_spans(buffer: str, headers: str, library: Path, tmp_path
         caller.call("slow", 21, 2000)
         caller.call("slow", 1, 7000)
         caller.call("slow", 1, 600_000)
-        eventually(lambda: len(observed.spans) == 23, "23 spans")
+        until(lambda: len(observed.spans) == 23, "23 spans")
         spans = sorted(observed.spans, key=lambda span: span.start_ns)  # each processor has a perf buffer of its own
         first, failed, last = spans[0], spans[21], spans[22]
         assert ("site slow", "", False) == (first.name, first.error, first.slow)
@@ -122,7 +122,7 @@ def test_spans_have_a_limit(headers: str, library: Path, tmp_path: Path) -> None
         attached(observed, library)
         caller.call("slow", 200, 10)
         limited = "accel_exporter_custom_records_limited_total"
-        eventually(lambda: len(observed.spans) + observed.value(limited) == 200, "all 200 accounted for")
+        until(lambda: len(observed.spans) + observed.value(limited) == 200, "all 200 accounted for")
         assert 10 <= len(observed.spans) <= 30
 
 
@@ -172,14 +172,14 @@ def test_tracepoints_are_attached(head: str, program: str, headers: str, tmp_pat
             ["bash", "-c", "trap : USR1; for i in {1..23}; do kill -USR1 $$; done; read"], stdin=subprocess.PIPE
         ) as shell:
             pid = str(shell.pid)
-            eventually(lambda: observed.value("site_signals_total", pid=pid) == 23, "23 signals")
+            until(lambda: observed.value("site_signals_total", pid=pid) == 23, "23 signals")
             [sample] = observed.values("site_signals_total", pid=pid)
             assert sample.labels["cgroup"] == Path(f"/proc/{pid}/cgroup").read_text().split("::")[-1].strip()
             runs = observed.value("accel_exporter_custom_runs_total", probe="site")
             assert 23 <= runs
             assert 0 < observed.value("accel_exporter_probe_run_seconds_total", probe="custom_site") < 1
             shell.communicate(b"\n")
-        eventually(lambda: observed.value("accel_exporter_custom_lost_total", probe="site") >= 3 * 23, "lost ones")
+        until(lambda: observed.value("accel_exporter_custom_lost_total", probe="site") >= 3 * 23, "lost ones")
 
 
 @pytest.mark.usefixtures("tracefs")
@@ -253,9 +253,9 @@ def test_maps_and_histograms(headers: str, library: Path, tmp_path: Path) -> Non
         for _ in range(4):
             for size, calls in ((4, 1), (12, 2), (13, 3), (29, 1), (100, 2)):
                 caller.call("slow", calls, size)
-        eventually(lambda: observed.value("site_calls_total", kind="even") == 20, "20 even")
-        eventually(lambda: observed.value("site_calls_total", kind="odd") == 16, "16 odd")
-        eventually(lambda: observed.value("site_sizes", kind="0").sum == 4.0 * 228, "all read")
+        until(lambda: observed.value("site_calls_total", kind="even") == 20, "20 even")
+        until(lambda: observed.value("site_calls_total", kind="odd") == 16, "16 odd")
+        until(lambda: observed.value("site_sizes", kind="0").sum == 4.0 * 228, "all read")
         assert 4 * (4 + 24 + 200) * 1024 == observed.value("site_size_bytes_total", kind="even")
         assert (100, 29) == (observed.value("site_last", kind="even"), observed.value("site_last", kind="odd"))
         value = observed.value("site_sizes", kind="0")
@@ -273,7 +273,7 @@ def test_without_multi_uprobe_links(
         attached(observed, library)
         assert not any(program.multi for program in observed.collector.probes[0].attacher._programs.programs.values())
         caller.call("slow", 23, 100)
-        eventually(lambda: len(observed.spans) == 23, "23 spans")
+        until(lambda: len(observed.spans) == 23, "23 spans")
 
 
 def test_rows_of_ended_processes_go(
@@ -296,10 +296,10 @@ metrics: [{name: site.calls, help: Calls., type: counter, map: calls, labels: [{
         with Caller(library) as goes:
             goes.call("slow", 7, 10)
             pid = str(goes.pid)
-            eventually(lambda: observed.value("site_calls_total", pid=pid) == 7, "counted")
+            until(lambda: observed.value("site_calls_total", pid=pid) == 7, "counted")
         time.sleep(0.5)
         assert 7 == observed.value("site_calls_total", pid=pid)
-        eventually(lambda: observed.value("site_calls_total", pid=pid) is None, "gone")
+        until(lambda: observed.value("site_calls_total", pid=pid) is None, "gone")
         assert 5 == observed.value("site_calls_total", pid=str(stays.pid))
 
 
@@ -370,15 +370,13 @@ def test_usdt(links: str, headers: str, tmp_path: Path, monkeypatch: pytest.Monk
         with observe(tmp_path, headers) as observed:
             assert [] == observed.problems()
             found = "accel_exporter_probe_attached"
-            eventually(
-                lambda: [it.value for it in observed.values(found, library=str(python))] == [1, 1], "attached", 20
-            )
+            until(lambda: [it.value for it in observed.values(found, library=str(python))] == [1, 1], "attached", 20)
             process.stdin.write("go\n")
             process.stdin.flush()
             count, pid = int(process.stdout.readline()), str(process.pid)
-            eventually(lambda: observed.value("site_gc_runs_total", pid=pid, generation="2") == 1, "one of all")
+            until(lambda: observed.value("site_gc_runs_total", pid=pid, generation="2") == 1, "one of all")
             assert 23 == observed.value("site_gc_runs_total", pid=pid, generation="1")
             assert 7 == observed.value("site_gc_runs_total", pid=pid, generation="0")
             assert count >= 1000
-            eventually(lambda: (observed.value("site_gc_collected_total", pid=pid) or 0) >= count, "its end, too")
+            until(lambda: (observed.value("site_gc_collected_total", pid=pid) or 0) >= count, "its end, too")
         process.communicate("end\n")

@@ -88,7 +88,7 @@ def test_ranks_that_die_at_once(observed: NcclNode) -> None:
 
 
 def test_without_room_there_is_no_lag(observed: NcclNode) -> None:
-    """Not 0; and for the first calls after there is room, which another rank may have made before, none either."""
+    """Without room a lag is absent, not 0; and of the first calls with room too, which others may have made before."""
     map = meetings(observed)
     with suppress(BpfError):  # full
         for hash in range(map.max_entries + 1):
@@ -121,7 +121,7 @@ def test_a_second_communicator_of_one_hash(observed: NcclNode) -> None:
 
 
 def test_a_communicator_made_again(observed: NcclNode) -> None:
-    """One of the same hash whose first one was destroyed is not compared: others may still call on theirs."""
+    """A communicator of the hash of one that was destroyed is not compared: others may still call on theirs."""
     with ranks(observed, 2, "again") as job:
         for rank in job:
             rank.run("reduce_all(c, 1)")
@@ -237,7 +237,7 @@ def test_a_process_has_a_share_of_the_errors(observed: NcclNode) -> None:
 
 
 def test_a_refused_call_is_no_arrival(observed: NcclNode) -> None:
-    """Who calls after a rank was refused is the first one, and the rank that calls again is as late as it is then."""
+    """The rank that calls after another was refused is the first one; the refused one is as late as its second call."""
     with ranks(observed, 2, "refused") as (refused, steady):
         for rank in (refused, steady):
             rank.run("reduce_all(c, 1)")

@@ -24,7 +24,7 @@ def observed() -> Iterator[NcclNode]:
 
 @pytest.mark.skipif(has_driver(), reason="there is a driver here: calls succeed")
 def test_without_a_driver_the_real_error_is_counted(observed: NcclNode) -> None:
-    """Every call fails with the code the application got, no communicator is told, and the process lives on."""
+    """Every call fails with the code the application got, no communicator is shown, and the process lives on."""
     nccl = library(*NCCL_12)
     with started(observed, Rank(nccl, libraries=NOWHERE)) as rank:
         codes = rank.run(

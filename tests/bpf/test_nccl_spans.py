@@ -1,4 +1,4 @@
-"""Single NCCL calls are told one by one, with the numbers by which all ranks agree on which call it is."""
+"""Spans of single NCCL calls, with the numbers by which all ranks agree on which call each is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def of(found: list[Span], name: str, *attributes: str) -> list[Any]:
     return [it[0] if len(it) == 1 else it for it in values]
 
 
-def test_what_a_span_says(observed: NcclNode, rank: Rank) -> None:
+def test_what_a_span_has(observed: NcclNode, rank: Rank) -> None:
     """A span has the communicator, rank, sequence, bytes, type and stream, and lies inside the call."""
     begin = time.time_ns()
     rank.run("c = init(3, 8, b'a'); reduce_all(c, 1000); lib.ncclBroadcast(None, None, size(5), 9, 2, c, None)")
@@ -79,7 +79,7 @@ def test_sequences(observed: NcclNode, rank: Rank) -> None:
 
 
 def test_groups(observed: NcclNode, rank: Rank) -> None:
-    """Calls in a group say how deep they are, and the outermost end is one span."""
+    """Calls in a group have their depth, and the outermost end is one span."""
     rank.run(
         "c = init(0, 2, b'a'); lib.ncclGroupStart(); reduce_all(c, 1); lib.ncclGroupStart(); reduce_all(c, 1)\n"
         "lib.ncclGroupEnd(); lib.ncclGroupEnd(); reduce_all(c, 1)"
@@ -115,7 +115,7 @@ def captured(observed: NcclNode, rank: Rank, lines: str, count: int) -> list[tup
 
 
 def test_captured_calls(observed: NcclNode, capturing: Rank) -> None:
-    """A call made while its thread captures a graph says so, and is numbered apart: NCCL does not count it."""
+    """A call made while its thread captures a graph is marked, and numbered apart: NCCL does not count it."""
     lines = "reduce_all(c, 1); begin(); reduce_all(c, 1); end(); reduce_all(c, 1)"
     assert [(False, 0), (True, 0), (False, 1)] == captured(observed, capturing, lines, 3)
     assert {} == observed.values("nccl_errors_total", capturing.pid)
@@ -213,7 +213,7 @@ def test_slow_and_failed_calls_are_kept() -> None:
 
 
 def test_nobody_takes_spans() -> None:
-    """Then none are made, and none are counted as dropped."""
+    """Without anybody who takes spans none are made, and none are counted as dropped."""
     build_standins()
     with observe(wants_spans=False, spans_per_second=10) as observed, started(observed, Rank()) as rank:
         rank.run("c = init(0, 2, b'a')\nfor i in range(500): reduce_all(c, 1)")
@@ -236,7 +236,7 @@ def test_a_delayed_rank(observed: NcclNode, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where return probes could kill the process calls and communicators are counted, and no more is said."""
+    """Where return probes could kill the process calls and communicators are counted, and nothing else is measured."""
     build_standins()
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     with observe() as observed:

@@ -1,4 +1,4 @@
-"""Ranks in processes of their own share traces, and the late ones are told from the others."""
+"""Ranks in processes of their own share traces, and the late ones are distinguished from the others."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_all_ranks_share_the_traces(observed: NcclNode) -> None:
 
 
 def test_the_gpu_of_a_rank() -> None:
-    """Series and spans of a process name its GPU once NVML tells it, and the series stay when it has ended."""
+    """Series and spans of a process name its GPU once NVML lists it, and the series stay when it has ended."""
     build_standins()
     gpus, listed = Gpus(), list[GpuProcess]()
     gpus.serve(lambda: snapshot(gpu(0), gpu(1, processes=tuple(listed))), lambda seconds: True)
@@ -97,7 +97,7 @@ def test_a_late_rank(observed: NcclNode) -> None:
 
 
 def test_a_rank_too_far_behind(observed: NcclNode) -> None:
-    """The lag of a call that the first rank made more than 128 calls ago is not known, and not said to be any."""
+    """The lag of a call that the first rank made more than 128 calls ago is not known, and not counted."""
     with ranks(observed, 2, "c = init({0}, {1}, b'lapped')") as job:
         for rank in job:
             rank.run("for i in range(300): reduce_all(c, 1); lib.ncclAllGather(None, None, size(1), 7, c, None)")
@@ -107,7 +107,7 @@ def test_a_rank_too_far_behind(observed: NcclNode) -> None:
 
 
 def test_kinds_that_nccl_does_not_count(observed: NcclNode) -> None:
-    """They are compared by numbers of their own."""
+    """Kinds of calls that NCCL does not number are compared by numbers of their own."""
     with ranks(observed, 2, "c = init({0}, {1}, b'others')") as job:
         job[0].run("reduce_all(c, 1)")
         for rank in job:
@@ -124,7 +124,7 @@ def test_a_rank_alone_has_no_lag(observed: NcclNode) -> None:
 
 
 def test_a_call_that_failed_does_not_count(observed: NcclNode) -> None:
-    """A rank whose call was refused, and which calls again, goes on in step with the others."""
+    """A rank that calls again after a refused call goes on in step with the others."""
     with ranks(observed, 2, "c = init({0}, {1}, b'failed')") as (first, second):
         first.run("reduce_all(c, 1); lib.standin_fail(b'ncclAllReduce', 4); reduce_all(c, 1)")
         first.run("lib.standin_fail(None, 0); reduce_all(c, 1)")
@@ -160,7 +160,7 @@ def test_late_attach_goes_on_from_the_librarys_number() -> None:
 
 
 def test_attached_in_an_open_group() -> None:
-    """Calls of a group whose beginning was not seen have traces of their own; those after it are numbered rightly."""
+    """Calls of a group that began unseen have traces of their own; calls after the group are numbered rightly."""
     build_standins()
     with Rank() as rank:
         rank.run("c = init(0, 1, b'open'); reduce_all(c, 1); lib.ncclGroupStart(); reduce_all(c, 1)")

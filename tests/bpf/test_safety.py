@@ -30,7 +30,7 @@ def open_descriptors() -> int:
 
 @tried
 def test_trial() -> None:
-    """The answer is that of this kernel: the same trial, counted and judged by hand, says the same."""
+    """The answer is that of this kernel: the same trial, counted and judged by hand, has the same result."""
     with Object(object_path("calibrate")) as object, TrialProgram(image()) as program:
         link = attach(object.programs["on_return"], program.path, [Point(CODE + FUNCTION_AT)], returns=True)
         ends = [program.run(confinement)[0] for confinement in Confinement]
@@ -89,7 +89,7 @@ def test_protection_of_real_processes() -> None:
 
 @tried
 def test_object_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be tried is not called safe, and why is said."""
+    """What cannot be tried is not called safe, and has a reason."""
     monkeypatch.setattr("exporter.bpf.safety.object_path", lambda stem: object_path(f"no-{stem}"))
     survival = try_return_probes()
     assert (False, False) == (survival.seccomp, survival.shadow_stack)

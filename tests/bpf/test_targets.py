@@ -10,6 +10,7 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -23,10 +24,11 @@ from exporter.bpf.library import Library
 from exporter.bpf.targets import Targets
 from exporter.bpf.uprobe import Point, attach
 from exporter.bpf.watch import Batch
+from tests.support import PATIENCE, until
 
 pytestmark = [
     pytest.mark.needs_bpf,
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
     pytest.mark.evidence(feature="finding and attaching", on="real software"),
 ]
 
@@ -48,26 +50,24 @@ int count(struct pt_regs *context)
 	return 0;
 }
 """
-SOON = 20.0
-"""Seconds that a busy machine keeps; bench/targets.py measures the promise, which is one."""
 GRACE = 1.0
 
 
 class Counter:
-    """An interest that counts calls with a uprobe and remembers what it is told."""
+    """An interest that counts calls with a uprobe and keeps the news that it gets."""
 
     symbols = frozenset({SYMBOL})
 
     def __init__(self, object: Object) -> None:
         self._object = object
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
         self.news: list[tuple[object, ...]] = []
         self.attached: list[Library] = []
         self.closed = 0
         self.times: dict[int, float] = {}
 
     def __repr__(self) -> str:
-        return f"<told {self.news}>"
+        return f"<{self.news}>"
 
     def attach(self, library: Library) -> Link:
         link = attach(self._object.programs["count"], library.open_path, [Point(library.functions[SYMBOL].offset)])
@@ -81,39 +81,29 @@ class Counter:
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         self.times.setdefault(pid, time.monotonic())
-        self._say("started", pid, from_first_call)
+        self._note("started", pid, from_first_call)
 
     def processes_ended(self, pids: Collection[int]) -> None:
         for pid in pids:
-            self._say("ended", pid)
+            self._note("ended", pid)
 
     def processes_replaced(self, pids: Collection[int]) -> None:
         for pid in pids:
-            self._say("replaced", pid)
+            self._note("replaced", pid)
 
-    def _say(self, *news: object) -> None:
-        with self._told:
+    def _note(self, *news: object) -> None:
+        with self._changed:
             self.news.append(news)
-            self._told.notify_all()
+            self._changed.notify_all()
 
-    def hears(self, *news: object, within: float = SOON) -> bool:
-        """Whether this is said in time."""
-        with self._told:
-            return self._told.wait_for(lambda: news in self.news, within)
+    def hears(self, *news: object, within: float = PATIENCE) -> bool:
+        """Whether this news comes in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: news in self.news, within)
 
     def hits(self, pid: int) -> int:
         count: int = self._object.maps["hits"].get(pid) or 0
         return count
-
-
-def eventually(condition: Callable[[], bool], within: float = SOON) -> bool:
-    """Whether a condition comes true in time."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        if condition():  # not evaluated again: what is waited for may be over soon
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def open_descriptors() -> int:
@@ -121,7 +111,7 @@ def open_descriptors() -> int:
 
 
 class Job:
-    """A process that does as told."""
+    """A process that takes commands."""
 
     def __init__(self, *command: str | Path) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
@@ -248,7 +238,7 @@ def test_before_and_after(
 def test_late_dlopen_is_covered_within_a_second(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:
-    """A library nobody used before is attached to soon after the first process maps it."""
+    """A library that no process used before is attached to soon after the first one maps it."""
     start_targets()
     job = start_job()
     time.sleep(0.3)
@@ -265,8 +255,11 @@ def test_latency(
     start_targets: Callable[..., Targets],
     counter: Counter,
 ) -> None:
-    """Twenty times: from dlopen of a new library until it is attached to, sooner than the next look at everything."""
-    start_targets()
+    """Twenty new libraries are attached to as they are opened, none of them by a look at everything.
+
+    Prints the time from dlopen until then; bench/targets.py compares it with the budget.
+    """
+    running = start_targets()
     seconds = []
     for i in range(20):
         library = Path(shutil.copy(build_library(1), tmp_path / f"lib{i}.so"))
@@ -276,7 +269,7 @@ def test_latency(
         assert counter.hears("started", job.pid, False)
         seconds.append(counter.times[job.pid] - started)
     print(f"\ncovered after {statistics.median(seconds) * 1e3:.1f} ms (median), {max(seconds) * 1e3:.1f} ms (most)")
-    assert max(seconds) < SOON
+    assert 0 == running.status.late
 
 
 def test_another_mount_and_network_namespace(
@@ -353,8 +346,8 @@ def test_hard_links_are_one_library(
     link.hardlink_to(library)
     start_targets()
     jobs = [start_job().open(library), start_job().open(link)]
+    until(lambda: {job.pid for job in jobs} <= {pid for _, pid, *_ in counter.news}, lambda: counter)
     for job in jobs:
-        assert counter.hears("started", job.pid, False) or counter.hears("started", job.pid, True)
         job.do("call 23")
     assert [23, 23] == [counter.hits(job.pid) for job in jobs]
     assert 1 == len(counter.attached)
@@ -363,7 +356,7 @@ def test_hard_links_are_one_library(
 def test_deleted_while_mapped(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:
-    """A library whose name is gone is found in the process that has it, under the name it had."""
+    """A library without a name is found in the process that has it, under the name it had."""
     job = start_job().open(library)
     library.unlink()
     start_targets()
@@ -399,7 +392,7 @@ def test_overwritten_in_place(
     start_targets: Callable[..., Targets],
     counter: Counter,
 ) -> None:
-    """New content in the same inode is searched anew: its function lies elsewhere, and is counted there."""
+    """New content in the same inode is searched again: its function lies elsewhere, and is counted there."""
     start_targets()
     old = start_job().open(library)
     assert counter.hears("started", old.pid, False)
@@ -434,19 +427,19 @@ def test_a_function_in_the_program_itself(
 def test_release_after_the_last_user(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:
-    """Once nobody uses it the library is let go, after the grace period and not before; used again, attached again."""
+    """A library without users is detached from after the grace period and not before; used again, attached again."""
     targets = start_targets(grace=GRACE)
     before = open_descriptors()
     job = start_job().open(library)
     assert counter.hears("started", job.pid, False)
-    assert eventually(lambda: ((str(library), 1),) == targets.status.libraries)
+    until(lambda: ((str(library), 1),) == targets.status.libraries, "one user")
     ending = time.monotonic()
     job.end()
     assert counter.hears("ended", job.pid)
-    assert eventually(lambda: counter.closed == 1)
+    until(lambda: counter.closed == 1, "detached")
     assert time.monotonic() - ending >= GRACE
-    assert eventually(lambda: targets.status.libraries == ())
-    assert eventually(lambda: open_descriptors() <= before)  # some more while the search looks at a process
+    until(lambda: targets.status.libraries == (), "no library left")
+    until(lambda: open_descriptors() <= before, "descriptors closed")  # some more while the search looks at a process
     again = start_job().open(library)
     assert counter.hears("started", again.pid, False)
     assert 2 == len(counter.attached)
@@ -456,7 +449,7 @@ def test_release_after_the_last_user(
 def test_exec(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:
-    """A process that runs another program is told of as replaced, and as started when that uses the library too."""
+    """A process that runs another program is reported as replaced, and as started when that uses the library too."""
     start_targets()
     job = start_job().open(library)
     assert counter.hears("started", job.pid, False)
@@ -480,7 +473,7 @@ def test_fork(
     assert counter.hears("started", job.pid, False)
     child = int(job.do("fork 23"))
     assert counter.hears("started", child, True)
-    assert eventually(lambda: 23 == counter.hits(child))
+    until(lambda: 23 == counter.hits(child), "the calls of the child")
     os.kill(child, signal.SIGKILL)
     assert counter.hears("ended", child)
     assert ("ended", job.pid) not in counter.news
@@ -499,7 +492,7 @@ def test_a_process_ends_with_its_last_thread(
     assert counter.hears("ended", job.pid)
 
 
-def test_short_processes_are_told_of_once(
+def test_short_processes_are_reported_once(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:
     """Processes that end at once are counted in full, and none is left behind as running."""
@@ -517,7 +510,7 @@ def test_short_processes_are_told_of_once(
         assert counter.hears("ended", pid)
         news = [it for it in counter.news if it[1] == pid]
         assert news in ([("started", pid, True), ("ended", pid)], [("ended", pid)])  # the second: it was gone by then
-    assert eventually(lambda: ((str(library), 1),) == targets.status.libraries)
+    until(lambda: ((str(library), 1),) == targets.status.libraries, "one user")
 
 
 def test_lost_records_are_made_good(
@@ -527,12 +520,12 @@ def test_lost_records_are_made_good(
     counter: Counter,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without any record but the news that some were lost, a look at everything finds the process, and says so."""
+    """Without any record but that some were lost, a look at everything finds the process, and is counted as late."""
     running = start_targets()
     monkeypatch.setattr(targets.Watch, "drain", lambda self: Batch(lost=3))
     job = start_job().open(library)  # wakes the watcher, too
     assert counter.hears("started", job.pid, False)
-    assert eventually(lambda: running.status.late == 1)
+    until(lambda: running.status.late == 1, "found late")
     assert running.status.lost >= 3
 
 
@@ -571,7 +564,7 @@ def test_a_slow_attachment_loses_nothing(
     running = start_targets()
     monkeypatch.setattr(counter, "attach", attach_slowly)
     first = start_job().open(Path(shutil.copy(build_library(1), tmp_path / "first.so")))
-    assert slow.wait(SOON)
+    assert slow.wait(PATIENCE)
     monkeypatch.setattr(counter, "attach", attach)
     others = [start_job().open(Path(shutil.copy(build_library(2), tmp_path / f"{i}.so"))) for i in range(5)]
     for job in (first, *others):
@@ -579,41 +572,64 @@ def test_a_slow_attachment_loses_nothing(
     assert (0, 0) == (running.status.lost, running.status.late)
 
 
-def test_rings_are_read_around_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+class Forks:
+    """A small process that forks at a call: to copy that of pytest takes twenty times as long."""
+
+    PROGRAM = """if True:
+        import os, sys
+        for line in sys.stdin:
+            child = os.fork()
+            if not child:
+                os._exit(0)
+            os.waitpid(child, 0)
+            print(child, flush=True)
+    """
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-S", "-c", self.PROGRAM]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
+
+    def __call__(self) -> int:
+        """The pid of a child that has ended."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture
+def forks() -> Iterator[Forks]:
+    made = Forks()
+    with made.process:
+        yield made
+
+
+def test_rings_are_read_around_their_end(monkeypatch: pytest.MonkeyPatch, forks: Forks) -> None:
     """Of many more forks than a ring holds none is missed and none is reported twice, unless the kernel lost some."""
     size = 8 * mmap.PAGESIZE
     monkeypatch.setattr(watch, "ring_bytes", lambda cpus: size)
     children, seen, lost = [], [], 0
     with contextlib.closing(select.epoll()) as poll, contextlib.closing(watch.Watch(poll)) as watching:
         for _ in range(3 * size // 112):  # a fork and an exit are 112 bytes
-            children.append(_fork())
-            os.waitpid(children[-1], 0)
+            children.append(forks())
             batch = watching.drain()
-            seen += [fork.pid for fork in batch.forks if fork.parent == os.getpid()]
+            seen += [fork.pid for fork in batch.forks if fork.parent == forks.pid]
             lost += batch.lost
     assert children == seen or 0 < len(children) - len(seen) <= lost
 
 
-def test_rings_that_overflow_say_so(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def test_losses_of_rings_are_counted(monkeypatch: pytest.MonkeyPatch, forks: Forks) -> None:
     """What did not fit is counted by the kernel and reported with the next record, on the same processor."""
     monkeypatch.setattr(watch, "ring_bytes", lambda cpus: mmap.PAGESIZE)
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    request.addfinalizer(lambda: os.sched_setaffinity(0, allowed))
+    os.sched_setaffinity(forks.pid, {min(os.sched_getaffinity(0))})
     with contextlib.closing(select.epoll()) as poll, contextlib.closing(watch.Watch(poll)) as watching:
         for _ in range(200):
-            os.waitpid(_fork(), 0)
+            forks()
         watching.drain()
         for _ in range(10):
-            os.waitpid(_fork(), 0)
+            forks()
         assert watching.drain().lost > 0
-
-
-def _fork() -> int:
-    pid = os.fork()
-    if not pid:
-        os._exit(0)
-    return pid
 
 
 @pytest.mark.usefixtures("counter")
@@ -628,7 +644,7 @@ def test_nothing_is_watched_for_nobody() -> None:
 
 
 def test_another_pid_namespace_is_refused(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container's own PID namespace the start fails and says what to do."""
+    """In a container's own PID namespace the start fails with an error that has what to do."""
     monkeypatch.setattr(targets, "HOST_PID_NAMESPACE", 1)
     inside = Targets()
     inside.want(counter)
@@ -661,8 +677,8 @@ def test_one_failing_interest_costs_only_itself(
         job = start_job().open(library)
         assert counter.hears("started", job.pid, False)
         job.do("call 23")
-        assert eventually(lambda: alone.status.failed >= 2)
-        assert eventually(lambda: both.status.failed == 1)
+        until(lambda: alone.status.failed >= 2, "tried again")
+        until(lambda: both.status.failed == 1, "the failure counted")
         assert 23 == counter.hits(job.pid)
         assert [] == failing.news
         both.close()
@@ -672,7 +688,7 @@ def test_one_failing_interest_costs_only_itself(
 def test_closing_is_quick_and_leaves_nothing_open(
     library: Path, start_job: Callable[..., Job], counter: Counter
 ) -> None:
-    """Closing takes less than a second, with libraries attached, and gives every descriptor back."""
+    """Closing with libraries attached ends the search in time, and gives every descriptor back."""
     start_job().open(library)
     before = 0
     for _ in range(4):
@@ -680,16 +696,14 @@ def test_closing_is_quick_and_leaves_nothing_open(
         targets.want(counter)
         targets.start()
         assert targets.scanned.wait(60)
-        started = time.monotonic()
         assert targets.close()
-        assert time.monotonic() - started < SOON
         before = before or open_descriptors()  # the first may start the child that reads files
     assert 4 == counter.closed
     assert before == open_descriptors()
 
 
 def test_interests_come_before_the_start(counter: Counter, start_targets: Callable[..., Targets]) -> None:
-    """Registering an interest after the start is a mistake, said at once."""
+    """Registering an interest after the start is an error at once."""
     running = start_targets()
     with pytest.raises(RuntimeError, match="before targets are started"):
         running.want(counter)

@@ -23,7 +23,8 @@ from exporter.node import Clock
 from exporter.verbs.control import FUNCTIONS, MAPS, READ, Control, Regions, by_process, hooks, hooks_of
 from exporter.verbs.peers import Peers
 from exporter.verbs.spans import span_of, trace_id
-from tests.bpf.cuda_node import Script, eventually
+from tests.bpf.cuda_node import Script
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="RDMA queue pairs and memory regions", on="stand-in")]
 A, B = "fe80:0000:0000:0000:0000:0000:0000:0001", "fe80:0000:0000:0000:0211:22ff:fe33:4455"
@@ -361,9 +362,9 @@ def test_spans_of_slow_and_failed_requests(compile_bpf: Callable[[str, str], Pat
     with noting(compile_bpf("spans", SPANS), standin, 4) as (job, loaded, received):
         job.run("for it in ((9 * ms, 0, 1, 0), (11 * ms, 0, 7, 0), (0, 12, -1, 0)): note(*it)")
         job.run("note(30 * ms, 0, 8, 1); note(0, 0, -1, 0)")
-        eventually(lambda: len(received) == 3, "three spans")
+        until(lambda: len(received) == 3, "three spans")
         job.run("for _ in range(20): note(0, 12, -1, 0)  # no flush: those that an error took along are not sent")
-        eventually(lambda: loaded.globals()["verbs_spans_limited"] >= 12, "the others counted")
+        until(lambda: loaded.globals()["verbs_spans_limited"] >= 12, "the others counted")
     sent, failed, got = received[:3]
     here, there = (A, 0x100), (B, 0x4242)
     assert ("rdma SEND", trace_id(here, there, 99, 7)) == (sent.name, sent.trace_id)
@@ -383,7 +384,7 @@ def test_receives_leave_room_for_others(compile_bpf: Callable[[str, str], Path],
         time.sleep(1.05 - time.monotonic() % 1)  # the kernel's seconds begin with those of this clock
         job.run("for _ in range(200): note(30 * ms, 0, -1, 1)")
         job.run("for _ in range(200): note(30 * ms, 0, -1, 0)")
-        eventually(lambda: loaded.globals()["verbs_spans_limited"] + len(received) == 400, "all sent or counted")
+        until(lambda: loaded.globals()["verbs_spans_limited"] + len(received) == 400, "all sent or counted")
     assert Counter({"rdma RECV": 50, "rdma SEND": 50}) == Counter(span.name for span in received)
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from exporter.model import Distribution
 from exporter.verbs.functions import CQ_CALLS, QP_CALLS
-from tests.bpf.verbs_node import BUILD, PROVIDER, Job, Observed, attached, build_standins, eventually, observe
+from tests.bpf.verbs_node import BUILD, PROVIDER, Job, Observed, attached, build_standins, observe
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="RDMA extended calls", on="stand-in")]
 
@@ -49,7 +50,7 @@ def made(observed: Observed, job: Job, path: Path = PROVIDER) -> int:
     """A queue pair for the extended calls, ready to post, once these are probed."""
     number = job.create(PLACE, extended=2)
     assert 0 == job.connect(PLACE)
-    eventually(lambda: probed(observed, "wr_complete", path), "the calls probed")
+    until(lambda: probed(observed, "wr_complete", path), "the calls probed")
     return number
 
 
@@ -111,14 +112,14 @@ def test_nothing_is_kept_of_what_has_ended(observed: Observed) -> None:
     with attached(observed, Job()) as job:
         assert 0 == job.step("extend")
         made(observed, job)
-        eventually(lambda: polls_probed(observed), "polls probed")
+        until(lambda: polls_probed(observed), "polls probed")
         assert 0 == job.build(PLACE, 2)
         job.step("complete", 2, 0)
         assert 2 == job.step("pollex", 64, OPCODE | NUMBER)
         assert [1, 0, 2] == rows()
         assert 0 == job.step("destroy", PLACE)
         assert [0, 0, 2] == rows()
-    eventually(lambda: [0, 0, 0] == rows(), "all rows removed")
+    until(lambda: [0, 0, 0] == rows(), "all rows removed")
 
 
 def test_both_ways_to_post_are_one_order(observed: Observed) -> None:
@@ -152,7 +153,7 @@ def test_extended_polls(observed: Observed, fields: int) -> None:
     with attached(observed, Job()) as job:
         assert 0 == job.step("extend")
         qp = made(observed, job)
-        eventually(lambda: polls_probed(observed), "polls probed")
+        until(lambda: polls_probed(observed), "polls probed")
         assert 0 == job.build(PLACE, 5, opcode=SEND)
         job.step("receive", PLACE, 3, 0)
         job.step("complete", 5, 0)
@@ -175,7 +176,7 @@ def test_polls_that_read_less(observed: Observed, fields: int, unmatched: int) -
     with attached(observed, Job()) as job:
         assert 0 == job.step("extend")
         made(observed, job)
-        eventually(lambda: polls_probed(observed), "polls probed")
+        until(lambda: polls_probed(observed), "polls probed")
         before = observed.value("rdma_completions_unmatched_total")
         assert 0 == job.build(PLACE, 4, opcode=SEND)
         job.step("complete", 4, 0)
@@ -190,14 +191,14 @@ def test_functions_with_landing_pads(observed: Observed) -> None:
     """Where a function is probed behind its beginning, as with endbr64, it is known by its beginning all the same."""
     path = BUILD / "cet" / PROVIDER.name
     with Job(provider=path) as job:
-        eventually(lambda: job.pid in observed.cuda._ledger, "the process known")
+        until(lambda: job.pid in observed.cuda._ledger, "the process known")
         assert 0 == job.step("extend")
         qp = str(made(observed, job, path))
         places = [
             it.hooked.places.found for it in observed.cuda._probes._present() if it.hooked.library.path == str(path)
         ]
         assert any(placement.moved for found in places for call, placement in found.items() if call in QP_CALLS)
-        eventually(lambda: polls_probed(observed, path), "polls probed")
+        until(lambda: polls_probed(observed, path), "polls probed")
         assert 0 == job.build(PLACE, 23, opcode=SEND, segments=2, size=50)
         job.step("complete", 23, 0)
         assert 23 == job.step("pollex", 64, OPCODE | NUMBER)
@@ -216,7 +217,7 @@ def test_jobs_from_before_the_exporter() -> None:
             assert 0 == job.build(PLACE, 5, opcode=SEND, size=10)
             assert {} == observed.values(BYTES, job.pid)
             job.step("receive", PLACE, 1, 0)
-            eventually(lambda: probed(observed, "wr_complete"), "the calls probed")
+            until(lambda: probed(observed, "wr_complete"), "the calls probed")
             assert 0 == job.build(PLACE, 5, opcode=SEND, size=10)
             assert 50 == observed.value(BYTES, job.pid, qp=qp)
 
@@ -226,7 +227,7 @@ def test_programs_that_contain_rdma_core(observed: Observed, program: str) -> No
     """Their own functions are learnt in the same way."""
     path = BUILD / program
     with Job(path, None) as job:
-        eventually(lambda: job.pid in observed.cuda._ledger, "the process known")
+        until(lambda: job.pid in observed.cuda._ledger, "the process known")
         qp = str(made(observed, job, path))
         assert 0 == job.build(PLACE, 23, opcode=SEND, segments=2, size=50)
         assert 2300 == observed.value(BYTES, job.pid, qp=qp)
@@ -241,7 +242,7 @@ def test_a_process_that_lies(observed: Observed) -> None:
         liar.step("mislead", PLACE, QP_CALLS.index("wr_rdma_write"), QP_CALLS.index("wr_rdma_read"))
         liar.step("mislead", PLACE, QP_CALLS.index("wr_rdma_read"), QP_CALLS.index("wr_local_inv"))
         liar.connect(PLACE)
-        eventually(lambda: probed(observed, "wr_send#2"), "probed as two calls")
+        until(lambda: probed(observed, "wr_send#2"), "probed as two calls")
         assert 0 == honest.build(PLACE, 7, opcode=WRITE, size=10)
         assert 0 == liar.build(PLACE, 5, opcode=SEND, size=10)
         assert 70 == observed.value(BYTES, honest.pid, qp=qp, opcode="RDMA_WRITE")
@@ -256,9 +257,9 @@ def test_pointers_to_no_function_are_refused(tmp_path: Path) -> None:
         qp = str(job.create(PLACE, extended=2))
         job.step("mislead", PLACE, QP_CALLS.index("wr_send"), -1)
         assert 0 == job.connect(PLACE)
-        eventually(lambda: probed(observed, "wr_complete"), "the others probed")
+        until(lambda: probed(observed, "wr_complete"), "the others probed")
         assert not probed(observed, "wr_send")
-        eventually(lambda: any("wr_send" in it for it in observed.cuda._attaching.problems()), "the refusal known")
+        until(lambda: any("wr_send" in it for it in observed.cuda._attaching.problems()), "the refusal known")
         [problem] = [it for it in observed.cuda.problems() if it.startswith(f"{PROVIDER}:")]
         assert "not wr_send: a process calls offset" in problem
         assert 0 == job.build(PLACE, 7, opcode=WRITE, size=10)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.verbs.attaching import _ATTEMPTS
-from tests.bpf.verbs_node import BUILD, Job, Observed, build_standins, eventually, observe
+from tests.bpf.verbs_node import BUILD, Job, Observed, build_standins, observe
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="functions of RDMA providers", on="stand-in")]
@@ -43,7 +43,7 @@ def known(observed: Observed, job: Job) -> None:
         providers = [it for it in [*observed.cuda._attaching._providers.values()] if job.pid in it.users]
         return bool(providers) and all(it.searched or it.found is not None for it in providers)
 
-    eventually(lambda: job.pid in observed.cuda._ledger and searched(), "the process known")
+    until(lambda: job.pid in observed.cuda._ledger and searched(), "the process known")
 
 
 def searched_for_the_last_time(observed: Observed, job: Job) -> None:
@@ -75,10 +75,10 @@ def test_what_the_file_does_not_show_is_learnt(observed: Observed, program: str)
     path = BUILD / program if own else BUILD / "live" / PROVIDER
     with Job(BUILD / program, None if own else path) as job:
         known(observed, job)
-        eventually(lambda: own or 1 == len(problems(observed, path)), "what is not found reported")
+        until(lambda: own or 1 == len(problems(observed, path)), "what is not found reported")
         assert not attached(observed, path)
         assert 0 == job.step("modify", 0)
-        eventually(lambda: attached(observed, path), "attached")
+        until(lambda: attached(observed, path), "attached")
         assert [] == problems(observed, path)
         job.post(0, 23, segments=3, size=1001)
         assert 23 * 3 * 1001 == observed.value(BYTES, job.pid, qp="100")
@@ -93,7 +93,7 @@ def test_a_second_process_is_counted_at_once(observed: Observed) -> None:
     with Job(BUILD / "verbs_job", path) as first, Job(BUILD / "verbs_job", path) as second:
         known(observed, first)
         first.step("modify", 0)
-        eventually(lambda: attached(observed, path), "attached")
+        until(lambda: attached(observed, path), "attached")
         known(observed, second)
         for _ in range(3):
             second.step("modify", 0)
@@ -108,7 +108,7 @@ def test_what_is_in_no_table_is_refused(observed: Observed) -> None:
     with Job(BUILD / "verbs_job", path) as job:
         known(observed, job)
         job.step("modify", 0)
-        eventually(lambda: any("next to each other" in line for line in problems(observed, path)), "refused")
+        until(lambda: any("next to each other" in line for line in problems(observed, path)), "refused")
         assert not attached(observed, path)
         job.post(0, 5)
         assert {} == observed.values(BYTES, job.pid)
@@ -126,13 +126,13 @@ def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> N
             forger.step("modify", 0)
         assert 40 == reports(observed, forger)
         forger.step("forge", -1)
-        eventually(lambda: len(observed.cuda._attaching._learning._examined.get(forger.pid, ())) == 16, "looked at")
+        until(lambda: len(observed.cuda._attaching._learning._examined.get(forger.pid, ())) == 16, "looked at")
         forger.step("modify", 0)
         assert not attached(observed, path)
         assert 1 == len(problems(observed, path))
         known(observed, honest)
         honest.step("modify", 0)
-        eventually(lambda: attached(observed, path), "attached")
+        until(lambda: attached(observed, path), "attached")
         honest.post(0, 5, size=10)
         assert 50 == observed.value(BYTES, honest.pid, qp="100")
 
@@ -164,7 +164,7 @@ def test_containers_of_one_image(observed: Observed, containers: list[Path]) -> 
         known(observed, first)
         known(observed, second)
         second.step("modify", 0)
-        eventually(lambda: any(attached(observed, path) for path in containers), "attached")
+        until(lambda: any(attached(observed, path) for path in containers), "attached")
         for job in (first, second):
             job.post(0, 5, size=10)
             assert 50 == observed.value(BYTES, job.pid, qp="100")

@@ -9,7 +9,8 @@ import pytest
 
 from exporter.infiniband import drivers, metrics
 from exporter.infiniband.device import RdmaDevice
-from tests.bpf.verbs_node import Job, attached, build_standins, eventually, observe
+from tests.bpf.verbs_node import Job, attached, build_standins, observe
+from tests.support import until
 from tests.unit.infiniband.trees import PMA, Tree, count, write
 
 pytestmark = pytest.mark.needs_bpf
@@ -44,7 +45,7 @@ def test_bytes_that_nobody_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert [600] == unattributed()
             job.post(0, 1, size=400)  # of a queue pair from before, the port is not known: the device has only one
             assert 0 == job.step("destroy", 8)
-            eventually(lambda: observed.value("rdma_send_bytes_total", job.pid, opcode="SEND"), "moved")
+            until(lambda: observed.value("rdma_send_bytes_total", job.pid, opcode="SEND"), "moved")
             write(port / "counters/port_xmit_data", 250 + 1000)
             assert [600] == unattributed()
             missed[0] += 1
@@ -52,7 +53,7 @@ def test_bytes_that_nobody_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert [600] == unattributed()
             job.process.kill()
             job.process.wait()
-        eventually(lambda: job.pid not in observed.cuda._ledger, "the end noticed")
+        until(lambda: job.pid not in observed.cuda._ledger, "the end noticed")
         write(port / "counters/port_xmit_data", 250 + 5010)
         assert [640] == unattributed()
         missed.clear()
@@ -66,7 +67,7 @@ def test_what_could_not_be_read_is_missed() -> None:
     """A chain that could not be read makes what was posted uncertain, from then on it is certain again."""
     build_standins()
     with observe() as observed, attached(observed, Job()) as job:
-        eventually(lambda: observed.cuda._missed() is not None, "certain")
+        until(lambda: observed.cuda._missed() is not None, "certain")
         before = observed.cuda._object.globals()["requests_unread"]
         job.step("hostile", 3)
-        eventually(lambda: (observed.cuda._missed() or (before,))[0] > before, "missed")
+        until(lambda: (observed.cuda._missed() or (before,))[0] > before, "missed")

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.model import Distribution
-from tests.bpf.verbs_node import UD, Job, Observed, attached, build_standins, eventually, observe
+from tests.bpf.verbs_node import UD, Job, Observed, attached, build_standins, observe
+from tests.support import until
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -164,9 +165,9 @@ def test_a_number_that_comes_again(observed: Observed) -> None:
         def kept() -> bool:
             return 1000 == observed.value(BYTES, job.pid, qp="300", peer_qp="11", opcode="RDMA_READ")
 
-        eventually(kept, "what the destroyed ones posted")
+        until(kept, "what the destroyed ones posted")
         assert 500 == observed.value(BYTES, job.pid, qp="300", peer_qp="12", opcode="SEND")
-        eventually(lambda: observed.value("rdma_post_send_calls_total", job.pid, qp="300") == 3, "their calls")
+        until(lambda: observed.value("rdma_post_send_calls_total", job.pid, qp="300") == 3, "their calls")
         assert (5, 0) == tuple(counted(observed, LATENCY, job, opcode=it) for it in ("SEND", "RDMA_READ"))
 
 
@@ -189,7 +190,7 @@ def test_more_queue_pairs_than_there_is_room_for() -> None:
     build_standins()
     with observe(queue_pairs=64) as observed, attached(observed, Job()) as job:
         assert 0 == job.step("churn", 300, 3)
-        eventually(lambda: 300 == len(observed.values(BYTES, job.pid)), "all there")
+        until(lambda: 300 == len(observed.values(BYTES, job.pid)), "all there")
         assert {"queues": 0, "receives": 0, "calls": 0, "posted": 0, "qp_controls": 0} == rows(observed, job)
         assert 300 * 30 == sum(observed.values(BYTES, job.pid).values())
         assert 300 * 3 == sum(observed.values(REQUESTS, job.pid).values())
@@ -202,7 +203,7 @@ def test_more_queue_pairs_than_there_is_room_for() -> None:
         assert 0 == observed.value("accel_exporter_events_lost_total", stream="qp_ends")
         job.process.kill()
         job.process.wait()
-        eventually(lambda: job.pid not in observed.cuda._ledger, "the end noticed")
+        until(lambda: job.pid not in observed.cuda._ledger, "the end noticed")
         assert 300 * 30 == sum(observed.values(BYTES, job.pid).values())
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bpf.verbs_node import PROVIDER, Job, Observed, attached, build_standins, eventually, observe
+from tests.bpf.verbs_node import PROVIDER, Job, Observed, attached, build_standins, observe
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="RDMA work and completions", on="stand-in")]
 
@@ -100,7 +101,7 @@ def test_no_scrape_sees_what_may_be_refused(observed: Observed, step: str, refus
         assert 0 == job.connect(PLACE)
         if step == "build":
             probed = {"symbol": "wr_complete", "library": str(PROVIDER)}
-            eventually(lambda: observed.value("accel_exporter_probe_attached", **probed), "the calls probed")
+            until(lambda: observed.value("accel_exporter_probe_attached", **probed), "the calls probed")
         post = step, PLACE, 20, SEND, 1, 100, 1, 0
         assert 0 == job.step(*post)
         assert {"SEND": 20} == counted(observed, job)
@@ -109,9 +110,9 @@ def test_no_scrape_sees_what_may_be_refused(observed: Observed, step: str, refus
         for turn in range(1, 3):
             before = counted(observed, job)
             job.begin(*post)
-            eventually(lambda: observed.kernel("post_flights", job.pid), "a call in flight")
+            until(lambda: observed.kernel("post_flights", job.pid), "a call in flight")
             assert before == counted(observed, job)
-            eventually(lambda: returned(observed, job), "the call returned")
+            until(lambda: returned(observed, job), "the call returned")
             assert refused == bool(job.result())
             assert {"SEND": 20 if refused else 20 + 20 * turn} == counted(observed, job)
             assert {"SEND": 2000 if refused else 2000 + 2000 * turn} == counted(observed, job, BYTES)
@@ -141,7 +142,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Job() as job:
-        eventually(lambda: not job.post(0, 1) and counted(observed, job), "counted")
+        until(lambda: not job.post(0, 1) and counted(observed, job), "counted")
         before = counted(observed, job)["RDMA_WRITE"]
         job.step("refuse", 3)
         assert 0 != mix(job, EACH, SEND, WRITE, 1, 3, 4)

@@ -9,7 +9,8 @@ import pytest
 
 from exporter.model import Span
 from exporter.verbs.spans import trace_id
-from tests.bpf.verbs_node import RC, UD, Job, Observed, attached, build_standins, eventually, observe
+from tests.bpf.verbs_node import RC, UD, Job, Observed, attached, build_standins, observe
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="RDMA spans", on="stand-in")]
 
@@ -58,7 +59,7 @@ def spans(observed: Observed, *jobs: Job) -> list[Span]:
 
 def exactly(observed: Observed, job: Job, count: int) -> list[Span]:
     """Return the spans of a job: so many, and no more."""
-    eventually(lambda: len(spans(observed, job)) >= count, f"{count} spans")
+    until(lambda: len(spans(observed, job)) >= count, f"{count} spans")
     found = spans(observed, job)
     assert count == len(found)
     return found
@@ -88,7 +89,7 @@ def test_extended_calls_share_the_trace() -> None:
     with two_ends() as (observed, sender, receiver):
         sender.create(9, extended=2)
         sender.connect(9)
-        eventually(lambda: observed.cuda._object.maps["extended_since"].get(0), "the calls known")
+        until(lambda: observed.cuda._object.maps["extended_since"].get(0), "the calls known")
         sender.step("number", 1000)
         join(sender, receiver, extended=2)
         assert 0 == receiver.step("receive", 8, 3, -1)
@@ -108,7 +109,7 @@ def test_before_they_are_known_messages_have_no_number() -> None:
     """What a queue pair that was made earlier sends may not be all: its spans have traces of their own."""
     with two_ends() as (observed, sender, receiver):
         join(sender, receiver, extended=2)
-        eventually(lambda: observed.cuda._object.maps["extended_since"].get(0), "the calls known")
+        until(lambda: observed.cuda._object.maps["extended_since"].get(0), "the calls known")
         assert 0 == sender.build(8, 1, opcode=SEND)
         sender.step("sleep", PAUSE)
         sender.step("complete", 1, 0)

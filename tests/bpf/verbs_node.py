@@ -12,10 +12,11 @@ from exporter.bpf.targets import Targets
 from exporter.collectors.verbs import FLAGS, Verbs
 from exporter.model import Span
 from exporter.resolve.process import ProcessTable
-from tests.bpf.cuda_node import BUILD, WITHIN, Observed, build_standins, eventually
+from tests.bpf.cuda_node import BUILD, WITHIN, Observed, build_standins
 from tests.nodes import make_node
+from tests.support import until
 
-__all__ = ["BUILD", "RC", "UD", "Job", "Observed", "attached", "build_standins", "eventually", "observe"]
+__all__ = ["BUILD", "RC", "UD", "Job", "Observed", "attached", "build_standins", "observe"]
 
 
 RC, UD = 2, 4
@@ -130,5 +131,5 @@ def attached(observed: Observed, job: Job) -> Job:
         polled = any(job.pid in it for it in users) and (not always or all(it.opened for it in probed))
         return polled and bool(own and calls) and all([*own.values(), *calls]) and job.pid in observed.cuda._ledger
 
-    eventually(ready, "attached")
+    until(ready, "attached")
     return job

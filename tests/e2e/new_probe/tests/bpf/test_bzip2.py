@@ -9,8 +9,9 @@ import pytest
 from exporter.bpf.targets import Targets
 from exporter.collectors.bzip2 import FLAGS, Bzip2
 from exporter.resolve.process import ProcessTable
-from tests.bpf.cuda_node import WITHIN, Observed, Script, eventually
+from tests.bpf.cuda_node import WITHIN, Observed, Script
 from tests.nodes import make_node
+from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf]
 NAME = "libbz2.so.1.0"
@@ -40,7 +41,7 @@ def test_23_calls() -> None:
         assert targets.scanned.wait(WITHIN)
         observed = Observed(collector, targets, [])
         with Script(NAME, libraries=Path("/nonexistent")) as job:
-            eventually(lambda: observed.attached(job.pid, ()), "attached")
+            until(lambda: observed.attached(job.pid, ()), "attached")
             packed = job.run(CALLS)
             for metric, expected in (
                 ("bzip2_calls_total", {COMPRESS: 23, EXPAND: 24}),
