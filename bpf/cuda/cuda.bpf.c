@@ -4,6 +4,7 @@
 #include "calls.h"
 #include "contexts.h"
 #include "copies.h"
+#include "mappings.h"
 #include "memory.h"
 #include "spans.h"
 

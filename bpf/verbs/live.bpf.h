@@ -2,7 +2,7 @@
 /* Which functions of its provider a process calls: struct ibv_context has them, and every object of libibverbs begins
  * with a pointer to its context. exporter/verbs/code/live.py judges what they are. */
 #pragma once
-#include "control.bpf.h"
+#include "control.h"
 
 /* struct ibv_context, public and the same since rdma-core 17. */
 #define CONTEXT_POLL_CQ 96

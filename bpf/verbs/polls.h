@@ -3,7 +3,7 @@
  * exporter/verbs/poll_sampling.py attaches and detaches; each file that it attaches to has a slot, which travels as the
  * uprobe's cookie. */
 #pragma once
-#include "control.bpf.h"
+#include "control.h"
 
 #define POLL_SLOTS 256
 

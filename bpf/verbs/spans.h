@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Work requests sent one by one: those that took long or failed, at a bounded rate. exporter/verbs/spans.py reads them. */
 #pragma once
-#include "control.bpf.h"
+#include "control.h"
 
 #define NOT_NUMBERED (~0ull)
 #define BYTES_UNKNOWN 0xffffffff /* no message is as long */

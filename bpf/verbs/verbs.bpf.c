@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* RDMA verbs: what is posted, what completes, and how long both take. */
 #include "completions.h"
+#include "control.bpf.h"
 #include "extended.bpf.h"
 #include "extended_polls.bpf.h"
 

@@ -1,4 +1,4 @@
-"""Which queue pairs and memory regions processes have: the maps of bpf/verbs/control.bpf.h as plain values.
+"""Which queue pairs and memory regions processes have: the maps of bpf/verbs/control.h as plain values.
 
 `hooks()` are attached to libibverbs (of a name with two versions to the newer, which the older one calls), and
 `hooks_of("create_qp")` to a provider's create_qp_ex.
@@ -30,7 +30,7 @@ FUNCTIONS = {
     "ibv_rereg_mr": "reregister",
     "ibv_dereg_mr": "deregister",
 }
-"""libibverbs' functions, and their names in enum control_call of bpf/verbs/control.bpf.h."""
+"""libibverbs' functions, and their names in enum control_call of bpf/verbs/control.h."""
 
 TYPES = {2: "RC", 3: "UC", 4: "UD", 8: "RAW_PACKET", 9: "XRC_SEND", 10: "XRC_RECV", 255: "DRIVER"}
 _PORT, _PATH, _MTU, _TIMEOUT, _RETRIES, _RNR_RETRIES, _PEER = 0x20, 0x80, 0x100, 0x200, 0x400, 0x800, 0x100000

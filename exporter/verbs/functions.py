@@ -34,7 +34,7 @@ HITS = ("post_send", "post_recv", "poll_cq", *QP_CALLS, *CQ_CALLS)
 _VERSIONS = 8
 """Versions of one function in a file that are probed at most."""
 _PLACE = 16
-"""Bits of a cookie below the place of a call (bpf/verbs/extended.bpf.h)."""
+"""Bits of a cookie below the place of a call (bpf/verbs/extended.h)."""
 _SETTERS = ("wr_set_inline_data", "wr_set_inline_data_list", "wr_set_sge", "wr_set_sge_list")
 _NOT_PROBED = ("wr_set_ud_addr", "wr_set_xrc_srqn")
 _OWN = {"wr_start": "extended_start", "wr_abort": "extended_abort"} | dict.fromkeys(_SETTERS, "extended_set")

@@ -317,6 +317,7 @@ def test_more_than_there_is_room_for(compile_bpf: Callable[[str, str], Path], st
 
 
 SPANS = """
+#include "verbs/control.bpf.h"
 #include "verbs/spans.h"
 SEC("uprobe") int completed(struct pt_regs *ctx) /* note(qp, ns ago, status, message, received) */
 {

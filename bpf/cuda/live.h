@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* The rows of `live`, what a process has allocated, with their ranges and totals: put, removed, and swept away when a
+ * context or the process ends. */
+#pragma once
+#include "contexts.h"
+#include "ranges.h"
+
+static __always_inline struct total *total_of(__u32 tgid, enum layer layer, enum memory memory, __u16 device)
+{
+	static const struct total none;
+	struct total_key key = {.tgid = tgid, .layer = layer, .memory = memory, .device = device};
+
+	return lookup_or_init(totals, &key, &none);
+}
+
+static __always_inline void count_free(const struct live_key *key, const struct live *live, bool implicit)
+{
+	struct total *total = total_of(key->tgid, key->layer, live->memory, live->device);
+
+	if (total)
+		add(implicit ? &total->implicit : &total->freed, live->bytes);
+}
+
+/* Whether a process may have one row of `live` more. So that none takes the room of all, only half of the table goes
+ * to processes beyond an eighth of it. */
+static __always_inline bool has_share(const struct process *process)
+{
+	return process->live < (live_most + 7) / 8 || live_rows < live_most / 2;
+}
+
+/* For a key that has no row. False, and counted, if it gets none. */
+static __always_inline bool put_row(const struct live_key *key, const struct live *row)
+{
+	static const struct process none;
+	struct process *process = lookup_or_init(processes, &key->tgid, &none);
+
+	if (!process || !has_share(process) || insert(live, key, row, BPF_NOEXIST)) {
+		add(&live_lost, 1);
+		return false;
+	}
+	add(&process->live, 1);
+	add(&live_rows, 1);
+	return true;
+}
+
+/* False if another thread was first. */
+static __always_inline bool remove_row(const struct live_key *key)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &key->tgid);
+
+	if (bpf_map_delete_elem(&live, key))
+		return false;
+	add(&live_rows, -1);
+	if (process)
+		add(&process->live, -1);
+	if (live_full_tick)
+		live_full_tick = 0;
+	return true;
+}
+
+/* An allocation without a row: what frees it will find nothing. */
+static __always_inline void lose(const struct live_key *key, const struct live *row)
+{
+	struct total *total = total_of(key->tgid, key->layer, row->memory, row->device);
+
+	if (total)
+		add(&total->untracked, row->bytes);
+	if (key->layer == layer_driver && row->memory >= memory_managed)
+		make_unsure(key->tgid);
+}
+
+/* A row's range; where there is no room for it, host memory is of an unknown kind from here on. */
+static __always_inline void put_place(const struct live_key *key, const struct live *row)
+{
+	if (put_live(key, row, false) && row->memory != memory_device)
+		make_unsure(key->tgid);
+}
+
+static __always_inline void hold(const struct live_key *key, const struct live *new)
+{
+	struct live *old = bpf_map_lookup_elem(&live, key);
+	struct total *total;
+
+	if (old) {
+		struct live gone = *old;
+
+		put_live(key, &gone, true);
+		count_free(key, &gone, !(key->thing == thing_handle && !gone.refs));
+		remove_row(key);
+	}
+	total = total_of(key->tgid, key->layer, new->memory, new->device);
+	if (!total) /* a free of it later must find nothing */
+		return;
+	add(&total->allocated, new->bytes);
+	if (key->address && put_row(key, new))
+		put_place(key, new);
+	else
+		lose(key, new);
+}
+
+struct sweep {
+	__u32 tgid;
+	__u32 zero;
+	__u64 context; /* 0: everything of the processes that ended */
+	__u64 before_ns;
+};
+
+static long drop(void *map, const struct live_key *at, const struct live *held, const struct sweep *sweep)
+{
+	struct live_key key;
+	struct live gone;
+
+	(void)map;
+	if (!sweep->context) {
+		if (!has_ended(at->tgid))
+			return 0;
+	} else if (at->tgid != sweep->tgid || at->thing != thing_allocation ||
+		   held->owner != sweep->context || held->since_ns > sweep->before_ns) {
+		return 0;
+	}
+	key = *at;
+	gone = *held;
+	if (!remove_row(&key))
+		return 0;
+	put_live(&key, &gone, true);
+	if (sweep->context)
+		count_free(&key, &gone, true);
+	return 0;
+}
+
+static __noinline int sweep_live(__u32 tgid, __u64 context, __u64 before_ns)
+{
+	struct sweep sweep = {.tgid = tgid, .context = context, .before_ns = before_ns};
+	struct process *process = bpf_map_lookup_elem(&processes, &tgid);
+
+	return process && process->live ? bpf_for_each_map_elem(&live, drop, &sweep, 0) : 0;
+}
+
+/* A context has ended. Walking the whole table would keep the thread that ended it for milliseconds, so the exporter
+ * does it (`sweep`), but where these are more than it should be troubled with. */
+static __always_inline void end_context(__u32 tgid, __u64 context, __u64 now)
+{
+	static struct rate ends;
+	struct process *process = bpf_map_lookup_elem(&processes, &tgid);
+	struct context_end *end;
+
+	if (!process || !process->live)
+		return;
+	end = within_rate(&ends, now, CONTEXT_ENDS_PER_SECOND)
+		  ? bpf_ringbuf_reserve(&context_ends, sizeof(*end), 0)
+		  : NULL;
+	if (!end) {
+		sweep_live(tgid, context, now);
+		return;
+	}
+	*end = (struct context_end){.context = context, .before_ns = now, .tgid = tgid};
+	bpf_ringbuf_submit(end, 0);
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What is counted of a call where it begins, and where it ends a group or a communicator. */
+#pragma once
+#include "lag.h"
+
+/* What a collective moves. AlltoAllv counts what goes to each rank; its bus bytes leave out what stays. */
+static __always_inline void count_bytes(struct pt_regs *ctx, struct cookie cookie,
+					const struct communicator *on, struct calls *calls)
+{
+	__u64 at = argument(ctx, cookie.count_at), count = at, own = 0, bytes;
+	bool vector = cookie.effect == effect_vector;
+	__s32 type = argument(ctx, vector ? cookie.comm_at - 1 : cookie.count_at + 1);
+	bool known = type_bytes(type);
+
+	if (vector && on) {
+		count = sum_counts(at, on->who.nranks);
+		own = read_u64(at + 8ull * on->who.rank);
+	}
+	if (!known || (vector && (!on || count == UNREAD))) {
+		add(&calls->unsized, 1);
+		return;
+	}
+	bytes = count * type_bytes(type);
+	add(&calls->bytes, bytes);
+	if (vector)
+		add(&calls->bus_bytes, bytes - own * type_bytes(type));
+	else if (on)
+		add(&calls->bus_bytes, bus_bytes(cookie.kind, bytes, on->who.nranks));
+}
+
+/* `now` is 0 in a group, whose end is counted at its own time. */
+static __always_inline struct calls *count_call(__u32 tgid, enum kind kind, __u64 now)
+{
+	static const struct calls none;
+	struct call_key key = {.tgid = tgid, .kind = kind};
+	struct calls *counted = lookup_or_init(calls, &key, &none);
+
+	if (!counted)
+		return NULL;
+	add(&counted->calls, 1);
+	if (now)
+		counted->last_ns = now;
+	return counted;
+}
+
+/* Numbers a call, and compares when it was made with when others of this number were. */
+static __always_inline void number(__u32 tgid, struct communicator *on, struct cookie cookie, __s32 peer,
+				   bool captured, __u64 now)
+{
+	__u64 *numbered = calls_so_far(tgid, on, cookie.kind, peer, captured, true);
+
+	if (!numbered)
+		return;
+	if (cookie.kind < kind_Send && !captured && origin_of(on, cookie.kind, captured))
+		note_arrival(tgid, on, cookie.kind, *numbered, now);
+	add(numbered, 1);
+}
+
+static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, struct cookie cookie,
+					     const struct caller *caller, __u64 now)
+{
+	struct communicator *on = communicator_at(tgid, cookie, argument(ctx, cookie.comm_at));
+	__s32 peer = cookie.peer_at == NO_ARGUMENT ? -1 : argument(ctx, cookie.peer_at);
+	struct calls *calls = count_call(tgid, cookie.kind, now);
+
+	if (on) {
+		confirm_at_entry(on, cookie, argument(ctx, cookie.comm_at), caller && caller->depth);
+		if (!discarded(cookie, argument(ctx, cookie.count_at)))
+			number(tgid, on, cookie, peer, caller && caller->capturing, now);
+	}
+	if (!calls)
+		return;
+	if (!on)
+		add(&calls->anonymous, 1);
+	if (cookie.effect != effect_signal)
+		count_bytes(ctx, cookie, on, calls);
+}
+
+static __always_inline struct caller *caller_of(const struct thread *thread)
+{
+	static const struct caller none;
+
+	return lookup_or_init(callers, thread, &none);
+}
+
+static long mark_unsure(void *map, const struct comm_key *at, struct communicator *on, const __u32 *tgid)
+{
+	(void)map;
+	if (at->tgid == *tgid && on->origin == origin_library)
+		on->unsure = 1;
+	return 0;
+}
+
+/* A group ends whose beginning was not seen: what was numbered in it may be wrong. */
+static __always_inline void mark_numbers_unsure(__u32 tgid)
+{
+	bpf_for_each_map_elem(&communicators, mark_unsure, &tgid, 0);
+	asm volatile(""); /* or clang makes one call of this and another map's, which Linux 6.1 refuses */
+}
+
+static __always_inline void change_group(__u32 tgid, struct caller *caller, enum effect effect, __u64 now)
+{
+	if (!caller)
+		return;
+	if (effect == effect_group_start && !caller->depth++) {
+		caller->group_ns = now;
+		caller->group_ticket = 0;
+	} else if (effect >= effect_group_end && !caller->depth)
+		mark_numbers_unsure(tgid);
+	else if (effect >= effect_group_end && !--caller->depth && effect == effect_group_end)
+		count_call(tgid, kind_GroupEnd, now);
+}
+
+static __always_inline void count_hit(__u32 api)
+{
+	__u64 *seen = bpf_map_lookup_elem(&hits, &api);
+
+	if (seen)
+		add(seen, 1);
+}
+
+static __always_inline void count(struct pt_regs *ctx, __u32 tgid, struct cookie cookie,
+				  struct caller *caller, __u64 now)
+{
+	count_hit(cookie.api);
+	if (nested(ctx, caller))
+		return;
+	switch (cookie.effect) {
+	case effect_collective:
+	case effect_vector:
+	case effect_signal:
+		count_collective(ctx, tgid, cookie, caller, now);
+		break;
+	case effect_group_start:
+	case effect_group_end:
+	case effect_group_drop:
+		change_group(tgid, caller, cookie.effect, now);
+		break;
+	case effect_end:
+		end_communicator(tgid, argument(ctx, cookie.comm_at));
+		break;
+	default:
+		break;
+	}
+}
