@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Tells how watched processes end: with which status, or killed by which signal. */
+/* How watched processes end: with which status, or killed by which signal. */
 #include "kernel.h"
 
 struct process_end {
@@ -8,7 +8,7 @@ struct process_end {
 	__u32 status; /* as wait(2) gives it: exit status << 8, or a signal, | 0x80 with a core dump */
 };
 
-/* Which processes to tell about; user space keeps it. */
+/* Which processes are reported; user space keeps it. */
 MAP(watched, HASH, __u32, __u32, 65536);
 EVENTS(process_ends, struct process_end, 1 << 16);
 

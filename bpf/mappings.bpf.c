@@ -42,7 +42,7 @@ struct inode___now {
 #pragma clang attribute pop
 #pragma clang diagnostic pop
 
-/* One executable mapping. inode to generation tell the file and its content apart from every other one. */
+/* One executable mapping. inode to generation distinguish the file and its content from every other one. */
 struct mapping {
 	__u64 image;   /* the address space: a new one after exec */
 	__u64 started; /* when the process started, CLOCK_MONOTONIC */

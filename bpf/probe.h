@@ -16,7 +16,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* A map that counts the keys it had no room for: MAP(calls, PERCPU_HASH, struct call, struct calls, 10240).
  * In per-CPU values every field is 64 bits wide: the exporter adds the copies up, and takes the greatest of fields
- * whose name starts with last_. */
+ * with a name that starts with last_. */
 #define MAP(name, kind, K, V, entries)                                                                       \
 	struct {                                                                                             \
 		__uint(type, BPF_MAP_TYPE_##kind);                                                           \
@@ -51,8 +51,8 @@ char LICENSE[] SEC("license") = "GPL";
 	}
 
 /* In which libraries return probes are attached, by the number that a library's cookies carry: 0 in none, else what
- * tells this time from earlier ones. Programs at entries are attached all the time, so that each call counts once, and
- * remember a call for its return only there. */
+ * distinguishes this time from earlier ones. Programs at entries are attached all the time, so that each call counts
+ * once, and remember a call for its return only there. */
 #define MOST_LIBRARIES 256
 #define RETURNING()                                                                                          \
 	struct {                                                                                             \

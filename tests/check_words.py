@@ -10,10 +10,11 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 DONE = (
+    "bpf",
     "exporter/__main__.py",
     "exporter/app.py",
     "exporter/background",
@@ -138,14 +139,28 @@ def findings(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, "parameter 'it': name the thing"
 
 
+def findings_in_c(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and a sentence for each forbidden word in C, names and comments alike."""
+    for number, line in enumerate(source.splitlines(), 1):
+        for word in sorted(_words(line) & IN_TEXT):
+            yield number, f"C has {word!r}: name the thing in the field's words"
+
+
 def _words(text: str) -> set[str]:
     return {word.lower() for word in _WORDS.findall(text)}
 
 
+_CHECKS = {".py": findings, ".c": findings_in_c, ".h": findings_in_c}
+
+
+def _sources(path: Path) -> Iterable[Path]:
+    return (it for it in path.rglob("*") if it.suffix in _CHECKS) if path.is_dir() else (path,)
+
+
 def main(root: Path) -> int:
     """Prints the findings under `root`; returns the exit status."""
-    paths = [path for name in DONE for path in sorted((root / name).rglob("*.py")) or [root / name]]
-    found = [(path, *finding) for path in paths for finding in findings(path.read_text())]
+    paths = [path for name in DONE for path in sorted(_sources(root / name))]
+    found = [(path, *finding) for path in paths for finding in _CHECKS[path.suffix](path.read_text())]
     for path, line, text in found:
         print(f"{path.relative_to(root)}:{line}: {text}")
     return 1 if found else 0

@@ -71,7 +71,7 @@ static __always_inline __u16 device_of_context(__u32 tgid, __u64 address)
 	return ordinal ? *ordinal + 1 : 0;
 }
 
-static __noinline int device_told_apart(__u64 thread)
+static __noinline int device_of_several(__u64 thread)
 {
 	struct thread at = {.tgid = thread >> 32, .tid = thread};
 	struct devices *devices = bpf_map_lookup_elem(&used_devices, &at.tgid);
@@ -86,7 +86,7 @@ static __noinline int device_told_apart(__u64 thread)
 /* What goes into keys, for the thread with this id (bpf_get_current_pid_tgid). */
 static __always_inline __u16 device_of(__u64 thread)
 {
-	return with_several ? device_told_apart(thread) : 0;
+	return with_several ? device_of_several(thread) : 0;
 }
 
 /* The process has a context there from now on. */

@@ -9,7 +9,7 @@ enum end { end_unknown, end_device, end_managed, end_host, end_pageable, end_pin
 /* CUmemorytype (cuda.h). */
 enum { type_host = 1, type_device, type_array, type_unified };
 
-/* One side of a copy that is described in memory: a CUmemorytype, and the address that it says to use. */
+/* One side of a copy that is described in memory: a CUmemorytype, and the address that goes with it. */
 struct side {
 	__u32 type, zero;
 	__u64 host, device;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* CUDA calls at both layers, driver and runtime: one program for a way to hook a call, the cookie says which
- * it is. */
+/* CUDA calls at both layers, driver and runtime: one program for a way to hook a call, with its
+ * function in the cookie. */
 #include "calls.h"
 #include "contexts.h"
 #include "copies.h"
@@ -253,7 +253,7 @@ int forget(void *ctx __attribute__((unused)))
 	return 0;
 }
 
-/* What a record of context_ends asks for, run as `forget` is. */
+/* What a record of context_ends is sent for, run as `forget` is. */
 SEC("raw_tp")
 int sweep(struct bpf_raw_tracepoint_args *ctx)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What the CUDA programs share: what a cookie says of the hooked function, and what the maps hold.
+/* What the CUDA programs share: what a cookie has of the hooked function, and what the maps hold.
  * exporter/cuda/functions.py has the functions; exporter/collectors/cuda.py gives the maps their meaning. */
 #pragma once
 #include <stddef.h>
@@ -50,7 +50,7 @@ enum effect {
 	effect_primary_release, /* of device arg0 */
 	effect_primary_reset,	/* of device arg0 */
 	effect_device_reset,	/* the current context */
-	effect_pool,		/* *arg0, whose memory lies where arg1 + bytes_at says */
+	effect_pool,		/* *arg0, with memory in the place at arg1 + bytes_at */
 } __attribute__((packed));
 
 RETURNING()
@@ -64,7 +64,7 @@ struct cookie {
 	enum layer layer;
 	enum effect effect;
 	enum memory memory;
-	enum direction direction; /* of a copy, if its name tells */
+	enum direction direction; /* of a copy, if its name has it */
 	__u8 bytes_at; /* which argument has a copy's size, or a new context's device; see effect_pool */
 	__u8 host_at;  /* which argument points to a copy's host side, or NO_ARGUMENT */
 };
@@ -125,7 +125,7 @@ struct live {
 	__u64
 	    owner; /* of an allocation: the context that takes it with it; of a mapping: its handle; of a handle:
 			where it is mapped whole, once, by a mapping without a row; 0 if none or unknown */
-	__u64 since_ns; /* tells a reused handle from the one before; a mapping has its handle's */
+	__u64 since_ns; /* distinguishes a reused handle from the one before; a mapping has its handle's */
 	__u32 refs;	/* of a handle: creation and retentions not yet released */
 	__u32 mappings; /* of a handle */
 	enum memory memory;
@@ -172,9 +172,9 @@ struct copy_key {
 	__u16 device;
 };
 MAP(copies, HASH, struct copy_key, __u64, 8192);
-__u64 copies_unread = 0; /* copies whose description could not be read */
+__u64 copies_unread = 0; /* copies with a description that could not be read */
 
-/* Processes whose calls were all seen, as the exporter says: host memory not seen pinned is pageable there. */
+/* Processes of which every call was seen, entered by the exporter: host memory not seen pinned is pageable there. */
 MAP(covered, HASH, __u32, __u8, 4096);
 ENDED()
 

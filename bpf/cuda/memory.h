@@ -45,7 +45,7 @@ static __always_inline void measure(const struct flight *call, struct outcome *o
 	}
 }
 
-/* Physical memory lies where its properties say, whatever is current. */
+/* Physical memory lies where its properties have it, whatever is current. */
 static __always_inline __u16 device_of_handle(__u64 properties, __u16 current)
 {
 	struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Single calls that are worth telling about, at a bounded rate. */
+/* Single calls that are worth a record, at a bounded rate. */
 #pragma once
 #include "contexts.h"
 

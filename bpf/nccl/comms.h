@@ -39,7 +39,7 @@ static __always_inline bool same(const struct identity *a, const struct identity
 	return a->hash == b->hash && a->rank == b->rank && a->nranks == b->nranks;
 }
 
-/* Whether there is no communicator: of one that is known this need not be asked again. */
+/* Whether there is no communicator: of one that is known this need not be read again. */
 static __always_inline bool lacks_magic(const struct layout *layout, __u64 comm)
 {
 	return layout && layout->guarded && read_u64(comm) != NCCL_MAGIC;
@@ -145,7 +145,7 @@ static __always_inline struct communicator *begin_communicator(const struct comm
 	return known;
 }
 
-/* The communicator that a call is given; NULL if it cannot be told. */
+/* The communicator that a call is given; NULL if it is not known. */
 static __always_inline struct communicator *communicator_at(__u32 tgid, struct cookie cookie, __u64 address)
 {
 	const struct layout *layout = layout_of(cookie);
@@ -221,7 +221,7 @@ static __always_inline enum origin origin_of(const struct communicator *on, enum
 	return on->origin;
 }
 
-/* A call begins. In a group whose beginning was seen it is the first one on a communicator that is not sure yet. */
+/* A call begins. In a group that was seen to begin it is the first one on a communicator that is not sure yet. */
 static __always_inline void confirm_at_entry(struct communicator *on, struct cookie cookie, __u64 comm,
 					     bool grouped)
 {

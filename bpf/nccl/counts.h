@@ -28,7 +28,7 @@ static __always_inline void count_bytes(struct pt_regs *ctx, struct cookie cooki
 		add(&calls->bus_bytes, bus_bytes(cookie.kind, bytes, on->who.nranks));
 }
 
-/* `now` is 0 in a group, whose end is counted at its own time. */
+/* `now` is 0 in a group: its end is counted at its own time. */
 static __always_inline struct calls *count_call(__u32 tgid, enum kind kind, __u64 now)
 {
 	static const struct calls none;
@@ -91,7 +91,7 @@ static long mark_unsure(void *map, const struct comm_key *at, struct communicato
 	return 0;
 }
 
-/* A group ends whose beginning was not seen: what was numbered in it may be wrong. */
+/* A group ends of which the beginning was not seen: what was numbered in it may be wrong. */
 static __always_inline void mark_numbers_unsure(__u32 tgid)
 {
 	bpf_for_each_map_elem(&communicators, mark_unsure, &tgid, 0);

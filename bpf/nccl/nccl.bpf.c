@@ -15,7 +15,7 @@ int on_call(struct pt_regs *ctx)
 	return 0;
 }
 
-/* A Send or Recv: counted, and not told from others of its kind. */
+/* A Send or Recv: counted, and not distinguished from others of its kind. */
 SEC("uprobe")
 int on_message(struct pt_regs *ctx)
 {
@@ -136,7 +136,7 @@ static __always_inline void take_back(__u32 tgid, struct communicator *on, const
 		forget_arrival(on, call->cookie.kind, *numbered, call->start_ns);
 }
 
-/* cuda.h: a capture that went wrong is over as well when its end is called. */
+/* cuda.h: a capture that went wrong is over too when its end is called. */
 #define CAPTURE_INVALIDATED 901
 #define CAPTURE_UNJOINED 904
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What the NCCL programs share: what a cookie says of the hooked function, and what the maps hold.
+/* What the NCCL programs share: what a cookie has of the hooked function, and what the maps hold.
  * exporter/nccl/functions.py has the functions; exporter/collectors/nccl.py gives the maps their meaning. */
 #pragma once
 #include <stddef.h>
@@ -38,7 +38,7 @@ enum kind {
 #define NUMBERED 16
 #define COUNTED_BY_NCCL 5
 
-/* What a call does. `comm` is the argument that the cookie's comm_at tells. */
+/* What a call does. `comm` is the argument with the number comm_at of the cookie. */
 enum effect {
 	effect_none,
 	effect_collective, /* comm, then the stream; count_at, then the type */
@@ -104,7 +104,7 @@ struct comm_key {
 struct communicator {
 	struct identity who;   /* hash is 0 until it can be read */
 	__u64 domain;	       /* of its process, see domain_of_task */
-	__u64 since_ns;	       /* tells it from others that were at this address */
+	__u64 since_ns;	       /* distinguishes it from others that were at this address */
 	__u64 calls[NUMBERED]; /* by kind */
 	__u32 async_error;
 	__u32 met; /* a bit for each row of `meetings` that it holds */
@@ -185,8 +185,8 @@ struct calls {
 	__u64 calls;
 	__u64 bytes;
 	__u64 bus_bytes;
-	__u64 unsized;	 /* calls whose bytes could not be told */
-	__u64 anonymous; /* calls whose communicator could not be read */
+	__u64 unsized;	 /* calls with unknown bytes */
+	__u64 anonymous; /* calls with a communicator that could not be read */
 	__u64 last_ns;
 };
 MAP(calls, HASH, struct call_key, struct calls, 16384);
@@ -213,7 +213,7 @@ struct error {
 #define MOST_ERRORS 4096
 MAP(errors, HASH, struct error_key, struct error, MOST_ERRORS);
 
-/* Processes whose calls were all seen, as the exporter says. */
+/* Processes of which every call was seen, entered by the exporter. */
 MAP(covered, HASH, __u32, __u8, 4096);
 ENDED()
 
@@ -251,7 +251,7 @@ struct span {
 	__u64 start_ns;
 	__u64 end_ns;
 	__u64 group_ns;	    /* when the outermost group around it began, 0 if there is none */
-	__u64 communicator; /* its since_ns: tells communicators of one hash apart within a process */
+	__u64 communicator; /* its since_ns: distinguishes communicators of one hash within a process */
 	__u64 sequence; /* of calls of this kind on the communicator (Send, Recv: with this peer), from 0 */
 	__u64 bytes;
 	__u64 stream;

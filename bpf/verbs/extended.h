@@ -16,7 +16,7 @@ struct user_data_buf {
 	__u64 addr, length;
 };
 
-/* Whether the object whose pointers begin at `calls` has this function as this call. The cookie has the call's place in
+/* Whether the object with its pointers at `calls` has this function as this call. The cookie has the call's place in
  * its third byte, above it how far behind its beginning the function is probed. */
 static __always_inline bool is_call(struct pt_regs *ctx, __u64 calls)
 {

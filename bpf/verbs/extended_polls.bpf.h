@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What is polled between ibv_start_poll and ibv_end_poll: status and wr_id are in the completion queue, the rest of a
- * completion is known as far as its program reads it, by calls through the queue's pointers as well. */
+ * completion is known as far as its program reads it, by calls through the queue's pointers too. */
 #pragma once
 #include "completions.h"
 #include "extended.bpf.h"

@@ -44,7 +44,7 @@ static __always_inline bool may_send(__u32 tgid)
 	return sent && __sync_fetch_and_add(sent, 1) < MOST_SENT;
 }
 
-/* At functions whose first argument is an object of libibverbs, or with cookie 1 the context itself. */
+/* At functions with an object of libibverbs as first argument, or with cookie 1 the context itself. */
 SEC("uprobe")
 int live_enter(struct pt_regs *ctx)
 {

@@ -81,7 +81,7 @@ static __always_inline void end_unseen(const struct control_thread *thread)
 		return;
 	count_parts(call);
 	if (call->mixed)
-		add(&requests_unread, 1); /* they may be gone */
+		add(&requests_unread, 1); /* they may be overwritten by now */
 }
 
 /* Whether the return of a call is seen, which then counts what it posts. */

@@ -30,6 +30,15 @@ def test_findings(source: str, expected: list[tuple[int, str]]) -> None:
     assert all(word in text for (_, word), (_, text) in zip(expected, found, strict=True))
 
 
+def test_findings_in_c() -> None:
+    """Words of names and comments are found with their line; parts of words are not."""
+    source = "/* As it says,\n * essayed. */\nint is_told;\nint untold; /* dearth */\n"
+    found = list(check_words.findings_in_c(source))
+    assert [1, 3] == [line for line, _ in found]
+    assert "'says'" in found[0][1]
+    assert "'told'" in found[1][1]
+
+
 def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Folders of DONE are checked with their sub-folders, others are not; a finding makes the exit status 1."""
     for name in ("a/b/one.py", "other/two.py"):
@@ -40,6 +49,10 @@ def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert 1 == check_words.main(tmp_path)
     assert capsys.readouterr().out.startswith("a/b/one.py:1: identifier 'told' ")
     (tmp_path / "a/b/one.py").write_text("known = 1\n")
+    (tmp_path / "a/three.h").write_text("int told;\n")
+    assert 1 == check_words.main(tmp_path)
+    assert capsys.readouterr().out.startswith("a/three.h:1: C has 'told'")
+    (tmp_path / "a/three.h").write_text("int known;\n")
     assert 0 == check_words.main(tmp_path)
 
 
