@@ -13,8 +13,7 @@ from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
 from exporter.bpf.rehearsal import Rehearsal, small_copy
 from exporter.cuda import metrics
-from exporter.cuda.activity import Activity
-from exporter.cuda.counted import Counted
+from exporter.cuda.activity import Activity, Counted
 from exporter.cuda.functions import FUNCTIONS, coverable, layer, scene
 from exporter.cuda.interposers import passes_on
 from exporter.cuda.names import Names

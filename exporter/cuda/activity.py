@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -179,3 +179,49 @@ def _by_process(rows: Mapping[str, Iterable[tuple[Any, Any]]]) -> dict[int, Acti
     for key, value in rows["copies"]:
         seen[key.tgid].devices[key.device].copies[key.direction, key.host] = value
     return dict(seen)
+
+
+GpusOf = Callable[[int, Activity], Mapping[int, Labels]]
+
+
+class Counted:
+    """Reads and takes for an exporter.ledger.Ledger, under its lock.
+
+    `forget` removes what the kernel keeps of processes besides their counts, `gpus_of` names the GPUs of the devices of
+    one.
+    """
+
+    def __init__(self, maps: Mapping[str, Map], forget: Callable[[Collection[int]], object], gpus_of: GpusOf) -> None:
+        self._maps, self._forget, self._gpus_of = maps, forget, gpus_of
+        self._hits: Counter[int] = Counter()
+        self._cleared: Counter[int] = Counter()
+
+    def read(self) -> dict[int, Activity]:
+        seen = read(self._maps)
+        self._hits = self._cleared + _hits(seen.values())
+        self._name_gpus(seen)
+        return seen
+
+    def take(self, pids: Collection[int]) -> dict[int, Activity]:
+        taken = take(self._maps, pids)
+        self._cleared += _hits(taken.values())
+        self._name_gpus(taken)
+        self._forget(pids)
+        return taken
+
+    def _name_gpus(self, activities: Mapping[int, Activity]) -> None:
+        for pid, it in activities.items():
+            it.gpus = self._gpus_of(pid, it)
+
+    def hits(self) -> Mapping[int, int]:
+        """Calls by function number as last read, those of ended processes included; they never fall."""
+        return self._hits
+
+
+def _hits(activities: Iterable[Activity]) -> Counter[int]:
+    hits: Counter[int] = Counter()
+    for it in activities:
+        for counts in it.devices.values():
+            hits.update(counts.calls)
+            hits.update({api: launches.calls for api, launches in counts.launches.items()})
+    return hits

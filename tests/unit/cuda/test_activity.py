@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.cuda.activity import Activity
-from exporter.cuda.counted import Counted
+from exporter.cuda.activity import Activity, Counted
 from exporter.model import Labels
 from tests.unit.cuda.fakes import FakeMap, empty_maps, row
 
