@@ -17,6 +17,7 @@ from exporter.cuda.activity import Activity, Counted
 from exporter.cuda.functions import FUNCTIONS, coverable, layer, scene
 from exporter.cuda.interposers import passes_on
 from exporter.cuda.names import Names
+from exporter.cuda.records import ContextEnd, CudaSpan
 from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
 from exporter.ledger import Process
@@ -178,7 +179,7 @@ class Cuda(ProbeCollector[Activity]):
         for pid in pids:
             self._on_gpus.forget(pid)
 
-    def _sweep(self, end: Any) -> None:
+    def _sweep(self, end: ContextEnd) -> None:
         self._object.programs["sweep"].run(struct.pack("=3Q", end.tgid, end.context, end.before_ns))
 
     def _lose_sight(self, pids: Collection[int]) -> None:
@@ -214,7 +215,7 @@ class Cuda(ProbeCollector[Activity]):
     def _entries(self) -> dict[str, int]:
         return {"live": self._live_rows}
 
-    def _receive(self, record: Any) -> None:
+    def _receive(self, record: CudaSpan) -> None:
         called = function(record.api)
         gpu = self._on_gpus.last(record.tgid, record.device)
         process = {**self._node.processes.labels(record.tgid), **gpu}

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Protocol
 
 from exporter.bpf import object_path
 from exporter.bpf.events import Events
@@ -41,6 +41,14 @@ _MOST_REMEMBERED = 16_384
 
 def create(node: Node) -> Exits:
     return Exits(node)
+
+
+class ProcessEnd(Protocol):
+    """struct process_end of bpf/exits.bpf.c: the end of a watched process, with its status as wait(2) has it."""
+
+    ended: int
+    tgid: int
+    status: int
 
 
 class _Nothing:
@@ -129,7 +137,7 @@ class Exits:
             return False
         return True
 
-    def _ended(self, end: Any) -> None:
+    def _ended(self, end: ProcessEnd) -> None:
         status = status_text(end.status)
         with self._lock:
             who = self._users.pop(end.tgid, ())

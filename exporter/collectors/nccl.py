@@ -17,6 +17,7 @@ from exporter.nccl import metrics
 from exporter.nccl.activity import Activity, read, take
 from exporter.nccl.functions import COVERABLE, FUNCTIONS, family, scene
 from exporter.nccl.layouts import Layouts
+from exporter.nccl.records import NcclSpan
 from exporter.nccl.samples import Kinds, comm_hash, function, samples
 from exporter.nccl.slow_calls import LEAST_NS, SlowCalls
 from exporter.nccl.spans import Spans
@@ -181,7 +182,7 @@ class Nccl(ProbeCollector[Activity]):
             yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "nccl_rate_limit"})
             yield metrics.UNSAMPLED.sample(counted["spans_unsampled"])
 
-    def _receive(self, record: Any) -> None:
+    def _receive(self, record: NcclSpan) -> None:
         labels = self._node.processes.labels(record.tgid)
         gpu = self._on_gpus.last(record.tgid, record.who.device + 1 if record.who.hash else 0)
         if span := self._spans.span(record, {**labels, **gpu}):

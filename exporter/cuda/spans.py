@@ -6,11 +6,11 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from exporter.cuda.codes import error_name
 from exporter.cuda.functions import Function
 from exporter.cuda.names import Names
+from exporter.cuda.records import CudaSpan
 from exporter.model import Exemplar, Labels, Span
 from exporter.node import Clock
 
@@ -20,7 +20,7 @@ LAST_BUCKET = 27
 """WAIT_SLOTS of bpf/cuda/cuda.h less one."""
 
 
-def span(record: Any, function: Function, names: Names, clock: Clock, process: Labels) -> Span:
+def span(record: CudaSpan, function: Function, names: Names, clock: Clock, process: Labels) -> Span:
     """The span of one call, in a trace of its own: nothing links it to others."""
     error = error_name(function.layer, record.code) or str(record.code) if record.code else ""
     return Span(
@@ -35,7 +35,7 @@ def span(record: Any, function: Function, names: Names, clock: Clock, process: L
     )
 
 
-def _attributes(record: Any, function: Function, names: Names, error: str) -> dict[str, Attribute]:
+def _attributes(record: CudaSpan, function: Function, names: Names, error: str) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {
         "gpu.cuda.api": function.name,
         "gpu.cuda.api_layer": function.layer,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+
+from exporter.nccl.records import NcclSpan
 
 MOST_REMEMBERED = 8192
 TIMES = 10
@@ -21,7 +22,7 @@ class SlowCalls:
         self._threshold_ns = threshold_s * 1e9
         self._medians: OrderedDict[tuple[int, int], tuple[int, float]] = OrderedDict()
 
-    def slow(self, record: Any) -> bool:
+    def slow(self, record: NcclSpan) -> bool:
         """Return whether this call was slow, compared with the calls before it."""
         took = record.end_ns - record.start_ns
         key = (record.tgid, record.kind)

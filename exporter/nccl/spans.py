@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from exporter.model import Labels, Span
 from exporter.nccl.codes import data_type, result
 from exporter.nccl.recent_collectives import RecentCollectives
+from exporter.nccl.records import NcclSpan
 from exporter.nccl.samples import Kinds, comm_hash, function
 from exporter.nccl.slow_calls import SlowCalls
 from exporter.nccl.traces import ORIGINS, SpanContext, Traces
@@ -37,7 +37,7 @@ class Spans:
             collectives,
         )
 
-    def span(self, record: Any, process: Labels) -> Span | None:
+    def span(self, record: NcclSpan, process: Labels) -> Span | None:
         """Return the span of one call, in the trace that all its ranks compute alike where they can.
 
         Return None where the trace is not sampled, unless the call was slow or failed.
@@ -65,7 +65,7 @@ class Spans:
         )
 
 
-def _attributes(record: Any, kinds: Kinds, context: SpanContext, error: str) -> dict[str, Attribute]:
+def _attributes(record: NcclSpan, kinds: Kinds, context: SpanContext, error: str) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {
         "nccl.api": function(record.api).name,
         "nccl.group.depth": record.depth,

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import blake2b
-from typing import Any
 
+from exporter.nccl.records import NcclSpan
 from exporter.nccl.samples import Kinds
 
 MOST_REMEMBERED = 8192
@@ -73,7 +73,7 @@ class Traces:
         self._lives: OrderedDict[tuple[int, int, int, int], _Life] = OrderedDict()
         self._groups: OrderedDict[tuple[int, int], tuple[int, SpanContext]] = OrderedDict()
 
-    def context(self, record: Any, kinds: Kinds) -> SpanContext:
+    def context(self, record: NcclSpan, kinds: Kinds) -> SpanContext:
         """Return the context of one call: a record of `nccl_spans` in bpf/nccl/nccl.bpf.c."""
         if record.kind == kinds.group_end:
             return self._group(record, secrets.token_hex(16))
@@ -83,7 +83,7 @@ class Traces:
         group = self._group(record, found.trace_id)
         return replace(found, links=((group.trace_id, group.span_id),))
 
-    def _own_trace(self, record: Any, kinds: Kinds) -> SpanContext | None:
+    def _own_trace(self, record: NcclSpan, kinds: Kinds) -> SpanContext | None:
         reason = None
         if not record.who.hash:
             reason = NotShared.COMMUNICATOR
@@ -95,7 +95,7 @@ class Traces:
             reason = NotShared.SEQUENCE
         return SpanContext(secrets.token_hex(16), secrets.token_hex(8), not_shared=reason) if reason else None
 
-    def _shared(self, record: Any, kinds: Kinds) -> SpanContext:
+    def _shared(self, record: NcclSpan, kinds: Kinds) -> SpanContext:
         """Return a context in the shared trace. Its root is rank 0's span; of a pair, the sender's."""
         who, kind = record.who, kinds.names[record.kind]
         retry = (record.start_ns,) if record.code else ()  # a call that failed does not count: the next has its number
@@ -112,7 +112,7 @@ class Traces:
             remote = who.rank != 0
         return SpanContext(trace, own, "" if own == root else root, parent_remote=remote)
 
-    def _reused(self, record: Any) -> bool:
+    def _reused(self, record: NcclSpan) -> bool:
         """Return whether the process had another communicator of this hash, so that numbers begin at 1 again."""
         key = (record.tgid, record.who.hash, record.who.rank, record.who.nranks)
         life = self._lives.setdefault(key, _Life(record.communicator, record.origin))
@@ -128,7 +128,7 @@ class Traces:
             life.reused = True
         return other and life.reused
 
-    def _group(self, record: Any, sampled_as: str) -> SpanContext:
+    def _group(self, record: NcclSpan, sampled_as: str) -> SpanContext:
         """Return the context of the group that a thread has open, made before the group ends: its calls link to it.
 
         A group is sampled when its first call is, since the last half of their trace ids is the same.
