@@ -21,7 +21,7 @@ from exporter.bpf.shares import Shares
 from exporter.bpf.uprobe import close_all
 from exporter.verbs import control, doctor
 from exporter.verbs.code.analysis import Analysis
-from exporter.verbs.code.providers import Found
+from exporter.verbs.code.providers import ProviderFunctions
 from exporter.verbs.code.tables import SET_OPS
 from exporter.verbs.functions import ALLOC_PD, POLLED, operation
 from exporter.verbs.learning import Addresses, Learning, Pointers
@@ -174,7 +174,7 @@ class Attaching:
         self._analysis.want(provider.library, pid)
         return True
 
-    def _analysed(self, library: Library, found: Found) -> None:
+    def _analysed(self, library: Library, found: ProviderFunctions) -> None:
         with self._lock:
             provider = self._providers.get(id(library))
             if provider is None or provider.library is not library:
@@ -189,7 +189,7 @@ class Attaching:
         for pid in users:
             self._learn_all(provider, pid)
 
-    def _take(self, provider: Provider, found: Found) -> Collection[str]:
+    def _take(self, provider: Provider, found: ProviderFunctions) -> Collection[str]:
         """Probe the functions that are not probed yet, for all the processes that use the provider.
 
         Returns the operations that have more versions than are probed.

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from exporter.bpf.elf import Elf, ElfError
-from exporter.verbs.code.providers import OPS, Found, ProviderNames, find
+from exporter.verbs.code.providers import OPS, ProviderFunctions, ProviderNames, find
 
 _FOLDERS = ("usr/lib/*-linux-gnu", "usr/lib64", "usr/lib")
 _MOST = 64
@@ -16,7 +16,7 @@ _DATA_PATH = ("post_send", "post_recv", "poll_cq")
 _DO = "they are learnt from a running job when it next makes a queue pair or registers memory"
 
 
-def describe(library: str, found: Found) -> tuple[bool, str, str]:
+def describe(library: str, found: ProviderFunctions) -> tuple[bool, str, str]:
     """Return whether the data path of a provider is found whole, a sentence, and what to do if it is not whole."""
     missing = [op for op in _DATA_PATH if op not in found.functions and op in found.refused]
     versions = {op: len(found.functions[op]) for op in OPS if op in found.functions}
@@ -45,7 +45,7 @@ def _clause(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:].removesuffix(".")
 
 
-def installed(root: Path) -> Iterator[tuple[str, Found | str]]:
+def installed(root: Path) -> Iterator[tuple[str, ProviderFunctions | str]]:
     """Yield the providers of a file system's rdma-core, each file once: its name, and its functions or why none."""
     verbs = next((path for folder in _FOLDERS for path in sorted(root.glob(f"{folder}/libibverbs.so.1"))), None)
     seen: set[str] = set()
@@ -57,7 +57,7 @@ def installed(root: Path) -> Iterator[tuple[str, Found | str]]:
                 yield path.name, _found(path, verbs)
 
 
-def _found(path: Path, verbs: Path | None) -> Found | str:
+def _found(path: Path, verbs: Path | None) -> ProviderFunctions | str:
     try:
         with Elf.open(path) as provider, ExitStack() as stack:
             library = stack.enter_context(Elf.open(verbs)) if verbs else None

@@ -18,7 +18,7 @@ from exporter.bpf.maps import Map
 from exporter.bpf.shares import Shares, User
 from exporter.verbs.code import extended, live
 from exporter.verbs.code.live import POINTERS
-from exporter.verbs.code.providers import Found
+from exporter.verbs.code.providers import ProviderFunctions
 from exporter.verbs.functions import CQ_CALLS, QP_CALLS
 from exporter.verbs.probed import Provider
 from exporter.verbs.records import ExtendedCalls, LiveFunctions
@@ -66,7 +66,7 @@ class _Search(Protocol):
 
     def offsets_in(self, library: Library, pid: int, addresses: Addresses, proc: Path) -> dict[str, int]: ...
 
-    def learn(self, library: Library, offsets: Mapping[str, int]) -> Found: ...
+    def learn(self, library: Library, offsets: Mapping[str, int]) -> ProviderFunctions: ...
 
 
 class Learning:
@@ -83,7 +83,7 @@ class Learning:
 
     def functions(
         self, pid: int, addresses: Addresses, providers: Collection[Provider]
-    ) -> Iterator[tuple[Provider, Found]]:
+    ) -> Iterator[tuple[Provider, ProviderFunctions]]:
         """Yield what is found of the functions that a context of the process calls, where that was not certain."""
         user = self._shares.user(pid)
         if not self._may_search(pid, user):
@@ -102,7 +102,7 @@ class Learning:
 
     def calls(
         self, pid: int, addresses: Addresses, providers: Collection[Provider]
-    ) -> Iterator[tuple[Provider, Found]]:
+    ) -> Iterator[tuple[Provider, ProviderFunctions]]:
         """Yield what is found of the calls that a queue pair or completion queue of the process has."""
         user = self._shares.user(pid)
         if not self._may_search(pid, user):
@@ -142,7 +142,7 @@ class Learning:
 
     def _found(
         self, search: _Search, provider: Provider, pid: int, addresses: Addresses, names: Collection[str]
-    ) -> Found | None:
+    ) -> ProviderFunctions | None:
         """Return the functions at these addresses; None if they are known, another file's, or the process has ended.
 
         `names` are refused where the file cannot be read.
@@ -155,4 +155,4 @@ class Learning:
         except (FileNotFoundError, ProcessLookupError):
             return None  # the process has ended; the next one is examined
         except (OSError, ElfError) as error:
-            return Found({}, dict.fromkeys(names, f"The file cannot be read: {error}."))
+            return ProviderFunctions({}, dict.fromkeys(names, f"The file cannot be read: {error}."))

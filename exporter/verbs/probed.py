@@ -9,7 +9,7 @@ from exporter.bpf.elf import Function
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
 from exporter.bpf.safety import Protection
-from exporter.verbs.code.providers import Found
+from exporter.verbs.code.providers import ProviderFunctions
 from exporter.verbs.code.tables import SET_OPS
 from exporter.verbs.functions import PROVIDED, names, operation
 
@@ -19,7 +19,7 @@ class Provider:
     """A file with functions to probe: a provider, or a program that contains one and libibverbs."""
 
     library: Library
-    found: Found | None = None
+    found: ProviderFunctions | None = None
     learnt: bool = False
     """Whether functions that the file does not show are known from a process."""
     parts: list[Library] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Provider:
         """Return whether a library is one of the parts."""
         return any(own is part for own in self.parts)
 
-    def part(self, found: Found) -> tuple[Library | None, Collection[str]]:
+    def part(self, found: ProviderFunctions) -> tuple[Library | None, Collection[str]]:
         """Return the file with the functions that are not probed yet, and operations with too many versions to probe.
 
         The file is None where all functions are probed. Further versions of a function are numbered.

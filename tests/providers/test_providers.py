@@ -14,7 +14,7 @@ import pytest
 from exporter.bpf.elf import Elf, Function
 from exporter.verbs.code import live, ops, providers, relocations, tables
 from exporter.verbs.code.eh_frame import Frames
-from exporter.verbs.code.providers import Found, ProviderNames
+from exporter.verbs.code.providers import ProviderFunctions, ProviderNames
 from tests import packages
 from tests.providers import archives
 from tests.providers.archives import Archive, Compiled
@@ -33,7 +33,7 @@ _LIBIBVERBS = re.compile(r"ibv_\w+$")
 class Release:
     libraries: Path
     machine: int
-    found: dict[str, tuple[Path, Found]]
+    found: dict[str, tuple[Path, ProviderFunctions]]
     """By the device: mlx5."""
     archives: dict[str, Archive]
 

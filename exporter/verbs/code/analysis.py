@@ -21,7 +21,7 @@ from exporter.bpf.apart import WORKER, File, TooLong
 from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.shares import Shares, User
-from exporter.verbs.code.providers import Found, ProviderNames, find
+from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
 
 MAX_KNOWN = 256
 _MOST_BYTES = 1 << 24
@@ -48,12 +48,14 @@ class Analysis:
     `shares` has the time of each user.
     """
 
-    def __init__(self, proc: Path, sys: Path, shares: Shares, done: Callable[[Library, Found], None]) -> None:
+    def __init__(
+        self, proc: Path, sys: Path, shares: Shares, done: Callable[[Library, ProviderFunctions], None]
+    ) -> None:
         self._proc, self._sys, self._shares, self._done = proc, sys, shares, done
         self._changing = threading.Condition()
         self._requests: dict[int, _Request] = {}
         self._running = False
-        self._known: dict[tuple[str, ...], Found] = {}
+        self._known: dict[tuple[str, ...], ProviderFunctions] = {}
 
     def want(self, library: Library, pid: int) -> None:
         """Request the functions of a library, together with the libibverbs of a process that uses the library."""
@@ -97,7 +99,7 @@ class Analysis:
             self._running = False
             return None
 
-    def _find(self, request: _Request) -> Found:
+    def _find(self, request: _Request) -> ProviderFunctions:
         provider = file_of(request.library)
         names = ProviderNames(Path(request.library.path).name)
         verbs: File | None = None
@@ -116,13 +118,13 @@ class Analysis:
                 self._known[key] = found
             return found
         except (OSError, ElfError) as error:
-            return Found({}, {"post_send": f"The file cannot be read: {error}."})
+            return ProviderFunctions({}, {"post_send": f"The file cannot be read: {error}."})
 
-    def _read(self, provider: File, verbs: File | None, names: ProviderNames) -> Found:
+    def _read(self, provider: File, verbs: File | None, names: ProviderNames) -> ProviderFunctions:
         try:
-            found: Found = WORKER.call(find, provider, verbs, names)
+            found: ProviderFunctions = WORKER.call(find, provider, verbs, names)
         except TooLong as error:  # a second attempt would take as long
-            return Found({}, {"post_send": f"The file is not read: {error}."})
+            return ProviderFunctions({}, {"post_send": f"The file is not read: {error}."})
         return found
 
 

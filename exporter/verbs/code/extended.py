@@ -19,7 +19,7 @@ from exporter.bpf.elf import Elf, Function
 from exporter.bpf.library import Library, file_of
 from exporter.verbs.code import live
 from exporter.verbs.code.eh_frame import Frames
-from exporter.verbs.code.providers import Found
+from exporter.verbs.code.providers import ProviderFunctions
 from exporter.verbs.functions import POLLED, extended_hooks
 
 _PROBED = frozenset({*extended_hooks(), *POLLED})
@@ -42,15 +42,15 @@ def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: P
     return offsets if any(always <= offsets.keys() for always in _ALWAYS) else {}
 
 
-def learn(library: Library, offsets: Mapping[str, int]) -> Found:
+def learn(library: Library, offsets: Mapping[str, int]) -> ProviderFunctions:
     """Return the functions at these offsets of a library's file, and why others are not certain.
 
     Raises OSError and ElfError.
     """
-    return cast(Found, WORKER.call(confirm, file_of(library), dict(offsets)))
+    return cast(ProviderFunctions, WORKER.call(confirm, file_of(library), dict(offsets)))
 
 
-def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:
+def confirm(elf: Elf, offsets: Mapping[str, int]) -> ProviderFunctions:
     """Return the calls that are functions of the file, each of one call only, and why others are not."""
     frames, shared = Frames(elf), Counter(offsets.values())
     functions: dict[str, tuple[Function, ...]] = {}
@@ -64,4 +64,4 @@ def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:
             refused[call] = f"The function at offset {offset:#x} is several of the calls."
         else:
             functions[call] = (Function(call, offset, size, address, _LOCAL),)
-    return Found(functions, refused)
+    return ProviderFunctions(functions, refused)

@@ -21,7 +21,7 @@ from exporter.bpf.elf import Elf, ElfError, Function
 from exporter.bpf.library import Library, file_of
 from exporter.verbs.code import relocations
 from exporter.verbs.code.eh_frame import Frames
-from exporter.verbs.code.providers import Found
+from exporter.verbs.code.providers import ProviderFunctions
 
 POINTERS = ("poll_cq", "post_recv", "post_send")
 """In the order that they have in every struct verbs_context_ops (layout.yaml), and in struct live_functions."""
@@ -55,15 +55,15 @@ def are_one(elf: Elf, other: Elf) -> bool:
     return (one.st_size, one.st_mtime_ns) == (two.st_size, two.st_mtime_ns)
 
 
-def learn(library: Library, offsets: Mapping[str, int]) -> Found:
+def learn(library: Library, offsets: Mapping[str, int]) -> ProviderFunctions:
     """Return the functions at these offsets of a library's file, or why they are not certain.
 
     Raises OSError and ElfError.
     """
-    return cast(Found, WORKER.call(confirm, file_of(library), dict(offsets)))
+    return cast(ProviderFunctions, WORKER.call(confirm, file_of(library), dict(offsets)))
 
 
-def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:
+def confirm(elf: Elf, offsets: Mapping[str, int]) -> ProviderFunctions:
     """Return all of POINTERS as functions of the file if a table in the file has them in a row, else none, and why."""
     if offsets.keys() != set(POINTERS):
         return _refused("A process calls functions for them that are not all in this file.")
@@ -77,11 +77,11 @@ def confirm(elf: Elf, offsets: Mapping[str, int]) -> Found:
         functions[op] = (Function(op, offsets[op], size, address, _LOCAL),)
     if not _in_a_table(elf, [functions[op][0].address for op in POINTERS]):
         return _refused("A process calls functions for them that no table in the file has next to each other.")
-    return Found(functions, {})
+    return ProviderFunctions(functions, {})
 
 
-def _refused(why: str) -> Found:
-    return Found({}, dict.fromkeys(POINTERS, why))
+def _refused(why: str) -> ProviderFunctions:
+    return ProviderFunctions({}, dict.fromkeys(POINTERS, why))
 
 
 def address_of(elf: Elf, offset: int) -> int | None:

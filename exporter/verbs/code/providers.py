@@ -56,7 +56,7 @@ class ProviderNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProviderFunctions:
     """The functions of a provider by the names in OPS, and why others are not known."""
 
     functions: Mapping[str, tuple[Function, ...]]
@@ -71,7 +71,7 @@ class Refused(Exception):
     """Nothing about this provider is certain; the text is a sentence."""
 
 
-def find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
+def find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> ProviderFunctions:
     """Return the functions of a provider. `verbs` is the libibverbs that the same process has mapped.
 
     Raises nothing for any contents of the files: functions that are not certain are refused.
@@ -79,12 +79,12 @@ def find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
     try:
         return _find(provider, verbs, names)
     except Refused as refusal:
-        return Found({}, dict.fromkeys(OPS, str(refusal)))
+        return ProviderFunctions({}, dict.fromkeys(OPS, str(refusal)))
     except ElfError as error:
-        return Found({}, dict.fromkeys(OPS, f"The file cannot be understood: {error}."))
+        return ProviderFunctions({}, dict.fromkeys(OPS, f"The file cannot be understood: {error}."))
 
 
-def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
+def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> ProviderFunctions:
     relocated = relocations.read(provider)
     if tables.SET_OPS not in relocated.imported.values():
         raise Refused(f"It does not call {tables.SET_OPS} of libibverbs, so it is no provider.")
@@ -111,7 +111,7 @@ def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> Found:
         elif given.unresolved:
             refused[op] = "It is in a table that is chosen only when the provider runs."
     more = f"{len(given.unresolved)} of its calls of {tables.SET_OPS} take a table chosen only when it runs."
-    return Found(found, refused, more if given.unresolved else "")
+    return ProviderFunctions(found, refused, more if given.unresolved else "")
 
 
 def _layouts(provider: Elf, verbs: Elf | None, names: ProviderNames) -> list[Layout]:

@@ -13,7 +13,7 @@ from exporter.bpf.library import Library
 from exporter.bpf.shares import CREDIT, Shares
 from exporter.verbs.code import analysis
 from exporter.verbs.code.analysis import Analysis
-from exporter.verbs.code.providers import Found
+from exporter.verbs.code.providers import ProviderFunctions
 
 HOSTILE, HARMLESS = 66, 7
 
@@ -30,7 +30,7 @@ class Worker:
         if function is analysis.digest:
             return ""
         self.used += self.seconds
-        return Found({}, {})
+        return ProviderFunctions({}, {})
 
     def spent(self) -> float:
         return self.used
@@ -49,7 +49,7 @@ def test_a_users_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shares, "REFILL", 0.0)
     monkeypatch.setattr(Shares, "user", lambda _, pid: pid)
 
-    def done(found: Library, _: Found) -> None:
+    def done(found: Library, _: ProviderFunctions) -> None:
         with changed:
             order.append(found.path)
             changed.notify()

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.bpf.library import Library
 from exporter.verbs.attaching import Attaching
-from exporter.verbs.code.providers import Found
+from exporter.verbs.code.providers import ProviderFunctions
 from exporter.verbs.code.tables import SET_OPS
 
 PID = 4711
@@ -38,10 +38,10 @@ def test_a_slow_search_delays_no_other_process(
     """While a file is searched for what one process calls, others end; of a file that is released nothing is taken."""
     begun, go_on = threading.Event(), threading.Event()
 
-    def search(*_: object) -> Found:
+    def search(*_: object) -> ProviderFunctions:
         begun.set()
         assert go_on.wait(20)
-        return Found({}, {"post_send": "It is not certain."})
+        return ProviderFunctions({}, {"post_send": "It is not certain."})
 
     monkeypatch.setattr(f"exporter.verbs.code.{part}.offsets_in", lambda *_: {"post_send": 1})
     monkeypatch.setattr(f"exporter.verbs.code.{part}.learn", search)
@@ -69,9 +69,9 @@ def test_learning_waits_for_the_share_of_the_user(
     """Without time left nothing is read for a process; what the kernel has seen of it is learnt once there is time."""
     searched = []
 
-    def search(*_: object) -> Found:
+    def search(*_: object) -> ProviderFunctions:
         searched.append(PID)
-        return Found({}, {"post_send": "It is not certain."})
+        return ProviderFunctions({}, {"post_send": "It is not certain."})
 
     contexts: Any = SimpleNamespace(contexts=lambda pid: [{"post_send": 1}], objects=lambda pid: [])
     monkeypatch.setattr(attaching, "_pointers", contexts)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.elf import Function
-from exporter.verbs.code.providers import Found
+from exporter.verbs.code.providers import ProviderFunctions
 from exporter.verbs.doctor import describe, installed
 
 ONE = (Function("f", 1, 1, 1, 0),)
@@ -15,13 +15,13 @@ ONE = (Function("f", 1, 1, 1, 0),)
 
 def test_a_provider_that_is_found_whole() -> None:
     """Its functions are listed, how many versions there are, and nothing is to be done."""
-    found = Found({"post_send": ONE, "post_recv": ONE, "poll_cq": ONE * 2}, {})
+    found = ProviderFunctions({"post_send": ONE, "post_recv": ONE, "poll_cq": ONE * 2}, {})
     assert (True, "libx.so: found post_send, post_recv, poll_cq (2 versions)", "") == describe("libx.so", found)
 
 
 def test_a_control_function_elsewhere_leaves_it_whole() -> None:
     """A function that is another library's is reported, but the data path is there."""
-    found = Found(
+    found = ProviderFunctions(
         {"post_send": ONE, "post_recv": ONE, "poll_cq": ONE}, {"req_notify_cq": "It is y of another library."}
     )
     whole, text, advice = describe("libx.so", found)
@@ -31,7 +31,7 @@ def test_a_control_function_elsewhere_leaves_it_whole() -> None:
 
 def test_a_provider_that_is_refused() -> None:
     """Each reason is there once with the functions it concerns, and what helps."""
-    found = Found({}, {"post_send": "It is unclear.", "poll_cq": "It is unclear."})
+    found = ProviderFunctions({}, {"post_send": "It is unclear.", "poll_cq": "It is unclear."})
     whole, text, advice = describe("libx.so", found)
     assert not whole
     assert "libx.so: no function is certain; not post_send, poll_cq: it is unclear" == text

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from exporter.bpf.elf import Elf, ElfError
 from exporter.verbs.code import ops, providers
-from exporter.verbs.code.providers import Found, ProviderNames
+from exporter.verbs.code.providers import ProviderFunctions, ProviderNames
 from tests.unit.verbs import standin
 
 Build = Callable[..., Path]
@@ -43,7 +43,7 @@ def verbs(build: Build) -> Path:
     return build("libibverbs.so.1.14.44.0", standin.libibverbs(R44))
 
 
-def look(provider: Path, verbs: Path | None, **names: str) -> Found:
+def look(provider: Path, verbs: Path | None, **names: str) -> ProviderFunctions:
     chosen = ProviderNames(names.get("provider", provider.name), names.get("verbs", verbs.name if verbs else ""))
     with Elf.open(provider) as opened:
         if verbs is None:
@@ -52,7 +52,7 @@ def look(provider: Path, verbs: Path | None, **names: str) -> Found:
             return providers.find(opened, other, chosen)
 
 
-def named(path: Path, found: Found) -> dict[str, list[str]]:
+def named(path: Path, found: ProviderFunctions) -> dict[str, list[str]]:
     """What was found, by the names in the file's symbol table, which the search does not look into."""
     with Elf.open(path) as elf:
         names = {function.address: name for name, function in elf.functions(None).items()}
