@@ -23,7 +23,7 @@ from exporter.web.config import WebConfigFile
 from exporter.web.connections import Connections
 from exporter.web.guard import Guard, Handler
 from exporter.web.lifecycle import Lifecycle
-from exporter.web.places import Places
+from exporter.web.request_slots import RequestSlots
 from exporter.web.tls import FollowingContext
 
 HEALTHY_PATHS = ("/-/healthy", "/healthz", "/health")
@@ -71,7 +71,7 @@ class Server:
         self._settings, self._scraper, self._landing = settings, scraper, landing
         self._lifecycle = Lifecycle(settings.enable_lifecycle, reload, release)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="web")
-        self._places = Places(settings.max_requests)
+        self._slots = RequestSlots(settings.max_requests)
         self._runner: web.AppRunner | None = None
         self._connections: Connections | None = None
         self._servers: list[asyncio.Server] = []
@@ -196,7 +196,7 @@ class Server:
         connection = connections.of(request.transport)
         if connection is None:
             raise ConnectionResetError("the client has left")
-        with self._places.take(connection.peer) as free:
+        with self._slots.take(connection.peer) as free:
             if not free:
                 most = f"{self._settings.max_requests} requests at once (--web.max-requests), half of one peer"
                 raise web.HTTPServiceUnavailable(text=f"at the limit of {most}; try later\n")

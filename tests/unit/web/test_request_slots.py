@@ -1,4 +1,4 @@
-"""Places for requests: what one peer holds at most, and that another one is answered meanwhile."""
+"""Slots for requests: what one peer holds at most, and that another one is answered meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 
 from exporter.model import Kind, Metric, Sample
-from exporter.web.places import Places
+from exporter.web.request_slots import RequestSlots
 from tests.standins.served import Fake, Served
 from tests.support import until
 
@@ -37,11 +37,11 @@ def requesting(port: int, connections: int, requests: int) -> Iterator[list[sock
 
 
 def held(served: Served) -> Counter[str]:
-    return Counter(served.server._places._of_peer)
+    return Counter(served.server._slots._of_peer)
 
 
 def test_one_peer_pipelines_while_another_scrapes() -> None:
-    """60 connections of a peer with 25 requests each hold half of the places; another peer and health get no 503."""
+    """60 connections of a peer with 25 requests each hold half of the slots; another peer and health get no 503."""
     gate = threading.Event()
 
     def slow() -> Iterable[Sample]:
@@ -75,7 +75,7 @@ def test_one_peer_does_not_read_while_another_scrapes() -> None:
 
 
 def test_pipelined_requests_take_turns() -> None:
-    """Ten requests that one connection sends at once hold one place, and all are answered."""
+    """Ten requests that one connection sends at once hold one slot, and all are answered."""
     gate = threading.Event()
 
     def slow() -> Iterable[Sample]:
@@ -93,8 +93,8 @@ def test_pipelined_requests_take_turns() -> None:
         until(lambda: not held(served))
 
 
-def test_places_of_a_client_that_left_are_free_again() -> None:
-    """Who closes the connection instead of waiting does not keep the place."""
+def test_slots_of_a_client_that_left_are_free_again() -> None:
+    """Who closes the connection instead of waiting does not keep the slot."""
     gate = threading.Event()
 
     def slow() -> Iterable[Sample]:
@@ -121,12 +121,12 @@ def test_places_of_a_client_that_left_are_free_again() -> None:
     ],
 )
 def test_shares(most: int, peers: list[str], given: list[bool]) -> None:
-    """Half of the places for one peer, the last quarter for peers without one; no limit at 0."""
-    places = Places(most)
+    """Half of the slots for one peer, the last quarter for peers without one; no limit at 0."""
+    slots = RequestSlots(most)
     with ExitStack() as stack:
-        assert given == [stack.enter_context(places.take(peer)) for peer in peers]
-        assert given.count(True) == len(places)
-    assert 0 == len(places)
-    with suppress(KeyError), places.take("a"):
+        assert given == [stack.enter_context(slots.take(peer)) for peer in peers]
+        assert given.count(True) == len(slots)
+    assert 0 == len(slots)
+    with suppress(KeyError), slots.take("a"):
         raise KeyError
-    assert 0 == len(places)
+    assert 0 == len(slots)

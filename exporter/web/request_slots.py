@@ -1,4 +1,4 @@
-"""The places for requests that are being answered: a limit in all, and a share of it for each peer."""
+"""The slots for requests that are being answered: a limit in all, and a share of it for each peer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Places:
+class RequestSlots:
     """At most `most` requests at once (0: no limit), half of them of one peer.
 
-    The last quarter goes only to peers that hold no place, so that a few busy peers leave one to each other peer.
+    The last quarter goes only to peers that hold no slot, so that a few busy peers leave one to each other peer.
     """
 
     def __init__(self, most: int) -> None:
@@ -22,7 +22,7 @@ class Places:
 
     @contextmanager
     def take(self, peer: str) -> Iterator[bool]:
-        """Hold a place for a request of `peer`. Yields False when there is none for this peer."""
+        """Hold a slot for a request of `peer`. Yields False when there is none for this peer."""
         free = self._free(peer)
         self._of_peer[peer] += free
         try:
