@@ -1,4 +1,4 @@
-"""The alert rules: every one fires on its fault, is silent on health, resolves, and tells a person what to do."""
+"""The alert rules: every one fires on its fault, is silent on health, resolves, and has what a person can do."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_texts_render(stem: str, tmp_path: Path) -> None:
 
 
 @each_alert
-def test_says_how_bad_and_what_to_do(alert: str) -> None:
+def test_has_severity_and_what_to_do(alert: str) -> None:
     """Severity, a one-sentence summary and a longer description."""
     rule = ALERTS[alert]
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
@@ -121,7 +121,7 @@ def test_does_not_flap(alert: str) -> None:
 
 @each_alert
 def test_has_a_runbook(alert: str) -> None:
-    """The runbook it links to exists and says what it means, what it does, how to look and what to do."""
+    """The runbook of the alert exists and has its meaning, its effect, how to look and what to do."""
     path = ROOT / ALERTS[alert]["annotations"]["runbook_url"]
     assert RUNBOOKS / f"{alert.lower()}.md" == path
     title, *sections = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
@@ -144,7 +144,7 @@ def test_metrics_are_declared_by_the_exporter(alert: str) -> None:
 
 @pytest.mark.parametrize("record", RECORDED)
 def test_recorded_series(record: str) -> None:
-    """It is named level:metric:operations, made of declared series, and a scenario says what it is."""
+    """It is named level:metric:operations, made of declared series, and a scenario has its value."""
     level, metric, operations = record.split(":")
     assert level and operations
     expr = RECORDED[record]["expr"]

@@ -1,4 +1,4 @@
-"""No alert on a fault resolves and pages anew because the exporter was restarted."""
+"""No alert on a fault resolves and pages again because the exporter was restarted."""
 
 from __future__ import annotations
 

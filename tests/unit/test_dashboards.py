@@ -55,7 +55,7 @@ def test_committed_json_is_up_to_date(stem: str) -> None:
 
 
 def test_every_json_has_a_source() -> None:
-    """No dashboard is left behind whose source is gone."""
+    """No dashboard is left behind without its source."""
     assert stems() == sorted(path.stem for path in HERE.glob("*.json"))
 
 
@@ -84,11 +84,11 @@ def test_targets_are_chosen_by_job_and_instance(board: dict[str, Any], name: str
 
 
 def test_variables_follow_the_time_range(board: dict[str, Any]) -> None:
-    """Values are read anew when the time range changes, so that past jobs can be chosen."""
+    """Values are read again when the time range changes, so that past jobs can be chosen."""
     assert {2} == {each["refresh"] for each in board["templating"]["list"] if each["type"] == "query"}
 
 
-def test_every_panel_says_what_it_shows(board: dict[str, Any]) -> None:
+def test_every_panel_describes_what_it_shows(board: dict[str, Any]) -> None:
     """Title, description and unit on every panel; titles are unique within a type of panel."""
     for panel in panels(board):
         assert panel["title"] and panel["description"].endswith("."), panel["title"]

@@ -1,4 +1,4 @@
-"""Pictures of dashboards say what Grafana would."""
+"""Pictures of dashboards show what Grafana would."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = list[tuple[dict[str, str], list[tuple[float, float]]]]
 
 
 class Answers:
-    """A Prometheus that says the same to every expression with a word in it, else nothing."""
+    """A Prometheus with the same answer to every expression with a word in it, else with none."""
 
     def __init__(self, **answers: Answer) -> None:
         self._answers = answers

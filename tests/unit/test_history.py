@@ -12,7 +12,7 @@ from exporter import history
 from exporter.history import LEAST_STEP, LONGEST_STEP, MOST_OF_A_KIND, POINTS, Count, History, Reading
 
 
-class Told:
+class Plotted:
     """A history that is plotted readings, at times of a clock that stands still between them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,11 +41,11 @@ class Told:
 
 
 @pytest.fixture
-def plotted(monkeypatch: pytest.MonkeyPatch) -> Told:
-    return Told(monkeypatch)
+def plotted(monkeypatch: pytest.MonkeyPatch) -> Plotted:
+    return Plotted(monkeypatch)
 
 
-def test_first_point_of_a_counter_is_unknown(plotted: Told) -> None:
+def test_first_point_of_a_counter_is_unknown(plotted: Plotted) -> None:
     """A rate takes two looks; what was counted before the first is nobody's rate."""
     plotted.look(a=Count(5000))
     assert {} == plotted.rates()
@@ -55,7 +55,7 @@ def test_first_point_of_a_counter_is_unknown(plotted: Told) -> None:
     assert 10.0 == plotted.history.recent().seconds
 
 
-def test_what_starts_between_two_looks_is_known_from_its_start(plotted: Told) -> None:
+def test_what_starts_between_two_looks_is_known_from_its_start(plotted: Plotted) -> None:
     """A process that began since the last look has made all its calls since then; an older one that is new has not."""
     plotted.look(a=Count(100))
     plotted.look(a=Count(200), b=Count(50, start=plotted.clock + 3))
@@ -64,7 +64,7 @@ def test_what_starts_between_two_looks_is_known_from_its_start(plotted: Told) ->
     assert {"a": 10.0, "b": 1.0} == plotted.rates()
 
 
-def test_who_was_not_told_of_had_counted_nothing(plotted: Told) -> None:
+def test_a_new_series_had_counted_nothing(plotted: Plotted) -> None:
     """A process that began long ago and counts now for the first time: known where its collector worked before."""
     plotted.look(watched=["calls"])
     plotted.look(watched=["calls"], a=Count(30, start=1001))
@@ -74,8 +74,8 @@ def test_who_was_not_told_of_had_counted_nothing(plotted: Told) -> None:
     assert {} == plotted.rates()
 
 
-def test_counter_that_fell_is_a_gap(plotted: Told) -> None:
-    """A reset is no negative rate and no guess, of who it is and of the node's sum; the next point is well again."""
+def test_counter_that_fell_is_a_gap(plotted: Plotted) -> None:
+    """A reset is no negative rate and no guess, of its series and of the node's sum; the next point is right again."""
     plotted.look(a=Count(100), b=Count(10))
     plotted.look(a=Count(200), b=Count(20))
     plotted.look(a=Count(50), b=Count(30))
@@ -86,7 +86,7 @@ def test_counter_that_fell_is_a_gap(plotted: Told) -> None:
     assert [None, 11.0, None, 11.0] == plotted.plot("calls")
 
 
-def test_counter_that_began_anew_is_known(plotted: Told) -> None:
+def test_counter_that_began_again_is_known(plotted: Plotted) -> None:
     """A counter with a later start than the last look counted all of its value since then, even if it is higher."""
     plotted.look(a=Count(100))
     plotted.look(a=Count(70, start=plotted.clock + 1))
@@ -95,14 +95,14 @@ def test_counter_that_began_anew_is_known(plotted: Told) -> None:
     assert 30.0 == plotted.rates()["a"]
 
 
-def test_process_that_is_gone_takes_nothing_from_the_sum(plotted: Told) -> None:
+def test_process_that_ended_takes_nothing_from_the_sum(plotted: Plotted) -> None:
     """When a process disappears, the node's rate is that of the others and never below 0."""
     plotted.look(a=Count(1_000_000), b=Count(10))
     plotted.look(b=Count(20))
     assert {"b": 1.0, "": 1.0} == plotted.rates()
 
 
-def test_missing_is_a_gap_and_nobody_is_none(plotted: Told) -> None:
+def test_missing_is_a_gap_and_nobody_is_none(plotted: Plotted) -> None:
     """Where the collector works and saw nobody, the node's rate is 0; where it does not, it is unknown."""
     plotted.look(watched=["calls"])
     plotted.look(watched=["calls"])
@@ -113,7 +113,7 @@ def test_missing_is_a_gap_and_nobody_is_none(plotted: Told) -> None:
     assert [None, None, None, 0.0] == plotted.plot("busy")
 
 
-def test_long_silence_is_a_gap(plotted: Told) -> None:
+def test_long_silence_is_a_gap(plotted: Plotted) -> None:
     """After a minute without a look no line is drawn across it, and no rate is plotted over it."""
     plotted.look(a=Count(100), busy=0.5)
     plotted.look(a=Count(200), busy=0.5)
@@ -124,7 +124,7 @@ def test_long_silence_is_a_gap(plotted: Told) -> None:
     assert [0.5, 0.5, None, 0.5, 0.5] == plotted.plot("busy")
 
 
-def test_looks_in_quick_succession_are_one(plotted: Told) -> None:
+def test_looks_in_quick_succession_are_one(plotted: Plotted) -> None:
     """However often is gathered, points are LEAST_STEP apart at least, and the rate goes on from the last of them."""
     plotted.look(a=Count(0))
     for value in (1, 2, 3, 4):
@@ -135,7 +135,7 @@ def test_looks_in_quick_succession_are_one(plotted: Told) -> None:
     assert 1.0 == plotted.rates()["a"]
 
 
-def test_part_of_the_collectors_is_no_look(plotted: Told) -> None:
+def test_part_of_the_collectors_is_no_look(plotted: Plotted) -> None:
     """A scrape with collect[] that leaves out what is plotted makes no gap."""
     plotted.look(busy=0.5)
     plotted.clock += 10
@@ -146,7 +146,7 @@ def test_part_of_the_collectors_is_no_look(plotted: Told) -> None:
     assert [0.5, None] == plotted.plot("busy")
 
 
-def test_points_and_plots_are_bounded(plotted: Told) -> None:
+def test_points_and_plots_are_bounded(plotted: Plotted) -> None:
     """There are POINTS points, of the last ten minutes, and of each kind MOST_OF_A_KIND plots and that of the node."""
     for at in range(2 * POINTS):
         plotted.look(after=LEAST_STEP, **{f"p{n}": Count(at * (n + 1)) for n in range(100)})
@@ -159,7 +159,7 @@ def test_points_and_plots_are_bounded(plotted: Told) -> None:
     assert 101 == len(recent.rates)
 
 
-def test_plot_of_who_is_gone_makes_room(plotted: Told) -> None:
+def test_plot_of_an_ended_process_makes_room(plotted: Plotted) -> None:
     """Where there is no room for a new process, the plot of one that is gone is dropped; else it stays its time."""
     plotted.look(**{f"p{n}": Count(0) for n in range(MOST_OF_A_KIND)})
     plotted.look(**{f"p{n}": Count(1000 - n) for n in range(MOST_OF_A_KIND)})
@@ -173,34 +173,34 @@ def test_plot_of_who_is_gone_makes_room(plotted: Told) -> None:
     assert {} == plotted.history.recent().plots
 
 
-def test_it_asks_only_when_nobody_else_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collectors are asked after MOST_STEP seconds without a look; a node that is scraped is never asked besides."""
+def test_collectors_run_only_when_nobody_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors run after MOST_STEP seconds without a look, and never besides where a node is scraped."""
     monkeypatch.setattr(history, "_FIRST_AFTER", 0.01)
     monkeypatch.setattr(history, "MOST_STEP", 0.1)
-    asked, enough = [], threading.Event()
+    gathered, enough = [], threading.Event()
 
     def gather(names: Collection[str]) -> None:
-        asked.append(frozenset(names))
-        if len(asked) == 3:
+        gathered.append(frozenset(names))
+        if len(gathered) == 3:
             enough.set()
 
     alone = History(lambda _: Reading(), ("cuda",), ())
     alone.start(gather)
     assert enough.wait(5)
     alone.close()
-    assert {frozenset({"cuda"})} == set(asked)
+    assert {frozenset({"cuda"})} == set(gathered)
 
     monkeypatch.setattr(history, "MOST_STEP", 60.0)
     scraped = History(lambda _: Reading(), ("cuda",), ())
     scraped.add([], None)
-    count = len(asked)
+    count = len(gathered)
     scraped.start(gather)
     threading.Event().wait(0.2)
     scraped.close()
-    assert count == len(asked)
+    assert count == len(gathered)
 
 
-def test_not_a_number_is_a_gap(plotted: Told) -> None:
+def test_not_a_number_is_a_gap(plotted: Plotted) -> None:
     """A gauge that is not a number is not drawn."""
     plotted.look(busy=0.5)
     plotted.look(busy=nan)

@@ -111,13 +111,13 @@ def test_whole_values_are_kept() -> None:
 
 
 def test_wrong_arguments() -> None:
-    """A message whose arguments do not fit is logged as it stands."""
+    """A message with arguments that do not fit is logged as it stands."""
     assert "msg=\"%d ('x',)\"" in log.LogfmtFormatter().format(record("%d", "x"))
 
 
 @pytest.mark.parametrize(("level", "traceback"), [("info", False), ("debug", True)])
 def test_exception(level: str, traceback: bool) -> None:
-    """An exception is said with its place in one line; the traceback only where debug lines are logged."""
+    """An exception is logged with its place in one line; the traceback only where debug lines are logged."""
     stream = io.StringIO()
     log.configure(level, "json", stream)
     try:

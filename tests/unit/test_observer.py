@@ -1,4 +1,4 @@
-"""Collectors of one exporter share what they tell each other."""
+"""Collectors of one exporter share their state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_all_collectors_share_the_node() -> None:
 
 
 def test_what_others_need_starts_first() -> None:
-    """A collector that says so is before those whose names come before its own."""
+    """A collector that declares it is before those with names before its own."""
     collectors = Collectors()
     collectors.found["two"] = dataclasses.replace(collectors.found["two"], first=True)
     Observer(collectors.load(**{"collector.one.size": 5}), collectors.found, lambda span: None)

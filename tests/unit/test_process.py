@@ -64,7 +64,7 @@ def test_unknown_pid(tmp_path: Path) -> None:
     assert {"pid": "9"} == ProcessTable(tmp_path, tmp_path).labels(9)
 
 
-def test_gone_process_costs_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_process_costs_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thousands of processes that ended before anyone looked, not every file is tried."""
     opened = list[str]()
     monkeypatch.setattr(os, "open", lambda path, *_: opened.append(str(path)) or (_ for _ in ()).throw(OSError))

@@ -74,7 +74,7 @@ def counts(subject: Push) -> dict[str, object]:
     }
 
 
-def eventually(subject: Push, name: str, atleast: int) -> None:
+def reaches(subject: Push, name: str, atleast: int) -> None:
     until(lambda: int(str(counts(subject).get(name, 0))) >= atleast, lambda: f"{name}: {atleast}; {counts(subject)}")
 
 
@@ -84,7 +84,7 @@ def test_everything_arrives(sink: Any, protocol: str) -> None:
     subject = push(sink.endpoint, protocol, OTEL_BSP_MAX_EXPORT_BATCH_SIZE="300")
     for number in range(1000):
         subject.span(span(number))
-    sink.wait_for(lambda it: len(list(it.spans())) >= 1000 and it.metrics)
+    sink.wait_for(lambda sink: len(list(sink.spans())) >= 1000 and sink.metrics)
     subject.stop()
 
     assert list(range(1000)) == sorted(item.attributes[-1].value.int_value for item in sink.spans())
@@ -101,17 +101,17 @@ def test_everything_arrives(sink: Any, protocol: str) -> None:
 
 
 def test_refusing_collector_costs_counted_spans(sink: Any, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
-    """While the collector refuses, spans are dropped and counted, said in one line each; later ones arrive."""
+    """While the collector refuses, spans are dropped and counted, logged in one line each; later ones arrive."""
     caplog.set_level(logging.INFO, "exporter")
     sink.status = 503
     subject = push(sink.endpoint, protocol)
     subject.span(span(0))
-    eventually(subject, "spans_dropped_total export_failed", 1)
-    eventually(subject, "otlp_exports_failed_total metrics", 2)
+    reaches(subject, "spans_dropped_total export_failed", 1)
+    reaches(subject, "otlp_exports_failed_total metrics", 2)
     sink.status = 200
     subject.span(span(1))
-    eventually(subject, "spans_exported_total", 1)
-    sink.wait_for(lambda it: len(it.metrics) >= 1)
+    reaches(subject, "spans_exported_total", 1)
+    sink.wait_for(lambda sink: len(sink.metrics) >= 1)
     subject.stop()
 
     assert [1] == [item.attributes[-1].value.int_value for item in sink.spans()]
@@ -169,7 +169,7 @@ def test_budget_is_kept(sink: Any, protocol: str) -> None:
     for number in range(300):
         subject.span(span(number))
     dropped = int(str(counts(subject)["spans_dropped_total budget"]))
-    sink.wait_for(lambda it: len(list(it.spans())) == 300 - dropped)
+    sink.wait_for(lambda sink: len(list(sink.spans())) == 300 - dropped)
     subject.stop()
 
     assert 150 <= dropped <= 200
@@ -183,7 +183,7 @@ def test_sampling_keeps_whole_traces_and_marks_parts(sink: Any, protocol: str) -
     sampled, left_out = span(1), replace(span(2), trace_id="f" * 32)
     for it in (sampled, left_out, replace(left_out, error="ncclSystemError")):
         subject.span(it)
-    sink.wait_for(lambda it: len(list(it.spans())) == 2)
+    sink.wait_for(lambda sink: len(list(sink.spans())) == 2)
     subject.stop()
 
     partial = [{it.key for it in sent.attributes} & {PARTIAL} for sent in sink.spans()]
@@ -197,10 +197,10 @@ def test_disappeared_collector_is_found_again(protocol: str) -> None:
     sink = kind()
     subject = push(sink.endpoint, protocol)
     subject.span(span(0))
-    sink.wait_for(lambda it: list(it.spans()))
+    sink.wait_for(lambda sink: list(sink.spans()))
     sink.close()
     subject.span(span(1))
-    eventually(subject, "spans_dropped_total export_failed", 1)
+    reaches(subject, "spans_dropped_total export_failed", 1)
     sink = kind(sink.port)
 
     def arrived() -> bool:
@@ -282,7 +282,7 @@ def test_plan_follows_flags_and_variables(
 
 
 def test_plan_takes_the_batch_processors_variables(caplog: pytest.LogCaptureFixture) -> None:
-    """OTEL_BSP_* and OTEL_METRIC_EXPORT_INTERVAL are honoured, in milliseconds; nonsense is said and passed over."""
+    """OTEL_BSP_* and OTEL_METRIC_EXPORT_INTERVAL are honoured, in milliseconds; nonsense is logged and passed over."""
     made = plan(
         OtlpSettings("http://c"),
         {
@@ -332,7 +332,7 @@ def test_passwords_in_urls(endpoint: str, protocol: str) -> None:
     assert "user" not in made.target and "otlp.example" in made.target
 
 
-def test_missing_packages_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the exporter's package the error names what to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.metric_exporter", None)
 

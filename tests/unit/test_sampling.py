@@ -17,7 +17,7 @@ def span(trace_id: str, error: str = "", slow: bool = False) -> Span:
 
 @pytest.mark.parametrize("ratio", [0.0, 0.001, 0.25, 0.999, 1.0])
 def test_decides_as_the_sdk(ratio: float) -> None:
-    """Of the same trace id the SDKs' TraceIdRatioBased says the same, so traces of others fit ours."""
+    """The SDKs' TraceIdRatioBased decides the same of a trace id, so traces of others fit ours."""
     random_ids = random.Random(23)
     theirs = TraceIdRatioBased(ratio)
     for _ in range(2000):
@@ -37,7 +37,7 @@ def test_failed_and_slow_ones_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "ratio", "said"),
+    ("environ", "ratio", "logged"),
     [
         ({}, 1, ""),
         ({"OTEL_TRACES_SAMPLER": "always_off"}, 0, ""),
@@ -50,11 +50,11 @@ def test_failed_and_slow_ones_are_kept() -> None:
         ({"OTEL_TRACES_SAMPLER": "xray"}, 1, "SAMPLER=xray is not known here"),
     ],
 )
-def test_variables(environ: dict[str, str], ratio: float, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The standard variables are honoured; nonsense is logged and every trace sampled, as their specification says."""
+def test_variables(environ: dict[str, str], ratio: float, logged: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The standard variables are honoured; nonsense is logged and every trace sampled, as specified."""
     assert Sampler(ratio) == sampler(environ)
-    assert said in caplog.text
-    assert bool(said) == bool(caplog.records)
+    assert logged in caplog.text
+    assert bool(logged) == bool(caplog.records)
 
 
 def test_budget() -> None:

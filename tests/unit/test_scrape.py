@@ -1,4 +1,4 @@
-"""Collectors side by side: isolation, time limits, sharing, selection, and what is said of them."""
+"""Collectors side by side: isolation, time limits, sharing, selection, and metrics about them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUE = Metric("test.value", "A value.", Kind.GAUGE, labels=("of",))
 
 
 class Fake:
-    """A collector that gives one sample, or does what it is told."""
+    """A collector that gives one sample, or does what the test sets."""
 
     def __init__(self, name: str, collect: Callable[[], object] = lambda: None, start: Exception | None = None) -> None:
         self.name, self._do, self._start = name, collect, start
@@ -131,7 +131,7 @@ def test_concurrent_scrapes_share_a_run(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("during_start", [True, False])
-def test_unavailable_is_said_once_and_is_no_fault(caplog: pytest.LogCaptureFixture, during_start: bool) -> None:
+def test_unavailable_is_logged_once_and_is_no_fault(caplog: pytest.LogCaptureFixture, during_start: bool) -> None:
     """Unavailable, at the start or later, is one info line with its remedy, success 0 and available 0."""
     error = Unavailable("no InfiniBand device", "load the driver")
 
@@ -152,17 +152,17 @@ def test_unavailable_is_said_once_and_is_no_fault(caplog: pytest.LogCaptureFixtu
 
 def test_collector_that_cannot_start_is_left_out() -> None:
     """A start that raises is success 0 in every scrape, and the others run."""
-    broken = Fake("broken", start=RuntimeError("verifier says no"))
+    broken = Fake("broken", start=RuntimeError("verifier refuses"))
     subject = scraper(broken, Fake("good"))
 
     got = values(subject.gather())
 
     assert (0, 1, 0) == (got["collector_success broken"], got["collector_success good"], broken.calls)
     [state] = [state for state in subject.states() if state.name == "broken"]
-    assert (Health.FAILED, "RuntimeError: verifier says no", None) == (state.health, state.reason, state.seconds)
+    assert (Health.FAILED, "RuntimeError: verifier refuses", None) == (state.health, state.reason, state.seconds)
 
 
-def test_recovery_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collector that works after failing is one more log line."""
     monkeypatch.setattr("exporter.scrape.LOG_SECONDS", 0)
     caplog.set_level(logging.INFO)
@@ -204,7 +204,7 @@ def test_selection(collect: list[str], exclude: list[str], expected: set[str] | 
     ],
 )
 def test_selection_refuses(collect: list[str], exclude: list[str], message: str) -> None:
-    """Both parameters, an unknown and a disabled collector are errors that say why."""
+    """Both parameters, an unknown and a disabled collector are errors with a reason."""
     subject = scraper(Fake("a"), Fake("b"), disabled={"off": "--collector.off"})
 
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
@@ -272,7 +272,7 @@ def test_process_metrics_are_this_process() -> None:
 
 
 def test_problems_of_a_working_collector_are_its_state() -> None:
-    """What a collector tells of its problems stands in its state, cut to a number; a failing teller is told too."""
+    """A collector's problems are in its state, cut to a number; a method for them that fails is a problem too."""
 
     class Troubled(Fake):
         def problems(self) -> Iterable[str]:
@@ -282,11 +282,11 @@ def test_problems_of_a_working_collector_are_its_state() -> None:
         def problems(self) -> Iterable[str]:
             raise RuntimeError("gone")
 
-    told = {state.name: state.problems for state in scraper(Troubled("a"), Broken("b"), Fake("c")).states()}
+    problems = {state.name: state.problems for state in scraper(Troubled("a"), Broken("b"), Fake("c")).states()}
 
-    assert ("symbol 0 is not probed", 100) == (told["a"][0], len(told["a"]))
-    assert ("the collector's problems are unknown: gone",) == told["b"]
-    assert () == told["c"]
+    assert ("symbol 0 is not probed", 100) == (problems["a"][0], len(problems["a"]))
+    assert ("the collector's problems are unknown: gone",) == problems["b"]
+    assert () == problems["c"]
 
 
 def test_states_during_a_reload() -> None:
@@ -303,7 +303,7 @@ def test_states_during_a_reload() -> None:
 
 
 def test_follower_sees_every_gathering(caplog: pytest.LogCaptureFixture) -> None:
-    """Who follows gets what is scraped and what was asked for; its failure costs no scrape a sample."""
+    """A follower gets what is scraped and what was requested; its failure costs no scrape a sample."""
     seen: list[tuple[int, object]] = []
     scraping = scraper(Fake("a"), Fake("b"))
     scraping.subscribe(lambda samples, names: seen.append((len(samples), names)))

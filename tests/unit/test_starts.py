@@ -39,7 +39,7 @@ def test_start_is_never_after_its_reading() -> None:
     assert read(subject, 160.0, a=1)["a"] <= 160.0
 
 
-def test_those_longest_gone_are_forgotten() -> None:
+def test_those_ended_longest_ago_are_forgotten() -> None:
     """However many series there were, those of the last readings are kept and the number is bounded."""
     subject = Starts(100.0)
     for reading in range(6):

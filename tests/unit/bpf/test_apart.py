@@ -109,7 +109,7 @@ def test_ends_when_idle() -> None:
 def test_crash(worker: Worker) -> None:
     """A child that dies is replaced once; who dies again is an error of that call only."""
     worker.call(apart_calls.number, "7")
-    for kill in (lambda it: it.process.pid, lambda it: it.reader):
+    for kill in (lambda child: child.process.pid, lambda child: child.reader):
         assert worker._child
         os.kill(kill(worker._child), signal.SIGKILL)
         assert 7 == worker.call(apart_calls.number, "7")
@@ -149,7 +149,7 @@ def test_hang(worker: Worker) -> None:
 
 
 def test_interrupted() -> None:
-    """Who waits for a child is let go when the exporter ends."""
+    """A thread that waits for a child is interrupted when the exporter ends."""
     worker = Worker(patience=300)
     failed: list[BaseException] = []
 
@@ -203,7 +203,7 @@ def test_interrupted_is_not_stuck() -> None:
     worker.close()
 
 
-def test_gone_is_seen_once() -> None:
+def test_an_ended_child_is_seen_once() -> None:
     """Two threads that look at an ended child close its descriptor once: the number may be another's by then."""
     worker = Worker()
     worker.call(apart_calls.number, "7")
@@ -252,7 +252,7 @@ def test_hung_file_system(worker: Worker, hung: fuse.Hung) -> None:
 
 
 def test_many_hung_file_systems(worker: Worker, hung: fuse.Hung, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many children are given up and no more."""
+    """No more than MOST_STUCK children are given up."""
     monkeypatch.setattr(apart, "MOST_STUCK", 1)
     with pytest.raises(Stuck):
         worker.call(apart_calls.size, File(str(hung.path), device=5))
@@ -342,10 +342,10 @@ def test_threads(worker: Worker) -> None:
     """Calls of many threads are each answered with their own result."""
     results: dict[int, int] = {}
 
-    def ask(number: int) -> None:
+    def call(number: int) -> None:
         results[number] = worker.call(apart_calls.length, "x" * number)
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:

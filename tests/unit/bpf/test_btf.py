@@ -88,7 +88,7 @@ def test_what_ctypes_would_get_wrong_is_refused(btf, name):
         btf.struct(name)
 
 
-def test_an_unknown_name_is_said(btf):
+def test_an_unknown_name_is_in_the_error(btf):
     """A misspelt struct or enum is an error that names it."""
     with pytest.raises(KeyError, match="no struct al"):
         btf.struct("al")
@@ -99,7 +99,7 @@ def test_an_unknown_name_is_said(btf):
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_damaged_section_is_an_error_or_harmless(section, data):
-    """Whatever bytes are changed or cut, reading ends, with types or with an error that says something."""
+    """Whatever bytes are changed or cut, reading ends, with types or with an error that has a text."""
     damaged = bytearray(section)
     for _ in range(data.draw(st.integers(1, 8))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))

@@ -46,7 +46,7 @@ def functions(path: Path, *wanted: str) -> dict[str, elf.Function]:
         return opened.functions(wanted)
 
 
-def test_functions_are_where_another_reader_says(library: Path) -> None:
+def test_functions_are_where_another_reader_finds_them(library: Path) -> None:
     """Address, size and binding of every function agree with pyelftools, and the offset with its segments."""
     with library.open("rb") as stream, Elf.open(library) as opened:
         reference = ELFFile(stream)
@@ -69,7 +69,7 @@ def test_only_wanted_functions_are_returned(library: Path) -> None:
 
 
 def test_weak_functions_count(library: Path) -> None:
-    """A weak function is one, and its binding says so."""
+    """A weak function is found, and its binding is weak."""
     assert 2 == functions(library, "weak")["weak"].binding
 
 
@@ -166,7 +166,7 @@ def test_descriptors_are_given_back(library: Path, tmp_path: Path) -> None:
 
 
 def large(symbols: int) -> bytes:
-    """A library whose .dynsym names `symbols` functions, the last of them `needle`."""
+    """A library with a .dynsym of `symbols` functions, the last of them `needle`."""
     names = [b"_ZN3lib%dEvvv" % i for i in range(symbols - 1)] + [b"needle"]
     strings, at, entries = [b"\0"], 1, [bytes(24)]
     for name in names:
@@ -298,7 +298,7 @@ def test_imports_are_what_others_define(library: Path) -> None:
 
 
 def test_addresses_lead_to_content(library: Path) -> None:
-    """What is read by address is what the file has at the offset that its segments tell."""
+    """What is read by address is what the file has at the offset that its segments have."""
     with Elf.open(library) as opened:
         function = opened.functions({"plain"})["plain"]
         assert function.offset == opened.offset(function.address)

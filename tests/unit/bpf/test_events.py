@@ -13,12 +13,12 @@ from exporter.bpf.native import BpfError
 
 
 def test_a_slow_reader_delays_no_scrape() -> None:
-    """Losses are told while a record is being read, which takes its time where that means to attach to something."""
+    """Losses are yielded while a record is received, which may take the time of an attachment."""
     try:
         events = Events()
     except BpfError as error:
         pytest.skip(str(error))
-    events._streams[7] = _Stream(SimpleNamespace(name="told", lost=lambda: 23), print)  # type: ignore[arg-type]
+    events._streams[7] = _Stream(SimpleNamespace(name="records", lost=lambda: 23), print)  # type: ignore[arg-type]
     found: list[int] = []
     with events._lock:  # as while a callback runs
         thread = threading.Thread(

@@ -1,4 +1,4 @@
-"""What BPF errors say, and histogram bounds; nothing here needs the right to use BPF."""
+"""Texts of BPF errors, and histogram bounds; nothing here needs the right to use BPF."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_missing_capabilities_have_names(tmp_path, held, missing):
         (errno.ENOENT, "No such file or directory"),
     ],
 )
-def test_an_error_says_what_to_do(code, advice):
+def test_an_error_has_what_to_do(code, advice):
     """Attempt, reason and remedy are one sentence, and the number is kept."""
     error = native.failure(code, "do something")
 
@@ -47,7 +47,7 @@ def test_an_error_says_what_to_do(code, advice):
 
 
 def test_permission_errors_name_the_capabilities(monkeypatch):
-    """EPERM is told apart: capabilities that are missing, or something above them."""
+    """EPERM has one of two causes: capabilities that are missing, or something above them."""
     monkeypatch.setattr(native, "missing_capabilities", lambda: ["CAP_BPF"])
 
     assert "load x: Operation not permitted: run as root or grant CAP_BPF" == str(native.failure(1, "load x"))

@@ -144,7 +144,7 @@ def test_giant_function() -> None:
     ],
 )
 def test_arm64(word: int, kind: str) -> None:
-    """On arm64 the symbol is taken, and its first instruction tells the cost."""
+    """On arm64 the symbol is taken, and its first instruction decides the cost."""
     assert Placement(START, kind, False) == placed(word.to_bytes(4, "little") * 4, machine=AARCH64)
 
 

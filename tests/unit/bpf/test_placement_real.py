@@ -81,7 +81,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def exported(path: Path, prefix: str) -> list[str]:
-    """The functions of a library that others can call and whose name begins with `prefix`."""
+    """The functions of a library that others can call and that have names with this prefix."""
     command = ["nm", "--dynamic", "--defined-only", "--without-symbol-versions", path]
     symbols = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
     return [name for _, kind, name in map(str.split, symbols) if kind in "TW" and name.startswith(prefix)]

@@ -77,7 +77,7 @@ BARE, FILTERED, SHADOWED = Protection(False, False), Protection(True, False), Pr
 
 
 @pytest.mark.parametrize(
-    ("survival", "users", "allowed", "says"),
+    ("survival", "users", "allowed", "expected"),
     [
         pytest.param(SAFE, [BARE, FILTERED, SHADOWED], True, "", id="a kernel that harms nobody"),
         pytest.param(DEADLY_FILTERS, [BARE], False, "(0 of the 1 ", id="a filtered process may come later"),
@@ -87,8 +87,8 @@ BARE, FILTERED, SHADOWED = Protection(False, False), Protection(True, False), Pr
         pytest.param(DEADLY_SHADOWS, [BARE, SHADOWED], False, "shadow stack", id="shadow stack in use"),
     ],
 )
-def test_policy(survival: Survival, users: list[Protection], allowed: bool, says: str) -> None:
-    """Return probes are attached only where no process can be harmed; a refusal says why."""
+def test_policy(survival: Survival, users: list[Protection], allowed: bool, expected: str) -> None:
+    """Return probes are attached only where no process can be harmed; a refusal has its reason."""
     answer, reason = returns_allowed(survival, users)
     assert (allowed, "" if allowed else reason) == (answer, reason)
-    assert says in reason
+    assert expected in reason

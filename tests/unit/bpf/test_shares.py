@@ -108,7 +108,7 @@ def test_a_file_that_claims_to_be_another() -> None:
 
 
 def test_names_of_files_without_a_build_id() -> None:
-    """Those are told apart by path."""
+    """Those are distinguished by path."""
     first, second, again = library("/a.so"), library("/b.so"), library("/a.so")
     found = naming.names([first, second, again])
     assert ["/a.so", "/b.so", "/a.so"] == [found[id(it)] for it in (first, second, again)]

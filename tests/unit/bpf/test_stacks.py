@@ -1,7 +1,7 @@
 """Programs and the functions they call have stacks that every kernel allows.
 
 Before Linux 6.13 the verifier adds the stacks of a chain of calls up (check_max_stack_depth of kernel/bpf/verifier.c),
-where newer ones give each its own; the kernel of this machine may not tell.
+where newer ones give each its own; the kernel of this machine may accept more.
 """
 
 from __future__ import annotations

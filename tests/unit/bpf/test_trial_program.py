@@ -1,4 +1,4 @@
-"""The machine code that probes are tried on does what its listings say."""
+"""The machine code that probes are tried on does what its listings have."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ on_x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the progr
 )
 def test_listing(decoder: tuple[int, int], listing: str) -> None:
     """The bytes of each line are the instruction that stands beside them."""
-    said = [line.partition("  ")[2] for line in listing.strip().splitlines()]
+    listed = [line.partition("  ")[2] for line in listing.strip().splitlines()]
     decoded = capstone.Cs(*decoder).disasm_lite(assemble(listing), 0)
-    assert said == [f"{name} {operands}".strip() for _, _, name, operands in decoded]
+    assert listed == [f"{name} {operands}".strip() for _, _, name, operands in decoded]
 
 
 def test_sizes() -> None:

@@ -38,7 +38,7 @@ def find(compile_library: Callable[[str, str], Path]) -> Callable[..., dict[str,
 
 
 def test_a_site_is_found(find: Callable[..., dict[str, tuple[usdt.Site, ...]]]) -> None:
-    """Its place, arguments and cost are told."""
+    """A marker's place, arguments and cost are found."""
     [site] = find()["site:hit"]
     assert ("-4@%edi", True, 0) == (site.arguments, site.emulated, site.semaphore)
 

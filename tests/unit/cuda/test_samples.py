@@ -21,7 +21,7 @@ LABELS = {"pid": "7", "comm": "python3"}
 HOUR_NS = 3_600_000_000_000
 
 
-def told(
+def by_labels(
     activity: Counts, exemplars: dict[int, Exemplar] | None = None, ended: bool = False
 ) -> dict[tuple[Metric, tuple[str, ...]], Value]:
     """Values by metric and the values of its own labels, in their order."""
@@ -35,9 +35,9 @@ def told(
     return found
 
 
-def test_nothing_done_is_nothing_told() -> None:
+def test_nothing_done_is_no_sample() -> None:
     """No series is made up for what did not happen."""
-    assert {} == told(Counts())
+    assert {} == by_labels(Counts())
 
 
 def test_launches() -> None:
@@ -50,7 +50,7 @@ def test_launches() -> None:
             API["cudaLaunchKernel"]: Launches(4, 0),
         }
     )
-    found = told(activity)
+    found = by_labels(activity)
     assert {
         (metrics.LAUNCHES, ("driver",)): 15,
         (metrics.LAUNCHES, ("runtime",)): 4,
@@ -62,14 +62,14 @@ def test_launches() -> None:
 
 
 def test_errors() -> None:
-    """Errors are told by number and name, with the time of the newest; a number without a name stays a number."""
+    """Errors have number and name, with the time of the newest; a number without a name stays a number."""
     activity = Counts(errors={(API["cudaMalloc"], 2): Errors(3, 0), (API["cuMemFree_v2"], 4242): Errors(1, 5 * 10**9)})
     assert {
         (metrics.ERRORS, ("runtime", "cudaMalloc", "2", "cudaErrorMemoryAllocation")): 3,
         (metrics.LAST_ERROR, ("runtime", "cudaMalloc", "2", "cudaErrorMemoryAllocation")): 3600.0,
         (metrics.ERRORS, ("driver", "cuMemFree_v2", "4242", "")): 1,
         (metrics.LAST_ERROR, ("driver", "cuMemFree_v2", "4242", "")): 3605.0,
-    } == told(activity)
+    } == by_labels(activity)
 
 
 def test_memory() -> None:
@@ -82,13 +82,13 @@ def test_memory() -> None:
         (metrics.USED, ("driver", "device")): 500,
         (metrics.UNMATCHED_FREES, ("driver", "device")): 2,
         (metrics.UNMATCHED_FREES, ("runtime", "pinned_host")): 3,
-    } == told(activity)
+    } == by_labels(activity)
 
 
 def test_usage_is_absent_where_a_part_is_untracked() -> None:
     """Of the kind of memory of which something is untracked; other kinds of the process have theirs."""
     activity = Counts(memory={(0, 0): Memory(1000, 300, 200, 100, 0), (0, 4): Memory(50, 0, 0, 0, 0)})
-    found = told(activity)
+    found = by_labels(activity)
     assert 100 == found[metrics.UNTRACKED, ("driver", "device")]
     used = {labels: value for (metric, labels), value in found.items() if metric is metrics.USED}
     assert {("driver", "pinned_host"): 50} == used
@@ -96,7 +96,7 @@ def test_usage_is_absent_where_a_part_is_untracked() -> None:
 
 def test_an_ended_process_uses_nothing() -> None:
     """Its usage is 0, also where a part was untracked, and that part is still shown."""
-    found = told(Counts(memory={(0, 0): Memory(1000, 300, 600, 100, 2)}), ended=True)
+    found = by_labels(Counts(memory={(0, 0): Memory(1000, 300, 600, 100, 2)}), ended=True)
     assert {
         (metrics.ALLOCATED, ("driver", "device")): 1000,
         (metrics.FREED, ("driver", "device", "")): 300,
@@ -110,24 +110,24 @@ def test_an_ended_process_uses_nothing() -> None:
 def test_absurd_numbers_fit_the_wire() -> None:
     """A process that loads a library of its own can make any number up; 64 signed bits are never exceeded."""
     activity = Counts(copies={(1, 1): (1 << 64) - 1})
-    assert {(metrics.COPIED, ("h2d", "unknown")): (1 << 63) - 1} == told(activity)
+    assert {(metrics.COPIED, ("h2d", "unknown")): (1 << 63) - 1} == by_labels(activity)
 
 
 def test_copies() -> None:
-    """Bytes are told by direction and host memory; between devices there is no host memory."""
+    """Bytes have direction and host memory; between devices there is no host memory."""
     activity = Counts(copies={(1, 3): 10, (3, 0): 20, (0, 1): 30})
     assert {
         (metrics.COPIED, ("h2d", "pinned")): 10,
         (metrics.COPIED, ("d2d", "")): 20,
         (metrics.COPIED, ("unknown", "unknown")): 30,
-    } == told(activity)
+    } == by_labels(activity)
 
 
 def test_waits() -> None:
     """A histogram in seconds from slots that double from a microsecond on, with its exemplars."""
     exemplar = Exemplar(2e-6, 1.0, "t", "s")
     activity = Counts(waits={API["cuStreamSynchronize"]: Waits(5_500, (3, 1, 0, 1))})
-    value = told(activity, {1: exemplar})[metrics.WAITED, ("cuStreamSynchronize",)]
+    value = by_labels(activity, {1: exemplar})[metrics.WAITED, ("cuStreamSynchronize",)]
     assert Distribution((1e-6, 2e-6, 4e-6), (3, 1, 0, 1), 5.5e-6, {1: exemplar}) == value
 
 
@@ -172,8 +172,8 @@ class FixedClock(Clock):
         return monotonic_ns + HOUR_NS
 
 
-def made(it: SimpleNamespace) -> Span:
-    return span(it, function(it.api), NAMES, FixedClock(), LABELS)
+def made(record: SimpleNamespace) -> Span:
+    return span(record, function(record.api), NAMES, FixedClock(), LABELS)
 
 
 def test_a_span_of_a_copy() -> None:
@@ -197,7 +197,7 @@ def test_a_span_of_a_copy() -> None:
 
 
 def test_a_span_of_a_failed_allocation() -> None:
-    """It has the code and its name, and says that it failed; a thread's name may be anything."""
+    """A failed call's span has the code and its name, and is an error; a thread's name may be anything."""
     failed = made(record("cudaMalloc", code=2, comm=b"\xff\n"))
     assert "cudaErrorMemoryAllocation" == failed.error == failed.attributes["error.type"]
     assert 2 == failed.attributes["gpu.cuda.error.code"]

@@ -53,7 +53,7 @@ def library(version: str) -> Path:
 
 
 def test_layout(version: str, library: Path) -> None:
-    """What the code says is what the debug information says; of a release newer than this test, it says something."""
+    """The layout found in code is that of the debug information; of a release newer than this test, there is one."""
     with Elf.open(library) as elf:
         found = find_layout(elf)
     if version == NEWEST:
@@ -63,7 +63,7 @@ def test_layout(version: str, library: Path) -> None:
 
 
 def test_every_function_is_covered(library: Path) -> None:
-    """Every function that moves data or changes communicators is hooked, or said not to be; pncclX is the same code."""
+    """Every function that moves data or changes communicators is hooked or knowingly not; pncclX is the same code."""
     hooked = {function.name for function in FUNCTIONS}
     with Elf.open(library) as elf:
         found = elf.functions(None)

@@ -23,7 +23,7 @@ class Kernel(dict[int, Any]):
 
 
 def library(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Library:
-    """One that is found to have this layout, when it is asked for next."""
+    """A library that is found to have this layout when it is looked up next."""
     monkeypatch.setattr(layouts, "_read", lambda _: layout)
     return Library((0, 0), "libnccl.so", "libnccl.so", 62, "", {})
 
@@ -42,7 +42,7 @@ def test_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {1: 0x400, 2: 0x800} == {number: value.identity for number, value in kernel.items()}
 
 
-def test_libraries_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_that_were_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries with ever new layouts take no number for ever; one that is in use keeps its own."""
     kernel = Kernel()
     subject = Layouts(kernel)

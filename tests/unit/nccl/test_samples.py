@@ -1,4 +1,4 @@
-"""What is told of a process, and what is left out because it is not known."""
+"""The samples of a process, and those left out because they are not known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from exporter.views.prometheus import name
 KINDS = Kinds({0: "Broadcast", 1: "Signal", 2: "GroupEnd", 3: "Init"}, group_end=2, none=4)
 
 
-def told(activity: Activity, returns: bool = True) -> dict[str, list[Sample]]:
+def shown(activity: Activity, returns: bool = True) -> dict[str, list[Sample]]:
     found: dict[str, list[Sample]] = {}
     process = Process(7, {"pid": "7"}, activity, 5.0)
     for sample in samples(process, KINDS, lambda ns: ns + 1_000_000_000, returns):
@@ -34,7 +34,7 @@ def only(found: Mapping[str, list[Sample]], metric: str) -> Any:
 def test_calls() -> None:
     """Calls, bytes and bus bytes by collective; groups by themselves; the newest of all."""
     calls = Calls(23, 400, 300, 0, 0, 2_000_000_000)
-    found = told(Activity(calls={0: calls, 2: Calls(5, 0, 0, 0, 0, 3_000_000_000)}))
+    found = shown(Activity(calls={0: calls, 2: Calls(5, 0, 0, 0, 0, 3_000_000_000)}))
     assert (23, 400, 300) == tuple(only(found, f"nccl_collective_{it}_total") for it in ("calls", "bytes", "bus_bytes"))
     assert (5, 4.0) == (only(found, "nccl_groups_total"), only(found, "nccl_last_call_timestamp_seconds"))
     assert {"nccl_calls_in_flight"} == {it for it in found if "in_flight" in it}
@@ -42,19 +42,19 @@ def test_calls() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """Without sizes no bytes, without communicators no bus bytes, without return probes nothing in flight."""
-    sized = told(Activity(calls={0: Calls(2, 40, 0, 0, 2, 1)}), returns=False)
+    sized = shown(Activity(calls={0: Calls(2, 40, 0, 0, 2, 1)}), returns=False)
     assert 40 == only(sized, "nccl_collective_bytes_total")
     assert 2 == only(sized, "nccl_collective_anonymous_calls_total")
     assert {"nccl_collective_bus_bytes_total", "nccl_calls_in_flight"}.isdisjoint(sized)
-    unsized = told(Activity(calls={0: Calls(2, 0, 0, 2, 0, 1)}))
+    unsized = shown(Activity(calls={0: Calls(2, 0, 0, 2, 0, 1)}))
     assert 2 == only(unsized, "nccl_collective_unsized_calls_total")
     assert "nccl_collective_bytes_total" not in unsized
-    assert "nccl_collective_bytes_total" not in told(Activity(calls={1: Calls(2, 0, 0, 0, 0, 1)}))
+    assert "nccl_collective_bytes_total" not in shown(Activity(calls={1: Calls(2, 0, 0, 0, 0, 1)}))
 
 
 def test_more_than_fits() -> None:
     """What a library of their own makes up is cut to what OTLP can carry."""
-    found = told(Activity(calls={0: Calls(1, (1 << 64) - 1, (1 << 64) - 1, 0, 0, 1)}))
+    found = shown(Activity(calls={0: Calls(1, (1 << 64) - 1, (1 << 64) - 1, 0, 0, 1)}))
     assert MOST == only(found, "nccl_collective_bytes_total") == only(found, "nccl_collective_bus_bytes_total")
 
 
@@ -68,7 +68,7 @@ def test_times_errors_and_communicators() -> None:
         communicators={Communicator(0xABC, 1, 8, 3), Communicator(0xABC, 1, 8, 3)},
         in_flight=2,
     )
-    found = told(activity)
+    found = shown(activity)
     assert "GroupEnd" == found["nccl_enqueue_seconds"][0].labels["collective"]
     assert "Init" == found["nccl_communicator_operation_seconds"][0].labels["operation"]
     assert 5e-7 == only(found, "nccl_enqueue_seconds").sum

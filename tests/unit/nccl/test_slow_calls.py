@@ -39,7 +39,7 @@ def test_short_calls_are_never_slow() -> None:
     assert judge.slow(took(11 * MS))
 
 
-def test_few_calls_tell_no_median() -> None:
+def test_few_calls_have_no_median() -> None:
     """The first calls, which set things up, are not held against each other."""
     judge = SlowCalls(60)
     assert not any([judge.slow(took(1000)) for _ in range(20)] + [judge.slow(took(900 * MS))])

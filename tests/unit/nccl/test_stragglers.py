@@ -25,7 +25,7 @@ def process(
     return Process(pid, {"pid": str(pid)}, activity, 5.0)
 
 
-def told(*processes: Process[Activity]) -> dict[tuple[str, str, str], Any]:
+def compared(*processes: Process[Activity]) -> dict[tuple[str, str, str], Any]:
     return {
         (name(it.metric), it.labels["pid"], f"{it.labels['comm_hash']} {it.labels['rank']}"): it.value
         for it in stragglers(processes)
@@ -34,7 +34,7 @@ def told(*processes: Process[Activity]) -> dict[tuple[str, str, str], Any]:
 
 def test_two_ranks() -> None:
     """Each has its lag, in seconds, and the one that called less is behind by the difference."""
-    found = told(process(1, 3, number=10), process(2, 5, number=7))
+    found = compared(process(1, 3, number=10), process(2, 5, number=7))
     assert 4 == len(found)
     lag = found["nccl_rank_arrival_lag_seconds", "2", "0000000000000abc 5"]
     assert (2.5, SLOTS) == (lag.sum, lag.counts)
@@ -44,27 +44,27 @@ def test_two_ranks() -> None:
 
 
 def test_two_ranks_of_one_process() -> None:
-    """They are compared as well."""
-    assert 4 == len(told(process(1, 0, 1)))
+    """Ranks of one process are compared, too."""
+    assert 4 == len(compared(process(1, 0, 1)))
 
 
 def test_a_rank_alone_is_not_compared() -> None:
     """Not with itself, with other communicators, or with one of the same hash and another size."""
-    assert {} == told(process(1, 0), process(2, 1, hash=0xABD), process(3, 1, nranks=4))
+    assert {} == compared(process(1, 0), process(2, 1, hash=0xABD), process(3, 1, nranks=4))
 
 
 def test_strangers_are_not_compared() -> None:
     """A rank of the same communicator that belongs to somebody else makes nobody late, nor behind."""
-    assert {} == told(process(1, 0), process(2, 1, number=9, domain=2))
-    behind = told(process(1, 0), process(2, 1), process(3, 2, number=9, domain=2))
+    assert {} == compared(process(1, 0), process(2, 1, number=9, domain=2))
+    behind = compared(process(1, 0), process(2, 1), process(3, 2, number=9, domain=2))
     assert [0, 0] == [value for key, value in behind.items() if key[0] == "nccl_rank_calls_behind"]
 
 
 def test_who_ended_has_a_lag_and_is_not_behind() -> None:
-    """What an ended rank did stays, and what it would have to do is not asked."""
+    """The lag of an ended rank stays, and its distance behind the others does not."""
     ended = process(1, 0, number=5)
     ended.activity.ended()
-    assert {"nccl_rank_arrival_lag_seconds"} == {key[0] for key in told(ended, process(2, 1, number=9))}
+    assert {"nccl_rank_arrival_lag_seconds"} == {key[0] for key in compared(ended, process(2, 1, number=9))}
     late = process(3, 0).activity
     ended.activity.absorb(late)
     assert {Durations(5_000_000_000, tuple(2 * it for it in SLOTS))} == set(ended.activity.lags.values())

@@ -13,8 +13,8 @@ from exporter.sampling import Sampler, Verdict
 from tests.unit.nccl.records import KINDS, record
 
 
-def name(it: Any, node: Traces | None = None) -> SpanContext:
-    return (node or Traces()).context(it, KINDS)
+def name(call: Any, node: Traces | None = None) -> SpanContext:
+    return (node or Traces()).context(call, KINDS)
 
 
 def test_one_collective_is_one_trace() -> None:
@@ -69,7 +69,7 @@ def test_a_pair() -> None:
     ],
 )
 def test_what_cannot_be_shared(call: Any, reason: NotShared) -> None:
-    """Where ranks cannot agree a call has a trace of its own, and says why."""
+    """Where ranks cannot agree a call has a trace of its own, and the reason."""
     node = Traces()
     first, second = name(call, node), name(call, Traces())
     assert (reason, "") == (first.not_shared, first.parent_id)
@@ -98,7 +98,7 @@ def test_a_communicator_of_a_hash_that_was_used() -> None:
 
 
 def test_a_late_communicator_met_again() -> None:
-    """One whose numbers come from the library is the same one when it is met again: they are read anew."""
+    """A communicator with numbers from the library is the same one when it is met again: they are read again."""
     node = Traces()
     assert [None, None] == [name(record(communicator=it, origin=1), node).not_shared for it in (5, 6)]
 

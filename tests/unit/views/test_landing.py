@@ -1,4 +1,4 @@
-"""The page at /: what it says, and that nobody else's text becomes markup."""
+"""The page at /: its content, and that no other program's text becomes markup."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_rates_and_plots_are_those_of_the_history(monkeypatch: pytest.MonkeyPatc
 
 
 def test_most_of_many_processes_are_left_to_metrics() -> None:
-    """The page stays short however many processes there are, and says how many it leaves out."""
+    """The page stays short however many processes there are, and has the number of those left out."""
     samples = [sample for pid in range(MOST_ROWS + 5) for sample in process(str(pid))]
 
     page = Page().render(samples, [CUDA])
@@ -168,7 +168,7 @@ def test_most_of_many_processes_are_left_to_metrics() -> None:
     assert "and 5 more processes on /metrics" in page
 
 
-def test_what_does_not_work_is_said_with_its_remedy() -> None:
+def test_what_does_not_work_is_shown_with_its_remedy() -> None:
     """Each collector has its state, reason and remedy; problems of a working one are listed."""
     states = [
         State("cuda", Health.OK, 0.012, problems=("cuMemAlloc_v2 in libcuda.so.1: seccomp",)),
@@ -188,8 +188,8 @@ def test_what_does_not_work_is_said_with_its_remedy() -> None:
     assert "cuMemAlloc_v2 in libcuda.so.1: seccomp" in Reader(page).text
 
 
-def test_losses_are_listed_and_their_absence_said() -> None:
-    """A counter of losses above 0 is a row; all at 0 is said."""
+def test_losses_are_listed_and_their_absence_shown() -> None:
+    """A counter of losses above 0 is a row; all at 0 is a sentence."""
     lost = Page().render([LOST.sample(1234567, {"stream": "spans"}), LOST.sample(0, {"stream": "x"})], [CUDA])
 
     what = "events lost on their way from the kernel"
@@ -286,5 +286,5 @@ def test_durations(seconds: float, text: str) -> None:
     ("ratio", "text"), [(0, "0 %"), (1, "100 %"), (0.123, "12 %"), (0.000123, "0.012 %"), (2.3e-7, "2e-05 %")]
 )
 def test_shares(ratio: float, text: str) -> None:
-    """Shares are in percent, small ones with the digits that tell them from none."""
+    """Shares are in percent, small ones with the digits that distinguish them from none."""
     assert text == share(ratio)

@@ -31,7 +31,7 @@ def works(collector: str) -> Sample:
     ],
 )
 def test_queue_pair(info: dict[str, str], peer: str) -> None:
-    """What a queue pair sent in all opcodes, whom to, in which state, and the NACK ratio of its port."""
+    """What a queue pair sent in all opcodes, its peer, its state, and the NACK ratio of its port."""
     who = {"pid": "7", "comm": "nccl", "device": "mlx5_0", "qp": "200"}
     page = Page().render(
         [
@@ -138,7 +138,7 @@ def test_ranks_are_in_order_with_their_lag(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_faults_newest_first_and_blind_spots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Faults that were seen, the newest first, those from before the start apart; what is not read is said."""
+    """Faults that were seen, the newest first, those from before the start apart; what is not read is named."""
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     kinds = [{"category": "nic", "component": f"mlx5_{n}", "signal": f"s{n}"} for n in range(3)]
     samples = [
@@ -159,7 +159,7 @@ def test_faults_newest_first_and_blind_spots(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_faults_is_not_unknown() -> None:
-    """No fault is told of only where they are looked for."""
+    """The sentence that there is no fault is shown only where they are looked for."""
     assert "no faults" in Page().render([works("faults")], [])
     assert "faults unknown" in Page().render([], [])
     assert "Nothing is known: the collector faults does not work or is not on." in Page().render([], [])

@@ -47,7 +47,7 @@ def attributes(message: Any) -> dict[str, object]:
 
 
 def test_counter_is_a_cumulative_monotonic_sum_with_its_start() -> None:
-    """A counter starts where its sample says, else with the exporter; its labels have the conventions' names."""
+    """A counter starts at its sample's start, else with the exporter; its labels have the conventions' names."""
     [[metric]] = encoded(Sample(CALLS, PROCESS | {"api": "cuLaunchKernel"}, 23, start=150.0), CALLS.sample(1))
 
     first, second = metric.sum.data_points
@@ -71,7 +71,7 @@ def test_counter_is_a_cumulative_monotonic_sum_with_its_start() -> None:
 
 
 def test_counter_that_fell_has_a_new_start() -> None:
-    """Of counters and histograms whose value fell, and of no other, the start moves to the reading before."""
+    """The start of a counter or histogram that fell, and of no other, moves to the reading before."""
     starts = Starts(100.0)
     readings = [
         [CALLS.sample(5, {"api": "a"}), CALLS.sample(5, {"api": "b"}), WAIT.sample(Distribution((0.1,), (3, 4), 1.0))],
@@ -166,7 +166,7 @@ def test_requests_are_bounded() -> None:
     assert [[0, 1, 2, 3], [4, 5, 0, 1], [2, 3]] == points
 
 
-def test_series_said_twice_is_sent_once() -> None:
+def test_series_given_twice_is_sent_once() -> None:
     """The first of two samples of one series is sent, as on /metrics; so is the first kind of a name."""
     other = Metric(USAGE.name, "Other.", Kind.COUNTER, "By")
 
@@ -278,9 +278,9 @@ def test_parent_and_links() -> None:
 
 def test_one_resource_a_process() -> None:
     """Spans are grouped by process; what it claims to be does not replace what is known of it and of the node."""
-    said = {"service.name": "a", "team": "nlp", "host.name": "elsewhere", "process.pid": "1", "bad": "\udc80"}
+    named = {"service.name": "a", "team": "nlp", "host.name": "elsewhere", "process.pid": "1", "bad": "\udc80"}
     own = span(process={}, resource={})
-    made, _ = otlp.spans([span(resource=said), own, span(resource=said), span(process={"pid": "7"})], resources())
+    made, _ = otlp.spans([span(resource=named), own, span(resource=named), span(process={"pid": "7"})], resources())
     first, second, third = encode_spans(made).resource_spans
 
     assert [2, 1, 1] == [len(group.scope_spans[0].spans) for group in (first, second, third)]
@@ -292,7 +292,7 @@ def test_one_resource_a_process() -> None:
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_parent_in_another_process_is_marked(remote: bool) -> None:
-    """The flags say whether the parent is another process's span, by which backends find a process's entry."""
+    """The flags have whether the parent is another process's span, by which backends find a process's entry."""
     made, _ = otlp.spans([span(parent_id="a" * 16, parent_remote=remote)], resources())
     [sent] = encode_spans(made).resource_spans[0].scope_spans[0].spans
 
@@ -310,7 +310,7 @@ def test_fault_of_a_gpu_is_the_exporters() -> None:
 
 
 def test_exporters_pod_is_nobody_elses() -> None:
-    """Of what OTEL_RESOURCE_ATTRIBUTES say of the exporter's pod and node, processes get what is of the node."""
+    """Of the exporter's pod and node in OTEL_RESOURCE_ATTRIBUTES, processes get what is of the node."""
     own = Resource(
         {
             "service.name": "accel-exporter",

@@ -115,7 +115,7 @@ def test_page_matches_golden(format: Format, golden: str) -> None:
     ],
 )
 def test_names_derive_from_name_and_unit(metric: tuple[str, Kind, str], expected: str) -> None:
-    """Dots become underscores, the unit is a suffix said once, counters end in _total."""
+    """Dots become underscores, the unit is one suffix, counters end in _total."""
     declared = Metric(metric[0], "", metric[1], metric[2])
 
     assert expected == name(declared)
@@ -166,7 +166,7 @@ def test_literal_name_is_left_as_it_is(format: Format, golden: str) -> None:
 
 
 @pytest.mark.parametrize("format", list(Format))
-def test_series_said_twice_is_kept_once(format: Format) -> None:
+def test_series_given_twice_is_kept_once(format: Format) -> None:
     """Of samples of one series, the label order aside, the first reaches the page and the others are counted."""
     samples = [
         USAGE.sample(1, {"pid": "1", "memory": "pool"}),
@@ -227,7 +227,7 @@ def test_value_of_no_valid_form_costs_itself_only(sample: Sample) -> None:
 
 
 def test_no_samples_is_a_valid_page() -> None:
-    """Nothing to say is an empty text page and a lone EOF in OpenMetrics."""
+    """No samples are an empty text page and a lone EOF in OpenMetrics."""
     assert b"" == render([]).text
     assert b"# EOF\n" == render([], Format.OPENMETRICS).text
 

@@ -1,4 +1,4 @@
-"""Small plots: where points are, that gaps are gaps, and what is told to who cannot see them."""
+"""Small plots: where points are, that gaps are gaps, and the text for those who cannot see them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_points_stay_inside(point: tuple[float, float]) -> None:
         assert 0 <= float(x) <= 240 and 0 <= float(y) <= 40
 
 
-def test_what_it_shows_is_said() -> None:
+def test_a_plot_has_a_text() -> None:
     """The title has the highest and the newest value, unknown where that is a gap, and is escaped."""
     assert "calls, last 2 minutes: highest 9, now 3" in drawn([(10, 9), (0, 3)])
     assert "highest 9, now unknown" in drawn([(10, 9), (0, nan)])
