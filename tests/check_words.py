@@ -143,7 +143,6 @@ DONE = (
     "tests/unit/test_discover.py",
     "tests/unit/test_docs.py",
     "tests/unit/test_doctor.py",
-    "tests/unit/test_evidence.py",
     "tests/unit/test_history.py",
     "tests/unit/test_kubernetes.py",
     "tests/unit/test_log.py",
