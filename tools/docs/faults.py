@@ -22,6 +22,8 @@ What the kernel log already held at the start is in `node_fault_replayed`, with 
 state that is bad at the start (an alarm, a dead drive) is there too. Its alert fires as long as the state lasts; a
 restart of the exporter neither counts the state again nor resolves the alert, unless the restart takes more than five
 minutes.
+A reload of the settings reads the kernel log again: it counts no record twice, and a record that came meanwhile as a
+new one.
 `node_fault_source_available` is 0 for a source that this node does not have: nothing is known of its faults then.
 With `--no-collector.faults` the faults that other collectors find (Xids, crashes of processes that use a GPU) are
 still shown, because rules and dashboards that sum `node_fault_total` would take their absence for a healthy node.
