@@ -21,14 +21,15 @@ EXITS = Metric(
     "gpu.process.exits",
     "Processes that ended while they had the CUDA driver's library mapped, by status: the number they exited with, or "
     "the signal that killed them. By who they were, without their pid: a job that is started again goes on counting. "
-    "Of the last 1,024 such series.",
+    "Of the last 1,024 such series. Without those that ended before discovery found them, as a crash in the first tens "
+    "of milliseconds.",
     Kind.COUNTER,
     labels=("status", "comm", "pod", "namespace", "container", "slurm_job_id"),
 )
 UNWATCHED = Metric(
     "gpu.process.exits.unwatched",
     "GPU processes that could not be watched for their end, because the table of watched processes was full or they "
-    "ended first.",
+    "ended first. Those that ended before discovery found them are not in this number.",
     Kind.COUNTER,
 )
 SYMBOL = "cuInit"
