@@ -1,4 +1,4 @@
-/* A process that does as told on its standard input, one command a line, and answers each with a line. */
+/* A process that takes commands on its standard input, one a line, and answers each with a line. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import yaml
 
-from tests.support import until
+from tests.support import PATIENCE, until
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ def free_port() -> int:
 
 
 def get(url: str) -> str | None:
-    """The body at a URL, None where nothing answers well."""
+    """The body at a URL; None without an answer, and where it is an error."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return str(answer.read().decode())
@@ -116,7 +116,7 @@ def get(url: str) -> str | None:
         return None
 
 
-def end(process: subprocess.Popen[bytes], seconds: float = 10) -> int:
+def end(process: subprocess.Popen[bytes], seconds: float = PATIENCE) -> int:
     """SIGTERM, and SIGKILL when that does not help in time; the exit status."""
     process.terminate()
     try:

@@ -19,7 +19,7 @@ _DAY = 86_400
 
 @dataclass(frozen=True)
 class Case:
-    """A fault: the row it is of, its source, how it is done to a machine, and the alert with labels that tell it.
+    """A fault: its row, its source, how it is injected into a machine, and its alert with the labels that name it.
 
     One that keeps others from being seen comes `last`, when their alerts fire. Without a row it is of the exporter's
     own sight.
@@ -33,8 +33,8 @@ class Case:
     last: bool = False
 
 
-def _says(text: str) -> Callable[[Machine], None]:
-    return lambda machine: machine.log.say(text)
+def _logs(text: str) -> Callable[[Machine], None]:
+    return lambda machine: machine.log.add(text)
 
 
 def _file(name: str, text: str) -> Callable[[Machine], None]:
@@ -90,24 +90,24 @@ def _controller(category: str, sensor: Sensor, name: str, alert: str) -> Case:
 
 _DIMM = "devices/system/edac/mc/mc0/dimm0"
 CASES = (
-    Case(rows.FAULTY_GPU, "kernel log", _says("NVRM: Xid (PCI:0000:3b:00): 79, x"), "GpuLost"),
+    Case(rows.FAULTY_GPU, "kernel log", _logs("NVRM: Xid (PCI:0000:3b:00): 79, x"), "GpuLost"),
     Case(rows.FAULTY_GPU, "NVML", _nvml("gpu3.lost", 1), "GpuUnhealthy", {"gpu": "3", "state": "lost"}),
     Case(rows.FAULTY_GPU, "NVML", _field(1, "GET_GPU_RECOVERY_ACTION", 1), "GpuRecoveryActionNeeded", {"gpu": "1"}),
-    Case(rows.HBM, "kernel log", _says("NVRM: Xid (PCI:0000:3b:00): 94, x"), "GpuMemoryFault", {"xid": "94"}),
+    Case(rows.HBM, "kernel log", _logs("NVRM: Xid (PCI:0000:3b:00): 94, x"), "GpuMemoryFault", {"xid": "94"}),
     Case(rows.HBM, "NVML", _field(2, "ECC_DBE_VOL_TOTAL", 3), "GpuEccUncorrectable", {"gpu": "2"}),
     Case(rows.HBM, "NVML", _field(2, "REMAPPED_FAILURE", 1), "GpuRowRemapFailed", {"gpu": "2"}),
     Case(rows.SOFTWARE, "SIGABRT of a GPU process", _abort, "GpuProcessCrashed", {"signal": "process_sigabrt"}),
     Case(
         rows.SOFTWARE,
         "kernel log",
-        _says("Memory cgroup out of memory: Killed process 4711 (train) total-vm:1000kB"),
+        _logs("Memory cgroup out of memory: Killed process 4711 (train) total-vm:1000kB"),
         "OutOfMemoryKill",
         {"component": "train"},
     ),
     Case(
         rows.NETWORK,
         "kernel log",
-        _says(f"mlx5_core {NIC}: Port module event: module 0, Cable unplugged"),
+        _logs(f"mlx5_core {NIC}: Port module event: module 0, Cable unplugged"),
         "NicDegraded",
         {"component": NIC, "category": rows.NETWORK},
     ),
@@ -122,7 +122,7 @@ CASES = (
     Case(
         rows.NETWORK,
         "kernel log",
-        _says("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 30 sourcetrack timeout error"),
+        _logs("nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 30 sourcetrack timeout error"),
         "NvswitchFatalError",
     ),
     Case(rows.MAINTENANCE, "systemd-logind's schedule", _schedule, "NodeShutdownScheduled", {"mode": "reboot"}),
@@ -130,14 +130,14 @@ CASES = (
     Case(
         rows.PROCESSOR,
         "kernel log",
-        _says("NVRM: Xid (PCI:0000:5e:00): 119, pid=1, name=x, Timeout after 6s of waiting for RPC response"),
+        _logs("NVRM: Xid (PCI:0000:5e:00): 119, pid=1, name=x, Timeout after 6s of waiting for RPC response"),
         "GpuResetNeeded",
         {"action": "RESET_GPU"},
     ),
     Case(
         rows.NIC,
         "kernel log",
-        _says(f"mlx5_core {NIC}: print_health:427: synd 0x8: unrecoverable hardware error"),
+        _logs(f"mlx5_core {NIC}: print_health:427: synd 0x8: unrecoverable hardware error"),
         "NicFault",
         {"component": NIC},
     ),
@@ -153,7 +153,7 @@ CASES = (
     Case(
         rows.SSD,
         "kernel log",
-        _says("nvme nvme0: I/O 22 QID 5 timeout, aborting"),
+        _logs("nvme nvme0: I/O 22 QID 5 timeout, aborting"),
         "DriveFault",
         {"component": "nvme0", "signal": "nvme_timeout"},
     ),
@@ -202,14 +202,14 @@ CASES = (
     Case(
         rows.DEPENDENCY,
         "kernel log",
-        _says("nfs: server storage1.example not responding, still trying"),
+        _logs("nfs: server storage1.example not responding, still trying"),
         "StorageNotResponding",
         {"component": "storage1.example"},
     ),
     Case(
         rows.CPU,
         "kernel log",
-        _says("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 8c00004000010090"),
+        _logs("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 8c00004000010090"),
         "CpuFault",
         {"component": "12"},
     ),
@@ -220,11 +220,11 @@ CASES = (
         "SystemMemoryFault",
         {"component": "mc0 DIMM_A1"},
     ),
-    Case(rows.FAULTY_GPU, "kernel log", _says("NVRM: Xid (PCI:0000:3b:00): 74, x"), "GpuNvlinkFault", {"xid": "74"}),
+    Case(rows.FAULTY_GPU, "kernel log", _logs("NVRM: Xid (PCI:0000:3b:00): 74, x"), "GpuNvlinkFault", {"xid": "74"}),
     Case(
         rows.FAULTY_GPU,
         "kernel log",
-        _says(
+        _logs(
             "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
         ),
         "GpuRecoveryPending",
@@ -243,20 +243,20 @@ CASES = (
     Case(
         rows.PROCESSOR, "NVML call that hangs", _nvml("hang", "nvmlDeviceGetPowerUsage@7"), "GpuNvmlStalled", last=True
     ),
-    Case(rows.POWER, "kernel log", _says("NVRM: Xid (PCI:0000:3b:00): 54, x"), "GpuNeedsService", {"xid": "54"}),
+    Case(rows.POWER, "kernel log", _logs("NVRM: Xid (PCI:0000:3b:00): 54, x"), "GpuNeedsService", {"xid": "54"}),
     Case(rows.EXPANSION, "NVML", _nvml("gpu2.pcie_width", 8), "GpuPcieLinkDegraded", {"gpu": "2"}),
     Case(rows.EXPANSION, "NVML", _field(2, "PCIE_REPLAY_COUNTER", 100_000), "GpuPcieReplaysFrequent", {"gpu": "2"}),
     Case(
         rows.DEPENDENCY,
         "kernel log",
-        _says("INFO: task python3:4711 blocked for more than 120 seconds."),
+        _logs("INFO: task python3:4711 blocked for more than 120 seconds."),
         "KernelStuck",
         {"signal": "hung_task"},
     ),
     Case(
         rows.CPU,
         "kernel log",
-        _says("watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [nv_queue:1234]"),
+        _logs("watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [nv_queue:1234]"),
         "KernelStuck",
         {"signal": "soft_lockup"},
     ),
@@ -299,8 +299,8 @@ NOT_INJECTED = {
     "GpuNvmlRestarting": "takes three crashes of NVML with growing pauses between: tests/unit/nvml/test_supervisor.py",
     "GpuRepeatedJobFault": "takes three bursts with three minutes between: see tests/unit/faults/xid/test_counts.py",
     "NcclErrors": "NCCL calls that fail are counted in tests/bpf/test_nccl_counts.py",
-    "NcclRankBehind": "is told by RAS alone: tests/unit/ras asks a stand-in of it",
-    "NcclRankMissing": "is told by RAS alone: tests/unit/ras asks a stand-in of it",
+    "NcclRankBehind": "is known by RAS alone: tests/unit/ras queries a stand-in of it",
+    "NcclRankMissing": "is known by RAS alone: tests/unit/ras queries a stand-in of it",
     "NcclStraggler": "compares ranks of several nodes over minutes: tests/e2e/test_nccl_traces.py",
     **dict.fromkeys(
         (

@@ -15,7 +15,7 @@ from tests.e2e.test_cli import Exporter
 from tests.standins import kubelet, nvml, pods
 from tests.standins.kubelet import Kubelet, container, pod
 from tests.standins.nvml import UUID, Scenario
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = [
     pytest.mark.evidence(feature="GPUs of pods", on="stand-in"),
@@ -59,7 +59,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
     for exporter in started:
         with suppress(ProcessLookupError):
             exporter.process.kill()
-        exporter.process.wait(20)
+        exporter.process.wait(PATIENCE)
 
 
 def series(exporter: Exporter, name: str) -> list[dict[str, str]]:
@@ -69,7 +69,7 @@ def series(exporter: Exporter, name: str) -> list[dict[str, str]]:
 
 
 def owners(exporter: Exporter) -> dict[str, dict[str, str]]:
-    """What dcgm-exporter's series say of owners, by GPU and instance."""
+    """The owners on dcgm-exporter's series, by GPU and instance."""
     return {
         f"{it['gpu']}/{it['GPU_I_ID']}" if "GPU_I_ID" in it else it["gpu"]: {
             name: it[name] for name in OWN if name in it
@@ -102,8 +102,8 @@ def test_pods_process_gpus(start: Callable[..., Exporter], running: Kubelet, tmp
     assert {"train-0": 2 * 312.456, "serve-1": 312.456, "serve-2": 312.456} == pytest.approx(found)
 
     running.pods = [pod("other", container("main", UUID.format(3)))]
-    exporter.await_(lambda: owners(exporter).get("3", {}).get("pod") == "other")
-    assert {"0": {}, "1": {}, "2": {}} == {gpu: it for gpu, it in owners(exporter).items() if gpu != "3"}
+    other = {"pod": "other", "namespace": "ml", "container": "main"}
+    exporter.await_(lambda: {"0": {}, "1": {}, "2": {}, "3": other} == owners(exporter))
     assert ["other"] == [it["pod"] for it in series(exporter, "gpu_allocation_info")]
 
 

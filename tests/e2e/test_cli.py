@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf import privileges
+from tests.support import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "exporter"]
@@ -69,7 +70,7 @@ class Exporter:
                 return error.code, error.read().decode()
 
     def value(self, series: str) -> float | None:
-        """What /metrics says of a series, by its whole text before the value."""
+        """The value of a series on /metrics, by its whole text before the value."""
         found = re.search(rf"^{re.escape(series)} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
         return float(found[1]) if found else None
 
@@ -100,7 +101,7 @@ class Exporter:
         """The exit code after a signal, and the seconds it took."""
         began = time.monotonic()
         self.process.send_signal(number)
-        return self.process.wait(20), time.monotonic() - began
+        return self.process.wait(PATIENCE), time.monotonic() - began
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
     for exporter in started:
         if exporter.process.poll() is None:
             exporter.process.kill()
-            exporter.process.wait(20)
+            exporter.process.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -146,12 +147,12 @@ def job(program: Path, user: int | None = None, **variables: str) -> Iterator[su
         yield process
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_runs_and_ends(run: Callable[..., Exporter], number: signal.Signals) -> None:
-    """It serves its metrics, and ends well within five seconds of a signal."""
+    """The exporter serves its metrics, and ends within five seconds of a signal."""
     exporter = run().await_ready()
     assert exporter.value("accel_exporter_config_last_reload_successful") == 1
 
@@ -231,7 +232,7 @@ def test_port_in_use(run: Callable[..., Exporter]) -> None:
 
 
 def test_reload(run: Callable[..., Exporter], tmp_path: Path) -> None:
-    """SIGHUP reads the file again; one that is wrong keeps what runs, and both are said and counted."""
+    """SIGHUP reads the file again; one that is wrong keeps what runs, and both are logged and counted."""
     file = tmp_path / "c.yaml"
     file.write_text("log: {level: info}\n")
     exporter = run(f"--config.file={file}").await_ready()
@@ -349,7 +350,7 @@ def test_statistics(run: Callable[..., Exporter], public_folder: Path) -> None:
 
 @needs_root
 def test_without_capabilities(run: Callable[..., Exporter]) -> None:
-    """Without any capability it says so in one line, serves what it can, and no traceback is seen."""
+    """Without any capability the exporter logs that in one line, and serves what it can without a traceback."""
     exporter = run(prefix=tuple(WITHOUT_CAPABILITIES)).await_ready()
 
     assert exporter.value('accel_exporter_collector_success{collector="cuda"}') == 0
@@ -378,7 +379,7 @@ def test_hostile_name_of_another_user(run: Callable[..., Exporter], public_folde
     assert [] == [line for line in exporter.log.splitlines() if not line.startswith("ts=")]
 
 
-def test_systemd_is_told(run: Callable[..., Exporter], tmp_path: Path) -> None:
+def test_systemd_is_notified(run: Callable[..., Exporter], tmp_path: Path) -> None:
     """systemd hears of ready, reloading and stopping, and twice per watchdog time that we are alive."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
         inbox.bind(str(tmp_path / "notify"))
@@ -399,7 +400,7 @@ def test_systemd_is_told(run: Callable[..., Exporter], tmp_path: Path) -> None:
 
 
 def test_version() -> None:
-    """--version says version, revision, date, Python and platform in one line."""
+    """--version prints version, revision, date, Python and platform in one line."""
     done = once("--version")
 
     assert 0 == done.returncode
@@ -454,7 +455,7 @@ def test_output_that_cannot_be_written(
 
 
 def test_doctor_without_capabilities() -> None:
-    """Where nothing may be observed the doctor says so with what to do, exits 1 and never shows a traceback."""
+    """Where nothing may be observed the doctor names what to do, exits with 1 and never shows a traceback."""
     done = once("doctor", "--check", "--json", prefix=tuple(WITHOUT_CAPABILITIES))
 
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}

@@ -32,7 +32,7 @@ RULES = dict(re.findall(r"^# (\w+)[^\n]*\n([^#]+)", BLOCK, re.M))
 NAMED = "DCGM_FI_DEV_XID_ERRORS"
 """Its value is a label here."""
 COUNTED_OTHERWISE = {"DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL"}
-"""The page says how these differ: only that both sides say something is tested."""
+"""The page has how these differ: only that both sides have values is tested."""
 MOVING = {
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1e-3,
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": 0.25,
@@ -86,14 +86,24 @@ pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="promethe
 
 @dataclass
 class Both:
-    """An exporter that says everything in both namings, and the Prometheus that scrapes it."""
+    """An exporter with all series in both namings, and the Prometheus that scrapes it."""
 
     exporter: Exporter
     prometheus: Prometheus
+    at: float = 0.0
+    """When queries are evaluated: all scrapes of the SETTLED seconds before succeeded, also on a busy machine."""
 
-    def ask(self, expr: str, at: float, *labels: str) -> dict[tuple[str, ...], float]:
-        """The values by labels, which have to tell the series apart."""
-        found = [(dict(series), value) for series, value in self.prometheus.query(expr, at).items()]
+    def settle(self) -> None:
+        """Waits until there is such a time."""
+        scrapes = f"up[{SETTLED}s]"
+        healthy = f"min_over_time({scrapes}) == 1 and count_over_time({scrapes}) >= {SETTLED - 1}"
+        time.sleep(SETTLED)
+        until(lambda: self.prometheus.query(healthy, time.time() - 1), "scrapes succeed")
+        self.at = time.time() - 1
+
+    def values(self, expr: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """The values by labels, which have to be different for each series."""
+        found = [(dict(series), value) for series, value in self.prometheus.query(expr, self.at).items()]
         values = {tuple(series.get(label, "") for label in labels): value for series, value in found}
         assert len(found) == len(values), f"{expr} has several series with the same {labels}"
         return values
@@ -123,7 +133,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         for name in ("DCGM_EXP_XID_ERRORS_TOTAL", "gpu_xid_errors_total"):
             until(lambda query=f'{name}{{xid="31"}}': made.prometheus.query(query), f"the Xid is in {name}")
         until(lambda: made.prometheus.query("DCGM_EXP_CLOCK_EVENTS_COUNT"), "the reason is scraped")
-        time.sleep(SETTLED)
+        made.settle()
         yield made
 
 
@@ -138,39 +148,34 @@ def test_every_field_has_a_row() -> None:
 @pytest.mark.parametrize("field", sorted(ROWS.keys() - {NAMED} - COUNTED_OTHERWISE - BEFORE_HOPPER))
 def test_field(both: Both, field: str) -> None:
     """Ours has DCGM's values for the same GPUs, scraped at the same time."""
-    at = time.time() - 1
     by = ("gpu", "xid")
-    theirs = both.ask(field, at, *by)
+    theirs = both.values(field, *by)
     if field.startswith("DCGM_EXP_XID"):  # 0 there for a GPU that had none, absent here
         theirs = {key: value for key, value in theirs.items() if value}
     ours = ROWS[field].replace("[1m]", f"[{SETTLED}s]")
 
     assert theirs
-    assert theirs == pytest.approx(both.ask(ours, at, *by), rel=MOVING.get(field, 1e-9))
+    assert theirs == pytest.approx(both.values(ours, *by), rel=MOVING.get(field, 1e-9))
 
 
 @pytest.mark.parametrize("field", sorted(COUNTED_OTHERWISE))
 def test_field_that_is_counted_otherwise(both: Both, field: str) -> None:
-    """Both tell of the GPU whose clocks are lowered."""
-    at = time.time() - 1
-
-    assert {("1",)} == {gpu for gpu, value in both.ask(f"max by (gpu) ({field})", at, "gpu").items() if value}
-    assert {("1",)} == {gpu for gpu, value in both.ask(f"max by (gpu) ({ROWS[field]})", at, "gpu").items() if value}
+    """Both name the GPU with lowered clocks."""
+    assert {("1",)} == {gpu for gpu, value in both.values(f"max by (gpu) ({field})", "gpu").items() if value}
+    assert {("1",)} == {gpu for gpu, value in both.values(f"max by (gpu) ({ROWS[field]})", "gpu").items() if value}
 
 
 def test_last_xid(both: Both) -> None:
     """The label of ours is DCGM's value, of the GPU that had one."""
-    at = time.time() - 1
-    theirs = {(gpu, f"{xid:.0f}") for (gpu,), xid in both.ask(NAMED, at, "gpu").items() if xid}
+    theirs = {(gpu, f"{xid:.0f}") for (gpu,), xid in both.values(NAMED, "gpu").items() if xid}
 
-    assert {("0", "31")} == theirs == both.ask(ROWS[NAMED], at, "gpu", "xid").keys()
+    assert {("0", "31")} == theirs == both.values(ROWS[NAMED], "gpu", "xid").keys()
 
 
 @pytest.mark.parametrize("panel", PANELS)
 def test_panel(both: Both, panel: str) -> None:
     """Ours has the values of the dashboard's query."""
-    at = time.time() - 1
-    theirs, ours = (both.ask(side, at, "gpu") for side in PANELS[panel])
+    theirs, ours = (both.values(side, "gpu") for side in PANELS[panel])
 
     assert theirs
     assert theirs == pytest.approx(ours)
@@ -188,15 +193,13 @@ def test_join_with_the_labels(both: Both) -> None:
     (join,) = re.findall(r"^    (hw_power_watts \* .*)$", PAGE, re.M)
     expected = {(gpu, "NVIDIA H100 80GB HBM3", "580.95.05") for gpu in ("0", "1")}
 
-    assert expected == both.ask(join, time.time() - 1, "gpu", "name", "driver_version").keys()
+    assert expected == both.values(join, "gpu", "name", "driver_version").keys()
 
 
 @pytest.mark.parametrize("field", LABELS)
 def test_label(both: Both, field: str) -> None:
     """The label of ours has the value of DCGM's."""
-    at = time.time() - 1
-
-    theirs, ours = both.ask("DCGM_FI_DEV_GPU_TEMP", at, "gpu", field), both.ask("hw_gpu_info", at, "gpu", LABELS[field])
+    theirs, ours = both.values("DCGM_FI_DEV_GPU_TEMP", "gpu", field), both.values("hw_gpu_info", "gpu", LABELS[field])
 
     assert theirs.keys() == ours.keys()
     assert all(value for _, value in ours)
@@ -206,17 +209,17 @@ def test_before_hopper(tmp_path: Path) -> None:
     """PCIe traffic of GPUs without GPM."""
     with scraped(tmp_path, **{"gpu.gpm": 0, "gpu.pcie_throughput.0": 9, "gpu.pcie_throughput.1": 7}) as both:
         until(lambda: both.prometheus.query("DCGM_FI_DEV_PCIE_RX_THROUGHPUT"), "it is scraped")
-        at = time.time()
+        both.settle()
         for field in BEFORE_HOPPER:
-            assert {2} == {len(both.ask(field, at, "gpu"))}
-            assert both.ask(field, at, "gpu") == pytest.approx(both.ask(ROWS[field], at, "gpu"))
+            assert {2} == {len(both.values(field, "gpu"))}
+            assert both.values(field, "gpu") == pytest.approx(both.values(ROWS[field], "gpu"))
 
 
 def test_rules(tmp_path: Path) -> None:
     """Every rule's query finds nothing on healthy GPUs, and its fault once that is there."""
     rules = {rule: query.replace("> 300", "> 2").replace(":1m]", ":1s]") for rule, query in RULES.items()}
     with scraped(tmp_path, **HEALTHY) as both:
-        time.sleep(SETTLED)
+        both.settle()
         assert {} == {rule: found for rule, query in rules.items() if (found := both.prometheus.query(query))}
 
         both.exporter.scenario.set(FAULTY)

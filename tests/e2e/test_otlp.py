@@ -1,4 +1,4 @@
-"""The real exporter, a job whose calls are known, and what an OTLP collector gets of both."""
+"""The real exporter, a job with known calls, and what an OTLP collector gets of both."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from tests.bpf.cuda_node import Script, build_standins
 from tests.e2e.test_cli import Exporter
 from tests.standins.otlp_sink import HttpSink
+from tests.support import PATIENCE
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -20,7 +21,7 @@ pytestmark = [
     pytest.mark.evidence(feature="OTLP spans", on="stand-in"),
 ]
 
-ROUNDS = 5
+ROUNDS = 100
 MILLISECOND = 1_000_000
 CALLS = """
 out = []
@@ -63,7 +64,7 @@ def exporter(tmp_path: Path, sink: HttpSink) -> Iterator[Exporter]:
         yield running.await_ready()
     finally:
         running.process.kill()
-        running.process.wait(20)
+        running.process.wait(PATIENCE)
 
 
 def attributes(point: Any) -> dict[str, Any]:
@@ -81,20 +82,25 @@ def test_every_span_of_a_known_job_arrives(exporter: Exporter, sink: HttpSink) -
     """Each call above a threshold, and the failed one, is one span with its times, process and attributes."""
     with Script() as job:
         exporter.await_(lambda: attached(exporter, job))
-        told = [call for _ in range(ROUNDS) for call in job.run(CALLS)]
-        sink.wait_for(lambda it: sum(1 for _ in it.spans()) >= len(told))
-        spans = sorted((it for it in sink.spans()), key=lambda it: it.start_time_unix_nano)
+        timed, least = list[tuple[int, int]](), [1 << 62] * 4
 
-        assert [name for name, _ in EXPECTED] * ROUNDS == [span.name for span in spans]
-        off: list[list[int]] = [[], [], [], []]
-        for i, (span, (begin, end)) in enumerate(zip(spans, told, strict=True)):
-            assert {**EXPECTED[i % 4][1], "process.pid": str(job.pid)}.items() <= {
-                key: str(value) if key == "process.pid" else value for key, value in attributes(span).items()
-            }.items()
-            assert begin - MILLISECOND <= span.start_time_unix_nano <= span.end_time_unix_nano <= end + MILLISECOND
-            off[i % 4].append(max(abs(span.start_time_unix_nano - begin), abs(end - span.end_time_unix_nano)))
-        # This machine may be busy between the caller's clock and the call: the nearest of the rounds counts.
-        assert [True] * 4 == [min(call) <= MILLISECOND for call in off]
+        def arrived(sink: Any) -> bool:
+            return sum(1 for _ in sink.spans()) >= len(timed)
+
+        while max(least) > MILLISECOND:  # on a busy machine other threads run between the caller's clock and the call
+            assert len(timed) < 4 * ROUNDS, f"nanoseconds between the caller's times and the spans', at least: {least}"
+            timed += job.run(CALLS)
+            sink.wait_for(arrived)
+            spans = sorted(sink.spans(), key=lambda span: span.start_time_unix_nano)
+
+            assert [name for name, _ in EXPECTED] * (len(timed) // 4) == [span.name for span in spans]
+            for call, (span, (begin, end)) in enumerate(zip(spans[-4:], timed[-4:], strict=True)):
+                assert {**EXPECTED[call][1], "process.pid": str(job.pid)}.items() <= {
+                    key: str(value) if key == "process.pid" else value for key, value in attributes(span).items()
+                }.items()
+                first, last = span.start_time_unix_nano, span.end_time_unix_nano
+                assert begin - MILLISECOND <= first <= last <= end + MILLISECOND
+                least[call] = min(least[call], max(abs(first - begin), abs(end - last)))
 
 
 def test_metrics_of_a_known_job_are_the_pages(exporter: Exporter, sink: HttpSink) -> None:
@@ -106,7 +112,7 @@ def test_metrics_of_a_known_job_are_the_pages(exporter: Exporter, sink: HttpSink
         series = f'gpu_cuda_kernel_launch_calls_total{{api_layer="driver",comm="{comm}",pid="{job.pid}"}}'
         exporter.await_(lambda: exporter.value(series) == 23)
         sink.metrics.clear()
-        sink.wait_for(lambda it: len(it.metrics) > 1)
+        sink.wait_for(lambda sink: len(sink.metrics) > 1)
         del sink.metrics[:-1]  # the first may have been on its way before
 
         [sent] = {
@@ -146,7 +152,7 @@ def test_counters_that_a_reload_restarts_have_a_new_start(exporter: Exporter, si
         hits = 'accel_exporter_probe_hits_total{probe="cuda",symbol="cuMemAllocManaged"}'
         exporter.await_(lambda: (exporter.value(hits) or 0) >= 2300)
         requests = len(sink.metrics)
-        sink.wait_for(lambda it: len(it.metrics) > requests + 2)
+        sink.wait_for(lambda sink: len(sink.metrics) > requests + 2)
 
         (tmp_path / "config.yaml").write_text("collector: {ras: true}")
         exporter.process.send_signal(signal.SIGHUP)
@@ -155,7 +161,7 @@ def test_counters_that_a_reload_restarts_have_a_new_start(exporter: Exporter, si
         job.run(allocate.format(23))
         exporter.await_(lambda: 23 <= (exporter.value(hits) or 0) < 2300)
         requests = len(sink.metrics)
-        sink.wait_for(lambda it: len(it.metrics) > requests + 2)
+        sink.wait_for(lambda sink: len(sink.metrics) > requests + 2)
 
     fallen, wrong = restarts(sink)
     assert {"accel_exporter.probe.hits", "accel_exporter.overhead"} <= fallen
