@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class Signal:
     endpoint: str | None
     headers: Mapping[str, str]
     target: str
-    """The endpoint without user and password, for log lines."""
+    """The endpoint without user, password and query, for log lines."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,12 @@ def _signal(name: str, settings: OtlpSettings, environ: Mapping[str, str]) -> Si
         if not endpoint.startswith(("http://", "https://")):
             raise SettingsError(f"otlp.endpoint: {endpoint!r} has to start with http:// or https://")
         endpoint = f"{endpoint.rstrip('/')}/v1/{name}"
-    return Signal(name, protocol, endpoint, _headers(settings.headers), endpoint or _without_user(own or general))
+    return Signal(name, protocol, endpoint, _headers(settings.headers), _for_logs(endpoint or own or general))
+
+
+def _for_logs(url: str) -> str:
+    """Return a URL, or host:port, without user, password, query and fragment, which may be secrets."""
+    return re.split("[?#]", _without_user(url), maxsplit=1)[0]
 
 
 def _without_user(url: str) -> str:

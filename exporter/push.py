@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -51,6 +52,8 @@ EXPORTS_FAILED = Metric(
 PARTIAL = "accel_exporter.trace.partial"
 """Attribute, True on a span that is kept in an unsampled trace: the spans of other hosts are likely missing."""
 
+_QUERY = re.compile(r"\?\S+")
+"""The query of a URL in an error message, which may be a secret."""
 log = logging.getLogger(__name__)
 
 
@@ -215,7 +218,10 @@ class _Link:
                 log.info("OTLP %s to %s work again", self._signal.name, self._signal.target)
             else:
                 log.warning(
-                    "OTLP %s to %s are dropped until it works: %s", self._signal.name, self._signal.target, reason
+                    "OTLP %s to %s are dropped until it works: %s",
+                    self._signal.name,
+                    self._signal.target,
+                    _QUERY.sub("?…", reason),
                 )
         self._works = sent
         return sent

@@ -97,7 +97,8 @@ def uprobes(settings: Settings) -> Answer:
 def btf(settings: Settings) -> Answer:
     if _kernel(settings, "btf/vmlinux").exists():
         return Status.OK, "the kernel has type information (BTF)"
-    return Status.WARN, "no /sys/kernel/btf/vmlinux: probes on kernel functions are off, those on libraries work"
+    without = "cuFile and the ends of processes are not probed; CUDA, NCCL and RDMA are"
+    return Status.WARN, f"no /sys/kernel/btf/vmlinux: {without}"
 
 
 def returns(_: Settings) -> Answer:

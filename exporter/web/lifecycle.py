@@ -25,6 +25,8 @@ RELOAD, RELEASE = "/-/reload", "/-/release-gpus"
 RELEASE_SECONDS, LONGEST_RELEASE = 300.0, 3600.0
 LIMIT = RateLimit("6s", 10)
 """Rate limit of these requests together: each is logged, and costs more than others."""
+_PAUSE = 0.1
+"""Seconds after a look into the table of sockets for a sender who is refused."""
 _BROWSER = ("Origin", "Sec-Fetch-Site")
 _PROXY = ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP")
 _HOW = "on the node, as root: curl -X POST http://localhost:PORT{path}; over the network: --web.enable-lifecycle\n"
@@ -46,7 +48,7 @@ class Lifecycle:
     ) -> None:
         self._enabled, self._reload, self._release, self._proc = enabled, reload, release, proc
         self._limiter = Limiter(LIMIT)
-        self._reloading = asyncio.Lock()
+        self._reloading, self._looking = asyncio.Lock(), asyncio.Lock()
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Add the routes of the available handlers."""
@@ -60,10 +62,10 @@ class Lifecycle:
         """Check the sender. Raises HTTPForbidden without permission, HTTPTooManyRequests above the limit."""
         if any(name in request.headers for name in _BROWSER):
             raise web.HTTPForbidden(text="refused: a browser sent this for a web page; use curl\n")
-        if not self._limiter.allows():
-            raise web.HTTPTooManyRequests(text="too many requests of this kind; try again in some seconds\n")
         if not self._enabled and (refusal := await self._refusal(request)):
             raise web.HTTPForbidden(text=f"refused: {refusal}; {_HOW.format(path=request.path)}")
+        if not self._limiter.allows():
+            raise web.HTTPTooManyRequests(text="too many requests of this kind; try again in some seconds\n")
 
     async def _refusal(self, request: web.Request) -> str:
         """Return the reason why the sender does not count as root on this node, or an empty string."""
@@ -81,10 +83,21 @@ class Lifecycle:
             return "this came through a proxy"
         if not _local_name(request.host):
             return f"{request.host!r:.100} is no name of this machine's loopback"
-        uid = await asyncio.to_thread(sockets.client, self._proc, near, far)
-        if uid not in (0, os.geteuid()):
+        if not await self._is_own(near, far):
             return "the sender is neither root nor the exporter's user"
         return ""
+
+    async def _is_own(self, near: object, far: object) -> bool:
+        """Return whether a connection is root's or the exporter's user's.
+
+        One at a time, with a pause after others': the table of sockets may be long, and requests of any user take so
+        little of the processor's time that none has to be refused unseen, which could be root's.
+        """
+        async with self._looking:
+            if await asyncio.to_thread(sockets.client, self._proc, near, far) in (0, os.geteuid()):
+                return True
+            await asyncio.sleep(_PAUSE)
+            return False
 
     async def _do_reload(self, request: web.Request) -> web.Response:
         assert self._reload is not None

@@ -81,6 +81,15 @@ def container(documents: list[Any]) -> Any:
     return found
 
 
+@pytest.mark.parametrize("kind", MONITORS)
+def test_another_telemetry_path(kind: str) -> None:
+    """Prometheus scrapes the path at which the exporter serves."""
+    [monitor] = [it for it in template("config: {web: {telemetry-path: /m}}\n" + MONITORS[kind]) if it["kind"] == kind]
+    spec = monitor["spec"]
+    [endpoint] = spec.get("podMetricsEndpoints") or spec["endpoints"]
+    assert "/m" == endpoint["path"]
+
+
 def test_chart_is_sound() -> None:
     """Helm's own linter has no complaint."""
     linted = helm("lint", "--strict", CHART, values=EVERYTHING)

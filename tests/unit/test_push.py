@@ -16,7 +16,7 @@ import pytest
 from exporter.model import Distribution, Kind, Metric, Sample, Span
 from exporter.options import SettingsError
 from exporter.otlp import OtlpSettings, Plan, plan
-from exporter.push import PARTIAL, Push
+from exporter.push import PARTIAL, Push, _Link, _Reasons
 from exporter.views import prometheus
 from tests.standins import otlp_sink
 from tests.support import until
@@ -330,6 +330,24 @@ def test_passwords_in_urls(endpoint: str, protocol: str) -> None:
     made = plan(OtlpSettings(protocol=protocol), {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}).traces
     assert made is not None and made.endpoint is None
     assert "user" not in made.target and "otlp.example" in made.target
+
+
+def test_tokens_in_urls(caplog: pytest.LogCaptureFixture) -> None:
+    """A token in a URL's query goes to the backend, and neither into the name of the endpoint nor into the reason."""
+    variables = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:1/v1/metrics?api-key=tok3n#tok3n"}
+    made = plan(OtlpSettings(), variables).metrics
+    assert made is not None and "http://127.0.0.1:1/v1/metrics" == made.target
+
+    class Refusing:
+        def export(self, data: object) -> object:
+            raise ConnectionError("refused: /v1/metrics?api-key=tok3n (port 1)")
+
+    link = _Link.__new__(_Link)
+    link._signal, link._reasons, link._exporter, link._works = made, _Reasons(), Refusing(), True
+    with caplog.at_level("WARNING"):
+        assert not link.send(None)
+    assert "refused: /v1/metrics?… (port 1)" in caplog.text
+    assert "tok3n" not in caplog.text
 
 
 def test_missing_packages_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,20 @@ def test_often(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["reload"] * 10 == calls.made
 
 
+def test_refused_senders_take_nobody_s_turn(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many requests of another user of the node are refused, one of root is not."""
+    monkeypatch.setattr(lifecycle, "LIMIT", RateLimit("1h", 10))
+    monkeypatch.setattr(lifecycle, "_PAUSE", 0.001)
+    uid = [NOBODY]
+    monkeypatch.setattr(sockets, "client", lambda *_: uid[0])
+    with served(calls) as at:
+        assert [403] * 30 == [at.get("/-/release-gpus", "POST").status for _ in range(30)]
+        uid[0] = 0
+        assert [200] * 10 + [429] == [at.get("/-/release-gpus", "POST").status for _ in range(11)]
+
+    assert ["release 300"] * 10 == calls.made
+
+
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
