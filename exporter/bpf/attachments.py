@@ -13,10 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter import descriptors
-from exporter.bpf import multi, uprobe
+from exporter.bpf import multi, places, uprobe
 from exporter.bpf.apart import WORKER, ChildError, Held, Stuck, TooLong
 from exporter.bpf.elf import ElfError
-from exporter.bpf.library import Closeable, Examined, Interest, Library, Wait, examine, imports_of, usdt_of
+from exporter.bpf.library import (
+    Closeable,
+    Examined,
+    Interest,
+    KeepingInterest,
+    Library,
+    Wait,
+    examine,
+    imports_of,
+    usdt_of,
+)
 from exporter.bpf.mappings import File, Mapping
 from exporter.bpf.shares import NOBODY, Shares, User
 
@@ -39,6 +49,8 @@ _REFUSALS = {
     "share": "too many different libraries of its user are in use",
     "descriptors": descriptors.RAISE,
 }
+
+_GIVEN_UP = "its user has more than others of all places, which are taken"
 
 _Inode = tuple[int, ...]
 
@@ -74,6 +86,8 @@ class Attachments:
         self._verdicts: dict[File, Attached | None] = {}
         self._by_inode: dict[_Inode, Attached] = {}
         self._doubtful: set[File] = set()
+        self._turned_away: dict[File, set[User]] = {}
+        """The users who had no place for a file: others may have."""
         self._refused: dict[_Inode, float] = {}
         self._shares = Shares(proc)
         self._pid, self._user = 0, NOBODY
@@ -116,13 +130,18 @@ class Attachments:
         Raises Vanished when the mapping vanished before its file was seen, and Wait when its user's time is used up.
         """
         file = mapping.file
-        if file not in self._verdicts:
+        if self._is_open(file):
             if not self._shares.may_spend(self._payer()):
                 self.unsearched["share"] += 1
                 raise Wait
             self._make_room()
             self._verdicts[file] = self._judge(mapping, file)
         return self._verdicts[file]
+
+    def _is_open(self, file: File) -> bool:
+        """Whether there is no verdict on a file yet that holds for this user."""
+        turned_away = self._turned_away.get(file)
+        return file not in self._verdicts or (turned_away is not None and self._payer() not in turned_away)
 
     def retry(self) -> None:
         """Forgets the verdicts on files that could not be read or attached to, so that they are tried again.
@@ -132,6 +151,7 @@ class Attachments:
         for file in self._doubtful:
             self._verdicts.pop(file, None)
         self._doubtful.clear()
+        self._turned_away.clear()
 
     def release_idle(self) -> float:
         """Detaches from libraries without users for long enough. Returns when the next is due, on time.monotonic."""
@@ -202,7 +222,10 @@ class Attachments:
         if full:
             self.refused[full] += 1
             log.warning("this library is not observed: %s", _REFUSALS[full], extra={"library": library.path})
+            if full != "descriptors":
+                self._turned_away.setdefault(file, set()).add(self._user)
         else:
+            self._turned_away.pop(file, None)
             links = self._links(library, file)
         if not links:
             os.close(found.held.descriptor)
@@ -225,12 +248,38 @@ class Attachments:
 
     def _full(self, found: Examined) -> str:
         """Why there is no place for a library; empty when one has been taken."""
-        most = MAX_LIBRARIES if found.held.owner == _ROOT else MAX_LIBRARIES - FOR_ROOT
-        if len(self._by_inode) >= most:
-            return "limit"
         if descriptors.room() < _needed(found.library):
             return "descriptors"
+        if not self._find_place(found.held.owner):
+            return "limit"
         return "" if self._shares.take_place(self._user) else "share"
+
+    def _find_place(self, owner: int) -> bool:
+        """Whether there is a place for a file of this owner, if need be one that another user gives back."""
+        of_users = [it for it in self if it.held.owner != _ROOT]
+        if owner != _ROOT and len(of_users) >= MAX_LIBRARIES - FOR_ROOT:
+            given = places.to_give_back(of_users, self._user, self._shares)
+        elif len(self) >= MAX_LIBRARIES:
+            given = places.to_give_back(self, self._user, self._shares)
+        else:
+            return True
+        if given:
+            self._give_up(given)
+        return given is not None
+
+    def _give_up(self, attached: Attached) -> None:
+        self.refused["limit"] += 1
+        log.warning("this library is no longer observed: %s", _GIVEN_UP, extra={"library": attached.library.path})
+        for interest, _ in attached.links:
+            if isinstance(interest, KeepingInterest):
+                try:
+                    interest.library_given_up(attached.library)
+                except Exception:
+                    log.exception("an interest failed on a library that is given up")
+        self._detach(attached)
+        self._verdicts[attached.file] = None
+        self._doubtful.add(attached.file)
+        self._turned_away[attached.file] = {attached.user}
 
     def _links(
         self, library: Library, file: File, linked: Collection[Interest] = ()

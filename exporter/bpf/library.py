@@ -99,6 +99,15 @@ class ImportInterest(Interest, Protocol):
 
 
 @runtime_checkable
+class KeepingInterest(Interest, Protocol):
+    """An interest that keeps what processes hold, which is not known any more when their calls are not observed."""
+
+    def library_given_up(self, library: Library) -> None:
+        """A library is about to be detached from although processes use it."""
+        ...
+
+
+@runtime_checkable
 class UsdtInterest(Interest, Protocol):
     """An interest in probes that files were built with too."""
 

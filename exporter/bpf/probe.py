@@ -79,8 +79,8 @@ class Probes:
     belongs to: a library misses symbols only of families it has some of. `hooks_of` gives a library hooks of its own
     for the same symbols, of the same kinds, where they depend on what is in it. `rehearsal` has what calls cost, and is
     started with the first library. `returning` is the object's map of that name, where it has hooks that are numbered.
-    `withdrawn` gets the processes of a library that loses its return probes. `passes_on` finds symbols that are not
-    probed, since their calls arrive in another library of the process.
+    `withdrawn` gets the processes of a library that loses its return probes, or all. `passes_on` finds symbols that are
+    not probed, since their calls arrive in another library of the process.
     """
 
     def __init__(
@@ -164,6 +164,11 @@ class Probes:
         probed.hooked.close()
         probed.hooked = self._hook(probed.hooked.library)
         self._review(probed)
+
+    def library_given_up(self, library: Library) -> None:
+        probed = self._probed.get(id(library))
+        if self._withdrawn and probed:
+            self._withdrawn([*probed.users])
 
     def processes_ended(self, pids: Collection[int]) -> None:
         self._forget(pids)

@@ -85,6 +85,10 @@ class Shares:
             self._places[user] += 1
             return True
 
+    def places(self, user: User) -> int:
+        """How many places a user has."""
+        return self._places.get(user, 0)
+
     def give_place(self, user: User) -> None:
         with self._lock:
             self._places[user] -= 1

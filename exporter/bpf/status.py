@@ -48,7 +48,8 @@ UNREADABLE = Metric(
 )
 REFUSED = Metric(
     "accel_exporter.libraries.refused",
-    "Libraries left unobserved: limit, for too many are in use; share, for its user has too many of them in use; "
+    "Libraries left unobserved: limit, for too many are in use, also one that was observed until a user with fewer "
+    "libraries needed its place; share, for its user has too many of them in use; "
     "descriptors, for the limit of open files leaves no room; error, for attaching failed. Each try counts.",
     Kind.COUNTER,
     labels=("reason",),
