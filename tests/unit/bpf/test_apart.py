@@ -21,7 +21,7 @@ from exporter.bpf.apart import ChildError, File, Stuck, TooLong, Worker
 from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.hooks import find_places
 from exporter.bpf.library import Library
-from exporter.verbs.code.providers import Found, ProviderNames, find
+from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
 from tests.unit.bpf import apart_calls, fuse
 
 ROOT = Path(__file__).parents[3]
@@ -54,7 +54,7 @@ def test_call(worker: Worker) -> None:
     assert 7 == worker.call(apart_calls.number, "7")
     found = worker.call(find, File(str(PROGRAM)), None, ProviderNames("python"))
     with Elf.open(PROGRAM) as elf:
-        assert isinstance(found, Found)
+        assert isinstance(found, ProviderFunctions)
         assert found == find(elf, None, ProviderNames("python"))
     with pytest.raises(FileNotFoundError):
         worker.call(apart_calls.find_file, "x")
