@@ -32,7 +32,8 @@ QP = Metric(
 REGISTERED = Metric(
     "rdma.memory_region.registered",
     "Memory registered for RDMA and not deregistered, by the lengths of the calls; memory=dmabuf is a device's. Pages "
-    "registered twice count twice. What was registered before the process was observed is not in it.",
+    "registered twice count twice. What was registered before the process was observed, or while the table of regions "
+    "had no room, is not in it.",
     Kind.GAUGE,
     "By",
     labels=("device", "memory"),
@@ -41,7 +42,8 @@ REGISTERED = Metric(
 OPERATIONS = Metric(
     "rdma.memory_region.operations",
     "Registrations (reg), changes (rereg) and deregistrations (dereg) of memory regions that succeeded. "
-    "memory=unknown: deregistered, but registered before the process was observed.",
+    "memory=unknown: deregistered, but registered before the process was observed or while the table of regions had no "
+    "room.",
     Kind.COUNTER,
     labels=("device", "operation", "memory"),
     process=True,
