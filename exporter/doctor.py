@@ -13,10 +13,11 @@ from typing import TextIO
 
 from exporter import version
 from exporter.bpf import object_path
+from exporter.bpf.calibrate import HIT_COST
 from exporter.bpf.probe_metrics import ATTACHED
 from exporter.checks import Finding, Status
 from exporter.discover import Found
-from exporter.model import Labels
+from exporter.model import Labels, Sample
 from exporter.observer import Observer
 from exporter.scrape import Health, State
 from exporter.settings import Settings
@@ -45,7 +46,24 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
         {**sample.labels, "attached": str(sample.value)} for sample in samples if sample.metric is ATTACHED
     ]
     findings = [*map(_collector, states), _search(observer.refusal, searched, states, probes)]
-    return [*findings, _detaching(detached, seconds)], probes
+    return [*findings, _bound(settings.overhead.max_ratio, samples), _detaching(detached, seconds)], probes
+
+
+def _bound(max_ratio: float, samples: Iterable[Sample]) -> Finding:
+    """Report what --overhead.max-ratio can do here."""
+    if not max_ratio:
+        return Finding("overhead", Status.INFO, "no bound: every call is probed, whatever that costs a job")
+    plain = {"placement": "emulated", "returns": "false"}
+    hits = [it.value for it in samples if it.metric is HIT_COST and plain.items() <= it.labels.items()]
+    costs = [cost for cost in hits if isinstance(cost, float)]
+    if not costs:
+        return Finding("overhead", Status.INFO, "what a hit costs is not known here, so that no bound is kept")
+    return Finding(
+        "overhead",
+        Status.OK,
+        f"a hit costs {costs[0] * 1e6:.1f} µs; calls that may be estimated are probed in windows where they "
+        f"take more than {max_ratio:.2%} of a process's CPU time",
+    )
 
 
 def _detaching(detached: bool, seconds: float) -> Finding:

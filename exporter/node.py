@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from exporter.bpf.trial import Trial
 from exporter.faults.ledger import FaultLedger
 from exporter.faults.transitions import KeptTransitions
+from exporter.governor.governor import Governor
 from exporter.infiniband.counters import KeptCounters
 from exporter.kmsg.kernel_log import KernelLog, KmsgSettings
 from exporter.model import Labels, Span
@@ -68,6 +69,7 @@ class Node:
     """Whether spans are exported: without an OTLP endpoint none need be made."""
     clock: Clock
     trial: Trial
+    governor: Governor
     gpus: Gpus
     allocations: Allocations
     communicators: Communicators
@@ -90,6 +92,7 @@ class Node:
         sys: Path,
         kmsg: KmsgSettings,
         wants_spans: bool = True,
+        max_ratio: float = 0.0,
     ) -> Node:
         """Return a node with empty shared state and without settings, for all collectors."""
         clock, faults = Clock(), FaultLedger()
@@ -101,6 +104,7 @@ class Node:
             wants_spans=wants_spans,
             clock=clock,
             trial=Trial(),
+            governor=Governor(max_ratio),
             gpus=Gpus(),
             allocations=Allocations(),
             communicators=Communicators(),

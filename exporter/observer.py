@@ -44,6 +44,7 @@ class Observer:
             settings.sysfs,
             settings.kmsg,
             spans is not None,
+            settings.overhead.max_ratio,
         )
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""

@@ -16,6 +16,7 @@ from exporter.bpf.maps import MAP_FULL
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection, protection
 from exporter.bpf.status import ENDED_FOLDED
+from exporter.governor.governor import Subject, Watch
 from exporter.ledger import RETENTION, Activity, Ledger, Process
 from exporter.model import Sample, Unavailable
 from exporter.node import Node, Processes
@@ -45,6 +46,7 @@ class ProbeCollector(ABC, Generic[A]):
         self._node = node
         self._limit = SeriesLimit(self.name, node.settings["series-limit"])
         self._returns = False
+        self._watch: Watch | None = None
 
     def start(self) -> None:
         """Load the programs; libraries are attached to as discovery finds them. Raise Unavailable without BPF."""
@@ -67,6 +69,8 @@ class ProbeCollector(ABC, Generic[A]):
             listener=self,
             **self._options(),
         )
+        subject = self._subject()
+        self._watch = self._node.governor.watch(subject) if subject else None
         interest = self._interest()
         self._events = Events()
         for stream, receive in self._receivers().items():
@@ -80,6 +84,8 @@ class ProbeCollector(ABC, Generic[A]):
             limited = self._limit.apply(self._samples())
         yield from limited
         yield from self._probes.collect()
+        if self._watch:
+            yield from self._watch.collect()
         yield from self._events.collect()
         yield ENDED_FOLDED.sample(self._ledger.folded, {"collector": self.name})
         yield from self._losses()
@@ -97,6 +103,8 @@ class ProbeCollector(ABC, Generic[A]):
 
     def close(self) -> None:
         """Unload; discovery has detached before. Nothing else may be called afterwards."""
+        if self._watch:
+            self._node.governor.leave(self._watch)
         self._events.close()
         self._object.close()
 
@@ -166,6 +174,10 @@ class ProbeCollector(ABC, Generic[A]):
     def _interest(self) -> Interest:
         """Return what is given the libraries that have a symbol of the table: the probes, or what attaches them."""
         return self._probes
+
+    def _subject(self) -> Subject | None:
+        """Return what of the probe may be left out for a part of the time where it costs too much."""
+        return None
 
     def _receivers(self) -> Receivers:
         """Return what receives the records of each ring buffer, in one thread for all."""

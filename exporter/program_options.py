@@ -13,6 +13,7 @@ GROUPS = {
     "web": "HTTP surface",
     "otlp": "OTLP push (the standard OTEL_* variables count too)",
     "log": "Logging",
+    "overhead": "What probes may cost the observed processes",
     "path": "Where this node's files are",
     "kmsg": "Kernel log",
     "collectors": "Collectors",
@@ -100,6 +101,14 @@ OPTIONS = (
     ),
     Option("log.level", "info", "least severity that is logged", "log", choices=tuple(log.LEVELS)),
     Option("log.format", "logfmt", "form of a log line", "log", choices=log.FORMATS),
+    Option(
+        "overhead.max-ratio",
+        0.01,
+        "part of a process's CPU time that probes may take before calls that may be estimated (ncclSend, "
+        "ncclRecv) are probed in windows; 0: no limit, every call counts",
+        "overhead",
+        most=1.0,
+    ),
     Option("path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR"),
     Option("path.sysfs", "/sys", "mount point of sysfs", "path", metavar="DIR"),
     Option("path.logs", "/var/log", "folder of the kubelet's pods/ and containers/", "path", metavar="DIR"),

@@ -30,6 +30,11 @@ class LogSettings:
 
 
 @dataclass(frozen=True)
+class OverheadSettings:
+    max_ratio: float
+
+
+@dataclass(frozen=True)
 class Settings:
     """The exporter's settings.
 
@@ -40,6 +45,7 @@ class Settings:
     web: WebSettings
     otlp: OtlpSettings
     log: LogSettings
+    overhead: OverheadSettings
     kmsg: KmsgSettings
     collectors: Mapping[str, Mapping[str, Any]]
     capabilities: frozenset[str]
@@ -94,6 +100,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
         web=_web(values),
         otlp=_section(OtlpSettings, "otlp.", values),
         log=_section(LogSettings, "log.", values),
+        overhead=_section(OverheadSettings, "overhead.", values),
         kmsg=_section(KmsgSettings, "kmsg.", values),
         collectors=enabled,
         capabilities=frozenset(

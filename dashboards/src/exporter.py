@@ -182,6 +182,27 @@ COST = [
         alarm=0.01,
     ),
     lines(
+        "Bound used by the worst process",
+        "Cost of a probe in the process for which it is highest, in parts of what --overhead.max-ratio allows.",
+        "percentunit",
+        Query(
+            f"max by (instance, probe) ({select('accel_exporter_overhead_budget_used_ratio')})",
+            "{{probe}} {{instance}}",
+        ),
+        width=THIRD,
+        alarm=2,
+    ),
+    lines(
+        "Probed in windows",
+        "Share of the time for which calls are probed; below 100 % their counts are estimates, to keep the bound.",
+        "percentunit",
+        Query(
+            f"min by (instance, symbol, library) ({select('accel_exporter_probe_sampled_ratio')})",
+            "{{symbol}} {{library}} {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
         "Time in the BPF programs",
         "Measured by the kernel, without the trap; only while BPF statistics are on.",
         "percentunit",

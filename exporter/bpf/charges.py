@@ -46,10 +46,10 @@ class Charges:
             for symbol, calls in hits.items() if self.known else ():
                 before, seconds = self._charged.get(symbol, (0, 0.0))
                 if calls > before:
-                    self._charged[symbol] = calls, seconds + (calls - before) * self._of(symbol)
+                    self._charged[symbol] = calls, seconds + (calls - before) * self.each(symbol)
             return sum(seconds for _, seconds in self._charged.values())
 
-    def _of(self, symbol: str) -> float:
+    def each(self, symbol: str) -> float:
         """Return the seconds by which a call of the symbol takes longer."""
         if symbol not in self._dearest:
             return 0.0

@@ -16,7 +16,7 @@ from exporter.bpf.library import Library, file_of
 from exporter.bpf.placement import Placement, place
 from exporter.bpf.uprobe import AttachError, Point
 
-_ALWAYS, _ALLOWED = "always", "allowed"
+_ALWAYS, _ALLOWED, _SAMPLED = "always", "allowed", "sampled"
 _LIBRARY = 8
 """The bit of a cookie at which the number of the library begins."""
 
@@ -49,9 +49,14 @@ class Hook:
     placed: bool = False
     """The cookie's upper 32 bits are the offset in bytes of the probe in the function."""
 
+    sampled: bool = False
+    """May be detached for a part of the time, as its counts may be estimates; an entry probe without a return probe."""
+
     @property
     def attached(self) -> str:
-        """When: always, or only while return probes are allowed."""
+        """When: always, only while return probes are allowed, or unless it is left out for its cost."""
+        if self.sampled:
+            return _SAMPLED
         return _ALLOWED if self.returns or self.paired else _ALWAYS
 
     def point(self, function: Function, placement: Placement, library: int = 0) -> Point:
@@ -195,6 +200,7 @@ class Hooked:
         self._refusal = "no return probes: no process uses the library yet"
         self._closed = False
         self._links = self._attach(_ALWAYS)
+        self._sampled_links = self._attach(_SAMPLED)
 
     def review(self, allowed: bool, reason: str) -> None:
         """Attaches or detaches return probes, and entries paired with them, as is allowed now.
@@ -215,6 +221,22 @@ class Hooked:
                 self._return_links = self._attach(_ALLOWED)
                 self.returned = self.returned or bool(self._return_links)
                 self._turn(on=True)
+
+    @property
+    def sampled(self) -> frozenset[str]:
+        """The symbols with hooks that may be detached for a part of the time."""
+        return frozenset(it for it in self.places.found if any(hook.sampled for hook in self._hooks[it]))
+
+    def sample(self, on: bool) -> None:
+        """Attaches the hooks of these symbols, or detaches them; harmless where that is so already."""
+        with self._lock:
+            if self._closed or on == bool(self._sampled_links):
+                return
+            uprobe.close_all(self._sampled_links)
+            self._sampled_links = []
+            if on:
+                self._failed = {key: why for key, why in self._failed.items() if key[1] != _SAMPLED}
+                self._sampled_links = self._attach(_SAMPLED)
 
     @property
     def refused(self) -> bool:
@@ -241,7 +263,7 @@ class Hooked:
                 return
             self._closed = True
             self._turn(on=False)
-            uprobe.close_all([*self._return_links, *self._links])
+            uprobe.close_all([*self._return_links, *self._sampled_links, *self._links])
             if self._switch:
                 self._switch.close()
 
@@ -251,7 +273,8 @@ class Hooked:
 
     def _why_not(self, symbol: str) -> str:
         refusal = self._refusal if self._waits_for_returns(symbol) else ""
-        return self._failed.get((symbol, _ALWAYS)) or self._failed.get((symbol, _ALLOWED)) or refusal
+        failed = (self._failed.get((symbol, when)) for when in (_ALWAYS, _SAMPLED, _ALLOWED))
+        return next(filter(None, failed), refusal)
 
     def _waits_for_returns(self, symbol: str) -> bool:
         return any(hook.returns or hook.paired for hook in self._hooks[symbol])

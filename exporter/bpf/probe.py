@@ -12,6 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from exporter.bpf.apart import WORKER
@@ -68,6 +69,19 @@ class _Probed:
     hooked: Hooked
     uncovered: tuple[str, ...]
     users: dict[int, Protection] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledFile:
+    """A library with symbols that may be probed in windows (exporter.governor)."""
+
+    name: str
+    """As in labels."""
+    symbols: Collection[str]
+    pids: Collection[int]
+    """The processes that use it."""
+    probe: Callable[[bool], None]
+    """Attaches these symbols, or detaches them."""
 
 
 class Probes:
@@ -193,6 +207,21 @@ class Probes:
         """The libraries of which symbols are not probed because they pass calls on, with the one that these go to."""
         found = {it.hooked.library.path: self._passed(it.hooked.library) for it in self._present()}
         return {path: passed.to for path, passed in found.items() if passed.symbols}
+
+    def sampled_files(self) -> dict[int, SampledFile]:
+        """The libraries with symbols that may be probed in windows, by a key that stays."""
+        return {
+            id(it.hooked.library): SampledFile(name, symbols, [*it.users], partial(self._sample, it))
+            for it, name in self._named()
+            if (symbols := it.hooked.sampled)
+        }
+
+    def _sample(self, probed: _Probed, on: bool) -> None:
+        probed.hooked.sample(on)
+
+    def price(self, symbol: str) -> float | None:
+        """The seconds that a call of the symbol takes longer; None while that is not known."""
+        return self._charges.each(symbol) if self._charges and self._charges.known else None
 
     def collect(self) -> Iterator[Sample]:
         """The exporter's own metrics about this probe."""

@@ -6,7 +6,7 @@ from exporter.model import Kind, Metric
 
 ATTACHED = Metric(
     "accel_exporter.probe.attached",
-    "1 if every probe of the symbol is attached in this library, else 0; the landing page has the reason. "
+    "1 if every probe of the symbol is attached in this library, also in windows, else 0; the landing page has why. "
     "A hit costs little at placement=emulated, and a second trap at placement=stepped. Copies of a library, by its "
     "build id and functions, are one, under the path of the first; files of root apart from those of others. A long "
     "path is cut, and beyond 32 libraries the rest is (others).",

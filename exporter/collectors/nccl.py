@@ -11,12 +11,14 @@ from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
 from exporter.bpf.rehearsal import Rehearsal, small_copy
+from exporter.governor.governor import Subject
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.nccl import metrics
 from exporter.nccl.activity import Activity, read, take
 from exporter.nccl.functions import COVERABLE, FUNCTIONS, family, scene
 from exporter.nccl.layouts import Layouts
+from exporter.nccl.messages import Messages
 from exporter.nccl.records import NcclSpan
 from exporter.nccl.samples import Kinds, comm_hash, function, samples
 from exporter.nccl.slow_calls import LEAST_NS, SlowCalls
@@ -138,7 +140,15 @@ class Nccl(ProbeCollector[Activity]):
             super().process_started(pid, library, from_first_call)
 
     def _read(self) -> Mapping[int, Activity]:
-        return read(self._object.maps, self._kinds.none, self._runs)
+        seen = read(self._object.maps, self._kinds.none, self._runs)
+        if self._watch:
+            for pid, activity in seen.items():
+                self._messages.add(activity, self._watch.estimates.missed(pid))
+        return seen
+
+    def _subject(self) -> Subject:
+        self._messages = Messages(self._probes, self._object.maps["calls"], self._hits, self._kinds)
+        return self._messages
 
     def _runs(self, pid: int, thread: int) -> bool:
         return (self._node.proc / str(pid) / "task" / str(thread)).exists()
@@ -149,6 +159,9 @@ class Nccl(ProbeCollector[Activity]):
         forget(self._object, pids)
         maps["covered"].take(pids)
         for pid in pids:
+            if self._watch:
+                activity = taken.get(pid, Activity())
+                self._messages.add(activity, self._watch.estimates.finish(pid, self._messages.last(activity)))
             self._node.collectives.forget(pid)
             self._on_gpus.forget(pid)
         return taken

@@ -6,10 +6,11 @@ from exporter.model import Kind, Metric
 
 _MEMBER = ("comm_hash", "rank")
 
+_ESTIMATED = " Estimates of Send and Recv while accel_exporter_probe_sampled_ratio is below 1."
 CALLS = Metric(
     "nccl.collective.calls",
     "Calls by collective (point-to-point and one-sided calls too), failed ones included. A call is a request: replays "
-    "of CUDA graphs make none. What one NCCL function calls of NCCL is not counted again.",
+    "of CUDA graphs make none. What one NCCL function calls of NCCL is not counted again." + _ESTIMATED,
     Kind.COUNTER,
     labels=("collective",),
     process=True,
@@ -17,7 +18,7 @@ CALLS = Metric(
 BYTES = Metric(
     "nccl.collective.bytes",
     "Bytes that the calls named: count times size of the type, which for AllGather, ReduceScatter, AlltoAll, Gather "
-    "and Scatter is one rank's part.",
+    "and Scatter is one rank's part." + _ESTIMATED,
     Kind.COUNTER,
     "By",
     labels=("collective",),
@@ -27,7 +28,7 @@ BUS_BYTES = Metric(
     "nccl.collective.bus",
     "Bytes that each rank has to move for these calls whatever the algorithm, as nccl-tests defines them for its bus "
     "bandwidth: AllReduce 2(n-1)/n of the buffer, AllGather, ReduceScatter, AlltoAll, Gather and Scatter (n-1) parts, "
-    "all others the bytes. Absent for a process with communicators that cannot be read.",
+    "all others the bytes. Absent for a process with communicators that cannot be read." + _ESTIMATED,
     Kind.COUNTER,
     "By",
     labels=("collective",),
@@ -71,7 +72,8 @@ OPERATION = Metric(
 )
 LAST_CALL = Metric(
     "nccl.last_call.timestamp",
-    "Unix time at which the newest collective was called, or the newest outermost group closed.",
+    "Unix time at which the newest collective was called, or the newest outermost group closed. Some seconds late for "
+    "a Send or Recv outside of groups while accel_exporter_probe_sampled_ratio is below 1.",
     Kind.GAUGE,
     "s",
     process=True,

@@ -9,6 +9,7 @@ from typing import Any
 
 from exporter.bpf.targets import Targets
 from exporter.collectors.nccl import FLAGS, Nccl
+from exporter.governor.governor import Governor
 from exporter.model import Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
@@ -53,14 +54,16 @@ class NcclNode(Observed):
 
 
 @contextmanager
-def observe(gpus: Gpus | None = None, wants_spans: bool = True, **settings: Any) -> Iterator[NcclNode]:
+def observe(
+    gpus: Gpus | None = None, wants_spans: bool = True, governor: Governor | None = None, **settings: Any
+) -> Iterator[NcclNode]:
     """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
     spans: list[Span] = []
     targets = Targets()
     defaults = {flag.name: flag.default for flag in FLAGS}
     chosen = {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
-    shared = {"gpus": gpus or Gpus(), "wants_spans": wants_spans}
+    shared = {"gpus": gpus or Gpus(), "wants_spans": wants_spans, "governor": governor or Governor(0)}
     node = make_node(defaults | chosen, ProcessTable(), targets, spans.append, **shared)
     nccl = Nccl(node)
     nccl.start()

@@ -17,13 +17,15 @@ import pytest
 
 from exporter import checks, doctor, settings
 from exporter.bpf import privileges
+from exporter.bpf.calibrate import HIT_COST
 from exporter.bpf.safety import Survival
 from exporter.checks import Finding, Status, probed
 from exporter.collectors import allocation
 from exporter.faults import ipmi
 from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.observer import Observer
-from exporter.settings import Settings
+from exporter.scrape import Scraper
+from exporter.settings import OverheadSettings, Settings
 from tests.standins import kubelet
 
 ROOT = Path(__file__).parents[2]
@@ -431,3 +433,27 @@ def test_detaching(node: Settings, monkeypatch: pytest.MonkeyPatch, detached: bo
 
     assert ("detaching", status) == (finding.name, finding.status)
     assert ("not everything" in finding.summary) is not detached
+
+
+@pytest.mark.parametrize(
+    ("bound", "cost", "status", "part"),
+    [
+        (0.01, 0.7e-6, Status.OK, "a hit costs 0.7 µs; calls that may be estimated are probed in windows"),
+        (0.01, None, Status.INFO, "is not known here, so that no bound is kept"),
+        (0.0, 0.7e-6, Status.INFO, "no bound: every call is probed"),
+    ],
+)
+def test_the_bound_of_the_overhead(
+    node: Settings, monkeypatch: pytest.MonkeyPatch, bound: float, cost: float | None, status: Status, part: str
+) -> None:
+    kinds = [("emulated", "true"), ("stepped", "false"), ("emulated", "false")]
+    hits = [(it, 9e-6) for it in kinds[:2]] + [(kinds[2], cost)]
+    samples = [
+        HIT_COST.sample(value, {"placement": placement, "returns": returns})
+        for (placement, returns), value in hits
+        if value is not None
+    ]
+    monkeypatch.setattr(Scraper, "gather", lambda self: samples)
+    findings, _ = doctor.check(replace(node, overhead=OverheadSettings(bound)), {})
+    [finding] = [it for it in findings if it.name == "overhead"]
+    assert status == finding.status and part in finding.summary

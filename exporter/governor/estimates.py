@@ -1,0 +1,165 @@
+"""Counts of calls that were not probed, estimated from windows in which they were."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+ENOUGH = 16
+"""Units of the first reference that two windows have to hold for it to be used."""
+_LEAST_OWN = 0.2
+"""Part of a process's CPU time that is taken as its own at least. Where probes take more of it, what is left is less
+than the error of their price, and the estimate would be any number; so it is too low."""
+
+
+class Tally(NamedTuple):
+    """What one process did until now; no number ever falls."""
+
+    counts: tuple[int, ...]
+    """Those that are estimated while calls are not probed."""
+    reference: float
+    """A count that is always exact and goes with the calls, such as groups with their messages; 0 without one."""
+    cost: float
+    """Seconds that the probes of these calls took."""
+    other: float
+    """Seconds that other probes took."""
+    cpu: float
+    """CPU time of the process, with both."""
+
+    @property
+    def own(self) -> float:
+        """CPU time without probes."""
+        return self.cpu - self.cost - self.other
+
+    @classmethod
+    def first(cls, now: Tally) -> Tally:
+        """Return that of a process first seen now, between two windows: its calls so far were not seen.
+
+        CPU time before its first call is nothing to go by.
+        """
+        return cls((0,) * len(now.counts), 0.0, 0.0, 0.0, now.own)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A piece of time: what was counted, and by how much the references rose."""
+
+    counts: list[int]
+    reference: float = 0.0
+    own: float = 0.0
+
+    def add(self, before: Tally, after: Tally) -> None:
+        for at, (old, new) in enumerate(zip(before.counts, after.counts, strict=True)):
+            self.counts[at] += max(0, new - old)
+        self.reference += max(0.0, after.reference - before.reference)
+        self.own += max(_LEAST_OWN * (after.cpu - before.cpu), after.own - before.own)
+
+
+@dataclass(slots=True)
+class Estimate:
+    """Of one process.
+
+    Calls in a gap between two windows are to the reference, or without one to the CPU time, as in those windows. So
+    what a probe slows down is not counted less, and a process that waits is not counted more.
+    """
+
+    at: Tally
+    owner: object = None
+    """The file with the windows and gaps that the process goes by; None while all calls are counted."""
+    missed: list[int] = field(default_factory=list)
+    """Estimated counts of calls that were not seen, never falling."""
+    _before: _Piece = field(init=False)
+    _window: _Piece = field(init=False)
+    _gap: _Piece = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.missed = self.missed or [0] * len(self.at.counts)
+        self._before, self._window, self._gap = self._none(), self._none(), self._none()
+
+    def advance(self, now: Tally, probed: bool) -> None:
+        """Add the time since the last call, in which the calls were probed or not."""
+        (self._window if probed else self._gap).add(self.at, now)
+        self.at = now
+
+    def settle(self) -> None:
+        """Estimate the gap before the window that ends now, by that window and the one before the gap."""
+        both = [a + b for a, b in zip(self._before.counts, self._window.counts, strict=True)]
+        reference, own = self._before.reference + self._window.reference, self._before.own + self._window.own
+        unit, gap = (reference, self._gap.reference) if reference >= ENOUGH else (own, self._gap.own)
+        if unit > 0:
+            for at, seen in enumerate(both):
+                self.missed[at] += max(0, round(seen * gap / unit) - self._gap.counts[at])
+        self._before, self._window, self._gap = self._window, self._none(), self._none()
+
+    def _none(self) -> _Piece:
+        return _Piece([0] * len(self.at.counts))
+
+
+class Estimates:
+    """Of the processes of one collector, by pid. Safe from any thread.
+
+    Each process goes by the windows of one file, `owner`, also where it uses two.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_pid: dict[int, Estimate] = {}
+
+    def begin(self, owner: object, before: Mapping[int, Tally], now: Mapping[int, Tally]) -> None:
+        """Start with what was seen from `before` to `now`, when all calls were probed, as the first window."""
+        with self._lock:
+            for pid in before.keys() & now.keys():
+                known = self._by_pid.get(pid)
+                if known is None or known.owner is None:
+                    self._by_pid[pid] = Estimate(before[pid], owner, known.missed if known else [])
+                    self._by_pid[pid].advance(now[pid], probed=True)
+                    self._by_pid[pid].settle()
+
+    def advance(self, owner: object, tallies: Mapping[int, Tally], probed: bool) -> None:
+        """Add the time since the last call for the owner's processes, those that are new included."""
+        with self._lock:
+            for pid, now in tallies.items():
+                known = self._by_pid.get(pid)
+                if known is None or known.owner is None:
+                    at = Tally.first(now) if known is None else now
+                    known = self._by_pid[pid] = Estimate(at, owner, known.missed if known else [])
+                if known.owner is owner:
+                    known.advance(now, probed)
+
+    def settle(self, owner: object) -> None:
+        """Estimate the gaps before the window of the owner that ends now."""
+        with self._lock:
+            for estimate in self._of(owner):
+                estimate.settle()
+
+    def end(self, owner: object) -> None:
+        """Keep what was estimated: all calls are counted from now on."""
+        with self._lock:
+            for estimate in self._of(owner):
+                estimate.settle()
+                estimate.owner = None
+
+    def missed(self, pid: int) -> Sequence[int]:
+        """Return the estimated counts of what was not seen; empty where all was seen."""
+        with self._lock:
+            known = self._by_pid.get(pid)
+            return tuple(known.missed) if known else ()
+
+    def finish(self, pid: int, last: Callable[[Tally], Tally]) -> Sequence[int]:
+        """Remove a process that has ended. `last` returns its last tally from the one before.
+
+        Return what `missed` does, to the process's end where the reference reaches so far.
+        """
+        with self._lock:
+            known = self._by_pid.pop(pid, None)
+            if known is None:
+                return ()
+            if known.owner is not None:
+                known.advance(last(known.at), probed=False)
+                known.settle()
+            return tuple(known.missed)
+
+    def _of(self, owner: object) -> list[Estimate]:
+        return [it for it in self._by_pid.values() if it.owner is owner]

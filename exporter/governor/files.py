@@ -1,0 +1,160 @@
+"""One file with functions that are probed all the time, or in windows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from exporter.governor.estimates import Estimates, Tally
+from exporter.governor.ladder import Ladder
+
+LOOK_SECONDS, CYCLE_SECONDS = 1.0, 5.0
+"""Times between two looks at the cost: while all calls are counted, and while there is one window in each cycle."""
+FLOOR = 0.001
+"""Cost in cores below which nothing is left out, however little CPU time the process needs."""
+_WHOLE = 0.9
+"""Share from which a window is all of its cycle: coming and going costs, too."""
+_RECENT_SECONDS = 60.0
+_SMALLEST = 0.1
+"""Part of the bound that functions in windows have where other functions take all of it."""
+
+
+class Probed(Protocol):
+    """A file with functions that can be probed or not."""
+
+    @property
+    def pids(self) -> Collection[int]:
+        """The processes that use the file."""
+
+    def probe(self, on: bool) -> None:
+        """Attach or detach the functions that may be probed in windows; nothing where that is so already."""
+
+
+class File:
+    """The windows of one file. Times are of a monotonic clock, in seconds.
+
+    `tallies` returns what processes did; `clock` the time; `chance` a number from 0 to 1: windows begin at random times
+    in their cycle, or a job with steps as long as a cycle would show the same part of each step.
+    """
+
+    def __init__(
+        self,
+        probed: Probed,
+        bound: float,
+        estimates: Estimates,
+        tallies: Callable[[Collection[int]], Mapping[int, Tally]],
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        self.probed, self._bound, self._estimates, self._tallies = probed, bound, estimates, tallies
+        self._clock, self._chance = clock, chance
+        self.ladder = Ladder()
+        self.used = 0.0
+        """Cost in the process for which it is highest, in parts of its bound."""
+        self.due = clock()
+        """Time of the next step."""
+        self._step: Callable[[], None] = self._look
+        self._before: Mapping[int, Tally] = {}
+        """Tallies at the last look, made at this time:"""
+        self._looked = self.due
+        self._on, self._since, self._seconds = True, self.due, 0.0
+        """Whether the functions are probed, since when, and for how many seconds before."""
+        self._history = deque([(self.due, 0.0)])
+        self._length = 0.0
+
+    def step(self, busy: bool) -> None:
+        """Do what is due. Unless `busy`, the calls of all processes cost too little to be looked at one by one."""
+        if self.ladder.throttled or busy:
+            self._step()
+        else:
+            self._weigh({})
+            self.due = self._clock() + LOOK_SECONDS
+
+    def sampled(self) -> float:
+        """Return the share of the last minute for which the functions were probed."""
+        now, (since, before) = self._clock(), self._history[0]
+        return min(1.0, (self._probed_seconds(now) - before) / (now - since)) if now > since else float(self._on)
+
+    def _look(self) -> None:
+        """All calls are counted: compare cost and bound."""
+        before, now = self._before, self._read()
+        self._weigh(now)
+        if self.ladder.throttled:
+            self._estimates.begin(self, before, now)
+            self._cycle()
+        else:
+            self.due = self._clock() + LOOK_SECONDS
+
+    def _begin(self) -> None:
+        """A cycle ended: compare cost and bound, and choose the next window."""
+        now = self._read()
+        self._estimates.advance(self, now, probed=self._on)
+        if self._on:
+            self._estimates.settle(self)
+        self._weigh(now)
+        if self.ladder.throttled:
+            self._cycle()
+            return
+        self._estimates.end(self)
+        self._step, self.due = self._look, self._clock() + LOOK_SECONDS
+
+    def _cycle(self) -> None:
+        began = self._clock()
+        self._ends = began + CYCLE_SECONDS
+        if self.ladder.share >= _WHOLE:
+            self._open()
+            self._step, self.due = self._begin, self._ends
+            return
+        self._turn(on=False)
+        self._length = self.ladder.share * CYCLE_SECONDS
+        self._step, self.due = self._window, began + self._chance() * (CYCLE_SECONDS - self._length)
+
+    def _window(self) -> None:
+        self._open()
+        self._step, self.due = self._close, self._clock() + self._length
+
+    def _open(self) -> None:
+        """Probe. What was counted before all functions were probed belongs to the gap, and to its estimate."""
+        if not self._on:
+            self._turn(on=True)
+            self._estimates.advance(self, self._read(), probed=False)
+
+    def _close(self) -> None:
+        self._estimates.advance(self, self._read(), probed=True)
+        self._estimates.settle(self)
+        self._turn(on=False)
+        self._step, self.due = self._begin, self._ends
+
+    def _read(self) -> Mapping[int, Tally]:
+        return self._tallies(self.probed.pids)
+
+    def _turn(self, on: bool) -> None:
+        if on == self._on:
+            return
+        began = self._clock()
+        self.probed.probe(on)
+        now = self._clock() if on else began  # the last calls are seen when detaching begins
+        self._seconds, self._since, self._on = self._probed_seconds(now), now, on
+
+    def _probed_seconds(self, now: float) -> float:
+        return self._seconds + (now - self._since if self._on else 0.0)
+
+    def _weigh(self, now: Mapping[int, Tally]) -> None:
+        """Compare what each process lost since the last look with its bound; the worst one decides."""
+        time = self._clock()
+        least = FLOOR * (time - self._looked) * self.ladder.share
+        pressure = used = 0.0
+        for pid in now.keys() & self._before.keys():
+            before, after = self._before[pid], now[pid]
+            cost, other = after.cost - before.cost, after.other - before.other
+            allowed = self._bound * (after.cpu - before.cpu)
+            if cost > 0 and cost >= least and allowed > 0:
+                pressure = max(pressure, cost / max(allowed - other, _SMALLEST * allowed))
+                used = max(used, (cost + other) / allowed)
+        self.used = used
+        self.ladder.look(pressure)
+        self._before, self._looked = now, time
+        self._history.append((time, self._probed_seconds(time)))
+        while len(self._history) > 2 and self._history[1][0] <= time - _RECENT_SECONDS:
+            self._history.popleft()

@@ -1,0 +1,174 @@
+"""The thread that keeps what probes cost each process within a part of its CPU time."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Protocol
+
+from exporter.governor import metrics
+from exporter.governor.estimates import Estimates, Tally
+from exporter.governor.files import FLOOR, LOOK_SECONDS, File, Probed
+from exporter.model import Sample
+
+_JOIN_SECONDS = 5.0
+log = logging.getLogger(__name__)
+
+
+class SampledFile(Probed, Protocol):
+    """A file with functions that may be probed in windows."""
+
+    @property
+    def name(self) -> str:
+        """The file's name in labels."""
+
+    @property
+    def symbols(self) -> Collection[str]: ...
+
+
+class Subject(Protocol):
+    """A collector with functions that may be probed in windows."""
+
+    name: str
+
+    def sampled_files(self) -> Mapping[int, SampledFile]:
+        """Return the files that have such functions, each under a key of its own."""
+
+    def sampled_cost(self) -> float | None:
+        """Return the seconds that their probes took from all processes until now; None while that is not known."""
+
+    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+        """Return what these processes did; without those that have ended."""
+
+
+class Watch:
+    """The files and the estimates of one collector."""
+
+    def __init__(self, subject: Subject, bound: float, clock: Callable[[], float], chance: Callable[[], float]) -> None:
+        self.subject, self._bound, self._clock, self._chance = subject, bound, clock, chance
+        self.estimates = Estimates()
+        self._files: dict[int, File] = {}
+        self._throttles = 0
+        self._looked, self._cost, self._busy = clock(), 0.0, False
+
+    def step(self) -> float:
+        """Do what is due at every file. Return the time of the next step."""
+        present = self.subject.sampled_files()
+        for key in self._files.keys() - present.keys():
+            self.estimates.end(self._files.pop(key))
+        for key in present.keys() - self._files.keys():
+            self._files[key] = self._file(present[key])
+        self._look()
+        for key, file in self._files.items():
+            file.probed = present[key]
+            if file.due <= self._clock():
+                before = file.ladder.throttled
+                file.step(self._busy)
+                self._report(present[key], before, file)
+        return min((file.due for file in self._files.values()), default=self._clock() + LOOK_SECONDS)
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield shares and levels by symbol and file, and what is used of the bound."""
+        probe = {"probe": self.subject.name}
+        shares: dict[tuple[str, str], tuple[float, int]] = {}
+        for key, it in self.subject.sampled_files().items():
+            if file := self._files.get(key):
+                for symbol in it.symbols:
+                    share, level = shares.get((symbol, it.name), (1.0, 0))
+                    own = file.sampled(), int(file.ladder.throttled)
+                    shares[symbol, it.name] = min(share, own[0]), max(level, own[1])
+        for (symbol, library), (share, level) in shares.items():
+            labels = probe | {"symbol": symbol, "library": library}
+            yield metrics.SAMPLED.sample(share, labels)
+            yield metrics.LEVEL.sample(level, labels)
+        yield metrics.THROTTLED.sample(self._throttles, probe)
+        files = [*self._files.values()]
+        if files and self.subject.sampled_cost() is not None:
+            yield metrics.USED.sample(max(file.used for file in files), probe)
+
+    def _file(self, probed: SampledFile) -> File:
+        return File(probed, self._bound, self.estimates, self.subject.tallies, self._clock, self._chance)
+
+    def _look(self) -> None:
+        """Find out whether all calls together cost enough to look at processes one by one."""
+        now = self._clock()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        cost = self.subject.sampled_cost()
+        if cost is not None:
+            self._busy = cost - self._cost >= FLOOR * (now - self._looked)
+            self._cost = cost
+        self._looked = now
+
+    def _report(self, probed: SampledFile, before: bool, file: File) -> None:
+        if before == file.ladder.throttled:
+            return
+        if file.ladder.throttled:
+            self._throttles += 1
+            log.warning(
+                "%s are probed in windows: their probes cost more than --overhead.max-ratio",
+                ", ".join(sorted(probed.symbols)),
+                extra={"library": probed.name, "share": f"{file.ladder.share:.3f}"},
+            )
+        else:
+            log.info("all calls are counted again", extra={"library": probed.name})
+
+
+class Governor:
+    """Keeps the cost of probes to `max_ratio` of the CPU time of each process, where counts may be estimates.
+
+    One for a node; the thread runs while a collector is watched. With 0 every call is counted, whatever that costs.
+    """
+
+    def __init__(
+        self,
+        max_ratio: float,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._max_ratio, self._clock, self._chance = max_ratio, clock, chance
+        self._lock = threading.Lock()
+        self._watched: list[Watch] = []
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, subject: Subject) -> Watch | None:
+        """Return the watch of a collector, None where no bound is set."""
+        if not self._max_ratio:
+            return None
+        watch = Watch(subject, self._max_ratio, self._clock, self._chance)
+        with self._lock:
+            self._watched.append(watch)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="governor", daemon=True)
+                self._thread.start()
+        return watch
+
+    def leave(self, watch: Watch) -> None:
+        """Watch a collector no more. Waits for a step that is being done."""
+        with self._lock:
+            self._watched = [it for it in self._watched if it is not watch]
+        self._wake.set()
+
+    def _run(self) -> None:
+        while (due := self._step()) is not None:
+            self._wake.wait(min(LOOK_SECONDS, max(0.0, due - self._clock())))
+            self._wake.clear()
+
+    def _step(self) -> float | None:
+        """Do what is due. Return the time of the next step, None when nothing is watched."""
+        with self._lock:
+            if not self._watched:
+                self._thread = None
+                return None
+            return min(map(self._step_of, self._watched))
+
+    def _step_of(self, watch: Watch) -> float:
+        try:
+            return watch.step()
+        except Exception:
+            log.exception("the cost of the %s probes cannot be bounded; tried again", watch.subject.name)
+            return self._clock() + LOOK_SECONDS

@@ -1,0 +1,37 @@
+"""Metrics of what is probed in windows."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+_OF = ("probe", "symbol", "library")
+SAMPLED = Metric(
+    "accel_exporter.probe.sampled.ratio",
+    "Share of the last minute for which the symbol's calls were probed: 1 while each call is counted; below it counts "
+    "of its calls are estimates. Symbols that may be probed in windows only, to stay within --overhead.max-ratio.",
+    Kind.GAUGE,
+    "1",
+    labels=_OF,
+)
+LEVEL = Metric(
+    "accel_exporter.probe.throttle.level",
+    "What is left out to stay within --overhead.max-ratio: 0 nothing, 1 the symbol is probed in windows. A window is "
+    "of all processes that use the file; the one with the highest cost for its CPU time decides.",
+    Kind.GAUGE,
+    labels=_OF,
+)
+THROTTLED = Metric(
+    "accel_exporter.probe.throttles",
+    "Times a file's symbols went from all calls to windows, to stay within --overhead.max-ratio.",
+    Kind.COUNTER,
+    labels=("probe",),
+)
+USED = Metric(
+    "accel_exporter.overhead.budget.used.ratio",
+    "Cost of the probe in the process for which it is highest, in parts of what --overhead.max-ratio allows of that "
+    "process's CPU time, over the last seconds; 0 where it is too small to matter. Above 1 for long: the cost is of "
+    "symbols that are not probed in windows.",
+    Kind.GAUGE,
+    "1",
+    labels=("probe",),
+)

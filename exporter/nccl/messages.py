@@ -1,0 +1,103 @@
+"""Send and Recv for exporter.governor: what they cost a process, and their counts while they are probed in windows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from exporter.bpf.probe import SampledFile
+from exporter.governor.estimates import Tally
+from exporter.nccl.activity import Activity, Calls, Map
+from exporter.nccl.functions import FUNCTIONS
+from exporter.nccl.samples import Kinds
+
+_FIELDS = ("calls", "bytes", "bus_bytes", "unsized", "anonymous")
+_CPU_CLOCK = 2
+"""CPUCLOCK_SCHED: the kernel's number of a process's CPU clock is made of it and of the pid."""
+
+
+class Prices(Protocol):
+    """The part of exporter.bpf.probe.Probes that is used here."""
+
+    def price(self, symbol: str) -> float | None: ...
+
+    def sampled_files(self) -> Mapping[int, SampledFile]: ...
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process, all its threads, to the nanosecond. Raises OSError without such a process."""
+    return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
+
+
+class Messages:
+    """A governor's Subject. The reference are groups: each has a number of messages that stays much the same."""
+
+    name = "nccl"
+
+    def __init__(
+        self,
+        probes: Prices,
+        calls: Map,
+        hits: Callable[[], Mapping[str, int]],
+        kinds: Kinds,
+        cpu: Callable[[int], float] = cpu_seconds,
+    ) -> None:
+        self._probes, self._calls, self._hits, self._cpu = probes, calls, hits, cpu
+        self._messages = [kind for kind, name in kinds.names.items() if name in ("Send", "Recv")]
+        self._group = kinds.group_end
+        numbers = {name: kind for kind, name in kinds.names.items()}
+        self._symbols: dict[int, str] = {}
+        for it in FUNCTIONS:
+            self._symbols.setdefault(numbers[it.kind], it.name)
+
+    def sampled_files(self) -> Mapping[int, SampledFile]:
+        return self._probes.sampled_files()
+
+    def sampled_cost(self) -> float | None:
+        """Return the seconds that the probes of all messages took; None while prices are not known."""
+        hits = self._hits()
+        prices = {it: self._probes.price(it) for it in map(self._symbols.__getitem__, self._messages)}
+        return None if None in prices.values() else sum(hits.get(it, 0) * (price or 0) for it, price in prices.items())
+
+    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+        rows: dict[int, dict[int, Calls]] = {pid: {} for pid in pids}
+        for key, value in self._calls.items():
+            if key.tgid in rows:
+                rows[key.tgid][key.kind] = Calls(*(getattr(value, name) for name in Calls._fields))
+        found: dict[int, Tally] = {}
+        for pid, calls in rows.items():
+            try:
+                found[pid] = self._tally(calls, self._cpu(pid))
+            except OSError:
+                continue  # it has ended
+        return found
+
+    def last(self, activity: Activity) -> Callable[[Tally], Tally]:
+        """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
+        return lambda before: self._tally(activity.calls, before.cpu)
+
+    def add(self, activity: Activity, missed: Sequence[int]) -> None:
+        """Add to the counts of a process what was estimated, as Estimates.missed returns it."""
+        for at, kind in enumerate(self._messages) if missed else ():
+            some = missed[at * len(_FIELDS) : (at + 1) * len(_FIELDS)]
+            if any(some):
+                seen = activity.calls.get(kind, Calls(0, 0, 0, 0, 0, 0))
+                both = {name: getattr(seen, name) + more for name, more in zip(_FIELDS, some, strict=True)}
+                activity.calls[kind] = seen._replace(**both)
+
+    def _tally(self, calls: Mapping[int, Calls], cpu: float) -> Tally:
+        messages = [calls.get(kind, Calls(0, 0, 0, 0, 0, 0)) for kind in self._messages]
+        groups = calls[self._group].calls if self._group in calls else 0
+        cost = sum(it.calls * self._price(kind) for kind, it in zip(self._messages, messages, strict=True))
+        other = sum(it.calls * self._price(kind) for kind, it in calls.items() if kind not in self._messages)
+        return Tally(
+            counts=tuple(getattr(it, name) for it in messages for name in _FIELDS),
+            reference=groups,
+            cost=cost,
+            other=other + groups * (self._probes.price("ncclGroupStart") or 0),
+            cpu=cpu,
+        )
+
+    def _price(self, kind: int) -> float:
+        return self._probes.price(self._symbols[kind]) or 0

@@ -1,0 +1,212 @@
+"""Groups of messages without pause: the governor keeps what the probes take to its bound, and counts stay right."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.governor import files
+from exporter.governor.governor import Governor
+from tests.bpf.nccl_node import BUILD, NcclNode, build_standins, observe
+from tests.support import until
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
+
+PEERS, COUNT, BOUND = 64, 1000, 0.01
+JOB = """
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+struct id { char bytes[128]; };
+int ncclCommInitRank(void **, int, struct id, int), ncclGroupStart(void), ncclGroupEnd(void);
+int ncclSend(const void *, unsigned long, int, int, void *, void *);
+int ncclRecv(const void *, unsigned long, int, int, void *, void *);
+static long now(int clock)
+{
+	struct timespec t;
+	clock_gettime(clock, &t);
+	return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+int main(void)
+{
+	void *comm;
+	struct id id = {"governor"};
+	long ms, own, pause, groups = 0;
+	ncclCommInitRank(&comm, 64, id, 0);
+	puts("ready");
+	for (fflush(stdout); scanf("%ld %ld %ld", &ms, &own, &pause) == 3; fflush(stdout)) {
+		long begun = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), made = 0;
+		for (; now(CLOCK_MONOTONIC) < begun + ms * 1000000; made++) {
+			for (volatile long i = 0; i < own; i++)
+				;
+			ncclGroupStart();
+			for (int peer = 0; peer < PEERS; peer++) {
+				ncclSend(0, COUNT, 7, peer, comm, 0);
+				ncclRecv(0, COUNT, 7, peer, comm, 0);
+			}
+			ncclGroupEnd();
+			if (pause)
+				usleep(pause);
+		}
+		groups += made;
+		printf("%ld %ld %ld\\n", made, now(CLOCK_PROCESS_CPUTIME_ID) - cpu, groups);
+	}
+	return 0;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some time of the job: groups in it and their CPU time in seconds, and all groups until its end."""
+
+    groups: int
+    cpu: float
+    total: int
+
+
+class Job:
+    def __init__(self, folder: Path) -> None:
+        build_standins()
+        self.library = Path(shutil.copy(BUILD / "libnccl.so.2", folder))
+        flags = [f"-DPEERS={PEERS}", f"-DCOUNT={COUNT}", "-x", "c", "-", "-x", "none", str(self.library)]
+        command = ["gcc", "-O2", f"-Wl,-rpath,{folder}", "-o", folder / "job", *flags]
+        subprocess.run(command, input=JOB, text=True, check=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([folder / "job"], stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        self._line()
+
+    def _line(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline()
+
+    def work(self, seconds: float, own: int = 0, pause_us: int = 0) -> Stretch:
+        """Groups for so long, after `own` turns of a loop each, with a pause after each."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{seconds * 1000:.0f} {own} {pause_us}\n")
+        made, cpu, total = map(int, self._line().split())
+        return Stretch(made, cpu / 1e9, total)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def job(folder: Path) -> Iterator[Job]:
+    made = Job(folder)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@contextmanager
+def governed(running: Job, bound: float) -> Iterator[NcclNode]:
+    """The collector under this bound, once it counts the job and has prices."""
+    with observe(governor=Governor(bound)) as observed:
+        until(lambda: observed.attached(running.process.pid, {str(running.library)}), "attached")
+        until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
+        yield observed
+
+
+def counted(observed: NcclNode, running: Job) -> dict[str, int]:
+    """Messages and their bytes, by collective."""
+    found = {}
+    for name in ("calls", "bytes", "bus_bytes"):
+        for collective in ("Send", "Recv"):
+            value = observed.value(f"nccl_collective_{name}_total", running.process.pid, collective=collective)
+            found[f"{collective} {name}"] = value or 0
+    return found
+
+
+def levels(observed: NcclNode, running: Job) -> set[Any]:
+    symbols = ("ncclSend", "ncclRecv")
+    name = "accel_exporter_probe_throttle_level"
+    return {observed.value(name, symbol=symbol, library=str(running.library)) for symbol in symbols}
+
+
+def hits(observed: NcclNode) -> int:
+    """Of messages; of all processes of this machine."""
+    return sum(
+        observed.value("accel_exporter_probe_hits_total", symbol=running) for running in ("ncclSend", "ncclRecv")
+    )
+
+
+def windows(observed: NcclNode, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One item for each window that was open since, at its end."""
+    assert observed.nccl._watch
+    ended: list[int] = []
+    estimates = observed.nccl._watch.estimates
+    settle = estimates.settle
+    monkeypatch.setattr(estimates, "settle", lambda owner: (settle(owner), ended.append(1)))
+    return ended
+
+
+def throttle(observed: NcclNode, running: Job, own: int) -> Stretch:
+    """Groups until they are in windows for some cycles; the last stretch."""
+    running.work(1, own)
+    for _ in range(60):
+        if levels(observed, running) == {1}:
+            break
+        running.work(1, own)
+    assert {1} == levels(observed, running)
+    return running.work(5, own)
+
+
+def test_a_job_that_only_sends_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups without pause cost a fraction of what they do with a trap for each message, in CPU time of the job; what
+    was not seen is estimated, with its bytes."""
+    with job(tmp_path) as running:
+        bare = running.work(1)
+        with governed(running, 0) as observed:
+            exact = running.work(1)
+            assert {"Send calls": exact.groups * PEERS} == {"Send calls": counted(observed, running)["Send calls"]}
+            assert {None} == levels(observed, running)
+        with governed(running, BOUND) as observed:
+            begun, since = exact.total, counted(observed, running)
+            throttle(observed, running, 0)
+            seen, stretch = hits(observed), running.work(10)
+            assert hits(observed) - seen < 0.1 * stretch.groups * 2 * PEERS
+            dear, left = (exact.cpu / exact.groups, stretch.cpu / stretch.groups)
+            assert left - bare.cpu / bare.groups < 0.3 * (dear - bare.cpu / bare.groups)
+            ended = windows(observed, monkeypatch)
+            until(lambda: len(ended) >= 2, "all groups are between windows")
+            now = counted(observed, running)
+            messages = (stretch.total - begun) * PEERS
+            each = {"calls": 1, "bytes": 4 * COUNT, "bus_bytes": 4 * COUNT}
+            ratios = {key: (now[key] - since[key]) / messages / each[key.split()[1]] for key in now}
+            assert ratios == {key: pytest.approx(1, rel=0.2) for key in ratios}
+
+
+def test_the_bound_is_kept_and_calls_are_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that also works: traps take what is allowed of its CPU time, counts are within 5 %, and every call counts
+    when it sends little. Of a process that ends then, what was estimated stays."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 1.0)
+    own = 200_000
+    with job(tmp_path) as running, governed(running, BOUND) as observed:
+        throttle(observed, running, own)
+        seen, stretch = hits(observed), running.work(10, own)
+        price = observed.nccl._probes.price("ncclSend")
+        assert price
+        assert (hits(observed) - seen) * price / stretch.cpu < 3 * BOUND
+        assert stretch.groups * 2 * PEERS * price / stretch.cpu > 6 * BOUND, "the job sends enough for this test"
+        share = observed.value("accel_exporter_probe_sampled_ratio", symbol="ncclSend", library=str(running.library))
+        assert 0 < share < 1
+        until(lambda: levels(observed, running) == {0}, "all calls are counted again")
+        now = counted(observed, running)
+        assert now["Send calls"] / (stretch.total * PEERS) == pytest.approx(1, rel=0.05)
+        assert now["Recv bytes"] / (stretch.total * PEERS * 4 * COUNT) == pytest.approx(1, rel=0.05)
+        little = running.work(4, 0, 500_000)
+        assert little.groups * PEERS == counted(observed, running)["Send calls"] - now["Send calls"]
+        last = counted(observed, running)
+        running.end()
+        until(lambda: running.process.pid not in observed.nccl._ledger, "its end is known")
+        assert last == counted(observed, running)

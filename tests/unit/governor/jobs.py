@@ -1,0 +1,96 @@
+"""A job whose probes are slow, and a file that it uses, under a clock of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from exporter.governor.estimates import Tally
+
+TRAP = 0.8e-6
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Job:
+    """Groups of messages: `own` seconds of CPU time and `idle` ones without it for each, in one thread.
+
+    Each message takes a trap longer while it is probed, and each group `other` seconds.
+    """
+
+    own: float
+    messages: int = 128
+    idle: float = 0.0
+    other: float = 0.0
+    grouped: bool = True
+    seen: float = 0.0
+    sent: float = 0.0
+    groups: float = 0.0
+    cpu: float = 0.0
+
+    def run(self, seconds: float, probed: bool) -> None:
+        busy = self.own + self.other + (self.messages * TRAP if probed else 0)
+        groups = seconds / (busy + self.idle)
+        self.groups += groups
+        self.cpu += groups * busy
+        self.sent += groups * self.messages
+        self.seen += groups * self.messages if probed else 0
+
+    @property
+    def tally(self) -> Tally:
+        counts = int(self.seen), int(self.seen) * 1000
+        groups = self.groups if self.grouped else 0
+        return Tally(counts, groups, self.seen * TRAP, self.groups * self.other, self.cpu)
+
+
+@dataclass
+class File:
+    """A file that these jobs use; time passes by `pass_until`."""
+
+    clock: Clock
+    jobs: dict[int, Job]
+    name: str = "/lib/libnccl.so.2"
+    symbols: Collection[str] = ("ncclSend",)
+    on: bool = True
+    turns: list[tuple[float, bool]] = field(default_factory=list)
+
+    @property
+    def pids(self) -> Collection[int]:
+        return [*self.jobs]
+
+    def probe(self, on: bool) -> None:
+        self.on = on
+        self.turns.append((self.clock.now, on))
+
+    def pass_until(self, time: float) -> None:
+        for job in self.jobs.values():
+            job.run(max(0.0, time - self.clock.now), self.on)
+        self.clock.now = max(time, self.clock.now)
+
+
+class Subject:
+    """A collector of these files."""
+
+    name = "nccl"
+
+    def __init__(self, *files: File) -> None:
+        self.files = dict(enumerate(files))
+        self.known = True
+        self.reads = 0
+
+    def sampled_files(self) -> Mapping[int, File]:
+        return self.files
+
+    def sampled_cost(self) -> float | None:
+        return sum(job.seen * TRAP for it in self.files.values() for job in it.jobs.values()) if self.known else None
+
+    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+        self.reads += 1
+        return {pid: job.tally for it in self.files.values() for pid, job in it.jobs.items() if pid in pids}

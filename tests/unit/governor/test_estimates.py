@@ -1,0 +1,139 @@
+"""Counts of what was not probed."""
+
+from __future__ import annotations
+
+from exporter.governor.estimates import ENOUGH, Estimates, Tally
+
+OWNER, OTHER = object(), object()
+START = Tally((0, 0), 0, 0, 0, 0)
+
+
+def at(calls: int, groups: float, cpu: float = 0.0, cost: float = 0.0) -> Tally:
+    return Tally((calls, 10 * calls), groups, cost, 0, cpu)
+
+
+def begun(estimates: Estimates, pid: int = 1) -> None:
+    """A first window of 100 groups of 8 calls."""
+    estimates.begin(OWNER, {pid: START}, {pid: at(800, 100)})
+
+
+def test_nothing_is_estimated_while_all_is_seen() -> None:
+    estimates = Estimates()
+    begun(estimates)
+    estimates.advance(OWNER, {1: at(8000, 1000)}, probed=True)
+    estimates.settle(OWNER)
+    assert (0, 0) == estimates.missed(1)
+    assert () == estimates.missed(2)
+
+
+def test_a_gap_counts_by_the_reference() -> None:
+    """400 groups of 8 calls, also where windows before and after are slower: time is nowhere in it."""
+    estimates = Estimates()
+    begun(estimates)
+    estimates.advance(OWNER, {1: at(800, 500)}, probed=False)
+    estimates.advance(OWNER, {1: at(1600, 600)}, probed=True)
+    estimates.settle(OWNER)
+    assert (3200, 32000) == estimates.missed(1)
+
+
+def test_both_windows_beside_a_gap_count() -> None:
+    """8 calls a group before, 16 after: 12 between."""
+    estimates = Estimates()
+    begun(estimates)
+    estimates.advance(OWNER, {1: at(800, 500)}, probed=False)
+    estimates.advance(OWNER, {1: at(2400, 600)}, probed=True)
+    estimates.settle(OWNER)
+    assert 4800 == estimates.missed(1)[0]
+
+
+def test_calls_that_were_seen_in_a_gap_are_not_counted_twice() -> None:
+    """As while probes come and go; also where more were seen than were expected: counts never fall."""
+    estimates = Estimates()
+    begun(estimates)
+    estimates.advance(OWNER, {1: at(900, 500)}, probed=False)
+    estimates.settle(OWNER)
+    assert 3100 == estimates.missed(1)[0]
+    estimates.advance(OWNER, {1: at(990_000, 501)}, probed=False)
+    estimates.settle(OWNER)
+    assert 3100 == estimates.missed(1)[0]
+
+
+def test_without_a_reference_the_processors_time_counts() -> None:
+    """Without what probes took: 1,000 calls in 1 s less 0.2 s, so 5,000 in 4 s."""
+    estimates = Estimates()
+    few = ENOUGH - 1
+    estimates.begin(OWNER, {1: START}, {1: at(1000, few, 1.0, 0.2)})
+    estimates.advance(OWNER, {1: at(1000, 9000, 5.0, 0.2)}, probed=False)
+    estimates.settle(OWNER)
+    assert 5000 == estimates.missed(1)[0]
+
+
+def test_a_price_too_high_makes_no_number_up() -> None:
+    """Probes seem to take all of the time: then a fifth is taken as the program's own."""
+    estimates = Estimates()
+    estimates.begin(OWNER, {1: START}, {1: at(1000, 0, 1.0, 1.1)})
+    estimates.advance(OWNER, {1: at(1000, 0, 2.0, 1.1)}, probed=False)
+    estimates.settle(OWNER)
+    assert 5000 == estimates.missed(1)[0]
+
+
+def test_an_idle_process_has_no_calls() -> None:
+    estimates = Estimates()
+    begun(estimates)
+    estimates.advance(OWNER, {1: at(800, 100)}, probed=False)
+    estimates.settle(OWNER)
+    estimates.advance(OWNER, {1: at(800, 100)}, probed=True)
+    estimates.settle(OWNER)
+    assert (0, 0) == estimates.missed(1)
+
+
+def test_a_process_that_starts_between_windows() -> None:
+    """Its groups so far count, at the rate of its first window; its CPU time so far is that of its start."""
+    estimates = Estimates()
+    estimates.advance(OWNER, {7: at(0, 200, 50.0)}, probed=False)
+    estimates.advance(OWNER, {7: at(400, 250, 51.0)}, probed=True)
+    estimates.settle(OWNER)
+    assert 1600 == estimates.missed(7)[0]
+    estimates.advance(OWNER, {8: at(0, 0, 50.0)}, probed=False)
+    estimates.advance(OWNER, {8: at(400, 0, 51.0)}, probed=True)
+    estimates.settle(OWNER)
+    assert 0 == estimates.missed(8)[0]
+
+
+def test_a_process_that_ends_between_windows() -> None:
+    """To its last group, by the window before; then it is forgotten."""
+    estimates = Estimates()
+    begun(estimates)
+    assert 400 == estimates.finish(1, lambda before: before._replace(reference=150))[0]
+    assert () == estimates.finish(1, lambda before: before)
+    assert () == estimates.missed(1)
+
+
+def test_the_end_of_windows_keeps_what_was_estimated() -> None:
+    """Later windows add to it; what was counted between is not estimated."""
+    estimates = Estimates()
+    begun(estimates)
+    estimates.advance(OWNER, {1: at(800, 200)}, probed=False)
+    estimates.end(OWNER)
+    assert 800 == estimates.missed(1)[0]
+    assert 800 == estimates.finish(1, lambda before: at(80_000, 10_000))[0]
+    begun(estimates)
+    estimates.advance(OWNER, {1: at(800, 200)}, probed=False)
+    estimates.end(OWNER)
+    estimates.begin(OWNER, {1: at(8000, 1100)}, {1: at(8800, 1200)})
+    assert 800 == estimates.missed(1)[0]
+    estimates.advance(OWNER, {1: at(8800, 1300)}, probed=False)
+    estimates.settle(OWNER)
+    assert 1600 == estimates.missed(1)[0]
+
+
+def test_a_process_of_two_files_goes_by_one() -> None:
+    estimates = Estimates()
+    begun(estimates)
+    estimates.begin(OTHER, {1: START}, {1: at(800, 100)})
+    estimates.advance(OTHER, {1: at(800, 900)}, probed=False)
+    estimates.settle(OTHER)
+    assert 0 == estimates.missed(1)[0]
+    estimates.advance(OWNER, {1: at(800, 200)}, probed=False)
+    estimates.settle(OWNER)
+    assert 800 == estimates.missed(1)[0]

@@ -1,0 +1,215 @@
+"""A job of many small messages under the governor, with a clock of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from exporter.governor.governor import Governor, Watch
+from tests.support import until
+from tests.unit.governor.jobs import TRAP, Clock, File, Job, Subject
+
+BOUND = 0.01
+
+
+class Node:
+    """A subject that is watched, and the time."""
+
+    def __init__(self, *jobs: dict[int, Job]) -> None:
+        self.clock = Clock()
+        self.files = [File(self.clock, it, name=f"/{number}.so") for number, it in enumerate(jobs)]
+        self.subject = Subject(*self.files)
+        self.watch = Watch(self.subject, BOUND, self.clock, random.Random(7).random)
+
+    def run(self, seconds: float, each: Callable[[], object] = lambda: None) -> None:
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            due = min(self.watch.step(), self.clock.now + 1, end)
+            for file in self.files[1:]:
+                for job in file.jobs.values():
+                    job.run(max(0.0, due - self.clock.now), file.on)
+            self.files[0].pass_until(due)
+            each()
+
+    def counted(self, pid: int, job: Job) -> int:
+        missed = self.watch.estimates.missed(pid)
+        return int(job.seen) + (missed[0] if missed else 0)
+
+    def value(self, name: str, **labels: str) -> Iterator[float]:
+        for it in self.watch.collect():
+            if it.metric.name == name and labels.items() <= it.labels.items():
+                assert isinstance(it.value, int | float)
+                yield it.value
+
+
+def relative(job: Job, before: tuple[float, float]) -> float:
+    return (job.seen * TRAP - before[0]) / (job.cpu - before[1])
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(own=5e-6),
+        Job(own=1e-3),
+        Job(own=1e-3, idle=5e-3),
+        Job(own=20e-6, messages=1, grouped=False),
+        Job(own=20e-6, messages=1, grouped=False, idle=20e-6),
+    ],
+    ids=["tight", "working", "waiting", "without groups", "without groups, waiting"],
+)
+def test_cost_and_counts(job: Job) -> None:
+    """Settled, the probes take what is allowed, and the counts are those of the job, though windows slow it down."""
+    node = Node({1: job})
+    node.run(30)
+    assert list(node.value("accel_exporter.probe.throttle.level")) == [1]
+    before, counted, sent = (job.seen * TRAP, job.cpu), node.counted(1, job), job.sent
+    node.run(300)
+    assert 0.7 * BOUND < relative(job, before) < 1.1 * BOUND
+    assert (node.counted(1, job) - counted) / (job.sent - sent) == pytest.approx(1, rel=0.04)
+    [share] = node.value("accel_exporter.probe.sampled.ratio", symbol="ncclSend", library="/0.so")
+    assert 0 < share < 0.6
+    [used] = node.value("accel_exporter.overhead.budget.used.ratio")
+    assert 0.7 < used < 1.1
+
+
+def test_exact_when_it_calms_down() -> None:
+    """Within a minute every call is counted; what was estimated stays, and nothing is added to it."""
+    job = Job(own=5e-6)
+    node = Node({1: job})
+    node.run(60)
+    job.idle = 0.5
+    node.run(60)
+    job.messages = 2
+    assert [0] == list(node.value("accel_exporter.probe.throttle.level"))
+    assert node.files[0].on
+    counted, sent = node.counted(1, job), job.sent
+    node.run(100)
+    assert node.counted(1, job) - counted == pytest.approx(job.sent - sent, abs=1)
+    assert [1.0] == list(node.value("accel_exporter.probe.sampled.ratio"))
+    assert [1] == list(node.value("accel_exporter.probe.throttles"))
+    missed = node.watch.estimates.missed(1)
+    assert missed == node.watch.estimates.finish(1, lambda before: job.tally)
+
+
+def test_the_end_of_a_process_before_the_first_window() -> None:
+    """What was seen while all calls were counted is the first window."""
+    job = Job(own=5e-6)
+    node = Node({1: job})
+    while node.files[0].on:
+        node.run(0.1)
+    node.run(0.01)
+    assert 1 == len(node.files[0].turns) and job.seen < job.sent
+    missed = node.watch.estimates.finish(1, lambda before: job.tally)
+    assert job.seen + missed[0] == pytest.approx(job.sent, rel=0.01)
+
+
+def test_counts_never_fall() -> None:
+    job, seen = Job(own=1e-3), [0]
+    node = Node({1: job})
+
+    def check() -> None:
+        seen.append(node.counted(1, job))
+        if len(seen) % 20 == 0:
+            job.messages, job.idle = (2, 0.01) if job.messages > 2 else (128, 0.0)
+
+    node.run(300, check)
+    assert seen == sorted(seen)
+
+
+def test_a_polite_job_of_another_file_is_counted_whole() -> None:
+    hasty, polite = Job(own=5e-6), Job(own=1e-3, messages=8, idle=0.1)
+    node = Node({1: hasty}, {2: polite})
+    node.run(120)
+    assert {("/0.so", 1), ("/1.so", 0)} == {
+        (it.labels["library"], it.value) for it in node.watch.collect() if "level" in it.metric.name
+    }
+    assert polite.seen == polite.sent
+    assert not any(node.watch.estimates.missed(2))
+
+
+def test_processes_of_one_file_go_by_the_worst() -> None:
+    hasty, polite = Job(own=5e-6), Job(own=1e-3, messages=8, idle=0.01)
+    node = Node({1: hasty, 2: polite})
+    node.run(200)
+    assert polite.seen < polite.sent
+    assert node.counted(2, polite) == pytest.approx(polite.sent, rel=0.15)
+
+
+def test_windows_begin_at_random_times() -> None:
+    """A job whose step takes as long as a cycle is not seen at the same part of each step."""
+    node = Node({1: Job(own=5e-6)})
+    node.run(300)
+    begins = [time for time, on in node.files[0].turns if on]
+    phases = {int((time - begins[0]) % 5) for time in begins}
+    assert {0, 1, 2, 3, 4} == phases
+
+
+def test_a_small_cost_is_not_looked_at() -> None:
+    """Less than a thousandth of a core: neither are processes read, nor is anything left out."""
+    job = Job(own=1e-7, messages=1, idle=1e-2)
+    node = Node({1: job})
+    node.run(60)
+    assert job.seen == job.sent and job.seen * TRAP / job.cpu > BOUND
+    assert 0 == node.subject.reads
+
+
+def test_nothing_is_left_out_while_prices_are_not_known() -> None:
+    job = Job(own=5e-6)
+    node = Node({1: job})
+    node.subject.known = False
+    node.run(30)
+    assert job.seen == job.sent
+    assert [] == list(node.value("accel_exporter.overhead.budget.used.ratio"))
+
+
+def test_other_functions_take_all_of_the_bound() -> None:
+    """Windows stay, for a tenth of it; and the metric shows that the bound is not kept."""
+    job = Job(own=5e-6, other=2e-6)
+    node = Node({1: job})
+    node.run(60)
+    before, counted, sent = (job.seen * TRAP, job.cpu), node.counted(1, job), job.sent
+    node.run(300)
+    assert relative(job, before) < 0.3 * BOUND
+    assert (node.counted(1, job) - counted) / (job.sent - sent) == pytest.approx(1, rel=0.04)
+    [used] = node.value("accel_exporter.overhead.budget.used.ratio")
+    assert used > 10
+
+
+def test_a_file_that_is_gone() -> None:
+    """What was estimated stays; when the process uses another file that goes on by its windows."""
+    job = Job(own=5e-6)
+    node = Node({1: job})
+    node.run(30)
+    missed = node.watch.estimates.missed(1)
+    node.subject.files.clear()
+    node.run(30)
+    assert all(a <= b for a, b in zip(missed, node.watch.estimates.missed(1), strict=True))
+    assert ["accel_exporter.probe.throttles"] == [it.metric.name for it in node.watch.collect()]
+    node.files[0] = node.subject.files[9] = File(node.clock, {1: job})
+    node.run(30)
+    counted, sent = node.counted(1, job), job.sent
+    node.run(100)
+    assert (node.counted(1, job) - counted) / (job.sent - sent) == pytest.approx(1, rel=0.1)
+
+
+def test_no_bound_watches_nothing() -> None:
+    assert Governor(0).watch(Subject()) is None
+
+
+def test_a_failure_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Other collectors are not disturbed; the thread ends when nothing is watched, and starts again."""
+    failing, working = Subject(), Subject(File(Clock(), {}))
+    failing.sampled_files = lambda: 1 // 0  # type: ignore[assignment, return-value]
+    governor = Governor(BOUND)
+    watches = [it for it in (governor.watch(failing), governor.watch(working)) if it]
+    until(lambda: "cannot be bounded" in caplog.text, "logged")
+    until(lambda: [*watches[1].collect()][1:], "looked at")
+    for it in watches:
+        governor.leave(it)
+    until(lambda: governor._thread is None, "ended")
+    [again] = [it for it in (governor.watch(working),) if it]
+    until(lambda: [*again.collect()][1:], "looked at")
+    governor.leave(again)
+    until(lambda: governor._thread is None, "ended")
