@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support import PATIENCE
+
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
-_WITHIN = 30.0
 
 
 class Browser:
@@ -26,7 +27,7 @@ class Browser:
         assert PROGRAM, "there is no chromium"
         self.complaints: list[str] = []
         self._loaded = False
-        self._said, self._count = b"", 0
+        self._received, self._count = b"", 0
         with contextlib.ExitStack() as stack:
             profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
             theirs, self._out = os.pipe()
@@ -44,15 +45,15 @@ class Browser:
                 os.close(theirs)
                 os.close(answers)
             stack.callback(self._end)
-            target = self._ask("Target.createTarget", url="about:blank")["targetId"]
-            self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            target = self._send("Target.createTarget", url="about:blank")["targetId"]
+            self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
             for domain in ("Page", "Runtime", "Log", "DOM"):
-                self.ask(f"{domain}.enable")
-            self.ask("Emulation.setScriptExecutionDisabled", value=not scripts)
+                self.send(f"{domain}.enable")
+            self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
             scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-            self.ask("Emulation.setEmulatedMedia", features=[scheme])
+            self.send("Emulation.setEmulatedMedia", features=[scheme])
             size = {"width": width, "height": height, "deviceScaleFactor": 1}
-            self.ask("Emulation.setDeviceMetricsOverride", mobile=width < 600, **size)
+            self.send("Emulation.setDeviceMetricsOverride", mobile=width < 600, **size)
             self._close = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -64,36 +65,36 @@ class Browser:
     def open(self, url: str) -> str:
         """Loads a page and returns the document as it is then."""
         self._loaded = False
-        self.ask("Page.navigate", url=url)
-        deadline = time.monotonic() + _WITHIN
+        self.send("Page.navigate", url=url)
+        deadline = time.monotonic() + PATIENCE
         while not self._loaded:
             self._receive(deadline)
-        root = self.ask("DOM.getDocument")["root"]["nodeId"]
-        return str(self.ask("DOM.getOuterHTML", nodeId=root)["outerHTML"])
+        root = self.send("DOM.getDocument")["root"]["nodeId"]
+        return str(self.send("DOM.getOuterHTML", nodeId=root)["outerHTML"])
 
     def size(self) -> tuple[float, float]:
         """Width and height of the document in CSS pixels."""
-        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
         return size["width"], size["height"]
 
     def photograph(self, picture: Path, height: float | None = None) -> None:
         """The whole page, or as much of its top, as a PNG."""
         width, whole = self.size()
         clip = {"x": 0, "y": 0, "width": width, "height": min(height or whole, whole), "scale": 1}
-        data = self.ask("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
+        data = self.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
         picture.write_bytes(base64.b64decode(data))
 
-    def ask(self, method: str, **parameters: Any) -> Any:
-        """The answer to a command to the page. Raises RuntimeError with the browser's words."""
-        return self._ask(method, self._session, **parameters)
+    def send(self, method: str, **parameters: Any) -> Any:
+        """Sends a command to the page and returns the answer. Raises RuntimeError with the browser's message."""
+        return self._send(method, self._session, **parameters)
 
-    def _ask(self, method: str, session: str = "", **parameters: Any) -> Any:
+    def _send(self, method: str, session: str = "", **parameters: Any) -> Any:
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
         if session:
             message["sessionId"] = session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + _WITHIN
+        deadline = time.monotonic() + PATIENCE
         while (answer := self._receive(deadline)).get("id") != self._count:
             pass
         if "error" in answer:
@@ -101,27 +102,27 @@ class Browser:
         return answer["result"]
 
     def _receive(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self._said:
+        while b"\0" not in self._received:
             if not select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise TimeoutError("the browser does not answer")
             part = os.read(self._in, 1 << 20)
             if not part:
                 raise RuntimeError("the browser ended")
-            self._said += part
-        line, _, self._said = self._said.partition(b"\0")
+            self._received += part
+        line, _, self._received = self._received.partition(b"\0")
         message: dict[str, Any] = json.loads(line)
         self._note(message.get("method", ""), message.get("params", {}))
         return message
 
-    def _note(self, event: str, told: dict[str, Any]) -> None:
+    def _note(self, event: str, parameters: dict[str, Any]) -> None:
         if event == "Page.loadEventFired":
             self._loaded = True
-        elif event == "Log.entryAdded" and told["entry"]["level"] in ("warning", "error"):
-            self.complaints.append(told["entry"]["text"])
+        elif event == "Log.entryAdded" and parameters["entry"]["level"] in ("warning", "error"):
+            self.complaints.append(parameters["entry"]["text"])
         elif event == "Runtime.exceptionThrown":
-            self.complaints.append(told["exceptionDetails"]["text"])
-        elif event == "Runtime.consoleAPICalled" and told["type"] in ("warning", "error", "assert"):
-            self.complaints.append(str(told["args"]))
+            self.complaints.append(parameters["exceptionDetails"]["text"])
+        elif event == "Runtime.consoleAPICalled" and parameters["type"] in ("warning", "error", "assert"):
+            self.complaints.append(str(parameters["args"]))
 
     def _end(self) -> None:
         self._process.terminate()

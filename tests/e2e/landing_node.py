@@ -34,7 +34,7 @@ JOBS = (
 )
 """Name, Slurm job and arguments of the CUDA jobs."""
 USER = "pretrain"
-"""Who uses the GPU, as NVML says."""
+"""The job that NVML lists on the GPU."""
 FLAGS = (
     "--collector.nvml.fast-interval=1",
     "--collector.nvml.processes-interval=1",
@@ -42,6 +42,8 @@ FLAGS = (
     "--collector.verbs.poll-window-seconds=1",
     "--collector.verbs.poll-interval-seconds=1",
 )
+START_SECONDS = 5
+"""Until the ranks' first call, when all of them have to run: one that starts later is late for all calls until then."""
 HEIGHT = 1340
 """Of the picture, in pixels: down to the faults."""
 
@@ -95,7 +97,7 @@ def busy_node(folder: Path) -> Iterator[Exporter]:
             if name == USER:
                 gpu.uses(pid)
         gpu.xid(XID)
-        begin, library = str(time.time() + 1), str(jobs.lib / "libnccl.so.2")
+        begin, library = str(time.time() + START_SECONDS), str(jobs.lib / "libnccl.so.2")
         for rank in range(RANKS):
             late = str(LATE_SECONDS if rank == LATE_RANK else 0.0)
             words = ("-m", "deploy.demo.rank", library, str(rank), str(RANKS), begin, late)
@@ -117,8 +119,8 @@ def _probed(metrics: str, provider: str) -> bool:
     """Whether the calls of libibverbs and those of the provider are probed, all of them."""
     lines = [line for line in metrics.splitlines() if line.startswith("accel_exporter_probe_attached{")]
     verbs = [line for line in lines if 'probe="verbs"' in line]
-    whose = any(provider in line for line in verbs) and any("ibv_create_qp" in line for line in verbs)
-    return whose and all(line.endswith(" 1") for line in verbs)
+    both = any(provider in line for line in verbs) and any("ibv_create_qp" in line for line in verbs)
+    return both and all(line.endswith(" 1") for line in verbs)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -157,8 +159,8 @@ def main() -> None:
     seconds, pictures = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0, [Path(it) for it in sys.argv[2:3]]
     with tempfile.TemporaryDirectory() as folder, busy_node(Path(folder)) as exporter:
         print(f"http://{exporter.address}/", flush=True)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             exporter.get("/metrics")
             time.sleep(min(5.0, seconds))
         for picture in pictures:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from deploy.demo import __main__ as demo
+from tests.support import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "deploy.demo", "--interval=0.5"]
@@ -26,12 +27,14 @@ COMMAND = [sys.executable, "-m", "deploy.demo", "--interval=0.5"]
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every process a test starts carries a mark in its environment; none of them outlives the test."""
+    """Every process that a test starts carries a mark in its environment; none of them outlives the test."""
     mark = str(uuid.uuid4())
     monkeypatch.setenv("DEMO_TEST", mark)
     yield
-    # One whose parent has ended a moment ago is about to end.
-    _, left = psutil.wait_procs([process for process in psutil.process_iter() if _marked(process, mark)], timeout=5)
+    # A process is about to end when its parent has ended.
+    _, left = psutil.wait_procs(
+        [process for process in psutil.process_iter() if _marked(process, mark)], timeout=PATIENCE
+    )
     commands = []
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -58,11 +61,27 @@ def test_in_a_pipe_it_prints_a_line_a_scrape(standins: None) -> None:
     done = subprocess.run([*COMMAND, "--seconds=4"], cwd=ROOT, capture_output=True, text=True, timeout=90)
     assert (0, "") == (done.returncode, done.stderr)
     lines = [line for line in done.stdout.splitlines() if line.startswith("launches/s ")]
-    assert len(lines) >= 4
+    assert len(lines) >= 2  # eight, unless the machine is busy
     assert all(_number(r"launches/s ([\d,]+)", line) > 0 for line in lines[1:])
     assert _number(r"in use .*?device ([\d.]+) ", lines[-1]) > 0
     assert _number(r"probes (\d+) attached", lines[-1]) > 0
     assert "\x1b" not in done.stdout
+
+
+def lines_until(enough: Callable[[str], object], *arguments: str) -> list[str]:
+    """Runs the demo until a line is enough, ends it with Ctrl-C, and returns its lines."""
+    with subprocess.Popen([*COMMAND, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout and running.stderr
+        lines, deadline = list[str](), time.monotonic() + 2 * PATIENCE
+        for line in running.stdout:
+            lines += [line.decode()] if line.startswith(b"launches/s ") else []
+            if (lines and enough(lines[-1])) or time.monotonic() > deadline:
+                break
+        running.send_signal(signal.SIGINT)
+        rest, errors = running.communicate(timeout=PATIENCE)
+        assert (0, b"") == (running.returncode, errors), rest
+    assert enough(lines[-1]), lines
+    return lines
 
 
 def _number(pattern: str, line: str) -> float:
@@ -73,28 +92,32 @@ def _number(pattern: str, line: str) -> float:
 
 @pytest.mark.needs_bpf
 def test_the_gpu_the_jobs_share_and_an_xid(standins: None) -> None:
-    """The GPU's line, what the job has of it by its true pid, and the Xid that was asked for are all shown."""
-    done = subprocess.run([*COMMAND, "--seconds=10", "--xid=79"], cwd=ROOT, capture_output=True, text=True, timeout=90)
-    assert (0, "") == (done.returncode, done.stderr)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("launches/s ")]
-    assert re.search(r"GPU 0 use \d+% · memory 42.0 GiB of 79.6 GiB · tensor \d+% · \d+ W · \d+ °C", lines[-1])
-    assert "its share memory 5.0 GiB · sm 57% · memory 34%" in lines[-1]
-    assert "Xids - " in lines[0]
-    assert "Xids 79 on GPU 0: RESTART_BM (1)" in lines[-1]
+    """The GPU's line, what the job has of it by its true pid, and the Xid of the flag are all shown."""
+
+    def enough(line: str) -> bool:
+        gpu = re.search(r"GPU 0 use \d+% · memory 42.0 GiB of 79.6 GiB · tensor \d+% · \d+ W · \d+ °C", line)
+        shown = ("its share memory 5.0 GiB · sm 57% · memory 34%", "Xids 79 on GPU 0: RESTART_BM (1)")
+        return bool(gpu) and all(it in line for it in shown)
+
+    assert "Xids - " in lines_until(enough, "--xid=79")[0]
 
 
 @pytest.mark.needs_bpf
 def test_the_late_rank(standins: None) -> None:
     """Of four ranks the one that comes 35 ms late is shown with that lag, the others with far less."""
-    done = subprocess.run([*COMMAND, "--seconds=5"], cwd=ROOT, capture_output=True, text=True, timeout=90)
-    assert (0, "") == (done.returncode, done.stderr)
-    last = done.stdout.splitlines()[-1]
-    assert "NCCL 4 ranks · " in last
-    found = re.search(
-        r"ranks late by rank 0 (\S+ \S+) · rank 1 (\S+ \S+) · rank 2 (\S+) ms · rank 3 (\S+ \S+) \|", last
-    )
-    assert found and 30 <= float(found[3]) <= 60
-    assert all(float(lag.split()[0]) < 30 or lag.endswith("µs") for lag in (found[1], found[2], found[4]))
+
+    def enough(line: str) -> bool:
+        """Whether the lags since the line before are those: on a busy machine others may come late at times."""
+        found = re.search(
+            r"NCCL 4 ranks · .*"
+            r"ranks late by rank 0 (\S+ \S+) · rank 1 (\S+ \S+) · rank 2 (\S+) ms · rank 3 (\S+ \S+) \|",
+            line,
+        )
+        if not found or not 30 <= float(found[3]) <= 60:
+            return False
+        return all(float(lag.split()[0]) < 30 or lag.endswith("µs") for lag in (found[1], found[2], found[4]))
+
+    lines_until(enough)
 
 
 @pytest.mark.needs_bpf
@@ -112,12 +135,12 @@ def test_ctrl_c_on_a_terminal_ends_it_cleanly(standins: None) -> None:
         preexec_fn=_controlling,
     )
     os.close(slave)
-    screen = _read_until(master, lambda text: text.count("launches/s") >= 3, seconds=60)
+    screen = _read_until(master, lambda text: text.count("launches/s") >= 3)
     os.write(master, b"x")
-    screen += _read_until(master, lambda text: "94 on GPU 0" in text, seconds=20)
+    screen += _read_until(master, lambda text: "94 on GPU 0" in text)
     os.write(master, b"\x03")
-    screen += _read_until(master, lambda text: False, seconds=20)
-    assert 0 == running.wait(timeout=20), screen[-3000:]
+    screen += _read_until(master, lambda text: False)
+    assert 0 == running.wait(timeout=PATIENCE), screen[-3000:]
     os.close(master)
     assert demo.HIDE_CURSOR in screen and screen.rindex(demo.SHOW_CURSOR) > screen.rindex("launches/s")
     assert "94 on GPU 0: " in screen
@@ -133,8 +156,8 @@ def _controlling() -> None:
     os.close(os.open(os.ttyname(0), os.O_RDWR))
 
 
-def _read_until(terminal: int, enough: Callable[[str], bool], seconds: float) -> str:
-    text, deadline = "", time.monotonic() + seconds
+def _read_until(terminal: int, enough: Callable[[str], bool]) -> str:
+    text, deadline = "", time.monotonic() + PATIENCE
     while not enough(text) and time.monotonic() < deadline:
         if select.select([terminal], [], [], 0.2)[0]:
             try:
@@ -178,7 +201,7 @@ def test_a_killed_demo_leaves_nothing_behind(standins: None) -> None:
         children = psutil.Process(running.pid).children(recursive=True)
         running.kill()
     assert len(children) >= 2 + 4 + 1
-    _, left = psutil.wait_procs(children, timeout=10)
+    _, left = psutil.wait_procs(children, timeout=PATIENCE)
     assert [] == left
 
 
@@ -213,7 +236,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90)
 
 
-def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_root_it_names_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Not being root is one sentence and status 1, and nothing is started."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(sys, "argv", ["demo"])
@@ -233,9 +256,9 @@ def test_a_job_that_cannot_start_is_one_sentence(tmp_path: Path) -> None:
         running.start("the job", ["/nonexistent/workload"])
 
 
-def test_a_process_that_ends_is_said_with_its_last_words(tmp_path: Path) -> None:
-    """When the exporter ends, the demo says so and shows what it had written."""
+def test_a_process_that_ends_is_shown_with_its_output(tmp_path: Path) -> None:
+    """When the exporter ends, the demo's error has its status and the end of its output."""
     with (tmp_path / "log").open("a+b") as log, demo.Demo("http://127.0.0.1:1/", log) as running:
         running.start("the exporter", ["sh", "-c", "echo no such flag; exit 2"])
-        with pytest.raises(demo.DemoError, match="the exporter ended with status 2; what was said:\nno such flag"):
+        with pytest.raises(demo.DemoError, match="(?s)^the exporter ended with status 2; .*\nno such flag"):
             running.await_ready()

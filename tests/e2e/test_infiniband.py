@@ -33,9 +33,9 @@ def series(page: str) -> dict[str, tuple[str, Series]]:
 
 def theirs(program: str, sys: Path) -> str:
     """The page of a node_exporter that reads this /sys."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{asked.getsockname()[1]}"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [program, "--collector.disable-defaults", "--collector.infiniband", f"--path.sysfs={sys}"]
     with subprocess.Popen([*command, f"--web.listen-address={address}"], stderr=subprocess.DEVNULL) as process:
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_cli import Exporter
+from tests.support import PATIENCE
 
 NO_DEVICES = 'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$@"'
 SOURCES = ('node_fault_source_available{source="kernel_log"}', 'accel_exporter_xid_source{source="kmsg"}')
@@ -25,4 +26,4 @@ def test_without_the_device(tmp_path: Path) -> None:
         assert "kernel log" not in exporter.log
     finally:
         exporter.process.kill()
-        exporter.process.wait(20)
+        exporter.process.wait(PATIENCE)

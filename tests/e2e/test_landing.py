@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +12,12 @@ from tests.bpf.cuda_node import build_standins
 from tests.e2e.browser import PROGRAM, Browser
 from tests.e2e.landing_node import busy_node
 from tests.e2e.test_cli import Exporter
+from tests.support import PATIENCE, until
 from tests.unit.views.test_landing import Reader
 
 pytestmark = [
     pytest.mark.needs_bpf,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium; Debian's package chromium is enough"),
     pytest.mark.evidence(feature="the page at /", on="real software"),
 ]
@@ -39,10 +40,12 @@ def node(tmp_path_factory: pytest.TempPathFactory, bpf_refusal: str) -> Iterator
         pytest.skip(bpf_refusal)
     build_standins()
     with busy_node(tmp_path_factory.mktemp("node")) as exporter:
-        deadline = time.monotonic() + 60
-        while (page := exporter.get("/")[1]).count('<svg class="p"') < 16 or "xid_94" not in page:
-            assert time.monotonic() < deadline, "plots are missing"
-            time.sleep(1)
+
+        def complete() -> bool:
+            page = exporter.get("/")[1]
+            return page.count('<svg class="p"') >= 16 and "xid_94" in page
+
+        until(complete, "all plots are there", 2 * PATIENCE)
         yield exporter
 
 
@@ -67,13 +70,20 @@ def test_tables_are_there(node: Exporter, scripts: bool) -> None:
 
 
 def test_late_rank_is_the_one_that_is_late(node: Exporter) -> None:
-    """Of four ranks the one that comes 35 ms late says so, and the others do not."""
-    with Browser() as browser:
-        rows = Reader(sections(browser.open(f"http://{node.address}/"))["NCCL communicators"]).rows
-    late = {row[1]: row[rows[0].index("arrives late by (mean)")] for row in rows[1:]}
+    """Of four ranks the one that comes 35 ms late has that lag, and the others do not."""
 
-    assert 25 < float(late.pop("2 of 4").removesuffix(" ms")) < 60
-    assert all(lag.endswith("µs") or float(lag.removesuffix(" ms")) < 25 for lag in late.values())
+    def late(browser: Browser) -> dict[str, str]:
+        rows = Reader(sections(browser.open(f"http://{node.address}/"))["NCCL communicators"]).rows
+        return {row[1]: row[rows[0].index("arrives late by (mean)")] for row in rows[1:]}
+
+    def named(lags: dict[str, str]) -> bool:
+        """Whether it is that one, on average over all calls so far: a busy machine delays some of any rank's."""
+        lag = lags.pop("2 of 4")
+        others = all(it.endswith("µs") or float(it.removesuffix(" ms")) < 25 for it in lags.values())
+        return others and 25 < float(lag.removesuffix(" ms")) < 60
+
+    with Browser() as browser:
+        until(lambda: named(late(browser)), lambda: late(browser))
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (320, True)])

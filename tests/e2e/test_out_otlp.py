@@ -84,7 +84,7 @@ def test_sink_gets_what_the_page_shows(kind: Callable[[], Any], protocol: str) -
     )
     subject.start()
     page = on_page(prometheus.render(samples).text.decode())
-    sink.wait_for(lambda it: sum(1 for _ in it.points()) >= 300)
+    sink.wait_for(lambda sink: sum(1 for _ in sink.points()) >= 300)
     subject.stop()
     sink.close()
 

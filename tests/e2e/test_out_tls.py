@@ -177,7 +177,7 @@ def test_what_cannot_be_done_keeps_the_server_from_starting(tmp_path: Path, make
 
 
 def test_encrypted_key_is_an_error_not_a_question(tmp_path: Path, make: Make) -> None:
-    """A key with a password is refused; nobody is asked on the terminal."""
+    """A key with a password is refused; there is no prompt on the terminal."""
     make("server")
     subprocess.run(
         ["openssl", "pkcs8", "-topk8", "-in", "server.key", "-out", "locked.key", "-passout", "pass:x"],

@@ -120,7 +120,7 @@ def test_wheel_has_what_modules_read_beside_them(wheel: Path) -> None:
     assert set() == missing
 
 
-def test_installed_command_says_version_and_revision(installed: Path) -> None:
+def test_installed_command_prints_version_and_revision(installed: Path) -> None:
     """--version in a fresh virtual environment names the version, the commit and the day it was built from."""
     done = outside(installed, "--version")
     assert (0, "") == (done.returncode, done.stderr)
@@ -152,8 +152,8 @@ def test_building_without_a_compiler_names_the_packages(
     """Without clang, llvm-strip or make the build stops with one sentence and the command that installs them."""
     done = build_with(checkout, tmp_path, {tool: shutil.which(tool) or "" for tool in tools})
     assert 0 != done.returncode
-    said = re.findall(r"^ *(?:> *)?apt-get install (.*)$", done.stdout + done.stderr, re.MULTILINE)
-    assert packages in said
+    named = re.findall(r"^ *(?:> *)?apt-get install (.*)$", done.stdout + done.stderr, re.MULTILINE)
+    assert packages in named
 
 
 def build_with(checkout: Path, folder: Path, tools: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -52,7 +52,7 @@ def test_job(job: tuple[Exporter, ExitStack]) -> None:
 
 
 def test_another_job(job: tuple[Exporter, ExitStack]) -> None:
-    """What listens there and tells of other communicators only is not believed, and the log has the reason."""
+    """What listens there and reports other communicators only is not believed, and the log has the reason."""
     exporter, stack = job
     start(stack, str(ROOT / "tests/standins/ras.py"), "28028", "another")
 
@@ -62,7 +62,7 @@ def test_another_job(job: tuple[Exporter, ExitStack]) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start what another user has")
 def test_another_user(job: tuple[Exporter, ExitStack]) -> None:
-    """Another user of the node, who sees the hash in /metrics and takes the port first, tells nothing of this job."""
+    """Another user of the node, who sees the hash in /metrics and takes the port first, is not believed."""
     exporter, stack = job
     program = "import os; from tests.standins.ras import main; os.setresuid(65534, 65534, 65534); main()"
     start(stack, "-c", program, "28028", "demo")

@@ -14,6 +14,7 @@ from tests.bpf.verbs_node import BUILD, PROVIDER, Job, build_standins
 from tests.e2e.test_cli import Exporter
 from tests.e2e.test_otlp import attributes
 from tests.standins.otlp_sink import HttpSink
+from tests.support import PATIENCE
 
 pytestmark = pytest.mark.needs_bpf
 
@@ -42,7 +43,7 @@ def exporter(tmp_path: Path, sink: HttpSink) -> Iterator[Exporter]:
         yield running.await_ready()
     finally:
         running.process.kill()
-        running.process.wait(20)
+        running.process.wait(PATIENCE)
 
 
 def attached(exporter: Exporter, library: Path) -> bool:
@@ -68,10 +69,10 @@ def test_work_links_to_the_collective_it_serves(exporter: Exporter, sink: HttpSi
             before = len(spans(sink, "AllReduce", rank.pid))
             assert 0 == rank.step("reduce", number, 2)
             assert 0 == rank.post(8, 1, opcode=SEND)
-            sink.wait_for(lambda it, pid=rank.pid, many=before: len(spans(it, "AllReduce", pid)) > many)
+            sink.wait_for(lambda sink, pid=rank.pid, many=before: len(spans(sink, "AllReduce", pid)) > many)
             rank.step("complete", 1, 0)
             assert 1 == rank.step("poll", 1)
-            sink.wait_for(lambda it, pid=rank.pid: bool(spans(it, "rdma SEND", pid)))
+            sink.wait_for(lambda sink, pid=rank.pid: bool(spans(sink, "rdma SEND", pid)))
         collectives = [spans(sink, "AllReduce", rank.pid)[-1] for rank in ranks]
         work = [spans(sink, "rdma SEND", rank.pid) for rank in ranks]
     assert [[[(it.trace_id, it.span_id)]] for it in collectives] == [

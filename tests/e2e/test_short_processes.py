@@ -18,6 +18,7 @@ import pytest
 
 from tests.bpf.cuda_node import BUILD, Job
 from tests.e2e.test_cli import Exporter
+from tests.support import PATIENCE
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
 
@@ -106,7 +107,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
             yield Node(tmp_path, exporter, job)
     finally:
         exporter.process.kill()
-        exporter.process.wait(20)
+        exporter.process.wait(PATIENCE)
 
 
 @contextmanager
@@ -174,7 +175,7 @@ def test_others_and_totals(node: Node) -> None:
     with scraped(node.exporter, 0.5) as pages:
         node.storm(COUNT, *DRIVER_JOB, "--launches", str(LAUNCHES))
         expected = OTHERS_LAUNCHES + COUNT * LAUNCHES
-        node.exporter.await_(lambda: node.exporter.value(HITS) == expected, 10)
+        node.exporter.await_(lambda: node.exporter.value(HITS) == expected)
     assert pages and all(map(node.shows_job, pages))
     page = node.exporter.get("/metrics")[1]
     assert total(page, 'gpu_cuda_kernel_launch_calls_total{api_layer="driver"') == expected
