@@ -6,6 +6,7 @@ processes of others do.
 
 from __future__ import annotations
 
+import errno
 import resource
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def ceiling() -> int:
 def room() -> int:
     """Return how many descriptors probes may still take; negative where the reserve is in use."""
     return ceiling() - _used()
+
+
+def uncountable() -> str:
+    """Return why the open files are unknown, for which probes get none; empty where they can be counted."""
+    try:
+        _FOLDER.stat()
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            return f"the open files cannot be counted in {_FOLDER} ({error.strerror}): mount procfs at /proc"
+    return ""
 
 
 def _used() -> int:

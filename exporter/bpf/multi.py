@@ -41,23 +41,31 @@ def link(
     return bpf(LINK_CREATE, struct.pack("=4I4Q4I", program, 0, ATTACH_TYPE, 0, *addresses, count, flags, 0, 0))
 
 
-@functools.cache
 def supported() -> bool:
-    """Whether this kernel has multi-uprobe links: tries one on a directory, which only such a kernel objects to."""
+    """Whether this kernel has multi-uprobe links, and permits them."""
+    return refusal() == 0
+
+
+@functools.cache
+def refusal() -> int:
+    """The errno with which the kernel refuses multi-uprobe links, 0 where it permits them.
+
+    Tries one on a directory, which only a kernel that has them objects to.
+    """
     exit_zero = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0), 16)
     name = ctypes.create_string_buffer(b"GPL")
     head = struct.pack("=2I2Q", _KPROBE, 2, ctypes.addressof(exit_zero), ctypes.addressof(name))
     try:
         program = bpf(_PROG_LOAD, head + struct.pack("=2IQ2I16s2I", 0, 0, 0, 0, 0, b"", 0, ATTACH_TYPE))
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno or errno.EINVAL
     try:
         os.close(link(program, b"/", [0], [0], returns=False))
     except OSError as error:
-        return error.errno == errno.EBADF
+        return 0 if error.errno == errno.EBADF else error.errno or errno.EINVAL
     finally:
         os.close(program)
-    return False
+    return errno.EINVAL
 
 
 def bpf(command: int, attributes: bytes) -> int:

@@ -168,7 +168,7 @@ def failure(code: int, attempted: str, details: str = "") -> BpfError:
     if code in (errno.EPERM, errno.EACCES) and (missing := missing_capabilities()):
         reason += f": run as root or grant {' and '.join(missing)}"
     elif code == errno.EPERM:
-        reason += ": the capabilities are there, so look at the container's seccomp profile and kernel lockdown"
+        reason += ": the capabilities are there, so look at the user namespace, seccomp profile and kernel lockdown"
     elif code == errno.EMFILE:
         reason += f": {descriptors.RAISE}"
     return BpfError(code, f"{attempted}: {reason}{details}")
@@ -182,8 +182,10 @@ def check(result: int | None, attempted: str, details: Callable[[], str] = str) 
 
 
 def require_descriptors(count: int, attempted: str) -> None:
-    """Raises BpfError where the limit of open files leaves probes fewer descriptors than this."""
+    """Raises BpfError where the limit of open files leaves probes fewer descriptors than this, or they are unknown."""
     if descriptors.room() < count:
+        if reason := descriptors.uncountable():
+            raise BpfError(errno.ENOENT, f"{attempted}: {reason}")
         raise failure(errno.EMFILE, attempted)
 
 

@@ -80,6 +80,12 @@ def uprobes(settings: Settings) -> Answer:
         return Status.INFO, "uprobes; the kind of link cannot be tested without CAP_BPF and CAP_PERFMON"
     if multi.supported():
         return Status.OK, "uprobes, with multi-uprobe links: attaching and detaching take milliseconds"
+    if multi.refusal() in (errno.EPERM, errno.EACCES):
+        return (
+            Status.FAIL,
+            f"the kernel permits no multi-uprobe links here ({os.strerror(multi.refusal())})",
+            "run in the host's user namespace, under a seccomp profile and a kernel lockdown that permit bpf()",
+        )
     if privileges.WITHOUT_MULTI_UPROBES not in privileges.effective():
         remedy = f"grant {privileges.WITHOUT_MULTI_UPROBES}, or use Linux 6.6 or newer"
         return (

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 from exporter import descriptors
@@ -32,6 +33,7 @@ _SAMPLE = 256
 _MAPS_BYTES = 4 * 1024 * 1024
 _DESCRIPTORS_OF_LIBRARY = 8
 """Of a library that is probed; usual ones take fewer."""
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _SMALL_MEMORY = 96 * 1024 * 1024
 
 
@@ -173,8 +175,24 @@ def providers(settings: Settings) -> Answer:
     return Status.OK, text
 
 
+def _memory_limits(cgroups: str) -> Iterator[Path]:
+    """Yield the files with the limits on this process: of its cgroup and all above it, on cgroup v1 and v2.
+
+    `cgroups` is its /proc/PID/cgroup. A path there may be that of the host, of which only the innermost part is mounted
+    in a container: folders that are not there have no limit, and the root's is yielded always.
+    """
+    own = {"": "/", "memory": "/"} | {
+        row[1]: row[2] for row in (it.split(":", 2) for it in cgroups.splitlines()) if row[2:]
+    }
+    for controller, file in (("", "memory.max"), ("memory", "memory/memory.limit_in_bytes")):
+        root, name = (_CGROUPS / file).parent, Path(file).name
+        parts = [part for part in own[controller].split("/") if part not in ("", "..")]
+        for depth in range(len(parts) + 1):
+            yield root.joinpath(*parts[:depth]) / name
+
+
 def memory(_: Settings) -> Answer:
-    limits = [text(Path("/sys/fs/cgroup/memory.max")), text(Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))]
+    limits = [text(path) for path in _memory_limits(text(_OWN_CGROUPS))]
     limit = min((int(text) for text in limits if text.strip().isdecimal()), default=0)
     if 0 < limit < _SMALL_MEMORY:
         return Status.WARN, f"memory is limited to {limit >> 20} MiB", f"allow {_SMALL_MEMORY >> 20} MiB or more"

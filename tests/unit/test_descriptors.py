@@ -98,3 +98,20 @@ def test_connections_are_fewer_where_the_limit_is_low(limit: int, most: int, mon
     """A quarter of the descriptors at most, so that connections themselves do not use them up."""
     monkeypatch.setattr(descriptors, "limit", lambda: limit)
     assert most == Connections(lambda: None).most
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [(errno.ENOENT, r"counted in /proc/self/fd \(No such .*mount procfs"), (errno.EMFILE, "raise the limit of open")],
+)
+def test_the_reason_why_programs_have_no_room(monkeypatch: pytest.MonkeyPatch, code: int, named: str) -> None:
+    """Where the open files cannot be counted, the folder is named, not a limit that was not reached."""
+
+    class Unreadable(type(Path())):  # type: ignore[misc]
+        def stat(self, **_: Any) -> Any:
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(descriptors, "_FOLDER", Unreadable("/proc/self/fd"))
+    with pytest.raises(BpfError, match=named) as refused:
+        require_descriptors(1, "load x")
+    assert code == refused.value.errno

@@ -76,12 +76,57 @@ def test_open_files(node: Settings, monkeypatch: pytest.MonkeyPatch, limit: int,
     assert ("LimitNOFILE" in finding.remedy) is (status is Status.WARN)
 
 
+@pytest.mark.parametrize(
+    ("own", "limits", "found"),
+    [
+        ("0::/a.slice/b.service\n", {"a.slice/b.service/memory.max": "67108864"}, "64 MiB"),
+        ("0::/a/b\n", {"memory.max": "max", "a/memory.max": "33554432", "a/b/memory.max": "67108864"}, "32 MiB"),
+        ("0::/\n", {"memory.max": "67108864"}, "64 MiB"),
+        ("0::/kubepods/x\n", {"memory.max": "67108864"}, "64 MiB"),
+        ("", {"memory.max": "67108864"}, "64 MiB"),
+        ("0::/a/b\n", {"a/memory.max": "max", "a/b/memory.max": "max", "c/memory.max": "67108864"}, ""),
+        ("0::/../a\n", {"memory.max": "67108864"}, "64 MiB"),
+        ("4:memory:/a/b\n0::/\n", {"memory/a/memory.limit_in_bytes": "67108864"}, "64 MiB"),
+        ("4:memory:/a:b\n", {"memory/a:b/memory.limit_in_bytes": "67108864"}, "64 MiB"),
+        ("4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "9223372036854771712"}, ""),
+        ("4:memory:/a\n0::/\n", {"memory/memory.limit_in_bytes": "67108864"}, "64 MiB"),
+    ],
+)
+def test_memory(
+    node: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, limits: dict[str, str], found: str
+) -> None:
+    """The least limit of the exporter's own cgroup and those above it counts, and no other's."""
+    write(tmp_path / "own", own)
+    for path, limit in limits.items():
+        write(tmp_path / "cgroup" / path, f"{limit}\n")
+    monkeypatch.setattr("exporter.checks.node._OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr("exporter.checks.node._CGROUPS", tmp_path / "cgroup")
+
+    finding = answer("memory", node)
+
+    assert (Status.WARN if found else Status.OK) is finding.status
+    assert found in finding.summary
+
+
 def test_uprobes_missing(node: Settings) -> None:
     """A kernel without uprobes is a failure, with what to do."""
     finding = answer("uprobes", node)
 
     assert Status.FAIL is finding.status
     assert "CONFIG_UPROBE_EVENTS" in finding.remedy
+
+
+def test_uprobes_that_are_not_permitted() -> None:
+    """In a user namespace, where capabilities permit no BPF, no newer kernel is the remedy."""
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-m", "exporter", "doctor", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if not done.stdout:
+        pytest.skip(f"no user namespace can be made here: {done.stderr}")
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+    assert "Operation not permitted" in findings["uprobes"]["says"]
+    assert "user namespace" in findings["uprobes"]["do"]
+    assert [] == [it for it in findings.values() if "Linux 6.6" in it["do"]]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +162,9 @@ def test_no_mount(place: str) -> None:
     assert ("fail", True) == (mounted["status"], mounted["do"].endswith(place))
     assert [] == [it for it in findings.values() if "report this" in it["do"] or "CONFIG_" in it["do"]]
     assert "unknown" in findings["uprobes"]["says"]
+    assert [] == [it for it in findings.values() if "Too many open files" in it["says"]]
+    if place == "/proc":
+        assert "mount procfs at /proc" in findings["probes"]["says"]
 
 
 @pytest.mark.parametrize(
