@@ -40,6 +40,8 @@ class Process(Generic[A]):
     activity: A
     since: float
     ended: bool = False
+    replaced: bool = False
+    """It did not end, but runs another program now."""
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ class Ledger(Generic[A]):
         self._known: dict[int, tuple[Labels, float]] = {}
         self._ended = _Ends[A]()
         self._superseded: list[Process[A]] = []
-        """Ended processes with a pid that another one has now."""
+        """Ended processes with a pid that another one, or another program, has had since."""
         self._holder: int | None = None
         """The thread that makes a page."""
         self.folded = 0
@@ -141,10 +143,10 @@ class Ledger(Generic[A]):
                 self._live.add(pid)
                 self._known[pid] = labels, time.time()
 
-    def ended(self, pids: Collection[int]) -> None:
-        """Freeze the counts of processes that have ended or run other programs now."""
+    def ended(self, pids: Collection[int], replaced: bool = False) -> None:
+        """Freeze the counts of processes that have ended, or were `replaced` by other programs (exec)."""
         with self._lock:
-            self._retire(pids)
+            self._retire(pids, replaced)
             self._live.difference_update(pids)
 
     @contextmanager
@@ -186,23 +188,27 @@ class Ledger(Generic[A]):
         self._known[pid] = labels, since
         return Process(pid, labels, activity, since)
 
-    def _retire(self, pids: Collection[int]) -> None:
+    def _retire(self, pids: Collection[int], replaced: bool = False) -> None:
         if not pids:
             return
         taken = self._take(pids)
         known = {pid: self._known.pop(pid, None) for pid in pids}
         for pid, activity in taken.items():
-            self._keep(pid, activity, known.get(pid))
+            self._keep(pid, activity, known.get(pid), replaced)
         self._make_room()
 
-    def _keep(self, pid: int, activity: A, known: tuple[Labels, float] | None) -> None:
+    def _keep(self, pid: int, activity: A, known: tuple[Labels, float] | None, replaced: bool) -> None:
         labels, since = known or (self._processes.labels(pid), time.time())
+        if replaced and not known:  # the name is that of the program that runs now
+            labels = {name: value for name, value in labels.items() if name != "comm"}
         activity.ended()
         before = self._ended.pop(pid)
-        if before:  # a thread was still in a call when the end was noticed
+        if before and (known or replaced or before.replaced):
+            self._superseded.append(before)
+        elif before:  # a thread was still in a call when the end was noticed
             before.activity.absorb(activity)
             activity, since = before.activity, before.since
-        self._ended.add(Process(pid, labels, activity, since, ended=True), self._now() + RETENTION)
+        self._ended.add(Process(pid, labels, activity, since, True, replaced), self._now() + RETENTION)
 
     def _make_room(self) -> None:
         """Fold the ended processes that are too many, and those without a pid of their own."""

@@ -117,10 +117,12 @@ class ProbeCollector(ABC, Generic[A]):
     def processes_ended(self, pids: Collection[int]) -> None:
         """Keep the last counts of these processes for the ledger's retention."""
         self._ledger.ended(pids)
+        self._forget(pids)
 
     def processes_replaced(self, pids: Collection[int]) -> None:
-        """End these processes, and read the labels of the programs that they run now."""
-        self.processes_ended(pids)
+        """Keep the last counts of these processes, and read the labels of the programs that they run now."""
+        self._ledger.ended(pids, replaced=True)
+        self._forget(pids)
         for pid in pids:
             self._node.processes.forget(pid)
 
@@ -157,6 +159,9 @@ class ProbeCollector(ABC, Generic[A]):
     def _entries(self) -> Mapping[str, int]:
         """Return the sizes of maps that are not those of the source."""
         return {}
+
+    def _forget(self, pids: Collection[int]) -> None:
+        """Drop what is known of processes that have ended or run other programs, besides their counts."""
 
     def _fold(self, process: Process[A]) -> None:
         self._limit.retire(self._samples_of(process), RETENTION)

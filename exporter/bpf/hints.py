@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from exporter.bpf.mappings import Mapping
+
 MAX_HINTS = 1 << 14
 MAX_PLACES = 1 << 12
 
@@ -17,7 +19,15 @@ class Hint:
     due: float
     places: list[tuple[int, bytes]] = field(default_factory=list)
     """Addresses at which files were mapped, and the files as the kernel's records name them."""
+    times: list[int] = field(default_factory=list)
+    """When, for each of the places."""
     attempts: int = 0
+
+    def mapped_ns(self, mapping: Mapping) -> int:
+        """Return since when, at the earliest, the process has had the file of a mapping."""
+        files = {file for address, file in self.places if mapping.start <= address < mapping.end}
+        times = [at for (_, file), at in zip(self.places, self.times, strict=True) if file in files]
+        return min(times, default=self.since_ns)
 
 
 class Hints:
@@ -26,6 +36,7 @@ class Hints:
     def __init__(self) -> None:
         self._hints: dict[int, Hint] = {}
         self._rest_until: dict[int, float] = {}
+        self._taken: dict[int, Hint] = {}
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._hints
@@ -45,7 +56,20 @@ class Hints:
         hint.attempts = max(hint.attempts, attempts)
         if place and len(hint.places) < MAX_PLACES:
             hint.places.append(place)
+            hint.times.append(since_ns)
         return True
+
+    def add_again(self, pid: int, hint: Hint, delay: float, attempts: int) -> None:
+        """Schedules another look at a process, for what its hint has not led to yet."""
+        self.add(pid, hint.since_ns, delay, attempts=attempts)
+        if again := self._hints.get(pid):
+            again.times += hint.times[: MAX_PLACES - len(again.times)]
+            again.places += hint.places[: MAX_PLACES - len(again.places)]
+
+    def mapped_before(self, pid: int, time_ns: int) -> bool:
+        """Whether a process mapped a place before this time, of its hint or of the one that was taken last."""
+        hints = (self._hints.get(pid), self._taken.get(pid))
+        return any(at < time_ns for hint in hints if hint for at in hint.times)
 
     def rest(self, pid: int, seconds: float) -> None:
         """Lets a process wait at least this long for its next look."""
@@ -61,9 +85,10 @@ class Hints:
         due = {pid: hint for pid, hint in self._hints.items() if hint.due <= now}
         for pid in due:
             del self._hints[pid]
+        self._taken = due
         return due
 
     def take_all(self) -> dict[int, Hint]:
         """Removes and returns everything."""
-        everything, self._hints = self._hints, {}
-        return everything
+        self._taken, self._hints = self._hints, {}
+        return self._taken

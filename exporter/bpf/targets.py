@@ -181,6 +181,7 @@ class Targets:
                 self._hint(mapped.pid, mapped.time, 0.0, (mapped.address, mapped.file))
             elif mapped.pid in self._users:  # perhaps it runs another program now
                 self._hint(mapped.pid, mapped.time, _KNOWN_DELAY)
+        self._users.replace(batch.execs, self._attachments, self._hints)
         for fork in sorted(batch.forks):
             if fork.parent in self._users or fork.parent in self._hints:
                 self._hint(fork.pid, fork.time, _FORK_DELAY)
@@ -195,6 +196,7 @@ class Targets:
         if not due:
             return
         began = time.thread_time()
+        self._users.listed_ns = time.monotonic_ns()
         mappings = _by_process(self._lister.of(due))
         cost = time.thread_time() - began
         if not self._lister.one_process:
@@ -213,31 +215,37 @@ class Targets:
 
     def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
         vanished = waits = False
-        since_ns = 0 if self._unsure else hint.since_ns
+        since = None if self._unsure else hint
         for mapping in mappings:
             if self._closing.is_set():
                 return
             try:
-                if self._take(mapping, since_ns) and hint.places:
+                if self._take(mapping, 0, since) and hint.places:
                     self._observe(time.monotonic_ns() - hint.since_ns)
             except Vanished:
                 vanished = True
             except Wait:
                 waits = True
         if waits:
-            self._hints.add(pid, hint.since_ns, _WAIT_DELAY, attempts=hint.attempts)
+            self._hints.add_again(pid, hint, _WAIT_DELAY, hint.attempts)
         elif vanished and hint.attempts < _ATTEMPTS:
-            self._hints.add(pid, hint.since_ns, _VANISHED_DELAY, attempts=hint.attempts + 1)
+            self._hints.add_again(pid, hint, _VANISHED_DELAY, hint.attempts + 1)
         self._remember_dull(mappings, hint.places)
 
-    def _take(self, mapping: Mapping, since_ns: int) -> bool:
-        """Whether this made the process a user of a library it was not known to use."""
+    def _take(self, mapping: Mapping, since_ns: int, hint: Hint | None) -> bool:
+        """Whether this made the process a user of a library it was not known to use.
+
+        Without a hint it has had what it mapped since `since_ns` at the earliest.
+        """
         self._users.see([(mapping.pid, mapping.image)])  # also one that changes while it is listed
         if self._attachments.is_dull(mapping.file):
             return False
         with self._attachments.on_account_of(mapping.pid):
             attached = self._attachments.of(mapping)
-            return attached is not None and self._users.use(mapping.pid, mapping.image, attached, since_ns)
+            if attached is None:
+                return False
+            times = (hint.since_ns, hint.mapped_ns(mapping)) if hint else (since_ns, since_ns)
+            return self._users.use(mapping.pid, mapping.image, attached, *times)
 
     def _remember_dull(self, mappings: list[Mapping], places: list[tuple[int, bytes]]) -> None:
         """Records of files that turned out to be of no interest will not be looked into again."""
@@ -256,6 +264,7 @@ class Targets:
         attached = len(self._attachments)
         self._watch.follow_cpus()
         self._attachments.retry()
+        self._users.listed_ns = time.monotonic_ns()
         mappings = self._lister.everything()
         running = {mapping.pid: mapping.image for mapping in mappings}
         self._users.see(running.items())
@@ -263,9 +272,10 @@ class Targets:
             if self._closing.is_set():
                 return
             hint = hints.get(mapping.pid)
-            since_ns = hint.since_ns if hint and not self._unsure else mapping.started
+            since = None if self._unsure else hint
+            since_ns = since.since_ns if since else mapping.started
             try:
-                self._late += self._take(mapping, since_ns) and not hint and self.scanned.is_set()
+                self._late += self._take(mapping, since_ns, since) and not hint and self.scanned.is_set()
             except Vanished:
                 self._hint(mapping.pid, since_ns, _VANISHED_DELAY)
             except Wait:

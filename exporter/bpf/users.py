@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 
 from exporter import descriptors
 from exporter.bpf.attachments import Attached
+from exporter.bpf.hints import Hints
 from exporter.bpf.library import Interest
+from exporter.bpf.watch import Exec
 
 GATHER_SECONDS, GATHER_MOST = 0.25, 256
 """How long, and how many, ended processes wait for others: what an interest does about ends costs a walk over maps."""
+MOST_REPLACED = 1 << 14
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +26,7 @@ log = logging.getLogger(__name__)
 class _Process:
     image: int
     pidfd: int
+    listed_ns: int
     libraries: dict[Attached, int] = field(default_factory=dict)
     """Each with how many of its links the process was announced to."""
 
@@ -38,6 +42,9 @@ class Users:
         self._pids: dict[int, int] = {}
         self._over: set[int] = set()
         self._missed: set[int] = set()
+        self._replaced: dict[int, int] = {}
+        self.listed_ns = 0
+        """When the mappings were listed with which `see` and `use` are called, CLOCK_MONOTONIC."""
         self.next_due = float("inf")
         """When interests are to hear of the ends that were gathered, on time.monotonic."""
 
@@ -57,10 +64,46 @@ class Users:
         known = self._processes
         replaced = {pid for pid, image in images if pid in known and known[pid].image != image}
         if replaced:
-            self._forget(replaced, lambda interest, pids: interest.processes_replaced(pids))
+            self._replace(replaced, {})
 
-    def use(self, pid: int, image: int, attached: Attached, since_ns: int) -> bool:
-        """A process has a library mapped, since `since_ns` at the earliest. False if that was known."""
+    def replace(self, execs: Iterable[Exec], attachments: Iterable[Attached], hints: Hints) -> None:
+        """Takes note of processes that run other programs, by the kernel's records.
+
+        A process that was not looked at yet may have called whatever is attached to, if it had mapped a file of
+        interest before: it is given to the interests of all `attachments`.
+        """
+        known, unknown = set[int](), set[int]()
+        for time_ns, pid in execs:
+            process = self._processes.get(pid)
+            if process and process.listed_ns < time_ns:  # else it was the new program that was looked at
+                known.add(pid)
+            elif hints.mapped_before(pid, time_ns):
+                unknown.add(pid)
+        if known or unknown:
+            interests = {id(interest): interest for attached in attachments for interest, _ in attached.links}
+            self._replace(
+                known | unknown, {key: (interest, set(unknown)) for key, interest in interests.items() if unknown}
+            )
+
+    def replaced_after(self, pid: int, mapped_ns: int) -> bool:
+        """Whether a process may have made calls with a library, mapped at that time, before what the program before it
+        had done was put aside. Those calls are then among that program's.
+        """
+        return self._replaced.get(pid, 0) > mapped_ns
+
+    def _replace(self, pids: Collection[int], concerned: dict[int, tuple[Interest, set[int]]]) -> None:
+        self._forget(pids, lambda interest, its: interest.processes_replaced(its), concerned)
+        for pid in pids:
+            self._replaced.pop(pid, None)
+            self._replaced[pid] = time.monotonic_ns()
+        while len(self._replaced) > MOST_REPLACED:  # the oldest, which were looked at long ago
+            del self._replaced[next(iter(self._replaced))]
+
+    def use(self, pid: int, image: int, attached: Attached, since_ns: int, mapped_ns: int | None = None) -> bool:
+        """A process has a library mapped, since `since_ns` at the earliest. False if that was known.
+
+        `mapped_ns` is when it mapped this one, where that is known better.
+        """
         process = self._processes.get(pid)
         before = process.libraries.get(attached, 0) if process is not None else 0
         if before == len(attached.links):
@@ -69,11 +112,11 @@ class Users:
         if process is None:
             pidfd = self._open_pidfd(pid)
             over = pidfd is None
-            process = self._processes[pid] = _Process(image, pidfd if pidfd is not None else -1)
+            process = self._processes[pid] = _Process(image, pidfd if pidfd is not None else -1, self.listed_ns)
         process.libraries = {it: links for it, links in process.libraries.items() if not _replaces(attached, it)}
         process.libraries[attached] = len(attached.links)
         attached.users.add(pid)
-        first = attached.complete_ns <= since_ns
+        first = attached.complete_ns <= since_ns and not self.replaced_after(pid, mapped_ns or since_ns)
         for interest, _ in attached.links[before:]:
             _call(lambda interest=interest: interest.process_started(pid, attached.library, first))  # type: ignore[misc]
         if over:

@@ -1,8 +1,9 @@
-"""The kernel's records of every process as they happen: an executable file was mapped, a process was forked.
+"""The kernel's records of every process as they happen: it mapped an executable file, was forked, or ran exec.
 
-These are the side records of perf events (perf_event_open(2), PERF_RECORD_MMAP2 and PERF_RECORD_FORK). Unlike function
-probes they exist wherever uprobes do, see exec, mmap and mprotect alike, and unlike system call tracepoints they cost
-other system calls nothing. Records wait in a ring per CPU, so a busy reader loses none until that is full.
+These are the side records of perf events (perf_event_open(2), PERF_RECORD_MMAP2, PERF_RECORD_FORK and
+PERF_RECORD_COMM). Unlike function probes they exist wherever uprobes do, see exec, mmap and mprotect alike, and
+unlike system call tracepoints they cost other system calls nothing. Records wait in a ring per CPU, so a busy reader
+loses none until that is full.
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ _SYSCALL = {"x86_64": 298, "aarch64": 241}
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQQQQIiQQ")  # struct perf_event_attr up to PERF_ATTR_SIZE_VER5
 _SOFTWARE, _DUMMY, _SAMPLE_TIME = 1, 9, 1 << 2
 _MMAP, _TASK, _WATERMARK, _SAMPLE_ID_ALL, _MMAP2, _USE_CLOCKID = 1 << 8, 1 << 13, 1 << 14, 1 << 18, 1 << 23, 1 << 25
+_COMM, _COMM_EXEC = 1 << 9, 1 << 24
 _CLOSE_ON_EXEC = 1 << 3
 
 _HEAD, _TAIL = 128, 129  # of 64-bit words, in struct perf_event_mmap_page
-_HEADER, _PLACE, _TASKS, _WORD = (struct.Struct(fields) for fields in ("=IHH", "=IIQ", "=IIIIQ", "=Q"))
-_LOST, _FORK, _MAPPED = 2, 7, 10
+_HEADER, _PLACE, _TASKS, _NAME, _WORD = (struct.Struct(fields) for fields in ("=IHH", "=IIQ", "=IIIIQ", "=I", "=Q"))
+_LOST, _NAMED, _FORK, _MAPPED = 2, 3, 7, 10
+_BY_EXEC = 1 << 13
+"""Of a header's misc field: a name that came with exec, not with prctl or a thread's setting of its name."""
 _NO_FILE = bytes(24)
 
 log = logging.getLogger(__name__)
@@ -60,10 +64,18 @@ class Fork(NamedTuple):
     parent: int
 
 
+class Exec(NamedTuple):
+    """A process runs another program from this time on."""
+
+    time: int
+    pid: int
+
+
 @dataclass(slots=True)
 class Batch:
     mapped: list[Mapped] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
+    execs: list[Exec] = field(default_factory=list)
     lost: int = 0
 
 
@@ -152,7 +164,7 @@ def _parse(data: bytes, batch: Batch) -> None:
     at, last = 0, len(data) - _HEADER.size
     header, place, word = _HEADER.unpack_from, _PLACE.unpack_from, _WORD.unpack_from
     while at <= last:
-        kind, _, length = header(data, at)
+        kind, misc, length = header(data, at)
         if length < _HEADER.size:
             return
         if kind == _MAPPED:
@@ -164,13 +176,16 @@ def _parse(data: bytes, batch: Batch) -> None:
             pid, parent, _, _, time = _TASKS.unpack_from(data, at + 8)
             if pid != parent:
                 batch.forks.append(Fork(time, pid, parent))
+        elif kind == _NAMED and misc & _BY_EXEC:
+            [pid], [time] = _NAME.unpack_from(data, at + 8), word(data, at + length - 8)
+            batch.execs.append(Exec(time, pid))
         elif kind == _LOST:
             batch.lost += word(data, at + 16)[0]
         at += length
 
 
 def _open(cpu: int) -> int:
-    flags = _MMAP | _MMAP2 | _TASK | _WATERMARK | _SAMPLE_ID_ALL | _USE_CLOCKID
+    flags = _MMAP | _MMAP2 | _COMM | _COMM_EXEC | _TASK | _WATERMARK | _SAMPLE_ID_ALL | _USE_CLOCKID
     wake_at_once, monotonic = 1, 1
     unused = (0,) * 6
     attributes = _ATTRIBUTES.pack(

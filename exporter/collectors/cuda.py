@@ -134,13 +134,23 @@ class Cuda(ProbeCollector[Activity]):
         self._on_gpus.refresh()
         for process in self._ledger.processes():
             exemplars = partial(self._exemplars.of, process.pid)
-            unseen = process.pid in self._unseen and not process.ended
+            hidden = process.pid not in covered and self._runs_the_same(process)
+            unseen = hidden or (process.pid in self._unseen and not process.ended)
             yield from samples(process, self._names, self._node.clock.wall_ns, exemplars, unseen)
+            if hidden:
+                yield metrics.SEEN_FROM_START.sample(0, process.labels)
             if not process.ended:
                 only = process.activity.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
                 yield metrics.SEEN_FROM_START.sample(int(process.pid in covered), {**process.labels, **only})
             if not process.ended and process.pid in covered:
                 yield from self._unattributed(process)
+
+    def _runs_the_same(self, process: Process[Activity]) -> bool:
+        """Return whether a replaced program's series are also those of the program that runs now, which has no counts
+        of its own: its calls may be among the other's.
+        """
+        pid = process.pid
+        return process.replaced and pid in self._ledger and process.labels == self._node.processes.labels(pid)
 
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
         return samples(process, self._names, self._node.clock.wall_ns, lambda _: {})
@@ -171,8 +181,7 @@ class Cuda(ProbeCollector[Activity]):
         finally:  # last: a process that is known is known whole
             super().process_started(pid, library, from_first_call)
 
-    def processes_ended(self, pids: Collection[int]) -> None:
-        super().processes_ended(pids)
+    def _forget(self, pids: Collection[int]) -> None:
         self._object.maps["covered"].take(pids)
         self._unseen.difference_update(pids)
         self._exemplars.forget(pids)

@@ -124,8 +124,9 @@ UNATTRIBUTED = Metric(
 )
 SEEN_FROM_START = Metric(
     "gpu.cuda.seen_from_start",
-    "1 for a process of which every call was seen; 0 for one that was running already, or without return probes: "
-    "memory it took before is in no other metric.",
+    "1 for a process of which every call was seen; 0 for one that was running already, that replaced another program "
+    "(exec) and may have made calls before this was noticed, or without return probes: memory it took before is in no "
+    "metric of its own.",
     Kind.GAUGE,
     process=True,
 )

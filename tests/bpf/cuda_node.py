@@ -63,6 +63,11 @@ class Observed:
                 found[metric]["overflow" in it.labels] += value
         return found
 
+    def named(self, pid: int, program: str) -> bool:
+        """Whether a process is known as one that runs this program."""
+        labels, _ = self.cuda._ledger._known.get(pid, ({}, 0.0))
+        return pid in self.cuda._ledger and labels.get("comm") == program
+
     def attached(self, pid: int, libraries: Collection[str]) -> bool:
         """Whether a process is known, and all probes are attached, those in these libraries among them."""
         attached = self.values("accel_exporter_probe_attached")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,7 @@ ALLOCATED = "gpu_cuda_memory_allocations_bytes_total"
 FREED = "gpu_cuda_memory_frees_bytes_total"
 USED = "gpu_cuda_memory_usage_bytes"
 CALLS = "gpu_cuda_api_calls_total"
+SEEN = "gpu_cuda_seen_from_start"
 ATTACHED = "accel_exporter_probe_attached"
 UNCOVERED = "accel_exporter_probe_symbols_uncovered"
 WORK = ("--launches", "23", "--allocations", "23", "--frees", "23", "--copies", "23", "--waits", "23", "--wait-ms", "0")
@@ -260,6 +263,54 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
         assert found[ALLOCATED] == found[FREED]
         assert 2 == observed.value("accel_exporter_ended_processes_folded_total", collector="cuda")
         assert 2 * 23 == observed.value(LAUNCHES, api_layer="driver", overflow="true", comm="workload")
+
+
+def test_another_program_that_calls_at_once() -> None:
+    """All calls are counted, under the one or the other name. The second program was seen from its start only if all of
+    its own are under its name.
+    """
+    calls = "new(lib.cuMemAlloc_v2, size(1 << 20)); lib.cuLaunchKernel(*[None] * 11)"
+    with observe() as observed, started(observed, Script()) as script:
+        script.run(calls)
+        work = ["--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
+        script.begin(f"os.execv({str(BUILD / 'workload')!r}, ['workload', *{work!r}])")
+        report = script.report()
+        until(lambda: observed.named(script.pid, "workload"), "exec noticed")
+
+        assert 12 == sum(observed.sums(LAUNCHES)[LAUNCHES].values())
+        own = observed.value(LAUNCHES, script.pid, api_layer="driver", comm="workload")
+        seen = observed.value(SEEN, script.pid, comm="workload")
+        assert seen in (None, 0) or own == 11
+        used = observed.value(USED, script.pid, api_layer="driver", comm="workload")
+        assert seen in (None, 0) or used == report["allocated"]
+
+
+def test_the_same_program_again_and_again(tmp_path: Path) -> None:
+    """One that runs itself faster than can be followed loses no call, and does not pass for a process seen whole."""
+    again = tmp_path / "again.py"
+    again.write_text(
+        "import ctypes, os, sys, time\n"
+        "lib, left = ctypes.CDLL('libcuda.so.1'), int(sys.argv[1])\n"
+        "lib.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 << 20))\n"
+        "for _ in range(100): lib.cuLaunchKernel(*[None] * 11)\n"
+        "if left: os.execv(sys.executable, [sys.executable, sys.argv[0], str(left - 1)])\n"
+        "time.sleep(600)\n"
+    )
+    environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD)}
+    with (
+        observe() as observed,
+        started(observed, Script()),  # attached to the library
+        subprocess.Popen([sys.executable, again, "4"], env=environment) as process,
+    ):
+        try:
+            until(lambda: sum(observed.sums(LAUNCHES)[LAUNCHES].values()) == 500, "all calls counted")
+            until(lambda: process.pid in observed.cuda._ledger, "the last one known")
+            assert 5 * MIB == sum(observed.sums(ALLOCATED)[ALLOCATED].values())
+            used = observed.values(USED, process.pid, api_layer="driver")
+            seen = observed.values(SEEN, process.pid)
+            assert sum(used.values()) == MIB or 1 not in seen.values()
+        finally:
+            process.kill()
 
 
 def test_killed_in_the_middle_of_an_allocation(observed: Observed) -> None:

@@ -450,11 +450,12 @@ def test_exec(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:
     """A process that runs another program is reported as replaced, and as started when that uses the library too."""
-    start_targets()
+    targets = start_targets()
     job = start_job().open(library)
     assert counter.hears("started", job.pid, False)
     assert "ready" == job.do("exec")
     assert counter.hears("replaced", job.pid)
+    until(lambda: targets._users.replaced_after(job.pid, 0), "the time of it noted")
     job.open(library)
     assert counter.hears("started", job.pid, True)
     job.end()

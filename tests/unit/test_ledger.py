@@ -194,6 +194,44 @@ def test_ends_of_processes_that_did_nothing(world: World) -> None:
     assert {} == world.told() and {} == world.ledger._known
 
 
+def test_exec(world: World) -> None:
+    """The counts of the program before keep its own labels, and are folded once the next one has any."""
+    world.processes.names[7] = "first"
+    world.run(7, 23)
+    world.ledger.ended([7], replaced=True)
+    world.processes.names[7] = "second"
+    world.ledger.started(7)
+    shown = world.told()[7]
+    assert ("first", 23, True, True) == (shown.labels["comm"], shown.activity.calls, shown.ended, shown.replaced)
+    world.counts[7] = 5
+    shown = world.told()[7]
+    assert ("second", 5, False) == (shown.labels["comm"], shown.activity.calls, shown.ended)
+    world.ledger.ended([7])
+    assert ("second", 5) == (world.told()[7].labels["comm"], world.told()[7].activity.calls)
+    assert [("first", 23)] == [(it.labels["comm"], it.activity.calls) for it in world.folded]
+
+
+def test_exec_again_and_again(world: World) -> None:
+    """No program's counts get among another's, seen on a page or not."""
+    for number in range(4):
+        world.processes.names[7] = str(number)
+        world.run(7, 10**number)
+        world.ledger.ended([7], replaced=number < 3)
+    assert [("3", 1000)] == [(it.labels["comm"], it.activity.calls) for it in world.ledger.processes()]
+    assert [("0", 1), ("1", 10), ("2", 100)] == [(it.labels["comm"], it.activity.calls) for it in world.folded]
+
+
+def test_exec_before_it_was_looked_at(world: World) -> None:
+    """What was counted before has no name: the name in /proc is that of the next program."""
+    world.processes.names[7] = "second"
+    world.counts[7] = 23
+    world.ledger.ended([7], replaced=True)
+    assert {"pid": "7"} == world.told()[7].labels
+    world.counts[7] = 5  # of the next one, which ends before it is looked at too
+    world.ledger.ended([7])
+    assert [5, 23] == [it.activity.calls for it in (world.told()[7], *world.folded)]
+
+
 def test_no_count_is_lost_when_many_end(world: World) -> None:
     """Those that are too many are folded, each once."""
     for pid in range(3 * MOST_ENDED):

@@ -20,7 +20,7 @@ from exporter.bpf.library import Library, Vanished, Wait
 from exporter.bpf.mappings import File, Mapping, ProcLister
 from exporter.bpf.shares import NOBODY
 from exporter.bpf.status import LIBRARIES, PROCESSES, Status
-from exporter.bpf.watch import Batch, Fork, Mapped
+from exporter.bpf.watch import Batch, Exec, Fork, Mapped
 
 PID = 4711
 START, END = 0x7F0000001000, 0x7F0000003000
@@ -510,8 +510,8 @@ def test_proc_skips_what_makes_no_sense(proc: Proc, content: bytes) -> None:
     assert [] == ProcLister(proc.root).of([PID])
 
 
-def record(kind: int, body: bytes) -> bytes:
-    return struct.pack("=IHH", kind, 0, 8 + len(body)) + body
+def record(kind: int, body: bytes, misc: int = 0) -> bytes:
+    return struct.pack("=IHH", kind, misc, 8 + len(body)) + body
 
 
 def mapped_record(major: int, number: int, name: bytes) -> bytes:
@@ -535,6 +535,23 @@ def test_records_of_forks_are_processes_not_threads() -> None:
     watch._parse(record(7, struct.pack("=IIIIQQ", 12, 11, 12, 11, 55, 55)), batch)
     watch._parse(record(7, struct.pack("=IIIIQQ", 11, 11, 13, 11, 56, 56)), batch)
     assert [Fork(55, 12, 11)] == batch.forks
+
+
+def test_records_of_exec_are_names_that_came_with_it() -> None:
+    """A process that changes its name, or that of a thread, runs the same program."""
+    batch = Batch()
+    for misc in (1 << 13, 0):
+        watch._parse(record(3, struct.pack("=II8sQ", PID, PID, b"name", 77), misc), batch)
+    assert [Exec(77, PID)] == batch.execs
+
+
+def test_when_a_file_was_mapped(proc: Proc, built: Path) -> None:
+    """It is the first time of all records of the file, or of the hint where no record fits."""
+    hints = Hints()
+    for since, place in ((20, (1, b"b")), (30, (2, b"a")), (40, (START, b"a"))):
+        hints.add(PID, since, place=place)
+    hint = hints.take_all()[PID]
+    assert (30, 20) == (hint.mapped_ns(proc.map(built)), hint.mapped_ns(proc.map(built, 0x10, 0x20)))
 
 
 @pytest.mark.parametrize(("cpus", "size"), [(0, 1 << 18), (2, 1 << 18), (32, 1 << 18), (100, 1 << 16), (512, 1 << 16)])

@@ -13,9 +13,11 @@ import pytest
 from exporter import descriptors
 from exporter.bpf.apart import Held
 from exporter.bpf.attachments import Attached
+from exporter.bpf.hints import Hints
 from exporter.bpf.library import Library
 from exporter.bpf.mappings import File
 from exporter.bpf.users import GATHER_MOST, GATHER_SECONDS, Users
+from exporter.bpf.watch import Exec
 
 
 class Interest:
@@ -24,6 +26,7 @@ class Interest:
     def __init__(self) -> None:
         self.started: list[tuple[int, bool]] = []
         self.ended: list[int] = []
+        self.replaced: list[int] = []
         self.batches = 0
 
     def attach(self, library: Library) -> Interest:
@@ -38,7 +41,8 @@ class Interest:
         self.ended += pids
         self.batches += 1
 
-    def processes_replaced(self, pids: Collection[int]) -> None: ...
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        self.replaced += pids
 
 
 @pytest.fixture
@@ -137,3 +141,32 @@ def test_an_end_wakes_up_once() -> None:
         assert [process.pid] == [users.pid_of(descriptor) for descriptor, _ in poll.poll(10)]
         assert not poll.poll(0)
         users.close()
+
+
+def test_exec_is_known_at_once(users: Users) -> None:
+    """A library that was mapped before the exec was noticed may have been called: not every call of it was seen."""
+    interest, pid = Interest(), os.getpid()
+    library = attached(interest)
+    users.use(pid, 1, library, 1)
+    users.replace([Exec(5, pid)], [library], Hints())
+    assert [pid] == interest.replaced and pid not in users
+
+    users.listed_ns = 10
+    users.use(pid, 2, library, 6)
+    users.replace([Exec(5, pid)], [library], Hints())  # an old record
+    assert [pid] == interest.replaced
+    users.replace([Exec(11, pid)], [library], Hints())
+    users.use(pid, 3, library, 12, time.monotonic_ns())
+    assert [(pid, True), (pid, False), (pid, True)] == interest.started
+
+
+def test_exec_before_the_process_was_looked_at(users: Users) -> None:
+    """Where it had mapped a file before, what was counted is the earlier program's; one that only starts is none."""
+    interest, hints = Interest(), Hints()
+    hints.add(7, 3, place=(1, b"a"))
+    hints.add(8, 6, place=(1, b"a"))
+    users.replace([Exec(5, 7), Exec(5, 8), Exec(5, 9)], [attached(interest)], hints)
+    assert [7] == interest.replaced
+    hints.take_due()
+    users.replace([Exec(5, 7)], [attached(interest)], hints)  # exec while it was looked at
+    assert [7, 7] == interest.replaced
