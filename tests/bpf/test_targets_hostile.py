@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from exporter.bpf import targets as targets_module
+from exporter.bpf import search
 from exporter.bpf.apart import WORKER
 from exporter.bpf.mappings import IteratorLister
 from exporter.bpf.native import BpfError
@@ -198,6 +198,6 @@ def test_listing_everything_is_bounded(
     try:
         assert process.stdout and process.stdout.readline() == "mapped\n"
         until(lambda: spent, "everything listed")
-        assert sum(spent) < 2 * targets_module._SHARE * (time.monotonic() - began)
+        assert sum(spent) < 2 * search._SHARE * (time.monotonic() - began)
     finally:
         end(process)

@@ -1,0 +1,205 @@
+"""The looks at processes: at those that the kernel's records hint at, and from time to time at all."""
+
+from __future__ import annotations
+
+import bisect
+import operator
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from exporter.bpf.attachments import Attachments
+from exporter.bpf.hints import Hint, Hints
+from exporter.bpf.library import Vanished, Wait
+from exporter.bpf.mappings import Lister, Mapping
+from exporter.bpf.status import LATENCY_BOUNDS
+from exporter.bpf.users import Users
+from exporter.bpf.watch import Batch
+from exporter.model import Distribution
+
+MAX_DULL = 1 << 13
+
+_FORK_DELAY = 0.1
+"""Seconds until a forked process is looked at: most run another program by then."""
+_KNOWN_DELAY, _VANISHED_DELAY, _WAIT_DELAY = 0.2, 0.1, 2.0
+_LONGEST_BACKOFF = 0.5
+_SHORTEST_RESYNC = 1.0
+_COSTLY = 0.02
+_SHARE, _LONGEST_REST = 0.1, 2.0
+"""Where one process cannot be listed without all others: how much of a processor that takes, how long it waits."""
+_ATTEMPTS = 3
+_START = operator.attrgetter("start")
+
+
+class Search:
+    """Finds which processes use which libraries, and has these attached to. One thread at a time.
+
+    It stops in the middle of a look once `closing` is set. `resync` is how often everything is looked at, in seconds.
+    """
+
+    def __init__(
+        self,
+        proc: Path,
+        lister: Lister,
+        users: Users,
+        attachments: Attachments,
+        closing: threading.Event,
+        resync: float,
+    ) -> None:
+        self._proc, self._lister, self._users, self._attachments = proc, lister, users, attachments
+        self._closing, self._resync = closing, resync
+        self._hints = Hints()
+        self._dull: set[bytes] = set()
+        self._latencies = [0] * (len(LATENCY_BOUNDS) + 1)
+        self._latency_sum = 0.0
+        self._unsure = False
+        self.lost = self.late = 0
+        self.last_resync, self.next_resync, self.next_listing = time.monotonic(), 0.0, 0.0
+        self.complete = False
+        """Whether everything has been looked at once."""
+
+    @property
+    def latencies(self) -> Distribution:
+        """The times from a mapping until its library was attached to."""
+        return Distribution(LATENCY_BOUNDS, tuple(self._latencies), self._latency_sum)
+
+    def next_look(self) -> float:
+        """Return when a process is to be looked at, on time.monotonic."""
+        return max(self._hints.next_due(), self.next_listing)
+
+    def note(self, batch: Batch) -> None:
+        """Takes note of the kernel's records: of exec at once, of all others as hints where to look."""
+        for mapped in batch.mapped:
+            if mapped.file not in self._dull:
+                self._hint(mapped.pid, mapped.time, 0.0, (mapped.address, mapped.file))
+            elif mapped.pid in self._users:  # perhaps it runs another program now
+                self._hint(mapped.pid, mapped.time, _KNOWN_DELAY)
+        self._users.replace(batch.execs, self._attachments, self._hints)
+        for fork in sorted(batch.forks):
+            if fork.parent in self._users or fork.parent in self._hints:
+                self._hint(fork.pid, fork.time, _FORK_DELAY)
+
+    def _hint(self, pid: int, since_ns: int, delay: float, place: tuple[int, bytes] | None = None) -> None:
+        if not self._hints.add(pid, since_ns, delay, place):
+            self.lose(1)
+
+    def look(self) -> None:
+        """Looks at the processes of the hints that are due."""
+        due = self._hints.take_due()
+        if not due:
+            return
+        began = time.thread_time()
+        self._users.listed_ns = time.monotonic_ns()
+        mappings = _by_process(self._lister.of(due))
+        cost = time.thread_time() - began
+        if not self._lister.one_process:
+            self.next_listing = time.monotonic() + min(cost / _SHARE, _LONGEST_REST)
+        missed = {pid for pid in due if pid not in mappings and not os.access(f"{self._proc}/{pid}", os.F_OK)}
+        self._users.gather((), missed)
+        if self._users.gathered(mappings):
+            self._users.end(self._attachments)
+        self._users.see((pid, found[-1].image) for pid, found in mappings.items())
+        for pid, hint in due.items():
+            self._look_at(pid, mappings.get(pid, []), hint)
+            if pid not in mappings and pid not in missed and hint.attempts < _ATTEMPTS:  # it is about to end
+                self._hints.add(pid, hint.since_ns, _VANISHED_DELAY, attempts=hint.attempts + 1)
+            if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
+                self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
+
+    def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
+        vanished = waits = False
+        since = None if self._unsure else hint
+        for mapping in mappings:
+            if self._closing.is_set():
+                return
+            try:
+                if self._take(mapping, 0, since) and hint.places:
+                    self._observe(time.monotonic_ns() - hint.since_ns)
+            except Vanished:
+                vanished = True
+            except Wait:
+                waits = True
+        if waits:
+            self._hints.add_again(pid, hint, _WAIT_DELAY, hint.attempts)
+        elif vanished and hint.attempts < _ATTEMPTS:
+            self._hints.add_again(pid, hint, _VANISHED_DELAY, hint.attempts + 1)
+        self._remember_dull(mappings, hint.places)
+
+    def _take(self, mapping: Mapping, since_ns: int, hint: Hint | None) -> bool:
+        """Whether this made the process a user of a library it was not known to use.
+
+        Without a hint it has had what it mapped since `since_ns` at the earliest.
+        """
+        self._users.see([(mapping.pid, mapping.image)])  # also one that changes while it is listed
+        if self._attachments.is_dull(mapping.file):
+            return False
+        with self._attachments.on_account_of(mapping.pid):
+            attached = self._attachments.of(mapping)
+            if attached is None:
+                return False
+            times = (hint.since_ns, hint.mapped_ns(mapping)) if hint else (since_ns, since_ns)
+            return self._users.use(mapping.pid, mapping.image, attached, *times)
+
+    def _remember_dull(self, mappings: list[Mapping], places: list[tuple[int, bytes]]) -> None:
+        """Records of files that turned out to be of no interest will not be looked into again."""
+        ordered = sorted(mappings, key=_START) if places else []
+        starts = [mapping.start for mapping in ordered]
+        for address, file in places:
+            at = bisect.bisect_right(starts, address) - 1
+            if at >= 0 and address < ordered[at].end and self._attachments.is_dull(ordered[at].file):
+                if len(self._dull) >= MAX_DULL:
+                    self._dull.clear()
+                self._dull.add(file)
+
+    def look_at_all(self) -> None:
+        """Looks at every process: at start, when records were lost, and from time to time."""
+        hints = self._hints.take_all()
+        attached = len(self._attachments)
+        self._attachments.retry()
+        self._users.listed_ns = time.monotonic_ns()
+        mappings = self._lister.everything()
+        running = {mapping.pid: mapping.image for mapping in mappings}
+        self._users.see(running.items())
+        for mapping in mappings:
+            if self._closing.is_set():
+                return
+            hint = hints.get(mapping.pid)
+            since = None if self._unsure else hint
+            since_ns = since.since_ns if since else mapping.started
+            try:
+                self.late += self._take(mapping, since_ns, since) and not hint and self.complete
+            except Vanished:
+                self._hint(mapping.pid, since_ns, _VANISHED_DELAY)
+            except Wait:
+                self._hint(mapping.pid, since_ns, _WAIT_DELAY)
+        self._users.gather([pid for pid in self._users.without_pidfd() if pid not in running])
+        if len(self._attachments) > attached:  # perhaps under the name of a file that held nothing before
+            self._dull.clear()
+        self._unsure = False
+        self.last_resync = time.monotonic()
+        self.next_resync = self.last_resync + self._resync
+        self.complete = True
+
+    def lose(self, count: int) -> None:
+        """Records are missing: what is found before the next look at everything may have been mapped at any time."""
+        self.lost += count
+        self._unsure = True
+        self.resync_soon()
+
+    def resync_soon(self) -> None:
+        self.next_resync = min(self.next_resync, self.last_resync + _SHORTEST_RESYNC)
+
+    def _observe(self, latency_ns: int) -> None:
+        seconds = latency_ns / 1e9
+        self._latencies[bisect.bisect_left(LATENCY_BOUNDS, seconds)] += 1
+        self._latency_sum += seconds
+
+
+def _by_process(mappings: Iterable[Mapping]) -> dict[int, list[Mapping]]:
+    grouped = defaultdict(list)
+    for mapping in mappings:
+        grouped[mapping.pid].append(mapping)
+    return grouped
