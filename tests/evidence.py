@@ -161,7 +161,7 @@ def on_a_gpu(results: str) -> list[Evidence]:
     outcomes: dict[int, set[str]] = {}
     for number, outcome in re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \| [^|]+ \|$", results, re.MULTILINE):
         outcomes.setdefault(int(number), set()).add(outcome)
-    passed = [number for number, seen in outcomes.items() if seen <= {"ok", "told"} and "ok" in seen]
+    passed = [number for number, seen in outcomes.items() if seen <= {"ok", "reported"} and "ok" in seen]
     features = [feature for number in sorted(passed) for feature in GPU_CHECKS.get(number, ())]
     return [Evidence(feature, "real hardware", "docs/gpu-results.md") for feature in features]
 

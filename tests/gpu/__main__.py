@@ -1,4 +1,4 @@
-"""Runs what only a GPU can tell: `python -m tests.gpu [--dry-run]`. See tests/gpu/README.md."""
+"""Runs the checks that need a GPU: `python -m tests.gpu [--dry-run]`. See tests/gpu/README.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHEELS = ROOT / "build" / "wheels"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """1 when a check failed, or could not run under REQUIRE_GPU=1; a dry run asks for no GPU."""
+    """1 when a check failed, or could not run under REQUIRE_GPU=1; a dry run needs no GPU."""
     given = _arguments(arguments)
     with contextlib.ExitStack() as stack:
         machine = _machine(given, stack)
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make test-gpu", description="What only a GPU can tell.")
+    parser = argparse.ArgumentParser(prog="make test-gpu", description="The checks that need a GPU.")
     parser.add_argument("--dry-run", action="store_true", help="against the stand-in libraries, without a GPU")
     parser.add_argument("--check", type=int, action="append", choices=CHECKS, help="one check (may be repeated)")
     parser.add_argument("--output", type=Path, help="the file that is written")
@@ -109,10 +109,9 @@ def _has_gpu(machine: Machine) -> bool:
 
 def _page(rows: Sequence[Row], dry: bool) -> str:
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    what = "A dry run against stand-ins: it says nothing about a GPU." if dry else "Measured on a GPU."
-    return (
-        f"# What a GPU told\n\n{what} Written by `make test-gpu` on {when}; see tests/gpu/README.md.\n\n{table(rows)}\n"
-    )
+    what = "A dry run against stand-ins: it shows nothing about a GPU." if dry else "Measured on a GPU."
+    how = f"{what} Written by `make test-gpu` on {when}; see tests/gpu/README.md."
+    return f"# Results on a GPU\n\n{how}\n\n{table(rows)}\n"
 
 
 if __name__ == "__main__":

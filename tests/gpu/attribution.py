@@ -1,4 +1,4 @@
-"""7. Whose processes NVML lists, on which GPU, and with how many bytes."""
+"""7. Which processes NVML lists, on which GPU, and with how many bytes."""
 
 from __future__ import annotations
 

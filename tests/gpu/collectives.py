@@ -31,8 +31,8 @@ def run(machine: Machine) -> Iterator[Row]:
         for what in ("calls", "bytes"):
             metric = f"nccl_collective_{what}_total"
             yield equal(NUMBER, f"{what} of AllReduce", did["AllReduce"][what], _more(before, seen, metric, pid))
-        told = [(labels["rank"], labels["nranks"]) for labels, _ in seen.rows(INFO, pid=pid)]
-        yield equal(NUMBER, "rank and size in memory", [(str(did["rank"]), str(did["nranks"]))], told)
+        found = [(labels["rank"], labels["nranks"]) for labels, _ in seen.rows(INFO, pid=pid)]
+        yield equal(NUMBER, "rank and size in memory", [(str(did["rank"]), str(did["nranks"]))], found)
 
 
 def _more(before: Scrape, seen: Scrape, metric: str, pid: str) -> int:

@@ -87,7 +87,7 @@ def _routes(scrape: Scrape, pid: str) -> dict[str, float]:
 
 
 def _memory(exporter: Exporter, job: Job, allocator: str) -> Iterator[Row]:
-    """Hooks see at least the framework's cache, and at most what NVML says of the process, its context included."""
+    """Hooks see at least the framework's cache, and at most what NVML reports of the process, its context included."""
     reserved = job.run("eager", 1)["reserved"]
     seen = exporter.scrape()
     by_kind = seen.by("memory", USAGE, pid=str(job.pid), api_layer="driver")

@@ -12,7 +12,7 @@ from exporter.bpf.libbpf import BpfError, run_time_statistics
 from exporter.bpf.multi import supported
 from exporter.model import Unavailable
 from tests.gpu.machine import Machine
-from tests.gpu.outcome import FAILED, OK, TOLD, Row
+from tests.gpu.outcome import FAILED, OK, REPORTED, Row
 
 NUMBER = 1
 BTF = Path("/sys/kernel/btf/vmlinux")
@@ -22,16 +22,16 @@ TRACEFS = Path("/sys/kernel/tracing/uprobe_events"), Path("/sys/kernel/debug/tra
 def run(machine: Machine) -> Iterator[Row]:
     release = os.uname()
     lacking = ", ".join(privileges.missing()) or "none"
-    yield Row(NUMBER, "kernel", TOLD, f"{release.release} {release.machine}, capabilities missing: {lacking}")
-    yield Row(NUMBER, "BTF of the kernel", TOLD, f"{BTF}: {'there' if BTF.exists() else 'absent'}")
-    yield Row(NUMBER, "tracefs", TOLD, "there" if any(it.exists() for it in TRACEFS) else "absent")
+    yield Row(NUMBER, "kernel", REPORTED, f"{release.release} {release.machine}, capabilities missing: {lacking}")
+    yield Row(NUMBER, "BTF of the kernel", REPORTED, f"{BTF}: {'there' if BTF.exists() else 'absent'}")
+    yield Row(NUMBER, "tracefs", REPORTED, "there" if any(it.exists() for it in TRACEFS) else "absent")
     try:
         run_time_statistics().close()
     except BpfError as error:
         yield Row(NUMBER, "bpf()", FAILED, str(error))
         return
     yield Row(NUMBER, "bpf()", OK, "answers")
-    yield Row(NUMBER, "multi-uprobe links", TOLD, "yes" if supported() else "no: a perf event for each probe")
+    yield Row(NUMBER, "multi-uprobe links", REPORTED, "yes" if supported() else "no: a perf event for each probe")
     try:
         costs = calibrate()
     except Unavailable as error:

@@ -60,7 +60,7 @@ class Machine:
         raise CannotRun(f"there is no {name} on this machine; LD_LIBRARY_PATH may name its folder")
 
     def python(self, *arguments: str, **options: Any) -> Any:
-        """What a module of ours prints as JSON, in a process of its own. Raises CannotRun with its last words."""
+        """What a module of ours prints as JSON, in a process of its own. Raises CannotRun with its last error."""
         done = subprocess.run(
             [sys.executable, "-m", *arguments],
             cwd=ROOT,
@@ -72,8 +72,8 @@ class Machine:
             **options,
         )
         if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-            raise CannotRun(f"{arguments[0]}: {said[-1]}")
+            errors = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+            raise CannotRun(f"{arguments[0]}: {errors[-1]}")
         return json.loads(done.stdout.splitlines()[-1])
 
     @contextlib.contextmanager
@@ -144,10 +144,10 @@ class Exporter:
                     return
             time.sleep(0.2)
         self._log.seek(0)
-        said = " / ".join(self._log.read().splitlines()[-3:])
+        log = " / ".join(self._log.read().splitlines()[-3:])
         if self.process.poll() is not None:
-            raise RuntimeError(f"the exporter ended; it said: {said or 'nothing'}")
-        raise CannotRun(f"{otherwise} within {seconds:.0f} s; the exporter said: {said or 'nothing'}")
+            raise RuntimeError(f"the exporter ended; its log ends with: {log or 'nothing'}")
+        raise CannotRun(f"{otherwise} within {seconds:.0f} s; the exporter's log ends with: {log or 'nothing'}")
 
     def watch(self, job: Job) -> None:
         """Until the probes are attached and count the job's calls. Raises CannotRun."""
@@ -164,7 +164,7 @@ class Exporter:
 
 
 class Job:
-    """A process that tells what it can do, then does a loop at each line (JSON) and tells what it did."""
+    """A process that prints what it can do, then does a loop at each line (JSON) and prints what it did."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with this
@@ -181,13 +181,13 @@ class Job:
 
     def __enter__(self) -> Self:
         try:
-            told = self._answer()
+            first = self._answer()
         except BaseException:
             self.__exit__()
             raise
-        self.loops: Mapping[str, object] = dict.fromkeys(told["loops"])
-        self.uuid: str = told["uuid"]
-        self.why: str = told.get("why", "")
+        self.loops: Mapping[str, object] = dict.fromkeys(first["loops"])
+        self.uuid: str = first["uuid"]
+        self.why: str = first.get("why", "")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -198,7 +198,7 @@ class Job:
                 stream.close()
 
     def run(self, loop: str, steps: int) -> dict[str, Any]:
-        """What the job says it did. Raises CannotRun when it ended."""
+        """What the job did, by its own account. Raises CannotRun when it ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"loop": loop, "steps": steps}) + "\n")
@@ -211,8 +211,8 @@ class Job:
             raise CannotRun(f"the job did not answer within {LONGEST:.0f} s")
         line = self._process.stdout.readline()
         if line.startswith("{"):
-            told: dict[str, Any] = json.loads(line)
-            return told
+            answer: dict[str, Any] = json.loads(line)
+            return answer
         self._log.seek(0)
-        said = self._log.read().strip().splitlines() or ["nothing"]
-        raise CannotRun(f"the job ended; it said: {said[-1]}")
+        errors = self._log.read().strip().splitlines() or ["nothing"]
+        raise CannotRun(f"the job ended; its last error: {errors[-1]}")

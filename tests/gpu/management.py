@@ -1,6 +1,6 @@
 """6. NVML: what every call of the product gives and how long it takes, GPM's ids, rights, events, and units.
 
-As a program (`python -m tests.gpu.management`) it tells this as JSON, from a process that may hang.
+As a program (`python -m tests.gpu.management`) it prints this as JSON, from a process that may hang.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from exporter.nvml.readings import GPU, GPU_BY_KEY
 from exporter.nvml.snapshot import FAST, SLOW
 from exporter.views.prometheus import name
 from tests.gpu.machine import Machine
-from tests.gpu.outcome import CANNOT, TOLD, CannotRun, Row, equal, expect
+from tests.gpu.outcome import CANNOT, REPORTED, CannotRun, Row, equal, expect
 
 NUMBER = 6
 SHOWN = {key: reading.metric for key, reading in GPU_BY_KEY.items() if reading.metric is not None}
@@ -33,38 +33,38 @@ NOBODY = 65534
 PLAUSIBLE = {"temperature_c": (1, 110), "power_mw": (5_000, 2_000_000), "memory_bytes": (1 << 30, 1 << 40)}
 PLAUSIBLE |= {"utilization_percent": (0, 100), "clock_sm_mhz": (50, 5000), "pcie_width": (1, 16)}
 ENERGY_AGREES = 0.5
-"""How far the energy counter's slope may be from the power that is told, as a share: a wrong unit is 1000 times off."""
+"""How far the energy counter's slope may be from NVML's power, as a share: a wrong unit is 1000 times off."""
 
 CALL_AGREES = 0.01
 """How far a call may be from the field before and after it, as a share: the driver may update them at other times."""
 
 
 def run(machine: Machine) -> Iterator[Row]:
-    told = machine.python("tests.gpu.management")
-    yield Row(NUMBER, "GPU and driver", TOLD, f"{told['name']}, driver {told['driver']}")
+    measured = machine.python("tests.gpu.management")
+    yield Row(NUMBER, "GPU and driver", REPORTED, f"{measured['name']}, driver {measured['driver']}")
     for set in (FAST, SLOW):
-        values, slow = told["values"][set], told["slowest"][set]
+        values, slow = measured["values"][set], measured["slowest"][set]
         yield expect(NUMBER, f"readings of the {set} set", bool(values), f"{len(values)}; slowest: {slow}")
         shown = ", ".join(f"{key} {value:.6g}" for key, value in values.items())
-        yield Row(NUMBER, f"values of the {set} set, in NVML's units", TOLD, shown)
-    nameless = sorted(key for set in (FAST, SLOW) for key in told["values"][set] if key not in SHOWN)
-    yield Row(NUMBER, "readings that feed other series", TOLD, ", ".join(nameless) or "none")
-    values = told["values"][FAST]
+        yield Row(NUMBER, f"values of the {set} set, in NVML's units", REPORTED, shown)
+    nameless = sorted(key for set in (FAST, SLOW) for key in measured["values"][set] if key not in SHOWN)
+    yield Row(NUMBER, "readings that feed other series", REPORTED, ", ".join(nameless) or "none")
+    values = measured["values"][FAST]
     for key, (low, high) in PLAUSIBLE.items():
         metric = name(SHOWN[key])
         inside = low <= values.get(key, -1) <= high
         yield expect(NUMBER, f"{metric} is plausible", inside, f"{key} {values.get(key, 'absent')}, {low} to {high}")
-    slope, power = told["energy_w"], told["power_w"]
+    slope, power = measured["energy_w"], measured["power_w"]
     if slope is None or not power:
         yield Row(NUMBER, "energy agrees with power", CANNOT, "no energy counter or no power")
     else:
         agrees = abs(slope / power - 1) <= ENERGY_AGREES
-        yield expect(NUMBER, "energy agrees with power", agrees, f"{slope:.1f} W by energy, {power:.1f} W told")
-    yield _fallback_row(told["fallbacks"])
-    yield Row(NUMBER, "GPM ids", TOLD, told["gpm"])
-    yield Row(NUMBER, "event kinds", TOLD, told["events"])
+        yield expect(NUMBER, "energy agrees with power", agrees, f"{slope:.1f} W by energy, {power:.1f} W reported")
+    yield _fallback_row(measured["fallbacks"])
+    yield Row(NUMBER, "GPM ids", REPORTED, measured["gpm"])
+    yield Row(NUMBER, "event kinds", REPORTED, measured["events"])
     yield _without_root(machine)
-    yield _page(machine, told)
+    yield _page(machine, measured)
 
 
 def _without_root(machine: Machine) -> Row:
@@ -72,15 +72,15 @@ def _without_root(machine: Machine) -> Row:
     if os.geteuid() != 0:
         return Row(NUMBER, question, CANNOT, "this is not root, so there is nothing to compare with")
     try:
-        told = machine.python("tests.gpu.management", "--without-root")
+        measured = machine.python("tests.gpu.management", "--without-root")
     except CannotRun as error:
         return Row(NUMBER, question, CANNOT, str(error))
-    return Row(NUMBER, question, TOLD, told["gpm"])
+    return Row(NUMBER, question, REPORTED, measured["gpm"])
 
 
-def _page(machine: Machine, told: dict[str, Any]) -> Row:
+def _page(machine: Machine, measured: dict[str, Any]) -> Row:
     """Every reading that has a series is on the exporter's page."""
-    wanted = {name(SHOWN[key]) for set in (FAST, SLOW) for key in told["values"][set] if key in SHOWN}
+    wanted = {name(SHOWN[key]) for set in (FAST, SLOW) for key in measured["values"][set] if key in SHOWN}
     with machine.exporter("--no-collector.cuda") as exporter:
         missing = sorted(wanted)
 
@@ -176,7 +176,7 @@ def _energy(nvml: NvmlLibrary, device: GpuTarget) -> int | float | None:
 
 
 def _gpm(nvml: NvmlLibrary, device: GpuTarget) -> str:
-    """Which ids give a number between two samples, asked one by one."""
+    """Which ids give a number between two samples, one request each."""
     try:
         if not nvml.call("nvmlGpmQueryDeviceSupport", device.handle).isSupportedDevice:
             return "not supported by this GPU"

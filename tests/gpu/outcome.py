@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-OK, FAILED, TOLD, CANNOT = "ok", "FAILED", "told", "cannot run"
-"""TOLD is an answer that nothing was expected of."""
+OK, FAILED, REPORTED, CANNOT = "ok", "FAILED", "reported", "cannot run"
+"""REPORTED is an answer that nothing was expected of."""
 
 
 class CannotRun(Exception):
-    """A check lacks something here; the text says what, and where it comes from."""
+    """A check lacks something here; the text has what, and where it comes from."""
 
 
 @dataclass(frozen=True, slots=True)

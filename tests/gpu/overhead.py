@@ -40,6 +40,6 @@ def _row(machine: Machine, loop: str, steps: int, ratios: list[float]) -> Row:
     question = f"time of the {'launch-bound' if loop == 'tiny' else 'training'} loop with the exporter over without"
     shown = f"median {statistics.median(ratios):.4f} of {len(ratios)} pairs of {steps} steps, {min(ratios):.4f} to "
     shown += f"{max(ratios):.4f}"
-    if machine.dry:  # a stand-in's launch takes no time, so the ratio says nothing about a GPU's
-        return Row(NUMBER, question, CANNOT, f"a stand-in says nothing of it; {shown}")
+    if machine.dry:  # a stand-in's launch takes no time, so the ratio shows nothing about a GPU's
+        return Row(NUMBER, question, CANNOT, f"a stand-in shows nothing of it; {shown}")
     return expect(NUMBER, question, statistics.median(ratios) <= MOST[loop], f"{shown}; at most {MOST[loop]}")

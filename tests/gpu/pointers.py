@@ -1,6 +1,6 @@
 """2. Do the pointers that cuGetProcAddress_v2 gives, which libcudart calls, lead to the symbols that are hooked?
 
-As a program (`python -m tests.gpu.pointers LIBRARY`) it tells both as JSON, from a process that loads the driver.
+As a program (`python -m tests.gpu.pointers LIBRARY`) it prints both as JSON, from a process that loads the driver.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ SHOWN = 12
 
 
 def run(machine: Machine) -> Iterator[Row]:
-    told = machine.python("tests.gpu.pointers", str(machine.library("libcuda.so.1")))
+    compared = machine.python("tests.gpu.pointers", str(machine.library("libcuda.so.1")))
     yield expect(
-        NUMBER, "hooked driver symbols", told["exported"] > 0, f"{told['exported']} of {told['known']} exported"
+        NUMBER,
+        "hooked driver symbols",
+        compared["exported"] > 0,
+        f"{compared['exported']} of {compared['known']} exported",
     )
-    for flags, given in told["given"].items():
+    for flags, given in compared["given"].items():
         differ = sorted(name for name, hooked in given.items() if not hooked)
-        yield expect(NUMBER, f"pointers asked for ({flags})", bool(given), f"{len(given)} given")
+        yield expect(NUMBER, f"pointers requested ({flags})", bool(given), f"{len(given)} given")
         more = f" and {len(differ) - SHOWN} more" if len(differ) > SHOWN else ""
         yield equal(NUMBER, f"of these not hooked ({flags})", "none", (", ".join(differ[:SHOWN]) or "none") + more)
 
@@ -45,11 +48,11 @@ def compare(path: str) -> dict[str, object]:
     given: dict[str, dict[str, bool]] = {flags: {} for flags in FLAGS}
     for base in sorted({VARIANT.sub("", name) for name in names}):
         for flags, number in FLAGS.items():
-            for asked in {12000, version.value or 12000}:
+            for requested in {12000, version.value or 12000}:
                 pointer, status = ctypes.c_void_p(), ctypes.c_int()
-                arguments = (ctypes.byref(pointer), asked, ctypes.c_uint64(number), ctypes.byref(status))
+                arguments = (ctypes.byref(pointer), requested, ctypes.c_uint64(number), ctypes.byref(status))
                 if driver.cuGetProcAddress_v2(base.encode(), *arguments) == 0 and pointer.value:
-                    given[flags][f"{base} {asked}"] = pointer.value in exported
+                    given[flags][f"{base} {requested}"] = pointer.value in exported
     return {"known": len(names), "exported": sum(map(bool, (_address(driver, it) for it in names))), "given": given}
 
 

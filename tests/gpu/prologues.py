@@ -12,7 +12,7 @@ from exporter.cuda.functions import FUNCTIONS
 from exporter.model import Unavailable
 from exporter.nccl.functions import FUNCTIONS as NCCL
 from tests.gpu.machine import Machine
-from tests.gpu.outcome import CANNOT, TOLD, CannotRun, Row, expect
+from tests.gpu.outcome import CANNOT, REPORTED, CannotRun, Row, expect
 
 NUMBER = 3
 LIBRARIES = {
@@ -37,7 +37,7 @@ def run(machine: Machine) -> Iterator[Row]:
             yield Row(NUMBER, f"placement in {name}", CANNOT, str(error))
             continue
         yield expect(NUMBER, f"placement in {name}", bool(placed) and not problems, _shown(path, placed, problems))
-        yield Row(NUMBER, f"cost at the symbol and where placed in {name}", TOLD, _costs(placed, costs))
+        yield Row(NUMBER, f"cost at the symbol and where placed in {name}", REPORTED, _costs(placed, costs))
 
 
 def places(path: Path, symbols: list[str]) -> tuple[dict[str, tuple[Function, Placement]], dict[str, str]]:

@@ -79,11 +79,11 @@ def test_run_on_a_gpu_counts_where_every_row_is_ok() -> None:
 | | question | outcome | answer |
 |---|---|---|---|
 | 1 | Does it load? | ok | yes |
-| 1 | Which kernel? | told | 6.8 |
+| 1 | Which kernel? | reported | 6.8 |
 | 4 | Launches | ok | 23 |
 | 4 | Bytes in use | FAILED | 1 instead of 2 |
 | 6 | Readings | cannot run | no NVML |
-| 7 | Pids | told | some |
+| 7 | Pids | reported | some |
 """
 
     assert ["finding and attaching"] == [it.feature for it in evidence.on_a_gpu(run)]

@@ -42,7 +42,7 @@ def main() -> None:
     for name in costly.keys() & set(sys.argv):
         try:
             loops[name] = costly[name]()
-        except Exception as error:  # what lacks differs from build to build; the reason is told
+        except Exception as error:  # what lacks differs from build to build; the reason is printed
             why.append(f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
     uuid = str(torch.cuda.get_device_properties(0).uuid)
     serve(loops, uuid if uuid.startswith("GPU-") else f"GPU-{uuid}", "; ".join(why))
