@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,12 +37,16 @@ MAX_VERDICTS = 1 << 14
 MAX_REFUSED = 1 << 12
 REFUSED_SECONDS = 600.0
 """So long a file that took too long is not read again, also if it has changed."""
+ROUND_SECONDS = 0.5
+"""Time of an ordinary processor for reading files in a round of looks at processes."""
 LINKS = 32
 """Descriptors of one library's multi-uprobe links, at most: one for each program that is attached to it."""
 _HOOKS = 2
 """Points of a function: its call and its return."""
 _ROOT = 0
 _CLOSERS = 16
+_WAIT_SECONDS = 2.0
+"""Time after which the credit of a user is looked at again."""
 
 _REFUSALS = {
     "limit": "too many different libraries are in use",
@@ -91,6 +95,8 @@ class Attachments:
         self._refused: dict[_Inode, float] = {}
         self._shares = Shares(proc)
         self._pid, self._user = 0, NOBODY
+        self._round = float("inf")
+        self._contended = False
         self.examined = self.unreadable = self.failed = 0
         self.refused: Counter[str] = Counter()
         """Libraries that there was no place for, by reason."""
@@ -115,9 +121,21 @@ class Attachments:
             yield
         finally:
             spent = WORKER.spent() - before
+            self._round -= spent
             if spent:
                 self._shares.spend(self._payer(), spent)
             self._pid, self._user = 0, NOBODY
+
+    def begin_round(self, pids: Iterable[int]) -> list[int]:
+        """Begin a round of looks at processes, and return them in the order in which they are to be looked at.
+
+        When files have taken ROUND_SECONDS of a round, those of other processes are left for the next one. In that one
+        processes of users who have spent least are first, so that files of many users delay no newcomer for long.
+        """
+        contended, self._round, self._contended = self._contended, ROUND_SECONDS, False
+        if not contended:
+            return list(pids)
+        return sorted(pids, key=lambda pid: self._shares.left(self._shares.user(pid)), reverse=True)
 
     def _payer(self) -> User:
         if self._pid:
@@ -133,7 +151,10 @@ class Attachments:
         if self._is_open(file):
             if not self._shares.may_spend(self._payer()):
                 self.unsearched["share"] += 1
-                raise Wait
+                raise Wait(_WAIT_SECONDS)
+            if self._round <= 0:
+                self._contended = True
+                raise Wait(0.0)
             self._make_room()
             self._verdicts[file] = self._judge(mapping, file)
         return self._verdicts[file]

@@ -24,7 +24,11 @@ class Vanished(Exception):
 
 
 class Wait(Exception):
-    """The files of this process's user have taken their share of the time; they are read later."""
+    """A file is read later, in so many seconds: its user's files have taken their share of the time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
 
 
 @dataclass(frozen=True)

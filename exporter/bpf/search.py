@@ -24,7 +24,7 @@ MAX_DULL = 1 << 13
 
 _FORK_DELAY = 0.1
 """Seconds until a forked process is looked at: most run another program by then."""
-_KNOWN_DELAY, _VANISHED_DELAY, _WAIT_DELAY = 0.2, 0.1, 2.0
+_KNOWN_DELAY, _VANISHED_DELAY = 0.2, 0.1
 _LONGEST_BACKOFF = 0.5
 _SHORTEST_RESYNC = 1.0
 _COSTLY = 0.02
@@ -102,7 +102,8 @@ class Search:
         if self._users.gathered(mappings):
             self._users.end(self._attachments)
         self._users.see((pid, found[-1].image) for pid, found in mappings.items())
-        for pid, hint in due.items():
+        for pid in self._attachments.begin_round(due):
+            hint = due[pid]
             self._look_at(pid, mappings.get(pid, []), hint)
             if pid not in mappings and pid not in missed and hint.attempts < _ATTEMPTS:  # it is about to end
                 self._hints.add(pid, hint.since_ns, _VANISHED_DELAY, attempts=hint.attempts + 1)
@@ -110,7 +111,8 @@ class Search:
                 self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
 
     def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
-        vanished = waits = False
+        vanished = False
+        wait: float | None = None
         since = None if self._unsure else hint
         for mapping in mappings:
             if self._closing.is_set():
@@ -120,10 +122,10 @@ class Search:
                     self._observe(time.monotonic_ns() - hint.since_ns)
             except Vanished:
                 vanished = True
-            except Wait:
-                waits = True
-        if waits:
-            self._hints.add_again(pid, hint, _WAIT_DELAY, hint.attempts)
+            except Wait as later:
+                wait = max(wait or 0.0, later.seconds)
+        if wait is not None:
+            self._hints.add_again(pid, hint, wait, hint.attempts)
         elif vanished and hint.attempts < _ATTEMPTS:
             self._hints.add_again(pid, hint, _VANISHED_DELAY, hint.attempts + 1)
         self._remember_dull(mappings, hint.places)
@@ -162,6 +164,8 @@ class Search:
         self._users.listed_ns = time.monotonic_ns()
         mappings = self._lister.everything()
         running = {mapping.pid: mapping.image for mapping in mappings}
+        if self.complete:
+            self._attachments.begin_round(())
         self._users.see(running.items())
         for mapping in mappings:
             if self._closing.is_set():
@@ -173,8 +177,8 @@ class Search:
                 self.late += self._take(mapping, since_ns, since) and not hint and self.complete
             except Vanished:
                 self._hint(mapping.pid, since_ns, _VANISHED_DELAY)
-            except Wait:
-                self._hint(mapping.pid, since_ns, _WAIT_DELAY)
+            except Wait as later:
+                self._hint(mapping.pid, since_ns, later.seconds)
         self._users.gather([pid for pid in self._users.without_pidfd() if pid not in running])
         if len(self._attachments) > attached:  # perhaps under the name of a file that held nothing before
             self._dull.clear()

@@ -6,7 +6,9 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -427,6 +429,41 @@ def test_whose_files_took_their_share_waits(proc: Proc, built: Path, monkeypatch
     with kept.on_account_of(PID):
         assert kept.of(mapping)
     assert kept._shares._credit(NOBODY).left < shares.CREDIT  # reading it has been counted
+    kept.close()
+
+
+def test_a_round_ends_and_newcomers_are_first_in_the_next(
+    proc: Proc, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that take long, of however many users, delay a file of another user by the rest of a round."""
+    spent = [0.0]
+    examine = attachments.examine
+
+    def take_long(*arguments: Any) -> Any:
+        spent[0] += 2.0
+        return examine(*arguments)
+
+    monkeypatch.setattr(attachments, "examine", take_long)
+    monkeypatch.setattr(attachments.WORKER, "spent", lambda: spent[0])
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    monkeypatch.setattr(kept._shares, "user", lambda pid: pid)
+    waiting = {pid: [Path(shutil.copy(built, tmp_path / f"{pid}-{n}.so")) for n in range(3)] for pid in range(1, 9)}
+    looked: list[int] = []
+
+    def look() -> None:
+        for pid in kept.begin_round(waiting):
+            for path in list(waiting[pid]):
+                with suppress(Wait), kept.on_account_of(pid):
+                    assert kept.of(proc.map(path))
+                    waiting[pid].remove(path)
+                    looked.append(pid)
+
+    for _ in range(8):
+        look()
+    assert [*range(1, 9)] == looked
+    waiting[99] = [Path(shutil.copy(built, tmp_path / "newcomer.so"))]
+    look()
+    assert [*range(1, 9), 99] == looked
     kept.close()
 
 
