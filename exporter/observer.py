@@ -62,8 +62,10 @@ class Observer:
         self._search()
 
     def apply(self, settings: Settings) -> None:
-        """Apply changed settings. When those of one collector changed, all restart, because they share one search and
-        one reader of the kernel log.
+        """Apply changed settings.
+
+        When those of one collector changed, or one failed to start, all restart, because they share one search and one
+        reader of the kernel log.
         """
         before, self._settings = self._settings, settings
         log.configure(settings.log.level, settings.log.format)
@@ -71,12 +73,19 @@ class Observer:
         waiting = [key for key, value in vars(settings).items() if key not in _FOLLOWED and value != vars(before)[key]]
         if waiting:
             logger.warning("settings of %s have changed; they count after a restart", ", ".join(waiting))
-        if (settings.collectors, settings.kmsg) != (before.collectors, before.kmsg):
+        failed = self.scraper.not_started()
+        if failed:
+            logger.info("all collectors start again, because these failed to start: %s", ", ".join(failed))
+        if failed or (settings.collectors, settings.kmsg) != (before.collectors, before.kmsg):
             self.close()
             self.targets = Targets(settings.procfs)
             kernel_log = KernelLog(settings.kmsg, self._node.clock.wall_ns)
             self._node = replace(self._node, targets=self.targets, kernel_log=kernel_log)
             self.scraper.replace(self._make_all(), self._disabled())
+            self._search()
+            if failed := self.scraper.not_started():
+                logger.error("these collectors failed to start: %s", ", ".join(failed))
+        elif self.refusal:
             self._search()
         logger.info("settings reloaded; collectors: %s", ", ".join(settings.collectors) or "none")
 
@@ -87,6 +96,7 @@ class Observer:
         return detached
 
     def _search(self) -> None:
+        self.refusal = ""
         try:
             self.targets.start()
         except OSError as error:

@@ -13,12 +13,13 @@ from exporter.bpf.hooks import Hook
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.library import Interest, Library
 from exporter.bpf.maps import MAP_FULL
+from exporter.bpf.native import not_started
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection, protection
 from exporter.bpf.status import ENDED_FOLDED
 from exporter.governor.governor import Subject, Watch
 from exporter.ledger import RETENTION, Activity, Ledger, Process
-from exporter.model import Sample, Unavailable
+from exporter.model import Sample
 from exporter.node import Node, Processes
 from exporter.series import SeriesLimit
 
@@ -49,13 +50,14 @@ class ProbeCollector(ABC, Generic[A]):
         self._watch: Watch | None = None
 
     def start(self) -> None:
-        """Load the programs; libraries are attached to as discovery finds them. Raise Unavailable without BPF."""
+        """Load the programs; libraries are attached to as discovery finds them.
+
+        Raises Unavailable where the node lacks what the programs need, and BpfError for other failures.
+        """
         try:
             self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
         except BpfError as error:
-            raise Unavailable(
-                f"the {self.api} probes cannot be loaded: {error}", "see accel-exporter doctor"
-            ) from error
+            raise not_started(f"the {self.api} probes cannot be loaded", error) from error
         self._prepare()
         self._ledger = Ledger[A](self._read, self._take, self._processes(), self._node.proc, fold=self._fold)
         self._probes = Probes(

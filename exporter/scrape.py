@@ -136,6 +136,11 @@ class Scraper:
         self._states = {name: State(name, Health.WAITING) for name in self._collectors}
         self.start()
 
+    def not_started(self) -> list[str]:
+        """Return the collectors that failed to start, those left out that the node lacks something for."""
+        states, started = self._states, self._startable
+        return [name for name, state in states.items() if name not in started and state.health is Health.FAILED]
+
     def states(self) -> list[State]:
         """Return the state of every collector, in order of their names."""
         states = self._states  # a reload replaces it

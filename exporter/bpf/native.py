@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter import descriptors
+from exporter.model import Unavailable
 
 LOG_LINES = 8
 _MESSAGE_BYTES = 1024
@@ -23,6 +24,16 @@ EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 # Without these, bpf() answers EPERM (capability.h; capabilities(7)).
 _CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38}
 _CAP_SYS_ADMIN = 21
+_NOT_SUPPORTED = 524
+"""ENOTSUPP, which never reaches user space's table."""
+_LACKING = frozenset(
+    {
+        *(errno.EPERM, errno.EACCES),
+        *(errno.EINVAL, errno.E2BIG, errno.ENOSYS, errno.EOPNOTSUPP, _NOT_SUPPORTED),
+        *(errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO),
+    }
+)
+"""Permissions; what an old kernel has not; objects, libraries, tracepoints and types that are not there."""
 
 
 class BpfError(OSError):
@@ -30,6 +41,11 @@ class BpfError(OSError):
 
     def __str__(self) -> str:
         return str(self.strerror or super().__str__())
+
+    @property
+    def lacking(self) -> bool:
+        """Whether the node lacks what was attempted; false for a shortage (of memory, of descriptors) and faults."""
+        return self.errno in _LACKING
 
 
 class _Uprobe(ctypes.Structure):
@@ -162,9 +178,7 @@ def library() -> Library:
 
 def failure(code: int, attempted: str, details: str = "") -> BpfError:
     """The error for a positive errno: what was attempted, the system's message, and what to do if it was permission."""
-    reason = (
-        os.strerror(code) if code != 524 else "not supported by this kernel"
-    )  # ENOTSUPP never reaches user space's table
+    reason = os.strerror(code) if code != _NOT_SUPPORTED else "not supported by this kernel"
     if code in (errno.EPERM, errno.EACCES) and (missing := missing_capabilities()):
         reason += f": run as root or grant {' and '.join(missing)}"
     elif code == errno.EPERM:
@@ -172,6 +186,13 @@ def failure(code: int, attempted: str, details: str = "") -> BpfError:
     elif code == errno.EMFILE:
         reason += f": {descriptors.RAISE}"
     return BpfError(code, f"{attempted}: {reason}{details}")
+
+
+def not_started(what: str, error: BpfError) -> Unavailable | BpfError:
+    """Return what a collector raises that cannot start: Unavailable where the node lacks what the collector needs."""
+    if error.lacking:
+        return Unavailable(f"{what}: {error}", "see accel-exporter doctor")
+    return BpfError(error.errno or errno.EIO, f"{what}: {error}")
 
 
 def check(result: int | None, attempted: str, details: Callable[[], str] = str) -> int:

@@ -12,9 +12,10 @@ from exporter.bpf import object_path
 from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Link, Object
 from exporter.bpf.library import Library
+from exporter.bpf.native import not_started
 from exporter.faults import categories
 from exporter.faults.ledger import Fault
-from exporter.model import Kind, Metric, Sample, Unavailable
+from exporter.model import Kind, Metric, Sample
 from exporter.node import Node
 
 EXITS = Metric(
@@ -72,12 +73,19 @@ class Exits:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Unavailable where BPF cannot be used, or the kernel has no BTF."""
+        """Load the program, and attach it.
+
+        Raises Unavailable where BPF cannot be used or the kernel has no BTF, and BpfError for other failures.
+        """
         try:
             self._object = Object(object_path(self.name))
+        except BpfError as error:
+            raise not_started("ends of processes cannot be watched", error) from error
+        try:
             self._link: Link = self._object.programs["process_exit"].attach()
         except BpfError as error:
-            raise Unavailable(f"ends of processes cannot be watched: {error}", "see accel-exporter doctor") from error
+            self._object.close()
+            raise not_started("ends of processes cannot be watched", error) from error
         self._events = Events()
         self._events.add(self._object.maps["process_ends"], self._ended)
         self._events.start("exits", gather=0.02)

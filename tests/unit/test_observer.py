@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import functools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from exporter import settings
+from exporter.bpf.native import BpfError
+from exporter.bpf.targets import Targets
 from exporter.discover import Found
 from exporter.faults.ledger import Fault
 from exporter.faults.metrics import FAULTS
+from exporter.model import Unavailable
 from exporter.node import Node
 from exporter.observer import Observer
 from exporter.options import Flag
+from exporter.scrape import AVAILABLE, SUCCESS
 
 SHARED = [it.name for it in dataclasses.fields(Node) if it.name != "settings"]
 
@@ -95,3 +101,99 @@ def test_nothing_shared_has_a_default() -> None:
     defaults = [it for it in dataclasses.fields(Node) if it.default is not dataclasses.MISSING]
     factories = [it for it in dataclasses.fields(Node) if it.default_factory is not dataclasses.MISSING]
     assert [] == [*defaults, *factories]
+
+
+class Short:
+    """Two collectors of which `error` keeps the first from starting; `starts` and `closed` are their names in order."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.starts: list[str] = []
+        self.closed: list[str] = []
+        self.found = {
+            name: Found(name, "", True, (), (), functools.partial(self._create, name)) for name in ("one", "two")
+        }
+
+    def _create(self, name: str, node: Node) -> Any:
+        return SimpleNamespace(
+            name=name,
+            start=functools.partial(self._start, name),
+            close=functools.partial(self.closed.append, name),
+            collect=tuple,
+        )
+
+    def _start(self, name: str) -> None:
+        self.starts.append(name)
+        if self.error and name == "one":
+            raise self.error
+
+    def observer(self) -> Observer:
+        observer = Observer(self.load(), self.found, None)
+        observer.start()
+        return observer
+
+    def load(self) -> settings.Settings:
+        return settings.load({}, {}, list(self.found.values()))
+
+
+def values(observer: Observer, name: str) -> tuple[Any, Any]:
+    """Return success and available of a collector."""
+    found = {it.metric: it.value for it in observer.scraper.gather() if it.labels.get("collector") == name}
+    return found[SUCCESS], found[AVAILABLE]
+
+
+def test_a_reload_starts_what_had_failed_to_start(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collector that had no memory to start is a failure until there is some and the same settings are reloaded."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr("exporter.log.configure", lambda *_: None)  # which takes the place of caplog's handler
+    short = Short(BpfError(errno.ENOMEM, "load x: Cannot allocate memory"))
+    observer = short.observer()
+    assert [(0, 1), (1, 1)] == [values(observer, name) for name in ("one", "two")]
+    assert ("ERROR", "collector one failed: BpfError: load x: Cannot allocate memory") in [
+        (it.levelname, it.getMessage()) for it in caplog.records
+    ]
+
+    observer.apply(short.load())
+    assert [(0, 1), (1, 1)] == [values(observer, name) for name in ("one", "two")]
+    assert ("ERROR", "these collectors failed to start: one") in [
+        (it.levelname, it.getMessage()) for it in caplog.records
+    ]
+
+    short.error = None
+    observer.apply(short.load())
+    assert [(1, 1), (1, 1)] == [values(observer, name) for name in ("one", "two")]
+    assert ["one", "two"] * 3 == short.starts
+    assert ["two"] * 2 == short.closed
+    observer.close()
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("no such device")])
+def test_a_reload_of_the_same_settings(error: Exception | None) -> None:
+    """Where nothing has failed, collectors run on; what the node lacks, it lacks until a restart."""
+    short = Short(error)
+    observer = short.observer()
+    observer.apply(short.load())
+    assert ["one", "two"] == short.starts
+    assert [] == short.closed
+    observer.close()
+
+
+def test_a_reload_searches_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for libraries that could not begin begins at a reload; one that has begun goes on."""
+    short = Short(None)
+    refusals = [BpfError(errno.ENOMEM, "no memory"), None, None]
+
+    def start(_: Targets) -> None:
+        if refusal := refusals.pop(0):
+            raise refusal
+
+    monkeypatch.setattr(Targets, "start", start)
+    observer = short.observer()
+    assert "no memory" == observer.refusal
+    for _ in range(2):
+        observer.apply(short.load())
+        assert not observer.refusal
+    assert [None] == refusals
+    observer.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from exporter.bpf import native, object_path, slot_bounds
+from exporter.bpf.native import BpfError
+from exporter.model import Unavailable
 
 
 def status(tmp_path: Path, capabilities: int) -> Path:
@@ -44,6 +47,28 @@ def test_an_error_has_what_to_do(code, advice):
     assert str(error).startswith("do something: ")
     assert advice in str(error)
     assert code == error.errno
+
+
+@pytest.mark.parametrize(
+    "code", [errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, 524, errno.ENOENT, errno.ESRCH]
+)
+def test_what_the_node_lacks(code):
+    """Permissions, features of the kernel and files that are not there make a collector unavailable."""
+    error = native.not_started("the X probes cannot be loaded", native.failure(code, "load x"))
+
+    assert isinstance(error, Unavailable)
+    assert error.reason.startswith("the X probes cannot be loaded: load x: ")
+    assert "doctor" in error.remedy
+
+
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO])
+def test_a_shortage_is_a_failure(code):
+    """A node that is short of memory or descriptors lacks nothing: the collector has failed."""
+    error = native.not_started("the X probes cannot be loaded", native.failure(code, "load x"))
+
+    assert isinstance(error, BpfError)
+    assert code == error.errno
+    assert str(error).startswith(f"the X probes cannot be loaded: load x: {os.strerror(code)}")
 
 
 def test_permission_errors_name_the_capabilities(monkeypatch):
