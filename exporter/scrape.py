@@ -137,7 +137,7 @@ class Scraper:
         self.start()
 
     def not_started(self) -> list[str]:
-        """Return the collectors that failed to start, those left out that the node lacks something for."""
+        """Return the collectors that failed to start, without those that are unavailable on this node."""
         states, started = self._states, self._startable
         return [name for name, state in states.items() if name not in started and state.health is Health.FAILED]
 
