@@ -10,7 +10,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 
@@ -19,11 +19,10 @@ from aiohttp import web
 
 from exporter.web import connections, tls
 from exporter.web.config import RateLimit, WebConfig, WebConfigError, WebConfigFile
+from exporter.web.logins import Logins
 
 MOST_REFUSED = 100
 """Size of the cache of wrong passwords, which makes a repeated one cheap."""
-MOST_WAITING, MOST_WAITING_OF_PEER = 32, 4
-"""Comparisons at a time: at a bcrypt cost of 10 the last one ends after about three seconds."""
 HEADERS = {
     "Server": "accel-exporter",
     "X-Content-Type-Options": "nosniff",
@@ -110,8 +109,7 @@ class Users:
         """Keys of right passwords by user, apart from refused ones, of which any client can make more."""
         self._refused: OrderedDict[bytes, None] = OrderedDict()
         self._salt = secrets.token_bytes(16)
-        self._lock = asyncio.Lock()
-        self._waiting: Counter[str] = Counter()
+        self._logins = Logins()
 
     async def knows(self, authorization: str, users: Mapping[str, str], peer: str = "") -> bool:
         """Return whether an Authorization header has a valid user and password.
@@ -139,15 +137,10 @@ class Users:
         return False
 
     async def _compare(self, password: str, hashed: str, peer: str) -> bool:
-        if self._waiting[peer] >= MOST_WAITING_OF_PEER or self._waiting.total() >= MOST_WAITING:
-            raise web.HTTPTooManyRequests(text="too many logins at once; try again later\n")
-        self._waiting[peer] += 1
-        try:
-            async with self._lock:
-                return await asyncio.get_running_loop().run_in_executor(self._executor, _matches, password, hashed)
-        finally:
-            self._waiting[peer] -= 1
-            self._waiting += Counter()  # drops peers without waiting comparisons
+        async def compare() -> bool:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, _matches, password, hashed)
+
+        return await self._logins.run(peer, compare)
 
 
 def _credentials(authorization: str) -> tuple[str | None, str]:

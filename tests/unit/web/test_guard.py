@@ -14,7 +14,7 @@ import bcrypt
 import pytest
 
 from exporter.model import Kind, Metric, Sample
-from exporter.web import guard
+from exporter.web import guard, logins
 from exporter.web.config import RateLimit, WebConfigError
 from exporter.web.guard import Limiter
 from tests.standins.served import Fake, Served
@@ -146,10 +146,10 @@ def test_wrong_passwords_do_not_stop_the_others(web_config: Path, monkeypatch: p
         def guess(number: int) -> None:
             answers.append(served.get(Authorization=basic("alice", str(number)), timeout=60).status)
 
-        guessers = [threading.Thread(target=guess, args=(n,)) for n in range(guard.MOST_WAITING + 10)]
+        guessers = [threading.Thread(target=guess, args=(n,)) for n in range(logins.MOST_WAITING + 10)]
         for thread in guessers:
             thread.start()
-        while len(answers) < len(guessers) - guard.MOST_WAITING_OF_PEER:
+        while len(answers) < len(guessers) - logins.MOST_OF_PEER:
             time.sleep(0.01)
         assert 200 == served.get("/-/healthy").status
         assert 200 == served.get(Authorization=basic("alice", "wonder:land")).status
