@@ -46,10 +46,13 @@ WITHOUT_DATA = {
     ("exporter", "Lost by them"),
     *(("exporter", f"{what} of their processes") for what in ("CPU", "Memory")),
     ("exporter", "Time in their programs"),
+    *(("exporter", title) for title in ("Bound used by the worst process", "Probed in windows")),
     *(("cuda", f"${label}") for label in ("namespace", "pod", "slurm_job_id")),
     *((stem, "$cluster") for stem in ("cuda", "exporter")),
 }
-"""Faults and custom probes that this run has none of, and names that its processes do not have; other processes may."""
+"""Faults, custom probes and NCCL (messages are what is probed in windows) that this run has none of, and names that its
+processes do not have; other processes may.
+"""
 
 OF_OTHERS = {"fleet", "gpu", "jobs", "nccl", "node", "rdma"}
 """Dashboards of what this run does not have: GPUs, NCCL, RDMA. That Prometheus takes their queries is tested."""
