@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from exporter import shortage
 
+_RESERVE = [bytearray(shortage.RESERVE)]
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; 1 with a sentence on standard error in a shortage."""
@@ -17,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return cli.main(arguments)
         except Exception as error:
+            _RESERVE.clear()
             sentence = shortage.explain(error)
             if not sentence:
                 raise

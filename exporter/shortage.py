@@ -11,6 +11,8 @@ MIB = 1 << 20
 MODULES, START, ADVISED = 40 * MIB, 256 * MIB, 1024 * MIB
 """Address space in bytes: with less than the first not all modules can be loaded; less than the second is the cause of
 any error of the start; the third suffices for children too."""
+RESERVE = 2 * MIB
+"""Memory that is held back from the start for the sentence: address space only, as long as nothing is written there."""
 LIMITS = "/proc/self/limits"
 _NO_THREAD = "can't start new thread"
 _NOT_LOADED = ("failed to map segment", "annot allocate memory")
