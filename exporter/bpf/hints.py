@@ -66,10 +66,10 @@ class Hints:
             again.times += hint.times[: MAX_PLACES - len(again.times)]
             again.places += hint.places[: MAX_PLACES - len(again.places)]
 
-    def mapped_before(self, pid: int, time_ns: int) -> bool:
-        """Whether a process mapped a place before this time, of its hint or of the one that was taken last."""
-        hints = (self._hints.get(pid), self._taken.get(pid))
-        return any(at < time_ns for hint in hints if hint for at in hint.times)
+    def mapped_before(self, pid: int, time_ns: int) -> set[bytes]:
+        """Return the files that a process mapped before this time, of its hint and of the one that was taken last."""
+        hints = [hint for hint in (self._hints.get(pid), self._taken.get(pid)) if hint]
+        return {file for hint in hints for (_, file), at in zip(hint.places, hint.times, strict=True) if at < time_ns}
 
     def rest(self, pid: int, seconds: float) -> None:
         """Lets a process wait at least this long for its next look."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import select
@@ -13,7 +14,7 @@ from exporter import descriptors
 from exporter.bpf.attachments import Attached
 from exporter.bpf.hints import Hints
 from exporter.bpf.library import Interest
-from exporter.bpf.watch import Exec
+from exporter.bpf.watch import Exec, file_of_record
 
 GATHER_SECONDS, GATHER_MOST = 0.25, 256
 """How long, and how many, ended processes wait for others: what an interest does about ends costs a walk over maps."""
@@ -66,18 +67,21 @@ class Users:
         if replaced:
             self._replace(replaced, {})
 
-    def replace(self, execs: Iterable[Exec], attachments: Iterable[Attached], hints: Hints) -> None:
+    def replace(self, execs: Collection[Exec], attachments: Iterable[Attached], hints: Hints) -> None:
         """Takes note of processes that run other programs, by the kernel's records.
 
-        A process that was not looked at yet may have called whatever is attached to, if it had mapped a file of
-        interest before: it is given to the interests of all `attachments`.
+        A process that was not looked at yet may have called whatever is attached to, if it had mapped such a file
+        before: it is given to the interests of all `attachments`. Wrappers such as nsenter had not, and what is counted
+        is then the new program's.
         """
-        known, unknown = set[int](), set[int]()
+        if not execs:
+            return
+        known, unknown, recorded = set[int](), set[int](), _recorded_as(attachments)
         for time_ns, pid in execs:
             process = self._processes.get(pid)
             if process and process.listed_ns < time_ns:  # else it was the new program that was looked at
                 known.add(pid)
-            elif hints.mapped_before(pid, time_ns):
+            elif any(not recorded.isdisjoint(file_of_record(it)) for it in hints.mapped_before(pid, time_ns)):
                 unknown.add(pid)
         if known or unknown:
             interests = {id(interest): interest for attached in attachments for interest, _ in attached.links}
@@ -199,6 +203,15 @@ class Users:
         self._poll.register(pidfd, select.EPOLLIN | select.EPOLLONESHOT)  # it stays readable
         self._pids[pidfd] = pid
         return pidfd
+
+
+def _recorded_as(attachments: Iterable[Attached]) -> frozenset[int | bytes]:
+    """Inode numbers and names of attached files, one of which any record of them has.
+
+    An overlay shows another device and perhaps another inode number, a hard link another name.
+    """
+    both = ((it.file.number, it.library.path.rpartition("/")[2].encode()) for it in attachments)
+    return frozenset(itertools.chain.from_iterable(both))
 
 
 def _replaces(attached: Attached, before: Attached) -> bool:

@@ -41,6 +41,8 @@ _LOST, _NAMED, _FORK, _MAPPED = 2, 3, 7, 10
 _BY_EXEC = 1 << 13
 """Of a header's misc field: a name that came with exec, not with prctl or a thread's setting of its name."""
 _NO_FILE = bytes(24)
+_FILE_NUMBER, _FILE_NAME = struct.Struct("=8xQ"), 32
+"""In the file of a record: after the device is the inode number; after generation, prot and flags the name."""
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,12 @@ class Mapped(NamedTuple):
     """Device, inode number, generation and name as they were shown: the same file may come under several."""
     time: int
     """CLOCK_MONOTONIC, nanoseconds."""
+
+
+def file_of_record(file: bytes) -> tuple[int, bytes]:
+    """Return the inode number of a record's file, 0 where there is none, and the last part of its name."""
+    [number] = _FILE_NUMBER.unpack_from(file) if len(file) >= _FILE_NUMBER.size else (0,)
+    return number, file[_FILE_NAME:].split(b"\0", 1)[0].rpartition(b"/")[2]
 
 
 class Fork(NamedTuple):

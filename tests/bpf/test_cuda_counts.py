@@ -6,15 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from exporter.bpf.safety import Protection
+from exporter.bpf.watch import Batch, Watch
 from exporter.collectors.cuda import FLAGS
 from tests.bpf.cuda_node import BUILD, MIB, Job, Observed, Script, build_standins, observe, started
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -283,6 +285,29 @@ def test_another_program_that_calls_at_once() -> None:
         assert seen in (None, 0) or own == 11
         used = observed.value(USED, script.pid, api_layer="driver", comm="workload")
         assert seen in (None, 0) or used == report["allocated"]
+
+
+def test_a_wrapper_is_not_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that a wrapper starts by exec has all of its calls, also where both are noticed after them."""
+    noticing, drain = threading.Event(), Watch.drain
+
+    def late(watch: Watch) -> Batch:
+        assert noticing.wait(PATIENCE)
+        return drain(watch)
+
+    monkeypatch.setattr(Watch, "drain", late)
+    noticing.set()
+    command = ["env", BUILD / "workload", "--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
+    environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD)}
+    with observe() as observed, started(observed, Script()):
+        noticing.clear()
+        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout and process.stdout.readline()
+            noticing.set()
+            until(lambda: observed.named(process.pid, "workload"), "the program known")
+            assert 11 == observed.value(LAUNCHES, process.pid, api_layer="driver", comm="workload")
+            assert 11 == sum(observed.sums(LAUNCHES)[LAUNCHES].values())
+            process.kill()
 
 
 def test_the_same_program_again_and_again(tmp_path: Path) -> None:

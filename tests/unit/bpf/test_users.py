@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import struct
 import subprocess
 import time
 from collections.abc import Collection, Iterator
@@ -53,9 +54,9 @@ def users() -> Iterator[Users]:
         made.close()
 
 
-def attached(*interests: Interest) -> Attached:
-    library = Library((0, 0), "lib.so", "lib.so", 62, "", {})
-    return Attached(library, File(0, 0, 0, 0, 0, 0), Held(-1, 0), 0, [(it, it) for it in interests], 0)
+def attached(*interests: Interest, number: int = 1) -> Attached:
+    library = Library((0, number), "/a/lib.so", "lib.so", 62, "", {})
+    return Attached(library, File(0, number, 0, 0, 0, 0), Held(-1, 0), 0, [(it, it) for it in interests], 0)
 
 
 def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
@@ -160,13 +161,32 @@ def test_exec_is_known_at_once(users: Users) -> None:
     assert [(pid, True), (pid, False), (pid, True)] == interest.started
 
 
-def test_exec_before_the_process_was_looked_at(users: Users) -> None:
-    """Where it had mapped a file before, what was counted is the earlier program's; one that only starts is none."""
-    interest, hints = Interest(), Hints()
-    hints.add(7, 3, place=(1, b"a"))
-    hints.add(8, 6, place=(1, b"a"))
-    users.replace([Exec(5, 7), Exec(5, 8), Exec(5, 9)], [attached(interest)], hints)
+def record_of(number: int, name: bytes) -> bytes:
+    """The file of a record as exporter.bpf.watch takes it from the kernel's: from the device to the name."""
+    return struct.pack("=IIQQII16s", 0, 1, number, 0, 5, 2, name)
+
+
+@pytest.mark.parametrize("file", [(1, b"/overlay/lib.so"), (77, b"/another/name"), (77, b"")])
+def test_exec_before_the_process_was_looked_at(users: Users, file: tuple[int, bytes]) -> None:
+    """Where it had mapped an attached file before, what was counted is the earlier program's."""
+    interest, hints, place = Interest(), Hints(), (1, record_of(*file))
+    library = attached(interest, number=77)
+    hints.add(7, 3, place=place)
+    hints.add(8, 6, place=place)
+    users.replace([Exec(5, 7), Exec(5, 8), Exec(5, 9)], [library], hints)
     assert [7] == interest.replaced
     hints.take_due()
-    users.replace([Exec(5, 7)], [attached(interest)], hints)  # exec while it was looked at
+    users.replace([Exec(5, 7)], [library], hints)  # exec while it was looked at
     assert [7, 7] == interest.replaced
+
+
+@pytest.mark.parametrize("file", [record_of(78, b"/usr/bin/nsenter"), record_of(0, b""), b"", b"short"])
+def test_a_wrapper_is_not_what_is_counted(users: Users, file: bytes) -> None:
+    """What a process calls after exec stays its own, however late the exec is noticed, where the program before it had
+    mapped no attached file.
+    """
+    interest, hints = Interest(), Hints()
+    hints.add(7, 3, place=(1, file))
+    hints.add(7, 6, place=(1, record_of(77, b"lib.so")))
+    users.replace([Exec(5, 7)], [attached(interest, number=77)], hints)
+    assert not interest.replaced
