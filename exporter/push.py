@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import re
 import threading
 import time
@@ -52,6 +53,9 @@ EXPORTS_FAILED = Metric(
 PARTIAL = "accel_exporter.trace.partial"
 """Attribute, True on a span that is kept in an unsampled trace: the spans of other hosts are likely missing."""
 
+_CREDENTIALS = re.compile(r"OTEL_PYTHON_EXPORTER_OTLP_HTTP_\w*CREDENTIAL_PROVIDER")
+"""The SDK's variables that name a package whose session is used."""
+_NO_STATUS = "no HTTP status"
 _QUERY = re.compile(r"\?\S+")
 """The query of a URL in an error message, which may be a secret."""
 log = logging.getLogger(__name__)
@@ -199,31 +203,34 @@ class _Link:
                 f"pip install 'accel-exporter[{extra}]'"
             ) from error
         make = module.OTLPMetricExporter if signal.name == "metrics" else module.OTLPSpanExporter
+        own = transport == "http" and not any(map(_CREDENTIALS.fullmatch, os.environ))
+        session = {"session": reasons.session()} if own else {}
         try:
-            self._exporter = make(endpoint=signal.endpoint, headers=dict(signal.headers) or None)
+            self._exporter = make(endpoint=signal.endpoint, headers=dict(signal.headers) or None, **session)
         except Exception as error:
             raise SettingsError(f"OTLP {signal.name} to {signal.target} cannot be set up: {error}") from error
-        self._works = True
+        self._failure = ""
+        """The HTTP status of the last failure, or _NO_STATUS; empty while exports succeed."""
 
     def send(self, data: Any) -> bool:
         """Send data, within the exporter's timeout or until `close`. Returns whether the endpoint accepted it."""
         self._reasons.forget()
         try:
-            sent = bool(self._exporter.export(data).name == "SUCCESS")
+            sent = bool(self._exporter.export(data).name == "SUCCESS") and not self._reasons.status()
             reason = self._reasons.reason()
         except Exception as error:
             sent, reason = False, f"{type(error).__name__}: {error}"
-        if sent is not self._works:
-            if sent:
-                log.info("OTLP %s to %s work again", self._signal.name, self._signal.target)
-            else:
-                log.warning(
-                    "OTLP %s to %s are dropped until it works: %s",
-                    self._signal.name,
-                    self._signal.target,
-                    _QUERY.sub("?…", reason),
-                )
-        self._works = sent
+        failure = "" if sent else self._reasons.status() or _NO_STATUS
+        if sent and self._failure:
+            log.info("OTLP %s to %s work again", self._signal.name, self._signal.target)
+        elif failure != self._failure:
+            log.warning(
+                "OTLP %s to %s are dropped until it works: %s",
+                self._signal.name,
+                self._signal.target,
+                _QUERY.sub("?…", reason),
+            )
+        self._failure = failure
         return sent
 
     def close(self) -> None:
@@ -231,23 +238,42 @@ class _Link:
 
 
 class _Reasons(logging.Handler):
-    """Handles the log records of the SDK, one for each attempt, and keeps the reason of a failed export.
+    """Keeps the reason of a failed export, by thread: the SDK's exporters return none.
 
-    The SDK's exporters return no reason. The warning before a retry is more specific than the error after the last.
+    It is the status of the last HTTP response, else the SDK's log record of the lowest level: the warning before a
+    retry is more specific than the error after the last.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._of_thread = threading.local()
 
+    def session(self) -> Any:
+        """Return an HTTP session (requests.Session) whose responses are noted."""
+        import requests
+
+        session = requests.Session()
+        session.hooks["response"].append(self._note)
+        return session
+
     def forget(self) -> None:
         """Reset the reason at the begin of an export in this thread."""
         self._of_thread.reason, self._of_thread.level = "no reason given", logging.CRITICAL
+        self._of_thread.response = None
+
+    def status(self) -> str:
+        """Return the last HTTP status if it is no success, else an empty string. The SDK takes a redirect for one."""
+        response = self._of_thread.response
+        failed = response is not None and not 200 <= response.status_code < 300
+        return f"HTTP status {response.status_code} {str(response.reason)[:100]}" if failed else ""
 
     def reason(self) -> str:
         """Return the reason why the last export of this thread failed."""
-        return str(self._of_thread.reason)
+        return self.status() or str(self._of_thread.reason)
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno <= getattr(self._of_thread, "level", 0):
             self._of_thread.reason, self._of_thread.level = record.getMessage()[:300], record.levelno
+
+    def _note(self, response: Any, **_: Any) -> None:
+        self._of_thread.response = response

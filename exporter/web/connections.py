@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import ssl
 from asyncio import sslproto
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from exporter import descriptors
 from exporter.resolve.sockets import ip
@@ -33,6 +34,8 @@ SHUTDOWN_SECONDS = 2.0
 MOST_BYTES = 64 * 1024
 """Bytes received beyond the request that is being answered; no head of an honest client is longer."""
 _SWEEP_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
 
 
 class Connections:
@@ -211,15 +214,18 @@ class Connection(asyncio.Protocol):
             return  # evicted meanwhile: asyncio would begin the handshake, and keep its memory until the time-out
         secure = None
         try:
-            with suppress(OSError):  # includes ssl.SSLError and time-outs: the peer has left or does not use TLS
-                secure = await self._loop.start_tls(
-                    transport,
-                    self,
-                    context,
-                    server_side=True,
-                    ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                    ssl_shutdown_timeout=SHUTDOWN_SECONDS,
-                )
+            secure = await self._loop.start_tls(
+                transport,
+                self,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
+        except ssl.SSLError as error:
+            log.warning("TLS handshake with %s failed: %s", self.peer or "a client", error.reason or error)
+        except OSError:
+            pass  # a time-out, or the peer has left
         finally:
             self.handshaking = False
             if secure is None or transport.is_closing():

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 
 import bcrypt
-from aiohttp import web
+from aiohttp import web, web_response
 
 from exporter.web import connections, tls
 from exporter.web.config import RateLimit, WebConfig, WebConfigError, WebConfigFile
@@ -29,6 +29,7 @@ HEADERS = {
     "X-Frame-Options": "deny",
     "Referrer-Policy": "no-referrer",
 }
+vars(web_response)["SERVER_SOFTWARE"] = HEADERS["Server"]  # of answers to malformed requests, which no signal reaches
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ import pytest
 from exporter.model import Kind, Metric, Sample
 from exporter.web.config import WebConfigError
 from tests.standins.served import Fake, Served
+from tests.support import until
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed"),
@@ -91,8 +92,12 @@ def test_certificate_is_followed_without_restart(tmp_path: Path, make: Make) -> 
         assert 200 == served.get().status
 
 
-def test_client_certificate_is_required_and_its_name_checked(tmp_path: Path, make: Make) -> None:
-    """Without a certificate of the CA there is no connection; with one of another name there is a 403."""
+def test_client_certificate_is_required_and_its_name_checked(
+    tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a certificate of the CA there is no connection, and the log has the reason; with one of another name
+    there is a 403.
+    """
     make("server")
     make("ca", ca=True)
     make("good", by="ca", names="DNS:prometheus.example.org")
@@ -113,6 +118,8 @@ def test_client_certificate_is_required_and_its_name_checked(tmp_path: Path, mak
             served.context = context
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 served.get()
+        reasons = ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "CERTIFICATE_VERIFY_FAILED")
+        until(lambda: all(f"TLS handshake with 127.0.0.1 failed: {it}" in caplog.messages for it in reasons))
 
 
 def test_client_certificate_if_given(tmp_path: Path, make: Make) -> None:

@@ -121,6 +121,25 @@ def test_refusing_collector_costs_counted_spans(sink: Any, protocol: str, caplog
     assert 4 == len(lines)
 
 
+def test_the_reason_of_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the HTTP status, and another line when that changes. A redirect, which is not followed, delivers
+    nothing.
+    """
+    caplog.set_level(logging.INFO, "exporter")
+    sink = otlp_sink.HttpSink()
+    subject = push(sink.endpoint, "http/protobuf", OTEL_METRICS_EXPORTER="none")
+    for number, status in enumerate((429, 401, 401, 301), 1):
+        sink.status = status
+        subject.span(span(number))
+        reaches(subject, "spans_dropped_total export_failed", number)
+    subject.stop()
+    sink.close()
+
+    assert "spans_exported_total" not in counts(subject)
+    lines = [record.getMessage() for record in caplog.records if record.name == "exporter.push"]
+    assert [429, 401, 301] == [int(line.partition(" works: HTTP status ")[2][:3]) for line in lines]
+
+
 def test_hanging_collector_costs_a_bounded_queue(sink: Any, protocol: str) -> None:
     """While the collector hangs, the queue stays at its size, and neither spans nor stopping wait for the collector."""
     sink.hang.set()
@@ -343,7 +362,7 @@ def test_tokens_in_urls(caplog: pytest.LogCaptureFixture) -> None:
             raise ConnectionError("refused: /v1/metrics?api-key=tok3n (port 1)")
 
     link = _Link.__new__(_Link)
-    link._signal, link._reasons, link._exporter, link._works = made, _Reasons(), Refusing(), True
+    link._signal, link._reasons, link._exporter, link._failure = made, _Reasons(), Refusing(), ""
     with caplog.at_level("WARNING"):
         assert not link.send(None)
     assert "refused: /v1/metrics?… (port 1)" in caplog.text

@@ -257,6 +257,7 @@ def test_malformed_requests_are_4xx_and_nothing_else(request_bytes: bytes, caplo
     with Served([Fake("good", good)]) as served:
         answer = raw(served.port, request_bytes)
         assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer[:80]
+        assert b"Server: accel-exporter\r\n" in answer
         assert 200 == served.get().status
     assert [] == [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
