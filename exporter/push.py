@@ -54,7 +54,7 @@ PARTIAL = "accel_exporter.trace.partial"
 """Attribute, True on a span that is kept in an unsampled trace: the spans of other hosts are likely missing."""
 
 _CREDENTIALS = re.compile(r"OTEL_PYTHON_EXPORTER_OTLP_HTTP_\w*CREDENTIAL_PROVIDER")
-"""The SDK's variables that name a package whose session is used."""
+"""The SDK's variables that name a package; its session is used then."""
 _NO_STATUS = "no HTTP status"
 _QUERY = re.compile(r"\?\S+")
 """The query of a URL in an error message, which may be a secret."""
@@ -249,7 +249,7 @@ class _Reasons(logging.Handler):
         self._of_thread = threading.local()
 
     def session(self) -> Any:
-        """Return an HTTP session (requests.Session) whose responses are noted."""
+        """Return an HTTP session (requests.Session) that notes its responses."""
         import requests
 
         session = requests.Session()
