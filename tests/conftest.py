@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def bpf_refusal() -> str:
-    """Why BPF cannot be used here, empty if it can: found by asking the kernel for something only it can give."""
+    """Why BPF cannot be used here, empty if it can: found by a request to the kernel."""
     return _bpf_refusal()
 
 

@@ -157,7 +157,7 @@ def markers(source: str, file: str) -> Iterator[Evidence]:
 
 
 def on_a_gpu(results: str) -> list[Evidence]:
-    """What a table of `make test-gpu` shows: features of checks whose every row is ok."""
+    """What a table of `make test-gpu` shows: features of checks that are ok in every row."""
     outcomes: dict[int, set[str]] = {}
     for number, outcome in re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \| [^|]+ \|$", results, re.MULTILINE):
         outcomes.setdefault(int(number), set()).add(outcome)

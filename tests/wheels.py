@@ -22,7 +22,7 @@ NCCL_12 = "nvidia-nccl-cu12", "libnccl.so.2"
 
 
 class NotFetched(Exception):
-    """pip could not get a wheel; the message says why."""
+    """pip could not get a wheel; the message has the reason."""
 
 
 def library(requirement: str, file: str) -> Path:
@@ -59,8 +59,8 @@ def _download(requirement: str, folder: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise NotFetched(f"pip did not fetch {requirement} within {TIMEOUT_S} s") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no reason given"]
-        raise NotFetched(f"pip cannot fetch {requirement}: {said[-1]}")
+        errors = done.stderr.strip().splitlines() or ["no reason given"]
+        raise NotFetched(f"pip cannot fetch {requirement}: {errors[-1]}")
 
 
 def _extract(wheel: Path, file: str, to: Path) -> None:

@@ -41,7 +41,7 @@ JOBS = {
     f'gpu_allocation_info{{instance="n3",gpu="0",gpu_uuid="E",{OTHER},container="c"}}': "1x9",
     f'rdma_send_bytes_total{{instance="n1",device="m0",qp="5",peer_gid="g2",{TRAIN},comm="python",pid="1"}}': "0+60x9",
 }
-"""GPUs A to D as NVML knows them; of n3 NVML tells nothing, so nobody can say that E is idle."""
+"""GPUs A to D as NVML knows them; n3 has no series of NVML, so E is not known to be idle."""
 
 PID = 'instance="n1",comm="python",pid="1",device="m0"'
 PORT = 'instance="n1",device="m0",port="1"'

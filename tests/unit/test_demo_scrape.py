@@ -13,7 +13,7 @@ from deploy.demo.__main__ import Demo
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One sample whose name is the last part of the path that was requested."""
+    """One sample, named as the last part of the path that was requested."""
 
     def do_GET(self) -> None:  # noqa: N802 - http.server's name
         self.send_response(200)

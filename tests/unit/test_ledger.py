@@ -1,4 +1,4 @@
-"""Which processes a probe tells about, and what becomes of those that end."""
+"""Which processes a probe has counts of, and what becomes of those that end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class World:
         self.ledger.started(pid)
         self.counts[pid] = calls
 
-    def told(self) -> dict[int, Process[Count]]:
+    def processes_by_pid(self) -> dict[int, Process[Count]]:
         found = self.ledger.processes()
         assert len(found) == len({process.pid for process in found})
         return {process.pid: process for process in found}
@@ -64,35 +64,35 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_living_process(world: World) -> None:
-    """What was counted is told anew each time, with the labels of now."""
+    """The counts are read each time, with the labels of now."""
     world.run(7, 23)
-    assert 23 == world.told()[7].activity.calls
+    assert 23 == world.processes_by_pid()[7].activity.calls
     world.counts[7] = 24
     world.processes.names[7] = "named"
-    assert (24, 1) == (world.told()[7].activity.calls, world.told()[7].activity.live)
-    assert {"pid": "7", "comm": "named"} == world.told()[7].labels
+    assert (24, 1) == (world.processes_by_pid()[7].activity.calls, world.processes_by_pid()[7].activity.live)
+    assert {"pid": "7", "comm": "named"} == world.processes_by_pid()[7].labels
     assert 7 in world.ledger
 
 
 def test_an_ended_process(world: World) -> None:
-    """It is told as it was at its end for five minutes; the kernel forgets it at once."""
+    """An ended process keeps its last counts for five minutes; the kernel's maps forget it at once."""
     world.run(7, 23)
-    since = world.told()[7].since
+    since = world.processes_by_pid()[7].since
     world.ledger.ended([7])
     assert [{7}] == world.takes and 7 not in world.ledger
-    told = world.told()[7]
-    assert (23, 0, True, since) == (told.activity.calls, told.activity.live, told.ended, told.since)
+    found = world.processes_by_pid()[7]
+    assert (23, 0, True, since) == (found.activity.calls, found.activity.live, found.ended, found.since)
     world.now = RETENTION
-    assert {} == world.told()
+    assert {} == world.processes_by_pid()
 
 
 def test_a_late_call(world: World) -> None:
-    """What a thread counts after its process was said to have ended is added."""
+    """What a thread counts after the reported end of its process is added."""
     world.run(7, 23)
     world.ledger.ended([7])
     world.counts[7] = 2
     world.ledger.ended([7])
-    assert 25 == world.told()[7].activity.calls
+    assert 25 == world.processes_by_pid()[7].activity.calls
 
 
 def test_ended_before_it_was_looked_at(world: World) -> None:
@@ -125,12 +125,12 @@ def test_the_pid_of_a_process_that_ended_long_ago(world: World) -> None:
     assert [({"pid": "7"}, 23)] == [(it.labels, it.activity.calls) for it in subject.processes()]
 
 
-def test_never_told_of(world: World) -> None:
-    """A process that was counted and is gone before anybody told of it has ended; one that runs is living."""
+def test_ended_before_the_first_read(world: World) -> None:
+    """A process that has counts but no entry in /proc at the first read has ended; one that runs is living."""
     world.counts |= {7: 1, 8: 2}
     (world.proc / "8").mkdir()
-    told = world.told()
-    assert {7: True, 8: False} == {pid: it.ended for pid, it in told.items()}
+    found = world.processes_by_pid()
+    assert {7: True, 8: False} == {pid: it.ended for pid, it in found.items()}
     assert [{7}] == world.takes
 
 
@@ -139,7 +139,7 @@ def test_the_pid_is_used_again(world: World) -> None:
     world.run(7, 23)
     world.ledger.ended([7])
     world.run(7, 1)
-    assert (1, False) == (world.told()[7].activity.calls, world.told()[7].ended)
+    assert (1, False) == (world.processes_by_pid()[7].activity.calls, world.processes_by_pid()[7].ended)
     assert [(7, 23)] == [(it.pid, it.activity.calls) for it in world.folded]
 
 
@@ -150,7 +150,7 @@ def test_many_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for pid in range(MOST_ENDED + 3):
         world.run(pid, 1)
         world.ledger.ended([pid])
-    assert set(range(3, MOST_ENDED + 3)) == world.told().keys()
+    assert set(range(3, MOST_ENDED + 3)) == world.processes_by_pid().keys()
     assert ([0, 1, 2], 3) == (forgotten, world.ledger.folded)
 
 
@@ -164,12 +164,12 @@ def test_many_of_one_workload_end(world: World, monkeypatch: pytest.MonkeyPatch)
     for pid in (7, *range(1000, 1000 + 2 * MOST_ENDED)):
         world.run(pid, 1)
         world.ledger.ended([pid])
-    kept = world.told()
+    kept = world.processes_by_pid()
     assert MOST_ENDED == len(kept)
     assert 7 in kept
     assert 1000 + 2 * MOST_ENDED - 1 in kept
     world.now = RETENTION + 1
-    assert {} == world.told()
+    assert {} == world.processes_by_pid()
     assert {} == world.ledger._ended._workloads
 
 
@@ -182,7 +182,7 @@ def test_many_end_at_once(world: World) -> None:
     for pid in range(300, 500):
         world.ledger._live.discard(pid)
         (world.proc / str(pid)).rmdir()
-    assert {pid: pid for pid in range(500)} == {pid: it.activity.calls for pid, it in world.told().items()}
+    assert {pid: pid for pid in range(500)} == {pid: it.activity.calls for pid, it in world.processes_by_pid().items()}
     assert ([set(range(300)), set(range(300, 500))], 1) == (world.takes, world.reads)
 
 
@@ -191,7 +191,7 @@ def test_ends_of_processes_that_did_nothing(world: World) -> None:
     world.run(7, 23)
     del world.counts[7]
     world.ledger.ended([7, 8])
-    assert {} == world.told() and {} == world.ledger._known
+    assert {} == world.processes_by_pid() and {} == world.ledger._known
 
 
 def test_exec(world: World) -> None:
@@ -201,13 +201,13 @@ def test_exec(world: World) -> None:
     world.ledger.ended([7], replaced=True)
     world.processes.names[7] = "second"
     world.ledger.started(7)
-    shown = world.told()[7]
+    shown = world.processes_by_pid()[7]
     assert ("first", 23, True, True) == (shown.labels["comm"], shown.activity.calls, shown.ended, shown.replaced)
     world.counts[7] = 5
-    shown = world.told()[7]
+    shown = world.processes_by_pid()[7]
     assert ("second", 5, False) == (shown.labels["comm"], shown.activity.calls, shown.ended)
     world.ledger.ended([7])
-    assert ("second", 5) == (world.told()[7].labels["comm"], world.told()[7].activity.calls)
+    assert ("second", 5) == (world.processes_by_pid()[7].labels["comm"], world.processes_by_pid()[7].activity.calls)
     assert [("first", 23)] == [(it.labels["comm"], it.activity.calls) for it in world.folded]
 
 
@@ -226,10 +226,10 @@ def test_exec_before_it_was_looked_at(world: World) -> None:
     world.processes.names[7] = "second"
     world.counts[7] = 23
     world.ledger.ended([7], replaced=True)
-    assert {"pid": "7"} == world.told()[7].labels
+    assert {"pid": "7"} == world.processes_by_pid()[7].labels
     world.counts[7] = 5  # of the next one, which ends before it is looked at too
     world.ledger.ended([7])
-    assert [5, 23] == [it.activity.calls for it in (world.told()[7], *world.folded)]
+    assert [5, 23] == [it.activity.calls for it in (world.processes_by_pid()[7], *world.folded)]
 
 
 def test_no_count_is_lost_when_many_end(world: World) -> None:
@@ -237,7 +237,7 @@ def test_no_count_is_lost_when_many_end(world: World) -> None:
     for pid in range(3 * MOST_ENDED):
         world.run(pid, 3)
         world.ledger.ended([pid])
-    kept = world.told()
+    kept = world.processes_by_pid()
     assert (MOST_ENDED, 2 * MOST_ENDED, 2 * MOST_ENDED) == (len(kept), len(world.folded), world.ledger.folded)
     assert 9 * MOST_ENDED == sum(it.activity.calls for it in (*kept.values(), *world.folded))
 
@@ -256,11 +256,11 @@ def test_counts_of_a_page_are_not_folded_meanwhile(world: World) -> None:
     with world.ledger.page():
         world.run(5, 1)  # a pid that is used again
         assert [] == world.folded
-        assert MOST_ENDED == len(world.told()) and [5] == [it.pid for it in world.folded]
+        assert MOST_ENDED == len(world.processes_by_pid()) and [5] == [it.pid for it in world.folded]
         end(*range(MOST_ENDED, MOST_ENDED + 4))
         thread = threading.Thread(target=world.ledger.processes)
         thread.start()
         thread.join()
         assert 1 == len(world.folded)
     assert 4 == len(world.folded)
-    assert MOST_ENDED + 5 == len(world.told()) + len(world.folded)
+    assert MOST_ENDED + 5 == len(world.processes_by_pid()) + len(world.folded)

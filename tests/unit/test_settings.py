@@ -13,14 +13,14 @@ from tests.unit.settings_cases import FOUND, error, load
 
 
 def test_defaults() -> None:
-    """Nothing has to be said: the collectors on by default run with their own defaults."""
+    """Without a flag the collectors on by default run with their own defaults."""
     expected = {"live-allocations": 1000, "skip": ("a", "b"), "wait": 0.5, "deep": False, "mode": "fast"}
     expected |= {"rate": 10, "every": 5.0, "kind": "a"}
     assert {"cuda": expected} == load().collectors
 
 
 def test_options_in_place_of_flags(tmp_path: Path) -> None:
-    """A collector with options of its own is on when it says so of their values, and has no --collector.NAME."""
+    """A collector with options of its own is on when their values enable it, and has no --collector.NAME."""
     file = tmp_path / "c.yaml"
     file.write_text("old: {names: {enabled: true, file: a.csv}}\n")
 
@@ -121,7 +121,7 @@ def test_a_file_does_not_name_another(tmp_path: Path) -> None:
 
 
 def test_help_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    """Help names every option once and says how to switch off and where else to set it."""
+    """Help names every option once, how to switch it off and where else to set it."""
     text = settings.make_parser(FOUND).format_help()
 
     assert [] == [

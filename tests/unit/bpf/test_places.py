@@ -129,10 +129,10 @@ def test_which_library_is_given_back(node: Node) -> None:
             if number < 2:
                 node.map(user, f"{user}-{number}.so", pid=user * 10 + 1)
     node.map(5000, "a.so")
-    gone = {f"{USERS[0]}-{number}.so" for number in range(EACH)} - {
+    closed = {f"{USERS[0]}-{number}.so" for number in range(EACH)} - {
         Path(attached.library.path).name for attached in node.kept
     }
-    assert {f"{USERS[0]}-{EACH - 1}.so"} == gone
+    assert {f"{USERS[0]}-{EACH - 1}.so"} == closed
     assert [(f"{USERS[0]}-{EACH - 1}.so", 0)] == node.interest.given_up
 
 

@@ -45,7 +45,7 @@ def calling(compile_library: Callable[[str, str], Path]) -> Path:
 
 
 class Proc:
-    """A /proc of one process, whose mapped files are symbolic links as there."""
+    """A /proc of one process, with its mapped files as symbolic links as there."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.folder = root, root / str(PID)
@@ -106,7 +106,7 @@ class CallerRecorder(Recorder):
 
 
 def test_examining_finds_wanted_functions_and_keeps_the_file(proc: Proc, built: Path, tmp_path: Path) -> None:
-    """A library tells its file and functions, and can be opened after its name is gone."""
+    """A library has its file and functions, and can be opened after its name is gone."""
     path = Path(shutil.copy(built, tmp_path / "lib.so"))
     found = library.examine(proc.root, proc.map(path), {"wanted", "unknown"})
     assert found
@@ -118,8 +118,8 @@ def test_examining_finds_wanted_functions_and_keeps_the_file(proc: Proc, built: 
     os.close(found.held.descriptor)
 
 
-def test_examining_tells_importers_from_definers(proc: Proc, built: Path, calling: Path) -> None:
-    """A file that imports a function is found by who asks for importers, and only by them."""
+def test_examining_separates_importers_from_definers(proc: Proc, built: Path, calling: Path) -> None:
+    """A file that imports a function is found by a search for importers, and by no other."""
     assert library.examine(proc.root, proc.map(calling), {"wanted"}) is None
     assert library.examine(proc.root, proc.map(built), {"other"}, {"wanted"}) is None
     found = library.examine(proc.root, proc.map(calling), {"other"}, {"wanted", "caller"})
@@ -128,7 +128,7 @@ def test_examining_tells_importers_from_definers(proc: Proc, built: Path, callin
     assert ({}, {"wanted"}) == (found.library.functions, found.library.imports)
 
 
-def test_an_interest_gets_the_importers_it_asks_for(proc: Proc, built: Path, calling: Path) -> None:
+def test_an_interest_gets_the_importers_it_wants(proc: Proc, built: Path, calling: Path) -> None:
     """Of a library and the one that calls it, each is attached to for who wants it."""
     definers, importers = Recorder(), CallerRecorder()
     kept = Attachments([definers, importers], proc.root, grace=0)
@@ -140,7 +140,7 @@ def test_an_interest_gets_the_importers_it_asks_for(proc: Proc, built: Path, cal
 
 
 def test_examining_refuses_another_file_in_the_same_place(proc: Proc, built: Path, other: Path) -> None:
-    """Where a mapping vanished, or shows another file by now, nothing is said of its file."""
+    """Where a mapping vanished, or shows another file by now, its file is not examined."""
     mapping = proc.map(built)
     proc.map(other)
     with pytest.raises(Vanished):
@@ -197,7 +197,7 @@ def test_an_overwritten_library_is_attached_to_anew(proc: Proc, built: Path, oth
 
 
 def test_what_cannot_be_read_is_counted_and_tried_again(proc: Proc, built: Path) -> None:
-    """An unreadable file is not dull: it is tried again when asked to."""
+    """An unreadable file is not dull: it is examined again after `retry`."""
     kept = Attachments([Recorder()], proc.root, grace=0)
     mapping = proc.map(built)
     link = proc.folder / "map_files" / f"{START:x}-{END:x}"
@@ -212,7 +212,7 @@ def test_what_cannot_be_read_is_counted_and_tried_again(proc: Proc, built: Path)
 
 
 def test_failing_to_attach_is_counted_and_tried_again(proc: Proc, built: Path) -> None:
-    """When every interest fails nothing is kept open, and another try is made when asked to."""
+    """When every interest fails nothing is kept open, and `retry` allows another try."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     kept = Attachments([Recorder(OSError(22, "refused"))], proc.root, grace=0)
     mapping = proc.map(built)
@@ -518,7 +518,7 @@ def test_proc_lists_executable_files(proc: Proc, built: Path) -> None:
 
 
 def test_proc_takes_overlays_of_one_layer_for_one_file(proc: Proc, built: Path) -> None:
-    """On an overlay the device says nothing, so it is left out of what tells files apart."""
+    """On an overlay the device identifies no file, so it is left out of a file's identity."""
     proc.map(built)
     (proc.folder / "maps").write_bytes(b"7f0000001000-7f0000003000 r-xp 00001000 00:27 5 /merged/lib.so\n")
     [mapping] = ProcLister(proc.root).of([PID])
@@ -540,7 +540,7 @@ def test_proc_knows_another_program_by_its_addresses(proc: Proc, built: Path) ->
 
 @pytest.mark.parametrize("content", [b"", b"x", b"1-2 r-xp\n", b"z-y r-xp 0 0:0 7 /a\n", b"\xff\n\0\n"])
 def test_proc_skips_what_makes_no_sense(proc: Proc, content: bytes) -> None:
-    """A process that is gone, or whose files are cut short, is left out."""
+    """A process that is gone, or has files that are cut short, is left out."""
     (proc.folder / "maps").write_bytes(content)
     assert [] == ProcLister(proc.root).of([PID, PID + 1])
     (proc.folder / "stat").write_bytes(content)
@@ -556,7 +556,7 @@ def mapped_record(major: int, number: int, name: bytes) -> bytes:
     return record(10, struct.pack("=IIQQQ", PID, PID, START, END - START, 0) + file + struct.pack("=Q", 99))
 
 
-def test_records_of_mapped_files_tell_process_place_and_time() -> None:
+def test_records_of_mapped_files_have_process_place_and_time() -> None:
     """A record of a file is kept with all that names the file; one of anonymous memory is not."""
     batch = Batch()
     anonymous = mapped_record(0, 0, b"//anon\0\0")
@@ -598,7 +598,7 @@ def test_rings_are_smaller_where_there_are_many(cpus: int, size: int) -> None:
 
 
 def test_records_of_loss_are_added_up() -> None:
-    """The kernel says how many records it had no room for."""
+    """The kernel's records of lost records are added up."""
     batch = Batch()
     watch._parse(b"".join(record(2, struct.pack("=QQQ", 1, count, 0)) for count in (3, 4)), batch)
     assert 7 == batch.lost
@@ -639,7 +639,7 @@ def test_hints_on_one_process_join() -> None:
 
 
 def test_a_resting_process_waits() -> None:
-    """Who was told to rest is not due before, whatever it maps meanwhile."""
+    """A resting process is not due before its rest is over, whatever it maps meanwhile."""
     hints = Hints()
     hints.rest(PID, 100)
     hints.add(PID, 1)
@@ -649,7 +649,7 @@ def test_a_resting_process_waits() -> None:
 
 
 def test_hints_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is room for so many processes and so many places of each; a process without room is said."""
+    """There is room for so many processes and so many places of each; `add` returns False without room."""
     monkeypatch.setattr(hints_module, "MAX_HINTS", 2)
     monkeypatch.setattr(hints_module, "MAX_PLACES", 3)
     hints = Hints()

@@ -1,4 +1,4 @@
-"""The processes that use libraries, and whom their ends are told."""
+"""The processes that use libraries, and who is notified of their ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job whose probes are slow, and a file that it uses, under a clock of their own."""
+"""A job with slow probes, and a file that the job uses, under a clock of their own."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_processes_of_one_file_go_by_the_worst() -> None:
 
 
 def test_windows_begin_at_random_times() -> None:
-    """A job whose step takes as long as a cycle is not seen at the same part of each step."""
+    """A job with a step as long as a cycle is not seen at the same part of each step."""
     node = Node({1: Job(own=5e-6)})
     node.run(300)
     begins = [time for time, on in node.files[0].turns if on]
@@ -177,7 +177,7 @@ def test_other_functions_take_all_of_the_bound() -> None:
     assert used > 10
 
 
-def test_a_file_that_is_gone() -> None:
+def test_a_file_that_is_not_mapped_any_more() -> None:
     """What was estimated stays; when the process uses another file that goes on by its windows."""
     job = Job(own=5e-6)
     node = Node({1: job})
