@@ -115,14 +115,14 @@ class _Sheet:
 
 
 class _Answers:
-    """A panel and what Prometheus says to it."""
+    """A panel and the results of its queries in Prometheus."""
 
     def __init__(self, panel: Panel, source: Source, until: float) -> None:
         self.panel, self._source, self.until = panel, source, until
         self.unit = str(panel.json["fieldConfig"]["defaults"].get("unit", "short"))
 
     def _series(self, expr: str, begin: float) -> list[Series]:
-        """What Prometheus says, without where this checkout is: pictures are for everybody."""
+        """The series of a query, without the path of this checkout: pictures are for everybody."""
         found = self._source.ranges(expr, begin, self.until, 1.0)
         return [({key: it.replace(CHECKOUT, "…") for key, it in labels.items()}, points) for labels, points in found]
 
@@ -151,12 +151,18 @@ def _nothing(axes: Axes) -> None:
     axes.text(0.5, 0.5, "No data", ha="center", va="center", color=FAINT, fontsize=10, transform=axes.transAxes)
 
 
+def _last_value(named: tuple[str, Series]) -> float:
+    _, (_, points) = named
+    value = points[-1][1]
+    return 0 if math.isnan(value) else value
+
+
 def _lines(axes: Axes, answers: _Answers) -> None:
     found = answers.each()
     if not found:
         _nothing(axes)
         return
-    found.sort(key=lambda it: -it[1][1][-1][1] if not math.isnan(it[1][1][-1][1]) else 0)
+    found.sort(key=_last_value, reverse=True)
     shown = found[: len(LINES)]
     place = axes.get_position()
     size = axes.figure.get_size_inches() * DPI  # type: ignore[union-attr]

@@ -25,9 +25,9 @@ LEADS = {
     "device": ("rdma", "Device"),
     "comm_hash": ("nccl", "Communicator"),
 }
-"""Label to the dashboard that tells more of it, where it is a variable, and what the link calls it."""
+"""Label to the dashboard with more about it, where it is a variable, and its name in the link."""
 DRIVES = "node_nvme_"
-"""Metrics whose `device` is a drive, of which no other dashboard tells more."""
+"""Metrics with a drive as their `device`: no other dashboard has more about drives."""
 HALF, THIRD, FULL = 12, 8, 24
 
 
@@ -228,7 +228,7 @@ def _column(query: Query) -> Iterator[models.DynamicConfigValue]:
 
 
 def _leading(labels: Iterable[str], queries: Sequence[Query]) -> list[str]:
-    """Those of the labels that another dashboard tells more of."""
+    """The labels that another dashboard has more about."""
     drives = any(DRIVES in query.expr for query in queries)
     return [label for label in labels if label in LEADS and not (drives and label == "device")]
 

@@ -1,4 +1,4 @@
-"""What the committed dashboards ask Prometheus, with every variable at "All"."""
+"""The queries of the committed dashboards, with every variable at "All"."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Panel:
     def queries(self, resolution: str) -> dict[str, tuple[str, str]]:
         """Expression and legend by letter."""
         return {
-            target["refId"]: (chosen(target["expr"], resolution), _told(target.get("legendFormat", "")))
+            target["refId"]: (chosen(target["expr"], resolution), _with_texts(target.get("legendFormat", "")))
             for target in self.json.get("targets", ())
         }
 
@@ -43,7 +43,7 @@ def boards() -> dict[str, dict[str, Any]]:
 
 
 def panels() -> Iterator[Panel]:
-    """Those of all dashboards that ask something."""
+    """The panels with queries of all dashboards."""
     for stem, board in boards().items():
         yield from (Panel(stem, each) for each in board["panels"] if each["type"] != "row")
 
@@ -51,11 +51,11 @@ def panels() -> Iterator[Panel]:
 def chosen(expr: str, resolution: str) -> str:
     """The expression with "All" chosen in every variable, and the resolution, as in 15s, for $__rate_interval."""
     expr = expr.replace("$__rate_interval", resolution)
-    expr = _told(expr)
-    return re.sub(r"\$(\w+)", lambda it: ".+" if it[1] in ("job", "instance") else ".*", expr)
+    expr = _with_texts(expr)
+    return re.sub(r"\$(\w+)", lambda found: ".+" if found[1] in ("job", "instance") else ".*", expr)
 
 
-def _told(text: str) -> str:
+def _with_texts(text: str) -> str:
     for name, value in TEXTS.items():
         text = text.replace(name, value)
     return text

@@ -15,6 +15,7 @@ from pathlib import Path
 
 DONE = (
     "bpf",
+    "dashboards",
     "exporter",
     "tests/bpf",
     "tests/conftest.py",

@@ -85,7 +85,7 @@ MEMORY_PANELS = [
     ),
     lines(
         "Unattributed memory",
-        "What NVML says a process holds beyond the allocations seen: contexts, modules, libraries' own. Of processes "
+        "What a process holds by NVML beyond the allocations seen: contexts, modules, libraries' own. Of processes "
         "seen from their start only.",
         "bytes",
         Query(total(select("gpu_cuda_memory_unattributed_bytes", *WHO), *PROCESS), NAME),
@@ -216,7 +216,7 @@ ERROR_PANELS = [
     ),
     lines(
         "Copies not read",
-        "Copies whose description could not be read; their bytes are in no panel.",
+        "Copies with a description that could not be read; their bytes are in no panel.",
         "ops",
         Query(total(rate("gpu_cuda_memory_copies_unread_total"), "instance"), "{{instance}}"),
         width=THIRD,

@@ -20,7 +20,7 @@ OVERVIEW = [
     ),
     number(
         "Collectors failing",
-        "Collectors that could work on their node and whose last run failed or was late.",
+        "Collectors that could work on their node and had a last run that failed or was late.",
         "short",
         Query(
             f"count({select('accel_exporter_collector_success')} == 0 "
@@ -165,7 +165,7 @@ PROBES = [
     ),
     rows(
         "Probes not attached",
-        "What is called by processes and not seen. The exporter's log and landing page say why.",
+        "What is called by processes and not seen. The exporter's log and landing page have the reasons.",
         "short",
         {"instance": "Instance", "probe": "Probe", "library": "Library", "symbol": "Function"},
         Query(f"min by (instance, probe, library, symbol) ({ATTACHED}) == 0", "Attached"),
@@ -274,7 +274,7 @@ LOSSES = [
     ),
     lines(
         "Keys without room in a map",
-        "Processes, functions or codes whose counts a full BPF map could not take.",
+        "Processes, functions or codes with counts that a full BPF map could not take.",
         "cps",
         Query(total(rate("accel_exporter_map_full_total"), "instance", "map"), "{{map}} {{instance}}"),
         width=THIRD,
@@ -309,7 +309,7 @@ LOSSES = [
 CUSTOM = [
     lines(
         "Custom probes that run",
-        "1 while a site's own probe is compiled, loaded and read. The landing page of the exporter says why not.",
+        "1 while a site's own probe is compiled, loaded and read. The exporter's landing page has the reason of a 0.",
         "short",
         Query(f"min by (instance, probe) ({select('accel_exporter_custom_up')})", "{{probe}} {{instance}}"),
         width=THIRD,
@@ -330,7 +330,7 @@ CUSTOM = [
     ),
     lines(
         "Lost by them",
-        "What their programs say they could not keep, and records beyond the spans of a second.",
+        "What their programs report as lost, and records beyond the spans of a second.",
         "eps",
         Query(total(rate("accel_exporter_custom_lost_total"), "instance", "probe"), "{{probe}} {{instance}}"),
         Query(

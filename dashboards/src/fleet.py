@@ -1,4 +1,4 @@
-"""The fleet: what needs attention now, on which node, and what it costs whom."""
+"""The fleet: what needs attention now, on which node, and what that costs which jobs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ATTENTION = [
     ),
     number(
         "GPUs not well",
-        "GPUs that are lost, failed, stalled, or ask for a recovery.",
+        "GPUs that are lost, failed, stalled, or need a recovery.",
         "short",
         Query(total(NOT_OK)),
         alarm=1,
@@ -112,7 +112,7 @@ ATTENTION = [
 FAULTS = [
     rows(
         "Faults of the last day",
-        "The newest of each kind on each node, by the row of the Llama 3 table of interruptions that it tells of.",
+        "The newest of each kind on each node, by its row of the Llama 3 table of interruptions.",
         "s",
         {"instance": "Instance", "category": "Category", "signal": "Signal", "component": "Component"},
         Query(f"bottomk(50, {recent(DAY, 'instance', 'category', 'signal', 'component')})", "Ago"),
@@ -128,7 +128,7 @@ FAULTS = [
     ),
     rows(
         "GPUs not well",
-        "What state each is in, and what the driver asks for: 1 GPU reset, 2 node reboot, 4 drain and reset.",
+        "What state each is in, and what the driver requests: 1 GPU reset, 2 node reboot, 4 drain and reset.",
         "short",
         {**NODE, "gpu": "GPU", "state": "State"},
         Query(f"max by (instance, gpu, state) ({NOT_OK}) == 1", "In it"),
@@ -137,7 +137,7 @@ FAULTS = [
     ),
     rows(
         "Xids of the last day",
-        "What NVIDIA's driver told of GPUs, how long ago, and what is to be done.",
+        "What NVIDIA's driver reported of GPUs, how long ago, and what is to be done.",
         "s",
         {**NODE, "gpu": "GPU", "xid": "Xid", "action": "Action"},
         Query(

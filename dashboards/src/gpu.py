@@ -1,4 +1,4 @@
-"""GPUs: how busy, hot and well they are, and whose processes are on them."""
+"""GPUs: how busy and hot they are, their state, and the processes on them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OVERVIEW = [
     number("GPUs", "Known to NVML, lost ones too.", "short", Query(f"count({OK})")),
     number(
         "Not well",
-        "GPUs that are lost, failed, stalled, or ask for a recovery.",
+        "GPUs that are lost, failed, stalled, or need a recovery.",
         "short",
         Query(total(NOT_OK)),
         alarm=1,
@@ -65,7 +65,7 @@ OVERVIEW = [
     number("Power", "Drawn by all boards.", "watt", Query(total(gauge("hw_power_watts")))),
     number(
         "Least margin",
-        "Left until the first GPU slows down for heat; only newer GPUs tell.",
+        "Left until the first GPU slows down for heat; only newer GPUs report it.",
         "celsius",
         Query(f"min({gauge('gpu_temperature_margin_celsius')})"),
         alarm=3,
@@ -73,7 +73,7 @@ OVERVIEW = [
     ),
     rows(
         "GPUs",
-        "What each does now. Use is any kernel at all; SMs and DRAM say how much of the GPU was, where it tells.",
+        "What each does now. Use is any kernel at all; SMs and DRAM: how much of the GPU was, where it reports that.",
         "short",
         COLUMNS,
         Query(per_gpu("hw_gpu_utilization_ratio", 'task="general"'), "Use", "percentunit"),
@@ -257,7 +257,7 @@ HEALTH = [
     ),
     rows(
         "Xids",
-        "How long ago the driver told of which Xid, and what NVIDIA says to do.",
+        "How long ago the driver reported which Xid, and what NVIDIA's catalog recommends.",
         "s",
         {**COLUMNS, "xid": "Xid", "action": "Action", "category": "Kind"},
         Query(XID_AGO, "Ago"),
@@ -297,7 +297,7 @@ WHO = [
     ),
     rows(
         "Given to",
-        "Whom the kubelet or Slurm has given the GPU to, used or not.",
+        "The jobs that the kubelet or Slurm has given the GPU to, used or not.",
         "short",
         {
             **COLUMNS,

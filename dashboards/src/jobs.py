@@ -92,7 +92,7 @@ OVERVIEW = [
         Query(f"count(count by (gpu_uuid) ({IDLE})) or vector(0)"),
         alarm=1,
     ),
-    number("Device memory", "Held by these jobs, as NVML tells.", "bytes", Query(total(HELD))),
+    number("Device memory", "Held by these jobs, as NVML reports.", "bytes", Query(total(HELD))),
     number("Waiting", "Threads blocked in calls that wait for the GPU, on average.", "short", Query(total(WAITED))),
     number(
         "Errors",
@@ -147,7 +147,7 @@ SHARES = [
 MEMORY_PANELS = [
     lines(
         "Device memory by job",
-        "As NVML tells it of processes: contexts and modules included.",
+        "As NVML reports it of processes: contexts and modules included.",
         "bytes",
         Query(jobs(HELD), NAME),
         width=THIRD,
@@ -163,8 +163,8 @@ MEMORY_PANELS = [
     ),
     lines(
         "Unattributed bytes",
-        "What NVML says beyond the allocations seen: contexts, modules, libraries' own. Of processes seen from their "
-        "start only.",
+        "What NVML reports beyond the allocations seen: contexts, modules, libraries' own. Of processes seen from "
+        "their start only.",
         "bytes",
         Query(jobs(REST), NAME),
         width=THIRD,

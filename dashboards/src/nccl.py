@@ -74,7 +74,7 @@ OVERVIEW = [
     ),
     number(
         "Ranks missing",
-        "Ranks that NCCL cannot reach, over all nodes of the jobs asked.",
+        "Ranks that NCCL cannot reach, over all nodes of the jobs queried.",
         "short",
         Query(total(select("nccl_ras_ranks_missing", 'state!="absent"'))),
         alarm=1,

@@ -33,10 +33,10 @@ OVERVIEW = [
         "s",
         Query(f"time() - max({select('node_boot_timestamp_seconds')})"),
     ),
-    number("GPUs well", "GPUs that answer and want nothing.", "short", Query(total(select("hw_status", 'state="ok"')))),
+    number("GPUs well", "GPUs that answer and need nothing.", "short", Query(total(select("hw_status", 'state="ok"')))),
     number(
         "GPUs not well",
-        "GPUs that are lost, failed, stalled, or ask for a recovery.",
+        "GPUs that are lost, failed, stalled, or need a recovery.",
         "short",
         Query(total(select("hw_status", 'state!="ok"'))),
         alarm=1,
@@ -56,7 +56,7 @@ OVERVIEW = [
     ),
     number(
         "Alarms of sensors",
-        "Temperatures, fans, voltages and power supplies out of their limits, as the machine says.",
+        "Temperatures, fans, voltages and power supplies out of their limits, as the machine reports.",
         "short",
         Query(
             f"count({OUT_OF_LIMITS}) or 0 * count({select('node_hwmon_alarm')} or {select('node_ipmi_sensor_state')})"
@@ -68,7 +68,7 @@ OVERVIEW = [
 GPUS = [
     rows(
         "GPUs",
-        "What each does now, and what the driver asks for: 1 GPU reset, 2 node reboot, 4 drain and reset.",
+        "What each does now, and what the driver requests: 1 GPU reset, 2 node reboot, 4 drain and reset.",
         "short",
         {"instance": "Instance", "gpu": "GPU"},
         Query(per(GPU, "hw_gpu_utilization_ratio", 'task="general"'), "Use", "percentunit"),
@@ -132,7 +132,7 @@ GPUS = [
 JOBS = [
     rows(
         "Processes",
-        "Memory that the probes saw allocated, what NVML says the process holds, launches, waits for the GPU.",
+        "Memory that the probes saw allocated, what the process holds by NVML, launches, waits for the GPU.",
         "short",
         {
             "instance": "Instance",
@@ -156,7 +156,7 @@ JOBS = [
     ),
     rows(
         "Given GPUs",
-        "Whom the kubelet or Slurm gave each GPU to, used or not.",
+        "The jobs that the kubelet or Slurm gave each GPU to, used or not.",
         "short",
         {
             "instance": "Instance",
@@ -208,7 +208,7 @@ LINKS = [
     ),
     lines(
         "PCIe errors",
-        "What devices told of themselves by AER, per second.",
+        "What devices reported of themselves by AER, per second.",
         "eps",
         Query(rising((*PCI, "type"), "node_pci_aer_errors_total"), "{{type}} {{kind}} {{pci_bus_id}} {{instance}}"),
         width=HALF,
@@ -218,7 +218,7 @@ LINKS = [
 FAULTS = [
     rows(
         "Faults",
-        "Newest of each kind since the node started, by the row of the Llama 3 table that it tells of.",
+        "Newest of each kind since the node started, by its row of the Llama 3 table.",
         "s",
         {"instance": "Instance", "category": "Category", "signal": "Signal", "component": "Component"},
         Query(f"time() - max by (instance, category, signal, component) ({FAULT})", "Ago"),
@@ -238,7 +238,7 @@ FAULTS = [
     ),
     rows(
         "Xids",
-        "What NVIDIA's driver told of GPUs, how long ago, and what is to be done.",
+        "What NVIDIA's driver reported of GPUs, how long ago, and what is to be done.",
         "s",
         {"instance": "Instance", "gpu": "GPU", "xid": "Xid", "category": "Category", "action": "Action"},
         Query(

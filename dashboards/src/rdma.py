@@ -1,4 +1,4 @@
-"""RDMA network: who talks to whom, how fast, what is lost or held up on the way, and which links are not well."""
+"""RDMA network: traffic by peer, how fast, what is lost or held up on the way, and which links are not ok."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ FAILED = ('status!="SUCCESS"',)
 OVERVIEW = [
     number(
         "Ports not active",
-        "Ports whose link is down, or still comes up; unused ones too.",
+        "Ports with a link that is down, or still comes up; unused ones too.",
         "short",
         Query(f"count({DOWN} < 4) or vector(0)"),
     ),
     number(
         "NACK ratio: sequence",
-        "Sequence errors that peers told over packets sent, of the worst port: loss on the way.",
+        "Sequence errors that peers reported over packets sent, of the worst port: loss on the way.",
         "percentunit",
         Query(f"max({of('rdma_nack_ratio', *LOSS)})"),
         alarm=0.001,
@@ -266,7 +266,7 @@ PEERS = [
     ),
     rows(
         "Queue pairs",
-        "Each queue pair, whose it is and what it was set to.",
+        "Each queue pair, its process and what it was set to.",
         "short",
         {
             **PROCESS_COLUMNS,
@@ -340,7 +340,7 @@ LOSSES = [
     ),
     lines(
         "Failed completions by process",
-        "Completions of any status but SUCCESS; the first one of a queue pair says why, WR_FLUSH_ERR follow. A sample.",
+        "Completions not of status SUCCESS. The first of a queue pair has the reason, WR_FLUSH_ERR follow. A sample.",
         "cps",
         Query(
             total(rate("rdma_completions_total", *WHO, *FAILED), *PROCESS, "device", "status"), f"{NAME} {{{{status}}}}"
@@ -443,7 +443,7 @@ CONGESTION = [
 RESOURCES = [
     lines(
         "Queue pairs by state",
-        "Of each type; those in ERR are dead until their program makes them anew.",
+        "Of each type; those in ERR are dead until their program makes new ones.",
         "short",
         Query(f"count by (type, state) ({INFO})", "{{type}} {{state}}"),
         stacked=True,
@@ -486,7 +486,7 @@ BLIND = [
     ),
     lines(
         "Not matched or not read",
-        "Completions whose request is not certain, and parts of calls that could not be read.",
+        "Completions not matched to a request with certainty, and parts of calls that could not be read.",
         "cps",
         Query(total(rate("rdma_completions_unmatched_total"), "instance"), "{{instance}} unmatched"),
         Query(total(rate("rdma_calls_unread_total"), "instance", "what"), "{{instance}} {{what}}"),
