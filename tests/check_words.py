@@ -57,6 +57,7 @@ DONE = (
     "tests/packages.py",
     "tests/providers",
     "tests/rdma",
+    "tests/standins",
     "tests/support.py",
     "tests/unit",
     "tests/wheels.py",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stands in for the CUDA driver: its names and signatures, no GPU. Device addresses lie in a range nobody may
- * touch; host memory is real; waits last as long as standin_busy() asked; CUDA_STANDIN_BYTES bounds device
+ * touch; host memory is real; waits last as long as standin_busy() set; CUDA_STANDIN_BYTES bounds device
  * memory. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -62,7 +62,7 @@ void standin_fail(const char *name, CUresult code)
 	failure = code;
 }
 
-/* Every function begins with this: the code it was told to return, or none. */
+/* Every function begins with this: the code that was set for it, or none. */
 #define MAY_FAIL                                                                                             \
 	do {                                                                                                 \
 		if (failing && !strcmp(failing, __func__))                                                   \
@@ -421,7 +421,7 @@ PLAIN(cuDevicePrimaryCtxRelease_v2, (CUdevice device), {
 })
 PLAIN(cuDevicePrimaryCtxReset_v2, (CUdevice device), { return device < 0 ? INVALID_VALUE : SUCCESS; })
 
-/* As the driver's: the newest variant of a name, the per-thread-stream one if the flags ask for it. */
+/* As the driver's: the newest variant of a name, the per-thread-stream one if the flags want it. */
 PLAIN(cuGetProcAddress_v2, (const char *name, void **out, int version, uint64_t flags, int *status), {
 	static const char *const variants[] = {"_v2_ptsz", "_v2_ptds", "_ptsz", "_ptds", "_v2", ""};
 	char full[128];

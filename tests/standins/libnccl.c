@@ -278,7 +278,7 @@ API(CommInitRank, ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 	return result;
 }
 
-/* Not blocking: who the communicator is is known when it is asked for its state. */
+/* Not blocking: the communicator has its identity when its state is queried. */
 API(CommInitRankConfig, ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
 	ncclResult_t result = end("ncclCommInitRankConfig");
@@ -309,7 +309,7 @@ API(CommInitAll, ncclComm_t *comms, int ndev, const int *devices)
 	return end("ncclCommInitAll");
 }
 
-/* The others are not asked: the new communicator has half of the ranks, and `key` is this one's. */
+/* Without the other ranks: the new communicator has half of the ranks, and `key` is this one's. */
 API(CommSplit, ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *config)
 {
 	uint64_t parts[3] = {comm->commHash, ++comm->splits, color};

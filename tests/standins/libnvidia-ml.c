@@ -1,7 +1,7 @@
 /* NVIDIA's management library without a GPU: the functions that the exporter calls, with their signatures and the
  * layouts of their structures, answering from a scenario file.
  *
- * ACCEL_NVML_SCENARIO names the file (scenario.h tells its form), ACCEL_NVML_CALLS a file that counts calls by function.
+ * ACCEL_NVML_SCENARIO names the file (scenario.h has its form), ACCEL_NVML_CALLS a file that counts calls by function.
  * Without a file there is one H100. Keys:
  *     gpus, driver, nvml, cuda
  *     init=9                 nvmlInit fails with that code
@@ -15,7 +15,7 @@
  *     gpu3.gpm.5             a metric of GPM in percent or its unit
  *     gpu3.process.0=PID KIND BYTES SM MEM     KIND = compute, graphics, mps; SM and MEM percent, optional
  *     gpu3.mig=7             MIG is on, with so many devices; gpu3.mig2.process.0, gpu3.mig2.memory_used, …
- *     event.1=3 8 79         GPU, type of event, data; told once, when the line appears
+ *     event.1=3 8 79         GPU, type of event, data; reported once, when the line appears
  * Calls that answer what field values answer have keys of their own and no defaults: gpu.energy_mj, gpu.pcie_replays,
  * gpu.ecc.TYPE.LIFETIME, gpu.ecc.TYPE.LIFETIME.LOCATION, gpu.violation.POLICY, gpu.link_errors.LINK.COUNTER, …
  */
@@ -98,7 +98,7 @@ struct gpm_sample {
 };
 struct event_set {
 	uint64_t kinds[MOST_GPUS];
-	long told;
+	long reported;
 };
 
 static struct device devices[MOST_GPUS][MOST_MIGS + 1];
@@ -685,7 +685,7 @@ int nvmlDeviceGetRetiredPages(const struct device *device, unsigned cause, unsig
 	return SUCCESS;
 }
 
-/* --- structures that say their version --- */
+/* --- structures with their version --- */
 
 #define VERSION(type, number) (sizeof(type) | (number) << 24)
 
@@ -942,7 +942,7 @@ int nvmlEventSetCreate(struct event_set **set)
 {
 	ENTER(NULL);
 	*set = calloc(1, sizeof **set);
-	(*set)->told = newest_event();
+	(*set)->reported = newest_event();
 	return SUCCESS;
 }
 
@@ -976,8 +976,8 @@ int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned tim
 	ENTER(NULL);
 	for (double until = seconds() + timeout_ms * 1e-3;; usleep(100000)) {
 		read_scenario(getenv("ACCEL_NVML_SCENARIO"), DEFAULTS);
-		while (set->told < newest_event()) {
-			const char *line = text_of("event.%ld", ++set->told);
+		while (set->reported < newest_event()) {
+			const char *line = text_of("event.%ld", ++set->reported);
 			unsigned gpu;
 			*event = (struct event){.gpu_instance = NO_INSTANCE, .compute_instance = NO_INSTANCE};
 			if (!line || sscanf(line, "%u %lli %lli", &gpu, (long long *)&event->type,
@@ -1035,16 +1035,16 @@ NUMBER_AND_PERIOD(nvmlDeviceGetJpgUtilization, "jpeg")
 NUMBER_AND_PERIOD(nvmlDeviceGetOfaUtilization, "ofa")
 WIDE(nvmlDeviceGetCurrentClocksEventReasons, "reasons")
 
-int nvmlDeviceGetProcessesUtilizationInfo(const struct device *device, struct uses *asked)
+int nvmlDeviceGetProcessesUtilizationInfo(const struct device *device, struct uses *list)
 {
 	ENTER(device);
-	if (asked->version != VERSION(struct uses, 1))
+	if (list->version != VERSION(struct uses, 1))
 		return WRONG_VERSION;
-	unsigned room = asked->room, found = uses(device, asked->to, asked->to ? room : 0);
-	asked->room = found;
+	unsigned room = list->room, found = uses(device, list->to, list->to ? room : 0);
+	list->room = found;
 	if (!found)
 		return NOT_FOUND;
-	return asked->to && found <= room ? SUCCESS : INSUFFICIENT_SIZE;
+	return list->to && found <= room ? SUCCESS : INSUFFICIENT_SIZE;
 }
 
 struct gpm_support {

@@ -1,6 +1,6 @@
 /* A verbs provider without a device: the real verbs_set_ops of libibverbs, so that its calls come here. Requests complete
- * when standin_complete says so, receives when standin_arrive does, on one completion queue that is all there is.
- * Flushed, refused and failed requests are asked for by standin_*. */
+ * when standin_complete makes them, receives when standin_arrive does, on one completion queue that is all there is.
+ * Flushed, refused and failed requests are made by standin_*. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ static int refused(void)
 	return now;
 }
 
-/* A QP's `handle` says that all its requests are signaled. */
+/* A QP's `handle` is set if all its requests are signaled. */
 static __attribute__((noinline)) int standin_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	int error = 0;
@@ -396,7 +396,7 @@ static const void *table_made(void)
 #define table members
 #endif
 
-/* A device's context; the device is called standin0, or as the environment says. */
+/* A device's context; the device is called standin0, or as in the environment. */
 struct ibv_context *standin_open(void)
 {
 	static struct ibv_device device = {.name = "standin0"};

@@ -144,7 +144,7 @@ class GrpcSink(Received):
             def Export(self, request: Any, context: Any) -> Any:
                 sink.obey()
                 if sink.status != 200:
-                    context.abort(grpc.StatusCode.UNAVAILABLE, "told to refuse")
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "set to refuse")
                 sink.take(request, dict(context.invocation_metadata()))
                 if isinstance(request, ExportMetricsServiceRequest):
                     return ExportMetricsServiceResponse()

@@ -56,7 +56,7 @@ def communicator(comm_hash: int, ranks: Iterable[Any], absent: Iterable[Any] = (
 
 def report(*communicators: Any, timeouts: int = 0) -> str:
     """What `SET FORMAT json` and `STATUS` give."""
-    told = {
+    answer = {
         "nccl_version": "2.29.1",
         "cuda_runtime_version": 13000,
         "cuda_driver_version": 13000,
@@ -65,7 +65,7 @@ def report(*communicators: Any, timeouts: int = 0) -> str:
         "communicators": communicators,
         "ras": {"collection_time_sec": 0.25, "timeouts_count": timeouts},
     }
-    return json.dumps(told, indent=2) + "\n"
+    return json.dumps(answer, indent=2) + "\n"
 
 
 class RasServer:

@@ -4,7 +4,7 @@
  *     123          0x7b, 1e9 and 1.5 too
  *     100+20       100 at boot, and 20 more each second since (a counter)
  *     50~30        between 20 and 80, one swing in 60 s
- *     na           what NVML says for "not available": all bits set
+ *     na           what NVML returns for "not available": all bits set
  *     none         as if the key were not there (the call is not supported)
  *     error:15     the call fails with that code
  */

@@ -24,7 +24,7 @@ static void (*delay)(unsigned);
 static void (*extend)(struct ibv_cq_ex *);
 static struct ibv_qp before[BEFORE]; /* made without a call that could be seen */
 static struct ibv_qp *qps[QPS];
-static union { /* plain until it is told to be one for the extended calls */
+static union { /* plain until it is made one for the extended calls */
 	struct ibv_cq cq;
 	struct ibv_cq_ex ex;
 } completions;
@@ -130,18 +130,18 @@ static int build_all(int qp, int count, int opcode, int segments, int bytes, int
 	return abort_ ? ibv_wr_abort(to), 0 : ibv_wr_complete(to);
 }
 
-/* Polls by the extended calls, asking each completion what `ask` has bits for; how many there were. */
-static int poll_extended(int most, int ask)
+/* Polls by the extended calls, reading of each completion what `fields` has bits for; how many there were. */
+static int poll_extended(int most, int fields)
 {
 	struct ibv_poll_cq_attr attributes = {0};
 	int count = 0;
 
 	for (int end = ibv_start_poll(&completions.ex, &attributes); !end; end = ibv_next_poll(&completions.ex)) {
-		if (ask & 1)
+		if (fields & 1)
 			ibv_wc_read_opcode(&completions.ex);
-		if (ask & 2)
+		if (fields & 2)
 			ibv_wc_read_qp_num(&completions.ex);
-		if (ask & 4)
+		if (fields & 4)
 			ibv_wc_read_byte_len(&completions.ex);
 		if (++count == most)
 			break;

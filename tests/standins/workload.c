@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A synthetic training job. By default it makes exact numbers of calls and says so in one line of JSON; with
+/* A synthetic training job. By default it makes exact numbers of calls and prints them in one line of JSON; with
  * --steady it looks like training until it is ended: steps of forward, backward and optimiser, a checkpoint
  * now and then.
  *

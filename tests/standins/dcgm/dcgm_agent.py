@@ -1,4 +1,4 @@
-"""Of NVIDIA's bindings: the one function that the exporter calls directly; pydcgm.py tells the rest."""
+"""Of NVIDIA's bindings: the one function that the exporter calls directly; pydcgm.py has the rest."""
 
 from __future__ import annotations
 

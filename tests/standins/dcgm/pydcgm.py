@@ -1,7 +1,7 @@
 """NVIDIA's Python bindings for DCGM without DCGM: the calls that the exporter makes, answered from a JSON file.
 
 DCGM_STANDIN names the file: {"gpus": [{"uuid": "GPU-0", "values": {"1004": 0.2, "1005": null}}]}, null being a blank.
-A GPU may have "fields", those that it has profiling for, which are all unless said. "hang", "crash" and "raise" name
+A GPU may have "fields", those that it has profiling for: all by default. "hang", "crash" and "raise" name
 a call that never returns, kills the process or raises. Calls are written to the file of that name with ".calls"
 added. Names and signatures are those of the bindings that DCGM 4.5 comes with.
 """
