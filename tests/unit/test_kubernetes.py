@@ -116,6 +116,12 @@ def test_manifests_are_valid(version: str, values: str) -> None:
         ("image: {tag: 'sha256:0123'}", "tag"),
         ("podMonitor: {enabled: true, endpoint: {port: http}}", "endpoint"),
         ("podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}", "scraped twice"),
+        ("podMonitor: {enabled: true, interval: 1m, scrapeTimeout: 1m1ms}", "podMonitor.scrapeTimeout 1m1ms: longer"),
+        ("serviceMonitor: {enabled: true, interval: 5s}", "serviceMonitor.scrapeTimeout 10s: longer"),
+        ("prometheusRule: {enabled: true, disabled: [GpuLost, GpuLots]}", "there is no alert GpuLots"),
+        ("extraEnv: [{name: A, value: 1}]", "extraEnv"),
+        ("extraEnv: [{name: A, valeu: b}]", "extraEnv"),
+        ("extraEnv: [{name: ''}]", "extraEnv"),
     ],
 )
 def test_wrong_values_are_refused(values: str, expected: str) -> None:

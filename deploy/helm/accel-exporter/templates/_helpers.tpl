@@ -44,3 +44,13 @@ appArmorProfile: {type: Unconfined}
 {{- define "accel-exporter.scheme" -}}
 {{ ternary "HTTPS" "HTTP" (and (not (empty .Values.webConfigSecret)) .Values.webConfigTLS) }}
 {{- end }}
+
+{{- /* Milliseconds of a duration such as 1m30s. */}}
+{{- define "accel-exporter.milliseconds" -}}
+{{- $sum := 0 }}
+{{- range regexFindAll "[0-9]+(ms|s|m|h)" . -1 }}
+{{- $unit := regexFind "[a-z]+" . }}
+{{- $sum = add $sum (mul (trimSuffix $unit . | int64) (get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) $unit)) }}
+{{- end }}
+{{- $sum }}
+{{- end }}
