@@ -41,7 +41,7 @@ class Process(Generic[A]):
     since: float
     ended: bool = False
     replaced: bool = False
-    """It did not end, but runs another program now."""
+    """The process did not end, but runs another program now."""
 
 
 @dataclass(slots=True)

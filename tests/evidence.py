@@ -121,7 +121,7 @@ those tests and compared with them in `make test`: it cannot claim what no test 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """That a file's test of a feature runs on something."""
+    """What a file's test of a feature runs on."""
 
     feature: str
     on: str

@@ -34,7 +34,7 @@ class Gpu:
         return {"ACCEL_NVML_SCENARIO": str(self._scenario), "LD_LIBRARY_PATH": str(standins / "nvml")}
 
     def uses(self, pid: int) -> None:
-        """That process computes on it; the bytes are what the synthetic job holds, with a context."""
+        """Lets a process compute on the GPU; the bytes are what the synthetic job holds, with a context."""
         self._lines["gpu0.process.0"] = f"{pid} compute {5 << 30} 57 34"
         self._write()
 

@@ -69,7 +69,7 @@ class File:
     modified: int = -1
     """When it has to have been changed last, in nanoseconds; compared if the size is."""
     device: int = 0
-    """Its st_dev, 0 where it is not known."""
+    """The file's st_dev, 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

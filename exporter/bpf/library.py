@@ -44,7 +44,7 @@ class Library:
     machine: int
     build_id: str
     functions: Mapping[str, Function]
-    """Those any interest wants, by name."""
+    """The functions that any interest wants, by name."""
     imports: frozenset[str] = frozenset()
     """Names of functions that it imports, of those that any interest wants."""
     usdt: Mapping[str, tuple[Site, ...]] = field(default_factory=dict)

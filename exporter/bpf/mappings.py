@@ -28,7 +28,7 @@ class File(NamedTuple):
     """A file and its content, distinct from every other: also from one replaced in place or given an old number."""
 
     inode: int
-    """Its address in the kernel (numbers repeat across btrfs subvolumes); 0 where it cannot be known."""
+    """The inode's address in the kernel (numbers repeat across btrfs subvolumes); 0 where it cannot be known."""
     number: int
     size: int
     modified: int

@@ -23,7 +23,7 @@ CAPABILITIES = {
     "CAP_BPF": 39,
     "CAP_CHECKPOINT_RESTORE": 40,
 }
-"""Those this exporter may use; numbers as in linux/capability.h."""
+"""The capabilities that this exporter may use; numbers as in linux/capability.h."""
 
 OBSERVING = {
     "CAP_BPF": "make maps and load programs",

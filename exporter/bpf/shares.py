@@ -107,6 +107,6 @@ class Shares:
         return credit
 
     def _forget(self, now: float) -> None:
-        """Those that would have all of it again; where that is nobody, everybody."""
+        """Forgets the users that would have all of their credit again; without such a user, all of them."""
         kept = {who: it for who, it in self._credits.items() if it.left + (now - it.at) * REFILL < CREDIT}
         self._credits = kept if len(kept) < MAX_USERS else {}

@@ -30,7 +30,7 @@ from exporter.model import Sample
 __all__ = ["Closeable", "Interest", "Library", "Status", "Targets"]
 
 HOST_PID_NAMESPACE = 0xEFFFFFFC
-"""Its inode number on every machine (PROC_PID_INIT_INO of the kernel)."""
+"""The inode number of the host's PID namespace on every machine (PROC_PID_INIT_INO of the kernel)."""
 
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 _JOIN_SECONDS = 4.0

@@ -34,7 +34,7 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
     "rdma": ("sysfs",),
     "cgroups": ("sysfs",),
 }
-"""Those at --path.procfs and --path.sysfs."""
+"""The file systems at --path.procfs and --path.sysfs."""
 
 
 def procfs(settings: Settings) -> Answer:

@@ -132,7 +132,7 @@ class Exits:
                 self._users.pop(pid, None)
 
     def processes_replaced(self, pids: Collection[int]) -> None:
-        """They run other programs now, which may use a GPU or not."""
+        """Stops watching processes that run other programs now, which may use a GPU or not."""
         self._object.maps["watched"].take(pids)
         with self._lock:
             for pid in pids:

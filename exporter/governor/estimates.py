@@ -18,7 +18,7 @@ class Tally(NamedTuple):
     """What one process did until now; no number ever falls."""
 
     counts: tuple[int, ...]
-    """Those that are estimated while calls are not probed."""
+    """The counts that are estimated while calls are not probed."""
     reference: float
     """A count that is always exact and goes with the calls, such as groups with their messages; 0 without one."""
     cost: float

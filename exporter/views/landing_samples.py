@@ -26,7 +26,7 @@ class Named:
                 yield sample
 
     def of_processes(self, name: str) -> Iterator[Sample]:
-        """Those of a process; of the layers the driver's, and the runtime's only where the driver was not seen."""
+        """The samples of processes; of the layers the driver's, the runtime's only where the driver was not seen."""
         samples = [sample for sample in self.all(name) if sample.labels.get("pid")]
         driven = {it.labels["pid"] for it in samples if it.labels.get("api_layer") == "driver"}
         for sample in samples:

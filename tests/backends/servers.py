@@ -90,7 +90,7 @@ class Server:
 
 @dataclass
 class VictoriaMetrics(Server):
-    """It scrapes what `config` names, and takes OTLP at /opentelemetry/v1/metrics."""
+    """A VictoriaMetrics that scrapes what `config` names, and takes OTLP at /opentelemetry/v1/metrics."""
 
     programs: Path = Path()
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -59,7 +59,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, bpf_refusal: str, programs: P
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory, node: Busy, programs: Path) -> Iterator[Prometheus3]:
-    """It scrapes the exporter once for each protocol, and once as it does without a word about protocols."""
+    """A Prometheus that scrapes the exporter once for each protocol, and once with the default protocols."""
     address = node.exporter.address
     config = {
         "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"},

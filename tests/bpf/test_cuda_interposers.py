@@ -74,7 +74,7 @@ def test_jobs_with_and_without_an_interposer(observed: Observed) -> None:
 
 
 def test_an_interposer_that_is_mapped_first(observed: Observed) -> None:
-    """It counts until it loads the driver, which counts from then on; for the next process it is known."""
+    """An interposer counts until it loads the driver, which counts from then on; for the next process it is known."""
     with Script("libc.so.6", preload=INTERPOSER) as first:
         until(lambda: str(INTERPOSER) in probed(observed), "the interposer alone is probed")
         until(lambda: known(observed, first), "known")

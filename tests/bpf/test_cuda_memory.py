@@ -213,7 +213,7 @@ def test_resetting_a_device(observed: Observed, runtime: Script) -> None:
 
 @pytest.mark.parametrize("seen", [True, False], ids=["from its first call", "too late"])
 def test_the_last_release_of_a_primary_context(observed: Observed, driver: Script, seen: bool) -> None:
-    """It ends the context only in a process seen from its first call on: else others may hold it still."""
+    """The last release ends the context only in a process seen from its first call on: else others may hold it."""
     if seen:
         observed.cuda._object.maps["covered"].set(driver.pid, 1)
     else:
@@ -382,7 +382,7 @@ def test_one_call_unmaps_any_number(observed: Observed, driver: Script) -> None:
 
 
 def test_a_handle_that_is_mapped_twice(observed: Observed, driver: Script) -> None:
-    """It is in use until both of its mappings are gone, in any order."""
+    """The memory is in use until both of its mappings are gone, in any order."""
     for first, second in ((0, 1), (1, 0)):
         driver.run(
             f"{EXPAND}\nva, (handle,) = expand(1, 1 << 21)\n"

@@ -188,7 +188,7 @@ def test_a_full_map_is_a_problem(full: Path, headers: str, library: Path) -> Non
 
 
 def test_an_lru_map_is_never_full(tmp_path: Path, headers: str, library: Path) -> None:
-    """It gives up old keys for new ones: no limit of it is shown, and no problem."""
+    """An LRU map gives up old keys for new ones: no limit of it is shown, and no problem."""
     code = GOOD.replace("BPF_ARRAY(calls, u64, 1)", 'BPF_TABLE("lru_hash", u64, u64, calls, 256)').replace(
         "int zero = 0;", "u64 now = bpf_ktime_get_ns();"
     )

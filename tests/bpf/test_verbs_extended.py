@@ -207,7 +207,7 @@ def test_functions_with_landing_pads(observed: Observed) -> None:
 
 
 def test_jobs_from_before_the_exporter() -> None:
-    """Their queue pairs teach when something is posted to them by a plain call, as receives are."""
+    """Functions are learnt from a queue pair when something is posted to it by a plain call, as receives are."""
     build_standins()
     with Job() as job:
         qp = str(job.create(PLACE, extended=2))
@@ -224,7 +224,7 @@ def test_jobs_from_before_the_exporter() -> None:
 
 @pytest.mark.parametrize("program", ["live/verbs_job", "live/verbs_job_fixed"])
 def test_programs_that_contain_rdma_core(observed: Observed, program: str) -> None:
-    """Their own functions are learnt in the same way."""
+    """The functions of such a program are learnt in the same way."""
     path = BUILD / program
     with Job(path, None) as job:
         until(lambda: job.pid in observed.cuda._ledger, "the process known")

@@ -52,7 +52,7 @@ def transfer(sender: Job, receiver: Job, opcodes: Sequence[int], same: int = 1) 
 
 
 def spans(observed: Observed, *jobs: Job) -> list[Span]:
-    """Those of these jobs, by when they ended: others on this machine have spans, too."""
+    """The spans of these jobs, by when they ended: others on this machine have spans, too."""
     pids = {str(job.pid) for job in jobs}
     return sorted((it for it in observed.spans if it.process["pid"] in pids), key=lambda span: span.end_ns)
 

@@ -33,7 +33,7 @@ class Sensor:
     event: int = _SPECIFIC
 
     def record(self, number: int) -> bytes:
-        """Its sensor data record; `number` is that of the sensor and of the record."""
+        """The sensor data record; `number` is that of the sensor and of the record."""
         head = bytes((_ADDRESS, 0, number, *self.entity, 0x67, 0x40, self.kind, self.event))
         masks = bytes((0xFF, 0x7F) * 3)
         if self.event == _THRESHOLD:
@@ -91,7 +91,7 @@ class Controller:
         self._set(sensor, sensor.bad, 0)
 
     def end(self) -> None:
-        """It answers no more."""
+        """Ends the simulator: the controller answers no more."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin

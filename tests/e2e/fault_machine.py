@@ -112,7 +112,7 @@ class Neighbour:
         stack.callback(lambda: self._exporter.end())
 
     def boot(self) -> None:
-        """It starts again with a module of memory less, its exporter with it, and /dev/kmsg is not there any more."""
+        """Starts the node again with a module of memory less, the exporter with it, and without a /dev/kmsg."""
         self._exporter.end()
         self._boots("22222222-1d1f-4d49-ad44-b323a7176f73", time.time(), 992)
         self._log.path.unlink()

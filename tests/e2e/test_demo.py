@@ -122,7 +122,7 @@ def test_the_late_rank(standins: None) -> None:
 
 @pytest.mark.needs_bpf
 def test_ctrl_c_on_a_terminal_ends_it_cleanly(standins: None) -> None:
-    """It draws in place, the key x makes an Xid; Ctrl-C ends all with status 0, no traceback, the cursor restored."""
+    """The demo draws in place, the key x makes an Xid; Ctrl-C ends all with status 0, the cursor restored."""
     master, slave = pty.openpty()
     running = subprocess.Popen(
         COMMAND,

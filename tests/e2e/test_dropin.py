@@ -30,7 +30,7 @@ RULES = dict(re.findall(r"^# (\w+)[^\n]*\n([^#]+)", BLOCK, re.M))
 """Queries by the first of the rules that they answer."""
 
 NAMED = "DCGM_FI_DEV_XID_ERRORS"
-"""Its value is a label here."""
+"""The field with a value that is a label here."""
 COUNTED_OTHERWISE = {"DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL"}
 """The page has how these differ: only that both sides have values is tested."""
 MOVING = {

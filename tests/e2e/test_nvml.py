@@ -62,7 +62,7 @@ def status(exporter: Exporter) -> list[str]:
 
 
 def pids(exporter: Exporter) -> list[int]:
-    """Its child processes that call NVML; threads, and children that read files, come and go."""
+    """The exporter's child processes that call NVML; threads, and children that read files, come and go."""
     found = []
     for path in Path(f"/proc/{exporter.process.pid}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):

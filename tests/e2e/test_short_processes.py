@@ -158,7 +158,7 @@ def cost(node: Node, count: int, *command: str | Path) -> float:
 
 
 def test_costs(node: Node) -> None:
-    """They cost little processor time in all, whether they are met alive or are gone by then."""
+    """Short processes cost little processor time in all, whether they are met alive or are gone by then."""
     calls = ("--launches", str(LAUNCHES), "--waits", "1")
     spent = [cost(node, COUNT // 2, *DRIVER_JOB, *calls, "--wait-ms", living) for living in ("0", "200")]
     print(f"\n{sum(spent):.2f} s: {spent}")
@@ -188,5 +188,5 @@ def test_others_and_totals(node: Node) -> None:
 
 
 def test_processes_without_the_library(node: Node) -> None:
-    """Those that map none of it cost next to nothing."""
+    """Processes that map none of the libraries cost next to nothing."""
     assert cost(node, COUNT // 4, "/bin/true") < BUDGET_SECONDS / 4

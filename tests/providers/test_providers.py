@@ -76,7 +76,7 @@ def test_every_provider_is_understood(release: Release) -> None:
 
 
 def test_every_function_is_the_one_of_the_static_library(release: Release) -> None:
-    """Its code is, of all functions of the static library, that of one which its tables have for the operation."""
+    """The code found is, of all functions of the static library, that of one in its tables for the operation."""
     wrong, compared, twins = [], 0, 0
     for name, (path, found) in release.found.items():
         archive = release.archives[name]

@@ -66,7 +66,7 @@ def fired(host: Host) -> set[str]:
 
 
 def test_lost_packets_fire_the_alert(sender: Side, receiver: Side) -> None:
-    """It is silent while all packets arrive, and fires within two minutes when some do not."""
+    """The alert is silent while all packets arrive, and fires within two minutes when some do not."""
     began = time.monotonic()
     sender.scrape()
     interval = max(5, round(3 * (time.monotonic() - began)))

@@ -73,7 +73,7 @@ class Api:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Its certificate, which vouches for itself, and key."""
+    """A self-signed certificate and its key."""
     made, key = folder / "ca.crt", folder / "ca.key"
     command = "openssl req -x509 -days 2 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=api"
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(made)]

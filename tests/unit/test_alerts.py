@@ -144,7 +144,7 @@ def test_metrics_are_declared_by_the_exporter(alert: str) -> None:
 
 @pytest.mark.parametrize("record", RECORDED)
 def test_recorded_series(record: str) -> None:
-    """It is named level:metric:operations, made of declared series, and a scenario has its value."""
+    """A recorded series is named level:metric:operations, made of declared series, and a scenario has its value."""
     level, metric, operations = record.split(":")
     assert level and operations
     expr = RECORDED[record]["expr"]

@@ -20,7 +20,7 @@ _PIECE = re.compile(r"(_|stale|-?[\d.]+(?:e[+-]?\d+)?)(?:([+-][\d.]+))?(?:x(\d+)
 
 
 def scenarios(stem: str) -> list[dict[str, Any]]:
-    """Those of one alert each. Everything is text: 0x60 is no number here."""
+    """The scenarios of one alert each. Everything is text: 0x60 is no number here."""
     tests = yaml.load((ROOT / "alerts" / f"{stem}.test.yaml").read_text(), yaml.BaseLoader)["tests"]
     return [test for test in tests if test["name"] in ALERTS]
 

@@ -205,7 +205,7 @@ def test_metrics_are_declared_by_the_exporter(board: dict[str, Any]) -> None:
 
 
 def links(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Those of table cells and of lines."""
+    """The links of table cells and of lines."""
     for panel in panels(board):
         yield from panel["fieldConfig"]["defaults"].get("links", ())
         for override in panel["fieldConfig"]["overrides"]:

@@ -18,7 +18,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted(path for path in DOCS.rglob("*.md") if path.stem not in pages.PAGES),
 ]
-"""Those that people write."""
+"""The pages that people write."""
 SERIES = re.compile(r"`((?:accel_exporter|cufile|gpu|hw|nccl|node|rdma)_[a-z0-9_]*[a-z0-9])[`{\[]")
 FLAG = re.compile(
     r"`--((?:bpf|collector|compat|config|custom|dcgm|kubernetes|log|otlp|path|slurm|web)\.[a-z0-9.-]*[a-z0-9])"

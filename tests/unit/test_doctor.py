@@ -312,7 +312,7 @@ def test_a_controller_that_is_not_queried(node: Settings) -> None:
 
 
 def test_a_controller_that_can_be_queried(node: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes FreeIPMI, the kernel's driver and the right to open the device, or a name in the network."""
+    """A query takes FreeIPMI, the kernel's driver and the right to open the device, or a name in the network."""
     device = tmp_path / "ipmi0"
     monkeypatch.setattr(ipmi, "DEVICE", device)
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)

@@ -269,7 +269,7 @@ def test_written_manifests_are_current(tmp_path: Path) -> None:
 
 
 def test_kustomization_is_complete() -> None:
-    """It names every manifest beside it, and all are valid."""
+    """The kustomization names every manifest beside it, and all are valid."""
     named = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["resources"]
     assert {path.name for path in MANIFESTS.glob("*.yaml")} - {"kustomization.yaml"} == set(named)
     documents = [it for name in named for it in yaml.safe_load_all((MANIFESTS / name).read_text()) if it]
@@ -296,7 +296,7 @@ def test_composition() -> None:
 
 
 def test_composed_prometheus(tmp_path: Path) -> None:
-    """It evaluates every rule file, and promtool takes its configuration."""
+    """The composed Prometheus evaluates every rule file, and promtool takes its configuration."""
     text = (COMPOSE / "prometheus.yml").read_text()
     named = [Path(it).name for it in yaml.safe_load(text)["rule_files"]]
     assert [path.name for path in RULES] == named

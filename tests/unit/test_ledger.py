@@ -96,7 +96,7 @@ def test_a_late_call(world: World) -> None:
 
 
 def test_ended_before_it_was_looked_at(world: World) -> None:
-    """It keeps its counts and its pid; nothing else of it is known, and nothing is guessed."""
+    """The process keeps its counts and its pid; nothing else of it is known, and nothing is guessed."""
     subject = Ledger[Count](world._read, world._take, ProcessTable(world.proc, world.proc), world.proc)
     world.counts[7] = 23
     [process] = subject.processes()
@@ -155,7 +155,7 @@ def test_many_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_of_one_workload_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take no place of others: the last counts of another job stay, and the newest of the many."""
+    """Processes of one workload take no place of others: another job's last counts stay, and the newest of the many."""
 
     def labels(pid: int) -> dict[str, str]:
         return {"pid": str(pid), "slurm_job_id": "1" if pid == 7 else "2"}
@@ -187,7 +187,7 @@ def test_many_end_at_once(world: World) -> None:
 
 
 def test_ends_of_processes_that_did_nothing(world: World) -> None:
-    """They leave nothing behind, and their pid is not known any more."""
+    """Such processes leave nothing behind, and their pid is not known any more."""
     world.run(7, 23)
     del world.counts[7]
     world.ledger.ended([7, 8])
@@ -233,7 +233,7 @@ def test_exec_before_it_was_looked_at(world: World) -> None:
 
 
 def test_no_count_is_lost_when_many_end(world: World) -> None:
-    """Those that are too many are folded, each once."""
+    """Processes beyond the limit are folded, each once."""
     for pid in range(3 * MOST_ENDED):
         world.run(pid, 3)
         world.ledger.ended([pid])

@@ -195,7 +195,7 @@ def test_identity_is_declared() -> None:
 
 
 def test_a_process_that_is_shown_no_more() -> None:
-    """Its counts stay with the workload's labels, each once: also those that had been folded before. Gauges go."""
+    """The counts stay with the workload's labels, each once: also those that had been folded before. Gauges go."""
     now = 0.0
     limit = SeriesLimit("test", 100, lambda: now)
     first = [Sample(CALLS, {"pid": "1", "pod": "a", "api": "x"}, 5), USED.sample(3, {"pid": "1"})]

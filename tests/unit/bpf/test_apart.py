@@ -313,7 +313,7 @@ def test_wrong_type(worker: Worker) -> None:
 
 
 def test_confined(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It inherits no secret, has no capability and little memory, and can start, signal, connect and write nothing."""
+    """The child inherits no secret, has no capability and little memory; it cannot start, signal, connect or write."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
     assert {"OTEL_EXPORTER_OTLP_HEADERS"}.isdisjoint(worker.call(apart_calls.environment))
     assert 0 == int(worker.call(apart_calls.capabilities), 16)

@@ -122,7 +122,7 @@ def test_probes_do_not_come_and_go(node: Node) -> None:
 
 
 def test_which_library_is_given_back(node: Node) -> None:
-    """That of the fewest processes goes first, of those the one attached to last."""
+    """The library of the fewest processes goes first; of several, the one attached to last."""
     for user in USERS[:3]:
         for number in range(EACH):
             node.map(user, f"{user}-{number}.so", pid=user * 10)

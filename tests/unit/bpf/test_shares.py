@@ -53,7 +53,7 @@ def test_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_users_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that would have all of their credit again are forgotten, and no one who owes."""
+    """Users that would have all of their credit again are forgotten, and no one who owes."""
     monkeypatch.setattr(shares, "MAX_USERS", 3)
     clock, kept = Clock(monkeypatch), Shares(tmp_path)
     kept.spend(0, CREDIT * 2)
@@ -93,7 +93,7 @@ def test_names() -> None:
 
 
 def test_a_file_that_claims_to_be_another() -> None:
-    """It has no name of a file of root: not by its build id, nor by its path, nor by being a copy."""
+    """The name of a file of root is not for others: not by a build id, nor by a path, nor by being a copy."""
     path = "/usr/lib/libcuda.so.1"
     function = Function("cuInit", 64, 8, 64, 1)
     hostile = replace(library("/tmp/x.so", "aa"), owner=1000)
@@ -108,7 +108,7 @@ def test_a_file_that_claims_to_be_another() -> None:
 
 
 def test_names_of_files_without_a_build_id() -> None:
-    """Those are distinguished by path."""
+    """Files without a build id are distinguished by path."""
     first, second, again = library("/a.so"), library("/b.so"), library("/a.so")
     found = naming.names([first, second, again])
     assert ["/a.so", "/b.so", "/a.so"] == [found[id(it)] for it in (first, second, again)]

@@ -399,7 +399,7 @@ def test_the_last_places_are_for_files_of_root(
 def test_a_file_that_takes_too_long_is_remembered(
     proc: Proc, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is read once: not again when it was touched, nor when it is mapped elsewhere."""
+    """The file is read once: not again when it was touched, nor when it is mapped elsewhere."""
     reads = []
 
     def take_long(*_: object) -> None:
@@ -416,8 +416,8 @@ def test_a_file_that_takes_too_long_is_remembered(
     assert (1, {"too_long": 5}) == (len(reads), kept.unsearched)
 
 
-def test_whose_files_took_their_share_waits(proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their next file is not read before some time has come back; it is not forgotten."""
+def test_files_of_a_user_beyond_its_share_wait(proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's next file is not read before some time has come back; the file is not forgotten."""
     kept = Attachments([Recorder()], proc.root, grace=0)
     kept._shares.spend(NOBODY, 1e3)
     mapping = proc.map(built)
@@ -468,7 +468,7 @@ def test_a_round_ends_and_newcomers_are_first_in_the_next(
 
 
 def test_files_of_a_hung_device_are_tried_again(proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are counted, and not forgotten."""
+    """Such files are counted, and not forgotten."""
     examine = attachments.examine
 
     def hang(*_: object) -> None:
@@ -583,7 +583,7 @@ def test_records_of_exec_are_names_that_came_with_it() -> None:
 
 
 def test_when_a_file_was_mapped(proc: Proc, built: Path) -> None:
-    """It is the first time of all records of the file, or of the hint where no record fits."""
+    """The time is the first of all records of the file, or of the hint where no record fits."""
     hints = Hints()
     for since, place in ((20, (1, b"b")), (30, (2, b"a")), (40, (START, b"a"))):
         hints.add(PID, since, place=place)

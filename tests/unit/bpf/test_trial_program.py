@@ -58,7 +58,7 @@ def test_sizes() -> None:
 
 @on_x86_64
 def test_calibrated_program() -> None:
-    """It writes one time before every function of every round and one at the end, in order."""
+    """The program writes one time before every function of every round and one at the end, in order."""
     with TrialProgram(calibrate.image(X86_64)) as program:
         status, written = program.run()
     stamps = list(struct.iter_unpack("=qq", written))

@@ -88,7 +88,7 @@ def test_processes_leave_the_reserve_of_descriptors(users: Users, monkeypatch: p
 
 
 def test_an_interest_that_is_attached_later(users: Users) -> None:
-    """It gets the processes that use the library already, once, and not as if their first calls had been seen."""
+    """A late interest gets the processes that use the library, once, and not as if seen from their first calls."""
     early, late, pid = Interest(), Interest(), os.getpid()
     library = attached(early)
     assert users.use(pid, 1, library, 1)

@@ -279,7 +279,7 @@ def test_both_sources(jobs: Subject) -> None:
 
 
 def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can be switched off and knows dcgm-exporter's variable for the folder."""
+    """The collector can be switched off and knows dcgm-exporter's variable for the folder."""
     assert None is configure(VALUES | {"collector.allocation": False})
     monkeypatch.setenv(allocation.FOLDER_VARIABLE, "/run/jobs")
     assert "/run/jobs" == (configure(VALUES) or {})[allocation.FOLDER]

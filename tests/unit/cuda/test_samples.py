@@ -95,7 +95,7 @@ def test_usage_is_absent_where_a_part_is_untracked() -> None:
 
 
 def test_an_ended_process_uses_nothing() -> None:
-    """Its usage is 0, also where a part was untracked, and that part is still shown."""
+    """The usage of an ended process is 0, also where a part was untracked, and that part is still shown."""
     found = by_labels(Counts(memory={(0, 0): Memory(1000, 300, 600, 100, 2)}), ended=True)
     assert {
         (metrics.ALLOCATED, ("driver", "device")): 1000,
@@ -153,7 +153,7 @@ def test_an_exemplar_is_in_the_bucket_of_its_value(wait_ns: int, bucket: int) ->
 
 
 def test_exemplars_are_bounded() -> None:
-    """Those of the functions that waited last are kept, and none of a process that ended."""
+    """Exemplars of the functions that waited last are kept, and none of a process that ended."""
     exemplars = Exemplars(most=2)
     for pid in (1, 2, 3):
         exemplars.add(pid, 1, 1, Span("x", "t", "s", 0, 0, {}, LABELS))
@@ -177,7 +177,7 @@ def made(record: SimpleNamespace) -> Span:
 
 
 def test_a_span_of_a_copy() -> None:
-    """It has the bytes, the direction and the host's memory; times are wall time, ids are random."""
+    """The span has the bytes, the direction and the host's memory; times are wall time, ids are random."""
     it = record("cuMemcpyHtoD_v2", bytes=5, direction=1, host=3, context=0xABC)
     first, second = made(it), made(it)
     assert {

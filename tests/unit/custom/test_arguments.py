@@ -68,7 +68,7 @@ def test_arm64(text: str, expected: Argument) -> None:
 
 
 def test_several() -> None:
-    """They keep their places, also after one that is not understood."""
+    """Arguments keep their places, also after one that is not understood."""
     kinds = [it[1] for it in decoded("8@%rdi -4@%ah 4@$5 8@16(%rsp)")]
     assert [REGISTER, ABSENT, CONSTANT, MEMORY] == kinds
     assert [MEMORY, REGISTER] == [it[1] for it in decoded("4@[sp, 12] 8@x0", AARCH64)]

@@ -208,7 +208,7 @@ def reported(*rounds: list[Sample]) -> list[tuple[str, str, int, bool]]:
 
 
 def seen(*rounds: list[Sample]) -> list[tuple[str, str, int]]:
-    """Those of the reported faults that count as new."""
+    """The reported faults that count as new."""
     return [(signal, component, times) for signal, component, times, old in reported(*rounds) if times and not old]
 
 

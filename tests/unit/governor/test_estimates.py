@@ -88,7 +88,7 @@ def test_an_idle_process_has_no_calls() -> None:
 
 
 def test_a_process_that_starts_between_windows() -> None:
-    """Its groups so far count, at the rate of its first window; its CPU time so far is that of its start."""
+    """The process's groups so far count, at the rate of its first window; its CPU time so far is that of its start."""
     estimates = Estimates()
     estimates.advance(OWNER, {7: at(0, 200, 50.0)}, probed=False)
     estimates.advance(OWNER, {7: at(400, 250, 51.0)}, probed=True)

@@ -89,7 +89,7 @@ def read_by(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> int | None:
 
 @pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), OSError(12, "no memory"), ChildError("died")])
 def test_a_library_that_cannot_be_read_for_a_moment(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read again, a few times; after that nothing is known of it, not even that its layout is unknown."""
+    """The library is read again, a few times; then nothing is known of it, not even that its layout is unknown."""
     assert 1 == read_by(Reader(error, error), monkeypatch)
     reader = Reader(*[error] * layouts.ATTEMPTS)
     with pytest.raises(OSError, match=str(error.args[-1])):

@@ -135,7 +135,7 @@ def span(trace: str, slow: bool = False) -> Span:
 
 
 def test_a_call_that_failed_is_not_taken_for_the_next() -> None:
-    """It is in the trace of the number that the next call has, as a span of its own."""
+    """The failed call is in the trace of the number that the next call has, as a span of its own."""
     failed, next_ = name(record(code=3)), name(record(start_ns=3000))
     assert failed.trace_id == next_.trace_id and failed.span_id != next_.span_id
     assert failed.parent_id == next_.span_id

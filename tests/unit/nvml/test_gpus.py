@@ -29,7 +29,7 @@ def served(*snapshots: Snapshot) -> Gpus:
 
 
 def test_memory_of_all() -> None:
-    """It is waited for until the first reading of each GPU is there."""
+    """The memory of all GPUs is waited for until the first reading of each GPU is there."""
     assert 160 << 30 == served(Snapshot("starting"), of(80, None), of(80, 80)).memory(LONG)
 
 

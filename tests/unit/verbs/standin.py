@@ -19,7 +19,7 @@ def vendors(release: int) -> Layout:
 
 
 def libibverbs(layout: Layout, *, context: int = 320, ignored: str = "") -> str:
-    """Its verbs_set_ops for a table. `ignored` is a member that it forgets to copy."""
+    """The verbs_set_ops of a libibverbs for a table. `ignored` is a member that it forgets to copy."""
     words = context // 8
     public = ops.in_context()
     lines = []

@@ -134,7 +134,7 @@ def test_states_and_regions(sysfs: Path) -> None:
 
 
 def test_the_end_of_a_process(sysfs: Path) -> None:
-    """Its queue pairs are gone and its memory is not registered any more; what it did stays."""
+    """The process's queue pairs are gone and its memory is not registered any more; what it did stays."""
     control = Control({1: CONNECTED}, Counter({("rxe0", 3): 1}), {("rxe0", "host"): Regions(100, 40, 10, 3, 0, 1, 0)})
     control.ended()
     late = Control(states=Counter({("rxe0", 3): 1}), regions={("rxe0", "host"): Regions(5, 0, 0, 1)})

@@ -19,7 +19,7 @@ def end(number: int, opcode: int = NO_OPCODE, requests: int = 0, calls: int = 0,
 
 
 def test_one_queue_pair_in_several_records() -> None:
-    """Its calls and each opcode come apart; it is forgotten five minutes after the first of them."""
+    """Calls and each opcode come apart; the queue pair is forgotten five minutes after the first of them."""
     now = 100.0
     destroyed = DestroyedQps(lambda: now)
     for record in (end(3, 2, 4), end(3, 0, 1), end(3, calls=2)):

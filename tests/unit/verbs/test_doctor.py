@@ -14,7 +14,7 @@ ONE = (Function("f", 1, 1, 1, 0),)
 
 
 def test_a_provider_that_is_found_whole() -> None:
-    """Its functions are listed, how many versions there are, and nothing is to be done."""
+    """The provider's functions are listed, how many versions there are, and nothing is to be done."""
     found = ProviderFunctions({"post_send": ONE, "post_recv": ONE, "poll_cq": ONE * 2}, {})
     assert (True, "libx.so: found post_send, post_recv, poll_cq (2 versions)", "") == describe("libx.so", found)
 

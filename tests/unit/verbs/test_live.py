@@ -76,7 +76,7 @@ def test_a_process_that_has_ended_is_an_error(tmp_path: Path, library: Path) -> 
 
 
 def test_functions_that_a_table_has_are_certain(library: Path, tmp_path: Path) -> None:
-    """They are those of the symbols, in a file without symbols too."""
+    """The functions found are those of the symbols, in a file without symbols too."""
     stripped = tmp_path / "libstripped.so"
     subprocess.run(["strip", "-o", stripped, library], check=True)
     for path in (library, stripped):
@@ -89,7 +89,7 @@ def test_functions_that_a_table_has_are_certain(library: Path, tmp_path: Path) -
 
 
 def test_a_program_at_a_fixed_address(tmp_path: Path) -> None:
-    """Its table needs no relocations, and is found in the file."""
+    """The program's table needs no relocations, and is found in the file."""
     source, path = tmp_path / "program.c", tmp_path / "program"
     source.write_text(FUNCTIONS + TABLE + "int main(void) { return table[0] != 0; }")
     subprocess.run(["gcc", "-O2", "-no-pie", "-fno-pic", "-o", path, source], check=True)

@@ -34,7 +34,7 @@ def test_ends_are_remembered() -> None:
 
 
 def test_queue_pairs_of_one_number() -> None:
-    """Those with one peer are summed up, those with another one are another series; calls are by number alone."""
+    """Queue pairs with one peer are summed up, one with another peer is another series; calls are by number alone."""
     activity = Activity()
     activity.destroyed = {FIRST: QPS[FIRST], SECOND: QPS[FIRST]}
     for life, count in ((FIRST, 100), (SECOND, 20), (QpId("rxe0", 17, 3000), 3)):

@@ -131,7 +131,7 @@ def test_clients_that_leave(waiting: bool) -> None:
 
 
 def test_wrong_passwords_of_many_peers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those with the newest ones are remembered."""
+    """The peers with the newest wrong passwords are remembered."""
     monkeypatch.setattr(logins, "MOST_PEERS", 3)
 
     async def scene(comparing: Comparing) -> None:
