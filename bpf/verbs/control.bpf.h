@@ -185,15 +185,24 @@ static __always_inline void deregistered(const struct control_flight *call, bool
 {
 	struct control_key key = control_key(call->arguments[0]);
 	struct region_total *total;
+	int error = 0;
 
 	if (!success) {
-		if (call->took && bpf_map_update_elem(&regions, &key, &call->taken, BPF_NOEXIST))
+		if (!call->took)
+			return;
+		error = bpf_map_update_elem(&regions, &key, &call->taken, BPF_NOEXIST);
+		if (!error)
+			return;
+		if (error != -EEXIST) /* else another was registered there: this one has ended */
 			add(&regions_lost, 1);
-		return;
 	}
 	total = region_total(&call->device, call->taken.memory);
 	if (!total)
 		return;
+	if (error) {
+		add(error == -EEXIST ? &total->removed : &total->untracked, call->taken.bytes);
+		return;
+	}
 	add(call->took ? &total->deregistrations : &total->unmatched, 1);
 	add(&total->removed, call->taken.bytes);
 }

@@ -34,6 +34,7 @@ STANDIN = r"""
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <infiniband/verbs.h>
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -100,7 +101,15 @@ int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *on, void *at, size
 	if (!failing && flags & IBV_REREG_MR_CHANGE_TRANSLATION) mr->length = length;
 	return failing;
 }
-int ibv_dereg_mr(struct ibv_mr *mr) { if (!failing) free(mr); return failing; }
+static _Atomic int holding, held;
+void hold(int on) { holding = on; }
+int is_held(void) { return held; }
+int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	for (held = holding; holding;) usleep(1000);
+	if (!failing) free(mr);
+	return failing;
+}
 
 /* What a job does, in C for the structures. */
 __attribute__((noipa)) void note(struct ibv_qp *qp, uint64_t ago, uint64_t status, uint64_t n, uint64_t received) { }
@@ -296,6 +305,34 @@ def test_clear_leaves_nothing_of_a_process(observed: Observed) -> None:
 
 def test_more_than_there_is_room_for(compile_bpf: Callable[[str, str], Path], standin: Path) -> None:
     """Queue pairs and regions beyond the maps' room are counted, and the bytes of unknown regions left out."""
+    with room_for_two(compile_bpf, standin) as (loaded, job):
+        job.run("for _ in range(5): lib.make_qp(0)\nout = [lib.reg(size(10)) for _ in range(5)]")
+        control = seen(loaded.maps)[job.pid]
+        counted = loaded.globals()
+    assert (2, 3) == (len(control.qps), counted["qp_controls_lost"])
+    total = control.regions["mlx5_7", "host"]
+    assert (5, 50, 3) == (total.registrations, total.added, counted["regions_lost"])
+    assert 20 == total.bytes
+
+
+def test_no_room_after_a_failed_deregistration(compile_bpf: Callable[[str, str], Path], standin: Path) -> None:
+    """A region that has lost its row to another one is left out of the bytes, also once it is deregistered."""
+    with room_for_two(compile_bpf, standin) as (loaded, job):
+        job.run("first = p(lib.reg(size(10))); lib.reg(size(200))")
+        job.run("t = threading.Thread(target=lib.ibv_dereg_mr, args=[first]); lib.hold(1); t.start()")
+        job.run("while not lib.is_held(): time.sleep(0.001)")
+        job.run("lib.fail_with(0); lib.reg(size(3000)); lib.fail_with(22); lib.hold(0); t.join(); lib.fail_with(0)")
+        failed = seen(loaded.maps)[job.pid].regions["mlx5_7", "host"]
+        job.run("lib.ibv_dereg_mr(first)")
+        ended = seen(loaded.maps)[job.pid].regions["mlx5_7", "host"]
+        lost = loaded.globals()["regions_lost"]
+    assert (3, 0, 3200, 1) == (failed.registrations, failed.deregistrations, failed.bytes, lost)
+    assert (0, 1, 3200) == (ended.deregistrations, ended.unmatched, ended.bytes)
+
+
+@contextmanager
+def room_for_two(compile_bpf: Callable[[str, str], Path], standin: Path) -> Iterator[tuple[Object, Script]]:
+    """Probes with room for two queue pairs and two regions, and a job that they observe."""
     names = ("ibv_create_qp", "ibv_reg_mr_iova2", "ibv_dereg_mr")
     path, entries = compile_bpf("control", '#include "verbs/control.bpf.h"\n'), {"qp_controls": 2, "regions": 2}
     links = []
@@ -306,14 +343,8 @@ def test_more_than_there_is_room_for(compile_bpf: Callable[[str, str], Path], st
                 point = Point(place(elf, functions[name]).offset, hook.cookie)
                 links.append(uprobe.attach(loaded.programs[hook.program], standin, [point], hook.returns))
         job.run(PRELUDE)
-        job.run("for _ in range(5): lib.make_qp(0)\nout = [lib.reg(size(10)) for _ in range(5)]")
-        control = seen(loaded.maps)[job.pid]
-        counted = loaded.globals()
+        yield loaded, job
         uprobe.close_all(links)
-    assert (2, 3) == (len(control.qps), counted["qp_controls_lost"])
-    total = control.regions["mlx5_7", "host"]
-    assert (5, 50, 3) == (total.registrations, total.added, counted["regions_lost"])
-    assert 20 == total.bytes
 
 
 SPANS = """
