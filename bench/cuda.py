@@ -67,7 +67,7 @@ PROGRAMS: dict[str, tuple[str, float | None]] = {
 
 
 def points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
-    """Where each program goes in a library whose return probes are allowed, by name and whether at the return."""
+    """Where each program goes in a library with return probes allowed, by name and whether at the return."""
     wanted: dict[tuple[str, bool], list[Point]] = {}
     with Elf.open(path) as elf:
         found = elf.functions([function.name for function in FUNCTIONS])

@@ -86,7 +86,7 @@ def run() -> list[Result]:
             name: stack.enter_context(_probed(program, Path(folder, name), which)) for name, which in LAYERS.items()
         }
         rounds = [
-            {(name, what): _ask(job, what) for what in PATTERNS for name, job in jobs.items()} for _ in range(ROUNDS)
+            {(name, what): _time(job, what) for what in PATTERNS for name, job in jobs.items()} for _ in range(ROUNDS)
         ]
     return [
         Result(
@@ -107,7 +107,7 @@ def _probed(program: Path, folder: Path, libraries: tuple[str, ...]) -> Iterator
     with ExitStack() as stack:
         object = stack.enter_context(Object(object_path("cuda")))
         for path in (folder / name for name in libraries):
-            for (name, returns), where in sorted(points(object, path).items(), key=lambda it: not it[0][1]):
+            for (name, returns), where in sorted(points(object, path).items(), key=lambda program: not program[0][1]):
                 stack.callback(attach(object.programs[name], path, where, returns).close)
         environment = os.environ | {"LD_LIBRARY_PATH": str(folder)}
         job = stack.enter_context(
@@ -118,8 +118,8 @@ def _probed(program: Path, folder: Path, libraries: tuple[str, ...]) -> Iterator
         job.stdin.close()
 
 
-def _ask(job: subprocess.Popen[str], what: str) -> float:
-    """Nanoseconds a call."""
+def _time(job: subprocess.Popen[str], what: str) -> float:
+    """Nanoseconds a call, as the job measures it."""
     assert job.stdin and job.stdout
     print(what, CALLS, file=job.stdin, flush=True)
     answer = job.stdout.readline()

@@ -116,18 +116,18 @@ def _compile(source: str, output: Path, *flags: str) -> None:
 
 @contextmanager
 def _bpftrace(library: Path) -> Iterator[Callable[[], int]]:
-    """bpftrace counting calls of `target`; what it gives stops the count and tells it."""
+    """bpftrace counting calls of `target`; the function it yields stops the count and returns it."""
     script = f'uprobe:{library}:target {{ @calls = count(); }} BEGIN {{ printf("ready\\n"); }}'
     command = ["bpftrace", "-e", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as tracer:
         assert tracer.stdout is not None
-        said = ""
+        printed = ""
         for line in tracer.stdout:
-            said += line
+            printed += line
             if line == "ready\n":
                 break
         else:
-            raise RuntimeError(f"bpftrace ended: {said}")
+            raise RuntimeError(f"bpftrace ended: {printed}")
 
         def counted() -> int:
             tracer.send_signal(signal.SIGINT)

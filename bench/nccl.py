@@ -1,4 +1,4 @@
-"""What the NCCL programs themselves cost, as the kernel measures it: a collective, its return, and telling it."""
+"""What the NCCL programs themselves cost, as the kernel measures it: a collective, its return, and its span record."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GROUP_BUDGET_NS = 30_000
 def run() -> list[Result]:
     """Runs calls on a stand-in library of its own; needs root, BPF and gcc. Takes three seconds."""
     subprocess.run(["make", "-s", "-C", STANDINS], check=True)
-    quiet, told = _measure("", 0), _measure("", 1 << 30)
+    quiet, traced = _measure("", 0), _measure("", 1 << 30)
     mixed = _measure(SEND, 0, calls=CALLS // MESSAGES)
     whole = sum(quiet.values())
     how = f"mean of {CALLS} calls of ncclAllReduce, by the kernel's clock"
@@ -58,7 +58,7 @@ def run() -> list[Result]:
         Result("programs run at a collective", whole, "ns", BUDGET_NS, how),
         Result("of this, counting it and remembering that it began", quiet["on_enter"], "ns", None, "on_enter"),
         Result("of this, at its return", quiet["on_return"], "ns", None, "on_return"),
-        Result("its return when it is told as a span", told["on_return"], "ns", None, "on_return, the ring not read"),
+        Result("its return with a span record", traced["on_return"], "ns", None, "on_return, the ring not read"),
         Result(
             f"programs run at a group of {MESSAGES} messages",
             sum(mixed.values()) - whole,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One number. `budget` is the most it may be, None where it is only reported; `note` says how it was measured."""
+    """One number. `budget` is its upper limit, None where it is only reported; `note` is how it was measured."""
 
     name: str
     value: float

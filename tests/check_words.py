@@ -14,11 +14,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 DONE = (
+    "bench",
     "bpf",
     "dashboards",
+    "deploy",
     "exporter",
+    "setup.py",
+    "tests/backends",
     "tests/bpf",
     "tests/conftest.py",
+    "tests/drivers",
     "tests/e2e/backend.py",
     "tests/e2e/browser.py",
     "tests/e2e/fault_cases.py",
@@ -52,6 +57,7 @@ DONE = (
     "tests/e2e/test_xid.py",
     "tests/evidence.py",
     "tests/gpu",
+    "tests/kernels",
     "tests/metric_names.py",
     "tests/nodes.py",
     "tests/packages.py",

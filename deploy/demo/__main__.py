@@ -1,4 +1,4 @@
-"""The demo: a real exporter, synthetic jobs on stand-ins of CUDA, NCCL and NVML, and what /metrics says, live.
+"""The demo: a real exporter, synthetic jobs on stand-ins of CUDA, NCCL and NVML, and what /metrics shows, live.
 
 Usage: python -m deploy.demo [--seconds N] [--interval N] [--listen ADDRESS:PORT] [--xid N]. Started by `make demo`.
 """
@@ -74,9 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=None, help="end after this time (default: at Ctrl-C)")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two scrapes (default: 1)")
     parser.add_argument("--listen", default="127.0.0.1:19445", help="address of the exporter (default: %(default)s)")
-    parser.add_argument(
-        "--xid", type=int, help="tell of this Xid soon after the start; the key x tells of it, or of 94"
-    )
+    parser.add_argument("--xid", type=int, help="report this Xid soon after the start; the key x reports it, or 94")
     return parser.parse_args()
 
 
@@ -191,10 +189,10 @@ class Demo:
         return self._children[what].pid
 
     def scrape(self, path: str = "/metrics") -> Scrape:
-        """One scrape. Raises DemoError when a process has ended, OSError when the exporter does not answer well."""
+        """One scrape. Raises DemoError when a process has ended, OSError when the exporter does not answer 200."""
         for what, child in self._children.items():
             if child.poll() is not None:
-                raise DemoError(f"{what} ended with status {child.returncode}; what was said:\n{self._tail()}")
+                raise DemoError(f"{what} ended with status {child.returncode}; its log ends:\n{self._tail()}")
         began = time.monotonic()
         with HTTP.open(f"{self.url.rstrip('/')}{path}", timeout=5) as answer:
             text = answer.read().decode()
@@ -206,7 +204,7 @@ class Demo:
             with contextlib.suppress(OSError):
                 self.scrape("/-/ready")
                 return
-        raise DemoError(f"the exporter was not ready within {READY_WITHIN:.0f} s; it said:\n{self._tail()}")
+        raise DemoError(f"the exporter was not ready within {READY_WITHIN:.0f} s; its log ends:\n{self._tail()}")
 
     def await_seen(self, otherwise: str, metric: str, **labels: str) -> None:
         """Until a metric is above 0. Raises DemoError, with `otherwise`, when that cannot happen or not in time."""
@@ -218,9 +216,9 @@ class Demo:
                 if scrape.total("accel_exporter_collector_available", collector="cuda") == 0:
                     raise DemoError(
                         "the exporter cannot attach CUDA probes on this machine; "
-                        f"`.venv/bin/accel-exporter doctor` tells what to do. It said:\n{self._tail()}"
+                        f"`.venv/bin/accel-exporter doctor` prints what to do. Its log ends:\n{self._tail()}"
                     )
-        raise DemoError(f"{otherwise} within {SEEN_WITHIN:.0f} s; it said:\n{self._tail()}")
+        raise DemoError(f"{otherwise} within {SEEN_WITHIN:.0f} s; its log ends:\n{self._tail()}")
 
     def await_allocations(self, library: str) -> None:
         """Until allocations are probed too, which is later; not for long, as some kernels allow no return probes."""
@@ -237,7 +235,7 @@ class Demo:
                 try:
                     facts = summary.update(self.scrape())
                 except OSError as error:
-                    raise DemoError(f"the exporter does not answer ({error}); it said:\n{self._tail()}") from error
+                    raise DemoError(f"the exporter does not answer ({error}); its log ends:\n{self._tail()}") from error
                 elapsed = f"{time.monotonic() - started:.0f} s"
                 ends = "x: an Xid   Ctrl-C ends it"
                 screen.show(f"{self.url}   synthetic job: pid {summary.pid}   {elapsed}   {ends}", facts)
@@ -246,8 +244,8 @@ class Demo:
                     gpu.xid(arguments.xid or XID)
 
     def _tail(self, lines: int = 15) -> str:
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 8192))
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, end - 8192))
         return "\n".join(self._log.read().decode(errors="replace").splitlines()[-lines:])
 
 

@@ -39,7 +39,7 @@ class Gpu:
         self._write()
 
     def xid(self, number: int) -> None:
-        """The driver tells of an Xid."""
+        """The driver reports an Xid."""
         self._xids += 1
         self._lines[f"event.{self._xids}"] = f"0 {XID_EVENT} {number}"
         self._write()

@@ -89,7 +89,7 @@ wrong=()
 # shown WHAT PATTERN, not_shown WHAT PATTERN: the last output has a line like that, or none.
 shown() { grep -qE "$2" "$fresh_work/output" || wrong+=("$1 not shown"); }
 not_shown() { ! grep -qE "$2" "$fresh_work/output" || wrong+=("$1"); }
-fails() { ! "$@" || wrong+=("${*: -2} ended well"); }
+fails() { ! "$@" || wrong+=("${*: -2} did not fail"); }
 works() { "$@" || wrong+=("status $?"); }
 
 # shows_a_demo FOLDER [SECONDS]: make demo there, and that it shows everything. Where BPF is refused that is not known.

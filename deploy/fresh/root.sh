@@ -10,7 +10,7 @@ new_root() {
     fresh_root=$fresh_work/$release
     mkdir -p "$fresh_root" "$fresh_work/archives"
     tar -C "$fresh_root" -xf "$root_base"
-    # Hard links: two checks at a time do not wait for each other's lock. What came anew goes back when this ends.
+    # Hard links: two checks at a time do not wait for each other's lock. What is new goes back when this ends.
     cp -ln "$root_cache"/archives/*.deb /var/cache/apt/archives/*.deb "$fresh_work/archives/" 2>/dev/null
     echo force-unsafe-io >"$fresh_root/etc/dpkg/dpkg.cfg.d/container" # as images of Debian have it
     as_this_machine "$release"

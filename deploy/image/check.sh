@@ -35,14 +35,14 @@ options=(--isolation chroot --network host --pull-never --build-arg "BASE=$BASE"
 for setting in PIP_INDEX_URL PIP_EXTRA_INDEX_URL; do
     [ -z "${!setting:-}" ] || options+=(--build-arg "$setting")
 done
-# A certificate that pip is told to trust here must be there too; it is mounted, never copied into the image.
+# A certificate that pip is set to trust here must be there too; it is mounted, never copied into the image.
 if [ -n "${PIP_CERT:-}" ]; then
     options+=(--build-arg PIP_CERT=/run/pip-certificates.crt --volume "$PIP_CERT:/run/pip-certificates.crt:ro")
 fi
 echo "image: building"
 if ! buildah bud "${options[@]}" . >"$work/log" 2>&1; then
     tail -40 "$work/log" >&2
-    echo "image: the build failed; the last of what it said is above" >&2
+    echo "image: the build failed; the end of its output is above" >&2
     exit 1
 fi
 

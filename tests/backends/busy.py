@@ -1,4 +1,4 @@
-"""A node with something of everything to tell backends: GPUs, a job of two ranks, failed calls, and an Xid."""
+"""A node with something of everything for backends: GPUs, a job of two ranks, failed calls, and an Xid."""
 
 from __future__ import annotations
 

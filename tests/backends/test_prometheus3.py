@@ -115,7 +115,7 @@ def test_rules_behave(programs: Path, tests: Path) -> None:
 
 
 def test_page_is_valid(programs: Path, node: Busy) -> None:
-    """promtool 3 has nothing to say of the page."""
+    """promtool 3 has no complaint about the page."""
     page = node.exporter.get("/metrics")[1]
     checked = subprocess.run(
         [programs / "promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=60

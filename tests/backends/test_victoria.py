@@ -95,7 +95,7 @@ def test_otlp_names_the_node(both: tuple[Busy, VictoriaMetrics]) -> None:
 
 
 def test_vmalert_accepts_every_rule() -> None:
-    """Its alerting takes all files; docs/alerts.md says what some of them mean to it."""
+    """vmalert takes all files of rules; docs/alerts.md has what some of them mean to it."""
     files = [f"-rule={path}" for path in RULES]
     checked = subprocess.run(
         [fetch.programs() / "vmalert", "-dryRun", *files], capture_output=True, text=True, timeout=60

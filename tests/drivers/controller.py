@@ -23,13 +23,13 @@ _UPPER_CRITICAL = 4
 
 @dataclass(frozen=True)
 class Sensor:
-    """One of the machine. `kind` is its type (table 42-3); of its states, bit `bad` is critical, `well` always set."""
+    """One of the machine. `kind` is its type (table 42-3); of its states, bit `bad` is critical, `good` always set."""
 
     name: str
     kind: int
     entity: tuple[int, int]
     bad: int
-    well: int | None = None
+    good: int | None = None
     event: int = _SPECIFIC
 
     def record(self, number: int) -> bytes:
@@ -58,25 +58,25 @@ USER, PASSWORD = "observer", "not-secret"
 
 
 class Controller:
-    """Runs the simulator: all sensors are well, but the lid is open."""
+    """Runs the simulator: all sensors are ok, but the lid is open."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, socket.socket() as other:
-            asked.bind(("127.0.0.1", 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as network, socket.socket() as other:
+            network.bind(("127.0.0.1", 0))
             other.bind(("127.0.0.1", 0))
-            lan, self.serial = int(asked.getsockname()[1]), int(other.getsockname()[1])
+            lan, self.serial = int(network.getsockname()[1]), int(other.getsockname()[1])
         self.host = f"127.0.0.1:{lan}"
         self.config = folder / "freeipmi.conf"
         self.config.write_text(f"username {USER}\npassword {PASSWORD}\nsession-timeout 2000\n")
         (folder / "lan.conf").write_text(_configuration(lan, self.serial))
         (folder / "commands").write_text("\n".join(_commands()) + "\n")
         (folder / "state").mkdir(exist_ok=True)
-        self._said = (folder / "said").open("w+")
+        self._output = (folder / "output").open("w+")
         self._process = subprocess.Popen(
             [SIMULATOR, "-p", "-c", folder / "lan.conf", "-f", folder / "commands", "-s", folder / "state"],
             stdin=subprocess.PIPE,
-            stdout=self._said,
+            stdout=self._output,
             stderr=subprocess.STDOUT,
             text=True,
         )
@@ -96,7 +96,7 @@ class Controller:
         self._process.wait()
         assert self._process.stdin
         self._process.stdin.close()
-        self._said.close()
+        self._output.close()
 
     def _set(self, sensor: Sensor, bit: int, value: int) -> None:
         assert self._process.stdin
@@ -104,7 +104,7 @@ class Controller:
         self._process.stdin.flush()
 
     def _await_prompt(self) -> None:
-        printed = Path(self._said.name)
+        printed = Path(self._output.name)
 
         def prompted() -> bool:
             assert self._process.poll() is None, printed.read_text()
@@ -147,6 +147,6 @@ def _commands() -> list[str]:
         lines.append(f"sensor_add {_ADDRESS:#x} 0 {number} {sensor.kind:#x} {sensor.event:#x}")
         masks = " ".join(("111111111111111",) * 4)
         lines.append(f"sensor_set_event_support {_ADDRESS:#x} 0 {number} enable scanning per-state {masks}")
-        if sensor.well is not None:
-            lines.append(f"sensor_set_bit {_ADDRESS:#x} 0 {number} {sensor.well} 1 0")
+        if sensor.good is not None:
+            lines.append(f"sensor_set_bit {_ADDRESS:#x} 0 {number} {sensor.good} 1 0")
     return [*lines, f"mc_enable {_ADDRESS:#x}"]

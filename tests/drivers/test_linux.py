@@ -1,4 +1,4 @@
-"""What Linux' own drivers tell of simulated hardware, in a virtual machine: a management controller and a drive.
+"""What Linux' own drivers report of simulated hardware, in a virtual machine: a management controller and a drive.
 
 The machine's KCS interface leads to OpenIPMI's simulator; the NVMe drive is QEMU's.
 """
@@ -75,7 +75,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 def state(page: str, sensor: str) -> str:
-    """What the page says of a sensor; empty for nothing."""
+    """The state of a sensor on the page; empty without one."""
     found = [line for line in page.splitlines() if line.startswith("node_ipmi_sensor_state{") and f'"{sensor}"' in line]
     return found[0].rpartition(" ")[2] if found else ""
 
@@ -109,7 +109,7 @@ def test_a_fault(machine: Machine) -> None:
 
 @pytest.mark.evidence(feature="SMART logs of drives", on="real kernel, emulated hardware")
 def test_a_drive(machine: Machine) -> None:
-    """The drive's SMART log, asked for with the kernel's ioctl: its warning is a fault from before the exporter."""
+    """The drive's SMART log, read with the kernel's ioctl: its warning is a fault from before the exporter."""
     page = machine.await_(lambda page: "node_nvme_critical_warning{" in page)
     values = {name: value for name, _, value in (line.rpartition(" ") for line in page.splitlines())}
     assert RELIABILITY_DEGRADED == float(values['node_nvme_critical_warning{device="nvme0"}'])
@@ -123,14 +123,14 @@ def test_a_drive(machine: Machine) -> None:
 def test_somebody_else(machine: Machine) -> None:
     """FreeIPMI refuses the device to any user but root, also where the kernel does not: `doctor` counts on that."""
     machine.host.run("chmod 666 /dev/ipmi0")
-    asked = "ipmi-sensors --driver-type=OPENIPMI --sdr-cache-directory=/tmp"
-    command = machine.host.begin(f"setpriv --reuid=65534 --regid=65534 --clear-groups env PATH=$PATH:/usr/sbin {asked}")
+    query = "ipmi-sensors --driver-type=OPENIPMI --sdr-cache-directory=/tmp"
+    command = machine.host.begin(f"setpriv --reuid=65534 --regid=65534 --clear-groups env PATH=$PATH:/usr/sbin {query}")
     command.wait(60, statuses=(1,))
     assert "permission denied" in command.printed
 
 
-def test_a_controller_that_is_gone(machine: Machine) -> None:
-    """Nothing is said of its sensors any more."""
+def test_a_controller_that_does_not_answer_any_more(machine: Machine) -> None:
+    """There are no series of its sensors any more."""
     machine.await_(lambda page: bool(state(page, "Fan FAN1")))
     machine.controller.end()
     page = machine.await_(lambda page: 'node_fault_source_available{source="ipmi"} 0' in page)
