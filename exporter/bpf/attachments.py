@@ -14,8 +14,8 @@ from pathlib import Path
 
 from exporter import descriptors
 from exporter.bpf import multi, places, uprobe
-from exporter.bpf.apart import WORKER, ChildError, Held, Stuck, TooLong
 from exporter.bpf.elf import ElfError
+from exporter.bpf.file_worker import WORKER, ChildError, Held, Stuck, TooLong
 from exporter.bpf.library import (
     Closeable,
     Examined,

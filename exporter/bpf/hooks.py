@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from exporter.bpf import uprobe
-from exporter.bpf.apart import WORKER, ChildError
 from exporter.bpf.elf import Elf, Function
+from exporter.bpf.file_worker import WORKER, ChildError
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.placement import Placement, place

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from exporter.bpf import usdt
-from exporter.bpf.apart import WORKER, File, Held, Worker
 from exporter.bpf.elf import Elf, Function
+from exporter.bpf.file_worker import WORKER, File, Held, Worker
 from exporter.bpf.mappings import Mapping as MappedFile
 from exporter.bpf.usdt import Site
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from exporter.bpf.apart import WORKER
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.charges import Charges
 from exporter.bpf.elf import Elf
+from exporter.bpf.file_worker import WORKER
 from exporter.bpf.hooks import Hook, Hooked, Numbers, Places, State, Switches, find_places
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library, file_of

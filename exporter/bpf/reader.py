@@ -1,4 +1,4 @@
-"""The child of exporter.bpf.apart, in two processes: one opens files, the other reads them.
+"""The child of exporter.bpf.file_worker, in two processes: one opens files, the other reads them.
 
 The one that opens may look into other users' processes and never looks at what is in a file; the one that reads has no
 right but to read what it is given. Whichever waits for a file system that does not answer, or is killed, the exporter

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.bpf.apart import WORKER
+from exporter.bpf.file_worker import WORKER
 
 CREDIT, REFILL = 10.0, 0.1
 """Seconds of the processor's time for reading one user's files: at once, and in each second from then on."""

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from exporter import descriptors
-from exporter.bpf.apart import WORKER
 from exporter.bpf.attachments import Attachments
+from exporter.bpf.file_worker import WORKER
 from exporter.bpf.library import Closeable, Interest, Library
 from exporter.bpf.mappings import IteratorLister, Lister, ProcLister
 from exporter.bpf.native import BpfError

@@ -8,8 +8,8 @@ import time
 import weakref
 from typing import Any, Protocol
 
-from exporter.bpf.apart import WORKER, Stuck, TooLong
 from exporter.bpf.elf import Elf
+from exporter.bpf.file_worker import WORKER, Stuck, TooLong
 from exporter.bpf.library import Library, file_of
 from exporter.nccl.layout import ACCESSORS, UNKNOWN, Layout, find_layout
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from exporter.bpf import search
-from exporter.bpf.apart import WORKER
+from exporter.bpf.file_worker import WORKER
 from exporter.bpf.mappings import IteratorLister
 from exporter.bpf.native import BpfError
 from exporter.bpf.targets import Targets

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.bpf.apart import WORKER, File, TooLong
 from exporter.bpf.elf import Elf, ElfError
+from exporter.bpf.file_worker import WORKER, File, TooLong
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.shares import Shares, User
 from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find

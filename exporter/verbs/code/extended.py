@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from exporter.bpf.apart import WORKER
 from exporter.bpf.elf import Elf, Function
+from exporter.bpf.file_worker import WORKER
 from exporter.bpf.library import Library, file_of
 from exporter.verbs.code import live
 from exporter.verbs.code.eh_frame import Frames

@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import cast
 
-from exporter.bpf.apart import WORKER, File
 from exporter.bpf.elf import Elf, ElfError, Function
+from exporter.bpf.file_worker import WORKER, File
 from exporter.bpf.library import Library, file_of
 from exporter.verbs.code import relocations
 from exporter.verbs.code.eh_frame import Frames

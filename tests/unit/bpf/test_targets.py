@@ -15,8 +15,8 @@ import pytest
 from exporter import descriptors
 from exporter.bpf import attachments, library, multi, shares, watch
 from exporter.bpf import hints as hints_module
-from exporter.bpf.apart import ChildError, Stuck, TooLong
 from exporter.bpf.attachments import Attachments
+from exporter.bpf.file_worker import ChildError, Stuck, TooLong
 from exporter.bpf.hints import Hints
 from exporter.bpf.library import Library, Vanished, Wait
 from exporter.bpf.mappings import File, Mapping, ProcLister

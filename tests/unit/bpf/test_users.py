@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from exporter import descriptors
-from exporter.bpf.apart import Held
 from exporter.bpf.attachments import Attached
+from exporter.bpf.file_worker import Held
 from exporter.bpf.hints import Hints
 from exporter.bpf.library import Library
 from exporter.bpf.mappings import File

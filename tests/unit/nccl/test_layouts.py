@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf.apart import ChildError, TooLong
 from exporter.bpf.elf import ElfError
+from exporter.bpf.file_worker import ChildError, TooLong
 from exporter.bpf.library import Library
 from exporter.nccl import layouts
 from exporter.nccl.layout import UNKNOWN, Layout

@@ -24,8 +24,8 @@ from typing import Any
 import exporter
 from exporter.background.child import offer_to_oom
 from exporter.bpf import privileges
-from exporter.bpf.apart_child import Child
 from exporter.bpf.elf import ElfError
+from exporter.bpf.file_worker_child import Child
 from exporter.bpf.messages import declared, decode, encode
 from exporter.bpf.reader import ANSWER, HELLO, LENGTH, exactly
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf import apart, hooks, placement
-from exporter.bpf.apart import ChildError, File, Stuck, TooLong, Worker
+from exporter.bpf import file_worker, hooks, placement
 from exporter.bpf.elf import Elf, ElfError
+from exporter.bpf.file_worker import ChildError, File, Stuck, TooLong, Worker
 from exporter.bpf.hooks import find_places
 from exporter.bpf.library import Library
 from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
-from tests.unit.bpf import apart_calls, fuse
+from tests.unit.bpf import file_worker_calls, fuse
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(sys.executable).resolve()
@@ -51,30 +51,30 @@ def library(path: Path) -> Library:
 
 def test_call(worker: Worker) -> None:
     """A result, an error and a file come through."""
-    assert 7 == worker.call(apart_calls.number, "7")
+    assert 7 == worker.call(file_worker_calls.number, "7")
     found = worker.call(find, File(str(PROGRAM)), None, ProviderNames("python"))
     with Elf.open(PROGRAM) as elf:
         assert isinstance(found, ProviderFunctions)
         assert found == find(elf, None, ProviderNames("python"))
     with pytest.raises(FileNotFoundError):
-        worker.call(apart_calls.find_file, "x")
+        worker.call(file_worker_calls.find_file, "x")
     with pytest.raises(ElfError, match="invalid literal"):
-        worker.call(apart_calls.number, "x")
+        worker.call(file_worker_calls.number, "x")
 
 
 def test_files(worker: Worker, tmp_path: Path) -> None:
     """A file is the one that is expected, and a regular one; one that is held stays what it is."""
     found = PROGRAM.stat()
     file = File(str(PROGRAM), found.st_size, found.st_mtime_ns)
-    assert found.st_size == worker.call(apart_calls.size, file)
+    assert found.st_size == worker.call(file_worker_calls.size, file)
     for other in (File(str(PROGRAM), 1, found.st_mtime_ns), File(str(PROGRAM), found.st_size, 1)):
         with pytest.raises(FileNotFoundError):
-            worker.call(apart_calls.size, other)
+            worker.call(file_worker_calls.size, other)
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null"), tmp_path):
         with pytest.raises(ElfError, match="not a regular file"):
-            worker.call(apart_calls.size, File(str(path)))
-    result, held = worker.call_and_hold(apart_calls.size, file)
+            worker.call(file_worker_calls.size, File(str(path)))
+    result, held = worker.call_and_hold(file_worker_calls.size, file)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.read(held.descriptor, 1)
     assert (found.st_size, found.st_uid) == (result, held.owner)
@@ -95,57 +95,57 @@ def test_same_places() -> None:
 def test_ends_when_idle() -> None:
     """Both processes end without work, and the next call has others."""
     worker = Worker(idle=0.2)
-    worker.call(apart_calls.number, "7")
+    worker.call(file_worker_calls.number, "7")
     first = worker._child
     assert first and first.process.wait(20) == 0
     poll = select.poll()
     poll.register(first._reader_pidfd, select.POLLIN)
     assert poll.poll(20_000)
-    assert 7 == worker.call(apart_calls.number, "7")
+    assert 7 == worker.call(file_worker_calls.number, "7")
     assert worker._child and worker._child.process.pid != first.process.pid
     worker.close()
 
 
 def test_crash(worker: Worker) -> None:
     """A child that dies is replaced once; who dies again is an error of that call only."""
-    worker.call(apart_calls.number, "7")
+    worker.call(file_worker_calls.number, "7")
     for kill in (lambda child: child.process.pid, lambda child: child.reader):
         assert worker._child
         os.kill(kill(worker._child), signal.SIGKILL)
-        assert 7 == worker.call(apart_calls.number, "7")
+        assert 7 == worker.call(file_worker_calls.number, "7")
     with pytest.raises(ChildError, match="died"):
-        worker.call(apart_calls.leave, 3)
-    assert 7 == worker.call(apart_calls.number, "7")
+        worker.call(file_worker_calls.leave, 3)
+    assert 7 == worker.call(file_worker_calls.number, "7")
 
 
 def test_too_much_work() -> None:
     """What takes too much of the processor is ended, by its own time and not by the clock; it is counted."""
     worker = Worker(seconds=0.3, patience=60)
-    assert worker.call(apart_calls.wait, 1.0) is None
+    assert worker.call(file_worker_calls.wait, 1.0) is None
     with pytest.raises(TooLong, match="of the processor"):
-        worker.call(apart_calls.work, 60.0)
+        worker.call(file_worker_calls.work, 60.0)
     assert (1, 0) == (worker.too_long, worker.stuck)
     assert 0.3 <= worker.spent() < 10
-    assert 7 == worker.call(apart_calls.number, "7")
+    assert 7 == worker.call(file_worker_calls.number, "7")
     worker.close()
 
 
 def test_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the processor is slower there is as much more time."""
     worker = Worker(seconds=0.2)
-    worker.call(apart_calls.number, "7")
+    worker.call(file_worker_calls.number, "7")
     assert worker._child
     worker._child.slowness = 20.0
-    assert worker.call(apart_calls.work, 1.0) is None
+    assert worker.call(file_worker_calls.work, 1.0) is None
     worker.close()
 
 
 def test_hang(worker: Worker) -> None:
     """A child that does nothing at all is given up."""
     with pytest.raises(Stuck):
-        worker.call(apart_calls.wait, 300.0)
+        worker.call(file_worker_calls.wait, 300.0)
     assert 1 == worker.stuck
-    assert 7 == worker.call(apart_calls.number, "7")
+    assert 7 == worker.call(file_worker_calls.number, "7")
 
 
 def test_interrupted() -> None:
@@ -155,11 +155,11 @@ def test_interrupted() -> None:
 
     def run() -> None:
         try:
-            worker.call(apart_calls.wait, 300.0)
+            worker.call(file_worker_calls.wait, 300.0)
         except Stuck as error:
             failed.append(error)
 
-    worker.call(apart_calls.number, "7")
+    worker.call(file_worker_calls.number, "7")
     thread = threading.Thread(target=run)
     thread.start()
     while not worker._lock.locked():
@@ -174,19 +174,19 @@ def test_interrupted() -> None:
 def test_a_stopped_child_is_no_stuck_device(worker: Worker) -> None:
     """A child that somebody stops is replaced, and its file's device is not blamed: the file is read at once again."""
     file = File(str(PROGRAM), device=PROGRAM.stat().st_dev)
-    assert PROGRAM.stat().st_size == worker.call(apart_calls.size, file)
+    assert PROGRAM.stat().st_size == worker.call(file_worker_calls.size, file)
     assert worker._child
     os.kill(worker._child.reader, signal.SIGSTOP)
     with pytest.raises(Stuck, match="was stopped"):
-        worker.call(apart_calls.size, file)
-    assert (PROGRAM.stat().st_size, 0) == (worker.call(apart_calls.size, file), worker.stuck)
+        worker.call(file_worker_calls.size, file)
+    assert (PROGRAM.stat().st_size, 0) == (worker.call(file_worker_calls.size, file), worker.stuck)
 
 
 def test_interrupted_is_not_stuck() -> None:
     """Whoever reads files next, after a reload, reads those of the same device: nothing was wrong with it."""
     worker = Worker(patience=300)
     file = File(str(PROGRAM), device=PROGRAM.stat().st_dev)
-    worker.call(apart_calls.size, file)
+    worker.call(file_worker_calls.size, file)
     over = threading.Event()
 
     def interrupt() -> None:
@@ -196,17 +196,17 @@ def test_interrupted_is_not_stuck() -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(Stuck, match="interrupted"):
-        worker.call(apart_calls.wait_with, file, 300.0)
+        worker.call(file_worker_calls.wait_with, file, 300.0)
     over.set()
     thread.join()
-    assert (PROGRAM.stat().st_size, 0) == (worker.call(apart_calls.size, file), worker.stuck)
+    assert (PROGRAM.stat().st_size, 0) == (worker.call(file_worker_calls.size, file), worker.stuck)
     worker.close()
 
 
 def test_an_ended_child_is_seen_once() -> None:
     """Two threads that look at an ended child close its descriptor once: the number may be another's by then."""
     worker = Worker()
-    worker.call(apart_calls.number, "7")
+    worker.call(file_worker_calls.number, "7")
     child = worker._child
     assert child
     descriptor, closed, real = child._reader_pidfd, [], os.close
@@ -239,12 +239,12 @@ def test_hung_file_system(worker: Worker, hung: fuse.Hung) -> None:
     device = hung.path.stat().st_dev
     file = File(str(hung.path), device=device)
     with pytest.raises(Stuck):
-        worker.call(apart_calls.size, file)
+        worker.call(file_worker_calls.size, file)
     assert 1 == worker.abandoned
-    assert PROGRAM.stat().st_size == worker.call(apart_calls.size, File(str(PROGRAM), device=1))
+    assert PROGRAM.stat().st_size == worker.call(file_worker_calls.size, File(str(PROGRAM), device=1))
     spent = worker.spent()
     with pytest.raises(Stuck):
-        worker.call(apart_calls.size, file)
+        worker.call(file_worker_calls.size, file)
     assert spent == worker.spent()
     hung.end()
     while worker.abandoned:
@@ -253,11 +253,11 @@ def test_hung_file_system(worker: Worker, hung: fuse.Hung) -> None:
 
 def test_many_hung_file_systems(worker: Worker, hung: fuse.Hung, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than MOST_STUCK children are given up."""
-    monkeypatch.setattr(apart, "MOST_STUCK", 1)
+    monkeypatch.setattr(file_worker, "MOST_STUCK", 1)
     with pytest.raises(Stuck):
-        worker.call(apart_calls.size, File(str(hung.path), device=5))
+        worker.call(file_worker_calls.size, File(str(hung.path), device=5))
     with pytest.raises(Stuck):
-        worker.call(apart_calls.number, "7")
+        worker.call(file_worker_calls.number, "7")
     assert worker._child is None
     hung.end()
     while worker.abandoned:
@@ -268,7 +268,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> Any:
     """What a call makes of an answer."""
     worker = Worker()
     monkeypatch.setattr(worker, "_request", lambda message, device: (answer, None))
-    return worker.call(apart_calls.number, "7")
+    return worker.call(file_worker_calls.number, "7")
 
 
 @pytest.mark.parametrize(
@@ -309,29 +309,29 @@ def test_honest_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_type(worker: Worker) -> None:
     """A result that is not what is declared is none."""
     with pytest.raises(ChildError, match="nonsense"):
-        worker.call(apart_calls.lie)
+        worker.call(file_worker_calls.lie)
 
 
 def test_confined(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child inherits no secret, has no capability and little memory; it cannot start, signal, connect or write."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
-    assert {"OTEL_EXPORTER_OTLP_HEADERS"}.isdisjoint(worker.call(apart_calls.environment))
-    assert 0 == int(worker.call(apart_calls.capabilities), 16)
+    assert {"OTEL_EXPORTER_OTLP_HEADERS"}.isdisjoint(worker.call(file_worker_calls.environment))
+    assert 0 == int(worker.call(file_worker_calls.capabilities), 16)
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        worker.call(apart_calls.take_memory, 2 << 30)
+        worker.call(file_worker_calls.take_memory, 2 << 30)
     if os.uname().machine == "x86_64":
-        assert () == worker.call(apart_calls.forbidden)
+        assert () == worker.call(file_worker_calls.forbidden)
 
 
 def test_a_lower_limit_of_memory() -> None:
     """Under a limit of address space below its own the child reads files all the same."""
     code = """if True:
         import resource
-        from exporter.bpf.apart import Worker
-        from tests.unit.bpf import apart_calls
+        from exporter.bpf.file_worker import Worker
+        from tests.unit.bpf import file_worker_calls
         resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))
         worker = Worker()
-        print(worker.call(apart_calls.number, "7"))
+        print(worker.call(file_worker_calls.number, "7"))
         worker.close()
     """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -343,7 +343,7 @@ def test_threads(worker: Worker) -> None:
     results: dict[int, int] = {}
 
     def call(number: int) -> None:
-        results[number] = worker.call(apart_calls.length, "x" * number)
+        results[number] = worker.call(file_worker_calls.length, "x" * number)
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(20)]
     for thread in threads:
@@ -357,9 +357,9 @@ def test_no_descriptors_are_left(worker: Worker) -> None:
     """Neither calls nor ended children leave a descriptor open."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
-        worker.call(apart_calls.size, File(str(PROGRAM)))
+        worker.call(file_worker_calls.size, File(str(PROGRAM)))
         with pytest.raises(ChildError):
-            worker.call(apart_calls.leave, 3)
+            worker.call(file_worker_calls.leave, 3)
     assert before == len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -378,4 +378,4 @@ def test_hello_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker()
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ChildError, match="died"):
-        worker.call(apart_calls.number, "7")
+        worker.call(file_worker_calls.number, "7")
