@@ -19,7 +19,7 @@ from tools.docs import coverage
 
 pytestmark = [
     pytest.mark.needs_bpf,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus (Debian package) is not installed"),
     pytest.mark.evidence(feature="faults in the kernel log", on="stand-in"),
     pytest.mark.evidence(feature="PCIe, memory controllers, sensors", on="stand-in"),
@@ -36,7 +36,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, bpf_refusal: str) -> Outcome:
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{it.category or 'sight'}-{it.alert}" for it in CASES])
 def test_fault_fires_its_alert(seen: Outcome, case: Case) -> None:
-    """The alert fires, with the labels that tell this fault from the others."""
+    """The alert fires, with the labels of this fault and no other."""
     number = CASES.index(case)
     assert number in seen.seconds, seen.missing[number]
 
@@ -52,7 +52,7 @@ def test_within_a_minute(seen: Outcome) -> None:
 
 
 def test_a_restart_pages_nobody(seen: Outcome) -> None:
-    """While all those alerts fire the exporter is restarted: none resolves, none begins anew, none comes."""
+    """While all those alerts fire the exporter is restarted: none resolves, none begins again, none comes."""
     assert ([], []) == (seen.paged, seen.resolved)
 
 
@@ -75,30 +75,30 @@ def test_every_row_has_a_fault() -> None:
         assert alerts and alerts <= set(coverage.COVERAGE[row.label].alerts), row.label
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_asking_drives_keeps_a_capability(asked: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("enabled", [True, False])
+def test_querying_drives_keeps_a_capability(enabled: bool, tmp_path: Path) -> None:
     """CAP_SYS_ADMIN, which the kernel wants for it, is kept for --collector.faults.nvme-smart and not without."""
     if not multi.supported():
         pytest.skip("this kernel has no multi-uprobe links (Linux 6.6): the capability is kept anyway")
     flags = (
         "--collector.disable-defaults",
         "--collector.faults",
-        *(["--collector.faults.nvme-smart"] if asked else []),
+        *(["--collector.faults.nvme-smart"] if enabled else []),
     )
     exporter = Exporter(tmp_path, *flags).await_ready()
     try:
-        assert {asked} == {
+        assert {enabled} == {
             bool(int(mask, 16) >> CAPABILITIES["CAP_SYS_ADMIN"] & 1) for mask in exporter.status("CapEff")
         }
         source = 'node_fault_source_available{source="nvme_smart"}'
         exporter.await_(lambda: 'source="nvme"' in exporter.get("/metrics")[1])
-        assert asked is (exporter.value(source) is not None)
+        assert enabled is (exporter.value(source) is not None)
     finally:
         exporter.end()
 
 
-def test_the_table_says_what_did_not_fire() -> None:
-    """A row with a fault whose alert did not fire does not pass."""
+def test_the_table_has_what_did_not_fire() -> None:
+    """A row with a fault that did not fire its alert does not pass."""
     outcome = Outcome([], {number: 1.0 for number in range(len(CASES)) if number}, {0: "GpuLost did not fire"})
     lines = fault_table.table(outcome).splitlines()
     assert lines[-1].startswith(OWN_SIGHT)
