@@ -99,7 +99,7 @@ class Machine:
 
 
 class Neighbour:
-    """A node whose /proc is ours too: one that boots anew, and then has less memory and no kernel log to read."""
+    """A node with a /proc of ours too: one that boots again, and then has less memory and no kernel log to read."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder

@@ -90,7 +90,7 @@ metrics:
   - {name: site.launches, help: Launches that the site's own probe saw., type: counter, map: calls, labels: [{as: pid}]}
 """
 RESTARTS = """
-init(0, 2, b'anew')
+init(0, 2, b'again')
 lib.standin_fail(b'ncclAllReduce', 3)
 reduce_all(c, 1)
 lib.standin_fail(None, 0)
@@ -227,7 +227,7 @@ def _start(stack: ExitStack, command: list[str], **environment: str) -> int:
 
 
 def _talk(job: Job, number: int, stop: threading.Event) -> None:
-    """Makes a queue pair, and sends through it until told to stop."""
+    """Makes a queue pair, and sends through it until `stop` is set."""
     stop.wait(3)  # until the library is probed: what was made before is not seen made
     job.create(8)
     job.connect(8, peer=5 + number, gid=2 + number)

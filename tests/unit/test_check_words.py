@@ -40,12 +40,12 @@ def test_findings_in_c() -> None:
 
 
 def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Folders of DONE are checked with their sub-folders, others are not; a finding makes the exit status 1."""
+    """The folders are checked with their sub-folders, others are not; a finding makes the exit status 1."""
     for name in ("a/b/one.py", "other/two.py"):
         path = tmp_path / name
         path.parent.mkdir(parents=True)
         path.write_text("told = 1\n")
-    monkeypatch.setattr(check_words, "DONE", ("a",))
+    monkeypatch.setattr(check_words, "FOLDERS", ("a",))
     assert 1 == check_words.main(tmp_path)
     assert capsys.readouterr().out.startswith("a/b/one.py:1: identifier 'told' ")
     (tmp_path / "a/b/one.py").write_text("known = 1\n")
@@ -59,6 +59,6 @@ def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_folders_exist() -> None:
-    """Every entry of DONE is there: a folder that moved would otherwise no longer be checked."""
+    """Every folder and file is there: a folder that moved would otherwise no longer be checked."""
     root = Path(check_words.__file__).parents[1]
-    assert [] == [name for name in {*check_words.DONE, *check_words.LISTS} if not (root / name).exists()]
+    assert [] == [name for name in {*check_words.FOLDERS, *check_words.LISTS} if not (root / name).exists()]
