@@ -1,4 +1,4 @@
-"""Which files hold wanted functions, and what is attached to them: once for each real file, however it is reached."""
+"""What is attached to files that hold wanted functions: once for each real file, however it is reached."""
 
 from __future__ import annotations
 
@@ -9,34 +9,20 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter import descriptors
 from exporter.bpf import multi, places, uprobe
-from exporter.bpf.elf import ElfError
-from exporter.bpf.file_worker import WORKER, ChildError, Held, Stuck, TooLong
-from exporter.bpf.library import (
-    Closeable,
-    Examined,
-    Interest,
-    KeepingInterest,
-    Library,
-    Wait,
-    examine,
-    imports_of,
-    usdt_of,
-)
+from exporter.bpf.attached import Attached
+from exporter.bpf.file_worker import WORKER
+from exporter.bpf.library import Closeable, Examined, Interest, KeepingInterest, Library, Wait, imports_of, usdt_of
 from exporter.bpf.mappings import File, Mapping
 from exporter.bpf.shares import NOBODY, Shares, User
+from exporter.bpf.verdicts import Verdicts
 
 MAX_LIBRARIES = 256
 FOR_ROOT = 64
 """Places among these that only files get which belong to root, as those of the system and of images do."""
-MAX_VERDICTS = 1 << 14
-MAX_REFUSED = 1 << 12
-REFUSED_SECONDS = 600.0
-"""So long a file that took too long is not read again, also if it has changed."""
 ROUND_SECONDS = 0.5
 """Time of an ordinary processor for reading files in a round of looks at processes."""
 LINKS = 32
@@ -56,62 +42,29 @@ _REFUSALS = {
 
 _GIVEN_UP = "its user has more than others of all places, which are taken"
 
-_Inode = tuple[int, ...]
-
 log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, slots=True)
-class Attached:
-    """A library that at least one interest is attached to, and the processes that use it. Links are only added."""
-
-    library: Library
-    file: File
-    held: Held
-    user: User
-    """Who the place is counted to."""
-    links: list[tuple[Interest, Closeable]]
-    complete_ns: int
-    """When the last link was attached, CLOCK_MONOTONIC."""
-    users: set[int] = field(default_factory=set)
-    idle_since: float = 0.0
-    detached: bool = False
-    """Whether it is attached to no more, though processes may have it mapped: it was overwritten."""
-
-
 class Attachments:
-    """Verdicts on files, kept until the file changes; attachments, kept until `grace` seconds after their last user."""
+    """The attached libraries. Each stays until `grace` seconds after the end of the last process that used it."""
 
     def __init__(self, interests: Sequence[Interest], proc: Path, grace: float) -> None:
-        self._interests, self._proc, self._grace = interests, proc, grace
-        self._wanted = frozenset(symbol for interest in interests for symbol in interest.symbols)
-        self._imported = frozenset(symbol for interest in interests for symbol in imports_of(interest))
-        self._traced = frozenset(probe for interest in interests for probe in usdt_of(interest))
-        self._verdicts: dict[File, Attached | None] = {}
-        self._by_inode: dict[_Inode, Attached] = {}
-        self._doubtful: set[File] = set()
-        self._turned_away: dict[File, set[User]] = {}
-        """The users who had no place for a file: others may have."""
-        self._refused: dict[_Inode, float] = {}
+        self._interests, self._grace = interests, grace
+        self.verdicts = Verdicts(interests, proc)
+        self._by_inode: dict[tuple[int, ...], Attached] = {}
         self._shares = Shares(proc)
         self._pid, self._user = 0, NOBODY
         self._round = float("inf")
         self._contended = False
-        self.examined = self.unreadable = self.failed = 0
+        self.failed = 0
         self.refused: Counter[str] = Counter()
         """Libraries that there was no place for, by reason."""
-        self.unsearched: Counter[str] = Counter()
-        """Files that were not searched, by reason."""
 
     def __iter__(self) -> Iterator[Attached]:
         return iter(self._by_inode.values())
 
     def __len__(self) -> int:
         return len(self._by_inode)
-
-    def is_dull(self, file: File) -> bool:
-        """Whether the file was searched and holds nothing of interest."""
-        return file not in self._doubtful and self._verdicts.get(file, self) is None
 
     @contextmanager
     def on_account_of(self, pid: int) -> Iterator[None]:
@@ -148,31 +101,15 @@ class Attachments:
         Raises Vanished when the mapping vanished before its file was seen, and Wait when its user's time is used up.
         """
         file = mapping.file
-        if self._is_open(file):
+        if self.verdicts.is_open(file, self._payer):
             if not self._shares.may_spend(self._payer()):
-                self.unsearched["share"] += 1
+                self.verdicts.unsearched["share"] += 1
                 raise Wait(_WAIT_SECONDS)
             if self._round <= 0:
                 self._contended = True
                 raise Wait(0.0)
-            self._make_room()
-            self._verdicts[file] = self._judge(mapping, file)
-        return self._verdicts[file]
-
-    def _is_open(self, file: File) -> bool:
-        """Whether there is no verdict on a file yet that holds for this user."""
-        turned_away = self._turned_away.get(file)
-        return file not in self._verdicts or (turned_away is not None and self._payer() not in turned_away)
-
-    def retry(self) -> None:
-        """Forgets the verdicts on files that could not be read or attached to, so that they are tried again.
-
-        What is attached to them already stays.
-        """
-        for file in self._doubtful:
-            self._verdicts.pop(file, None)
-        self._doubtful.clear()
-        self._turned_away.clear()
+            self.verdicts[file] = self._judge(mapping, file)
+        return self.verdicts[file]
 
     def release_idle(self) -> float:
         """Detaches from libraries without users for long enough. Returns when the next is due, on time.monotonic."""
@@ -193,70 +130,42 @@ class Attachments:
                 list(pool.map(self._detach, everything))
 
     def _judge(self, mapping: Mapping, file: File) -> Attached | None:
-        inode = _inode(file)
-        before = self._by_inode.get(inode)
-        found = self._examine(mapping, file, inode)
+        before = self._by_inode.get(file.unchanging)
+        found = self.verdicts.examine(mapping)
         if before is not None:
             # Probes in code that changed would run instructions that are not there any more.
-            unknown = found is None and file in self._doubtful and file == before.file
+            unknown = found is None and self.verdicts.is_doubtful(file) and file == before.file
             if unknown or (found and _same_code(found.library, before.library)):
                 if found:
                     os.close(found.held.descriptor)
                     self._complete(before, file)
-                self._verdicts.pop(before.file, None)
+                self.verdicts.forget(before.file)
                 before.file = file
                 return before
             log.info("a library was overwritten in place", extra={"library": before.library.path})
             self._detach(before)
-        return self._attach(found, file, inode) if found else None
+        return self._attach(found, file) if found else None
 
-    def _examine(self, mapping: Mapping, file: File, inode: _Inode) -> Examined | None:
-        self._doubtful.discard(file)
-        if self._refused.get(inode, 0.0) > time.monotonic():
-            self.unsearched["too_long"] += 1
-            return None
-        self.examined += 1
-        try:
-            return examine(self._proc, mapping, self._wanted, self._imported, self._traced)
-        except ElfError as error:
-            log.debug("skipped a mapped file", extra={"pid": mapping.pid, "reason": error})
-        except TooLong as error:
-            self.unsearched["too_long"] += 1
-            if len(self._refused) >= MAX_REFUSED:
-                self._refused.clear()
-            self._refused[inode] = time.monotonic() + REFUSED_SECONDS
-            log.warning("a mapped file is not searched: %s", error, extra={"pid": mapping.pid})
-        except Stuck as error:
-            self.unsearched["stuck"] += 1
-            self._doubtful.add(file)
-            major, minor = file.device >> 20, file.device & 0xFFFFF
-            log.warning("files of device %d:%d are not searched: %s", major, minor, error, extra={"pid": mapping.pid})
-        except OSError as error:
-            self.unreadable += 1
-            self._doubtful.add(file)
-            log.warning("cannot read a mapped file: %s; %s", *_reason(error), extra={"pid": mapping.pid})
-        return None
-
-    def _attach(self, found: Examined, file: File, inode: _Inode) -> Attached | None:
+    def _attach(self, found: Examined, file: File) -> Attached | None:
         library, links = found.library, list[tuple[Interest, Closeable]]()
         full = self._full(found)
         if full:
             self.refused[full] += 1
             log.warning("this library is not observed: %s", _REFUSALS[full], extra={"library": library.path})
             if full != "descriptors":
-                self._turned_away.setdefault(file, set()).add(self._user)
+                self.verdicts.turn_away(file, self._user)
         else:
-            self._turned_away.pop(file, None)
+            self.verdicts.admit(file)
             links = self._links(library, file)
         if not links:
             os.close(found.held.descriptor)
-            self._doubtful.add(file)
+            self.verdicts.doubt(file)
             if not full:
                 self._shares.give_place(self._user)
             return None
         idle_since = time.monotonic()
         attached = Attached(library, file, found.held, self._user, links, time.monotonic_ns(), idle_since=idle_since)
-        self._by_inode[inode] = attached
+        self._by_inode[file.unchanging] = attached
         log.info("attached to a library", extra={"library": library.path, "functions": len(library.functions)})
         return attached
 
@@ -298,9 +207,7 @@ class Attachments:
                 except Exception:
                     log.exception("an interest failed on a library that is given up")
         self._detach(attached)
-        self._verdicts[attached.file] = None
-        self._doubtful.add(attached.file)
-        self._turned_away[attached.file] = {attached.user}
+        self.verdicts.give_up(attached)
 
     def _links(
         self, library: Library, file: File, linked: Collection[Interest] = ()
@@ -317,7 +224,7 @@ class Attachments:
             except Exception as error:
                 self.failed += 1
                 if isinstance(error, OSError):
-                    self._doubtful.add(file)
+                    self.verdicts.doubt(file)
                 log.warning("cannot attach to %s: %s", library.path, error, exc_info=not isinstance(error, OSError))
         return links
 
@@ -329,14 +236,10 @@ class Attachments:
             except Exception:
                 log.exception("detaching failed")
         os.close(attached.held.descriptor)
-        self._verdicts.pop(attached.file, None)
-        if self._by_inode.pop(_inode(attached.file), None):
+        self.verdicts.forget(attached.file)
+        if self._by_inode.pop(attached.file.unchanging, None):
             self._shares.give_place(attached.user)
         log.info("detached from a library", extra={"library": attached.library.path})
-
-    def _make_room(self) -> None:
-        if len(self._verdicts) >= MAX_VERDICTS:
-            self._verdicts = {file: attached for file, attached in self._verdicts.items() if attached}
 
 
 def _needed(library: Library) -> int:
@@ -345,21 +248,6 @@ def _needed(library: Library) -> int:
         return LINKS
     sites = sum(len(sites) for sites in library.usdt.values())
     return uprobe.DESCRIPTORS_OF_POINT * (_HOOKS * (len(library.functions) + len(library.imports)) + sites)
-
-
-def _inode(file: File) -> _Inode:
-    return file.inode, file.number, file.device, file.generation
-
-
-def _reason(error: OSError) -> tuple[str, str]:
-    """Why a file cannot be read, and what to do."""
-    if isinstance(error, PermissionError):
-        remedy = "CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH permit it"
-    elif isinstance(error, ChildError) and error.errno:
-        remedy = "the limits on this service's processes and memory have to leave room for two small ones"
-    else:
-        remedy = "the file is read again at the next look at all processes"
-    return error.strerror or str(error), remedy
 
 
 def _same_code(new: Library, old: Library) -> bool:

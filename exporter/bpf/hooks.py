@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from exporter.bpf import uprobe
 from exporter.bpf.elf import Elf, Function
@@ -14,24 +13,14 @@ from exporter.bpf.file_worker import WORKER, ChildError
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.placement import Placement, place
+from exporter.bpf.return_switches import NO_SWITCH, Switch
 from exporter.bpf.uprobe import AttachError, Point
 
 _ALWAYS, _ALLOWED, _SAMPLED = "always", "allowed", "sampled"
 _LIBRARY = 8
 """The bit of a cookie at which the number of the library begins."""
 
-MOST_LIBRARIES = 256
-"""As bpf/probe.h has it."""
-_NO_SWITCH = MOST_LIBRARIES - 1
-"""The number of libraries without a switch: programs do not wait for the returns of their calls."""
-
 log = logging.getLogger(__name__)
-
-
-class Numbers(Protocol):
-    """The part of exporter.bpf.libbpf.Map that is needed of `returning`."""
-
-    def set(self, key: int, value: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,46 +123,6 @@ def place_all(elf: Elf, functions: Mapping[str, Function]) -> Placed:
         except (OSError, ValueError) as error:
             problems[symbol] = f"no place for a probe: {error}"
     return Placed(found, problems)
-
-
-class Switches:
-    """The map `returning` of an object, by which its programs know in which libraries return probes are attached."""
-
-    def __init__(self, returning: Numbers) -> None:
-        self._returning = returning
-        self._lock = threading.Lock()
-        self._free = [*range(_NO_SWITCH)]
-        self._turns = 0
-
-    def take(self) -> Switch | None:
-        """One for a library, off; None where there is none left."""
-        with self._lock:
-            return Switch(self, self._free.pop(0)) if self._free else None
-
-    def give(self, library: int) -> None:
-        """The library of this number is probed no more."""
-        with self._lock:
-            self._free.append(library)
-
-    def turn(self, library: int, on: bool) -> None:
-        """Each time it is on has a number of its own: what was remembered before a time is not mistaken for its own."""
-        with self._lock:
-            self._turns += on
-            self._returning.set(library, self._turns if on else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """Of one library: its number, and whether programs remember its calls for their returns."""
-
-    switches: Switches
-    library: int
-
-    def turn(self, on: bool) -> None:
-        self.switches.turn(self.library, on)
-
-    def close(self) -> None:
-        self.switches.give(self.library)
 
 
 class Hooked:
@@ -286,7 +235,7 @@ class Hooked:
             for hook in self._hooks[symbol]:
                 if hook.attached == when:
                     points = groups.setdefault((not hook.returns, hook.program), {})
-                    number = self._switch.library if self._switch else _NO_SWITCH
+                    number = self._switch.library if self._switch else NO_SWITCH
                     points[hook.point(self.library.functions[symbol], placement, number)] = symbol
         links = []
         for (entry, program), symbols in sorted(groups.items()):

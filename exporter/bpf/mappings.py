@@ -42,6 +42,11 @@ class File(NamedTuple):
         """Device as st_dev shows it, and inode number."""
         return os.makedev(self.device >> 20, self.device & 0xFFFFF), self.number
 
+    @property
+    def unchanging(self) -> tuple[int, ...]:
+        """What stays the same when the content changes."""
+        return self.inode, self.number, self.device, self.generation
+
 
 class Mapping(NamedTuple):
     """One executable mapping of a regular file: struct mapping of bpf/mappings.bpf.c."""

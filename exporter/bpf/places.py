@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from exporter.bpf.attached import Attached
 from exporter.bpf.shares import NOBODY, Shares, User
-
-if TYPE_CHECKING:
-    from exporter.bpf.attachments import Attached
 
 LEAD = 2
 """Places that the user who gives one back has to have more than the one who takes it."""

@@ -17,24 +17,21 @@ from typing import Protocol
 
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.charges import Charges
-from exporter.bpf.elf import Elf
-from exporter.bpf.file_worker import WORKER
-from exporter.bpf.hooks import Hook, Hooked, Numbers, Places, State, Switches, find_places
+from exporter.bpf.hooks import Hook, Hooked, Places, State, find_places
 from exporter.bpf.libbpf import Link, Program
-from exporter.bpf.library import Library, file_of
+from exporter.bpf.library import Library
 from exporter.bpf.naming import names
 from exporter.bpf.passing import NOTHING, Passed, PassesOn, Passing
 from exporter.bpf.placement import Placement
 from exporter.bpf.probe_metrics import ATTACHED, HITS, MISSING, OVERHEAD, RUN, UNCOVERED
 from exporter.bpf.rehearsal import Rehearsal
+from exporter.bpf.return_switches import Numbers, Switches
 from exporter.bpf.safety import Protection
+from exporter.bpf.sampled_file import SampledFile
+from exporter.bpf.symbol_coverage import SymbolCoverage, one_family
 from exporter.model import Sample
 
 __all__ = ["Hook", "Listener", "Probes", "State"]
-
-MOST_SYMBOLS = 100_000
-"""A file with more is not searched for functions that should be in the table: it would take seconds."""
-MOST_NAMES = 4096
 
 log = logging.getLogger(__name__)
 
@@ -54,34 +51,11 @@ class Listener(Protocol):
     def processes_replaced(self, pids: Collection[int]) -> None: ...
 
 
-def names_like(elf: Elf, pattern: str) -> tuple[str, ...]:
-    """The functions of a file with names of a pattern, sorted; none of a file with very many."""
-    names = elf.functions(None) if elf.symbol_count <= MOST_SYMBOLS else {}
-    return tuple(sorted(name for name in names if re.fullmatch(pattern, name))[:MOST_NAMES])
-
-
-def _one_family(_: str) -> str:
-    return ""
-
-
 @dataclass
 class _Probed:
     hooked: Hooked
     uncovered: tuple[str, ...]
     users: dict[int, Protection] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SampledFile:
-    """A library with symbols that may be probed in windows (exporter.governor)."""
-
-    name: str
-    """As in labels."""
-    symbols: Collection[str]
-    pids: Collection[int]
-    """The processes that use it."""
-    probe: Callable[[bool], None]
-    """Attaches these symbols, or detaches them."""
 
 
 class Probes:
@@ -108,7 +82,7 @@ class Probes:
         returns_allowed: Callable[[Collection[Protection]], tuple[bool, str]],
         costs: Costs | None = None,
         coverable: re.Pattern[str] | None = None,
-        family: Callable[[str], str] = _one_family,
+        family: Callable[[str], str] = one_family,
         listener: Listener | None = None,
         find: Callable[[Library, Sequence[str]], Places] = find_places,
         hooks_of: Callable[[Library], Mapping[str, Sequence[Hook]]] | None = None,
@@ -124,7 +98,8 @@ class Probes:
         self.name, self.symbols = name, frozenset(table)
         self._object, self._table, self._hits = programs, table, hits
         self._protection, self._returns_allowed = protection, returns_allowed
-        self._coverable, self._family, self._listener, self._find = coverable, family, listener, find
+        self._coverage = SymbolCoverage(self.symbols, coverable, family)
+        self._listener, self._find = listener, find
         self._lock = threading.Lock()
         self._probed: dict[int, _Probed] = {}  # by id() of the library: its (dev, ino) may be used again
         timed = {symbol for symbol, hooks in table.items() if any(hook.returns for hook in hooks)}
@@ -134,7 +109,7 @@ class Probes:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
         hooked = self._hook(library)
         with self._lock:
-            self._probed[id(library)] = _Probed(hooked, self._find_uncovered(library))
+            self._probed[id(library)] = _Probed(hooked, self._coverage.find_uncovered(library))
         self._remember_costs(hooked)
         if self._rehearsal and hooked.places.found:
             self._rehearsal.start()
@@ -254,30 +229,17 @@ class Probes:
         for probed, name in self._named():
             if self._passed(probed.hooked.library).symbols:
                 continue  # it has the functions that it wants to change
-            missing[name] = max(missing[name], self._count_missing(probed.hooked.library))
+            missing[name] = max(missing[name], self._coverage.count_missing(probed.hooked.library))
             uncovered[name] = max(uncovered[name], len(probed.uncovered))
         for name, count in missing.items():
             yield MISSING.sample(count, {"probe": self.name, "library": name})
-        for name, count in uncovered.items() if self._coverable else ():
+        for name, count in uncovered.items() if self._coverage.coverable else ():
             yield UNCOVERED.sample(count, {"probe": self.name, "library": name})
 
     def _named(self) -> list[tuple[_Probed, str]]:
         present = self._present()
         called = names(probed.hooked.library for probed in present)
         return [(probed, called[id(probed.hooked.library)]) for probed in present]
-
-    def _count_missing(self, library: Library) -> int:
-        families = {self._family(symbol) for symbol in self.symbols if symbol in library.functions}
-        return sum(self._family(symbol) in families for symbol in self.symbols if symbol not in library.functions)
-
-    def _find_uncovered(self, library: Library) -> tuple[str, ...]:
-        if not self._coverable:
-            return ()
-        try:
-            found: tuple[str, ...] = WORKER.call(names_like, file_of(library), self._coverable.pattern)
-        except (OSError, ValueError):
-            return ()  # find_places reports what is wrong with the file
-        return tuple(name for name in found if name not in self.symbols)
 
     def account(self, symbol: str, placement: Placement, returns: bool) -> None:
         """Counts calls of a symbol at what they cost at this place, also where someone else attaches to it."""

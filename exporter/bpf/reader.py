@@ -34,7 +34,8 @@ MOST_BYTES = 8 << 20
 MOST_FILES = 4
 _LONGEST_REASON = 300
 _CALLED = (
-    "exporter.bpf.probe",
+    "exporter.bpf.hooks",
+    "exporter.bpf.symbol_coverage",
     "exporter.nccl.layouts",
     "exporter.verbs.code.analysis",
     "exporter.verbs.code.extended",

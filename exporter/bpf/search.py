@@ -136,7 +136,7 @@ class Search:
         Without a hint it has had what it mapped since `since_ns` at the earliest.
         """
         self._users.see([(mapping.pid, mapping.image)])  # also one that changes while it is listed
-        if self._attachments.is_dull(mapping.file):
+        if self._attachments.verdicts.is_uninteresting(mapping.file):
             return False
         with self._attachments.on_account_of(mapping.pid):
             attached = self._attachments.of(mapping)
@@ -151,7 +151,7 @@ class Search:
         starts = [mapping.start for mapping in ordered]
         for address, file in places:
             at = bisect.bisect_right(starts, address) - 1
-            if at >= 0 and address < ordered[at].end and self._attachments.is_dull(ordered[at].file):
+            if at >= 0 and address < ordered[at].end and self._attachments.verdicts.is_uninteresting(ordered[at].file):
                 if len(self._dull) >= MAX_DULL:
                     self._dull.clear()
                 self._dull.add(file)
@@ -160,7 +160,7 @@ class Search:
         """Looks at every process: at start, when records were lost, and from time to time."""
         hints = self._hints.take_all()
         attached = len(self._attachments)
-        self._attachments.retry()
+        self._attachments.verdicts.retry()
         self._users.listed_ns = time.monotonic_ns()
         mappings = self._lister.everything()
         running = {mapping.pid: mapping.image for mapping in mappings}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from exporter import descriptors
-from exporter.bpf.attachments import Attached
+from exporter.bpf.attached import Attached
 from exporter.bpf.hints import Hints
 from exporter.bpf.library import Interest
 from exporter.bpf.watch import Exec, file_of_record

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from exporter.bpf.probe import SampledFile
+from exporter.bpf.sampled_file import SampledFile
 from exporter.governor.estimates import Tally
 from exporter.nccl.activity import Activity, Calls, Map
 from exporter.nccl.functions import FUNCTIONS

@@ -43,11 +43,11 @@ for _ in range(min(count, at_once)):
 ONLY_OURS = """
 import os, sys
 from exporter.__main__ import main
-from exporter.bpf import attachments
+from exporter.bpf import verdicts
 del sys.argv[1:4]  # python -m exporter
 files = {int(number) for number in os.environ["FILES"].split()}
-examine = attachments.examine
-attachments.examine = lambda proc, mapping, *rest: examine(proc, mapping, *rest) if mapping.number in files else None
+examine = verdicts.examine
+verdicts.examine = lambda proc, mapping, *rest: examine(proc, mapping, *rest) if mapping.number in files else None
 raise SystemExit(main())
 """
 """The exporter, for which nothing is in other files than these: other tests on this machine have the same libraries."""

@@ -1,4 +1,4 @@
-"""The hooks of a library: numbers by which programs know whether returns are probed, and hooks that are left out."""
+"""The hooks of a library: those that are left out for a time."""
 
 from __future__ import annotations
 
@@ -8,32 +8,10 @@ from typing import Any
 import pytest
 
 from exporter.bpf import uprobe
-from exporter.bpf.hooks import MOST_LIBRARIES, Hook, Hooked, Places, Switches
+from exporter.bpf.hooks import Hook, Hooked, Places
 from exporter.bpf.libbpf import Link
 from exporter.bpf.placement import Placement
 from exporter.bpf.uprobe import AttachError, Point
-
-
-class Returning(dict[int, int]):
-    """The map of that name."""
-
-    def set(self, key: int, value: int) -> None:
-        self[key] = value
-
-
-def test_more_libraries_than_numbers() -> None:
-    """Each library has a number of its own; where none is left there is no switch, and the last number stays off."""
-    returning = Returning()
-    switches = Switches(returning)
-    taken = [it for _ in range(MOST_LIBRARIES + 10) if (it := switches.take())]
-    assert [*range(MOST_LIBRARIES - 1)] == sorted(it.library for it in taken)
-    for it in taken:
-        it.turn(on=True)
-    assert MOST_LIBRARIES - 1 == len(set(returning.values())) and MOST_LIBRARIES - 1 not in returning
-    taken[3].close()
-    again = switches.take()
-    assert again and 3 == again.library
-    assert switches.take() is None
 
 
 class Kernel:

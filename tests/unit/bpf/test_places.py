@@ -6,28 +6,23 @@ import os
 import select
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from exporter.bpf import attachments, hooks, shares
-from exporter.bpf.attachments import Attached, Attachments
+from exporter.bpf.attached import Attached
+from exporter.bpf.attachments import Attachments
 from exporter.bpf.library import KeepingInterest, Library
 from exporter.bpf.mappings import Mapping
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection
 from exporter.bpf.users import Users
-from tests.unit.bpf.test_targets import PID, Proc, Recorder
+from tests.unit.bpf.mapped import PID, Proc, Recorder
 
 PLACES, EACH = 12, 4
 USERS = range(1000, 1008)
-
-
-@pytest.fixture(scope="module")
-def built(compile_library: Callable[[str, str], Path]) -> Path:
-    return compile_library("libwanted.so", "int wanted(int a) { return a + 1; }")
 
 
 class Keeper(Recorder):
@@ -112,7 +107,7 @@ def test_probes_do_not_come_and_go(node: Node) -> None:
     node.crowd()
     node.map(5000, "a.so")
     for turn in range(4):
-        node.kept.retry()
+        node.kept.verdicts.retry()
         attached = len(node.interest.attached), node.interest.closed
         for user in [*USERS, 5000] if turn % 2 else [5000, *reversed(USERS)]:
             for number in range(EACH):
@@ -165,9 +160,9 @@ def test_a_user_without_a_place_turns_nobody_else_away(node: Node) -> None:
     for number in range(EACH):
         node.map(1000, f"{number}.so")
     assert node.map(1000, "common.so") is None
-    examined = node.kept.examined
+    examined = node.kept.verdicts.examined
     assert node.map(1000, "common.so", pid=PID) is None
-    assert examined == node.kept.examined
+    assert examined == node.kept.verdicts.examined
     assert node.map(5000, "common.so")
     assert {"share": 1} == node.kept.refused
 
@@ -224,7 +219,7 @@ def test_the_end_of_a_process_that_has_lost_its_library(node: Node, monkeypatch:
     assert node.map(5000, "a.so")
     lost, library = USERS[0] * 10 + EACH - 1, f"{USERS[0]}-{EACH - 1}.so"
     assert [(library, 0)] == node.interest.given_up
-    node.kept.retry()
+    node.kept.verdicts.retry()
     for user in USERS[1:3]:
         users.gather([user * 10 + number for number in range(EACH)])
     users.end(node.kept)

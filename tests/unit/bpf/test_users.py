@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from exporter import descriptors
-from exporter.bpf.attachments import Attached
+from exporter.bpf.attached import Attached
 from exporter.bpf.file_worker import Held
 from exporter.bpf.hints import Hints
 from exporter.bpf.library import Library

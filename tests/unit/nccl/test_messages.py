@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf.probe import SampledFile
+from exporter.bpf.sampled_file import SampledFile
 from exporter.governor.estimates import Tally
 from exporter.nccl.activity import Activity, Calls
 from exporter.nccl.functions import FUNCTIONS

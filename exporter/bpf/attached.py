@@ -1,0 +1,28 @@
+"""A library that probes are attached to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from exporter.bpf.file_worker import Held
+from exporter.bpf.library import Closeable, Interest, Library
+from exporter.bpf.mappings import File
+from exporter.bpf.shares import User
+
+
+@dataclass(eq=False, slots=True)
+class Attached:
+    """A library that at least one interest is attached to, and the processes that use it. Links are only added."""
+
+    library: Library
+    file: File
+    held: Held
+    user: User
+    """The user that the place is counted to."""
+    links: list[tuple[Interest, Closeable]]
+    complete_ns: int
+    """When the last link was attached, CLOCK_MONOTONIC."""
+    users: set[int] = field(default_factory=set)
+    idle_since: float = 0.0
+    detached: bool = False
+    """Whether it is attached to no more, though processes may have it mapped: it was overwritten."""

@@ -1,0 +1,58 @@
+"""The map `returning` of an object: in which libraries return probes are attached."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+MOST_LIBRARIES = 256
+"""As bpf/probe.h has it."""
+NO_SWITCH = MOST_LIBRARIES - 1
+"""The number of libraries without a switch: programs do not wait for the returns of their calls."""
+
+
+class Numbers(Protocol):
+    """The part of exporter.bpf.libbpf.Map that is needed of `returning`."""
+
+    def set(self, key: int, value: int) -> None: ...
+
+
+class Switches:
+    """The map `returning` of an object, by which its programs know in which libraries return probes are attached."""
+
+    def __init__(self, returning: Numbers) -> None:
+        self._returning = returning
+        self._lock = threading.Lock()
+        self._free = [*range(NO_SWITCH)]
+        self._turns = 0
+
+    def take(self) -> Switch | None:
+        """One for a library, off; None where there is none left."""
+        with self._lock:
+            return Switch(self, self._free.pop(0)) if self._free else None
+
+    def give(self, library: int) -> None:
+        """The library of this number is probed no more."""
+        with self._lock:
+            self._free.append(library)
+
+    def turn(self, library: int, on: bool) -> None:
+        """Each time it is on has a number of its own: what was remembered before a time is not mistaken for its own."""
+        with self._lock:
+            self._turns += on
+            self._returning.set(library, self._turns if on else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Of one library: its number, and whether programs remember its calls for their returns."""
+
+    switches: Switches
+    library: int
+
+    def turn(self, on: bool) -> None:
+        self.switches.turn(self.library, on)
+
+    def close(self) -> None:
+        self.switches.give(self.library)

@@ -1,0 +1,19 @@
+"""What the governor gets of a library, part of which it has probed in windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SampledFile:
+    """A library with symbols that may be probed in windows (exporter.governor)."""
+
+    name: str
+    """As in labels."""
+    symbols: Collection[str]
+    pids: Collection[int]
+    """The processes that use it."""
+    probe: Callable[[bool], None]
+    """Attaches these symbols, or detaches them."""
