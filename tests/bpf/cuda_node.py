@@ -74,6 +74,11 @@ class Observed:
         found = {dict(labels)["library"] for labels in attached}
         return found.issuperset(libraries) and all(attached.values()) and pid in self.cuda._ledger._live
 
+    @property
+    def lost(self) -> dict[str, int]:
+        """What the programs could not count, by map."""
+        return {it: count for it, count in self.cuda._object.globals().items() if it.endswith("_lost") and count}
+
     def kernel(self, map: str, pid: int) -> list[Any]:
         """What a map holds of a process."""
         rows = self.cuda._object.maps[map].items()
