@@ -31,7 +31,7 @@ from exporter.bpf.reader import ANSWER, HELLO, LENGTH, exactly
 
 IDLE = 10.0
 SECONDS = 2.0
-"""Of the processor's time for one call, on an ordinary machine: what takes longer is no library but an attack."""
+"""Processor time for one call, on an ordinary machine: a file that takes longer is no library but an attack."""
 PATIENCE = 5.0
 """Seconds without any progress until a child counts as stuck, on an ordinary machine."""
 START_PATIENCE = 60.0
@@ -44,7 +44,7 @@ _LOOK, _CLOSE_SECONDS = 0.2, 0.5
 _BUSY, _TRICKLE = 0.1, 6
 """A child that uses less of a processor than this waits; it counts as stuck after so many times PATIENCE of that."""
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PATH")
-"""All that the child inherits of it: a collector's password is none of its business."""
+"""Variables that the child inherits: a collector's password is none of its business."""
 
 
 class ChildError(OSError):
@@ -95,7 +95,7 @@ class Worker:
         """Calls that were ended, by what they were ended for."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the module-level function returns, as the type that it is declared to return.
+        """Returns what the module-level function returns in the child, as the type that it is declared to return.
 
         A File among the arguments is an Elf there. Raises OSError and ElfError as the function does, FileNotFoundError
         where another file is there, and ChildError when there is no answer.
@@ -103,7 +103,7 @@ class Worker:
         return self._call(function, arguments, keep=False)[0]
 
     def call_and_hold(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Held]:
-        """As `call`; the first file is held besides, for the caller to close."""
+        """Calls a function as `call` does. Returns the first file too, held for the caller to close."""
         result, held = self._call(function, arguments, keep=True)
         if held is None:
             raise ChildError("the process that reads files gave none back")
@@ -114,7 +114,7 @@ class Worker:
         return getattr(self._spent, "seconds", 0.0)
 
     def interrupt(self) -> None:
-        """Has a call of another thread that waits for the child end soon, with Stuck."""
+        """Ends a call of another thread that waits for the child, with Stuck."""
         self._interruptions += 1
 
     @property
@@ -193,7 +193,7 @@ class Worker:
             self._charge(child)
 
     def _charge(self, child: Child) -> float:
-        """Seconds of the processor's time since the last call of this."""
+        """Charges this thread with the processor time since the last call of this method; returns the seconds."""
         used = child.seconds()
         self._spent.seconds = self.spent() + used / child.slowness
         return used

@@ -34,7 +34,7 @@ class Child:
             self._reader_pidfd = os.pidfd_open(reader)
 
     def seconds(self) -> float:
-        """Of the processor's time since the last call of this."""
+        """Returns the processor time of both since the last call of this method."""
         now = sum(map(_processor_seconds, (self.process.pid, self.reader)))
         used, self.used = max(0.0, now - self.used), max(now, self.used)
         return used
@@ -48,7 +48,7 @@ class Child:
         return any(_state(pid) in ("T", "t") for pid in (self.process.pid, self.reader) if pid)
 
     def kill(self) -> bool:
-        """Whether both are gone, within a moment."""
+        """Kills both; returns whether they have ended within a moment."""
         self.connection.close()
         self.process.kill()
         if self._reader_pidfd:
@@ -60,7 +60,7 @@ class Child:
         return self.has_ended()
 
     def has_ended(self) -> bool:
-        """Whether both have ended, and what stood for them is closed. Safe from any thread."""
+        """Whether both have ended; if so, the reader's pidfd is closed. Safe from any thread."""
         with self._lock:
             if self.process.poll() is None:
                 return False
@@ -76,7 +76,7 @@ class Child:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of a process, 0 for none and one that has ended; clock_getcpuclockid(3)."""
+    """Processor time of a process, 0 for none and one that has ended; clock_getcpuclockid(3)."""
     with suppress(OSError):
         return time.clock_gettime((~pid << 3) | 2) if pid else 0.0
     return 0.0

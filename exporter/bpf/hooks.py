@@ -43,13 +43,13 @@ class Hook:
 
     @property
     def attached(self) -> str:
-        """When: always, only while return probes are allowed, or unless it is left out for its cost."""
+        """When it is attached: always, only while return probes are allowed, or unless it is left out for its cost."""
         if self.sampled:
             return _SAMPLED
         return _ALLOWED if self.returns or self.paired else _ALWAYS
 
     def point(self, function: Function, placement: Placement, library: int = 0) -> Point:
-        """Where it runs, for a function that is probed at this place in the library of this number."""
+        """Where the hook runs, for a function that is probed at this place in the library of this number."""
         behind = placement.offset - function.offset if self.placed else 0
         number = library << _LIBRARY if self.numbered else 0
         return Point(placement.offset, self.cookie | behind << 32 | number)
@@ -177,7 +177,7 @@ class Hooked:
         return frozenset(it for it in self.places.found if any(hook.sampled for hook in self._hooks[it]))
 
     def sample(self, on: bool) -> None:
-        """Attaches the hooks of these symbols, or detaches them; harmless where that is so already."""
+        """Attaches the `sampled` hooks, or detaches them; harmless where that is so already."""
         with self._lock:
             if self._closed or on == bool(self._sampled_links):
                 return
@@ -247,7 +247,7 @@ class Hooked:
     def _attach_group(
         self, program: Program, symbols: dict[Point, str], returns: bool
     ) -> tuple[Link | None, dict[str, str]]:
-        """One program at many points. Those that the kernel refuses are left out, and given with the reason."""
+        """Attaches one program at many points. Returns the link, and by symbol why the kernel refused points."""
         failed: dict[str, str] = {}
         while symbols:
             try:

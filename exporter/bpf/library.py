@@ -24,7 +24,7 @@ class Vanished(Exception):
 
 
 class Wait(Exception):
-    """A file is read later, in so many seconds: its user's files have taken their share of the time."""
+    """The file is to be read later, in so many seconds: its user's files have taken their share of the time."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -54,7 +54,7 @@ class Library:
 
     @cached_property
     def digest(self) -> bytes:
-        """Of what was found in the file, of which the build id is only what the file claims."""
+        """A digest of what was found in the file, of which the build id is only what the file claims."""
         found = sorted((it.name, it.offset, it.size) for it in self.functions.values())
         parts = (self.machine, self.build_id, found, sorted(self.imports), sorted(self.usdt.items(), key=str))
         return hashlib.blake2b(repr(parts).encode(errors="replace"), digest_size=16).digest()
@@ -65,7 +65,7 @@ class Closeable(Protocol):
 
 
 class Interest(Protocol):
-    """Someone who wants certain functions observed. Called from one thread; what it raises is logged, no more."""
+    """An observer of certain functions. Called from one thread; exceptions of its methods are logged, no more."""
 
     @property
     def symbols(self) -> Collection[str]:
@@ -77,7 +77,7 @@ class Interest(Protocol):
         ...
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
-        """A process uses an attached library. `from_first_call`: it mapped it after attaching was complete."""
+        """A process uses an attached library. `from_first_call`: it was mapped after attaching was complete."""
         ...
 
     def processes_ended(self, pids: Collection[int]) -> None:

@@ -86,7 +86,7 @@ class Lister(Protocol):
 
 
 class IteratorLister:
-    """By the BPF iterator: real inodes below overlays. Needs a kernel with BTF (BpfError elsewhere)."""
+    """Lists by the BPF iterator: real inodes below overlays. Needs a kernel with BTF (BpfError elsewhere)."""
 
     name = "iterator"
 

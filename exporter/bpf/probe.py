@@ -44,7 +44,7 @@ class Programs(Protocol):
 
 
 class Listener(Protocol):
-    """Wants to know of the processes that use a probed library; called in the targets' thread, after the probes."""
+    """Receives the processes that use a probed library; called in the targets' thread, after the probes."""
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
     def processes_ended(self, pids: Collection[int]) -> None: ...

@@ -138,7 +138,7 @@ def _opened(place: int, found: os.stat_result, size: int, modified: int) -> int:
 
 
 def _read(opener: socket.socket) -> None:
-    """Of the process that reads: answers calls until the one that opens is gone."""
+    """Answers calls, in the process that reads, until the one that opens has ended."""
     confined.die_with_parent()
     if os.geteuid():
         for name in _CALLED:

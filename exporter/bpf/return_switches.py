@@ -28,17 +28,20 @@ class Switches:
         self._turns = 0
 
     def take(self) -> Switch | None:
-        """One for a library, off; None where there is none left."""
+        """Returns a switch for a library, off; None where no number is left."""
         with self._lock:
             return Switch(self, self._free.pop(0)) if self._free else None
 
     def give(self, library: int) -> None:
-        """The library of this number is probed no more."""
+        """Takes back the number of a library that is no longer probed."""
         with self._lock:
             self._free.append(library)
 
     def turn(self, library: int, on: bool) -> None:
-        """Each time it is on has a number of its own: what was remembered before a time is not mistaken for its own."""
+        """Makes programs remember the calls of a library for their returns, or stops that.
+
+        Each time it is on has a number of its own: calls that were remembered before are not mistaken for later ones.
+        """
         with self._lock:
             self._turns += on
             self._returning.set(library, self._turns if on else 0)
@@ -46,7 +49,7 @@ class Switches:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Of one library: its number, and whether programs remember its calls for their returns."""
+    """The switch of one library: whether programs remember its calls for their returns."""
 
     switches: Switches
     library: int

@@ -142,7 +142,7 @@ def protection(proc: Path, pid: int) -> Protection | None:
 
 
 def _value(status: bytes, name: bytes) -> bytes:
-    """Of a line of /proc/PID/status, empty where there is none; the process's name holds no line break there."""
+    """Value of a line of /proc/PID/status, empty where there is none; the process's name holds no line break there."""
     return (b"\n" + status).partition(b"\n" + name + b":")[2].partition(b"\n")[0].strip()
 
 

@@ -1,4 +1,4 @@
-"""The looks at processes: at those that the kernel's records hint at, and from time to time at all."""
+"""The search for users of libraries: in processes that the kernel's records hint at, and from time to time in all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from exporter.bpf.users import Users
 from exporter.bpf.watch import Batch
 from exporter.model import Distribution
 
-MAX_DULL = 1 << 13
+MAX_UNINTERESTING = 1 << 13
 
 _FORK_DELAY = 0.1
 """Seconds until a forked process is looked at: most run another program by then."""
@@ -52,7 +52,7 @@ class Search:
         self._proc, self._lister, self._users, self._attachments = proc, lister, users, attachments
         self._closing, self._resync = closing, resync
         self._hints = Hints()
-        self._dull: set[bytes] = set()
+        self._uninteresting: set[bytes] = set()
         self._latencies = [0] * (len(LATENCY_BOUNDS) + 1)
         self._latency_sum = 0.0
         self._unsure = False
@@ -73,18 +73,18 @@ class Search:
     def note(self, batch: Batch) -> None:
         """Takes note of the kernel's records: of exec at once, of all others as hints where to look."""
         for mapped in batch.mapped:
-            if mapped.file not in self._dull:
-                self._hint(mapped.pid, mapped.time, 0.0, (mapped.address, mapped.file))
+            if mapped.file not in self._uninteresting:
+                self._add_hint(mapped.pid, mapped.time, 0.0, (mapped.address, mapped.file))
             elif mapped.pid in self._users:  # perhaps it runs another program now
-                self._hint(mapped.pid, mapped.time, _KNOWN_DELAY)
+                self._add_hint(mapped.pid, mapped.time, _KNOWN_DELAY)
         self._users.replace(batch.execs, self._attachments, self._hints)
         for fork in sorted(batch.forks):
             if fork.parent in self._users or fork.parent in self._hints:
-                self._hint(fork.pid, fork.time, _FORK_DELAY)
+                self._add_hint(fork.pid, fork.time, _FORK_DELAY)
 
-    def _hint(self, pid: int, since_ns: int, delay: float, place: tuple[int, bytes] | None = None) -> None:
+    def _add_hint(self, pid: int, since_ns: int, delay: float, place: tuple[int, bytes] | None = None) -> None:
         if not self._hints.add(pid, since_ns, delay, place):
-            self.lose(1)
+            self.count_lost(1)
 
     def look(self) -> None:
         """Looks at the processes of the hints that are due."""
@@ -97,15 +97,15 @@ class Search:
         cost = time.thread_time() - began
         if not self._lister.one_process:
             self.next_listing = time.monotonic() + min(cost / _SHARE, _LONGEST_REST)
-        missed = {pid for pid in due if pid not in mappings and not os.access(f"{self._proc}/{pid}", os.F_OK)}
-        self._users.gather((), missed)
-        if self._users.gathered(mappings):
-            self._users.end(self._attachments)
-        self._users.see((pid, found[-1].image) for pid, found in mappings.items())
+        unlisted = {pid for pid in due if pid not in mappings and not os.access(f"{self._proc}/{pid}", os.F_OK)}
+        self._users.queue_ends((), unlisted)
+        if self._users.any_queued(mappings):
+            self._users.deliver_ends(self._attachments)
+        self._users.check_images((pid, found[-1].image) for pid, found in mappings.items())
         for pid in self._attachments.begin_round(due):
             hint = due[pid]
             self._look_at(pid, mappings.get(pid, []), hint)
-            if pid not in mappings and pid not in missed and hint.attempts < _ATTEMPTS:  # it is about to end
+            if pid not in mappings and pid not in unlisted and hint.attempts < _ATTEMPTS:  # it is about to end
                 self._hints.add(pid, hint.since_ns, _VANISHED_DELAY, attempts=hint.attempts + 1)
             if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
                 self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
@@ -118,7 +118,7 @@ class Search:
             if self._closing.is_set():
                 return
             try:
-                if self._take(mapping, 0, since) and hint.places:
+                if self._add_use(mapping, 0, since) and hint.places:
                     self._observe(time.monotonic_ns() - hint.since_ns)
             except Vanished:
                 vanished = True
@@ -128,14 +128,14 @@ class Search:
             self._hints.add_again(pid, hint, wait, hint.attempts)
         elif vanished and hint.attempts < _ATTEMPTS:
             self._hints.add_again(pid, hint, _VANISHED_DELAY, hint.attempts + 1)
-        self._remember_dull(mappings, hint.places)
+        self._remember_uninteresting(mappings, hint.places)
 
-    def _take(self, mapping: Mapping, since_ns: int, hint: Hint | None) -> bool:
-        """Whether this made the process a user of a library it was not known to use.
+    def _add_use(self, mapping: Mapping, since_ns: int, hint: Hint | None) -> bool:
+        """Makes the process a user of the mapped library. Returns False if that was known, or the file is none.
 
-        Without a hint it has had what it mapped since `since_ns` at the earliest.
+        Without a hint the mapping was made at `since_ns` at the earliest.
         """
-        self._users.see([(mapping.pid, mapping.image)])  # also one that changes while it is listed
+        self._users.check_images([(mapping.pid, mapping.image)])  # also one that changes while it is listed
         if self._attachments.verdicts.is_uninteresting(mapping.file):
             return False
         with self._attachments.on_account_of(mapping.pid):
@@ -145,16 +145,16 @@ class Search:
             times = (hint.since_ns, hint.mapped_ns(mapping)) if hint else (since_ns, since_ns)
             return self._users.use(mapping.pid, mapping.image, attached, *times)
 
-    def _remember_dull(self, mappings: list[Mapping], places: list[tuple[int, bytes]]) -> None:
-        """Records of files that turned out to be of no interest will not be looked into again."""
+    def _remember_uninteresting(self, mappings: list[Mapping], places: list[tuple[int, bytes]]) -> None:
+        """Takes note of files that hold nothing of interest: their records are no hints any more."""
         ordered = sorted(mappings, key=_START) if places else []
         starts = [mapping.start for mapping in ordered]
         for address, file in places:
             at = bisect.bisect_right(starts, address) - 1
             if at >= 0 and address < ordered[at].end and self._attachments.verdicts.is_uninteresting(ordered[at].file):
-                if len(self._dull) >= MAX_DULL:
-                    self._dull.clear()
-                self._dull.add(file)
+                if len(self._uninteresting) >= MAX_UNINTERESTING:
+                    self._uninteresting.clear()
+                self._uninteresting.add(file)
 
     def look_at_all(self) -> None:
         """Looks at every process: at start, when records were lost, and from time to time."""
@@ -166,7 +166,7 @@ class Search:
         running = {mapping.pid: mapping.image for mapping in mappings}
         if self.complete:
             self._attachments.begin_round(())
-        self._users.see(running.items())
+        self._users.check_images(running.items())
         for mapping in mappings:
             if self._closing.is_set():
                 return
@@ -174,21 +174,21 @@ class Search:
             since = None if self._unsure else hint
             since_ns = since.since_ns if since else mapping.started
             try:
-                self.late += self._take(mapping, since_ns, since) and not hint and self.complete
+                self.late += self._add_use(mapping, since_ns, since) and not hint and self.complete
             except Vanished:
-                self._hint(mapping.pid, since_ns, _VANISHED_DELAY)
+                self._add_hint(mapping.pid, since_ns, _VANISHED_DELAY)
             except Wait as later:
-                self._hint(mapping.pid, since_ns, later.seconds)
-        self._users.gather([pid for pid in self._users.without_pidfd() if pid not in running])
+                self._add_hint(mapping.pid, since_ns, later.seconds)
+        self._users.queue_ends([pid for pid in self._users.without_pidfd() if pid not in running])
         if len(self._attachments) > attached:  # perhaps under the name of a file that held nothing before
-            self._dull.clear()
+            self._uninteresting.clear()
         self._unsure = False
         self.last_resync = time.monotonic()
         self.next_resync = self.last_resync + self._resync
         self.complete = True
 
-    def lose(self, count: int) -> None:
-        """Records are missing: what is found before the next look at everything may have been mapped at any time."""
+    def count_lost(self, count: int) -> None:
+        """Counts lost records: what is found before the next look at everything may have been mapped at any time."""
         self.lost += count
         self._unsure = True
         self.resync_soon()

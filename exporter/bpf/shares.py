@@ -25,7 +25,7 @@ _GROUP_BYTES = 1 << 12
 
 User = int | bytes
 NOBODY: User = -1
-"""Whoever a process belonged to that ended before it was looked at."""
+"""The user of a process that ended before it was looked at."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Credit:
 
 
 class Shares:
-    """What each user has had. Safe from any thread."""
+    """The time and the places that each user has had. Safe from any thread."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
@@ -44,7 +44,7 @@ class Shares:
         self._places: Counter[User] = Counter()
 
     def user(self, pid: int) -> User:
-        """Who a process runs for."""
+        """The user of a process: a number, or the cgroup where that is root."""
         folder = self._proc / str(pid)
         try:
             number = folder.stat().st_uid
@@ -56,7 +56,7 @@ class Shares:
             return NOBODY
 
     def may_spend(self, user: User) -> bool:
-        """Whether there is time left for a file of theirs."""
+        """Whether there is time left for a file of this user."""
         return self.left(user) > 0
 
     def left(self, user: User) -> float:
@@ -78,7 +78,7 @@ class Shares:
             self.spend(user, WORKER.spent() - before)
 
     def take_place(self, user: User) -> bool:
-        """Takes a place for a library, for `give_place` to give back; False where theirs are all taken."""
+        """Takes a place for a library, for `give_place` to give back; False where the user has as many as each may."""
         with self._lock:
             if self._places[user] >= PLACES:
                 return False
@@ -108,5 +108,7 @@ class Shares:
 
     def _forget(self, now: float) -> None:
         """Forgets the users that would have all of their credit again; without such a user, all of them."""
-        kept = {who: it for who, it in self._credits.items() if it.left + (now - it.at) * REFILL < CREDIT}
+        kept = {
+            user: credit for user, credit in self._credits.items() if credit.left + (now - credit.at) * REFILL < CREDIT
+        }
         self._credits = kept if len(kept) < MAX_USERS else {}

@@ -137,17 +137,17 @@ class Targets:
         for descriptor, event in self._poll.poll(max(0.0, until)):
             pid = self._users.pid_of(descriptor)
             if pid is not None:
-                self._users.gather([pid])  # at once: its descriptor reports an end only once
+                self._users.queue_ends([pid])  # at once: its descriptor reports an end only once
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 self._watch.drop(descriptor)
 
     def _step(self) -> None:
         search, batch = self._search, self._watch.drain()
         if batch.lost:
-            search.lose(batch.lost)
+            search.count_lost(batch.lost)
         search.note(batch)
         if time.monotonic() >= search.next_resync:
-            self._users.end(self._attachments)
+            self._users.deliver_ends(self._attachments)
             self._watch.follow_cpus()
             search.look_at_all()
             if search.complete:
@@ -155,7 +155,7 @@ class Targets:
         elif time.monotonic() >= search.next_listing:
             search.look()
         if time.monotonic() >= self._users.next_due:
-            self._users.end(self._attachments)
+            self._users.deliver_ends(self._attachments)
         self._next_release = self._attachments.release_idle()
 
     def _publish(self) -> None:

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Trial:
-    """One for a node. Each part is tried when it is first used, in about 60 ms; the result stays."""
+    """The trial of a node. Each part is tried when it is first used, in about 60 ms; the result stays."""
 
     @cached_property
     def survival(self) -> Survival:

@@ -115,7 +115,7 @@ def _perf(program: Program, path: str, point: Point, returns: bool) -> Link:
 
 
 def _by_descriptor(program: Program, path: str, point: Point, returns: bool) -> Link:
-    """For a program that libbpf did not load."""
+    """Attaches a program that libbpf did not load."""
     try:
         event = perf.uprobe(os.fsencode(path), point.offset, point.semaphore, returns)
         try:

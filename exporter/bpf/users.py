@@ -16,7 +16,7 @@ from exporter.bpf.hints import Hints
 from exporter.bpf.library import Interest
 from exporter.bpf.watch import Exec, file_of_record
 
-GATHER_SECONDS, GATHER_MOST = 0.25, 256
+BATCH_SECONDS, BATCH_MOST = 0.25, 256
 """How long, and how many, ended processes wait for others: what an interest does about ends costs a walk over maps."""
 MOST_REPLACED = 1 << 14
 
@@ -41,13 +41,13 @@ class Users:
         self._poll = poll
         self._processes: dict[int, _Process] = {}
         self._pids: dict[int, int] = {}
-        self._over: set[int] = set()
-        self._missed: set[int] = set()
+        self._ended: set[int] = set()
+        self._ended_unlisted: set[int] = set()
         self._replaced: dict[int, int] = {}
         self.listed_ns = 0
-        """When the mappings were listed with which `see` and `use` are called, CLOCK_MONOTONIC."""
+        """When the mappings were listed with which `check_images` and `use` are called, CLOCK_MONOTONIC."""
         self.next_due = float("inf")
-        """When interests are to hear of the ends that were gathered, on time.monotonic."""
+        """When the queued ends are due, on time.monotonic."""
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._processes
@@ -60,8 +60,8 @@ class Users:
         """Processes without a pidfd, since there were no descriptors left: their end has to be found by looking."""
         return [pid for pid, process in self._processes.items() if process.pidfd < 0]
 
-    def see(self, images: Iterable[tuple[int, int]]) -> None:
-        """Takes note of the programs that processes run, by pid; another one than before replaced it."""
+    def check_images(self, images: Iterable[tuple[int, int]]) -> None:
+        """Compares the programs that processes run, by pid, with those known: another one replaced the one before."""
         known = self._processes
         replaced = {pid for pid, image in images if pid in known and known[pid].image != image}
         if replaced:
@@ -95,8 +95,8 @@ class Users:
         """
         return self._replaced.get(pid, 0) > mapped_ns
 
-    def _replace(self, pids: Collection[int], concerned: dict[int, tuple[Interest, set[int]]]) -> None:
-        self._forget(pids, lambda interest, its: interest.processes_replaced(its), concerned)
+    def _replace(self, pids: Collection[int], recipients: dict[int, tuple[Interest, set[int]]]) -> None:
+        self._forget(pids, lambda interest, replaced: interest.processes_replaced(replaced), recipients)
         for pid in pids:
             self._replaced.pop(pid, None)
             self._replaced[pid] = time.monotonic_ns()
@@ -104,18 +104,18 @@ class Users:
             del self._replaced[next(iter(self._replaced))]
 
     def use(self, pid: int, image: int, attached: Attached, since_ns: int, mapped_ns: int | None = None) -> bool:
-        """A process has a library mapped, since `since_ns` at the earliest. False if that was known.
+        """Gives the interests of a library a process that has it mapped. Returns False if that was known.
 
-        `mapped_ns` is when it mapped this one, where that is known better.
+        The mapping was made at `since_ns` at the earliest, or at `mapped_ns` where that is known better.
         """
         process = self._processes.get(pid)
         before = process.libraries.get(attached, 0) if process is not None else 0
         if before == len(attached.links):
             return False
-        over = False
+        has_ended = False
         if process is None:
             pidfd = self._open_pidfd(pid)
-            over = pidfd is None
+            has_ended = pidfd is None
             process = self._processes[pid] = _Process(image, pidfd if pidfd is not None else -1, self.listed_ns)
         process.libraries = {it: links for it, links in process.libraries.items() if not _replaces(attached, it)}
         process.libraries[attached] = len(attached.links)
@@ -123,35 +123,35 @@ class Users:
         first = attached.complete_ns <= since_ns and not self.replaced_after(pid, mapped_ns or since_ns)
         for interest, _ in attached.links[before:]:
             _call(lambda interest=interest: interest.process_started(pid, attached.library, first))  # type: ignore[misc]
-        if over:
-            self.gather([pid])
+        if has_ended:
+            self.queue_ends([pid])
         return not before
 
-    def gather(self, ended: Collection[int], missed: Collection[int] = ()) -> None:
-        """Takes note of processes that are gone, for `end` some time after the first of them.
+    def queue_ends(self, ended: Collection[int], unlisted: Collection[int] = ()) -> None:
+        """Takes note of ended processes, for `deliver_ends` some time after the first of them.
 
-        Others ended before they were looked at, and were `missed`: they may have called whatever is attached to.
+        Processes that ended before they were listed are `unlisted`: they may have called whatever is attached to.
         """
-        self._over.update(ended)
-        self._missed.update(pid for pid in missed if pid not in self._processes)
-        count = len(self._over) + len(self._missed)
+        self._ended.update(ended)
+        self._ended_unlisted.update(pid for pid in unlisted if pid not in self._processes)
+        count = len(self._ended) + len(self._ended_unlisted)
         if count:
-            self.next_due = 0.0 if count > GATHER_MOST else min(self.next_due, time.monotonic() + GATHER_SECONDS)
+            self.next_due = 0.0 if count > BATCH_MOST else min(self.next_due, time.monotonic() + BATCH_SECONDS)
 
-    def gathered(self, pids: Collection[int]) -> bool:
-        """Whether one of these processes is among the gathered, and so another one has its pid now."""
-        return not (self._over.isdisjoint(pids) and self._missed.isdisjoint(pids))
+    def any_queued(self, pids: Collection[int]) -> bool:
+        """Whether the end of one of these processes is queued, and so another one has its pid now."""
+        return not (self._ended.isdisjoint(pids) and self._ended_unlisted.isdisjoint(pids))
 
-    def end(self, attachments: Iterable[Attached]) -> None:
-        """Gives the processes that were gathered to the interests of the libraries that they used.
+    def deliver_ends(self, attachments: Iterable[Attached]) -> None:
+        """Gives the ended processes to the interests of the libraries that they used.
 
-        Those that were missed are given to the interests of all `attachments`.
+        Processes that ended before they were listed are given to the interests of all `attachments`.
         """
-        over, missed = self._over, self._missed
-        self._over, self._missed, self.next_due = set(), set(), float("inf")
+        ended, unlisted = self._ended, self._ended_unlisted
+        self._ended, self._ended_unlisted, self.next_due = set(), set(), float("inf")
         interests = {id(interest): interest for attached in attachments for interest, _ in attached.links}
-        others = {key: (interest, set(missed)) for key, interest in interests.items()} if missed else {}
-        self._forget(over, lambda interest, ended: interest.processes_ended(ended), others)
+        others = {key: (interest, set(unlisted)) for key, interest in interests.items()} if unlisted else {}
+        self._forget(ended, lambda interest, pids: interest.processes_ended(pids), others)
 
     def close(self) -> None:
         for pidfd in self._pids:
@@ -163,19 +163,19 @@ class Users:
         self,
         pids: Iterable[int],
         notify: Callable[[Interest, Collection[int]], None],
-        concerned: dict[int, tuple[Interest, set[int]]] | None = None,
+        recipients: dict[int, tuple[Interest, set[int]]] | None = None,
     ) -> None:
-        """Gives each interest those of the processes that used its libraries, besides those in `concerned`."""
-        concerned = concerned or {}
+        """Drops processes. Gives each interest those that used its libraries, and its own in `recipients`."""
+        recipients = recipients or {}
         for pid in pids:
             for attached in self._drop(pid):
                 for interest, _ in attached.links:
-                    concerned.setdefault(id(interest), (interest, set()))[1].add(pid)
-        for interest, its in concerned.values():
-            _call(lambda interest=interest, its=its: notify(interest, its))  # type: ignore[misc]
+                    recipients.setdefault(id(interest), (interest, set()))[1].add(pid)
+        for interest, own in recipients.values():
+            _call(lambda interest=interest, own=own: notify(interest, own))  # type: ignore[misc]
 
     def _drop(self, pid: int) -> Collection[Attached]:
-        """The libraries of a process, which is not known any more."""
+        """Drops a process; returns the libraries that it used."""
         process = self._processes.pop(pid, None)
         if process is None:
             return ()
@@ -215,7 +215,7 @@ def _recorded_as(attachments: Iterable[Attached]) -> frozenset[int | bytes]:
 
 
 def _replaces(attached: Attached, before: Attached) -> bool:
-    """Whether nothing is left of another that a process had, and all who heard of that one hear of this one."""
+    """Whether an earlier library of a process is detached, and all its interests have the process for this one too."""
     return before.detached and {id(it) for it, _ in before.links} <= {id(it) for it, _ in attached.links}
 
 

@@ -132,7 +132,7 @@ class Watch:
 
 
 def ring_bytes(cpus: int) -> int:
-    """Of each CPU's ring, a power of two."""
+    """Size of each CPU's ring, a power of two."""
     return 1 << max(LEAST_RING, min(MOST_RING, ALL_RINGS // max(1, cpus))).bit_length() - 1
 
 

@@ -182,7 +182,7 @@ def test_files_of_root_keep_their_places(node: Node, monkeypatch: pytest.MonkeyP
 
 
 def test_processes_of_a_library_that_is_given_back() -> None:
-    """What they hold is not known any more: the collector gets those that run."""
+    """What these processes hold is not known any more: the collector gets those that run."""
     withdrawn: list[int] = []
     programs = Mock(programs={})
     probes = Probes(
@@ -221,14 +221,14 @@ def test_the_end_of_a_process_that_has_lost_its_library(node: Node, monkeypatch:
     assert [(library, 0)] == node.interest.given_up
     node.kept.verdicts.retry()
     for user in USERS[1:3]:
-        users.gather([user * 10 + number for number in range(EACH)])
-    users.end(node.kept)
+        users.queue_ends([user * 10 + number for number in range(EACH)])
+    users.deliver_ends(node.kept)
     monkeypatch.setattr(node.kept, "_grace", 0)
     node.kept.release_idle()
     again = node.map(USERS[0], library, lost)
     assert again and users.use(lost, 1, again, 0)
     assert lost not in ended
-    users.gather([lost])
-    users.end(node.kept)
+    users.queue_ends([lost])
+    users.deliver_ends(node.kept)
     assert 1 == ended.count(lost)
     users.close()

@@ -1,4 +1,4 @@
-"""The processes that use libraries, and who is notified of their ends."""
+"""The processes that use libraries, and the interests that get their ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exporter.bpf.file_worker import Held
 from exporter.bpf.hints import Hints
 from exporter.bpf.library import Library
 from exporter.bpf.mappings import File
-from exporter.bpf.users import GATHER_MOST, GATHER_SECONDS, Users
+from exporter.bpf.users import BATCH_MOST, BATCH_SECONDS, Users
 from exporter.bpf.watch import Exec
 
 
@@ -60,7 +60,7 @@ def attached(*interests: Interest, number: int = 1) -> Attached:
 
 
 def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
-    """Of what was detached from under a process only so much is kept that all who heard of it hear of its end."""
+    """Of the detached libraries of a process only so many are kept that every interest that got it gets its end."""
     one, two, pid = Interest(), Interest(), os.getpid()
     for number in range(100):
         it = attached(one if number % 2 else two)
@@ -72,13 +72,13 @@ def test_a_library_that_is_overwritten_again_and_again(users: Users) -> None:
 
     assert {kept, last} < users._processes[pid].libraries.keys()
     assert 3 == len(users._processes[pid].libraries)
-    users.gather([pid])
-    users.end([])
+    users.queue_ends([pid])
+    users.deliver_ends([])
     assert ([pid], [pid]) == (one.ended, two.ended)
 
 
 def test_processes_leave_the_reserve_of_descriptors(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process is known also where there is no descriptor for its end, which has to be found by looking then."""
+    """A process is known also where there is no descriptor for its end, which is found at the next listing then."""
     monkeypatch.setattr(descriptors, "ceiling", lambda: 3)
     interest, before = Interest(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     users.use(os.getpid(), 1, attached(interest), 0)
@@ -97,37 +97,37 @@ def test_an_interest_that_is_attached_later(users: Users) -> None:
     assert [False, False] == [users.use(pid, 1, library, 1) for _ in range(2)]
 
     assert ([(pid, True)], [(pid, False)]) == (early.started, late.started)
-    users.gather([pid])
-    users.end([])
+    users.queue_ends([pid])
+    users.deliver_ends([])
     assert ([pid], [pid]) == (early.ended, late.ended)
 
 
-def test_ends_are_gathered(users: Users) -> None:
-    """Interests hear of many ends at once, those of their own libraries and those of nobody's, within a known time."""
+def test_ends_come_in_batches(users: Users) -> None:
+    """Interests get many ends at once, of users of their libraries and of unlisted processes, within a known time."""
     mine, others = attached(one := Interest()), attached(another := Interest())
     pid = os.getpid()
     users.use(pid, 1, mine, 0)
     assert users.next_due == float("inf")
 
     before = time.monotonic()
-    users.gather([pid])
+    users.queue_ends([pid])
     first = users.next_due
-    users.gather([], [70001, 70002, pid])  # the last is known, so it was not missed
-    assert first == users.next_due <= time.monotonic() + GATHER_SECONDS
-    assert before + GATHER_SECONDS <= first
+    users.queue_ends([], [70001, 70002, pid])  # the last is known, so it was listed
+    assert first == users.next_due <= time.monotonic() + BATCH_SECONDS
+    assert before + BATCH_SECONDS <= first
     assert not one.ended
-    assert users.gathered([70001]) and users.gathered([pid]) and not users.gathered([70003])
+    assert users.any_queued([70001]) and users.any_queued([pid]) and not users.any_queued([70003])
 
-    users.end([mine, others])
+    users.deliver_ends([mine, others])
 
     assert ([pid, 70001, 70002], [70001, 70002]) == (sorted(one.ended), sorted(another.ended))
     assert (1, 1) == (one.batches, another.batches)
-    assert users.next_due == float("inf") and not users.gathered([70001, pid]) and pid not in users
+    assert users.next_due == float("inf") and not users.any_queued([70001, pid]) and pid not in users
 
 
 def test_many_ends_do_not_wait(users: Users) -> None:
-    """Rows of ended processes take places of others, so there is a most of those that are gathered."""
-    users.gather([], range(1, GATHER_MOST + 2))
+    """Rows of ended processes take places of others, so the number of queued ends is limited."""
+    users.queue_ends([], range(1, BATCH_MOST + 2))
     assert users.next_due <= time.monotonic()
 
 
