@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,3 +27,21 @@ def until(condition: Callable[[], T], what: object = "", seconds: float = PATIEN
             raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
         time.sleep(pause)
         pause = min(1.2 * pause, 0.1)
+
+
+def free_port() -> int:
+    """Return a TCP port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def family(page: str, name: str) -> dict[str, float]:
+    """Return the values of a metric's series on a page, by the text of their labels."""
+    found = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", page, re.MULTILINE)
+    return {labels: float(value) for labels, value in found}
+
+
+def labels_of(text: str) -> dict[str, str]:
+    """Return the labels in a series' text; values stay escaped."""
+    return dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', text))

@@ -14,8 +14,8 @@ from typing import Any, Self
 import yaml
 
 from tests.backends import fetch
-from tests.e2e.backend import Prometheus, end, free_port, get
-from tests.support import until
+from tests.e2e.backend import Prometheus, end, get
+from tests.support import free_port, until
 
 START_SECONDS = 240.0
 _QUIET = {"DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "PHOENIX_TELEMETRY_ENABLED": "false"}

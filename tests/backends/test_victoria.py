@@ -12,8 +12,7 @@ from exporter.views.otlp import ATTRIBUTES, OF_METRICS
 from tests.backends import fetch
 from tests.backends.busy import NODE, SECONDS, Busy, busy
 from tests.backends.servers import VictoriaMetrics
-from tests.e2e.backend import free_port
-from tests.support import until
+from tests.support import free_port, until
 
 pytestmark = [
     pytest.mark.needs_bpf,

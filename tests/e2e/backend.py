@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -15,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import yaml
 
-from tests.support import PATIENCE, until
+from tests.support import PATIENCE, free_port, until
 
 T = TypeVar("T")
 
@@ -98,13 +97,6 @@ class Prometheus:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise QueryError(json.load(error)["error"]) from error
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def get(url: str) -> str | None:

@@ -21,7 +21,7 @@ from dashboards import queries
 from tests.bpf.cuda_node import BUILD, build_standins
 from tests.bpf.custom_node import bcc_missing, kernel_headers
 from tests.bpf.verbs_node import Job
-from tests.e2e.backend import Prometheus, free_port
+from tests.e2e.backend import Prometheus
 from tests.e2e.fault_cases import CASES
 from tests.e2e.fault_machine import GPU, PCI, Machine
 from tests.e2e.fault_table import shortened
@@ -29,6 +29,7 @@ from tests.standins import kubelet, nvml, pods
 from tests.standins.kubelet import container, pod
 from tests.standins.nvml import UUID
 from tests.standins.otlp_sink import HttpSink
+from tests.support import free_port
 from tests.unit.infiniband.trees import EFA, Tree, count, write
 
 ROOT = Path(__file__).parents[2]

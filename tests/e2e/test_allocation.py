@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +14,7 @@ from tests.e2e.test_cli import Exporter
 from tests.standins import kubelet, nvml, pods
 from tests.standins.kubelet import Kubelet, container, pod
 from tests.standins.nvml import UUID, Scenario
-from tests.support import PATIENCE, until
+from tests.support import PATIENCE, labels_of, until
 
 pytestmark = [
     pytest.mark.evidence(feature="GPUs of pods", on="stand-in"),
@@ -64,8 +63,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
 
 def series(exporter: Exporter, name: str) -> list[dict[str, str]]:
     """The labels of a family's series."""
-    found = re.findall(rf"^{name}\{{(.*)\}} ", exporter.get("/metrics")[1], re.MULTILINE)
-    return [dict(re.findall(r'(\w+)="([^"]*)"', labels)) for labels in found]
+    return [labels_of(text) for text in exporter.family(name)]
 
 
 def owners(exporter: Exporter) -> dict[str, dict[str, str]]:

@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf import privileges
-from tests.support import PATIENCE
+from tests.bpf.cuda_node import build_standins
+from tests.support import PATIENCE, family
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "exporter"]
@@ -74,6 +75,10 @@ class Exporter:
         found = re.search(rf"^{re.escape(series)} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
         return float(found[1]) if found else None
 
+    def family(self, name: str) -> dict[str, float]:
+        """The values of a metric's series on /metrics, by the text of their labels."""
+        return family(self.get("/metrics")[1], name)
+
     def await_ready(self) -> Exporter:
         self.await_(lambda: self.get("/-/ready")[0] == 200)
         return self
@@ -124,7 +129,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
     """The stand-in libraries and the job where any user can run them."""
-    subprocess.run(["make", "-s", "-C", ROOT / "tests" / "standins"], check=True)
+    build_standins()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)

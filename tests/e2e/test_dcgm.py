@@ -20,9 +20,9 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from exporter.compat.dcgm.fields import FIELDS
 from exporter.model import Kind
-from tests.e2e.backend import Prometheus, end, free_port, get
+from tests.e2e.backend import Prometheus, end, get
 from tests.standins import nvml
-from tests.support import PATIENCE, until
+from tests.support import PATIENCE, free_port, until
 
 pytestmark = pytest.mark.evidence(feature="dcgm-exporter's series", on="stand-in")
 

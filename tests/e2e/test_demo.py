@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from deploy.demo import __main__ as demo
+from tests.bpf.cuda_node import build_standins
 from tests.support import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ def _marked(process: psutil.Process, mark: str) -> bool:
 
 @pytest.fixture(scope="module")
 def standins() -> None:
-    subprocess.run(["make", "-s", "-C", ROOT / "tests" / "standins"], check=True)
+    build_standins()
 
 
 @pytest.mark.needs_bpf

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bpf.cuda_node import build_standins
 from tests.gpu.__main__ import CHECKS
 from tests.gpu.outcome import CANNOT, FAILED, OK, REPORTED
 
@@ -37,7 +38,7 @@ Rows = dict[int, dict[str, tuple[str, str]]]
 
 @pytest.fixture(scope="module")
 def standins() -> None:
-    subprocess.run(["make", "-s", "-C", ROOT / "tests" / "standins"], check=True)
+    build_standins()
 
 
 def dry_run(folder: Path, *arguments: str, **variables: str) -> tuple[int, Rows]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from exporter.collectors import infiniband
 from exporter.views import prometheus
 from tests.e2e.backend import get
 from tests.nodes import make_node
-from tests.support import until
+from tests.support import free_port, until
 from tests.unit.infiniband.trees import Tree, write
 
 pytestmark = pytest.mark.evidence(feature="RDMA port counters", on="stand-in")
@@ -33,9 +32,7 @@ def series(page: str) -> dict[str, tuple[str, Series]]:
 
 def theirs(program: str, sys: Path) -> str:
     """The page of a node_exporter that reads this /sys."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     command = [program, "--collector.disable-defaults", "--collector.infiniband", f"--path.sysfs={sys}"]
     with subprocess.Popen([*command, f"--web.listen-address={address}"], stderr=subprocess.DEVNULL) as process:
         try:

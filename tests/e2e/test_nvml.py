@@ -48,15 +48,9 @@ def start(tmp_path: Path) -> Iterator[Callable[[Scenario], Exporter]]:
             exporter.process.wait(PATIENCE)
 
 
-def series(exporter: Exporter, name: str) -> dict[str, float]:
-    """A family's values by labels."""
-    found = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", exporter.get("/metrics")[1], re.MULTILINE)
-    return {labels: float(value) for labels, value in found}
-
-
 def status(exporter: Exporter) -> list[str]:
     """The state of each GPU, in order."""
-    true = [labels for labels, value in series(exporter, "hw_status").items() if value == 1]
+    true = [labels for labels, value in exporter.family("hw_status").items() if value == 1]
     states = {int(re.findall(r'gpu="(\d+)"', it)[0]): re.findall(r'state="(\w+)"', it)[0] for it in true}
     return [states[index] for index in sorted(states)]
 
@@ -91,12 +85,12 @@ def test_privileges(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> No
 def test_eight_gpus(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
     """Eight GPUs with 18 links each and a process are all there; both processes stay within their memory."""
     exporter = start(Scenario(tmp_path, **{"gpus": 8, "gpu5.process.0": f"{os.getpid()} compute 1073741824 50 20"}))
-    exporter.await_(lambda: len(series(exporter, "gpu_sm_active_ratio")) == 8)
-    exporter.await_(lambda: len(series(exporter, "gpu_process_memory_usage_bytes")) == 1)
+    exporter.await_(lambda: len(exporter.family("gpu_sm_active_ratio")) == 8)
+    exporter.await_(lambda: len(exporter.family("gpu_process_memory_usage_bytes")) == 1)
 
     assert ["ok"] * 8 == status(exporter)
-    assert 8 * 18 * 2 == len(series(exporter, "gpu_nvlink_link_io_bytes_total"))
-    [(labels, value)] = series(exporter, "gpu_process_memory_usage_bytes").items()
+    assert 8 * 18 * 2 == len(exporter.family("gpu_nvlink_link_io_bytes_total"))
+    [(labels, value)] = exporter.family("gpu_process_memory_usage_bytes").items()
     assert 2**30 == value
     assert f'gpu="5",gpu_uuid="{UUID.format(5)}"' in labels and f'pid="{os.getpid()}"' in labels
     child = exporter.value("accel_exporter_nvml_resident_memory_bytes")
@@ -109,10 +103,10 @@ def test_eight_gpus(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> No
 def test_eight_gpus_of_seven(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
     """Eight GPUs of seven MIG devices each: every device has its memory and activity."""
     exporter = start(Scenario(tmp_path, **{"gpus": 8, "gpu.mig": 7}))
-    exporter.await_(lambda: len(series(exporter, "gpu_mig_active_ratio")) == 8 * 7 * 9)
+    exporter.await_(lambda: len(exporter.family("gpu_mig_active_ratio")) == 8 * 7 * 9)
 
-    assert 8 * 7 == len(series(exporter, "gpu_mig_info")) == len(series(exporter, "gpu_mig_memory_usage_bytes"))
-    assert {10468982784.0} == set(series(exporter, "gpu_mig_memory_limit_bytes").values())
+    assert 8 * 7 == len(exporter.family("gpu_mig_info")) == len(exporter.family("gpu_mig_memory_usage_bytes"))
+    assert {10468982784.0} == set(exporter.family("gpu_mig_memory_limit_bytes").values())
 
 
 def test_one_of_eight_is_lost(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
@@ -126,7 +120,7 @@ def test_one_of_eight_is_lost(tmp_path: Path, start: Callable[[Scenario], Export
 
     assert ["ok"] * 3 + ["lost"] + ["ok"] * 4 == status(exporter)
     assert {"hw_status"} == {line.partition("{")[0] for line in page.splitlines() if UUID.format(3) in line}
-    assert 7 == len(series(exporter, "hw_power_watts"))
+    assert 7 == len(exporter.family("hw_power_watts"))
 
 
 def test_a_call_that_never_returns(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
@@ -158,7 +152,7 @@ def test_the_driver_is_replaced(tmp_path: Path, start: Callable[[Scenario], Expo
     scenario.set({"error.nvmlDeviceGetFieldValues": 18})
     exporter.await_(lambda: exporter.value('accel_exporter_nvml_restarts_total{reason="driver_replaced"}') == 1)
     scenario.set({"error.nvmlDeviceGetFieldValues": None, "driver": "590.48"})
-    exporter.await_(lambda: 'driver_version="590.48"' in "".join(series(exporter, "hw_gpu_info")))
+    exporter.await_(lambda: 'driver_version="590.48"' in "".join(exporter.family("hw_gpu_info")))
 
     assert ["ok"] == status(exporter)
 
@@ -172,7 +166,7 @@ def test_release(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
     assert (200, "no GPU is held for 8 s\n") == exporter.get("/-/release-gpus?seconds=8", b"x")
     assert 1 == scenario.calls()["nvmlShutdown"]
     assert 1 == exporter.value("accel_exporter_nvml_released")
-    assert {} == series(exporter, "hw_power_watts")
+    assert {} == exporter.family("hw_power_watts")
     exporter.await_(lambda: status(exporter) == ["ok"])
     assert 0 == exporter.value("accel_exporter_nvml_released")
 

@@ -22,8 +22,9 @@ from typing import Any
 import pytest
 
 from dashboards.queries import chosen
-from tests.e2e.backend import Prometheus, QueryError, end, free_port, get
-from tests.support import PATIENCE, until
+from tests.bpf.cuda_node import build_standins
+from tests.e2e.backend import Prometheus, QueryError, end, get
+from tests.support import PATIENCE, free_port, until
 
 ROOT = Path(__file__).parents[2]
 STANDINS = ROOT / "tests" / "standins" / "build"
@@ -116,7 +117,7 @@ class Seen:
 def seen(tmp_path_factory: pytest.TempPathFactory, bpf_refusal: str) -> Seen:
     if bpf_refusal:
         pytest.skip(bpf_refusal)
-    subprocess.run(["make", "-s", "-C", ROOT / "tests" / "standins"], check=True)
+    build_standins()
     with ExitStack() as stack:
         return Run(tmp_path_factory.mktemp("prometheus"), stack).watch()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bpf.cuda_node import build_standins
 from tests.e2e.test_cli import ROOT, Exporter
 from tests.standins import ras
 
@@ -30,7 +31,7 @@ def start(stack: ExitStack, *words: str) -> subprocess.Popen[bytes]:
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[tuple[Exporter, ExitStack]]:
     """An exporter that knows a job's communicator."""
-    subprocess.run(["make", "-s", "-C", str(LIBRARY.parents[1])], check=True, capture_output=True)
+    build_standins()
     with ExitStack() as stack:
         exporter = Exporter(tmp_path, *FLAGS)
         stack.callback(exporter.end)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import compileall
 import itertools
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ import psutil
 
 from exporter.bpf.reader import slowness
 from tests.rdma import boot
+from tests.support import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 BUILD = REPOSITORY / "build/rdma"
@@ -201,7 +201,7 @@ def missing(tools: Sequence[str] = TOOLS) -> str:
 @contextmanager
 def hosts() -> Iterator[tuple[Host, Host]]:
     """Two machines that reach each other. Raises RigError when they do not come up."""
-    port = _free_port()
+    port = free_port()
     with _booted("a", "10.77.0.1", _wire(1, f"listen=127.0.0.1:{port}")) as first:
         _await_listening(first, port)
         with _booted("b", "10.77.0.2", _wire(2, f"connect=127.0.0.1:{port}")) as second:
@@ -279,12 +279,6 @@ def _await_listening(host: Host, port: int) -> None:
         if limit.passed:
             raise RigError(f"{host.name} does not wait for the other one after 30 s")
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 def _text(path: Path) -> str:

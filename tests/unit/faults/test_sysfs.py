@@ -14,13 +14,9 @@ from exporter.faults.ledger import Fault, FaultLedger
 from exporter.faults.transitions import Transitions
 from exporter.infiniband import metrics as rdma
 from exporter.model import Labels, Metric, Sample
+from tests.unit.infiniband.trees import write
 
 GPU, NIC, ROOT, SWITCH = "0000:18:00.0", "0000:19:00.0", "0000:00:01.0", "0000:17:00.0"
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
 
 
 def aer(path: Path, correctable: int, nonfatal: int, fatal: int) -> None:
