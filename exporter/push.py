@@ -23,13 +23,15 @@ from exporter.counters import Tally
 from exporter.model import Kind, Metric, Sample, Span
 from exporter.options import SettingsError
 from exporter.otlp import Plan, Signal
+from exporter.otlp_answer import Answer, AnswerError, Reasons
 from exporter.sampling import Budget, Verdict
 from exporter.starts import Starts
 
 SPANS_DROPPED = Metric(
     "accel_exporter.spans.dropped",
-    "Spans not delivered: over the budget of spans a second, the queue was full, the OTLP endpoint did not accept "
-    "them, they were malformed, or the exporter stopped first.",
+    "Spans not delivered: over the budget of spans a second, the queue was full, the OTLP request failed "
+    "(export_failed), the endpoint took the others of a request over HTTP and rejected these (rejected), they were "
+    "malformed, or the exporter stopped first.",
     Kind.COUNTER,
     "{span}",
     labels=("reason",),
@@ -46,7 +48,8 @@ EXPORTS = Metric(
 )
 EXPORTS_FAILED = Metric(
     "accel_exporter.otlp.exports.failed",
-    "OTLP requests that the endpoint did not accept, after the retries that the timeout allows.",
+    "OTLP requests that the endpoint did not accept, after the retries that the timeout allows, or, over HTTP, not in "
+    "whole.",
     Kind.COUNTER,
     labels=("signal",),
 )
@@ -55,7 +58,9 @@ PARTIAL = "accel_exporter.trace.partial"
 
 _CREDENTIALS = re.compile(r"OTEL_PYTHON_EXPORTER_OTLP_HTTP_\w*CREDENTIAL_PROVIDER")
 """The SDK's variables that name a package; its session is used then."""
-_NO_STATUS = "no HTTP status"
+_NO_STATUS, _NO_ANSWER = "no HTTP status", "no response of OTLP"
+_WHOLE = 10
+"""Exports without a remark of the endpoint after which the next remark has a log line again."""
 _QUERY = re.compile(r"\?\S+")
 """The query of a URL in an error message, which may be a secret."""
 log = logging.getLogger(__name__)
@@ -70,11 +75,13 @@ class Push:
     def __init__(self, plan: Plan, gather: Callable[[], Sequence[Sample]], started: float) -> None:
         self._plan, self._gather, self._starts = plan, gather, Starts(started)
         self._resource = resource.own()
-        reasons = _Reasons()
+        reasons = Reasons()
         logger = logging.getLogger("opentelemetry")
         logger.handlers, logger.propagate = [reasons], False
         self._links = {signal.name: _Link(signal, reasons) for signal in (plan.metrics, plan.traces) if signal}
-        self._dropped = Tally(SPANS_DROPPED, ("budget", "queue_full", "export_failed", "malformed", "stopped"))
+        self._dropped = Tally(
+            SPANS_DROPPED, ("budget", "queue_full", "export_failed", "rejected", "malformed", "stopped")
+        )
         self._exports = Tally(EXPORTS, self._links)
         self._failed = Tally(EXPORTS_FAILED, self._links)
         self._exported = self._unsampled = 0
@@ -153,8 +160,10 @@ class Push:
             while batch := self._take():
                 converted, malformed = otlp.spans(batch, resources)
                 self._dropped.add("malformed", malformed)
-                if self._send("traces", converted):
-                    self._exported += len(converted)
+                if answer := self._send("traces", converted):
+                    rejected = min(answer.rejected, len(converted))
+                    self._exported += len(converted) - rejected
+                    self._dropped.add("rejected", rejected)
                 else:
                     self._dropped.add("export_failed", len(converted))
 
@@ -178,18 +187,18 @@ class Push:
             except Exception:
                 log.exception("metrics could not be gathered for OTLP")
 
-    def _send(self, signal: str, data: Any) -> bool:
+    def _send(self, signal: str, data: Any) -> Answer | None:
         self._exports.add(signal)
-        sent = self._links[signal].send(data)
-        if not sent:
+        answer = self._links[signal].send(data)
+        if answer is None or answer.rejected:
             self._failed.add(signal)
-        return sent
+        return answer
 
 
 class _Link:
     """An exporter of the SDK, with one log line when exports begin to fail or to succeed."""
 
-    def __init__(self, signal: Signal, reasons: _Reasons) -> None:
+    def __init__(self, signal: Signal, reasons: Reasons) -> None:
         self._signal, self._reasons = signal, reasons
         transport = "grpc" if signal.protocol == "grpc" else "http"
         kind = {"metrics": "metric", "traces": "trace"}[signal.name]
@@ -210,70 +219,47 @@ class _Link:
         except Exception as error:
             raise SettingsError(f"OTLP {signal.name} to {signal.target} cannot be set up: {error}") from error
         self._failure = ""
-        """The HTTP status of the last failure, or _NO_STATUS; empty while exports succeed."""
+        """The HTTP status of the last failure, _NO_STATUS or _NO_ANSWER; empty while exports succeed."""
+        self._quiet = _WHOLE
+        """Exports since the endpoint's last remark."""
 
-    def send(self, data: Any) -> bool:
-        """Send data, within the exporter's timeout or until `close`. Returns whether the endpoint accepted it."""
+    def send(self, data: Any) -> Answer | None:
+        """Send data, within the exporter's timeout or until `close`. Returns the answer, None for a failure."""
         self._reasons.forget()
+        answer, failure = None, _NO_STATUS
         try:
-            sent = bool(self._exporter.export(data).name == "SUCCESS") and not self._reasons.status()
-            reason = self._reasons.reason()
+            if self._exporter.export(data).name == "SUCCESS" and not self._reasons.status():
+                answer = self._reasons.answer(self._signal.name)
+            failure, reason = self._reasons.status() or _NO_STATUS, self._reasons.reason()
+        except AnswerError as error:
+            failure, reason = _NO_ANSWER, str(error)
         except Exception as error:
-            sent, reason = False, f"{type(error).__name__}: {error}"
-        failure = "" if sent else self._reasons.status() or _NO_STATUS
-        if sent and self._failure:
+            reason = f"{type(error).__name__}: {error}"
+        failure = "" if answer else failure
+        if answer and self._failure:
             log.info("OTLP %s to %s work again", self._signal.name, self._signal.target)
         elif failure != self._failure:
-            log.warning(
-                "OTLP %s to %s are dropped until it works: %s",
-                self._signal.name,
-                self._signal.target,
-                _QUERY.sub("?…", reason),
-            )
+            self._warn("are dropped until it works", reason)
         self._failure = failure
-        return sent
+        if answer:
+            self._remark(answer)
+        return answer
+
+    def _remark(self, answer: Answer) -> None:
+        """Log the first of the endpoint's remarks."""
+        remarks = answer.rejected or answer.message
+        if remarks and self._quiet >= _WHOLE:
+            message = answer.message or "no reason given"
+            if answer.rejected:
+                unit = "data points" if self._signal.name == "metrics" else "spans"
+                self._warn("are accepted in part", f"{answer.rejected} {unit} of a request rejected: {message}")
+            else:
+                self._warn("are accepted with a warning", message)
+        self._quiet = 0 if remarks else self._quiet + 1
+
+    def _warn(self, what: str, reason: str) -> None:
+        name, target = self._signal.name, self._signal.target
+        log.warning("OTLP %s to %s %s: %s", name, target, what, _QUERY.sub("?…", reason))
 
     def close(self) -> None:
         self._exporter.shutdown()
-
-
-class _Reasons(logging.Handler):
-    """Keeps the reason of a failed export, by thread: the SDK's exporters return none.
-
-    It is the status of the last HTTP response, else the SDK's log record of the lowest level: the warning before a
-    retry is more specific than the error after the last.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._of_thread = threading.local()
-
-    def session(self) -> Any:
-        """Return an HTTP session (requests.Session) that notes its responses."""
-        import requests
-
-        session = requests.Session()
-        session.hooks["response"].append(self._note)
-        return session
-
-    def forget(self) -> None:
-        """Reset the reason at the begin of an export in this thread."""
-        self._of_thread.reason, self._of_thread.level = "no reason given", logging.CRITICAL
-        self._of_thread.response = None
-
-    def status(self) -> str:
-        """Return the last HTTP status if it is no success, else an empty string. The SDK takes a redirect for one."""
-        response = self._of_thread.response
-        failed = response is not None and not 200 <= response.status_code < 300
-        return f"HTTP status {response.status_code} {str(response.reason)[:100]}" if failed else ""
-
-    def reason(self) -> str:
-        """Return the reason why the last export of this thread failed."""
-        return self.status() or str(self._of_thread.reason)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno <= getattr(self._of_thread, "level", 0):
-            self._of_thread.reason, self._of_thread.level = record.getMessage()[:300], record.levelno
-
-    def _note(self, response: Any, **_: Any) -> None:
-        self._of_thread.response = response

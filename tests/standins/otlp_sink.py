@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -26,6 +26,69 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from tests.support import until
+
+Answers: TypeAlias = Callable[[Any], Iterator[bytes]]
+"""Makes an answer over HTTP, head included, from the class of the response."""
+
+
+def whole(body: bytes, kind: str = "application/x-protobuf", more: str = "") -> Iterator[bytes]:
+    """An answer with the status 200; `more` are further header fields."""
+    yield f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n".encode()
+    yield body
+
+
+def html(_: Any) -> Iterator[bytes]:
+    """The page of a proxy."""
+    return whole(b"<html><body>Sign in</body></html>", "text/html")
+
+
+def unlabelled(_: Any) -> Iterator[bytes]:
+    """A page that its head calls protobuf."""
+    return whole(b"<html><body>Sign in</body></html>")
+
+
+def huge(_: Any) -> Iterator[bytes]:
+    """64 MiB, all of which arrive."""
+    yield b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: %d\r\n\r\n" % (64 << 20)
+    yield from [bytes(65536)] * 1024
+
+
+def bomb(_: Any) -> Iterator[bytes]:
+    """32 KiB that are 32 MiB when decoded."""
+    return whole(gzip.compress(bytes(32 << 20)), more="Content-Encoding: gzip\r\n")
+
+
+def drip(_: Any) -> Iterator[bytes]:
+    """A body that never ends, byte by byte."""
+    yield b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 1000000\r\n\r\n"
+    while True:
+        yield b"\0"
+        time.sleep(0.02)
+
+
+def dripping_head(_: Any) -> Iterator[bytes]:
+    """A head that never ends, byte by byte."""
+    yield b"HTTP/1.1 200 OK\r\nX-Slow: "
+    while True:
+        yield b"a"
+        time.sleep(0.02)
+
+
+def partial(rejected: int, message: str, json: bool = False) -> Answers:
+    """Acceptance but for so many spans or data points."""
+
+    def answer(response: Any) -> Iterator[bytes]:
+        metrics = response is ExportMetricsServiceResponse
+        if json:
+            name = "rejectedDataPoints" if metrics else "rejectedSpans"
+            text = f'{{"partialSuccess": {{"{name}": "{rejected}", "errorMessage": "{message}"}}}}'
+            return whole(text.encode(), "application/json")
+        made = response()
+        setattr(made.partial_success, "rejected_data_points" if metrics else "rejected_spans", rejected)
+        made.partial_success.error_message = message
+        return whole(made.SerializeToString())
+
+    return answer
 
 
 class Received:
@@ -79,6 +142,8 @@ class HttpSink(Received):
 
     def __init__(self, port: int = 0) -> None:
         super().__init__()
+        self.answer: Answers | None = None
+        """What is answered in place of an empty response with `status`."""
         self._connections: list[socket.socket] = []
         sink = self
 
@@ -99,6 +164,10 @@ class HttpSink(Received):
                     if self.headers.get("Content-Encoding") == "gzip":
                         body = gzip.decompress(body)
                     sink.take(kinds[0].FromString(body), dict(self.headers))
+                    if sink.answer:
+                        for piece in sink.answer(kinds[1]):
+                            self.wfile.write(piece)
+                        return
                     answer = kinds[1]().SerializeToString()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/x-protobuf")

@@ -16,10 +16,11 @@ import pytest
 from exporter.model import Distribution, Kind, Metric, Sample, Span
 from exporter.options import SettingsError
 from exporter.otlp import OtlpSettings, Plan, plan
-from exporter.push import PARTIAL, Push, _Link, _Reasons
+from exporter.otlp_answer import Reasons
+from exporter.push import PARTIAL, Push, _Link
 from exporter.views import prometheus
 from tests.standins import otlp_sink
-from tests.support import until
+from tests.support import PATIENCE, until
 
 CALLS = Metric("test.calls", "Calls.", Kind.COUNTER, "{call}", labels=("n",))
 WAIT = Metric("test.wait", "Waits.", Kind.HISTOGRAM, "s")
@@ -138,6 +139,138 @@ def test_the_reason_of_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
     assert "spans_exported_total" not in counts(subject)
     lines = [record.getMessage() for record in caplog.records if record.name == "exporter.push"]
     assert [429, 401, 301] == [int(line.partition(" works: HTTP status ")[2][:3]) for line in lines]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record for record in caplog.records if record.name == "exporter.push"]
+    return [record.getMessage() for record in found if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def web() -> Iterator[otlp_sink.HttpSink]:
+    made = otlp_sink.HttpSink()
+    yield made
+    made.close()
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (otlp_sink.huge, "more than 65536 bytes"),
+        (otlp_sink.bomb, "more than 65536 bytes"),
+        (otlp_sink.html, "not an OTLP response but text/html"),
+        (otlp_sink.unlabelled, "not an OTLP response"),
+    ],
+)
+def test_answers_of_another_kind(
+    web: otlp_sink.HttpSink, caplog: pytest.LogCaptureFixture, answer: otlp_sink.Answers, reason: str
+) -> None:
+    """What is too long, or no response of OTLP, is a failed export with one line; it is not kept in memory, nor are the
+    data sent again.
+    """
+    pieces = list(answer(None))
+    web.answer = lambda _: iter(pieces)
+    subject = push(web.endpoint, "http/protobuf", OTEL_METRICS_EXPORTER="none")
+    tracemalloc.start()
+    for count in (1, 2):
+        subject.span(span(count))
+        reaches(subject, "spans_dropped_total export_failed", count)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    web.answer = None
+    subject.span(span(3))
+    reaches(subject, "spans_exported_total", 1)
+    subject.stop()
+
+    assert peak < 16 << 20
+    assert [1, 2, 3] == [item.attributes[-1].value.int_value for item in web.spans()]
+    assert 2 == counts(subject)["otlp_exports_failed_total traces"]
+    (line,) = warnings(caplog)
+    assert reason in line
+
+
+@pytest.mark.parametrize("answer", [otlp_sink.drip, otlp_sink.dripping_head])
+def test_dripping_answers(web: otlp_sink.HttpSink, caplog: pytest.LogCaptureFixture, answer: otlp_sink.Answers) -> None:
+    """An answer that goes on for longer than the timeout is a failed export, although no byte of it is late."""
+    web.answer = answer
+    subject = push(web.endpoint, "http/protobuf", OTEL_METRICS_EXPORTER="none")
+    subject.span(span(0))
+    reaches(subject, "spans_dropped_total export_failed", 1)
+    subject.stop()
+
+    got = counts(subject)
+    assert (1, None) == (got["otlp_exports_failed_total traces"], got.get("spans_exported_total"))
+    assert 1 == len(warnings(caplog))
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_refusal_with_a_long_body(web: otlp_sink.HttpSink, caplog: pytest.LogCaptureFixture) -> None:
+    """The status is the reason, whatever follows."""
+    web.answer = lambda response: iter(
+        piece.replace(b"200 OK", b"401 Unauthorized") for piece in otlp_sink.huge(response)
+    )
+    subject = push(web.endpoint, "http/protobuf", OTEL_METRICS_EXPORTER="none")
+    subject.span(span(0))
+    reaches(subject, "spans_dropped_total export_failed", 1)
+    subject.stop()
+
+    (line,) = warnings(caplog)
+    assert "HTTP status 401 Unauthorized" in line
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("json", [False, True])
+def test_partial_success(web: otlp_sink.HttpSink, caplog: pytest.LogCaptureFixture, json: bool) -> None:
+    """Rejected spans are dropped, not exported; a request with rejected data points has failed; one line each."""
+    web.answer = otlp_sink.partial(2, "too many attributes " + 400 * "x", json)
+    subject = push(web.endpoint, "http/protobuf", OTEL_BSP_SCHEDULE_DELAY="60000", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="10")
+    for number in range(10):
+        subject.span(span(number))
+    reaches(subject, "spans_dropped_total rejected", 2)
+    reaches(subject, "otlp_exports_failed_total metrics", 2)
+    subject.stop(PATIENCE)
+
+    got = counts(subject)
+    assert (8, 2, None) == (
+        got["spans_exported_total"],
+        got["spans_dropped_total rejected"],
+        got.get("spans_dropped_total export_failed"),
+    )
+    assert got["otlp_exports_total metrics"] == got["otlp_exports_failed_total metrics"]
+    lines = sorted(warnings(caplog))
+    assert ["metrics", "traces"] == [line.split()[1] for line in lines]
+    assert all(" 2 " in line and "too many attributes xxx" in line and len(line) < 450 for line in lines)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(("rejected", "lost"), [(-3, 0), (10**18, 5)])
+def test_rejected_counts_that_cannot_be(web: otlp_sink.HttpSink, rejected: int, lost: int) -> None:
+    """No more spans than were sent are rejected, and no fewer than none."""
+    web.answer = otlp_sink.partial(rejected, "")
+    subject = push(web.endpoint, "http/protobuf", OTEL_METRICS_EXPORTER="none", OTEL_BSP_SCHEDULE_DELAY="60000")
+    for number in range(5):
+        subject.span(span(number))
+    subject.stop(PATIENCE)
+
+    got = counts(subject)
+    assert (5 - lost or None, lost or None) == (
+        got.get("spans_exported_total"),
+        got.get("spans_dropped_total rejected"),
+    )
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_warning_of_the_endpoint(web: otlp_sink.HttpSink, caplog: pytest.LogCaptureFixture) -> None:
+    """A message without anything rejected is one line in the log, and nothing has failed."""
+    web.answer = otlp_sink.partial(0, "this token expires soon")
+    subject = push(web.endpoint, "http/protobuf", OTEL_TRACES_EXPORTER="none")
+    reaches(subject, "otlp_exports_total metrics", 3)
+    subject.stop(PATIENCE)
+
+    assert "otlp_exports_failed_total metrics" not in counts(subject)
+    (line,) = warnings(caplog)
+    assert line.endswith("this token expires soon")
 
 
 def test_hanging_collector_costs_a_bounded_queue(sink: Any, protocol: str) -> None:
@@ -362,7 +495,7 @@ def test_tokens_in_urls(caplog: pytest.LogCaptureFixture) -> None:
             raise ConnectionError("refused: /v1/metrics?api-key=tok3n (port 1)")
 
     link = _Link.__new__(_Link)
-    link._signal, link._reasons, link._exporter, link._failure = made, _Reasons(), Refusing(), ""
+    link._signal, link._reasons, link._exporter, link._failure = made, Reasons(), Refusing(), ""
     with caplog.at_level("WARNING"):
         assert not link.send(None)
     assert "refused: /v1/metrics?… (port 1)" in caplog.text

@@ -1,0 +1,97 @@
+"""The answer of an OTLP endpoint: an HTTP status, a response of OTLP, or the reason why there is none."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+_FIELDS = {"metrics": "rejected_data_points", "traces": "rejected_spans"}
+_MESSAGE = 300
+"""Characters of an endpoint's message in the log."""
+
+
+class AnswerError(Exception):
+    """An answer that is too long, too late or no response of OTLP; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response of OTLP: how many spans or data points were rejected, and what the endpoint remarks."""
+
+    rejected: int = 0
+    message: str = ""
+
+
+def read(response: Any, signal: str) -> Answer:
+    """Return what a successful requests.Response has for "metrics" or "traces". Raises AnswerError."""
+    body = response.content
+    if not body:
+        return Answer()
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    try:
+        partial = _parsed(body, kind, signal).partial_success
+    except Exception as error:  # of protobuf and its JSON, which may nest too deep
+        raise AnswerError(f"the answer is not an OTLP response but {kind[:100] or 'of no type'}") from error
+    return Answer(max(0, getattr(partial, _FIELDS[signal])), partial.error_message[:_MESSAGE])
+
+
+def _parsed(body: bytes, kind: str, signal: str) -> Any:
+    name = signal.removesuffix("s") if signal == "traces" else signal
+    module = importlib.import_module(f"opentelemetry.proto.collector.{name}.v1.{name}_service_pb2")
+    made = getattr(module, f"Export{name.title()}ServiceResponse")()
+    if kind.startswith("text/"):
+        raise ValueError(kind)
+    if kind == "application/json":  # from endpoints that answer so whatever they get
+        return importlib.import_module("google.protobuf.json_format").Parse(body, made, ignore_unknown_fields=True)
+    made.ParseFromString(body)
+    return made
+
+
+class Reasons(logging.Handler):
+    """Keeps the reason of a failed export, by thread: the SDK's exporters return none.
+
+    It is the status of the last HTTP response, else the SDK's log record of the lowest level: the warning before a
+    retry is more specific than the error after the last.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_thread = threading.local()
+
+    def session(self) -> Any:
+        """Return an HTTP session (requests.Session) that notes its responses, and bounds them."""
+        from exporter.otlp_session import Session
+
+        session = Session()
+        session.hooks["response"].append(self._note)
+        return session
+
+    def forget(self) -> None:
+        """Reset the reason at the begin of an export in this thread."""
+        self._of_thread.reason, self._of_thread.level = "no reason given", logging.CRITICAL
+        self._of_thread.response = None
+
+    def status(self) -> str:
+        """Return the last HTTP status if it is no success, else an empty string. The SDK takes a redirect for one."""
+        response = self._of_thread.response
+        failed = response is not None and not 200 <= response.status_code < 300
+        return f"HTTP status {response.status_code} {str(response.reason)[:100]}" if failed else ""
+
+    def reason(self) -> str:
+        """Return the reason why the last export of this thread failed."""
+        return self.status() or str(self._of_thread.reason)
+
+    def answer(self, signal: str) -> Answer:
+        """Return the answer to the last export of this thread; an empty one for gRPC. Raises AnswerError."""
+        response = self._of_thread.response
+        return Answer() if response is None else read(response, signal)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno <= getattr(self._of_thread, "level", 0):
+            self._of_thread.reason, self._of_thread.level = record.getMessage()[:300], record.levelno
+
+    def _note(self, response: Any, **_: Any) -> None:
+        self._of_thread.response = response
