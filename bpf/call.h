@@ -77,7 +77,8 @@ static __always_inline bool nested(const struct call *call)
 	const struct call *outer = bpf_map_lookup_elem(&in_flight, &call->thread);
 
 	return outer && is_current(outer) &&
-	       (outer->sp > call->sp || (outer->sp == call->sp && outer->ip != call->ip));
+	       (outer->sp > call->sp || (outer->sp == call->sp && outer->ip != call->ip)) &&
+	       may_return(outer->sp);
 }
 
 /* At an entry: what is known of the call, kept for its return where that is seen. False for a call that a probed

@@ -30,8 +30,8 @@ static __always_inline bool is_current(const struct flight *call)
 
 /* A call that will return: true if it is to be remembered, false if its return is not seen or a hooked function of its
  * layer made it.
- * One that never returned (longjmp, a cancelled thread) is recognised by a stack that is shorter now; should two
- * probes be on one function, the second finds what the first took. */
+ * One that never returned (longjmp, a cancelled thread) is recognised by a stack that is shorter now, or that has
+ * something else where its return was; should two probes be on one function, the second finds what the first took. */
 static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, struct flight *call)
 {
 	const struct flight *before;
@@ -47,7 +47,8 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 	if (before && !is_current(before))
 		before = NULL;
 	if (before &&
-	    (before->sp > call->sp || (before->sp == call->sp && before->cookie.api != call->cookie.api)))
+	    (before->sp > call->sp || (before->sp == call->sp && before->cookie.api != call->cookie.api)) &&
+	    may_return(before->sp))
 		return false;
 	if (before && before->sp == call->sp)
 		call->taken = before->taken;

@@ -61,7 +61,7 @@ static __always_inline bool nested(struct pt_regs *ctx, const struct caller *cal
 	__u64 sp = PT_REGS_SP(ctx);
 
 	return caller && outer->sp && outer->returning == returning_of(outer->cookie.library) &&
-	       (outer->sp > sp || (outer->sp == sp && outer->ip != PT_REGS_IP(ctx)));
+	       (outer->sp > sp || (outer->sp == sp && outer->ip != PT_REGS_IP(ctx))) && may_return(outer->sp);
 }
 
 /* Bytes of an ncclDataType_t (nccl.h: int8, uint8, int32, uint32, int64, uint64, the floats of 16, 32 and 64 bits, bf16,

@@ -212,7 +212,7 @@ static __always_inline void deregistered(const struct control_flight *call, bool
 static __always_inline bool control_nested(const struct control_flight *outer, __u64 sp,
 					   enum control_call call)
 {
-	return outer && (outer->sp > sp || (outer->sp == sp && outer->call != call));
+	return outer && (outer->sp > sp || (outer->sp == sp && outer->call != call)) && may_return(outer->sp);
 }
 
 SEC("uprobe")

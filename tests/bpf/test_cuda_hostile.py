@@ -1,7 +1,8 @@
-"""Files that are made to fill the exporter's page and its places."""
+"""Files that are made to fill the exporter's page and its places, and calls that never return."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
 
+CALLS = "gpu_cuda_api_calls_total"
 FILES, LONG_PATH = 250, 3887
 NAMES = [it.name for it in FUNCTIONS if it.layer == "driver"][:77]
 
@@ -45,4 +47,54 @@ def test_many_libraries_at_long_paths(compile_library: Callable[[str, str], Path
         assert len(NAMES) * (naming.MOST - 1) < attached <= len(NAMES) * naming.MOST + 2 * len(FUNCTIONS)
         assert len(page) < 2 * MIB
         script.run("for n in range(23): lib.cuStreamSynchronize(None)")
-        assert 23 == observed.value("gpu_cuda_api_calls_total", script.pid, api="cuStreamSynchronize")
+        assert 23 == observed.value(CALLS, script.pid, api="cuStreamSynchronize")
+
+
+JUMPER = """
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+typedef int function(uint64_t, uint64_t);
+static sigjmp_buf outside;
+static void leave(int signal) { siglongjmp(outside, signal); }
+int abandon(function *call, uint64_t a, uint64_t b)
+{
+    signal(SIGALRM, leave);
+    if (sigsetjmp(outside, 1))
+        return -1;
+    ualarm(50000, 0);
+    return call(a, b);
+}
+__attribute__((noinline)) int deeper(function *call, uint64_t a, uint64_t b, int depth)
+{
+    char frame[256];
+    memset(frame, 7, sizeof(frame));
+    asm volatile("" ::"r"(frame) : "memory");
+    int result = depth ? deeper(call, a, b, depth - 1) : call(a, b);
+    asm volatile("" ::"r"(frame) : "memory");
+    return result;
+}
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="on arm64 the stack does not show that a call has ended")
+def test_a_call_that_is_left_by_longjmp(compile_library: Callable[[str, str], Path]) -> None:
+    """What the thread calls later, also from deeper frames, is counted: the call that it left made none of it."""
+    jumper = compile_library("jumper.so", JUMPER)
+    build_standins()
+    with observe(layers="driver") as observed, started(observed, Script()) as script:
+        script.run(f"jumper = ctypes.CDLL({str(jumper)!r}); lib.standin_busy(None, c_uint64(600 * 10**9))")
+        assert -1 == script.run("out = jumper.abandon(lib.cuStreamSynchronize, c_uint64(), c_uint64())")
+        script.run("lib.standin_busy(None, c_uint64(0)); at = c_uint64()")
+        for depth in range(10):
+            script.run(f"assert 0 == jumper.deeper(lib.cuMemAlloc_v2, byref(at), c_uint64({MIB}), {depth})")
+            script.run(f"assert 0 == jumper.deeper(lib.cuStreamSynchronize, c_uint64(), c_uint64(), {depth})")
+        script.run("assert 0 == jumper.deeper(lib.cuMemFree_v2, at, c_uint64(), 3)")
+
+        assert 11 == observed.value(CALLS, script.pid, api="cuStreamSynchronize")
+        waited = observed.value("gpu_cuda_sync_wait_seconds", script.pid, api="cuStreamSynchronize")
+        assert waited and 10 == sum(waited.counts)
+        assert 10 * MIB == observed.value("gpu_cuda_memory_allocations_bytes_total", script.pid, memory="device")
+        assert 9 * MIB == observed.value("gpu_cuda_memory_usage_bytes", script.pid, memory="device")
