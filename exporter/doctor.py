@@ -84,11 +84,13 @@ def _collector(state: State) -> Finding:
 
 
 def _search(refusal: str, searched: bool, states: Sequence[State], probes: Sequence[Labels]) -> Finding:
+    if refusal:
+        return Finding("attaching", Status.FAIL, f"no library is searched for: {refusal}")
     probing = [state for state in states if object_path(state.name).is_file()]
     if probing and all(state.health in (Health.UNAVAILABLE, Health.FAILED) for state in probing):
         return Finding("attaching", Status.FAIL, "no library was searched for: no collector with probes could start")
-    if refusal or not searched:
-        return Finding("attaching", Status.FAIL, refusal or f"the search took longer than {SEARCH_WITHIN:.0f} s")
+    if not searched:
+        return Finding("attaching", Status.FAIL, f"the search took longer than {SEARCH_WITHIN:.0f} s")
     missing = [probe["symbol"] for probe in probes if probe["attached"] == "0"]
     if missing:
         return Finding("attaching", Status.FAIL, f"not every function could be probed: {', '.join(missing[:10])}")

@@ -49,7 +49,7 @@ class Observer:
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""
         shared = (lambda: self.targets.collect(), self._node.trial.collect, self._faults)
-        self.scraper = Scraper(self._make_all(), self._disabled(), (*shared, *own))
+        self.scraper = Scraper(self._make_all(), self._disabled(), (*shared, *own), self._search)
 
     @property
     def gpus(self) -> Gpus:
@@ -59,7 +59,6 @@ class Observer:
     def start(self) -> None:
         """Start the collectors, then the search for libraries. A failure to start is logged, and the rest runs."""
         self.scraper.start()
-        self._search()
 
     def apply(self, settings: Settings) -> None:
         """Apply changed settings.
@@ -82,7 +81,6 @@ class Observer:
             kernel_log = KernelLog(settings.kmsg, self._node.clock.wall_ns)
             self._node = replace(self._node, targets=self.targets, kernel_log=kernel_log)
             self.scraper.replace(self._make_all(), self._disabled())
-            self._search()
             if failed := self.scraper.not_started():
                 logger.error("these collectors failed to start: %s", ", ".join(failed))
         elif self.refusal:

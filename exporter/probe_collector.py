@@ -81,7 +81,11 @@ class ProbeCollector(ABC, Generic[A]):
         self._node.targets.want(interest)
 
     def collect(self) -> Iterator[Sample]:
-        """Yield the samples of processes within the series limit, then those about the probe itself."""
+        """Yield the samples of processes within the series limit, then those about the probe itself.
+
+        Raises Unavailable, or BpfError for other failures, where libraries are not searched for.
+        """
+        self._node.targets.require()
         with self._ledger.page():
             limited = self._limit.apply(self._samples())
         yield from limited

@@ -87,7 +87,8 @@ class Scraper:
     """The collectors of this node.
 
     `disabled` are the collectors that are switched off, with the flag of each for error messages. `own` are sources of
-    samples about the exporter itself, which must be fast and are part of every scrape.
+    samples about the exporter itself, which must be fast and are part of every scrape. `started` is called when all
+    collectors have started, before scrapes are answered.
 
     Each collector runs in at most one daemon thread at a time: a stuck collector holds one thread, is late in every
     scrape until it returns, is not called again in the meantime, and does not block the end of the process.
@@ -98,12 +99,14 @@ class Scraper:
         collectors: Sequence[Collector],
         disabled: Mapping[str, str] | None = None,
         own: Sequence[Callable[[], Iterable[Sample]]] = (),
+        started: Callable[[], object] = lambda: None,
     ) -> None:
         self.dropped = Tally(DROPPED, ("duplicate", "malformed"))
         self.ready = False
         self._collectors = {collector.name: collector for collector in collectors}
         self._disabled = disabled or {}
         self._own = (self.dropped.samples, *own)
+        self._started = started
         self._startable: dict[str, Collector] = {}
         self._running: dict[str, Run] = {}
         self._states = {name: State(name, Health.WAITING) for name in self._collectors}
@@ -120,6 +123,7 @@ class Scraper:
                 self._note(_failure(name, error, None))
             else:
                 self._startable = {**self._startable, name: collector}  # a copy: a scrape may iterate over the old one
+        self._started()
         self.ready = True
 
     def subscribe(self, receive: Callable[[Sequence[Sample], Collection[str] | None], None]) -> None:

@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from exporter import descriptors
+from exporter import descriptors, pid_namespace
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.file_worker import WORKER
 from exporter.bpf.library import Closeable, Interest, Library
 from exporter.bpf.mappings import IteratorLister, Lister, ProcLister
-from exporter.bpf.native import BpfError
+from exporter.bpf.native import BpfError, not_started
 from exporter.bpf.search import Search
 from exporter.bpf.status import SOURCE_AGE, Status
 from exporter.bpf.users import Users
@@ -28,9 +28,6 @@ from exporter.bpf.watch import Watch
 from exporter.model import Sample
 
 __all__ = ["Closeable", "Interest", "Library", "Status", "Targets"]
-
-HOST_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode number of the host's PID namespace on every machine (PROC_PID_INIT_INO of the kernel)."""
 
 _PAUSE, _LONGEST_PAUSE = 0.05, 0.25
 _JOIN_SECONDS = 4.0
@@ -51,6 +48,7 @@ class Targets:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._status = Status()
+        self._refusal: OSError | None = None
         self.scanned = threading.Event()
         """Set once the processes that ran at start have been looked at, and their libraries attached to."""
 
@@ -63,13 +61,28 @@ class Targets:
     def start(self) -> None:
         """Watches from now on, and looks at all processes in the background; does nothing if nobody wants anything.
 
-        BpfError where the kernel refuses, or where pids of other processes would mean others here.
+        BpfError where the kernel refuses, or where pids of other processes would mean others here; `require` raises
+        from then on, until a start succeeds.
         """
         if not self._interests:
             self.scanned.set()
             return
-        if Path("/proc/self/ns/pid").stat().st_ino != HOST_PID_NAMESPACE:
-            raise BpfError(errno.ENOTSUP, "not in the host's PID namespace: use hostPID: true or --pid=host")
+        try:
+            self._begin()
+        except OSError as error:
+            self._refusal = error
+            raise
+        self._refusal = None
+
+    def require(self) -> None:
+        """Raise what a collector of libraries raises where the search could not begin: Unavailable, or BpfError."""
+        if (error := self._refusal) is not None:
+            reason = BpfError(error.errno or errno.EIO, str(error).partition("\n")[0])
+            raise not_started("no library can be probed", reason) from error
+
+    def _begin(self) -> None:
+        if not pid_namespace.is_host():
+            raise BpfError(errno.ENOTSUP, f"{pid_namespace.REFUSAL}: {pid_namespace.REMEDY}")
         descriptors.raise_limit()
         self._poll = select.epoll()
         self._wake = os.eventfd(0)

@@ -25,7 +25,7 @@ CHECKS: dict[str, Callable[[Settings], Answer]] = {
     "new processes": kernel.watch,
     "contention": probed.contention,
     "checkpoints": probed.checkpoints,
-    "pid namespace": node.pid_namespace,
+    "pid namespace": node.host_pids,
     "mapped files": node.map_files,
     "addresses": node.addresses,
     "memory": node.memory,

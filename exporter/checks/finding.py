@@ -35,11 +35,16 @@ def process_folders(settings: Settings) -> Iterator[Path]:
     return (folder for folder in settings.procfs.iterdir() if folder.name.isdecimal())
 
 
+def read(path: Path, limit: int) -> str:
+    """Return the first `limit` bytes of a file as text. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(limit).decode("utf-8", "replace")
+
+
 def text(path: Path, limit: int = 65_536) -> str:
     """Return the first `limit` bytes of a file as text, or an empty string when the file cannot be read."""
     try:
-        with path.open("rb") as file:
-            return file.read(limit).decode("utf-8", "replace")
+        return read(path, limit)
     except OSError:
         return ""
 

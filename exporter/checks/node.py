@@ -9,18 +9,15 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from exporter import descriptors
+from exporter import descriptors, pid_namespace
 from exporter.bpf.attachments import MAX_LIBRARIES
-from exporter.checks.finding import Answer, Status, process_folders, readable, text
+from exporter.checks.finding import Answer, Status, process_folders, read, readable, text
 from exporter.faults import ipmi
 from exporter.kmsg.reader import open_source
 from exporter.model import Unavailable
 from exporter.settings import Settings
 from exporter.verbs import doctor
 from exporter.web import listen
-
-HOST_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the first pid namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
 
 LIBRARIES = {
     "CUDA": re.compile(r"lib(?:cuda|cudart)\.so"),
@@ -48,16 +45,10 @@ def addresses(settings: Settings) -> Answer:
     return Status.OK, f"{', '.join(settings.web.listen_address)} is free to listen on"
 
 
-def pid_namespace(settings: Settings) -> Answer:
-    if Path("/proc/self/ns/pid").stat().st_ino == HOST_PID_NAMESPACE:
+def host_pids(_: Settings) -> Answer:
+    if pid_namespace.is_host():
         return Status.OK, "this process sees the host's pids, as the kernel reports them to probes"
-    remedy = "use hostPID: true (Kubernetes) or --pid=host (docker), or mount the host's /proc and give --path.procfs"
-    try:
-        if (settings.procfs / "1/ns/pid").stat().st_ino == HOST_PID_NAMESPACE:
-            return Status.OK, f"{settings.procfs} shows the host's pids, as the kernel reports them to probes"
-    except OSError as error:
-        return Status.FAIL, f"whether {settings.procfs} shows the host's pids is unknown: {error.strerror}", remedy
-    return Status.FAIL, f"{settings.procfs} shows a container's pids: pids of probes would be other processes", remedy
+    return Status.FAIL, f"{pid_namespace.REFUSAL}: pids of probes would be other processes", pid_namespace.REMEDY
 
 
 def map_files(settings: Settings) -> Answer:
@@ -80,10 +71,16 @@ def map_files(settings: Settings) -> Answer:
 
 def processes(settings: Settings) -> Answer:
     users: dict[str, list[str]] = {name: [] for name in LIBRARIES}
-    seen = 0
+    seen = denied = 0
     for folder in itertools.islice(process_folders(settings), _PROCESSES):
+        try:
+            maps = read(folder / "maps", _MAPS_BYTES)
+        except PermissionError:
+            denied += 1
+            continue
+        except OSError:
+            continue  # it has ended
         seen += 1
-        maps = text(folder / "maps", _MAPS_BYTES)
         for name, pattern in LIBRARIES.items():
             if pattern.search(maps):
                 users[name].append(folder.name)
@@ -92,9 +89,13 @@ def processes(settings: Settings) -> Answer:
         for name, pids in users.items()
         if pids
     ]
+    summary = f"none of {seen} processes uses a CUDA, NCCL, cuFile or verbs library by its usual name now"
     if shown:
-        return Status.OK, f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
-    return Status.INFO, f"none of {seen} processes uses a CUDA, NCCL, cuFile or verbs library by its usual name now"
+        summary = f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
+    if denied:
+        others = f"{denied} other{'s' * (denied != 1)} cannot be looked into"
+        return Status.WARN, f"{summary}; {others}", "run as root, or grant CAP_SYS_PTRACE"
+    return Status.OK if shown else Status.INFO, summary
 
 
 def nvidia(settings: Settings) -> Answer:

@@ -96,8 +96,15 @@ class Custom:
             probe.start()
 
     def collect(self) -> Iterator[Sample]:
+        """Yield the samples of all probes, or raise as `Targets.require` where no probe sees anything without it."""
+        blind = self._blind()
+        if blind and len(blind) == len(self.probes):
+            self._node.targets.require()
         for probe in self.probes:
             view, name = probe.view, probe.definition.name
+            if name in blind:
+                yield metrics.UP.sample(0, {"probe": name})
+                continue
             found = (sample for reading in probe.definition.readings for sample in self._read(reading, view))
             yield from self._limits[name].apply(found)
             yield from probe.attacher.collect()
@@ -109,8 +116,11 @@ class Custom:
         """Yield a sentence for each probe that does not run, point that is not attached, and map that is full."""
         for refused in self.refused:
             yield f"{refused.name}: {refused.reason}"
+        blind = self._blind()
         for probe in self.probes:
             view, name = probe.view, probe.definition.name
+            if name in blind:
+                yield f"{name}: {blind[name]}"
             if view.problem:
                 yield f"{name}: {view.problem}"
             for event, reason in view.tracepoints.items():
@@ -133,6 +143,14 @@ class Custom:
             probe.stop()
         for probe in self.probes:
             probe.close()
+
+    def _blind(self) -> dict[str, str]:
+        """Return the probes of functions of libraries alone, with the reason, where libraries are not searched for."""
+        try:
+            self._node.targets.require()
+        except (Unavailable, OSError) as error:
+            return {it.name: str(error) for it in (probe.definition for probe in self.probes) if not it.tracepoints}
+        return {}
 
     def _probe(self, source: Source, options: Options, compiling: threading.Semaphore) -> Probe:
         trial = self._node.trial

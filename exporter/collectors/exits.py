@@ -92,6 +92,8 @@ class Exits:
         self._node.targets.want(self)
 
     def collect(self) -> Iterator[Sample]:
+        """Yield the counts. Raises Unavailable, or BpfError, where processes of the driver are not searched for."""
+        self._node.targets.require()
         with self._lock:
             counts = list(self._counts.items())
         yield from (EXITS.sample(count, dict(labels)) for labels, count in counts)

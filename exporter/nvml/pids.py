@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exporter.bpf.targets import HOST_PID_NAMESPACE
+from exporter import pid_namespace
 from exporter.model import Labels
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _pid_only(pid: int) -> Labels:
 def _shows_host(proc: Path) -> bool:
     for namespace in (Path("/proc/self/ns/pid") if proc == Path("/proc") else None, proc / "1/ns/pid"):
         try:
-            if namespace is not None and namespace.stat().st_ino == HOST_PID_NAMESPACE:
+            if namespace is not None and pid_namespace.is_host(namespace):
                 return True
         except OSError:
             continue

@@ -12,7 +12,7 @@ from exporter.model import Sample
 from exporter.nodename import node_name
 from exporter.scrape import Health, State
 from exporter.views.html import STYLE, UNKNOWN, count, cut, duration, share, size
-from exporter.views.landing_jobs import process_table, processes, rank_table
+from exporter.views.landing_jobs import process_table, processes, rank_table, watched
 from exporter.views.landing_node import (
     collector_table,
     fault_table,
@@ -50,7 +50,7 @@ class Page:
                 self._head(named, node),
                 _facts(named, states, len(found), len(lost)),
                 _cards(recent, named),
-                process_table(found, recent),
+                process_table(named, found, recent),
                 gpu_table(named, recent),
                 pair_table(named, recent),
                 port_table(named, recent),
@@ -84,7 +84,7 @@ def _facts(named: Named, states: Sequence[State], jobs: int, lost: int) -> str:
     live = sum(bool(seen) for _, seen, _ in faults(named))
     known = named.healthy("faults")
     facts = (
-        ("processes", f"{jobs} process{'es' * (jobs != 1)}", "off"),
+        ("processes", f"{jobs} process{'es' * (jobs != 1)}" if jobs or watched(named) else "processes unknown", "off"),
         (
             "faults",
             f"{live or 'no'} fault{'s' * (live != 1)}" if known or live else "faults unknown",
@@ -95,7 +95,9 @@ def _facts(named: Named, states: Sequence[State], jobs: int, lost: int) -> str:
             f"{working} of {len(states)} collectors at work",
             "bad" if broken else "ok" if working else "off",
         ),
-        ("probes", f"{probed} of {len(attached)} probes attached", "ok" if probed == len(attached) else "warn"),
+        ("probes", f"{probed} of {len(attached)} probes attached", "ok" if probed == len(attached) else "warn")
+        if attached or named.searched
+        else ("probes", "probes unknown", "off"),
         ("losses", f"{lost} kind{'s' * (lost != 1)} of losses" if lost else "no losses", "warn" if lost else "ok"),
     )
     items = "".join(f'<li><a class="{kind}" href="#{at}">{escape(text)}</a></li>' for at, text, kind in facts)

@@ -24,8 +24,11 @@ from exporter.views.html import (
     size,
 )
 from exporter.views.landing_plots import BYTES, COLLECTIVES, LAUNCHES, SENT
-from exporter.views.landing_samples import Named, number
+from exporter.views.landing_samples import Named, none_seen, number
 from exporter.views.spark import spark
+
+_CALLS = {"CUDA": "cuda", "NCCL": "nccl", "RDMA": "verbs"}
+"""The collector of the calls of each API."""
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ def processes(named: Named) -> dict[str, Process]:
     return {pid: it for pid, it in found.items() if it.seen}
 
 
-def process_table(found: Mapping[str, Process], recent: Recent) -> str:
+def process_table(named: Named, found: Mapping[str, Process], recent: Recent) -> str:
     ranked = sorted(found.items(), key=lambda item: _rank(*item))
     shown = ranked[:MOST_ROWS]
     own = [it for _, it in shown]
@@ -115,10 +118,29 @@ def process_table(found: Mapping[str, Process], recent: Recent) -> str:
     return section(
         "Processes",
         columns,
-        "No calls of CUDA, NCCL or RDMA were seen.",
+        _nobody(named),
         more(len(ranked), "processes"),
         period(recent),
     )
+
+
+def watched(named: Named) -> list[str]:
+    """Return the APIs of which calls are seen here."""
+    return [api for api, collector in _CALLS.items() if named.healthy(collector)]
+
+
+def _nobody(named: Named) -> str:
+    """Return what stands in place of the table: which API nobody called, and of which nothing is known."""
+    seen = watched(named)
+    unknown = [api for api in _CALLS if api not in seen]
+    sentences = [f"No calls of {_either(seen)} were seen."] if seen else []
+    if unknown:
+        sentences.append(f"Nothing is known of {_either(unknown)}: no collector of these works.")
+    return " ".join(sentences)
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def period(recent: Recent) -> str:
@@ -207,7 +229,7 @@ def rank_table(named: Named, recent: Recent) -> str:
     return section(
         "NCCL communicators",
         columns,
-        "No communicator was seen.",
+        none_seen(named, "nccl", "No communicator was seen."),
         more(len(ranks), "ranks"),
         "collectives of the whole process; lag against the first rank on this node",
         "nccl",

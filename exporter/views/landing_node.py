@@ -28,7 +28,7 @@ from exporter.views.html import (
     size,
 )
 from exporter.views.landing_plots import GPU
-from exporter.views.landing_samples import Named, number
+from exporter.views.landing_samples import Named, none_seen, number
 from exporter.views.spark import spark
 
 LOSSES = {
@@ -135,8 +135,7 @@ def fault_table(named: Named) -> str:
     )
     blind = sorted(it.labels.get("source", "") for it in named.all("node.fault.source_available") if not number(it))
     unread = f'<p class="dim">Not read on this node: {escape(cut(", ".join(blind), 300))}.</p>' if blind else ""
-    looked = named.healthy("faults")
-    empty = "None was seen." if looked else "Nothing is known: the collector faults does not work or is not on."
+    empty = none_seen(named, "faults", "None was seen.")
     return section("Faults", columns, empty, more(len(found), "faults") + unread)
 
 
@@ -174,7 +173,9 @@ def library_table(named: Named, states: Sequence[State]) -> str:
     )
     problems = [f"<li>{escape(cut(problem, 300))}</li>" for state in states for problem in state.problems]
     why = f"<h3>What is not seen, and why</h3><ul>{''.join(problems[:MOST_ROWS])}</ul>" if problems else ""
-    empty = "No running process has a library mapped that there are probes for."
+    empty = "Nothing is known: libraries are not searched for."
+    if named.searched:
+        empty = "No running process has a library mapped that there are probes for."
     return section("Probed libraries", columns, empty, more(len(groups), "libraries") + why, anchor="probes")
 
 

@@ -25,7 +25,7 @@ from exporter.views.html import (
 )
 from exporter.views.landing_jobs import period, where
 from exporter.views.landing_plots import NACKS, PORT_SENT, QP_SENT
-from exporter.views.landing_samples import Named, number, place, queue_pair
+from exporter.views.landing_samples import Named, none_seen, number, place, queue_pair
 from exporter.views.spark import spark
 
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "about to go down"}
@@ -100,7 +100,7 @@ def pair_table(named: Named, recent: Recent) -> str:
     return section(
         "RDMA queue pairs",
         columns,
-        "No process was seen using RDMA verbs.",
+        none_seen(named, "verbs", "No process was seen using RDMA verbs."),
         more(len(ranked), "queue pairs"),
         f"bytes posted; {period(recent)}",
         "rdma",

@@ -37,9 +37,20 @@ class Named:
         """The sum of those samples; 0 if there are none."""
         return sum(map(number, self.where(name, **labels)))
 
+    @property
+    def searched(self) -> bool:
+        """Whether libraries are searched for."""
+        return any(self.where("accel_exporter.source.age", source="processes"))
+
     def healthy(self, collector: str) -> bool:
         """Whether the collector ended in time and without an error."""
         return bool(self.total("accel_exporter.collector.success", collector=collector))
+
+
+def none_seen(named: Named, collector: str, text: str) -> str:
+    """Return this text where the collector works that would have seen the thing, else that nothing is known."""
+    unknown = f"Nothing is known: the collector {collector} does not work or is not on."
+    return text if named.healthy(collector) else unknown
 
 
 def number(sample: Sample) -> float:

@@ -18,12 +18,14 @@ from pathlib import Path
 
 import pytest
 
+from exporter import pid_namespace
 from exporter.bpf import mappings, targets, watch
 from exporter.bpf.libbpf import BpfError, Link, Object
 from exporter.bpf.library import Library
 from exporter.bpf.targets import Targets
 from exporter.bpf.uprobe import Point, attach
 from exporter.bpf.watch import Batch
+from exporter.model import Unavailable
 from tests.support import PATIENCE, until
 
 pytestmark = [
@@ -646,11 +648,14 @@ def test_nothing_is_watched_for_nobody() -> None:
 
 def test_another_pid_namespace_is_refused(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container's own PID namespace the start fails with an error that has what to do."""
-    monkeypatch.setattr(targets, "HOST_PID_NAMESPACE", 1)
+    monkeypatch.setattr(pid_namespace, "HOST", 1)
     inside = Targets()
     inside.want(counter)
+    inside.require()
     with pytest.raises(BpfError, match="hostPID"):
         inside.start()
+    with pytest.raises(Unavailable, match="hostPID"):
+        inside.require()
     inside.close()
 
 

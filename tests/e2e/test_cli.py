@@ -367,6 +367,24 @@ def test_without_capabilities(run: Callable[..., Exporter]) -> None:
 
 @pytest.mark.needs_bpf
 @needs_root
+def test_another_pid_namespace(run: Callable[..., Exporter]) -> None:
+    """Outside of the host's PID namespace collectors of libraries are not available, and nothing of theirs is 0."""
+    inside = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    exporter = run("--collector.cuda", "--collector.nccl", "--collector.verbs", prefix=inside).await_ready()
+
+    page = exporter.get("/metrics")[1]
+    for name in ("cuda", "nccl", "verbs", "exits"):
+        assert f'accel_exporter_collector_available{{collector="{name}"}} 0' in page
+        assert f'accel_exporter_collector_success{{collector="{name}"}} 0' in page
+    landing = exporter.get("/")[1]
+    assert "no library can be probed: not in the host&#x27;s PID namespace: use hostPID: true" in landing
+    assert "CUDA memory</span><b>–</b>" in landing
+    assert "No calls of" not in landing
+    assert "Traceback" not in exporter.log
+
+
+@pytest.mark.needs_bpf
+@needs_root
 def test_hostile_name_of_another_user(run: Callable[..., Exporter], public_folder: Path) -> None:
     """A job of another user that starts later, named with a newline, a quote and bytes that are no text, is covered
     with the capabilities that are left, and its name breaks neither page nor log.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from exporter import checks, doctor, settings
+from exporter import checks, doctor, pid_namespace, settings
 from exporter.bpf import privileges
 from exporter.bpf.calibrate import HIT_COST
 from exporter.bpf.safety import Survival
@@ -347,6 +348,40 @@ def test_processes(node: Settings) -> None:
 
     assert summary.startswith("of 8 processes these use libraries with known names: CUDA: 7 (pid ")
     assert summary.endswith(", …)")
+
+
+def test_processes_that_cannot_be_looked_into(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of others, which may use any library, are counted apart; one that has ended meanwhile is none."""
+    for pid in range(1, 6):
+        write(node.procfs / str(pid) / "maps", "7f0000000000-7f0000001000 r-xp 00000000 00:1 1 /x/libc.so.6\n")
+    (node.procfs / "7").mkdir()
+    opened = Path.open
+
+    def open_own(path: Path, *mode: str) -> object:
+        if path.parent.name in ("2", "4"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *mode)
+
+    monkeypatch.setattr(Path, "open", open_own)
+    found = answer("processes", node)
+    assert Status.WARN is found.status
+    assert "none of 3 processes uses" in found.summary
+    assert found.summary.endswith("; 2 others cannot be looked into")
+    assert "CAP_SYS_PTRACE" in found.remedy
+
+
+def test_the_hosts_pids(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the exporter's own PID namespace counts, as for its search; another mount of procfs is no remedy."""
+    own = Path("/proc/self/ns/pid").stat().st_ino
+    monkeypatch.setattr(pid_namespace, "HOST", own)
+    assert Status.OK is answer("pid namespace", node).status
+    monkeypatch.setattr(pid_namespace, "HOST", own + 1)
+    write(node.procfs / "1/ns/pid")
+    monkeypatch.setattr(pid_namespace, "HOST", (node.procfs / "1/ns/pid").stat().st_ino)
+    refused = answer("pid namespace", node)
+    assert Status.FAIL is refused.status
+    assert "procfs" not in refused.remedy
+    assert all(word in refused.remedy for word in ("hostPID: true", "--pid=host", "unshare"))
 
 
 def test_pods_without_names(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

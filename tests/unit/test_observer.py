@@ -16,11 +16,12 @@ from exporter.bpf.targets import Targets
 from exporter.discover import Found
 from exporter.faults.ledger import Fault
 from exporter.faults.metrics import FAULTS
+from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.model import Unavailable
 from exporter.node import Node
 from exporter.observer import Observer
 from exporter.options import Flag
-from exporter.scrape import AVAILABLE, SUCCESS
+from exporter.scrape import AVAILABLE, SUCCESS, Health
 
 SHARED = [it.name for it in dataclasses.fields(Node) if it.name != "settings"]
 
@@ -196,4 +197,66 @@ def test_a_reload_searches_again(monkeypatch: pytest.MonkeyPatch) -> None:
         observer.apply(short.load())
         assert not observer.refusal
     assert [None] == refusals
+    observer.close()
+
+
+class Probing:
+    """Two collectors of which the first wants libraries."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.found = {name: Found(name, "", True, (), (), functools.partial(self._create, name)) for name in ("a", "b")}
+
+    def _create(self, name: str, node: Node) -> Any:
+        wanting = name == "a"
+
+        def collect() -> tuple[()]:
+            if wanting:
+                node.targets.require()
+            return ()
+
+        interest: Any = SimpleNamespace(symbols=("x",))
+        start = functools.partial(node.targets.want, interest) if wanting else lambda: None
+        return SimpleNamespace(name=name, start=start, close=lambda: None, collect=collect)
+
+    def load(self) -> settings.Settings:
+        return settings.load({}, {}, list(self.found.values()))
+
+
+@pytest.mark.parametrize(
+    ("code", "health", "shown"),
+    [(errno.ENOTSUP, Health.UNAVAILABLE, (0, 0)), (errno.ENOMEM, Health.FAILED, (0, 1))],
+)
+def test_what_needs_the_search_is_not_available_without_it(
+    monkeypatch: pytest.MonkeyPatch, code: int, health: Health, shown: tuple[int, int]
+) -> None:
+    """Collectors of libraries have the reason why none is searched for, until a reload has begun the search."""
+
+    def refuse(_: Targets) -> None:
+        raise BpfError(code, "no such namespace")
+
+    probing = Probing()
+    with monkeypatch.context() as patched:
+        patched.setattr(Targets, "_begin", refuse)
+        observer = Observer(probing.load(), probing.found, None)
+        observer.start()
+        assert [shown, (1, 1)] == [values(observer, name) for name in ("a", "b")]
+        [blind, other] = observer.scraper.states()
+        assert (health, Health.OK) == (blind.health, other.health)
+        assert "no library can be probed: no such namespace" in blind.reason
+    monkeypatch.setattr(Targets, "_begin", lambda _: None)
+    observer.apply(probing.load())
+    assert [(1, 1), (1, 1)] == [values(observer, name) for name in ("a", "b")]
+    observer.close()
+
+
+def test_no_scrape_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No scrape is answered before it is known whether libraries can be searched for, also at a reload."""
+    probing, ready = Probing(), []
+    observer = Observer(probing.load(), probing.found, None)
+    monkeypatch.setattr(Targets, "_begin", lambda _: ready.append(observer.scraper.ready))
+    observer.start()
+    monkeypatch.setattr("exporter.log.configure", lambda *_: None)
+    observer.apply(dataclasses.replace(probing.load(), kmsg=KmsgSettings("/dev/null")))
+    assert [False, False, True] == [*ready, observer.scraper.ready]
     observer.close()

@@ -210,6 +210,37 @@ def test_unknown_is_no_zero() -> None:
     assert "CUDA memory</span><b>0 B</b>" in cards(1)
 
 
+def test_nothing_seen_is_known_only_where_somebody_looked() -> None:
+    """Where the collectors of calls do not work, the page has no 0 and no "none" for what they would have seen."""
+    success = Metric("accel_exporter.collector.success", "", Kind.GAUGE, labels=("collector",))
+    search = Metric("accel_exporter.source.age", "", Kind.GAUGE, "s", labels=("source",))
+
+    def texts(*working: str) -> str:
+        names = ("cuda", "nccl", "verbs")
+        samples = [success.sample(int(name in working), {"collector": name}) for name in names]
+        samples += [search.sample(1.0, {"source": "processes"})] if working else []
+        return Reader(Page().render(samples, [CUDA])).text
+
+    blind, half, all_of_them = texts(), texts("cuda"), texts("cuda", "nccl", "verbs")
+    unknown = "Nothing is known: the collector {} does not work or is not on."
+    for sentence, collector in (
+        ("No communicator was seen.", "nccl"),
+        ("No process was seen using RDMA verbs.", "verbs"),
+    ):
+        assert sentence in all_of_them
+        assert sentence not in blind + half
+        assert unknown.format(collector) in blind
+        assert unknown.format(collector) in half
+    assert "No calls of CUDA, NCCL or RDMA were seen." in all_of_them
+    assert "No calls of CUDA were seen. Nothing is known of NCCL or RDMA: " in half
+    assert "No calls of" not in blind
+    assert "Nothing is known of CUDA, NCCL or RDMA: " in blind
+    assert ("processes unknown" in blind, "probes unknown" in blind) == (True, True)
+    assert ("0 processes" in half, "0 of 0 probes attached" in half) == (True, True)
+    libraries = "No running process has a library mapped that there are probes for."
+    assert (libraries in blind, libraries in half) == (False, True)
+
+
 def everything(text: str) -> list[Sample]:
     """Samples of every table, with this text wherever others choose it; two looks' worth of counters."""
     who = {"pid": "1", "comm": text, "pod": text, "namespace": text, "container": text, "gpu": text}
