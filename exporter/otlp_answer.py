@@ -26,15 +26,21 @@ class Answer:
 
 
 def read(response: Any, signal: str) -> Answer:
-    """Return what a successful requests.Response has for "metrics" or "traces". Raises AnswerError."""
+    """Return what a successful requests.Response has for "metrics" or "traces". Raises AnswerError for a page of HTML.
+
+    Whatever else is no response of OTLP is a remark: there are endpoints that take data and answer with a word.
+    """
     body = response.content
     if not body:
         return Answer()
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    other = f"the answer is not an OTLP response but {kind[:100] or 'of no type'}"
+    if kind == "text/html":  # a page of a proxy, most likely
+        raise AnswerError(other)
     try:
         partial = _parsed(body, kind, signal).partial_success
-    except Exception as error:  # of protobuf and its JSON, which may nest too deep
-        raise AnswerError(f"the answer is not an OTLP response but {kind[:100] or 'of no type'}") from error
+    except Exception:  # of protobuf and its JSON, which may nest too deep
+        return Answer(0, other)
     return Answer(max(0, getattr(partial, _FIELDS[signal])), partial.error_message[:_MESSAGE])
 
 
@@ -42,8 +48,6 @@ def _parsed(body: bytes, kind: str, signal: str) -> Any:
     name = signal.removesuffix("s") if signal == "traces" else signal
     module = importlib.import_module(f"opentelemetry.proto.collector.{name}.v1.{name}_service_pb2")
     made = getattr(module, f"Export{name.title()}ServiceResponse")()
-    if kind.startswith("text/"):
-        raise ValueError(kind)
     if kind == "application/json":  # from endpoints that answer so whatever they get
         return importlib.import_module("google.protobuf.json_format").Parse(body, made, ignore_unknown_fields=True)
     made.ParseFromString(body)

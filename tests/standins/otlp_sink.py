@@ -42,11 +42,6 @@ def html(_: Any) -> Iterator[bytes]:
     return whole(b"<html><body>Sign in</body></html>", "text/html")
 
 
-def unlabelled(_: Any) -> Iterator[bytes]:
-    """A page that its head calls protobuf."""
-    return whole(b"<html><body>Sign in</body></html>")
-
-
 def huge(_: Any) -> Iterator[bytes]:
     """64 MiB, all of which arrive."""
     yield b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: %d\r\n\r\n" % (64 << 20)

@@ -160,7 +160,6 @@ def web() -> Iterator[otlp_sink.HttpSink]:
         (otlp_sink.huge, "more than 65536 bytes"),
         (otlp_sink.bomb, "more than 65536 bytes"),
         (otlp_sink.html, "not an OTLP response but text/html"),
-        (otlp_sink.unlabelled, "not an OTLP response"),
     ],
 )
 def test_answers_of_another_kind(
@@ -188,6 +187,24 @@ def test_answers_of_another_kind(
     assert 2 == counts(subject)["otlp_exports_failed_total traces"]
     (line,) = warnings(caplog)
     assert reason in line
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    ("body", "kind"), [(b"ok", "text/plain"), (b"null", "application/json"), (b"<p>", "application/x-protobuf")]
+)
+def test_answers_with_a_word(web: otlp_sink.HttpSink, caplog: pytest.LogCaptureFixture, body: bytes, kind: str) -> None:
+    """An endpoint that reports success in its own words has taken the data; the log has one line."""
+    web.answer = lambda _: otlp_sink.whole(body, kind)
+    subject = push(web.endpoint, "http/protobuf", OTEL_METRICS_EXPORTER="none")
+    for count in (1, 2):
+        subject.span(span(count))
+        reaches(subject, "spans_exported_total", count)
+    subject.stop()
+
+    assert "otlp_exports_failed_total traces" not in counts(subject)
+    (line,) = warnings(caplog)
+    assert f"accepted with a warning: the answer is not an OTLP response but {kind}" in line
 
 
 @pytest.mark.parametrize("answer", [otlp_sink.drip, otlp_sink.dripping_head])
