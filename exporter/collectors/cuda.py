@@ -130,27 +130,21 @@ class Cuda(ProbeCollector[Activity]):
         return self._counted.take(pids)
 
     def _samples(self) -> Iterator[Sample]:
-        covered = {pid for pid, _ in self._object.maps["covered"].items()}
         self._on_gpus.refresh()
-        for process in self._ledger.processes():
+        processes = self._ledger.processes()
+        covered = {pid for pid, _ in self._object.maps["covered"].items()}  # after: one that is replaced is not in both
+        for process in processes:
             exemplars = partial(self._exemplars.of, process.pid)
-            hidden = process.pid not in covered and self._runs_the_same(process)
-            unseen = hidden or (process.pid in self._unseen and not process.ended)
+            unseen = process.pid in self._unseen and not process.ended
             yield from samples(process, self._names, self._node.clock.wall_ns, exemplars, unseen)
-            if hidden:
-                yield metrics.SEEN_FROM_START.sample(0, process.labels)
+            if process.replaced and process.pid in self._ledger and process.pid not in covered:
+                # All calls of the program that runs now are among those of the one before, so it has no other series.
+                yield metrics.SEEN_FROM_START.sample(0, self._node.processes.labels(process.pid))
             if not process.ended:
                 only = process.activity.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
                 yield metrics.SEEN_FROM_START.sample(int(process.pid in covered), {**process.labels, **only})
             if not process.ended and process.pid in covered:
                 yield from self._unattributed(process)
-
-    def _runs_the_same(self, process: Process[Activity]) -> bool:
-        """Return whether a replaced program's series are also those of the program that runs now, which has no counts
-        of its own: its calls may be among the other's.
-        """
-        pid = process.pid
-        return process.replaced and pid in self._ledger and process.labels == self._node.processes.labels(pid)
 
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
         return samples(process, self._names, self._node.clock.wall_ns, lambda _: {})

@@ -26,7 +26,7 @@ FREED = Metric(
 USED = Metric(
     "gpu.cuda.memory.usage",
     "Bytes allocated and not given back, as the probes saw it; allocations older than the probes are missing. Absent "
-    "where a part of it is untracked, or return probes were off for a while.",
+    "where a part of it is untracked, return probes were off for a while, or another program replaced this one (exec).",
     Kind.GAUGE,
     "By",
     labels=("api_layer", "memory"),

@@ -40,8 +40,10 @@ def samples(
 ) -> Iterator[Sample]:
     """The samples of a process. `exemplars` gives those of a waiting function by bucket, of all its GPUs together.
 
-    `unseen`: not all that it took and gave back since it was first seen is counted.
+    `unseen`: not all that it took and gave back since it was first seen is counted. The usage of a program that was
+    replaced by another one is unknown too: first calls of the other one may be among its own.
     """
+    unseen = unseen or process.replaced
     parts: dict[tuple[tuple[str, str], ...], list[Counts]] = defaultdict(list)
     for device, counts in process.activity.devices.items():
         parts[tuple(process.activity.gpus.get(device, {}).items())].append(counts)

@@ -235,14 +235,15 @@ def test_a_forked_child_counts_for_itself(observed: Observed) -> None:
 
 
 def test_another_program_in_the_same_process(observed: Observed) -> None:
-    """After exec a process counts from 0, and the memory of the program before is not in use any more."""
+    """After exec a process counts from 0, and no usage of the program before is shown any more."""
     with started(observed, Script()) as script:
         script.run("new(lib.cuMemAlloc_v2, size(1 << 20)); lib.cuLaunchKernel(*[None] * 11)")
         assert MIB == observed.value(USED, script.pid, api_layer="driver", memory="device")
         work = ["--gate", "--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
         script.begin(f"os.execv({str(BUILD / 'workload')!r}, ['workload', *{work!r}])")
         until(lambda: not observed.kernel("totals", script.pid), "the exec noticed")
-        assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")
+        assert {} == observed.values(USED, script.pid)
+        assert {"": 0, "true": MIB} == freed(observed, script.pid, "driver")
         started(observed, script)
         script.go()
         made = script.report()
@@ -288,8 +289,9 @@ def test_another_program_that_calls_at_once() -> None:
         assert seen in (None, 0) or used == report["allocated"]
 
 
-def test_a_wrapper_is_not_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that a wrapper starts by exec has all of its calls, also where both are noticed after them."""
+@pytest.fixture
+def noticing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is not set the kernel's records of mappings and exec are not read."""
     noticing, drain = threading.Event(), Watch.drain
 
     def late(watch: Watch) -> Batch:
@@ -298,6 +300,34 @@ def test_a_wrapper_is_not_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Watch, "drain", late)
     noticing.set()
+    return noticing
+
+
+@pytest.mark.parametrize("program", ["workload", Path(sys.executable).name], ids=["other labels", "the same labels"])
+def test_another_program_that_calls_before_it_is_noticed(
+    noticing: threading.Event, tmp_path: Path, program: str
+) -> None:
+    """What it holds is unknown, as its calls are among those of the program before: no usage is shown as 0, and the
+    process was not seen from its start.
+    """
+    (tmp_path / program).symlink_to(BUILD / "workload")
+    work = ["--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
+    with observe() as observed, started(observed, Script()), started(observed, Script()) as script:
+        script.run("new(lib.cuMemAlloc_v2, size(1 << 20)); lib.cuLaunchKernel(*[None] * 11)")
+        assert (MIB, 1) == (observed.value(USED, script.pid), observed.value(SEEN, script.pid))
+        noticing.clear()
+        script.begin(f"os.execv({str(tmp_path / program)!r}, [{program!r}, *{work!r}])")
+        made = script.report()
+        noticing.set()
+        until(lambda: not observed.kernel("totals", script.pid) and script.pid in observed.cuda._ledger, "exec noticed")
+
+        assert {} == observed.values(USED, script.pid)
+        assert 0 == observed.value(SEEN, script.pid, comm=program)
+        assert MIB + made["allocated"] == observed.value(ALLOCATED, script.pid, api_layer="driver")
+
+
+def test_a_wrapper_is_not_what_is_counted(noticing: threading.Event) -> None:
+    """A program that a wrapper starts by exec has all of its calls, also where both are noticed after them."""
     command = ["env", BUILD / "workload", "--hold", "--layer", "driver", "--launches", "11", "--allocations", "1"]
     environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD)}
     with observe() as observed, started(observed, Script()):

@@ -22,11 +22,11 @@ HOUR_NS = 3_600_000_000_000
 
 
 def by_labels(
-    activity: Counts, exemplars: dict[int, Exemplar] | None = None, ended: bool = False
+    activity: Counts, exemplars: dict[int, Exemplar] | None = None, ended: bool = False, replaced: bool = False
 ) -> dict[tuple[Metric, tuple[str, ...]], Value]:
     """Values by metric and the values of its own labels, in their order."""
     found = {}
-    process = Process(7, LABELS, Activity({0: activity}), 12.5, ended)
+    process = Process(7, LABELS, Activity({0: activity}), 12.5, ended, replaced)
     for sample in samples(process, NAMES, lambda ns: ns + HOUR_NS, lambda _: exemplars or {}):
         assert LABELS.items() <= sample.labels.items()
         assert sample.labels.keys() - LABELS.keys() <= set(sample.metric.labels)
@@ -104,6 +104,16 @@ def test_an_ended_process_uses_nothing() -> None:
         (metrics.USED, ("driver", "device")): 0,
         (metrics.UNTRACKED, ("driver", "device")): 100,
         (metrics.UNMATCHED_FREES, ("driver", "device")): 2,
+    } == found
+
+
+def test_the_usage_of_a_replaced_program_is_unknown() -> None:
+    """What it held has gone, and what the next program holds may be counted as its own."""
+    found = by_labels(Counts(memory={(0, 0): Memory(1000, 300, 700, 0, 0)}), ended=True, replaced=True)
+    assert {
+        (metrics.ALLOCATED, ("driver", "device")): 1000,
+        (metrics.FREED, ("driver", "device", "")): 300,
+        (metrics.FREED, ("driver", "device", "true")): 700,
     } == found
 
 
