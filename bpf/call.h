@@ -33,8 +33,12 @@ struct call {
 	__u32 returning; /* of the library, when the call began; 0: its return is not seen */
 	__u32 zero;
 };
-MAP(in_flight, HASH, struct thread, struct call, 8192);
-MAP(hits, PERCPU_ARRAY, __u32, __u64, 256); /* by api, of all processes */
+#define IN_FLIGHT 8192
+MAP(in_flight, HASH, struct thread, struct call, IN_FLIGHT);
+__u64 flights = 0; /* its rows */
+const volatile __u64 flights_most = IN_FLIGHT;
+MAP(process_flights, HASH, __u32, __u64, 4096); /* its rows of each process */
+MAP(hits, PERCPU_ARRAY, __u32, __u64, 256);	/* by api, of all processes */
 
 struct error_key {
 	__u32 tgid;
@@ -81,6 +85,33 @@ static __always_inline bool nested(const struct call *call)
 	       may_return(outer->sp);
 }
 
+/* A row of an earlier call of the thread, which did not return, is this one's now. */
+static __always_inline bool put_flight(const struct call *call)
+{
+	static const __u64 none;
+	__u64 *rows;
+
+	if (!bpf_map_update_elem(&in_flight, &call->thread, call, BPF_EXIST))
+		return true;
+	rows = lookup_or_init(process_flights, &call->thread.tgid, &none);
+	if (!rows || !has_share(*rows, flights, flights_most) ||
+	    insert(in_flight, &call->thread, call, BPF_NOEXIST))
+		return false;
+	add(rows, 1);
+	add(&flights, 1);
+	return true;
+}
+
+static __always_inline void remove_flight(const struct thread *thread)
+{
+	if (bpf_map_delete_elem(&in_flight, thread))
+		return;
+	add(&flights, -1);
+	subtract_row(bpf_map_lookup_elem(&process_flights, &thread->tgid));
+	if (in_flight_full_tick)
+		in_flight_full_tick = 0;
+}
+
 /* At an entry: what is known of the call, kept for its return where that is seen. False for a call that a probed
  * function made: what it does is counted there. */
 static __always_inline bool enter(struct pt_regs *ctx, struct call *call)
@@ -104,7 +135,7 @@ static __always_inline bool enter(struct pt_regs *ctx, struct call *call)
 	if (!call->returning)
 		return true;
 	call->start_ns = bpf_ktime_get_ns();
-	if (insert(in_flight, &call->thread, call, BPF_ANY)) {
+	if (!put_flight(call)) {
 		add(&in_flight_lost, 1);
 		call->returning = 0;
 	}
@@ -122,7 +153,7 @@ static __always_inline bool leave(struct pt_regs *ctx, struct call *call)
 	    entered->returning != returning_of(cookie.library))
 		return false;
 	*call = *entered;
-	bpf_map_delete_elem(&in_flight, &thread);
+	remove_flight(&thread);
 	return true;
 }
 
@@ -148,15 +179,44 @@ static __always_inline void count_error(const struct call *call, __s32 code)
 	error->last_ns = bpf_ktime_get_ns();
 }
 
+THREAD_END
+int on_thread_end(void *ctx __attribute__((unused)))
+{
+	struct thread thread = this_thread();
+
+	if (bpf_map_lookup_elem(&in_flight, &thread))
+		remove_flight(&thread);
+	return 0;
+}
+
+static long drop_flight(void *map, const struct thread *at, const void *value, void *context)
+{
+	struct thread key = *at;
+
+	(void)map, (void)value, (void)context;
+	if (has_ended(key.tgid))
+		remove_flight(&key);
+	return 0;
+}
+
+static long drop_process(void *map, const __u32 *at, const void *value, void *context)
+{
+	__u32 tgid = *at;
+
+	(void)map, (void)value, (void)context;
+	bpf_map_delete_elem(&process_flights, &tgid);
+	return 0;
+}
+
 /* FORGET() is the object's program `forget`: rows of processes that have ended are dropped from calls in flight, with
  * FORGET(map) from a map of the probe's own too. */
-DROP(in_flight, struct thread)
 #define FORGET(...)                                                                                          \
 	SEC("raw_tp")                                                                                        \
 	int forget(void *ctx)                                                                                \
 	{                                                                                                    \
 		(void)ctx;                                                                                   \
-		drop_ended(in_flight);                                                                       \
+		bpf_for_each_map_elem(&in_flight, drop_flight, NULL, 0);                                     \
+		bpf_for_each_map_elem(&ended, drop_process, NULL, 0);                                        \
 		__VA_OPT__(drop_ended(__VA_ARGS__);)                                                         \
 		return 0;                                                                                    \
 	}

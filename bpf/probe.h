@@ -50,6 +50,10 @@ char LICENSE[] SEC("license") = "GPL";
 		return bpf_map_lookup_elem(&ended, &tgid);                                                   \
 	}
 
+/* The section of `on_thread_end`, which each object with rows by thread has: they go when the thread ends, wherever it
+ * was. A call that it was in (a cancelled thread) never returns. */
+#define THREAD_END SEC("raw_tp/sched_process_exit")
+
 /* In which libraries return probes are attached, by the number that a library's cookies carry: 0 in none, else what
  * distinguishes this time from earlier ones. Programs at entries are attached all the time, so that each call counts
  * once, and remember a call for its return only there. */
@@ -173,6 +177,20 @@ static __always_inline void *reserve_(void *ring, __u64 size, __u64 *lost)
 
 /* Room for one record in an EVENTS() buffer, to be filled and given to bpf_ringbuf_submit; NULL (and counted) if full. */
 #define reserve(ring) ((typeof(ring.value))reserve_(&ring, sizeof(*ring.value), &ring##_lost))
+
+/* Whether a process that has so many rows of a table may have one more. So that none takes the room of all, only half of
+ * the table goes to processes beyond an eighth of it. `all` counts the rows of all processes. */
+static __always_inline bool has_share(__u64 rows, __u64 all, __u64 most)
+{
+	return rows < (most + 7) / 8 || all < most / 2;
+}
+
+/* Takes one from a count of rows, unless that is of a later program of the process, which had none of them. */
+static __always_inline void subtract_row(__u64 *rows)
+{
+	if (rows && *rows)
+		add(rows, -1);
+}
 
 struct rate {
 	__u64 second, events;

@@ -58,6 +58,11 @@ class ProbeCollector(ABC, Generic[A]):
             self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
         except BpfError as error:
             raise not_started(f"the {self.api} probes cannot be loaded", error) from error
+        try:
+            self._thread_ends = self._object.programs["on_thread_end"].attach()
+        except BpfError as error:
+            self._object.close()
+            raise not_started("ends of threads cannot be watched", error) from error
         self._prepare()
         self._ledger = Ledger[A](self._read, self._take, self._processes(), self._node.proc, fold=self._fold)
         self._probes = Probes(
@@ -112,6 +117,7 @@ class ProbeCollector(ABC, Generic[A]):
         if self._watch:
             self._node.governor.leave(self._watch)
         self._events.close()
+        self._thread_ends.close()
         self._object.close()
 
     # The processes of probed libraries (exporter.bpf.probe.Listener).

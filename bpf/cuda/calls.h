@@ -61,7 +61,35 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 	return true;
 }
 
-/* A row that is there already saves finding room for one, and giving it back. */
+/* For a thread that has no row. */
+static __always_inline bool put_flight(const struct thread *thread, const struct flight *call)
+{
+	static const struct process none;
+	struct process *process = lookup_or_init(processes, &thread->tgid, &none);
+
+	if (!process || !has_share(process->flights, flights, flights_most) ||
+	    insert(in_flight, thread, call, BPF_NOEXIST))
+		return false;
+	add(&process->flights, 1);
+	add(&flights, 1);
+	return true;
+}
+
+static __always_inline void remove_flight(const struct thread *thread)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &thread->tgid);
+
+	if (bpf_map_delete_elem(&in_flight, thread))
+		return;
+	add(&flights, -1);
+	if (process)
+		subtract_row(&process->flights);
+	if (in_flight_full_tick)
+		in_flight_full_tick = 0;
+}
+
+/* A row that is there already saves finding room for one, and giving it back: while there is room for others, a thread
+ * keeps its own. */
 static __always_inline bool remember(const struct thread *thread, struct flight *call)
 {
 	struct flight *row = bpf_map_lookup_elem(&in_flight, thread);
@@ -71,15 +99,12 @@ static __always_inline bool remember(const struct thread *thread, struct flight 
 		*row = *call;
 		return true;
 	}
-	call->kept = flights_kept < IN_FLIGHT / 2;
-	if (insert(in_flight, thread, call, BPF_NOEXIST)) {
-		add(&in_flight_lost, 1);
-		bpf_map_delete_elem(&covered, &thread->tgid); /* what it does is not seen */
-		return false;
-	}
-	if (call->kept)
-		add(&flights_kept, 1);
-	return true;
+	call->kept = flights < flights_most / 2;
+	if (put_flight(thread, call))
+		return true;
+	add(&in_flight_lost, 1);
+	bpf_map_delete_elem(&covered, &thread->tgid); /* what it does is not seen */
+	return false;
 }
 
 static __always_inline void end(const struct thread *thread, struct flight *call)
@@ -87,7 +112,7 @@ static __always_inline void end(const struct thread *thread, struct flight *call
 	if (call->kept)
 		call->sp = 0;
 	else
-		bpf_map_delete_elem(&in_flight, thread);
+		remove_flight(thread);
 }
 
 static __always_inline struct error *new_error(const struct error_key *key)

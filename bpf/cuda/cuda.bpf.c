@@ -188,14 +188,29 @@ int on_failure(struct pt_regs *ctx)
 	return 0;
 }
 
+THREAD_END
+int on_thread_end(void *ctx __attribute__((unused)))
+{
+	struct thread thread = this_thread(layer_driver);
+	__u64 id = thread_id(&thread);
+
+	if (bpf_map_lookup_elem(&in_flight, &thread))
+		remove_flight(&thread);
+	thread.layer = layer_runtime;
+	if (bpf_map_lookup_elem(&in_flight, &thread))
+		remove_flight(&thread);
+	if (bpf_map_lookup_elem(&contexts, &id))
+		bpf_map_delete_elem(&contexts, &id);
+	return 0;
+}
+
 static long drop_flight(void *map, const struct thread *at, const struct flight *value, void *unused)
 {
 	struct thread key = *at;
-	bool kept = value->kept;
 
-	(void)map, (void)unused;
-	if (has_ended(key.tgid) && !bpf_map_delete_elem(&in_flight, &key) && kept)
-		add(&flights_kept, -1);
+	(void)map, (void)value, (void)unused;
+	if (has_ended(key.tgid))
+		remove_flight(&key);
 	return 0;
 }
 

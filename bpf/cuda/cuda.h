@@ -143,6 +143,7 @@ struct process {
 	__u64 live;	/* rows of `live` */
 	__u64 blocks;	/* of `ranges` */
 	__u64 failures; /* rows of `errors` */
+	__u64 flights;	/* of `in_flight` */
 	__u64 unsure;	/* whether it has host memory that is in no range */
 	struct rate spans;
 };
@@ -196,7 +197,8 @@ struct flight {
 };
 #define IN_FLIGHT 16384
 MAP(in_flight, HASH, struct thread, struct flight, IN_FLIGHT);
-__u64 flights_kept = 0; /* half of the table at most: threads end unseen */
+__u64 flights = 0; /* its rows */
+const volatile __u64 flights_most = IN_FLIGHT;
 
 struct span {
 	__u64 start_ns;

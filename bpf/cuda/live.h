@@ -21,20 +21,14 @@ static __always_inline void count_free(const struct live_key *key, const struct 
 		add(implicit ? &total->implicit : &total->freed, live->bytes);
 }
 
-/* Whether a process may have one row of `live` more. So that none takes the room of all, only half of the table goes
- * to processes beyond an eighth of it. */
-static __always_inline bool has_share(const struct process *process)
-{
-	return process->live < (live_most + 7) / 8 || live_rows < live_most / 2;
-}
-
 /* For a key that has no row. False, and counted, if it gets none. */
 static __always_inline bool put_row(const struct live_key *key, const struct live *row)
 {
 	static const struct process none;
 	struct process *process = lookup_or_init(processes, &key->tgid, &none);
 
-	if (!process || !has_share(process) || insert(live, key, row, BPF_NOEXIST)) {
+	if (!process || !has_share(process->live, live_rows, live_most) ||
+	    insert(live, key, row, BPF_NOEXIST)) {
 		add(&live_lost, 1);
 		return false;
 	}
@@ -52,7 +46,7 @@ static __always_inline bool remove_row(const struct live_key *key)
 		return false;
 	add(&live_rows, -1);
 	if (process)
-		add(&process->live, -1);
+		subtract_row(&process->live);
 	if (live_full_tick)
 		live_full_tick = 0;
 	return true;

@@ -61,7 +61,7 @@ static long drop_peer(void *map, const struct peer_key *at, const void *value, c
 	if (key.tgid != of->tgid || key.since_ns != of->since_ns)
 		return 0;
 	bpf_map_delete_elem(&peers, &key);
-	release(ROWS(of->tgid, peers));
+	subtract_row(ROWS(of->tgid, peers));
 	return 0;
 }
 
@@ -77,7 +77,7 @@ __noinline int end_communicator(__u32 tgid, __u64 address)
 	of.since_ns = known->since_ns;
 	leave(tgid, known);
 	bpf_map_delete_elem(&communicators, &key);
-	release(ROWS(tgid, communicators));
+	subtract_row(ROWS(tgid, communicators));
 	bpf_for_each_map_elem(&peers, drop_peer, &of, 0);
 	return 0;
 }
@@ -129,7 +129,7 @@ static __always_inline struct communicator *begin_communicator(const struct comm
 		return NULL;
 	known = lookup_or_init(communicators, key, &none);
 	if (!known) {
-		release(rows);
+		subtract_row(rows);
 		return NULL;
 	}
 	known->who = *who;

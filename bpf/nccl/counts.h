@@ -80,7 +80,7 @@ static __always_inline struct caller *caller_of(const struct thread *thread)
 {
 	static const struct caller none;
 
-	return lookup_or_init(callers, thread, &none);
+	return lookup_or_hold(callers, thread->tgid, thread, &none, MOST_CALLERS);
 }
 
 static long mark_unsure(void *map, const struct comm_key *at, struct communicator *on, const __u32 *tgid)

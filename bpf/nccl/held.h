@@ -22,12 +22,6 @@ static __always_inline bool hold(__u64 *rows, __u64 most, __u64 *lost)
 	return true;
 }
 
-static __always_inline void release(__u64 *rows)
-{
-	if (rows && *rows)
-		add(rows, -1);
-}
-
 #define ROWS(tgid, map)                                                                                      \
 	({                                                                                                   \
 		struct held *held_ = held_by(tgid);                                                          \
@@ -43,7 +37,7 @@ static __always_inline void *hold_row_(void *map, const void *key, const void *z
 		return NULL;
 	if (!insert_(map, key, zero, BPF_NOEXIST, full_tick))
 		return bpf_map_lookup_elem(map, key);
-	release(rows); /* another thread was first, or there is no room */
+	subtract_row(rows); /* another thread was first, or there is no room */
 	row = bpf_map_lookup_elem(map, key);
 	if (!row)
 		add(lost, 1);

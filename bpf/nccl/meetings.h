@@ -43,7 +43,7 @@ static __always_inline struct meeting *meeting_of(__u32 tgid, struct communicato
 		return NULL;
 	meeting = lookup_or_init(meetings, &key, &none);
 	if (!meeting) {
-		release(rows);
+		subtract_row(rows);
 		return NULL;
 	}
 	if (!__sync_fetch_and_add(&meeting->refs, 1) && meetings_lost)
@@ -63,7 +63,7 @@ static __always_inline void leave(__u32 tgid, struct communicator *on)
 
 		if (!(on->met & 1u << at))
 			continue;
-		release(rows);
+		subtract_row(rows);
 		meeting = bpf_map_lookup_elem(&meetings, &key);
 		if (meeting && __sync_fetch_and_add(&meeting->refs, -1) <= 1)
 			bpf_map_delete_elem(&meetings, &key);

@@ -197,6 +197,22 @@ int on_return(struct pt_regs *ctx)
 	return 0;
 }
 
+THREAD_END
+int on_thread_end(void *ctx __attribute__((unused)))
+{
+	struct thread thread = this_thread();
+	struct held *rows;
+
+	if (!bpf_map_lookup_elem(&callers, &thread) || bpf_map_delete_elem(&callers, &thread))
+		return 0;
+	rows = bpf_map_lookup_elem(&held, &thread.tgid);
+	if (rows)
+		subtract_row(&rows->callers);
+	if (callers_full_tick)
+		callers_full_tick = 0;
+	return 0;
+}
+
 DROP(callers, struct thread)
 
 static long drop_communicator(void *map, const struct comm_key *at, struct communicator *on, void *unused)

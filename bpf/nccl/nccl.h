@@ -155,6 +155,7 @@ struct held {
 	__u64 meetings;
 	__u64 lags;
 	__u64 errors;
+	__u64 callers;
 };
 MAP(held, HASH, __u32, struct held, 4096);
 
@@ -236,7 +237,6 @@ struct flight {
 	__u32 returning;     /* of the library, when the call began */
 	__u32 zero;
 };
-/* Of threads that ended nothing is heard: the least recent ones make room. */
 struct caller {
 	__u64 group_ns;	    /* when the outermost open group began: its name among the thread's */
 	__u64 group_ticket; /* of the first call in it: they are sampled together */
@@ -244,7 +244,8 @@ struct caller {
 	__u32 capturing;    /* streams that the thread captures into graphs */
 	struct flight call; /* as on_enter saw it begin */
 };
-MAP(callers, LRU_HASH, struct thread, struct caller, 16384);
+#define MOST_CALLERS 16384
+MAP(callers, HASH, struct thread, struct caller, MOST_CALLERS);
 
 /* One call that has returned. */
 struct span {

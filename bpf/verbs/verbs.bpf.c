@@ -47,3 +47,17 @@ int poll_cq_return(struct pt_regs *ctx)
 	bpf_map_delete_elem(&poll_flights, &thread);
 	return 0;
 }
+
+THREAD_END
+int on_thread_end(void *ctx __attribute__((unused)))
+{
+	struct control_thread thread = control_this_thread();
+
+	if (bpf_map_lookup_elem(&post_flights, &thread))
+		bpf_map_delete_elem(&post_flights, &thread);
+	if (bpf_map_lookup_elem(&poll_flights, &thread))
+		bpf_map_delete_elem(&poll_flights, &thread);
+	if (bpf_map_lookup_elem(&control_flights, &thread))
+		bpf_map_delete_elem(&control_flights, &thread);
+	return 0;
+}

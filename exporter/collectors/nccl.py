@@ -140,7 +140,7 @@ class Nccl(ProbeCollector[Activity]):
             super().process_started(pid, library, from_first_call)
 
     def _read(self) -> Mapping[int, Activity]:
-        seen = read(self._object.maps, self._kinds.none, self._runs)
+        seen = read(self._object.maps, self._kinds.none)
         if self._watch:
             for pid, activity in seen.items():
                 self._messages.add(activity, self._watch.estimates.missed(pid))
@@ -149,9 +149,6 @@ class Nccl(ProbeCollector[Activity]):
     def _subject(self) -> Subject:
         self._messages = Messages(self._probes, self._object.maps["calls"], self._hits, self._kinds)
         return self._messages
-
-    def _runs(self, pid: int, thread: int) -> bool:
-        return (self._node.proc / str(pid) / "task" / str(thread)).exists()
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
         maps = self._object.maps

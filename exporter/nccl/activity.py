@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -14,8 +14,6 @@ class Map(Protocol):
     def items(self) -> Iterator[tuple[Any, Any]]: ...
 
     def get(self, key: Any) -> Any | None: ...
-
-    def delete(self, key: Any) -> bool: ...
 
     def take(self, pids: Collection[int]) -> Iterable[tuple[Any, Any]]: ...
 
@@ -109,11 +107,8 @@ COUNTED = ("calls", "errors", "durations", "lags")
 """The maps of counts; each has `tgid` in its key. The kernel's `forget` clears the others."""
 
 
-def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], bool]) -> dict[int, Activity]:
-    """Return everything the maps hold now, by pid. Calls of the kind `uncounted` are not among those in flight.
-
-    `runs` returns whether a process has a thread: one that was cancelled in a call is in it no more.
-    """
+def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
+    """Return everything the maps hold now, by pid. Calls of the kind `uncounted` are not among those in flight."""
     seen = _counts({name: maps[name].items() for name in COUNTED})
     for key, value in maps["communicators"].items():
         who = value.who
@@ -123,9 +118,7 @@ def read(maps: Mapping[str, Map], uncounted: int, runs: Callable[[int, int], boo
                 member = Membership(who.hash, who.nranks, who.rank, value.domain)
                 seen[key.tgid].numbers[member] = sum(value.calls[:COUNTED_BY_NCCL])
     for key, value in maps["callers"].items():
-        if value.call.sp and not runs(key.tgid, key.tid):
-            maps["callers"].delete(key)
-        elif value.call.sp and value.call.cookie.kind != uncounted and _will_return(maps["returning"], value.call):
+        if value.call.sp and value.call.cookie.kind != uncounted and _will_return(maps["returning"], value.call):
             seen[key.tgid].in_flight += 1
     return dict(seen)
 

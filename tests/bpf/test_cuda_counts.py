@@ -183,7 +183,7 @@ def test_changes_of_the_context_are_followed_and_not_counted(observed: Observed)
 
 
 def test_a_thread_after_another(observed: Observed) -> None:
-    """Each thread has its calls in flight, however many there were before; their rows go with the process."""
+    """Each thread has its calls in flight, however many there were before; their rows go with the thread."""
     with started(observed, Script()) as script:
         script.run(
             "def work():\n"
@@ -193,11 +193,11 @@ def test_a_thread_after_another(observed: Observed) -> None:
         )
         assert 1009 == observed.value(CALLS, script.pid, api="cuMemAlloc_v2")
         assert {"": 1009, "true": 0} == freed(observed, script.pid, "driver")
-        kept = observed.cuda._object.globals()["flights_kept"]
-        assert 1009 <= len(observed.kernel("in_flight", script.pid)) <= kept
-        script.end()
-        until(lambda: kept - 1009 >= observed.cuda._object.globals()["flights_kept"], "the end noticed")
         assert [] == observed.kernel("in_flight", script.pid)
+        script.run("work()")
+        assert 1 == len(observed.kernel("in_flight", script.pid)) <= observed.cuda._object.globals()["flights"]
+        script.end()
+        until(lambda: not observed.kernel("in_flight", script.pid), "the end noticed")
 
 
 def test_four_processes_at_once(observed: Observed) -> None:

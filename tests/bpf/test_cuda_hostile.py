@@ -11,6 +11,7 @@ import pytest
 
 from exporter.bpf import naming
 from exporter.bpf.shares import PLACES
+from exporter.collectors.cuda import Cuda
 from exporter.cuda.functions import FUNCTIONS
 from exporter.views.prometheus import render
 from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
@@ -98,3 +99,49 @@ def test_a_call_that_is_left_by_longjmp(compile_library: Callable[[str, str], Pa
         assert waited and 10 == sum(waited.counts)
         assert 10 * MIB == observed.value("gpu_cuda_memory_allocations_bytes_total", script.pid, memory="device")
         assert 9 * MIB == observed.value("gpu_cuda_memory_usage_bytes", script.pid, memory="device")
+
+
+BLOCKED = """
+libc = ctypes.CDLL(None)
+lib.standin_busy(None, c_uint64(600 * 10**9))
+def sleeping():
+    states = [open(f"/proc/self/task/{it}/stat").read().rsplit(") ")[1][0] for it in os.listdir("/proc/self/task")]
+    return states.count("S")
+def block(count):
+    threads = [c_uint64() for _ in range(count)]
+    for number, it in enumerate(threads, 1):
+        assert 0 == libc.pthread_create(byref(it), None, lib.cuStreamSynchronize, None)
+        while sleeping() < number:
+            time.sleep(0.001)
+    return threads
+def cancel(threads):
+    for it in threads:
+        assert 0 == libc.pthread_cancel(it) and 0 == libc.pthread_join(it, None)
+"""
+ROWS = 32
+
+
+def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of one process take at most half of the table of calls in flight, and give it back when they end."""
+    constants, entries = Cuda._constants, Cuda._entries
+    monkeypatch.setattr(Cuda, "_constants", lambda self: constants(self) | {"flights_most": ROWS})
+    monkeypatch.setattr(Cuda, "_entries", lambda self: entries(self) | {"in_flight": ROWS})
+    build_standins()
+    with observe(layers="driver") as observed, started(observed, Script()) as hostile, Script() as victim:
+        started(observed, victim)
+        for _ in range(2):
+            hostile.run(BLOCKED + "\nthreads = block(40)")
+            assert ROWS // 2 == observed.cuda._object.globals()["flights"]
+            victim.run(f"held = [new(lib.cuMemAlloc_v2, size({MIB})) for n in range(23)]")
+            victim.run("for it in held[1:]: lib.cuMemFree_v2(it)")
+            victim.run("lib.cuMemFree_v2(held[0])")
+            hostile.run("cancel(threads)")
+            assert [] == observed.kernel("in_flight", hostile.pid)
+        assert {"in_flight_lost": 2 * (40 - ROWS // 2)} == observed.lost
+        assert 46 * MIB == observed.value("gpu_cuda_memory_allocations_bytes_total", victim.pid, memory="device")
+        assert 0 == observed.value("gpu_cuda_memory_usage_bytes", victim.pid, memory="device")
+        assert [0, 1] == [observed.value("gpu_cuda_seen_from_start", it.pid) for it in (hostile, victim)]
+        hostile.run("lib.standin_busy(None, c_uint64(0))\nfor n in range(23): lib.cuStreamSynchronize(None)")
+        waited = observed.value("gpu_cuda_sync_wait_seconds", hostile.pid, api="cuStreamSynchronize")
+        assert 23 == sum(waited.counts)
+        assert 80 + 23 == observed.value(CALLS, hostile.pid, api="cuStreamSynchronize")

@@ -270,6 +270,27 @@ def test_a_killed_process(observed: Observed, memory_file: Path) -> None:
 
 
 @standin
+def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch, memory_file: Path) -> None:
+    """A thread that never returns from a call leaves nothing; the calls that there is no room for are counted."""
+    monkeypatch.setattr(Cufile, "_constants", lambda _: {"flights_most": 6})
+    with observe() as observed, started(observed, Storage()) as job:
+        job.run(f"shm = register({str(memory_file)!r})")
+        job.run(
+            "libc = ctypes.CDLL(None); threads = []\n"
+            "def work():\n"
+            "    lib.standin_stall(c_uint64(60_000_000_000)); read(shm, 1000)\n"
+            "for _ in range(7): threads.append(threading.Thread(target=work, daemon=True)); threads[-1].start()"
+        )
+        until(lambda: observed.cuda._object.globals()["in_flight_lost"] == 4, "seven calls, three of them in flight")
+        assert 3 == len(observed.kernel("in_flight", job.pid))
+        job.run("for it in threads: assert 0 == libc.pthread_cancel(c_uint64(it.ident))")
+        until(lambda: not observed.kernel("in_flight", job.pid), "the ends of the threads noticed")
+        job.run("for _ in range(23): read(shm, 1000)")
+        assert {("read", "cuFileRead", "tmpfs"): 4 + 23} == requests(observed, REQUESTS, job.pid)
+        assert {("read", "cuFileRead", "tmpfs"): 23_000} == requests(observed, BYTES, job.pid)
+
+
+@standin
 def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch, memory_file: Path) -> None:
     """Of three that ended two are folded where one is kept: sums over all series are those of three."""
     monkeypatch.setattr("exporter.ledger.MOST_ENDED", 1)

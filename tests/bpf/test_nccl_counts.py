@@ -216,6 +216,23 @@ def test_in_flight(observed: NcclNode, rank: Rank) -> None:
     assert 0 == observed.value("nccl_calls_in_flight", rank.pid)
 
 
+def test_a_thread_that_is_cancelled_in_a_call(observed: NcclNode, rank: Rank) -> None:
+    """A thread that never returns from a call is in none when it has ended, and what it kept is given back."""
+    rank.run("libc = ctypes.CDLL(None); c = init(0, 2, b'a')")
+    rank.run(
+        "def work():\n"
+        "    lib.standin_stall(c_uint64(600 * 10**9)); reduce_all(c, 1)\n"
+        "thread = threading.Thread(target=work, daemon=True); thread.start()"
+    )
+    until(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight")
+    [held] = observed.kernel("held", rank.pid)
+    assert held.callers == len(observed.kernel("callers", rank.pid)) == 2
+    rank.run("assert 0 == libc.pthread_cancel(c_uint64(thread.ident))")
+    until(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 0, "its end noticed")
+    [held] = observed.kernel("held", rank.pid)
+    assert held.callers == len(observed.kernel("callers", rank.pid)) == 1
+
+
 def test_two_libraries_in_one_process(observed: NcclNode, rank: Rank) -> None:
     """Communicators of two releases of NCCL in one process are read each by its own layout."""
     other = BUILD / "nccl-2.27" / "libnccl.so.2"

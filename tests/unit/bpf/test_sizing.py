@@ -79,7 +79,7 @@ def test_no_processor_starves(path: Path, processors: int) -> None:
 
 def test_there_are_lru_maps() -> None:
     """The objects have some: the other tests are not of nothing."""
-    assert {"callers", "contexts"} <= {map.name for path in OBJECTS for map in lru_maps(path)}
+    assert {"contexts", "poll_rates"} <= {map.name for path in OBJECTS for map in lru_maps(path)}
 
 
 def test_memory() -> None:
