@@ -99,7 +99,7 @@ class Cuda(ProbeCollector[Activity]):
     def _prepare(self) -> None:
         self._names = Names.of(self._object.types)
         self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
-        self._counted = Counted(self._object.maps, partial(forget, self._object), self._gpus_of)
+        self._counted = Counted(self._object.maps, self._drop, self._gpus_of)
         every_error = self._node.settings["all-errors"]
         self._hooks = {it.name: it.hooks(self._object.types, api, every_error) for api, it in enumerate(FUNCTIONS, 1)}
         self._rehearsal = Rehearsal(
@@ -175,8 +175,14 @@ class Cuda(ProbeCollector[Activity]):
         finally:  # last: a process that is known is known whole
             super().process_started(pid, library, from_first_call)
 
-    def _forget(self, pids: Collection[int]) -> None:
+    def _drop(self, pids: Collection[int]) -> None:
+        """Remove what the kernel keeps of processes besides their counts. First that all their calls were seen: a copy
+        of the program that runs now, of memory in a dropped range, is of an unknown kind.
+        """
         self._object.maps["covered"].take(pids)
+        forget(self._object, pids)
+
+    def _forget(self, pids: Collection[int]) -> None:
         self._unseen.difference_update(pids)
         self._exemplars.forget(pids)
         for pid in pids:

@@ -110,6 +110,23 @@ def test_pageable_is_known_only_if_all_was_seen(observed: Observed, late: Script
     assert {("h2d", "unknown"): 77, ("h2d", "pinned"): 7} == copied(observed, late.pid)
 
 
+def test_pinned_memory_is_not_pageable_while_its_process_is_put_aside(
+    monkeypatch: pytest.MonkeyPatch, observed: Observed, script: Script
+) -> None:
+    """A program that pinned memory before the exec that started it was noticed copies while ranges are dropped."""
+
+    program = observed.cuda._object.programs["forget"]
+    run = program.run
+
+    def then_copy() -> None:
+        run()
+        script.run("call('cuMemcpyHtoD_v2', device, pinned, 77)")
+
+    monkeypatch.setattr(program, "run", then_copy)
+    observed.cuda.processes_replaced([script.pid])
+    assert {("h2d", "unknown"): 77} == copied(observed, script.pid)
+
+
 def test_pinned_memory_without_a_row_is_not_pageable() -> None:
     """Where the table of live allocations was full, host memory in no range is of an unknown kind from then on."""
     with observe(live_allocations=10) as observed, started(observed, Job("--gate")), Script() as script:
