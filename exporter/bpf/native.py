@@ -16,6 +16,7 @@ from exporter import descriptors
 from exporter.model import Unavailable
 
 LOG_LINES = 8
+INSTALL = "install libbpf 1.1 or newer (package libbpf1 on Debian and Ubuntu)"
 _MESSAGE_BYTES = 1024
 _VERIFIER_BYTES = 1 << 20
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -24,12 +25,12 @@ EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.
 # Without these, bpf() answers EPERM (capability.h; capabilities(7)).
 _CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38}
 _CAP_SYS_ADMIN = 21
-_NOT_SUPPORTED = 524
+NOT_SUPPORTED = 524
 """ENOTSUPP, which never reaches user space's table."""
 _LACKING = frozenset(
     {
         *(errno.EPERM, errno.EACCES),
-        *(errno.EINVAL, errno.E2BIG, errno.ENOSYS, errno.EOPNOTSUPP, _NOT_SUPPORTED),
+        *(errno.EINVAL, errno.E2BIG, errno.ENOSYS, errno.EOPNOTSUPP, NOT_SUPPORTED),
         *(errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENXIO),
     }
 )
@@ -140,7 +141,7 @@ class Library:
         except (OSError, AttributeError) as error:
             raise BpfError(
                 errno.ENOENT,
-                f"cannot use libbpf.so.1 ({error}): install libbpf 1.1 or newer (package libbpf1 on Debian and Ubuntu)",
+                f"cannot use libbpf.so.1 ({error}): {INSTALL}",
             ) from error
         self._functions = library
         self.loading = threading.Lock()
@@ -178,7 +179,7 @@ def library() -> Library:
 
 def failure(code: int, attempted: str, details: str = "") -> BpfError:
     """The error for a positive errno: what was attempted, the system's message, and what to do if it was permission."""
-    reason = os.strerror(code) if code != _NOT_SUPPORTED else "not supported by this kernel"
+    reason = os.strerror(code) if code != NOT_SUPPORTED else "not supported by this kernel"
     if code in (errno.EPERM, errno.EACCES) and (missing := missing_capabilities()):
         reason += f": run as root or grant {' and '.join(missing)}"
     elif code == errno.EPERM:

@@ -52,6 +52,15 @@ COUNTING_QUEUE_PAIRS = "CAP_NET_ADMIN"
 PROFILING = "CAP_PERFMON"
 """Reads the profiling counters that NVIDIA's driver keeps from others (NVreg_RestrictProfilingToAdminUsers)."""
 
+GRANT = "run as root, or grant them (systemd AmbientCapabilities=, --cap-add, securityContext)"
+PERMIT = "run under a seccomp profile and a kernel lockdown that permit bpf() and perf_event_open()"
+LEAVE_USER_NAMESPACE = (
+    "run in the host's user namespace, because only its capabilities count: as root without unshare --user, not in a "
+    "rootless container or one with remapped users, in Kubernetes without hostUsers: false"
+)
+_OWN_USER_NAMESPACE, _HOST_USER_NAMESPACE = Path("/proc/self/ns/user"), 0xEFFFFFFD
+"""The number of the host's is the same on every Linux (PROC_USER_INIT_INO)."""
+
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 38, 23, 24
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 _VERSION_3 = 0x20080522
@@ -69,6 +78,21 @@ def missing() -> list[str]:
     held = effective()
     covered = ("CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE") if "CAP_SYS_ADMIN" in held else ()
     return [name for name in OBSERVING if name not in held and name not in covered]
+
+
+def in_user_namespace() -> bool:
+    """Whether this process has capabilities in a user namespace only; False where that is not known."""
+    try:
+        return _OWN_USER_NAMESPACE.stat().st_ino != _HOST_USER_NAMESPACE
+    except OSError:
+        return False
+
+
+def remedy() -> str:
+    """What to do where the kernel does not permit BPF or perf events."""
+    if in_user_namespace():
+        return LEAVE_USER_NAMESPACE
+    return GRANT if missing() else PERMIT
 
 
 def drop(keep: Collection[str]) -> frozenset[str]:

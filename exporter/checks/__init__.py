@@ -49,7 +49,9 @@ def examine(settings: Settings) -> Iterator[Finding]:
     for name, check in CHECKS.items():
         try:
             yield Finding(name, *(mounts.unknown(name, settings) or check(settings)))
-        except (Unavailable, BpfError) as error:
-            yield Finding(name, Status.FAIL, str(error).partition("\n")[0], getattr(error, "remedy", ""))
+        except Unavailable as error:
+            yield Finding(name, Status.FAIL, str(error).partition("\n")[0], error.remedy)
+        except BpfError as error:
+            yield Finding(name, Status.FAIL, str(error).partition("\n")[0], kernel.remedy(error))
         except Exception as error:
             yield Finding(name, Status.FAIL, f"cannot be examined: {type(error).__name__}: {error}", "report this")

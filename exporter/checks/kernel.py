@@ -8,29 +8,45 @@ import platform
 import select
 from pathlib import Path
 
+from exporter import descriptors
 from exporter.bpf import multi, object_path, privileges
 from exporter.bpf.libbpf import BpfError, Object
-from exporter.bpf.native import library
+from exporter.bpf.native import INSTALL, NOT_SUPPORTED, library
 from exporter.bpf.safety import try_return_probes
 from exporter.bpf.watch import Watch
 from exporter.checks.finding import Answer, Status, text
 from exporter.settings import Settings
 
+_REFUSED = (errno.EPERM, errno.EACCES)
+_UNSUPPORTED = (errno.EINVAL, errno.E2BIG, errno.ENOSYS, errno.EOPNOTSUPP, NOT_SUPPORTED)
+_UNCOUNTED = "waits, errors and frees of allocations go uncounted"
+
+
+def remedy(error: BpfError) -> str:
+    """Return what to do about a failure of the kernel or of libbpf; empty where only the message has it."""
+    if error.errno in _REFUSED:
+        return privileges.remedy()
+    if error.errno in _UNSUPPORTED:
+        return "update to Linux 6.1 or newer; on such a kernel, report this"
+    return descriptors.RAISE if error.errno == errno.EMFILE else ""
+
 
 def capabilities(_: Settings) -> Answer:
+    if privileges.in_user_namespace():
+        summary = f"capabilities of a user namespace (uid {os.geteuid()} in it), which permit no probes"
+        return Status.FAIL, summary, privileges.LEAVE_USER_NAMESPACE
     missing = privileges.missing()
     if not missing:
         return Status.OK, f"all capabilities that probes need are there (uid {os.geteuid()})"
     why = ", ".join(f"{name} (to {privileges.OBSERVING[name]})" for name in missing)
-    remedy = "run as root, or grant them (systemd AmbientCapabilities=, --cap-add, securityContext)"
-    return Status.FAIL, f"missing: {why}", remedy
+    return Status.FAIL, f"missing: {why}", privileges.GRANT
 
 
 def libbpf(_: Settings) -> Answer:
     try:
         bpf = library()
     except BpfError as error:
-        return Status.FAIL, str(error)
+        return Status.FAIL, str(error).removesuffix(f": {INSTALL}"), INSTALL
     return Status.OK, f"libbpf.so.1 is version {bpf.libbpf_major_version()}.{bpf.libbpf_minor_version()}"
 
 
@@ -46,8 +62,8 @@ def objects(_: Settings) -> Answer:
             Object(path).close()
         except BpfError as error:
             lines = str(error).splitlines()
-            reason = lines[0] if error.errno in (errno.EPERM, errno.EACCES) else "\n".join(lines)
-            return Status.FAIL, f"Linux {platform.release()} rejects {path.name}: {reason}"
+            reason = lines[0] if error.errno in _REFUSED else "\n".join(lines)
+            return Status.FAIL, f"Linux {platform.release()} rejects {path.name}: {reason}", remedy(error)
     names = ", ".join(path.name.removesuffix(".bpf.o") for path in objects)
     return Status.OK, f"Linux {platform.release()} loads every probe ({names})"
 
@@ -58,8 +74,8 @@ def lockdown(settings: Settings) -> Answer:
         return Status.INFO, f"whether the kernel is locked down is unknown: there is no {path}"
     state = text(path)
     if "[confidentiality]" in state:
-        remedy = "boot without lockdown=confidentiality, or lockdown=integrity"
-        return Status.FAIL, "the kernel is locked down (confidentiality): tracing programs may not read memory", remedy
+        boot = "boot without lockdown=confidentiality, or lockdown=integrity"
+        return Status.FAIL, "the kernel is locked down (confidentiality): tracing programs may not read memory", boot
     return Status.OK, "kernel lockdown does not forbid tracing"
 
 
@@ -80,18 +96,17 @@ def uprobes(settings: Settings) -> Answer:
         return Status.INFO, "uprobes; the kind of link cannot be tested without CAP_BPF and CAP_PERFMON"
     if multi.supported():
         return Status.OK, "uprobes, with multi-uprobe links: attaching and detaching take milliseconds"
-    if multi.refusal() in (errno.EPERM, errno.EACCES):
+    if multi.refusal() in _REFUSED:
         return (
             Status.FAIL,
             f"the kernel permits no multi-uprobe links here ({os.strerror(multi.refusal())})",
-            "run in the host's user namespace, under a seccomp profile and a kernel lockdown that permit bpf()",
+            privileges.remedy(),
         )
     if privileges.WITHOUT_MULTI_UPROBES not in privileges.effective():
-        remedy = f"grant {privileges.WITHOUT_MULTI_UPROBES}, or use Linux 6.6 or newer"
         return (
             Status.FAIL,
             f"no multi-uprobe links, and uprobes without them need {privileges.WITHOUT_MULTI_UPROBES}",
-            remedy,
+            f"grant {privileges.WITHOUT_MULTI_UPROBES}, or use Linux 6.6 or newer",
         )
     return (
         Status.WARN,
@@ -110,10 +125,11 @@ def btf(settings: Settings) -> Answer:
 def returns(_: Settings) -> Answer:
     survival = try_return_probes()
     if survival.doubt:
-        return Status.WARN, survival.doubt, "without return probes waits, errors and frees of allocations go uncounted"
+        doubt = survival.doubt.partition("\n")[0]
+        return Status.WARN, f"{doubt}; without return probes {_UNCOUNTED}", "see probes and uprobes; else report this"
     if not survival.seccomp:
-        remedy = "update to Linux 6.14 or 6.12.14; until then waits, errors and frees of allocations go uncounted"
-        return Status.WARN, "a return probe would kill processes under a seccomp filter here, so there are none", remedy
+        summary = "a return probe would kill processes under a seccomp filter here, so there are none"
+        return Status.WARN, f"{summary}: {_UNCOUNTED}", "update to Linux 6.14 or 6.12.14"
     if not survival.shadow_stack:
         summary = "return probes are safe, but not with a shadow stack: libraries that such a process uses get none"
         return Status.WARN, summary, "update to Linux 6.11 or later"

@@ -65,6 +65,7 @@ def map_files(settings: Settings) -> Answer:
             refusal = error.strerror or ""
     if denied and not readable:
         remedy = "grant CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE (or CAP_SYS_ADMIN)"
+        remedy = privileges.LEAVE_USER_NAMESPACE if privileges.in_user_namespace() else remedy
         return Status.FAIL, f"files that processes have mapped cannot be opened ({refusal})", remedy
     but = f", but not of pid {', '.join(denied[:5])} ({refusal})" if denied else ""
     return Status.OK, f"files that processes have mapped can be opened, whatever their mount namespace{but}"
@@ -95,6 +96,8 @@ def processes(settings: Settings) -> Answer:
         summary = f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
     if denied:
         summary += f"; {denied} other{'s' * (denied != 1)} cannot be looked into"
+    if denied and privileges.in_user_namespace():
+        return Status.WARN, summary, privileges.LEAVE_USER_NAMESPACE
     if denied and "CAP_SYS_PTRACE" in privileges.missing():  # else the host refuses what no capability gives
         return Status.WARN, summary, "run as root, or grant CAP_SYS_PTRACE"
     return Status.OK if shown else Status.INFO, summary

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from exporter.bpf import privileges
 from exporter.kmsg.records import Record, parse
 from exporter.kmsg.syslog import POLL_MS, Syslog
 from exporter.model import Unavailable
@@ -45,9 +46,10 @@ def open_log(path: Path) -> int:
         ) from None
     except PermissionError as error:
         why = "kernel.dmesg_restrict is 1" if _restricted() else error.strerror
-        raise Unavailable(
-            f"{path} may not be read ({why})", "grant CAP_SYSLOG, or set kernel.dmesg_restrict to 0"
-        ) from None
+        remedy = "grant CAP_SYSLOG, or set kernel.dmesg_restrict to 0"
+        if privileges.in_user_namespace():
+            remedy = f"set kernel.dmesg_restrict to 0, or {privileges.LEAVE_USER_NAMESPACE}"
+        raise Unavailable(f"{path} may not be read ({why})", remedy) from None
     except OSError as error:
         raise Unavailable(f"{path} cannot be opened: {error.strerror}") from None
 

@@ -10,15 +10,17 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from exporter import checks, doctor, pid_namespace, settings
+from exporter import checks, descriptors, doctor, pid_namespace, settings
 from exporter.bpf import privileges
 from exporter.bpf.calibrate import HIT_COST
+from exporter.bpf.native import BpfError
 from exporter.bpf.safety import Survival
 from exporter.checks import Finding, Status, probed
 from exporter.collectors import allocation
@@ -126,8 +128,41 @@ def test_uprobes_that_are_not_permitted() -> None:
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
 
     assert "Operation not permitted" in findings["uprobes"]["says"]
-    assert "user namespace" in findings["uprobes"]["do"]
-    assert [] == [it for it in findings.values() if "Linux 6.6" in it["do"]]
+    assert [] == [it for it in findings.values() if "Linux 6.6" in it["do"] or "grant" in it["do"]]
+    for name in ("capabilities", "probes", "uprobes", "new processes", "mapped files"):
+        assert ("fail", True) == (findings[name]["status"], privileges.LEAVE_USER_NAMESPACE in findings[name]["do"])
+    assert [] == [it["name"] for it in findings.values() if it["status"] in ("warn", "fail") and not it["do"]]
+
+
+@pytest.mark.parametrize(
+    ("code", "held", "remedy"),
+    [
+        (errno.EPERM, (), privileges.GRANT),
+        (errno.EACCES, privileges.OBSERVING, privileges.PERMIT),
+        (errno.EINVAL, privileges.OBSERVING, "update to Linux 6.1 or newer; on such a kernel, report this"),
+        (errno.EMFILE, privileges.OBSERVING, descriptors.RAISE),
+        (errno.ENOENT, privileges.OBSERVING, ""),  # the message has it
+    ],
+)
+def test_what_the_kernel_refuses(
+    node: Settings, monkeypatch: pytest.MonkeyPatch, code: int, held: Collection[str], remedy: str
+) -> None:
+    """A failure of the kernel has the remedy for its error, in the checks that load, and that watch processes."""
+
+    def fail(*_: object) -> None:
+        raise BpfError(code, "load it: oh\nmore")
+
+    monkeypatch.setattr(privileges, "effective", lambda: frozenset(held))
+    monkeypatch.setattr(privileges, "in_user_namespace", lambda: False)
+    monkeypatch.setattr(checks.kernel, "Object", fail)
+    monkeypatch.setattr(checks.kernel, "Watch", fail)
+    monkeypatch.setattr(checks, "CHECKS", {name: checks.CHECKS[name] for name in ("probes", "new processes")})
+    found = {it.name: it for it in checks.examine(node)}
+
+    assert {"probes": (Status.FAIL, remedy), "new processes": (Status.FAIL, remedy)} == {
+        name: (it.status, it.remedy) for name, it in found.items()
+    }
+    assert "load it: oh" in found["new processes"].summary and "more" not in found["new processes"].summary
 
 
 @pytest.mark.parametrize(
@@ -174,13 +209,18 @@ def test_no_mount(place: str) -> None:
         (Survival(seccomp=True, shadow_stack=True), Status.OK),
         (Survival(seccomp=True, shadow_stack=False), Status.WARN),
         (Survival(seccomp=False, shadow_stack=True), Status.WARN),
+        (Survival(seccomp=False, shadow_stack=False, doubt="it could not be tried: oh\n  more"), Status.WARN),
     ],
 )
 def test_return_probes(node: Settings, monkeypatch: pytest.MonkeyPatch, survival: Survival, status: Status) -> None:
-    """Return probes that would harm somebody are a warning."""
+    """Return probes that would harm somebody are a warning; what goes uncounted is in its summary, not the remedy."""
     monkeypatch.setattr(checks.kernel, "try_return_probes", lambda: survival)
+    found = answer("return probes", node)
 
-    assert status is answer("return probes", node).status
+    assert status is found.status
+    assert (status is Status.WARN) == bool(found.remedy)
+    assert "uncounted" not in found.remedy
+    assert survival.seccomp or "frees of allocations go uncounted" in found.summary
 
 
 @pytest.mark.parametrize(
