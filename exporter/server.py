@@ -154,8 +154,8 @@ class Server:
             timeout = self._timeout(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds"))
         except ValueError as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from None
-        form = negotiation.negotiate(request.headers.get("Accept", ""))
-        zipped = negotiation.accepts_gzip(request.headers.get("Accept-Encoding", ""))
+        form = negotiation.negotiate(_listed(request, "Accept"))
+        zipped = negotiation.accepts_gzip(_listed(request, "Accept-Encoding"))
 
         def render(samples: Sequence[Sample]) -> bytes:
             page = prometheus.render(samples, form)
@@ -242,3 +242,8 @@ class Server:
         if not self._scraper.ready:
             raise web.HTTPServiceUnavailable(text="accel-exporter is starting or stopping\n")
         return web.Response(text="accel-exporter is ready\n")
+
+
+def _listed(request: web.Request, header: str) -> str:
+    """Return a header's list, which may be over several lines (RFC 9110 section 5.3); empty without any."""
+    return ", ".join(request.headers.getall(header, []))

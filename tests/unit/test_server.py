@@ -60,6 +60,23 @@ def test_openmetrics_and_gzip_are_negotiated() -> None:
     assert text.endswith("# EOF\n")
 
 
+def test_a_list_over_several_header_lines() -> None:
+    """Header lines of one name are one list (RFC 9110 section 5.3), whichever of them has what counts."""
+    lines = ["Accept: text/plain;q=0.5", "Accept: application/openmetrics-text", "Accept-Encoding: br"]
+    lines += ["Accept-Encoding: gzip"]
+    request = "\r\n".join(["GET /metrics HTTP/1.1", "Host: x", "Connection: close", *lines, "", ""])
+    with (
+        Served([Fake("good", good)]) as served,
+        socket.create_connection(("127.0.0.1", served.port), PATIENCE) as client,
+    ):
+        client.sendall(request.encode())
+        with client.makefile("rb") as stream:
+            head = stream.read().partition(b"\r\n\r\n")[0].lower()
+
+    assert b"content-type: application/openmetrics-text" in head
+    assert b"content-encoding: gzip" in head
+
+
 @pytest.mark.parametrize(
     ("query", "status", "has", "lacks"),
     [
