@@ -23,8 +23,8 @@ class Option:
 
     The type is that of `default`. With `duration` a float is a number of seconds or a duration such as 500ms. A number
     is at least `least`, by default 0, and at most `most`. `metavar` names the value in the help text. `capability` is
-    needed while the option is on, and dropped at start while it is not. An option with `moved_to` is the former name of
-    that option: accepted everywhere, and listed nowhere.
+    needed while the option is on, and dropped at start while it is not. A `path` is a text that is not empty. An option
+    with `moved_to` is the former name of that option: accepted everywhere, and listed nowhere.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Option:
     least: float | None = None
     most: float | None = None
     capability: str = ""
+    path: bool = False
     moved_to: str = ""
 
     @property
@@ -54,7 +55,7 @@ class Option:
             bool: "true or false",
             int: f"a whole number, {self.range or '0 or more'}",
             float: f"a number, {self.range or '0 or more'}",
-            str: "text",
+            str: "a path" if self.path else "text",
             tuple: "a list of texts",
         }[type(self.default)]
 
@@ -113,6 +114,8 @@ class Option:
                 return float(value)
             case float(), str() if self.duration and (found := _DURATION.fullmatch(value)):
                 return float(found[1]) * _SECONDS[found[2]]
+            case str(), "" if self.path:
+                raise ValueError
             case str(), str() if "\0" not in value and (not self.choices or value in self.choices):
                 return value
             case tuple(), str():

@@ -109,9 +109,11 @@ OPTIONS = (
         "overhead",
         most=1.0,
     ),
-    Option("path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR"),
-    Option("path.sysfs", "/sys", "mount point of sysfs", "path", metavar="DIR"),
-    Option("path.logs", "/var/log", "folder of the kubelet's pods/ and containers/", "path", metavar="DIR"),
+    Option(
+        "path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR", path=True
+    ),
+    Option("path.sysfs", "/sys", "mount point of sysfs", "path", metavar="DIR", path=True),
+    Option("path.logs", "/var/log", "folder of the kubelet's pods/ and containers/", "path", metavar="DIR", path=True),
     *formerly(
         Option(
             "kmsg.path",
@@ -119,6 +121,7 @@ OPTIONS = (
             "the kernel log; a FIFO or a file with lines of the same form serves for tests",
             "kmsg",
             metavar="FILE",
+            path=True,
         ),
         "collector.xid.kmsg",
         "collector.faults.kmsg",

@@ -34,7 +34,9 @@ OPTIONS = (
     Option(
         DIR, "", "folder of probes of your own: NAME.c for bcc with NAME.yaml; empty: none", "custom", metavar="DIR"
     ),
-    Option(PYTHON, "/usr/bin/python3", "the Python that has bcc, which compiles them", "custom", metavar="FILE"),
+    Option(
+        PYTHON, "/usr/bin/python3", "the Python that has bcc, which compiles them", "custom", metavar="FILE", path=True
+    ),
     Option(HEADERS, "", "the kernel's headers; empty: /lib/modules/RELEASE/build", "custom", metavar="DIR"),
     Option(INTERVAL, 5.0, "between two readings of their maps", "custom", duration=True, least=0.1, most=3600),
     Option(SPANS, 100, "spans at most of each probe; further spans are dropped and counted", "custom"),

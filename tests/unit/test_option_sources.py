@@ -44,6 +44,10 @@ def test_lists() -> None:
         (["--collector.cuda.rate=1001"], "flag --collector.cuda.rate: '1001' is not a whole number, 1 to 1000"),
         (["--collector.cuda.every=0.1"], "flag --collector.cuda.every: '0.1' is not a number, 0.2 to 60"),
         (["--collector.cuda.kind=c"], "flag --collector.cuda.kind: 'c' is not one of a, b"),
+        (["--path.procfs="], "flag --path.procfs: '' is not a path"),
+        (["--path.sysfs="], "flag --path.sysfs: '' is not a path"),
+        (["--path.logs="], "flag --path.logs: '' is not a path"),
+        (["--kmsg.path="], "flag --kmsg.path: '' is not a path"),
         (["--path.procfs=/nowhere"], "path.procfs: /nowhere is not a folder"),
         (["--config.file=/nowhere.yaml"], "/nowhere.yaml cannot be read: No such file or directory"),
     ],
@@ -57,6 +61,7 @@ def test_wrong_flag(arguments: Sequence[str], expected: str) -> None:
     ("name", "value", "expected"),
     [
         ("LOG_LEVEL", "loud", "'loud' is not one of debug, info, warn, error"),
+        ("PATH_SYSFS", "", "'' is not a path"),
         ("BPF_STATS", "maybe", "'maybe' is not true or false"),
         ("COLLECTOR_CUDA_DEEP", "", "'' is not true or false"),
         ("COLLECTOR_CUDA_RATE", "1e9", "'1e9' is not a whole number, 1 to 1000"),
@@ -87,6 +92,7 @@ def test_variables_of_kubernetes() -> None:
         ("- log", "1: the file has to be a mapping of names to values"),
         ("log: {level: [info]}", "1: log.level: ['info'] is not one of debug, info, warn, error"),
         ("log: {level:}", "1: log.level: None is not one of debug, info, warn, error"),
+        ("path: {procfs: ''}", "1: path.procfs: '' is not a path"),
         ("collector: {cuda: 1}", "1: collector.cuda: 1 is not true or false"),
         (
             "collector:\n  cuda:\n    live-allocations: true",
