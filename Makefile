@@ -17,7 +17,7 @@ UNIT := $(PYTEST) -n logical --maxprocesses 8 --dist loadfile tests/unit
 SERIAL := $(PYTEST) tests/bpf tests/e2e tests/drivers/test_ipmi_network.py
 BPF_SOURCES = $(wildcard bpf/*.[ch] bpf/*/*.[ch])
 RULES = $(filter-out %.test.yaml,$(wildcard alerts/*.yaml))
-RULE_TESTS = $(wildcard alerts/*.test.yaml)
+RULES_CHECKED = $(RULES:alerts/%.yaml=build/rules/%)
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
@@ -59,9 +59,13 @@ check-types: .venv/.dev
 	$(VENV)/mypy --strict exporter tools
 check-bpf: .venv/.dev
 	$(if $(BPF_SOURCES),$(VENV)/clang-format --dry-run -Werror $(BPF_SOURCES))
-check-rules: .venv/.dev
-	$(if $(RULES),promtool check rules $(RULES))
-	$(if $(RULE_TESTS),promtool test rules $(RULE_TESTS))
+check-rules:
+	$(if $(RULES),@$(MAKE) -s $(JOBS) --output-sync $(RULES_CHECKED))
+# A file of rules is evaluated against its tests when one of both has changed since they passed.
+build/rules/%: alerts/%.yaml alerts/%.test.yaml
+	promtool check rules $<
+	promtool test rules alerts/$*.test.yaml
+	@mkdir -p $(@D) && touch $@
 
 test: setup-dev ## every test that needs no GPU; lists what was skipped and why
 	$(UNIT); unit=$$?; $(SERIAL); serial=$$?; \
