@@ -1,7 +1,7 @@
 # Every target is one that CI runs too. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
+.PHONY: help setup setup-dev objects bytecode standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
 .PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-kernels test-drivers test-backends fault-table
 
 # Debian keeps depmod and debootstrap where users without root do not look.
@@ -31,10 +31,13 @@ help: ## this list
 	@deploy/setup.sh rdma
 
 setup: .venv/.base objects ## packages, .venv and BPF objects, as far as they are missing
-setup-dev: .venv/.dev objects standins
+setup-dev: .venv/.dev objects standins bytecode
 
 objects: | .venv/.base ## compile the BPF programs for x86-64 and arm64
 	@$(MAKE) -s $(JOBS) -C bpf
+# The tests start the exporter some hundred times: where PYTHONDONTWRITEBYTECODE is set it would be compiled each time.
+bytecode: | .venv/.dev
+	@$(VENV)/python -m compileall -q exporter
 standins: | .venv/.dev
 	@$(MAKE) -s $(JOBS) -C tests/standins
 standins-demo: | .venv/.base

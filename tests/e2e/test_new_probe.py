@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.needs_bpf]
 ROOT = Path(__file__).parents[2]
 NEW = Path(__file__).parent / "new_probe"
-LEFT = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".pytest_cache", ".hypothesis", "node_modules")
+LEFT = shutil.ignore_patterns(".git", ".venv", "build", ".pytest_cache", ".hypothesis", "node_modules")
 
 
 @pytest.fixture(scope="module")
