@@ -124,14 +124,14 @@ def _probed(metrics: str, provider: str) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin
+    process.stdin.close()  # the one that waits for a line does not end by a signal
     process.terminate()
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    assert process.stdin
-    process.stdin.close()
 
 
 def _send(job: Job, port: Path, ended: threading.Event) -> None:
