@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +60,11 @@ DIFFERENT: dict[str, object] = {
     "gpu.field.189": 650_000,
     "gpu.field.190": 710_000,
 }
-HEALTHY: dict[str, object] = {"gpu.field.31": 0, "gpu.reasons": "0x0"}
+NODES: dict[str, dict[str, object]] = {
+    "different": DIFFERENT,
+    "before hopper": {"gpu.gpm": 0, "gpu.pcie_throughput.0": 9, "gpu.pcie_throughput.1": 7},
+    "healthy": {"gpu.field.31": 0, "gpu.reasons": "0x0"},
+}
 FAULTY: dict[str, object] = {
     "gpu0.temperature": 91,
     "gpu0.reasons": "0xe0",
@@ -90,16 +94,27 @@ class Both:
 
     exporter: Exporter
     prometheus: Prometheus
+    since: float = 0.0
+    """When the exporter's page was as the tests want it."""
     at: float = 0.0
     """When queries are evaluated: all scrapes of the SETTLED seconds before succeeded, also on a busy machine."""
 
+    def await_(self, *queries: str) -> None:
+        """Wait until Prometheus has series for these queries."""
+        for query in queries:
+            until(lambda query=query: self.prometheus.query(query), f"{query} is scraped")
+        self.since = time.time()
+
     def settle(self) -> None:
-        """Waits until there is such a time."""
+        """Wait until there is a time to evaluate queries at."""
         scrapes = f"up[{SETTLED}s]"
         healthy = f"min_over_time({scrapes}) == 1 and count_over_time({scrapes}) >= {SETTLED - 1}"
-        time.sleep(SETTLED)
-        until(lambda: self.prometheus.query(healthy, time.time() - 1), "scrapes succeed")
-        self.at = time.time() - 1
+
+        def settled() -> bool:
+            self.at = time.time() - 1
+            return self.at > self.since + SETTLED and bool(self.prometheus.query(healthy, self.at))
+
+        until(settled, "scrapes succeed")
 
     def values(self, expr: str, *labels: str) -> dict[tuple[str, ...], float]:
         """The values by labels, which have to be different for each series."""
@@ -115,26 +130,35 @@ def _built() -> None:
 
 
 @contextmanager
-def scraped(folder: Path, **scenario: object) -> Iterator[Both]:
+def scraped(folder: Path, scenario: Mapping[str, object]) -> Iterator[Both]:
     """Every field of dcgm-exporter, with Xids from NVML alone."""
     csv, kmsg = folder / "counters.csv", folder / "kmsg"
     csv.write_text("".join(f"{it.name}, {it.kind.value if it.kind else 'label'}, x\n" for it in FIELDS))
     kmsg.touch()
     flags = ("--compat.dcgm", f"--compat.dcgm.csv={csv}", "--collector.xid", f"--kmsg.path={kmsg}")
     with exporter(folder, *flags, **scenario) as subject, Prometheus(folder, subject.listen, []) as prometheus:
-        until(lambda: prometheus.query("DCGM_FI_DEV_GPU_TEMP"), "Prometheus has scraped")
         yield Both(subject, prometheus)
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    with scraped(tmp_path_factory.mktemp("dropin"), **DIFFERENT) as made:
-        made.exporter.scenario.set({"event.1": "0 8 31", "gpu1.reasons": "0x4"})
-        for name in ("DCGM_EXP_XID_ERRORS_TOTAL", "gpu_xid_errors_total"):
-            until(lambda query=f'{name}{{xid="31"}}': made.prometheus.query(query), f"the Xid is in {name}")
-        until(lambda: made.prometheus.query("DCGM_EXP_CLOCK_EVENTS_COUNT"), "the reason is scraped")
-        made.settle()
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Both]]:
+    """Three nodes, each with a Prometheus that takes its seconds to begin: all at the same time."""
+    with ExitStack() as stack:
+        made = {name: stack.enter_context(scraped(tmp_path_factory.mktemp(name), it)) for name, it in NODES.items()}
+        for both in made.values():
+            both.await_("DCGM_FI_DEV_GPU_TEMP")
+        made["different"].exporter.scenario.set({"event.1": "0 8 31", "gpu1.reasons": "0x4"})
+        made["before hopper"].await_("DCGM_FI_DEV_PCIE_RX_THROUGHPUT")
         yield made
+
+
+@pytest.fixture(scope="module")
+def both(nodes: dict[str, Both]) -> Both:
+    both = nodes["different"]
+    xids = (f'{name}{{xid="31"}}' for name in ("DCGM_EXP_XID_ERRORS_TOTAL", "gpu_xid_errors_total"))
+    both.await_(*xids, "DCGM_EXP_CLOCK_EVENTS_COUNT")
+    both.settle()
+    return both
 
 
 def test_every_field_has_a_row() -> None:
@@ -205,30 +229,26 @@ def test_label(both: Both, field: str) -> None:
     assert all(value for _, value in ours)
 
 
-def test_before_hopper(tmp_path: Path) -> None:
+def test_before_hopper(nodes: dict[str, Both]) -> None:
     """PCIe traffic of GPUs without GPM."""
-    with scraped(tmp_path, **{"gpu.gpm": 0, "gpu.pcie_throughput.0": 9, "gpu.pcie_throughput.1": 7}) as both:
-        until(lambda: both.prometheus.query("DCGM_FI_DEV_PCIE_RX_THROUGHPUT"), "it is scraped")
-        both.settle()
-        for field in BEFORE_HOPPER:
-            assert {2} == {len(both.values(field, "gpu"))}
-            assert both.values(field, "gpu") == pytest.approx(both.values(ROWS[field], "gpu"))
+    both = nodes["before hopper"]
+    both.settle()
+    for field in BEFORE_HOPPER:
+        assert {2} == {len(both.values(field, "gpu"))}
+        assert both.values(field, "gpu") == pytest.approx(both.values(ROWS[field], "gpu"))
 
 
-def test_rules(tmp_path: Path) -> None:
+def test_rules(nodes: dict[str, Both]) -> None:
     """Every rule's query finds nothing on healthy GPUs, and its fault once that is there."""
     rules = {rule: query.replace("> 300", "> 2").replace(":1m]", ":1s]") for rule, query in RULES.items()}
-    with scraped(tmp_path, **HEALTHY) as both:
-        both.settle()
-        assert {} == {rule: found for rule, query in rules.items() if (found := both.prometheus.query(query))}
+    both = nodes["healthy"]
+    both.settle()
+    assert {} == {rule: found for rule, query in rules.items() if (found := both.prometheus.query(query))}
 
-        both.exporter.scenario.set(FAULTY)
-        for rule in rules.keys() - SILENT:
-            until(lambda query=rules[rule]: both.prometheus.query(query), rule)
-
-        both.exporter.scenario.set({"hang": "nvmlDeviceGetFieldValues@0"})
-        for rule in SILENT:
-            until(lambda query=rules[rule]: both.prometheus.query(query), rule)
+    both.exporter.scenario.set(FAULTY)
+    both.await_(*(rules[rule] for rule in rules.keys() - SILENT))
+    both.exporter.scenario.set({"hang": "nvmlDeviceGetFieldValues@0"})
+    both.await_(*(rules[rule] for rule in SILENT))
 
 
 def test_rules_are_all_there() -> None:
