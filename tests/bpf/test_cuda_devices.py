@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from exporter.nvml.gpus import Gpus
-from exporter.nvml.snapshot import GpuProcess, Snapshot
+from exporter.nvml.snapshot import Gpu, GpuProcess, Readings, Snapshot
 from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, observe, started
 from tests.support import until
 from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
@@ -38,24 +39,22 @@ def standins() -> None:
 
 
 class Node:
-    """NVML of our own: four GPUs, and on which of them it lists which process, with how many bytes."""
+    """NVML of our own: four GPUs of 80 GiB, and on which of them it lists which process, with how many bytes.
+
+    The collector's start waits for the memory of all of them.
+    """
 
     def __init__(self) -> None:
         self.gpus, self.listed = Gpus(), dict[int, dict[int, int]]()
         self.gpus.serve(self.snapshot, lambda seconds: True)
 
     def snapshot(self) -> Snapshot:
-        return snapshot(
-            *(
-                gpu(
-                    index,
-                    processes=tuple(
-                        GpuProcess(pid, "compute", on[index]) for pid, on in self.listed.items() if index in on
-                    ),
-                )
-                for index in range(4)
-            )
-        )
+        return snapshot(*map(self._gpu, range(4)))
+
+    def _gpu(self, index: int) -> Gpu:
+        on = tuple(GpuProcess(pid, "compute", on[index]) for pid, on in self.listed.items() if index in on)
+        listed = gpu(index, processes=on)
+        return replace(listed, sets={**listed.sets, "fast": Readings(0.0, {"memory_bytes": 80 << 30})})
 
 
 @pytest.fixture

@@ -95,10 +95,15 @@ int cuStreamEndCapture(void *stream, int *result) { return *result; }
 """
 
 
+@pytest.fixture(scope="module")
+def driver(compile_library: Callable[[str, str], Path]) -> Path:
+    """A driver of which captures begin and end, with any result."""
+    return compile_library("libcuda.so.1", CAPTURE)
+
+
 @pytest.fixture
-def capturing(observed: NcclNode, rank: Rank, compile_library: Callable[[str, str], Path]) -> Rank:
-    """A rank with a driver of which captures begin and end, with any result."""
-    driver = compile_library("libcuda.so.1", CAPTURE)
+def capturing(observed: NcclNode, rank: Rank, driver: Path) -> Rank:
+    """A rank with that driver."""
     rank.run(
         f"driver = ctypes.CDLL({str(driver)!r})\n"
         "def begin(result=0): driver.cuStreamBeginCapture_v2(None, result)\n"
