@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from exporter.bpf import usdt
+from exporter.bpf.dynamic import soname
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.file_worker import WORKER, File, Held, Worker
 from exporter.bpf.mappings import Mapping as MappedFile
@@ -51,6 +52,8 @@ class Library:
     """The sites of probes it was built with, by `provider:name`, of those that any interest wants."""
     owner: int = -1
     """The user id of the file's owner; negative where that is not known."""
+    soname: str = ""
+    """The name that the file gives itself (DT_SONAME); empty where it has none."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -140,6 +143,7 @@ class Contents:
     functions: Mapping[str, Function]
     imports: frozenset[str]
     usdt: Mapping[str, tuple[Site, ...]]
+    soname: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ def examine(
     path = shown.decode(errors="replace").removesuffix(_DELETED)
     there = f"/proc/{os.getpid()}/fd/{held.descriptor}"
     contents = found.machine, found.build_id, found.functions, found.imports, found.usdt
-    return Examined(Library(identity, path, there, *contents, held.owner), held)
+    return Examined(Library(identity, path, there, *contents, held.owner, found.soname), held)
 
 
 def search(elf: Elf, wanted: list[str], imported: list[str], traced: list[str]) -> Contents | None:
@@ -191,4 +195,4 @@ def search(elf: Elf, wanted: list[str], imported: list[str], traced: list[str]) 
     functions, imports, probes = elf.functions(wanted), elf.imports(imported), usdt.find(elf, traced)
     if not (functions or imports or probes):
         return None
-    return Contents(elf.machine, elf.build_id, functions, imports, probes)
+    return Contents(elf.machine, elf.build_id, functions, imports, probes, soname(elf))

@@ -12,14 +12,17 @@ from pathlib import PurePath
 from exporter.bpf.library import Library
 from exporter.cuda.functions import FUNCTIONS
 
-_DRIVER_FILE = re.compile(r"libcuda\.so(\.[0-9]+)*")
-"""Names of the driver's file, also of a replacement that is loaded in its place."""
+_DRIVER_NAME = re.compile(r"libcuda\.so(\.[0-9]+)*")
+"""Names of the driver, also of a replacement that is loaded in its place."""
 _DRIVER = frozenset(it.name for it in FUNCTIONS if it.layer == "driver")
 _ROOT = 0
 
 
 def passes_on(library: Library, other: Library) -> frozenset[str]:
-    """Return the driver's functions of a library that is not named after the driver, where the other one is.
+    """Return the driver's functions of a library that is not the driver, where the other one is.
+
+    Each is known by the name that it has in the file (DT_SONAME), since a user may mount any file at any path; only a
+    file without one by the name of the file.
 
     A driver that belongs to neither root nor the owner of the library does not count: users cannot switch off the
     probes of others' files.
@@ -30,4 +33,5 @@ def passes_on(library: Library, other: Library) -> frozenset[str]:
 
 
 def _is_driver(library: Library) -> bool:
-    return bool(_DRIVER_FILE.fullmatch(PurePath(library.path).name)) and not _DRIVER.isdisjoint(library.functions)
+    name = library.soname or PurePath(library.path).name
+    return bool(_DRIVER_NAME.fullmatch(name)) and not _DRIVER.isdisjoint(library.functions)

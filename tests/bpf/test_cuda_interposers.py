@@ -108,3 +108,20 @@ def test_a_driver_of_another_name_counts(observed: Observed, tmp_path: Path) -> 
         job.run(LAUNCH.format(29))
         assert 29 == observed.value(LAUNCHES, job.pid)
         assert not recognised(observed, other)
+
+
+def test_the_driver_mapped_under_another_name(observed: Observed, tmp_path: Path) -> None:
+    """A user who is the first to map the driver, by another name and beside a stub, does not end its probes."""
+    driver, stub = tmp_path / "libcuda.so.1", BUILD / "cet/libcuda.so.1"
+    shutil.copy(DRIVER, driver)
+    (tmp_path / "libvgpu.so").hardlink_to(driver)
+    with Script(tmp_path / "libvgpu.so") as first:
+        until(lambda: known(observed, first), "known")
+        first.run(f"stub = ctypes.CDLL({str(stub)!r})")
+        until(lambda: str(stub) in probed(observed), "the stub probed")
+        with Script(driver) as second:
+            until(lambda: known(observed, second), "known")
+            for job in (first, second):
+                job.run(LAUNCH.format(23))
+                assert 23 == observed.value(LAUNCHES, job.pid)
+        assert {} == observed.cuda._probes.passed()

@@ -10,19 +10,17 @@ import re
 import struct
 from dataclasses import dataclass
 
+from exporter.bpf.dynamic import entries
 from exporter.bpf.elf import AARCH64, X86_64, Elf, ElfError
 
 MAX_RELOCATIONS = 1 << 17
 MAX_STRINGS = 1 << 22
 
-_DYNAMIC = 2  # p_type
 _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 5, 6, 10
 _DT_RELA, _DT_RELASZ, _DT_JMPREL, _DT_PLTRELSZ, _DT_RELR, _DT_RELRSZ = 7, 8, 23, 2, 36, 35
-_ENTRY = struct.Struct("<qQ")
 _RELA = struct.Struct("<QIIq")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _WORD = 8
-_MAX_DYNAMIC = 1 << 12
 _LONGEST_NAME = 1 << 8
 _PRIVATE_ABI = re.compile(rb"\0IBVERBS_PRIVATE_(\d{1,3})\0")
 
@@ -57,7 +55,7 @@ def read(elf: Elf) -> Relocations:
     types = _TYPES.get(elf.machine)
     if types is None:
         raise ElfError("neither x86-64 nor arm64")
-    dynamic = _dynamic(elf)
+    dynamic = entries(elf)
     found = Relocations(dict(_packed(elf, dynamic)), {})
     symbols = _Symbols(elf, dynamic)
     for table, size in ((_DT_RELA, _DT_RELASZ), (_DT_JMPREL, _DT_PLTRELSZ)):
@@ -75,25 +73,12 @@ def read(elf: Elf) -> Relocations:
 
 def private_abi(elf: Elf) -> int:
     """Return the number nn of the symbol version IBVERBS_PRIVATE_nn that a library has or needs, 0 for none."""
-    dynamic = _dynamic(elf)
+    dynamic = entries(elf)
     size = dynamic.get(_DT_STRSZ, 0)
     if size > MAX_STRINGS:
         raise ElfError("more names than a provider has")
     found = _PRIVATE_ABI.search(elf.read(dynamic.get(_DT_STRTAB, 0), size) if size else b"")
     return int(found[1]) if found else 0
-
-
-def _dynamic(elf: Elf) -> dict[int, int]:
-    parts = elf.parts(_DYNAMIC)
-    if not parts:
-        raise ElfError("no dynamic section: not a shared library")
-    size = min(parts[0].size, _MAX_DYNAMIC * _ENTRY.size) // _ENTRY.size * _ENTRY.size
-    found: dict[int, int] = {}
-    for tag, value in _ENTRY.iter_unpack(elf.read(parts[0].address, size) if size else b""):
-        if not tag:
-            break
-        found.setdefault(tag, value)
-    return found
 
 
 def _table(elf: Elf, dynamic: dict[int, int], start: int, size: int, item: int) -> bytes:

@@ -12,9 +12,9 @@ from exporter.cuda.interposers import passes_on
 CALLS = ("cuLaunchKernel", "cuMemAlloc_v2")
 
 
-def library(path: str, *names: str, owner: int = 0, number: int = 1) -> Library:
+def library(path: str, *names: str, owner: int = 0, number: int = 1, soname: str = "") -> Library:
     functions = {name: Function(name, 64, 8, 64, 1) for name in names}
-    return Library((1, number), path, path, 62, "", functions, owner=owner)
+    return Library((1, number), path, path, 62, "", functions, owner=owner, soname=soname)
 
 
 DRIVER = library("/usr/lib/x86_64-linux-gnu/libcuda.so.570.86.10", *CALLS)
@@ -31,6 +31,15 @@ def test_the_driver_passes_nothing_on(path: str) -> None:
     """A library that is named after the driver is one, whatever else is mapped."""
     assert not passes_on(library(path, *CALLS), DRIVER)
     assert not passes_on(library(path, *CALLS), library("/usr/local/vgpu/libvgpu.so", *CALLS))
+
+
+def test_the_name_in_the_file_decides() -> None:
+    """A user who maps the driver at another path does not make it an interposer, nor an interposer a driver."""
+    moved = library("/tmp/libvgpu.so", *CALLS, soname="libcuda.so.1")
+    vgpu = library("/tmp/libcuda.so.1", *CALLS, soname="libvgpu.so")
+    assert not passes_on(moved, library("/stubs/libcuda.so", *CALLS, soname="libcuda.so.1"))
+    assert not passes_on(moved, vgpu)
+    assert set(CALLS) == passes_on(vgpu, moved)
 
 
 def test_without_the_driver() -> None:
