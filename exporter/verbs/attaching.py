@@ -11,13 +11,14 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
 from exporter.bpf.probe import Probes
 from exporter.bpf.safety import Protection
-from exporter.bpf.shares import Shares
+from exporter.bpf.shares import Shares, User
 from exporter.bpf.uprobe import close_all
 from exporter.verbs import control, doctor
 from exporter.verbs.code.analysis import Analysis
@@ -29,7 +30,9 @@ from exporter.verbs.poll_sampling import Windows
 from exporter.verbs.probed import Provider
 
 _ATTEMPTS = 10
-"""Searches for functions in one file."""
+"""Searches for functions in one file, as the processes of one user have it."""
+_MOST_TRIED = 1024
+"""Processes of which one is chosen for another search."""
 _MOST_USERS = 1 << 14
 _VERBS = "libibverbs"
 
@@ -96,8 +99,7 @@ class Attaching:
         """Search providers again that were mapped before libibverbs was, and learn from postponed processes."""
         with self._lock:
             for provider in self._providers.values():
-                for pid in [*provider.users][:1]:
-                    self._try(provider, pid)
+                any(self._try(provider, pid) for pid in islice(provider.users, _MOST_TRIED))
             postponed = self._learning.postponed()
             used = [(provider, provider.users.keys() & postponed) for provider in self._providers.values()]
         for provider, pids in used:
@@ -110,7 +112,7 @@ class Attaching:
             with self._lock:
                 if not self._is_there(provider):
                     continue
-                self._take(provider, found)
+                self._take(provider, found, self._shares.user(pid))
                 if found.functions:
                     provider.learnt, provider.problem = True, ""
                 elif not provider.learnt:
@@ -124,7 +126,7 @@ class Attaching:
                 if not self._is_there(provider):
                     continue
                 probed = len(provider.parts)
-                left = self._take(provider, found)
+                left = self._take(provider, found, self._shares.user(pid))
                 more = dict.fromkeys(left, "More versions than are probed.")
                 provider.refused = provider.refused | dict(found.refused) | more  # another thread may be reading it
                 if len(provider.parts) > probed:
@@ -166,9 +168,14 @@ class Attaching:
 
         `_analysed` receives the result.
         """
-        if provider.searched or provider.attempts >= _ATTEMPTS:
+        if provider.searched:
             return False
-        provider.attempts += 1
+        user = self._shares.user(pid)
+        if provider.attempts[user] >= _ATTEMPTS:
+            return False
+        if len(provider.attempts) >= _MOST_USERS:
+            provider.attempts.clear()
+        provider.attempts[user] += 1
         if provider.found is None and not provider.learnt:
             provider.problem = f"{provider.library.path}: its functions are being looked for"
         self._analysis.want(provider.library, pid)
@@ -184,17 +191,19 @@ class Attaching:
             if not provider.learnt:
                 provider.problem = "" if whole else f"{sentence}; {remedy}"
             if "post_send" in found.functions:
-                self._take(provider, found)
+                self._take(provider, found, None)
             users = [*provider.users]
         for pid in users:
             self._learn_all(provider, pid)
 
-    def _take(self, provider: Provider, found: ProviderFunctions) -> Collection[str]:
+    def _take(self, provider: Provider, found: ProviderFunctions, user: User | None) -> Collection[str]:
         """Probe the functions that are not probed yet, for all the processes that use the provider.
+
+        `user` is the one of the process that has shown them, if any.
 
         Returns the operations that have more versions than are probed.
         """
-        part, left = provider.part(found)
+        part, left = provider.part(found, user)
         if part:
             self._probe(provider, part)
         return left

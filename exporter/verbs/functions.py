@@ -32,6 +32,8 @@ HITS = ("post_send", "post_recv", "poll_cq", *QP_CALLS, *CQ_CALLS)
 """By enum hit of bpf/verbs/verbs.h."""
 
 _VERSIONS = 8
+VERSIONS_OF_A_USER = _VERSIONS // 2
+"""Versions of a function that are probed because the processes of one user call them."""
 """Versions of one function in a file that are probed at most."""
 _PLACE = 16
 """Bits of a cookie below the place of a call (bpf/verbs/extended.h)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
@@ -9,9 +10,10 @@ from exporter.bpf.elf import Function
 from exporter.bpf.libbpf import Link
 from exporter.bpf.library import Library
 from exporter.bpf.safety import Protection
+from exporter.bpf.shares import User
 from exporter.verbs.code.providers import ProviderFunctions
 from exporter.verbs.code.tables import SET_OPS
-from exporter.verbs.functions import PROVIDED, names, operation
+from exporter.verbs.functions import PROVIDED, VERSIONS_OF_A_USER, names, operation
 
 
 @dataclass
@@ -28,7 +30,10 @@ class Provider:
     problem: str = ""
     refused: dict[str, str] = field(default_factory=dict)
     """Calls of the extended API that are not certain, and why."""
-    attempts: int = 0
+    attempts: Counter[User] = field(default_factory=Counter)
+    """Searches of the file as a process of each user has it."""
+    shown: Counter[tuple[User, str]] = field(default_factory=Counter)
+    """Versions of an operation that are probed because a process of a user has shown them."""
     users: dict[int, Protection | None] = field(default_factory=dict)
 
     @property
@@ -39,7 +44,8 @@ class Provider:
     @property
     def searched(self) -> bool:
         """Whether nothing more can be found in the file."""
-        return bool(self.found and "post_send" in self.found.functions) or SET_OPS not in self.library.imports
+        found = self.found and "post_send" in self.found.functions and not self.found.release_unknown
+        return bool(found) or SET_OPS not in self.library.imports
 
     @property
     def whole(self) -> bool:
@@ -50,16 +56,21 @@ class Provider:
         """Return whether a library is one of the parts."""
         return any(own is part for own in self.parts)
 
-    def part(self, found: ProviderFunctions) -> tuple[Library | None, Collection[str]]:
+    def part(self, found: ProviderFunctions, user: User | None) -> tuple[Library | None, Collection[str]]:
         """Return the file with the functions that are not probed yet, and operations with too many versions to probe.
 
-        The file is None where all functions are probed. Further versions of a function are numbered.
+        `user` is the one of the process that has shown them, None where the file has. A process may show any function,
+        so the versions of one user leave some for others. The file is None where all functions are probed. Further
+        versions of a function are numbered.
         """
         known, left = self.known, []
         functions: dict[str, Function] = {}
         for op in sorted(found.functions.keys() & PROVIDED):
             new = [function for function in found.functions[op] if (op, function.offset) not in known]
             free = names(op)[sum(probed == op for probed, _ in known) :]
+            if user is not None:
+                free = free[: max(0, VERSIONS_OF_A_USER - self.shown[user, op])]
+                self.shown[user, op] += min(len(free), len(new))
             functions |= {name: replace(function, name=name) for name, function in zip(free, new, strict=False)}
             left += [op] if len(new) > len(free) else []
         part = replace(self.library, functions=functions, imports=frozenset()) if functions else None

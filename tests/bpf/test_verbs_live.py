@@ -56,7 +56,8 @@ def searched_for_the_last_time(observed: Observed, job: Job) -> None:
     def over() -> bool:
         attaching.retry()
         providers = [it for it in [*attaching._providers.values()] if job.pid in it.users]
-        return all(it.attempts == _ATTEMPTS for it in providers) and not attaching._analysis._running
+        user = attaching._shares.user(job.pid)
+        return all(it.attempts[user] == _ATTEMPTS for it in providers) and not attaching._analysis._running
 
     until(over, "the provider searched for the last time")
 

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,16 @@ from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.file_worker import WORKER, File, TooLong
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.shares import Shares, User
-from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
+from exporter.bpf.trust import may_name
+from exporter.verbs.code.live import are_one
+from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find, may_describe
 
 MAX_KNOWN = 256
 _MOST_BYTES = 1 << 24
 """Size of a file that is recognised when another process uses it."""
 _MOST_LINES = 1 << 16
+_MOST_FILES = 64
+"""Mapped libraries of a process that are compared with the provider."""
 _WAIT_SECONDS = 1.0
 _PROVIDER = re.compile(r"lib([a-z0-9_]+?)(?:-rdmav\d+)?\.so")
 
@@ -101,11 +105,7 @@ class Analysis:
 
     def _find(self, request: _Request) -> ProviderFunctions:
         provider = file_of(request.library)
-        names = ProviderNames(Path(request.library.path).name)
-        verbs: File | None = None
-        for path, shown in _verbs(self._proc, request.pid):
-            verbs, names = File(str(path), device=request.library.identity[0]), ProviderNames(names.provider, shown)
-            break
+        verbs, names = self._seen(request, provider)
         try:
             contents: str = WORKER.call(digest, provider, verbs)
             key = contents, names.provider, names.verbs
@@ -120,6 +120,26 @@ class Analysis:
         except (OSError, ElfError) as error:
             return ProviderFunctions({}, {"post_send": f"The file cannot be read: {error}."})
 
+    def _seen(self, request: _Request, provider: File) -> tuple[File | None, ProviderNames]:
+        """Return the libibverbs of a process, and the names that it and the provider have there.
+
+        Nothing is believed of a process that may have mounted any file at any path.
+        """
+        if not may_name(self._proc, request.pid, request.library.owner):
+            return None, ProviderNames()
+        device, name = request.library.identity[0], ""
+        wanted = Path(request.library.path).name
+        mapped = sorted(_mapped(self._proc, request.pid), key=lambda file: file[1] != wanted)
+        for path, shown in mapped[:_MOST_FILES]:
+            with suppress(OSError, ElfError):
+                if WORKER.call(is_copy, provider, File(str(path), device=device)):
+                    name = shown
+                    break
+        for path, shown in mapped:
+            if shown.startswith("libibverbs.so"):
+                return File(str(path), device=device), ProviderNames(name, shown)
+        return None, ProviderNames(name)
+
     def _read(self, provider: File, verbs: File | None, names: ProviderNames) -> ProviderFunctions:
         try:
             found: ProviderFunctions = WORKER.call(find, provider, verbs, names)
@@ -129,17 +149,22 @@ class Analysis:
 
 
 def digest(provider: Elf, verbs: Elf | None) -> str:
-    """Return a hash of the contents of both files, empty for large ones.
+    """Return a hash of the contents of the files that decide which functions are found, empty for large ones.
 
     A build id would not do: any file may claim any.
     """
-    files = [it for it in (provider, verbs) if it]
+    files = [provider, verbs] if verbs and may_describe(verbs, provider) else [provider]
     if any(os.fstat(it.fileno()).st_size > _MOST_BYTES for it in files):
         return ""
     total = hashlib.blake2b(digest_size=16)
     for file in files:
         total.update(hashlib.blake2b(os.pread(file.fileno(), _MOST_BYTES, 0)).digest())
     return total.hexdigest()
+
+
+def is_copy(provider: Elf, other: Elf) -> bool:
+    """Return whether two files are the same one, or copies of it of one owner."""
+    return are_one(provider, other) and os.fstat(provider.fileno()).st_uid == os.fstat(other.fileno()).st_uid
 
 
 def devices(sys: Path) -> frozenset[str]:
@@ -162,12 +187,14 @@ def serves(library: str, present: frozenset[str]) -> bool:
     return bool(found) and any(it.startswith(found[1].split("_")[0]) for it in present if found)
 
 
-def _verbs(proc: Path, pid: int) -> Iterator[tuple[Path, str]]:
-    """Yield the libibverbs that a process has mapped: a path for opening, and the name of the file."""
+def _mapped(proc: Path, pid: int) -> list[tuple[Path, str]]:
+    """Return the libraries of which a process has mapped code: a path for opening, and the name of the file."""
+    found: dict[str, tuple[Path, str]] = {}
     with suppress(OSError), (proc / str(pid) / "maps").open(errors="replace") as lines:
         for _, line in zip(range(_MOST_LINES), lines, strict=False):
             parts = line.split(maxsplit=5)
-            if len(parts) == 6 and Path(parts[5].strip()).name.startswith("libibverbs.so"):
+            if len(parts) == 6 and "x" in parts[1] and ".so" in (shown := parts[5].strip()):
                 start, _, end = parts[0].partition("-")
                 path = proc / str(pid) / "map_files" / f"{int(start, 16):x}-{int(end, 16):x}"
-                yield path, Path(parts[5].strip()).name
+                found.setdefault(shown, (path, Path(shown).name))
+    return list(found.values())

@@ -4,7 +4,8 @@ provider's code puts into each queue pair and completion queue.
 No table in the file has these pointers, so only the objects of processes show which functions they are, and a process
 may have written anything there. Two checks make sure that only real calls count: an address is probed only if a
 function of a provider begins there, and a call counts only if the very object of the call has that function in the
-pointer of the call (is_call in bpf/verbs/extended.h). A process with false pointers falsifies its own counts alone.
+pointer of the call (is_call in bpf/verbs/extended.h). A process with false pointers falsifies its own counts alone, and
+its user has a share of the versions of a call that are probed.
 """
 
 from __future__ import annotations

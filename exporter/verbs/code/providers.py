@@ -10,6 +10,7 @@ create_cq_ex return. No table has those: extended.py learns them from the object
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,13 +46,17 @@ _MANDATORY = frozenset(
 _ALWAYS_COMMON = frozenset({"alloc_pd", "dealloc_pd", "reg_mr"})
 """Functions of _MANDATORY that do not differ between the devices of one provider."""
 _LOCAL = 0
+_ROOT = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderNames:
-    """Names of the files, links resolved: libmlx5.so.1.24.44.0, libibverbs.so.1.14.44.0. The names have the release."""
+    """Names of the files, links resolved: libmlx5.so.1.24.44.0, libibverbs.so.1.14.44.0. The names have the release.
 
-    provider: str
+    A name is empty where whoever shows it may have made it up.
+    """
+
+    provider: str = ""
     verbs: str = ""
 
 
@@ -63,6 +68,8 @@ class ProviderFunctions:
     """Every version of a function in this library; several may be in use at once. Named as the operation."""
     refused: Mapping[str, str]
     """Operation to a sentence. An operation in neither mapping is not implemented by the provider."""
+    release_unknown: bool = False
+    """Whether functions were refused that are known where the release of rdma-core is."""
     incomplete: str = ""
     """A sentence where the library may have further versions of functions, known only when they are set."""
 
@@ -74,14 +81,22 @@ class Refused(Exception):
 def find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> ProviderFunctions:
     """Return the functions of a provider. `verbs` is the libibverbs that the same process has mapped.
 
+    It counts only where it belongs to root or to the owner of the provider: what is found holds for all processes that
+    use the provider, and a process may map a libibverbs of its own.
+
     Raises nothing for any contents of the files: functions that are not certain are refused.
     """
     try:
-        return _find(provider, verbs, names)
+        return _find(provider, verbs if verbs and may_describe(verbs, provider) else None, names)
     except Refused as refusal:
         return ProviderFunctions({}, dict.fromkeys(OPS, str(refusal)))
     except ElfError as error:
         return ProviderFunctions({}, dict.fromkeys(OPS, f"The file cannot be understood: {error}."))
+
+
+def may_describe(verbs: Elf, provider: Elf) -> bool:
+    """Return whether a libibverbs belongs to root or to the owner of the provider."""
+    return os.fstat(verbs.fileno()).st_uid in (_ROOT, os.fstat(provider.fileno()).st_uid)
 
 
 def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> ProviderFunctions:
@@ -97,10 +112,12 @@ def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> ProviderFun
         raise Refused("Its table does not look like that of any release of rdma-core that it could belong to.")
     found: dict[str, tuple[Function, ...]] = {}
     refused: dict[str, str] = {}
+    unknown = False
     for op in OPS:
         offsets = {layout.offsets.get(op) for layout in layouts}
         offset = offsets.pop()
         if offset is None or offsets:
+            unknown = unknown or bool(offsets)
             refused[op] = "Where it is in the table depends on the release of rdma-core, which is not known."
             continue
         places = [table + offset for table in given.addresses]
@@ -111,7 +128,7 @@ def _find(provider: Elf, verbs: Elf | None, names: ProviderNames) -> ProviderFun
         elif given.unresolved:
             refused[op] = "It is in a table that is chosen only when the provider runs."
     more = f"{len(given.unresolved)} of its calls of {tables.SET_OPS} take a table chosen only when it runs."
-    return ProviderFunctions(found, refused, more if given.unresolved else "")
+    return ProviderFunctions(found, refused, unknown, more if given.unresolved else "")
 
 
 def _layouts(provider: Elf, verbs: Elf | None, names: ProviderNames) -> list[Layout]:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from exporter.bpf import shares
-from exporter.bpf.library import Library
+from exporter.bpf.library import Library, file_of
 from exporter.bpf.shares import CREDIT, Shares
 from exporter.verbs.code import analysis
 from exporter.verbs.code.analysis import Analysis
-from exporter.verbs.code.providers import ProviderFunctions
+from exporter.verbs.code.providers import ProviderFunctions, ProviderNames
 
 HOSTILE, HARMLESS = 66, 7
 
@@ -76,3 +76,36 @@ def test_a_users_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shares, "REFILL", 1e6)
     wait_for(5)
     assert "hostile2.so" == order[-1]
+
+
+class Reader:
+    """Stands for the process that reads files: opens them here, by the size of the file alone."""
+
+    def call(self, function: Any, *files: Any) -> bool:
+        assert function is analysis.is_copy
+        one, other = (Path(it.path).stat() for it in files)
+        return one.st_size == other.st_size
+
+
+def test_names_are_those_that_the_process_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The provider's name is that of the process looked at; one in a user namespace of its own does not count."""
+    monkeypatch.setattr(analysis, "WORKER", Reader())
+    files = {"libc.so.6": b"c", "libmlx5.so.1.24.44.0": b"mlx5", "libibverbs.so.1.14.44.0": b"verbs12"}
+    folder, lines = tmp_path / "7", []
+    for name in ("ns", "map_files"):
+        (folder / name).mkdir(parents=True)
+    for number, (name, content) in enumerate(files.items(), 1):
+        (tmp_path / name).write_bytes(content)
+        (folder / f"map_files/{number}000-{number}fff").symlink_to(tmp_path / name)
+        lines += [f"{number}000-{number}fff {mode} 00000000 08:01 {number} /lib/{name}\n" for mode in ("r--p", "r-xp")]
+    (folder / "maps").write_text("".join(lines))
+    provider = Library((1, 1), "/forged.so", str(tmp_path / "libmlx5.so.1.24.44.0"), 62, "", {}, owner=0)
+    subject = Analysis(tmp_path, tmp_path, Shares(tmp_path), lambda *_: None)
+    request = analysis._Request(provider, 7, 0)
+    (folder / "ns/user").touch()
+    assert (None, ProviderNames()) == subject._seen(request, file_of(provider))
+    (folder / "ns/user").unlink()
+    (folder / "ns/user").symlink_to("/proc/self/ns/user")
+    verbs, names = subject._seen(request, file_of(provider))
+    assert ProviderNames("libmlx5.so.1.24.44.0", "libibverbs.so.1.14.44.0") == names
+    assert verbs and str(folder / "map_files/3000-3fff") == verbs.path

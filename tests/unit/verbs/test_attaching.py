@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from exporter.bpf.elf import Function
 from exporter.bpf.library import Library
+from exporter.bpf.shares import User
 from exporter.verbs.attaching import Attaching
 from exporter.verbs.code.providers import ProviderFunctions
 from exporter.verbs.code.tables import SET_OPS
+from exporter.verbs.functions import names
+from exporter.verbs.probed import Provider
 
 PID = 4711
 
@@ -97,3 +101,27 @@ def test_a_slow_search_delays_no_scrape(attaching: Attaching, library: Library) 
         thread.start()
         thread.join(2)
         assert ["it is not known"] == problems
+
+
+def test_false_pointers_of_a_user_leave_versions_for_others(library: Library) -> None:
+    """A process may show any function as a call: half of a call's versions are probed for it, others get theirs."""
+    provider, free = Provider(library), len(names("wr_start"))
+
+    def show(user: User | None, *offsets: int) -> list[int]:
+        """The offsets that are probed because of it."""
+        shown = ProviderFunctions({"wr_start": tuple(Function("wr_start", at, 8, at, 0) for at in offsets)}, {})
+        part, left = provider.part(shown, user)
+        if part:
+            provider.parts.append(part)
+        probed = [it.offset for it in part.functions.values()] if part else []
+        assert bool(left) == (len(probed) < len(offsets))
+        return probed
+
+    for at in range(64, 64 + 20):
+        show(66, at)
+    assert free // 2 == len(provider.known)
+    assert [1000, 1001] == show(7, 1000, 1001)
+    assert [2000] == show(b"root's container", 2000)
+    assert [] == show(66, 3000)
+    assert [4000] == show(None, 4000, 4001)
+    assert free == len(provider.known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -130,6 +131,23 @@ def test_a_libibverbs_of_another_release_is_refused(build: Build) -> None:
     found = look(path, older)
     assert {} == found.functions
     assert {"The libibverbs of the process is of another release than this provider."} == set(found.refused.values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user, which takes root")
+def test_a_libibverbs_of_another_user_decides_nothing(build: Build) -> None:
+    """What root's provider has is known for all processes: no user's libibverbs decides where."""
+    library = build("libibverbs.so.1.14.44.0", standin.libibverbs(standin.vendors(44)))
+    path = build("libmlx5.so.1.24.44.0", standin.provider(R44))
+    unnamed = build("librxe-rdmav34.so", standin.provider(R44))
+    os.chown(library, 65534, 65534)
+    assert ["common_post_send"] == named(path, look(path, library))["post_send"]
+    assert look(unnamed, None) == look(unnamed, library)
+    assert ["common_post_send"] == named(unnamed, look(unnamed, library))["post_send"]
+    os.chown(unnamed, 65534, 65534)
+    assert look(unnamed, None) != look(unnamed, library)  # their own: they decide
+    os.chown(library, 0, 0)
+    theirs = build("libmlx5.so.1.24.44.0", standin.provider(standin.vendors(44)))
+    assert ["common_post_send"] == named(theirs, look(theirs, library))["post_send"]
 
 
 def test_a_libibverbs_of_another_abi_is_refused(build: Build) -> None:
