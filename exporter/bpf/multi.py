@@ -17,6 +17,8 @@ ATTACH_TYPE = 48  # BPF_TRACE_UPROBE_MULTI
 _SYSCALL = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD, LINK_CREATE = 5, 28
 _KPROBE, _RETURN = 2, 1  # BPF_PROG_TYPE_KPROBE, BPF_F_UPROBE_MULTI_RETURN
+_PASSING = (errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Of a shortage, or of a signal that came while the kernel verified a program."""
 
 
 def link(
@@ -46,11 +48,21 @@ def supported() -> bool:
     return refusal() == 0
 
 
-@functools.cache
 def refusal() -> int:
     """The errno with which the kernel refuses multi-uprobe links, 0 where it permits them.
 
-    Tries one on a directory, which only a kernel that has them objects to.
+    One that may pass is tried again at the next call.
+    """
+    try:
+        return _lasting_refusal()
+    except OSError as error:
+        return error.errno or errno.EINVAL
+
+
+@functools.cache
+def _lasting_refusal() -> int:
+    """The refusal that does not pass; OSError for one that may. Tries a link on a directory, which only a kernel that
+    has such links objects to.
     """
     exit_zero = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0), 16)
     name = ctypes.create_string_buffer(b"GPL")
@@ -58,14 +70,20 @@ def refusal() -> int:
     try:
         program = bpf(_PROG_LOAD, head + struct.pack("=2IQ2I16s2I", 0, 0, 0, 0, 0, b"", 0, ATTACH_TYPE))
     except OSError as error:
-        return error.errno or errno.EINVAL
+        return _lasting(error)
     try:
         os.close(link(program, b"/", [0], [0], returns=False))
     except OSError as error:
-        return 0 if error.errno == errno.EBADF else error.errno or errno.EINVAL
+        return 0 if error.errno == errno.EBADF else _lasting(error)
     finally:
         os.close(program)
     return errno.EINVAL
+
+
+def _lasting(error: OSError) -> int:
+    if error.errno in _PASSING:
+        raise error
+    return error.errno or errno.EINVAL
 
 
 def bpf(command: int, attributes: bytes) -> int:
