@@ -73,12 +73,15 @@ class Custom:
     def start(self) -> None:
         """Start compiling, in the background.
 
-        Raises Unavailable where others than root can write in the folder, or kernel headers are missing.
+        Raises Unavailable where others than root can write in the folder, or kernel headers are missing, and
+        FolderError where the folder cannot be read now, so that a reload tries again.
         """
         settings = self._settings
         try:
             found = folder.load(Path(settings[DIR]))
         except FolderError as error:
+            if error.passing:
+                raise
             raise Unavailable(str(error)) from error
         options = Options(
             settings[PYTHON], headers.find(settings[HEADERS]), settings[INTERVAL], settings[SPANS], str(self._node.proc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -16,10 +17,26 @@ MOST_PROBES = 16
 MOST_BYTES = 262_144
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+_PASSING = (
+    *(errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+    *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
+)
+"""Of a shortage, and of a file system that does not answer now."""
 
 
 class FolderError(ValueError):
-    """A folder, or a file in it, that cannot be used. The text has the reason and what to do."""
+    """A folder, or a file in it, that cannot be used. The text has the reason and what to do.
+
+    A `passing` reason may go away by itself.
+    """
+
+    passing = False
+
+
+def _unread(error: Exception, text: str) -> FolderError:
+    made = FolderError(text)
+    made.passing = isinstance(error, OSError) and error.errno in _PASSING
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +55,21 @@ class Refused:
     reason: str
 
 
-def fingerprint(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Return a value that changes when a file of the folder is added, changed or removed.
+def fingerprint(folder: Path) -> tuple[tuple[str | int, ...], ...]:
+    """Return a value that changes when a file of the folder is added, changed or removed, and with owner and mode of
+    a file, of the folder and of those above it.
 
     Empty when the folder cannot be read.
     """
     try:
-        found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in os.scandir(folder) if _stem(entry.name)]
-    except OSError:
+        resolved = folder.resolve(strict=True)
+        places = [(str(place), place.stat()) for place in (resolved, *resolved.parents)]
+        files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in os.scandir(folder) if _stem(entry.name)]
+    except (OSError, RuntimeError):
         return ()
-    return tuple(sorted((name, status.st_ino, status.st_mtime_ns, status.st_size) for name, status in found))
+    owned = [(name, it.st_uid, it.st_mode) for name, it in places]
+    content = [(name, it.st_uid, it.st_mode, it.st_ino, it.st_mtime_ns, it.st_size) for name, it in files]
+    return (*owned, *sorted(content))
 
 
 def load(folder: Path, owner: int = 0) -> list[Source | Refused]:
@@ -61,7 +83,7 @@ def load(folder: Path, owner: int = 0) -> list[Source | Refused]:
             _check_place(place, resolved, owner)
         descriptor = os.open(resolved, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (OSError, RuntimeError) as error:
-        raise FolderError(f"{folder} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise _unread(error, f"{folder} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
         names = {entry.name for entry in os.scandir(descriptor)}
         stems = sorted({Path(name).stem for name in names if name.endswith((".c", ".yaml"))})
@@ -82,6 +104,8 @@ def _load(folder: int, stem: str, names: set[str], owner: int) -> Source | Refus
         meaning, text = (_read(folder, f"{stem}{suffix}", owner) for suffix in (".yaml", ".c"))
         return Source(parse(stem, meaning), text)
     except (FolderError, DefinitionError) as error:
+        if isinstance(error, FolderError) and error.passing:
+            raise
         return Refused(_shown(stem), str(error))
 
 
@@ -119,7 +143,7 @@ def _read(folder: int, name: str, owner: int) -> str:
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
-        raise FolderError(f"{name} cannot be opened ({error.strerror}); it has to be a file, no link") from error
+        raise _unread(error, f"{name} cannot be opened ({error.strerror}); it has to be a file, no link") from error
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):

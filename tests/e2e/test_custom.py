@@ -138,11 +138,14 @@ def test_a_reload_follows_the_folder(run: Callable[..., Exporter], folder: Path,
 
 
 def test_files_of_others_are_not_loaded(run: Callable[..., Exporter], folder: Path, headers: str) -> None:
-    """A file that another user owns is refused in words, and does not reach the compiler."""
+    """A file of another user is refused in words, and does not reach the compiler. A reload follows the remedy."""
     os.chown(folder / "first.c", 65534, 65534)
     exporter = start(run, folder, headers)
     assert 0 == exporter.value(UP % "first")
     assert "first.c does not belong to root" in exporter.get("/")[1]
+    os.chown(folder / "first.c", 0, 0)
+    exporter.process.send_signal(signal.SIGHUP)
+    attached(exporter)
 
 
 def test_check_custom(folder: Path, headers: str) -> None:

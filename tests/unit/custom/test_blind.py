@@ -14,6 +14,7 @@ from exporter.bpf.targets import Targets
 from exporter.collectors import custom
 from exporter.collectors.custom import Custom
 from exporter.custom import metrics
+from exporter.custom.folder import FolderError
 from exporter.custom.probe import View
 from exporter.model import Unavailable
 from tests.nodes import make_node
@@ -39,6 +40,16 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Custom:
     with pytest.raises(BpfError):
         targets.start()
     return Custom(make_node({option.name: option.default for option in custom.OPTIONS}, Mock(), targets))
+
+
+@pytest.mark.parametrize(("passing", "error"), [(True, FolderError), (False, Unavailable)])
+def test_no_folder(monkeypatch: pytest.MonkeyPatch, collector: Custom, passing: bool, error: type[Exception]) -> None:
+    """A folder that cannot be read now is a failure, and one that cannot be used makes the collector unavailable."""
+    refused = FolderError("probes cannot be read")
+    refused.passing = passing
+    monkeypatch.setattr(custom.folder, "load", Mock(side_effect=refused))
+    with pytest.raises(error, match="probes cannot be read"):
+        collector.start()
 
 
 def test_only_libraries(collector: Custom) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -164,3 +165,37 @@ def test_the_fingerprint_changes_with_the_files(place: Path) -> None:
     assert len({*seen}) == len(seen)
     (place / "README").write_text("x")
     assert seen[-1] == fingerprint(place)
+
+
+def test_the_fingerprint_changes_with_what_was_refused(place: Path) -> None:
+    """A reload follows the remedies for a folder, one above it and a file that others can write."""
+    put(place)
+    for refused in (place / "good.c", place, place.parent):
+        mode = refused.stat().st_mode
+        refused.chmod(0o777)
+        before = fingerprint(place)
+        refused.chmod(mode)
+        assert before != fingerprint(place)
+
+
+@pytest.mark.parametrize("name", ["", "good.c"])
+@pytest.mark.parametrize(("code", "passing"), [(errno.EMFILE, True), (errno.EACCES, False)])
+def test_a_folder_that_cannot_be_read_now(
+    monkeypatch: pytest.MonkeyPatch, place: Path, name: str, code: int, passing: bool
+) -> None:
+    """A shortage is the collector's failure, after which a reload starts the collector again; what lasts is not."""
+    put(place)
+    opened = os.open
+
+    def refuse(path: str | Path, *arguments: int, **options: int) -> int:
+        if path == (name or place.resolve()):
+            raise OSError(code, os.strerror(code))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    if passing or not name:
+        with pytest.raises(FolderError) as raised:
+            load(place, ME)
+        assert passing == raised.value.passing
+    else:
+        assert "good.c cannot be opened (Permission denied)" in reason(place)
