@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import threading
+import time
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 _FIELDS = {"metrics": "rejected_data_points", "traces": "rejected_spans"}
+_BUSY = (429, 503)
+"""HTTP statuses with which an endpoint may demand a pause by Retry-After (OTLP specification, OTLP/HTTP Throttling)."""
+LONGEST_PAUSE = 300.0
+"""Seconds of a pause at most, whatever an endpoint demands."""
 _MESSAGE = 300
 """Characters of an endpoint's message in the log."""
 
@@ -42,6 +49,23 @@ def read(response: Any, signal: str) -> Answer:
     except Exception:  # of protobuf and its JSON, which may nest too deep
         return Answer(0, other)
     return Answer(max(0, getattr(partial, _FIELDS[signal])), partial.error_message[:_MESSAGE])
+
+
+def pause(status: int, retry_after: str) -> float:
+    """Return the seconds for which an endpoint wants no further request, by its status and Retry-After; 0: none.
+
+    Retry-After is a number of seconds or a date (RFC 9110 section 10.2.3); anything else counts as none.
+    """
+    if status not in _BUSY:
+        return 0.0
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, OverflowError, OSError):
+            return 0.0
+    return min(max(0.0, seconds), LONGEST_PAUSE) if math.isfinite(seconds) else 0.0
 
 
 def _parsed(body: bytes, kind: str, signal: str) -> Any:
@@ -87,6 +111,11 @@ class Reasons(logging.Handler):
     def reason(self) -> str:
         """Return the reason why the last export of this thread failed."""
         return self.status() or str(self._of_thread.reason)
+
+    def pause(self) -> float:
+        """Return the seconds for which the endpoint of this thread's last export wants no further request; 0: none."""
+        response = self._of_thread.response
+        return 0.0 if response is None else pause(response.status_code, response.headers.get("Retry-After", ""))
 
     def answer(self, signal: str) -> Answer:
         """Return the answer to the last export of this thread; an empty one for gRPC. Raises AnswerError."""

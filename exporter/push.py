@@ -152,12 +152,13 @@ class Push:
         from exporter.views import otlp
 
         resources = otlp.Resources(self._resource)
-        stopping = False
+        link, stopping = self._links["traces"], False
         while not stopping:
+            self._stopping.wait(link.pause())
             self._wake.wait(self._plan.delay)
             self._wake.clear()
             stopping = self._stopping.is_set()
-            while batch := self._take():
+            while not link.pause() and (batch := self._take()):
                 converted, malformed = otlp.spans(batch, resources)
                 self._dropped.add("malformed", malformed)
                 if answer := self._send("traces", converted):
@@ -175,10 +176,12 @@ class Push:
         from exporter.views import otlp
 
         due = time.monotonic() + self._plan.interval
-        stopping = False
+        link, stopping = self._links["metrics"], False
         while not stopping:
-            stopping = self._stopping.wait(max(0.0, due - time.monotonic()))
+            stopping = self._stopping.wait(max(link.pause(), due - time.monotonic()))
             due = max(due + self._plan.interval, time.monotonic())
+            if link.pause():
+                continue
             try:
                 samples = self._gather()
                 for request in otlp.metrics(samples, self._resource, self._starts, time.time()):
@@ -218,10 +221,16 @@ class _Link:
             self._exporter = make(endpoint=signal.endpoint, headers=dict(signal.headers) or None, **session)
         except Exception as error:
             raise SettingsError(f"OTLP {signal.name} to {signal.target} cannot be set up: {error}") from error
+        self._paused_until = 0.0
+        """The end of the pause that the endpoint demanded, on the clock of time.monotonic."""
         self._failure = ""
         """The HTTP status of the last failure, _NO_STATUS or _NO_ANSWER; empty while exports succeed."""
         self._quiet = _WHOLE
         """Exports since the endpoint's last remark."""
+
+    def pause(self) -> float:
+        """Return the seconds for which the endpoint wants no further request; 0: none."""
+        return max(0.0, self._paused_until - time.monotonic())
 
     def send(self, data: Any) -> Answer | None:
         """Send data, within the exporter's timeout or until `close`. Returns the answer, None for a failure."""
@@ -236,6 +245,7 @@ class _Link:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
         failure = "" if answer else failure
+        self._paused_until = 0.0 if answer else time.monotonic() + self._reasons.pause()
         if answer and self._failure:
             log.info("OTLP %s to %s work again", self._signal.name, self._signal.target)
         elif failure != self._failure:

@@ -16,7 +16,7 @@ import pytest
 from exporter.model import Distribution, Kind, Metric, Sample, Span
 from exporter.options import SettingsError
 from exporter.otlp import OtlpSettings, Plan, plan
-from exporter.otlp_answer import Reasons
+from exporter.otlp_answer import LONGEST_PAUSE, Reasons, pause
 from exporter.push import PARTIAL, Push, _Link
 from exporter.views import prometheus
 from tests.standins import otlp_sink
@@ -234,6 +234,60 @@ def test_a_refusal_with_a_long_body(web: otlp_sink.HttpSink, caplog: pytest.LogC
 
     (line,) = warnings(caplog)
     assert "HTTP status 401 Unauthorized" in line
+
+
+def busy(_: Any) -> Iterator[bytes]:
+    """An endpoint over its limit."""
+    yield b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"
+
+
+def test_a_busy_endpoint_gets_no_further_request(web: otlp_sink.HttpSink) -> None:
+    """While a Retry-After lasts spans wait in the queue, and metrics are not sent."""
+    web.answer = busy
+    subject = push(web.endpoint, "http/protobuf", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="10")
+    for number in range(100):
+        subject.span(span(number))
+    reaches(subject, "spans_dropped_total export_failed", 1)
+    reaches(subject, "otlp_exports_failed_total metrics", 1)
+    subject.stop(PATIENCE)
+
+    assert (1, 1) == (len(web.traces), len(web.metrics))
+    got = counts(subject)
+    assert 1 <= int(str(got["spans_dropped_total export_failed"])) <= 10
+    assert 100 == sum(int(str(got[f"spans_dropped_total {reason}"])) for reason in ("export_failed", "stopped"))
+
+
+def test_a_pause_ends(web: otlp_sink.HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the pause, which is bounded, what has waited is sent."""
+    monkeypatch.setattr("exporter.otlp_answer.LONGEST_PAUSE", 0.1)
+    web.answer = busy
+    subject = push(web.endpoint, "http/protobuf", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
+    subject.span(span(0))
+    reaches(subject, "spans_dropped_total export_failed", 1)
+    reaches(subject, "otlp_exports_failed_total metrics", 1)
+    web.answer = None
+    subject.span(span(1))
+    reaches(subject, "spans_exported_total", 1)
+    web.wait_for(lambda sink: len(sink.metrics) >= 2)
+    subject.stop()
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "seconds"),
+    [
+        (429, "7", 7),
+        (503, "0.5", 0.5),
+        (503, "Wed, 21 Oct 2015 07:28:00 GMT", 0),
+        (429, "Fri, 31 Dec 9999 23:59:59 GMT", LONGEST_PAUSE),
+        (429, "1e300", LONGEST_PAUSE),
+        *((429, text, 0) for text in ("", "-5", "nan", "inf", "soon", "Wed, 99 Oct 2015", "\0", "9" * 10_000)),
+        (401, "7", 0),
+        (200, "7", 0),
+    ],
+)
+def test_retry_after(status: int, retry_after: str, seconds: float) -> None:
+    """A number or a date, with 429 and 503; bounded, and nothing where it cannot be read."""
+    assert seconds == pause(status, retry_after)
 
 
 @pytest.mark.usefixtures("patient")
