@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev objects bytecode standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
-.PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-gpu test-nccl-wheels test-rdma test-kernels test-drivers test-backends fault-table
+.PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-dashboards test-gpu test-nccl-wheels test-rdma test-kernels test-drivers test-backends fault-table
 
 # Debian keeps depmod and debootstrap where users without root do not look.
 export PATH := $(if $(PATH),$(PATH):)/usr/sbin:/usr/bin:/sbin:/bin
@@ -70,17 +70,19 @@ build/rules/%: alerts/%.yaml alerts/%.test.yaml
 	promtool test rules alerts/$*.test.yaml
 	@mkdir -p $(@D) && touch $@
 
-test: setup-dev ## every test that needs no GPU; lists what was skipped and why
+test: setup-dev ## every test that takes seconds and needs no GPU; lists what was skipped and why
 	$(UNIT); unit=$$?; $(SERIAL); serial=$$?; \
 	case $$unit-$$serial in 0-0 | 0-5 | 5-0) ;; *) exit 1 ;; esac # 5: ARGS has chosen none of these
 # `test` last: pytest's own count is the last thing printed. Each of them runs although one before it failed, with -k.
-test-all: test-rdma test-kernels test-drivers test-verbs-providers test-backends image-check fresh-check test ## every test that this machine can run, also in a bare root (an hour)
+test-all: test-rdma test-kernels test-drivers test-verbs-providers test-backends test-dashboards image-check fresh-check test ## every test that this machine can run, also in a bare root (an hour)
 test-unit: setup-dev
 	$(UNIT)
 test-bpf: setup-dev ## probes against stand-in libraries (root, BPF)
 	$(PYTEST) tests/bpf
 test-verbs-providers: setup-dev ## finding the functions of every RDMA provider of Debian (its packages; SUITES="bookworm trixie")
 	$(PYTEST) tests/providers
+test-dashboards: setup-dev ## every query and picture of the dashboards, on a node where everything happens (minutes; root, BPF)
+	$(PYTEST) tests/dashboards
 test-e2e: setup-dev ## the whole program (root, BPF)
 	$(PYTEST) tests/e2e
 

@@ -97,6 +97,7 @@ GPU_CHECKS: Mapping[int, tuple[str, ...]] = {
 COMMANDS = {
     "tests/drivers/test_ipmi_network.py": "make test",
     "tests/backends": "make test-backends",
+    "tests/dashboards": "make test-dashboards",
     "tests/drivers": "make test-drivers",
     "tests/gpu": "make test-gpu",
     "tests/providers": "make test-verbs-providers",
