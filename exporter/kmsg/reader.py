@@ -41,8 +41,9 @@ def open_log(path: Path) -> int:
         writing = stat.S_ISFIFO(path.stat().st_mode)
         return os.open(path, (os.O_RDWR if writing else os.O_RDONLY) | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
+        remedy = "give the container the host's /dev/kmsg"
         raise Unavailable(
-            f"there is no {path}", "grant CAP_SYSLOG, or give the container the host's /dev/kmsg"
+            f"there is no {path}", remedy if privileges.in_user_namespace() else f"grant CAP_SYSLOG, or {remedy}"
         ) from None
     except PermissionError as error:
         why = "kernel.dmesg_restrict is 1" if _restricted() else error.strerror

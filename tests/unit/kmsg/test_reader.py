@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -296,3 +297,17 @@ def test_real_log() -> None:
     assert list(range(numbers[0], numbers[0] + len(numbers))) == numbers
     times = [record.time_ns for record in received]
     assert max(times) <= time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**9
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_the_remedy_in_a_user_namespace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contained: bool) -> None:
+    """A capability is a remedy only where capabilities count."""
+    monkeypatch.setattr("exporter.bpf.privileges.in_user_namespace", lambda: contained)
+    (tmp_path / "kmsg").touch()
+    for name in ("absent", "kmsg"):
+        with monkeypatch.context() as patch, pytest.raises(Unavailable) as raised:
+            if name == "kmsg":
+                patch.setattr(os, "open", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
+            open_log(tmp_path / name)
+        assert contained != ("grant CAP_SYSLOG" in raised.value.remedy)
+        assert raised.value.remedy
