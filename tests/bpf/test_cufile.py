@@ -67,8 +67,8 @@ class Storage(Script):
 
 @contextmanager
 def observe(kind: type[Cufile] = Cufile) -> Iterator[Observed]:
-    """The collector, attached to what runs and what comes."""
-    targets = Targets()
+    """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
+    targets = Targets(grace=1.0)
     cufile = kind(make_node({flag.name: flag.default for flag in FLAGS}, ProcessTable(), targets))
     cufile.start()
     try:
