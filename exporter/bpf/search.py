@@ -14,7 +14,8 @@ from pathlib import Path
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.hints import Hint, Hints
 from exporter.bpf.library import Vanished, Wait
-from exporter.bpf.mappings import Lister, Mapping
+from exporter.bpf.mappings import Mapping
+from exporter.bpf.patient_lister import PatientLister
 from exporter.bpf.status import LATENCY_BOUNDS
 from exporter.bpf.users import Users
 from exporter.bpf.watch import Batch
@@ -43,7 +44,7 @@ class Search:
     def __init__(
         self,
         proc: Path,
-        lister: Lister,
+        lister: PatientLister,
         users: Users,
         attachments: Attachments,
         closing: threading.Event,
@@ -91,10 +92,10 @@ class Search:
         due = self._hints.take_due()
         if not due:
             return
-        began = time.thread_time()
+        began = self._lister.cpu_seconds
         self._users.listed_ns = time.monotonic_ns()
         mappings = _by_process(self._lister.of(due))
-        cost = time.thread_time() - began
+        cost = self._lister.cpu_seconds - began
         if not self._lister.one_process:
             self.next_listing = time.monotonic() + min(cost / _SHARE, _LONGEST_REST)
         unlisted = {pid for pid in due if pid not in mappings and not os.access(f"{self._proc}/{pid}", os.F_OK)}
@@ -179,7 +180,8 @@ class Search:
                 self._add_hint(mapping.pid, since_ns, _VANISHED_DELAY)
             except Wait as later:
                 self._add_hint(mapping.pid, since_ns, later.seconds)
-        self._users.queue_ends([pid for pid in self._users.without_pidfd() if pid not in running])
+        listed = running.keys() | self._lister.left_out
+        self._users.queue_ends([pid for pid in self._users.without_pidfd() if pid not in listed])
         if len(self._attachments) > attached:  # perhaps under the name of a file that held nothing before
             self._uninteresting.clear()
         self._unsure = False

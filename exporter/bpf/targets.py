@@ -21,6 +21,7 @@ from exporter.bpf.file_worker import WORKER
 from exporter.bpf.library import Closeable, Interest, Library
 from exporter.bpf.mappings import IteratorLister, Lister, ProcLister
 from exporter.bpf.native import BpfError, not_started
+from exporter.bpf.patient_lister import PatientLister
 from exporter.bpf.search import Search
 from exporter.bpf.status import SOURCE_AGE, Status
 from exporter.bpf.users import Users
@@ -93,7 +94,7 @@ class Targets:
             os.close(self._wake)
             self._poll.close()
             raise
-        self._lister = _choose_lister(self._proc)
+        self._lister = PatientLister(_choose_lister(self._proc), self._proc)
         self._users = Users(self._poll)
         self._attachments = Attachments(self._interests, self._proc, self._grace)
         self._search = Search(self._proc, self._lister, self._users, self._attachments, self._closing, self._resync)
@@ -129,7 +130,7 @@ class Targets:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                started = time.thread_time()
+                started = time.thread_time() + self._lister.cpu_seconds
                 try:
                     self._wait()
                     self._step()
@@ -137,7 +138,7 @@ class Targets:
                     log.exception("looking for libraries failed; everything is looked at again soon")
                     self._search.resync_soon()
                 self._publish()
-                busy = time.thread_time() - started
+                busy = time.thread_time() + self._lister.cpu_seconds - started
                 self._closing.wait(min(max(busy, _PAUSE), _LONGEST_PAUSE))  # others need this CPU too
         finally:
             self._close_all()

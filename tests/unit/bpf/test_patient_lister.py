@@ -1,0 +1,110 @@
+"""Listing processes of which one keeps the kernel waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf import patient_lister
+from exporter.bpf.mappings import Mapping
+from exporter.bpf.native import BpfError
+from exporter.bpf.patient_lister import PatientLister
+from tests.support import until
+
+STUCK, OTHERS = 7, (8, 9)
+
+
+class Source:
+    """A lister of three processes: what lists one of `locked` waits until it is not."""
+
+    name = "source"
+
+    def __init__(self) -> None:
+        self.one_process = True
+        self.answers = threading.Event()
+        self.locked = {STUCK}
+        self.closed = False
+
+    def everything(self) -> list[Mapping]:
+        return self.of((STUCK, *OTHERS))
+
+    def of(self, pids: Collection[int]) -> list[Mapping]:
+        if self.locked.intersection(pids):
+            self.answers.wait()
+        if 666 in pids:
+            raise BpfError(5, "listing failed")
+        return [Mapping._make((*[0] * 10, pid, 0)) for pid in pids]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    source = Source()
+    yield source
+    source.answers.set()
+
+
+@pytest.fixture
+def lister(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PatientLister]:
+    monkeypatch.setattr(patient_lister, "ALL_SECONDS", 2.0)
+    monkeypatch.setattr(patient_lister, "ONE_SECONDS", 2.0)
+    for name in (STUCK, *OTHERS, "self"):
+        (tmp_path / str(name)).mkdir()
+    lister = PatientLister(source, tmp_path)
+    yield lister
+    lister.close()
+    assert source.closed
+
+
+def pids(found: list[Mapping]) -> list[int]:
+    return sorted(mapping.pid for mapping in found)
+
+
+def test_a_process_that_cannot_be_listed_is_left_out(source: Source, lister: PatientLister) -> None:
+    """All others are listed, and it is too when the kernel has answered."""
+    assert [*OTHERS] == pids(lister.everything())
+    assert STUCK in lister.left_out
+    assert [8] == pids(lister.of([STUCK, 8]))
+    threads = threading.active_count()
+    for _ in range(100):
+        assert [8] == pids(lister.of([STUCK, 8]))
+    assert threads == threading.active_count()  # nobody waits for it again
+    source.locked.clear()
+    source.answers.set()
+    until(lambda: [STUCK, *OTHERS] == pids(lister.everything()), "listed again")
+    assert not lister.left_out
+
+
+def test_one_that_is_locked_later(source: Source, lister: PatientLister) -> None:
+    """What is to be listed together with it is listed without it."""
+    source.locked.clear()
+    assert [STUCK, *OTHERS] == pids(lister.everything())
+    source.locked.add(STUCK)
+    assert [*OTHERS] == pids(lister.of([STUCK, *OTHERS]))
+
+
+def test_errors_are_those_of_the_lister(source: Source, lister: PatientLister) -> None:
+    """An error reaches who lists, and the next listing works."""
+    with pytest.raises(BpfError, match="listing failed"):
+        lister.of([666])
+    assert [8] == pids(lister.of([8]))
+
+
+def test_where_one_process_cannot_be_listed(source: Source, lister: PatientLister) -> None:
+    """There nothing is left out."""
+    source.one_process = False
+    threading.Timer(3.0, source.answers.set).start()
+    assert [STUCK, *OTHERS] == pids(lister.everything())
+
+
+def test_time_is_counted(source: Source, lister: PatientLister) -> None:
+    """The processor time of the thread that lists is known to who lists."""
+    source.locked.clear()
+    for _ in range(1000):
+        lister.everything()
+    assert 0 < lister.cpu_seconds
