@@ -89,6 +89,8 @@ class Cuda(ProbeCollector[Activity]):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self._unseen: set[int] = set()
+        self._joined: dict[int, set[str]] = {}
+        """The libraries of a process that may have been called before they were attached to."""
         self._exemplars = Exemplars()
 
     def start(self) -> None:
@@ -170,10 +172,19 @@ class Cuda(ProbeCollector[Activity]):
         probed = self._probes.symbols.intersection(library.functions)
         sees_memory = any(layer(name) == "driver" for name in probed) and self._returns
         try:
-            if from_first_call and sees_memory:
-                self._object.maps["covered"].set(pid, 1)
+            if sees_memory:
+                self._cover(pid, library, from_first_call)
         finally:  # last: a process that is known is known whole
             super().process_started(pid, library, from_first_call)
+
+    def _cover(self, pid: int, library: Library, from_first_call: bool) -> None:
+        """Take note whether all calls of a process are seen: of each library, but those that only pass calls on."""
+        if not from_first_call:
+            self._joined.setdefault(pid, set()).add(library.path)
+        if pid in self._unseen or self._joined.get(pid, set()) - self._probes.passed().keys():
+            self._object.maps["covered"].take([pid])
+        elif from_first_call:
+            self._object.maps["covered"].set(pid, 1)
 
     def _drop(self, pids: Collection[int]) -> None:
         """Remove what the kernel keeps of processes besides their counts. First that all their calls were seen: a copy
@@ -184,6 +195,8 @@ class Cuda(ProbeCollector[Activity]):
 
     def _forget(self, pids: Collection[int]) -> None:
         self._unseen.difference_update(pids)
+        for pid in pids:
+            self._joined.pop(pid, None)
         self._exemplars.forget(pids)
         for pid in pids:
             self._on_gpus.forget(pid)

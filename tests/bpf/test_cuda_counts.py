@@ -168,6 +168,23 @@ def test_what_is_held_is_not_known_once_return_probes_were_withdrawn(monkeypatch
         assert (None, MIB) == (observed.value(USED, first.pid), observed.value(USED, other.pid))
 
 
+def test_a_second_library_that_is_seen_from_its_first_call() -> None:
+    """A process is not seen from its start where one of its libraries was called before it was attached to."""
+    build_standins()
+    other = BUILD / "cet/libcuda.so.1"
+    with Script() as script:
+        allocate, more = "held = new(lib.cuMemAlloc_v2, size(1 << 20))", f"more = ctypes.CDLL({str(other)!r})"
+        script.run(allocate)
+        with observe(layers="driver") as observed, Script(libraries=other.parent) as user:
+            started(observed, user).run(allocate)  # attached to the second library
+            started(observed, script).run(allocate)
+            assert 0 == observed.value(SEEN, script.pid)
+            script.run(f"{more}\nnew(more.cuMemAlloc_v2, size(1 << 20))")
+            [present] = [it for it in observed.cuda._probes._present() if it.hooked.library.path == str(other)]
+            until(lambda: script.pid in present.users, "the second library known")
+            assert 0 == observed.value(SEEN, script.pid)
+
+
 def test_changes_of_the_context_are_followed_and_not_counted(observed: Observed) -> None:
     """Changes of the current context, which come with every call of some frameworks, are not among the counts."""
     with started(observed, Script()) as script:
