@@ -10,6 +10,7 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -279,6 +280,24 @@ def test_question_that_breaks(node: Settings, monkeypatch: pytest.MonkeyPatch) -
 
     assert Finding("broken", Status.FAIL, "cannot be examined: RuntimeError: oh", "report this") == first
     assert second.status is Status.INFO
+
+
+def test_a_check_that_hangs(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that does not end is a failed one, with what to look for, and the next one is run."""
+    answer = threading.Event()
+
+    def hang(_: Settings) -> checks.Answer:
+        answer.wait()
+        return Status.OK, "too late"
+
+    monkeypatch.setattr(checks, "CHECKS", {"stuck": hang, "rdma": checks.CHECKS["rdma"]})
+    monkeypatch.setattr(checks, "SECONDS", 2)
+    first, second = checks.examine(node)
+    answer.set()
+    assert (Status.FAIL, "rdma") == (first.status, second.name)
+    assert "not examined within 2 s" in first.summary
+    assert "state D" in first.remedy
+    assert "not examined" not in second.summary
 
 
 @pytest.mark.parametrize(
