@@ -205,6 +205,7 @@ def test_slow_and_failed_calls_are_kept() -> None:
             time.sleep(1 - time.clock_gettime(time.CLOCK_MONOTONIC) % 1)
             rank.run("for i in range(40000): reduce_all(c, 1)")
         before = len(observed.spans_of(rank.pid))
+        time.sleep(1 - time.clock_gettime(time.CLOCK_MONOTONIC) % 1)  # the second before may have had its spans
         rank.run(
             "for i in range(5): lib.standin_stall(c_uint64(6 * 10**6)); reduce_all(c, 1)\n"
             "lib.standin_fail(b'ncclAllReduce', 3)\nfor i in range(5): reduce_all(c, 1)"
