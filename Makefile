@@ -62,7 +62,7 @@ check-types: .venv/.dev
 	$(VENV)/mypy --strict exporter tools
 check-bpf: .venv/.dev
 	$(if $(BPF_SOURCES),$(VENV)/clang-format --dry-run -Werror $(BPF_SOURCES))
-check-rules:
+check-rules: .venv/.dev
 	$(if $(RULES),@$(MAKE) -s $(JOBS) --output-sync $(RULES_CHECKED))
 # A file of rules is evaluated against its tests when one of both has changed since they passed.
 build/rules/%: alerts/%.yaml alerts/%.test.yaml
