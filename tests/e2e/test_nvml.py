@@ -229,6 +229,7 @@ def test_no_nvml(tmp_path: Path, start: Callable[[Scenario], Exporter]) -> None:
     exporter = Exporter(tmp_path, *NVML_ALONE, LD_LIBRARY_PATH=str(nowhere)).await_ready()
     try:
         exporter.await_(lambda: exporter.value('accel_exporter_collector_available{collector="nvml"}') == 0)
+        exporter.await_(lambda: "NVML" in exporter.log)
 
         lines = [line for line in exporter.log.splitlines() if "NVML" in line]
         assert 1 == len(lines) and "collector nvml is unavailable: NVML cannot be used" in lines[0], exporter.log
