@@ -165,6 +165,7 @@ class App:
         yield from self_metrics.build_info(version.build())
         if not self._settings.web.disable_exporter_metrics:
             yield from self_metrics.process()
+        yield from self._server.page.collect()
         yield RELOAD_SUCCESSFUL.sample(int(self._reload_successful))
         yield RELOAD_TIME.sample(self._reloaded)
         yield from dropped.samples()

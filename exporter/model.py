@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Protocol
 
 Labels = Mapping[str, str]
@@ -19,6 +20,19 @@ PROCESS_LABELS = (
     "slurm_job_id",
     "gpu",
     "gpu_uuid",
+)
+_FAULT_WORDS = frozenset(
+    ("error", "errors", "last_error", "fault", "xid", "sxid", "loss", "losses", "missing", "failed", "failure")
+    + (
+        "recovery_action",
+        "retired_pages",
+        "remapped_rows",
+        "row_remap",
+        "critical_warning",
+        "alarm",
+        "exits",
+        "replays",
+    )
 )
 
 
@@ -72,6 +86,11 @@ class Metric:
     process: bool = False
     identity: tuple[str, ...] = ()
     literal: bool = False
+
+    @cached_property
+    def fault(self) -> bool:
+        """Whether the metric is of errors or faults, by the words of its name: a limit folds its series last."""
+        return not self.name.startswith("accel_exporter") and not _FAULT_WORDS.isdisjoint(self.name.split("."))
 
     def sample(self, value: Value, labels: Labels | None = None) -> Sample:
         return Sample(self, labels or {}, value)

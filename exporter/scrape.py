@@ -13,6 +13,7 @@ from itertools import islice
 
 from exporter.counters import Tally
 from exporter.model import Collector, Kind, Metric, Sample, Unavailable
+from exporter.series import lines
 
 SUCCESS = Metric(
     "accel_exporter.collector.success",
@@ -31,6 +32,12 @@ DURATION = Metric(
     "Time that the collector's run for this scrape took, or has taken so far when it is late.",
     Kind.GAUGE,
     "s",
+    labels=("collector",),
+)
+SERIES = Metric(
+    "accel_exporter.collector.series",
+    "Series of the collector's last run that ended in time and without an error, each bucket of a histogram being one.",
+    Kind.GAUGE,
     labels=("collector",),
 )
 DROPPED = Metric(
@@ -59,8 +66,9 @@ class Health(Enum):
 class State:
     """The state of a collector after its last run.
 
-    `seconds` is None before the first run, `reason` and `remedy` are empty for a healthy collector. `problems` are
-    sentences about parts of the collector that do not work, from the collector's method of that name if there is one.
+    `seconds` is None before the first run and `series` before the first good one, `reason` and `remedy` are empty for a
+    healthy collector. `problems` are sentences about parts of the collector that do not work, from the collector's
+    method of that name if there is one.
     """
 
     name: str
@@ -69,6 +77,7 @@ class State:
     reason: str = ""
     remedy: str = ""
     problems: tuple[str, ...] = ()
+    series: int | None = None
 
 
 class Run:
@@ -79,6 +88,7 @@ class Run:
         self.started = time.monotonic()
         self.seconds = 0.0
         self.samples: list[Sample] = []
+        self.series = 0
         self.error: BaseException | None = None
         self.done: Future[None] = Future()
 
@@ -189,7 +199,7 @@ class Scraper:
                 continue
             if run.error is None:
                 samples += run.samples
-                self._note(State(name, Health.OK, run.seconds))
+                self._note(State(name, Health.OK, run.seconds, series=run.series))
             else:
                 self._note(_failure(name, run.error, run.seconds))
         for state in list(self._states.values()):
@@ -258,6 +268,7 @@ class Scraper:
     def _collect(self, run: Run) -> None:
         try:
             run.samples = list(run.collector.collect())
+            run.series = lines(run.samples)
         except BaseException as error:
             run.error = error
         run.seconds = time.monotonic() - run.started
@@ -298,3 +309,5 @@ def _about(state: State) -> Iterable[Sample]:
     yield AVAILABLE.sample(int(state.health is not Health.UNAVAILABLE), labels)
     if state.seconds is not None:
         yield DURATION.sample(state.seconds, labels)
+    if state.series is not None:
+        yield SERIES.sample(state.series, labels)

@@ -16,6 +16,13 @@ FOLDED = Metric(
     Kind.COUNTER,
     labels=("collector",),
 )
+LIMIT = Metric(
+    "accel_exporter.series.limit",
+    "Series that the collector may have at most, each bucket of a histogram being one (--collector.NAME.series-limit); "
+    "of collector=page those of one answer to /metrics (--web.series-limit).",
+    Kind.GAUGE,
+    labels=("collector",),
+)
 LIMIT_HELP = "Series at most, each bucket of a histogram being one; the last fifth is for those labelled overflow=true."
 LEAST, MOST = 10, 1 << 24
 
@@ -45,13 +52,14 @@ class _Member:
 
 
 class SeriesLimit:
-    """Limits a collector to `most` lines of /metrics. A series stays shown, or stays folded, as long as it exists.
+    """Limits a collector to `most` lines of /metrics. Once it folds, a series stays shown, or folded, while it exists.
 
     Folded series lose the labels of the process and those that the metric declares as identity; where too many series
-    remain, all labels. A folded counter or histogram keeps the counts of vanished members, and vanishes with the last
-    member: the members of a process stay for five minutes after the process's end, and so does the folded series. The
-    counts of ended processes that are too many are folded too, before their five minutes are over (`retire`). A folded
-    gauge is the sum of its members, or the largest of times, ratios and temperatures. One thread at a time.
+    remain, all labels. Errors and faults come before all other series of a page, and one that is new has half the room
+    for folded series besides. A folded counter or histogram keeps the counts of vanished members, and vanishes with the
+    last member: the members of a process stay for five minutes after the process's end, and so does the folded series.
+    The counts of ended processes that are too many are folded too, before their five minutes are over (`retire`). A
+    folded gauge is the sum of its members, or the largest of times, ratios and temperatures. One thread at a time.
     """
 
     def __init__(self, collector: str, most: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -63,14 +71,16 @@ class SeriesLimit:
         self._folds: dict[str, _Fold] = {}
         self._lines = 0
         """Lines of all folded series."""
+        self._lines_shown = 0
         self._ever = 0
 
     def apply(self, samples: Iterable[Sample]) -> list[Sample]:
-        """Return the samples within the limit, then the folded series, then the number of series ever folded."""
+        """Return the samples within the limit, then the folded series, then what there is to know of the limit."""
         samples = list(samples)
-        if self._members or self._folds or sum(_lines(sample.value) for sample in samples) > self._most_shown:
-            samples = self._fold(samples)
-        return [*samples, FOLDED.sample(self._ever, {"collector": self._collector})]
+        if self._members or self._folds or lines(samples) > self._most_shown:
+            samples = self._fold(sorted(samples, key=_after_faults))
+        of = {"collector": self._collector}
+        return [*samples, FOLDED.sample(self._ever, of), LIMIT.sample(self._most_shown + self._most_folded, of)]
 
     def retire(self, samples: Iterable[Sample], seconds: float) -> None:
         """Fold the counters and histograms of a process that is shown no more, for so many seconds at least.
@@ -92,7 +102,6 @@ class SeriesLimit:
     def _fold(self, samples: list[Sample]) -> list[Sample]:
         keyed = {_key(sample.metric, sample.labels): sample for sample in samples}
         self._forget(keyed)
-        lines = sum(self._shown.values())
         gauges: dict[str, Value] = {}
         kept: list[Sample] = []
         for key, sample in keyed.items():
@@ -102,9 +111,9 @@ class SeriesLimit:
             member = self._members.get(key)
             if member is None:
                 more = _lines(sample.value)
-                if lines + more <= self._most_shown:
+                if self._lines_shown + more <= self._room(sample.metric):
                     self._shown[key] = more
-                    lines += more
+                    self._lines_shown += more
                     kept.append(sample)
                     continue
                 self._ever += 1
@@ -113,10 +122,17 @@ class SeriesLimit:
                 self._add(sample, member, member.into, gauges)
         return [*kept, *self._folded(gauges)]
 
+    def _room(self, metric: Metric) -> int:
+        """Return the lines that series may take which are shown singly, where this metric's is one of them."""
+        if not metric.fault:
+            return self._most_shown
+        return self._most_shown + self._most_folded - max(self._lines, self._most_folded // 2)
+
     def _forget(self, keyed: Mapping[str, Sample]) -> None:
         """Drop vanished series, and folded series without members."""
         self._shown = {key: lines for key, lines in self._shown.items() if key in keyed}
         self._members = {key: member for key, member in self._members.items() if key in keyed}
+        self._lines_shown = sum(self._shown.values())
         used = {member.into for member in self._members.values()}
         now = self._now()
         self._folds = {key: fold for key, fold in self._folds.items() if key in used or fold.until > now}
@@ -127,7 +143,8 @@ class SeriesLimit:
         identity = {*PROCESS_LABELS, *sample.metric.identity}
         own = {name: value for name, value in sample.labels.items() if name not in identity}
         lines = _lines(sample.value)
-        choices = [(own, self._most_folded // 2), ({}, self._most_folded)]
+        room = self._most_folded - max(0, self._lines_shown - self._most_shown)
+        choices = [(own, min(room, self._most_folded // 2)), ({}, room)]
         if workload:
             of_many = {name: value for name, value in sample.labels.items() if name in PROCESS_LABELS and name != "pid"}
             choices.insert(0, (of_many | own, self._most_folded // 4))
@@ -166,6 +183,15 @@ def _key(metric: Metric, labels: Mapping[str, str]) -> str:
 def _lines(value: Value) -> int:
     """Return the lines of /metrics for a value: of a histogram its buckets, its sum and its count."""
     return len(value.counts) + 2 if isinstance(value, Distribution) else 1
+
+
+def lines(samples: Iterable[Sample]) -> int:
+    """Return the lines of /metrics for samples."""
+    return sum(_lines(sample.value) for sample in samples)
+
+
+def _after_faults(sample: Sample) -> bool:
+    return not sample.metric.fault
 
 
 def _combine(metric: Metric, a: Value, b: Value) -> Value:

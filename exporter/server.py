@@ -16,6 +16,7 @@ from aiohttp import web
 
 from exporter.model import Sample
 from exporter.options import SettingsError
+from exporter.page import PageLimit
 from exporter.scrape import Run, Scraper, State
 from exporter.views import negotiation, prometheus
 from exporter.web import connections, lifecycle, listen
@@ -51,6 +52,7 @@ class WebSettings:
     max_requests: int = 40
     timeout_offset: float = 0.5
     disable_exporter_metrics: bool = False
+    series_limit: int = 50_000
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"/[A-Za-z0-9._~/-]*", self.telemetry_path) or self.telemetry_path in TAKEN_PATHS:
@@ -72,6 +74,7 @@ class Server:
         self._lifecycle = Lifecycle(settings.enable_lifecycle, reload, release)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="web")
         self._slots = RequestSlots(settings.max_requests)
+        self.page = PageLimit(settings.series_limit)
         self._runner: web.AppRunner | None = None
         self._connections: Connections | None = None
         self._servers: list[asyncio.Server] = []
@@ -157,11 +160,14 @@ class Server:
         form = negotiation.negotiate(_listed(request, "Accept"))
         zipped = negotiation.accepts_gzip(_listed(request, "Accept-Encoding"))
 
-        def render(samples: Sequence[Sample]) -> bytes:
+        def write(samples: Sequence[Sample]) -> tuple[bytes, int]:
             page = prometheus.render(samples, form)
             self._scraper.dropped.add("duplicate", page.duplicates)
             self._scraper.dropped.add("malformed", page.malformed)
-            return page.compressed() if zipped else page.text
+            return page.compressed() if zipped else page.text, page.size
+
+        def render(samples: Sequence[Sample]) -> bytes:
+            return self.page.write(samples, names, write)
 
         headers = {"Content-Type": form.value, "Vary": "Accept, Accept-Encoding"}
         if zipped:

@@ -299,9 +299,37 @@ LOSSES = [
     ),
     lines(
         "Series folded",
-        "Series over a collector's limit, folded into the one labelled overflow.",
+        "Series over a collector's limit or that of the page, folded into the one labelled overflow.",
         "cps",
         Query(total(rate("accel_exporter_series_folded_total"), "instance", "collector"), "{{collector}} {{instance}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Series by collector",
+        "Lines of /metrics that each collector's last run gave; a bucket of a histogram is one.",
+        "short",
+        Query(
+            f"max by (instance, collector) ({select('accel_exporter_collector_series')})", "{{collector}} {{instance}}"
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "Series of a page, of its limit",
+        "Lines of the last answer as a share of --web.series-limit: at four fifths series begin to be folded.",
+        "percentunit",
+        Query(
+            f"{select('accel_exporter_page_series')} / on (job, instance) group_left () "
+            + select("accel_exporter_series_limit", 'collector="page"'),
+            "{{instance}}",
+        ),
+        width=THIRD,
+        alarm=0.8,
+    ),
+    lines(
+        "Time to write a page",
+        "Limit, text and compression of the last answer to Prometheus; collectors not included.",
+        "s",
+        Query(select("accel_exporter_page_render_time_seconds"), "{{instance}}"),
         width=THIRD,
     ),
 ]

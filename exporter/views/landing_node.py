@@ -144,6 +144,7 @@ def collector_table(states: Sequence[State]) -> str:
         Column("name", [cell(state.name, "m w") for state in states]),
         Column("state", [pill(state.health.value, PILLS[state.health]) for state in states]),
         Column("took", [amount(None if state.seconds is None else duration(state.seconds)) for state in states], True),
+        Column("series", [amount(None if state.series is None else count(state.series)) for state in states], True),
         Column(
             "why, and what to do", [cell("; ".join(filter(None, (it.reason, it.remedy))), most=500) for it in states]
         ),

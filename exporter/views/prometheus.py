@@ -56,6 +56,11 @@ class Page:
     def text(self) -> bytes:
         return b"".join(self.chunks)
 
+    @property
+    def size(self) -> int:
+        """The length of the text in bytes."""
+        return sum(map(len, self.chunks))
+
     def compressed(self) -> bytes:
         """The text as gzip; at level 1, a third of the default's time for a third more bytes."""
         stream = zlib.compressobj(1, wbits=zlib.MAX_WBITS | _GZIP)

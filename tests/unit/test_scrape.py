@@ -71,6 +71,7 @@ def test_one_failing_collector_costs_its_own_samples_only(caplog: pytest.LogCapt
         "collector_available bad": 1,
         "collector_success good": 1,
         "collector_available good": 1,
+        "collector_series good": 1,
     } == first
     assert 2 == second["test_value good"]
     assert ["collector bad failed: OSError: no such file"] == [record.getMessage() for record in caplog.records]
@@ -218,7 +219,7 @@ def test_selected_scrape_runs_and_reports_only_those() -> None:
 
     got = values(subject.gather(subject.select(["a"], [])))
 
-    assert {"test_value a": 1, "collector_success a": 1, "collector_available a": 1} == got
+    assert {"test_value a": 1, "collector_success a": 1, "collector_available a": 1, "collector_series a": 1} == got
     assert 0 == left_out.calls
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 
 from exporter import discover
+from exporter.ledger import RETENTION, Ledger, Process
 from exporter.model import Distribution, Kind, Metric, Sample, Value
+from exporter.page import PageLimit
 from exporter.series import FOLDED, SeriesLimit
-from exporter.verbs import control_samples, metrics
+from exporter.series import LIMIT as SERIES_LIMIT
+from exporter.series import lines as series_lines
+from exporter.verbs.activity import Activity
+from exporter.verbs.samples import PeerLabels
 from exporter.views import prometheus
+from tests import typical_node
 
+ABOUT = (FOLDED, SERIES_LIMIT)
+"""What a limit has about itself, not limited."""
 CALLS = Metric("calls", "", Kind.COUNTER, labels=("api",), process=True)
+ERRORS = Metric("calls.errors", "", Kind.COUNTER, process=True)
 PAIRS = Metric("pairs", "", Kind.COUNTER, labels=("qp", "device"), process=True, identity=("qp",))
 RATIO = Metric("ratio", "", Kind.GAUGE, "1", process=True)
 USED = Metric("used", "", Kind.GAUGE, process=True)
@@ -32,19 +42,19 @@ def shown(samples: list[Sample]) -> dict[tuple[str, str], Value]:
     return {
         (sample.metric.name, "+" if "overflow" in sample.labels else sample.labels.get("pid", "")): sample.value
         for sample in samples
-        if sample.metric is not FOLDED and not sample.labels.get("pid", "").startswith("x")
+        if sample.metric not in ABOUT and not sample.labels.get("pid", "").startswith("x")
     }
 
 
-def folded(samples: list[Sample]) -> Value:
+def folded(samples: Iterable[Sample], collector: str = "test") -> Value:
     [sample] = [sample for sample in samples if sample.metric is FOLDED]
-    assert {"collector": "test"} == sample.labels
+    assert {"collector": collector} == sample.labels
     return sample.value
 
 
 def lines(samples: list[Sample]) -> int:
-    """Lines of /metrics with values, but for the one of FOLDED."""
-    text = prometheus.render(it for it in samples if it.metric is not FOLDED).text.decode()
+    """Lines of /metrics with values, but for those of ABOUT."""
+    text = prometheus.render(it for it in samples if it.metric not in ABOUT).text.decode()
     return sum(not line.startswith("#") for line in text.splitlines())
 
 
@@ -146,44 +156,140 @@ def test_histograms_are_added_up() -> None:
     assert Distribution((1.0,), (2, 5), 4.0) == shown(limit.apply([*more(32), samples[0]]))["waited", "+"]
 
 
-RANKS, QUEUES, RESTARTS, LIMIT = 8, 256, 5, 10_000
-RETENTION = 300
+RESTARTS, LIMIT = 5, 10_000
 
 
-def job(run: int, turn: int) -> Iterator[Sample]:
-    """The data path of a job's queue pairs as the verbs collector shows it: new pids and numbers at each restart."""
-    for rank in range(RANKS):
-        who = {"pid": f"{run * 1000 + rank}", "comm": "python3", "container_id": "c", "pod": f"train-{rank}"}
-        for queue in range(QUEUES):
-            own = {**who, "device": f"mlx5_{rank}", "qp": str((run * RANKS + rank) * QUEUES + queue)}
-            yield metrics.POSTS.sample(turn, own)
-            peer = {**own, "peer_qp": str(queue), "peer_gid": f"fe80::{queue}"}
-            for opcode in ("SEND", "RDMA_WRITE"):
-                for metric in (metrics.BYTES, metrics.REQUESTS, metrics.PACKETS):
-                    yield metric.sample(turn, {**peer, "opcode": opcode})
-            yield control_samples.QP.sample(1, {**peer, "port": "1", "type": "RC", "state": "RTS", "mtu": "4096"})
+class Job:
+    """A training job that restarts: its processes in a ledger, as the verbs collector has them. `now` is in seconds."""
+
+    def __init__(self) -> None:
+        self.now, self._began, self._run = 0.0, 0.0, -1
+        self._limit = SeriesLimit("verbs", LIMIT, lambda: self.now)
+        self._labels = PeerLabels(typical_node.PEERS)
+        nowhere, clock = Path("/nonexistent"), lambda: self.now
+        self._ledger = Ledger[Activity](self._read, self._take, self, nowhere, clock, self._fold)
+        self._before: dict[frozenset[tuple[str, str]], float] = {}
+
+    def start(self) -> None:
+        """Begin the next run."""
+        self._run, self._began = self._run + 1, self.now
+        for rank in range(typical_node.RANKS):
+            self._ledger.started(typical_node.pid(self._run, rank))
+
+    def end(self) -> None:
+        self._ledger.ended(self._pids())
+
+    def scrape(self) -> tuple[int, int, list[str]]:
+        """Return the series of the page and of the collector before its limit, and the folded counters that fell."""
+        with self._ledger.page():
+            samples = [*typical_node.verbs_of(self._ledger.processes(), self._labels)]
+            limited = self._limit.apply(samples)
+        after = {
+            frozenset({**it.labels, "": it.metric.name}.items()): it.value
+            for it in limited
+            if "overflow" in it.labels and it.metric.kind is Kind.COUNTER and isinstance(it.value, int)
+        }
+        fell = [str(key) for key in after if after[key] < self._before.get(key, 0)]
+        self._before = after
+        text = prometheus.render(limited).text
+        shown = sum(not line.startswith(b"#") for line in text.splitlines()) - 2  # what there is to know of the limit
+        return shown, series_lines(samples), fell
+
+    def labels(self, pid: int) -> dict[str, str]:
+        return typical_node.labels(self._run, pid % 1000)
+
+    def forget(self, pid: int) -> None:
+        """Do nothing: nothing is remembered."""
+
+    def _pids(self) -> list[int]:
+        return [typical_node.pid(self._run, rank) for rank in range(typical_node.RANKS)]
+
+    def _read(self) -> dict[int, Activity]:
+        return self._activities(pid for pid in self._pids() if pid in self._ledger._live)
+
+    def _take(self, pids: Collection[int]) -> dict[int, Activity]:
+        return self._activities(pids)
+
+    def _activities(self, pids: Iterable[int]) -> dict[int, Activity]:
+        turn = int(self.now - self._began) + 1
+        return {pid: typical_node.verbs_activity(self._run, pid % 1000, turn) for pid in pids}
+
+    def _fold(self, process: Process[Activity]) -> None:
+        self._limit.retire(typical_node.verbs_of([process], self._labels), RETENTION)
 
 
 def test_a_job_that_restarts() -> None:
-    """Runs of 16,384 series follow each other: the limit holds at each scrape, no folded counter falls, and five
-    minutes after the end of the last process all is gone.
+    """A job of 8 ranks with 256 queue pairs each restarts five times: the page never has more series than the limit, no
+    folded counter falls, and five minutes after the end of the last process all is gone.
     """
-    limit, falls, before = SeriesLimit("verbs", LIMIT), [], dict[frozenset[tuple[str, str]], float]()
-    runs = [(60 * number, 60 * number + 50) for number in range(RESTARTS)]
-    end = runs[-1][1] + RETENTION
-    for now in (*range(0, end, 60), end):
-        alive = [(run, min(now, last)) for run, (first, last) in enumerate(runs) if first <= now < last + RETENTION]
-        samples = [sample for run, until in alive for sample in job(run, until - runs[run][0] + 1)]
-        result = limit.apply(samples)
-        assert len(result) <= LIMIT + 1  # that of FOLDED
-        after = {
-            frozenset({**it.labels, "": it.metric.name}.items()): it.value
-            for it in result
-            if "overflow" in it.labels and it.metric.kind is Kind.COUNTER and isinstance(it.value, int)
-        }
-        falls += [key for key in after if after[key] < before.get(key, 0)]
-        before = after
-    assert ([], [], 0) == (falls, result[:-1], len(limit._shown) + len(limit._members) + len(limit._folds))
+    job, scrapes = Job(), list[tuple[int, int, list[str]]]()
+    for run in range(RESTARTS + 1):
+        job.start()
+        job.now += 20
+        if run in (0, 2, RESTARTS):
+            scrapes.append(job.scrape())
+        job.end()
+        job.now += 20
+    job.now += RETENTION
+    assert (0, 0, []) == job.scrape()
+    assert LIMIT / 2 < min(shown for shown, _, _ in scrapes) and max(shown for shown, _, _ in scrapes) <= LIMIT
+    assert 90_000 < max(before for _, before, _ in scrapes)
+    assert [] == [fell for _, _, falls in scrapes for fell in falls]
+    assert {} == job._limit._shown == job._limit._members == job._limit._folds
+
+
+def test_faults_are_folded_last() -> None:
+    """Errors come before all other series of a page, and new ones have half the room for folded series besides."""
+    errors = [ERRORS.sample(1, {"pid": str(number)}) for number in range(20)]
+    limit = SeriesLimit("test", 20)
+    assert {**{("calls.errors", str(n)): 1 for n in range(18)}, ("calls.errors", "+"): 2, ("used", "+"): 9} == shown(
+        limit.apply([*more(9), *errors])
+    )
+    limit = SeriesLimit("test", 20)
+    limit.apply(more(17))
+    result = limit.apply([*more(17), *errors[:4]])
+    singly = {("calls.errors", str(n)): 1 for n in range(2)}
+    assert {**singly, ("calls.errors", "+"): 2, ("used", "+"): 1} == shown(result)
+    assert 20 == lines(result)
+
+
+def test_what_a_fault_is() -> None:
+    """Metrics are of errors and faults by their names; what the exporter misses itself is not the node's fault."""
+    declared = {metric for found in discover.collectors().values() for metric in found.metrics if not metric.literal}
+    errors = {it.name for it in declared if it.name.endswith("errors") and not it.name.startswith("accel_exporter")}
+    assert errors < {it.name for it in declared if it.fault}
+    assert {"node.fault", "hw.errors", "gpu.bus.losses", "nccl.last_error.timestamp"} < {
+        it.name for it in declared if it.fault
+    }
+    assert not any(it.fault for it in declared if it.name.startswith("accel_exporter"))
+
+
+def test_the_limit_of_a_page() -> None:
+    """It holds for all collectors together, and for each selection of them by itself; 0 is none."""
+    samples = [*calls(p1=5, p2=7), *more(50)]
+    page = PageLimit(20, clock=iter((1.0, 3.0)).__next__)
+    written: list[Sequence[Sample]] = []
+
+    def write(within: Sequence[Sample]) -> tuple[bytes, int]:
+        written.append(within)
+        return b"page", 4711
+
+    assert [] == [*page.collect()]
+    assert b"page" == page.write(samples, None, write)
+    assert 17 == lines([*written[0]]) == series_lines(written[0]) - 2  # one metric is folded, into one series
+    assert [
+        ("accel_exporter.page.series", 19),
+        ("accel_exporter.page.size", 4711),
+        ("accel_exporter.page.render.time", 2),
+    ] == [(it.metric.name, it.value) for it in page.collect()]
+    few = frozenset({"cuda"})
+    page = PageLimit(20)
+    page.write(samples, few, write)
+    page.write(samples[:3], None, write)
+    page.write(samples, few, write)
+    assert [*written[-1]] == [*written[-3]] and 0 == folded(written[-2], "page")
+    PageLimit(0).write(samples, None, write)
+    assert samples == written[-1]
 
 
 def test_identity_is_declared() -> None:
