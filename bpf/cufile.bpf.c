@@ -54,7 +54,7 @@ __noinline int count_io(enum api api, __u8 opcode, __u64 handle, __s64 bytes, __
 		return 0;
 	add(&counts->requests, 1);
 	if (ns)
-		count_duration(&counts->took, ns);
+		add_duration(&counts->took, ns);
 	if (bytes >= 0) {
 		add(&counts->succeeded, 1);
 		add(&counts->bytes, bytes);

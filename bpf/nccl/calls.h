@@ -13,13 +13,6 @@
 
 COOKIE()
 
-static __always_inline struct thread this_thread(void)
-{
-	__u64 id = bpf_get_current_pid_tgid();
-
-	return (struct thread){.tgid = id >> 32, .tid = id};
-}
-
 /* An integer or pointer argument, counted from 0. */
 static __always_inline __u64 argument(struct pt_regs *ctx, __u8 at)
 {
@@ -53,15 +46,13 @@ static __always_inline __u64 argument(struct pt_regs *ctx, __u8 at)
 #define IN_PROGRESS 7 /* ncclResult_t: no error, the work goes on */
 
 /* Whether a hooked function made this call: ncclAllToAll of RCCL is a group of ncclSend and ncclRecv, a library put
- * before NCCL ends in it. One that never returned is recognised by a stack that is shorter now; the same place on the
- * same stack is this call, which another program of ours has seen already. */
+ * before NCCL ends in it. The same place on the same stack is this call, which another program of ours has seen. */
 static __always_inline bool nested(struct pt_regs *ctx, const struct caller *caller)
 {
 	const struct flight *outer = &caller->call;
-	__u64 sp = PT_REGS_SP(ctx);
 
 	return caller && outer->sp && outer->returning == returning_of(outer->cookie.library) &&
-	       (outer->sp > sp || (outer->sp == sp && outer->ip != PT_REGS_IP(ctx))) && may_return(outer->sp);
+	       made_by(outer->sp, outer->ip == PT_REGS_IP(ctx), PT_REGS_SP(ctx));
 }
 
 /* Bytes of an ncclDataType_t (nccl.h: int8, uint8, int32, uint32, int64, uint64, the floats of 16, 32 and 64 bits, bf16,
@@ -111,12 +102,8 @@ static __always_inline void count_error(__u32 tgid, __u8 api, __s32 code, __u64 
 {
 	static const struct error none;
 	struct error_key key = {.tgid = tgid, .api = api, .code = code};
-	struct error *error = lookup_or_hold(errors, tgid, &key, &none, MOST_ERRORS);
 
-	if (!error)
-		return;
-	add(&error->calls, 1);
-	error->last_ns = now;
+	add_error(lookup_or_hold(errors, tgid, &key, &none, MOST_ERRORS), now);
 }
 
 /* A function of its own, as are others that are not `static`: the verifier goes through the many slots only once. */
@@ -124,12 +111,7 @@ __noinline int count_duration(__u32 tgid, __u32 kind, __u64 ns)
 {
 	static const struct duration none;
 	struct call_key key = {.tgid = tgid, .kind = kind};
-	struct duration *duration = lookup_or_init(durations, &key, &none);
-	__u32 slot = log2_slot((ns + 999) / 1000, 0, TIME_SLOTS);
 
-	if (!duration || slot >= TIME_SLOTS)
-		return 0;
-	add(&duration->sum_ns, ns);
-	add(&duration->slots[slot], 1);
+	add_duration(lookup_or_init(durations, &key, &none), ns);
 	return 0;
 }

@@ -176,8 +176,8 @@ int on_return(struct pt_regs *ctx)
 	__s32 code = PT_REGS_RC(ctx);
 	__u64 now;
 
-	if (!caller || !call->sp || call->cookie.api != cookie.api ||
-	    call->sp + RETURN_POPS != PT_REGS_SP(ctx) || call->returning != returning_of(cookie.library))
+	if (!caller || call->cookie.api != cookie.api || !is_return_of(call->sp, ctx) ||
+	    call->returning != returning_of(cookie.library))
 		return 0;
 	call->sp = 0;
 	if (cookie.effect >= effect_capture_begin) {

@@ -3,7 +3,7 @@
  * exporter/nccl/functions.py has the functions; exporter/collectors/nccl.py gives the maps their meaning. */
 #pragma once
 #include <stddef.h>
-#include "probe.h"
+#include "thread.h"
 
 /* What a call is counted as: the part after the underscore is the label's value. The first five are numbered as in
  * ncclFunc_t, by which the library itself counts. */
@@ -193,24 +193,8 @@ struct calls {
 MAP(calls, HASH, struct call_key, struct calls, 16384);
 MAP(hits, PERCPU_ARRAY, __u32, __u64, 256); /* by api, of all processes */
 
-/* Slot 0 holds up to 1 us, slot i up to 2^i us, the last one all above 268 s. */
-#define TIME_SLOTS 30
-struct duration {
-	__u64 sum_ns;
-	__u64 slots[TIME_SLOTS];
-};
 MAP(durations, HASH, struct call_key, struct duration, 8192);
 
-struct error_key {
-	__u32 tgid;
-	__s32 code;
-	__u8 api;
-	__u8 zero[3];
-};
-struct error {
-	__u64 calls;
-	__u64 last_ns;
-};
 #define MOST_ERRORS 4096
 MAP(errors, HASH, struct error_key, struct error, MOST_ERRORS);
 
@@ -218,10 +202,6 @@ MAP(errors, HASH, struct error_key, struct error, MOST_ERRORS);
 MAP(covered, HASH, __u32, __u8, 4096);
 ENDED()
 
-struct thread {
-	__u32 tgid;
-	__u32 tid;
-};
 struct flight {
 	struct cookie cookie;
 	__u64 sp; /* 0 when no call is in flight */

@@ -207,22 +207,15 @@ static __always_inline void deregistered(const struct control_flight *call, bool
 	add(&total->removed, call->taken.bytes);
 }
 
-/* Whether a hooked function made this call, as ibv_reg_mr does ibv_reg_mr_iova2. One that never returned is recognised
- * by a stack that is shorter now. */
-static __always_inline bool control_nested(const struct control_flight *outer, __u64 sp,
-					   enum control_call call)
-{
-	return outer && (outer->sp > sp || (outer->sp == sp && outer->call != call)) && may_return(outer->sp);
-}
-
 SEC("uprobe")
 int control_enter(struct pt_regs *ctx)
 {
 	struct control_flight call = {.call = bpf_get_attach_cookie(ctx), .sp = PT_REGS_SP(ctx)};
-	struct control_thread thread = control_this_thread();
-	struct control_flight *before = bpf_map_lookup_elem(&control_flights, &thread);
+	struct thread thread = this_thread();
+	const struct control_flight *before = flight_of(control_flights, &thread);
 
-	if (control_nested(before, call.sp, call.call))
+	if (before &&
+	    made_by(before->sp, before->call == call.call, call.sp)) /* as ibv_reg_mr does ibv_reg_mr_iova2 */
 		return 0;
 	call.arguments[0] = PT_REGS_PARM1(ctx);
 	call.arguments[1] = PT_REGS_PARM2(ctx);
@@ -231,23 +224,19 @@ int control_enter(struct pt_regs *ctx)
 		call.life = qp_life(call.arguments[0], qp_control(call.arguments[0]));
 	if (call.call == control_deregister)
 		take_region(&call);
-	if (bpf_map_update_elem(&control_flights, &thread, &call, BPF_ANY)) {
-		add(&control_flights_lost, 1);
-		if (call.took)
-			deregistered(&call, false);
-	}
+	if (!put_flight(control_flights, &thread, &call) && call.took)
+		deregistered(&call, false);
 	return 0;
 }
 
 SEC("uretprobe")
 int control_return(struct pt_regs *ctx)
 {
-	struct control_thread thread = control_this_thread();
-	struct control_flight *call = bpf_map_lookup_elem(&control_flights, &thread);
+	struct thread thread = this_thread();
+	struct control_flight *call = flight_of(control_flights, &thread);
 	bool success = !(__s32)PT_REGS_RC(ctx); /* of those that return an int */
 
-	if (!call || call->call != bpf_get_attach_cookie(ctx) ||
-	    call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+	if (!call || call->call != bpf_get_attach_cookie(ctx) || !is_return_of(call->sp, ctx))
 		return 0;
 	switch (call->call) {
 	case control_create_qp:
@@ -274,6 +263,6 @@ int control_return(struct pt_regs *ctx)
 		deregistered(call, success);
 		break;
 	}
-	bpf_map_delete_elem(&control_flights, &thread);
+	end_flight(control_flights, &thread, call);
 	return 0;
 }

@@ -5,13 +5,8 @@
  * infiniband/verbs.h, the same since rdma-core 17. */
 #pragma once
 #include <stddef.h>
+#include "flight.h"
 #include "qp.h"
-
-#if defined(__TARGET_ARCH_x86)
-#define CONTROL_RETURN_POPS 8
-#else
-#define CONTROL_RETURN_POPS 0
-#endif
 
 /* Travels as the uprobe's cookie. */
 enum control_call {
@@ -60,10 +55,6 @@ struct region_total {
 };
 MAP(region_totals, HASH, struct region_key, struct region_total, 4096);
 
-struct control_thread {
-	__u32 tgid;
-	__u32 tid;
-};
 struct control_flight {
 	struct verbs_device device; /* of a region that the call ends: freed when the call returns */
 	__u64 sp;
@@ -74,7 +65,8 @@ struct control_flight {
 	__u8 took; /* `taken` was in `regions` */
 	__u8 zero[6];
 };
-MAP(control_flights, HASH, struct control_thread, struct control_flight, 4096);
+ENDED()
+FLIGHTS(control_flights, struct control_flight, 4096)
 
 /* The first fields of the structures that the library's caller sees. */
 struct user_qp {
@@ -124,13 +116,6 @@ _Static_assert(offsetof(struct user_qp_attr, port_num) == 129, "struct ibv_qp_at
 #define QP_TYPE_XRC_SEND 9
 #define QP_STATE_RESET 0 /* enum ibv_qp_state */
 #define QP_STATE_ERROR 6
-
-static __always_inline struct control_thread control_this_thread(void)
-{
-	__u64 id = bpf_get_current_pid_tgid();
-
-	return (struct control_thread){.tgid = id >> 32, .tid = id};
-}
 
 static __always_inline struct control_key control_key(__u64 address)
 {

@@ -136,12 +136,12 @@ int extended_complete(struct pt_regs *ctx)
 SEC("uretprobe")
 int extended_complete_return(struct pt_regs *ctx)
 {
-	struct control_thread thread = control_this_thread();
-	struct post_flight *call = bpf_map_lookup_elem(&post_flights, &thread);
+	struct thread thread = this_thread();
+	struct post_flight *call = flight_of(post_flights, &thread);
 	struct extended_post *post;
 	struct control_key key = {.tgid = thread.tgid};
 
-	if (!call || call->kind != post_extended || call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+	if (!call || call->kind != post_extended || !is_return_of(call->sp, ctx))
 		return 0;
 	key.address = call->qp;
 	post = bpf_map_lookup_elem(&extended_posts, &key);
@@ -150,7 +150,7 @@ int extended_complete_return(struct pt_regs *ctx)
 		if ((__s32)PT_REGS_RC(ctx))
 			take_all_back(post);
 	}
-	bpf_map_delete_elem(&post_flights, &thread);
+	end_flight(post_flights, &thread, call);
 	return 0;
 }
 

@@ -52,7 +52,7 @@ static __always_inline bool moves_on(__u32 call)
 SEC("uprobe")
 int extended_poll_enter(struct pt_regs *ctx)
 {
-	struct control_thread thread = control_this_thread();
+	struct thread thread = this_thread();
 	struct poll_flight flight = {.sp = PT_REGS_SP(ctx), .cq = PT_REGS_PARM1(ctx)};
 	struct control_key key;
 	__u32 call = call_of(ctx);
@@ -70,8 +70,7 @@ int extended_poll_enter(struct pt_regs *ctx)
 		return 0;
 	}
 	flight.call = call + 1;
-	if (bpf_map_update_elem(&poll_flights, &thread, &flight, BPF_ANY))
-		add(&poll_flights_lost, 1);
+	put_flight(poll_flights, &thread, &flight);
 	return 0;
 }
 
@@ -124,16 +123,15 @@ static __always_inline void learn_completion(const struct poll_flight *flight, _
 SEC("uretprobe")
 int extended_poll_return(struct pt_regs *ctx)
 {
-	struct control_thread thread = control_this_thread();
-	struct poll_flight *flight = bpf_map_lookup_elem(&poll_flights, &thread);
+	struct thread thread = this_thread();
+	struct poll_flight *flight = flight_of(poll_flights, &thread);
 
-	if (!flight || flight->call != call_of(ctx) + 1 ||
-	    flight->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+	if (!flight || flight->call != call_of(ctx) + 1 || !is_return_of(flight->sp, ctx))
 		return 0;
 	if (!moves_on(flight->call - 1))
 		learn_completion(flight, PT_REGS_RC(ctx));
 	else if (!(__s32)PT_REGS_RC(ctx))
 		begin_completion(ctx, flight);
-	bpf_map_delete_elem(&poll_flights, &thread);
+	end_flight(poll_flights, &thread, flight);
 	return 0;
 }

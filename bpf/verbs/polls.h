@@ -35,7 +35,7 @@ static __always_inline __u64 window_of(__u32 slot)
 }
 
 /* Sends a record once a span, when a thread polls more often in one file than is allowed. */
-static __always_inline void count_poll(struct control_thread thread, __u32 slot, __u64 now)
+static __always_inline void count_poll(struct thread thread, __u32 slot, __u64 now)
 {
 	struct poll_rate_key key = {.tgid = thread.tgid, .tid = thread.tid, .slot = slot};
 	struct poll_rate *rate, fresh = {.since_ns = now, .calls = 1};

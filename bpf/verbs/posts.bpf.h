@@ -73,11 +73,9 @@ static __always_inline struct queue *follow(void *map, __u64 *lost, __u64 *full_
 }
 
 /* A call of this thread of which no return was seen: it made the next one, or it never returned. */
-static __always_inline void end_unseen(const struct control_thread *thread)
+static __always_inline void end_unseen(struct post_flight *call)
 {
-	struct post_flight *call = bpf_map_lookup_elem(&post_flights, thread);
-
-	if (!call || call->kind != post_sends)
+	if (call->kind != post_sends)
 		return;
 	count_parts(call);
 	if (call->mixed)
@@ -87,23 +85,16 @@ static __always_inline void end_unseen(const struct control_thread *thread)
 /* Whether the return of a call is seen, which then counts what it posts. */
 static __always_inline bool returns(struct pt_regs *ctx, struct post_flight *call)
 {
-	struct control_thread thread = control_this_thread();
+	struct thread thread = this_thread();
 	bool seen = returning_of(bpf_get_attach_cookie(ctx) >> 8);
-	long error;
+	struct post_flight *before = flight_of(post_flights, &thread);
 
-	error = seen ? bpf_map_update_elem(&post_flights, &thread, call, BPF_NOEXIST) : -EEXIST;
-	if (!error)
-		return true;
-	if (error == -EEXIST) {
-		end_unseen(&thread);
-		if (!seen) {
-			bpf_map_delete_elem(&post_flights, &thread);
-			return false;
-		}
-		if (!bpf_map_update_elem(&post_flights, &thread, call, BPF_ANY))
-			return true;
-	}
-	add(&post_flights_lost, 1);
+	if (before)
+		end_unseen(before);
+	if (seen)
+		return put_flight(post_flights, &thread, call);
+	if (before)
+		end_flight(post_flights, &thread, before);
 	return false;
 }
 
@@ -225,14 +216,13 @@ static __always_inline void take_back(struct walk *walk, struct post_flight *cal
 
 static __always_inline void return_post(struct pt_regs *ctx, bool receiving)
 {
-	struct control_thread thread = control_this_thread();
-	struct post_flight *call = bpf_map_lookup_elem(&post_flights, &thread);
+	struct thread thread = this_thread();
+	struct post_flight *call = flight_of(post_flights, &thread);
 	struct walk walk = {};
 	struct queue *queue;
 	struct qp_key key;
 
-	if (!call || call->kind != (receiving ? post_receives : post_sends) ||
-	    call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+	if (!call || call->kind != (receiving ? post_receives : post_sends) || !is_return_of(call->sp, ctx))
 		return;
 	key = call->life.qp;
 	queue = receiving ? bpf_map_lookup_elem(&receives, &key) : bpf_map_lookup_elem(&queues, &key);
@@ -244,7 +234,7 @@ static __always_inline void return_post(struct pt_regs *ctx, bool receiving)
 		settle(&walk, call);
 	if (queue && queue->posting)
 		__sync_fetch_and_add(&queue->posting, -1);
-	bpf_map_delete_elem(&post_flights, &thread);
+	end_flight(post_flights, &thread, call);
 }
 
 SEC("uprobe")

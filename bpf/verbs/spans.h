@@ -47,7 +47,7 @@ static __always_inline bool receives_left(__u64 now)
 static __always_inline void send_verbs_span(__u64 qp, __u64 posted_ns, __u64 now, __u32 opcode, __u64 bytes,
 					    __u32 status, __u64 message, bool received)
 {
-	struct control_thread thread = control_this_thread();
+	struct thread thread = this_thread();
 	struct qp_control *control;
 	struct verbs_span *span;
 

@@ -8,26 +8,25 @@
 SEC("uprobe")
 int poll_cq_enter(struct pt_regs *ctx)
 {
-	struct control_thread thread = control_this_thread();
+	struct thread thread = this_thread();
 	struct poll_flight call = {.sp = PT_REGS_SP(ctx), .cq = PT_REGS_PARM1(ctx), .wc = PT_REGS_PARM3(ctx)};
 
 	count_hit(hit_poll_cq);
 	call.start_ns = bpf_ktime_get_ns();
 	count_poll(thread, bpf_get_attach_cookie(ctx), call.start_ns);
-	if (bpf_map_update_elem(&poll_flights, &thread, &call, BPF_ANY))
-		add(&poll_flights_lost, 1);
+	put_flight(poll_flights, &thread, &call);
 	return 0;
 }
 
 SEC("uretprobe")
 int poll_cq_return(struct pt_regs *ctx)
 {
-	struct control_thread thread = control_this_thread();
-	struct poll_flight *call = bpf_map_lookup_elem(&poll_flights, &thread);
+	struct thread thread = this_thread();
+	struct poll_flight *call = flight_of(poll_flights, &thread);
 	struct seen seen = {.now = bpf_ktime_get_ns()};
 	__s32 completed = PT_REGS_RC(ctx);
 
-	if (!call || call->call || call->sp + CONTROL_RETURN_POPS != PT_REGS_SP(ctx))
+	if (!call || call->call || !is_return_of(call->sp, ctx))
 		return 0;
 	if (completed > 0 &&
 	    !bpf_probe_read_user(&seen.from.context, sizeof(seen.from.context), (void *)call->cq)) {
@@ -44,20 +43,26 @@ int poll_cq_return(struct pt_regs *ctx)
 		if (completed > MOST_COMPLETIONS)
 			add(&completions_unread, completed - MOST_COMPLETIONS);
 	}
-	bpf_map_delete_elem(&poll_flights, &thread);
+	end_flight(poll_flights, &thread, call);
 	return 0;
 }
 
 THREAD_END
 int on_thread_end(void *ctx __attribute__((unused)))
 {
-	struct control_thread thread = control_this_thread();
+	struct thread thread = this_thread();
 
-	if (bpf_map_lookup_elem(&post_flights, &thread))
-		bpf_map_delete_elem(&post_flights, &thread);
-	if (bpf_map_lookup_elem(&poll_flights, &thread))
-		bpf_map_delete_elem(&poll_flights, &thread);
-	if (bpf_map_lookup_elem(&control_flights, &thread))
-		bpf_map_delete_elem(&control_flights, &thread);
+	end_thread(post_flights, &thread);
+	end_thread(poll_flights, &thread);
+	end_thread(control_flights, &thread);
+	return 0;
+}
+
+SEC("raw_tp")
+int forget(void *ctx __attribute__((unused)))
+{
+	drop_flights(post_flights);
+	drop_flights(poll_flights);
+	drop_flights(control_flights);
 	return 0;
 }

@@ -94,13 +94,13 @@ struct post_flight {
 	__u8 mixed; /* there are more opcodes than parts */
 	__u8 zero[4];
 };
-MAP(post_flights, HASH, struct control_thread, struct post_flight, 8192);
+FLIGHTS(post_flights, struct post_flight, 8192)
 
 struct poll_flight {
 	__u64 start_ns, sp, cq, wc;
 	__u64 call; /* 0: poll_cq; else 1 + enum cq_call */
 };
-MAP(poll_flights, HASH, struct control_thread, struct poll_flight, 8192);
+FLIGHTS(poll_flights, struct poll_flight, 8192)
 
 /* Calls seen; of the extended ones by place among the pointers of a queue pair and of a completion queue. */
 enum hit { hit_post_send, hit_post_recv, hit_poll_cq, hit_extended, hit_extended_poll = 25, hits_most = 33 };

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from exporter.bpf.ends import forget
 from exporter.bpf.events import Events
 from exporter.bpf.library import Interest, Library
 from exporter.bpf.safety import Protection, protection
@@ -131,7 +132,9 @@ class Verbs(ProbeCollector[Activity]):
         return read(self._object.maps, self._destroyed_qps)
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
-        return take(self._object.maps, self._destroyed_qps, pids)
+        taken = take(self._object.maps, self._destroyed_qps, pids)
+        forget(self._object, pids)
+        return taken
 
     def collect(self) -> Iterator[Sample]:
         yield from super().collect()

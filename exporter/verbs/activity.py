@@ -12,7 +12,7 @@ from exporter.verbs.control import Control, Map, Qp, Rows, device_name
 from exporter.verbs.destroyed_qps import Destroyed, DestroyedQps, PostedRequests, QpLife
 
 MAPS = (
-    *("contexts", "queues", "receives", "calls", "posted", "completions", "times", "post_flights", "poll_flights"),
+    *("contexts", "queues", "receives", "calls", "posted", "completions", "times"),
     *("live_functions", "live_sent", "extended_calls", "extended_posts", "extended_polls"),
 )
 """The maps of the data path; each has `tgid` in its key, alone, in `qp` or in `life`."""

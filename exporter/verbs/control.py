@@ -156,7 +156,7 @@ class Control:
 
 
 Rows = Mapping[str, Iterable[tuple[Any, Any]]]
-MAPS = ("qp_controls", "qp_states", "regions", "region_totals", "control_flights")
+MAPS = ("qp_controls", "qp_states", "regions", "region_totals")
 """The maps of the control path. Each has `tgid` in its key, and counts keys that it had no room for."""
 READ = ("qp_controls", "qp_states", "region_totals")
 """The maps of MAPS that are read."""

@@ -79,6 +79,10 @@ class Observed:
         """What the programs could not count, by map."""
         return {it: count for it, count in self.cuda._object.globals().items() if it.endswith("_lost") and count}
 
+    def in_flight(self, pid: int, map: str = "in_flight") -> list[Any]:
+        """Return the calls that threads of a process make now: FLIGHTS() of bpf/flight.h."""
+        return [it for it in self.kernel(map, pid) if it.sp]
+
     def kernel(self, map: str, pid: int) -> list[Any]:
         """What a map holds of a process."""
         rows = self.cuda._object.maps[map].items()

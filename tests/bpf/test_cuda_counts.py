@@ -391,7 +391,7 @@ def test_killed_in_the_middle_of_an_allocation(observed: Observed) -> None:
     with started(observed, Script()) as script:
         script.run("new(lib.cuMemAlloc_v2, size(3 << 20))")
         script.begin("lib.standin_stall(c_uint64(60 * 10**9)); new(lib.cuMemAlloc_v2, size(5 << 20))")
-        until(lambda: [it for it in observed.kernel("in_flight", script.pid) if it.sp], "the allocation begun")
+        until(lambda: observed.in_flight(script.pid), "the allocation begun")
         os.kill(script.pid, signal.SIGKILL)
         until(lambda: not observed.kernel("totals", script.pid), "the end noticed")
         assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")

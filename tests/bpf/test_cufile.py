@@ -259,7 +259,7 @@ def test_a_killed_process(observed: Observed, memory_file: Path) -> None:
     with started(observed, Storage()) as job:
         job.run(f"shm = register({str(memory_file)!r})\nfor _ in range(23): read(shm, 1000)")
         job.begin("lib.standin_stall(c_uint64(60_000_000_000)); read(shm, 1000)")
-        until(lambda: observed.kernel("in_flight", job.pid), "a call in flight")
+        until(lambda: observed.in_flight(job.pid), "a call in flight")
         job.process.kill()
         job.process.wait()
         until(lambda: not observed.kernel("io", job.pid), "its rows taken")
@@ -272,7 +272,7 @@ def test_a_killed_process(observed: Observed, memory_file: Path) -> None:
 @standin
 def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch, memory_file: Path) -> None:
     """A thread that never returns from a call leaves nothing; the calls that there is no room for are counted."""
-    monkeypatch.setattr(Cufile, "_constants", lambda _: {"flights_most": 6})
+    monkeypatch.setattr(Cufile, "_constants", lambda _: {"in_flight_most": 8})
     with observe() as observed, started(observed, Storage()) as job:
         job.run(f"shm = register({str(memory_file)!r})")
         job.run(
@@ -282,9 +282,9 @@ def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch, me
             "for _ in range(7): threads.append(threading.Thread(target=work, daemon=True)); threads[-1].start()"
         )
         until(lambda: observed.cuda._object.globals()["in_flight_lost"] == 4, "seven calls, three of them in flight")
-        assert 3 == len(observed.kernel("in_flight", job.pid))
+        assert 3 == len(observed.in_flight(job.pid))
         job.run("for it in threads: assert 0 == libc.pthread_cancel(c_uint64(it.ident))")
-        until(lambda: not observed.kernel("in_flight", job.pid), "the ends of the threads noticed")
+        until(lambda: 1 == len(observed.kernel("in_flight", job.pid)), "the ends of the threads noticed")
         job.run("for _ in range(23): read(shm, 1000)")
         assert {("read", "cuFileRead", "tmpfs"): 4 + 23} == requests(observed, REQUESTS, job.pid)
         assert {("read", "cuFileRead", "tmpfs"): 23_000} == requests(observed, BYTES, job.pid)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from exporter.collectors.verbs import Verbs
 from tests.bpf.verbs_node import PROVIDER, Job, Observed, attached, build_standins, observe
 from tests.support import until
 
@@ -41,7 +42,7 @@ def mix(job: Job, each: int, *opcodes: int) -> int:
 def returned(observed: Observed, job: Job) -> bool:
     """Wake the job in its delayed call, and return whether the call has ended."""
     job.process.send_signal(signal.SIGUSR1)
-    return not observed.kernel("post_flights", job.pid)
+    return not observed.in_flight(job.pid, "post_flights")
 
 
 def posted_in_turn(each: int, accepted: int, *opcodes: int) -> dict[str, int]:
@@ -110,13 +111,13 @@ def test_no_scrape_sees_what_may_be_refused(observed: Observed, step: str, refus
         for turn in range(1, 3):
             before = counted(observed, job)
             job.begin(*post)
-            until(lambda: observed.kernel("post_flights", job.pid), "a call in flight")
+            until(lambda: observed.in_flight(job.pid, "post_flights"), "a call in flight")
             assert before == counted(observed, job)
             until(lambda: returned(observed, job), "the call returned")
             assert refused == bool(job.result())
             assert {"SEND": 20 if refused else 20 + 20 * turn} == counted(observed, job)
             assert {"SEND": 2000 if refused else 2000 + 2000 * turn} == counted(observed, job, BYTES)
-        assert [] == observed.kernel("post_flights", job.pid)
+        assert [] == observed.in_flight(job.pid, "post_flights")
 
 
 def test_a_call_that_never_returns(observed: Observed) -> None:
@@ -125,6 +126,25 @@ def test_a_call_that_never_returns(observed: Observed) -> None:
         assert 0 == job.step("abandon", 0, 5)
         assert 0 == job.post(0, 2)
         assert {"RDMA_WRITE": 7} == counted(observed, job)
+
+
+def test_threads_that_stay_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of one process take at most half of the table of calls in flight, and give it back when they end."""
+    constants = Verbs._constants
+    monkeypatch.setattr(Verbs, "_constants", lambda self: constants(self) | {"post_flights_most": 16})
+    build_standins()
+    with observe() as observed, Job() as job:
+        with attached(observed, Job()) as hostile:
+            assert 0 == hostile.step("crowd", 0, 12)
+            until(lambda: {"post_flights_lost": 4} == observed.lost, "twelve calls, eight of them in flight")
+            assert 8 == len(observed.in_flight(hostile.pid, "post_flights"))
+            until(lambda: not job.post(0, 1) and counted(observed, job), "counted")
+            before, lost = counted(observed, job)["RDMA_WRITE"], observed.lost
+            job.step("refuse", 3)
+            assert 0 != job.post(0, 23)
+            assert {"RDMA_WRITE": before + 3} == counted(observed, job), "its returns are seen"
+            assert lost == observed.lost
+        until(lambda: not observed.kernel("post_flights", hostile.pid), "the ends of the threads noticed")
 
 
 @pytest.mark.parametrize(("length", "accepted"), [(100, 70), (300, 0), (300, 200), (300, 256), (300, 270)])
@@ -148,4 +168,4 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 != mix(job, EACH, SEND, WRITE, 1, 3, 4)
         expected = dict.fromkeys(OPCODES.values(), EACH) | {"RDMA_WRITE": before + EACH}
         assert expected == counted(observed, job)
-        assert [] == observed.kernel("post_flights", job.pid)
+        assert [] == observed.in_flight(job.pid, "post_flights")

@@ -275,6 +275,26 @@ static int together(void)
 	return 0;
 }
 
+static void *post_slowly(void *qp)
+{
+	struct ibv_send_wr *bad, wr = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
+
+	ibv_post_send(qp, &wr, &bad);
+	return NULL;
+}
+
+/* So many threads are in a call that posts until the process ends. */
+static int crowd(int qp, int threads)
+{
+	pthread_t id;
+	int bad = 0;
+
+	delay(600000000);
+	for (int i = 0; i < threads; i++)
+		bad |= pthread_create(&id, NULL, post_slowly, qps[qp]);
+	return bad;
+}
+
 static volatile int polling;
 static void *poll_on(void *sum)
 {
@@ -446,6 +466,8 @@ static int step(const char *line)
 		return churn(a[0], a[1]);
 	if (!strcmp(what, "together"))
 		return together();
+	if (!strcmp(what, "crowd"))
+		return crowd(a[0], a[1]);
 	if (!strcmp(what, "compete"))
 		return compete(a[0], a[1], a[2]);
 	if (!strcmp(what, "complete"))
