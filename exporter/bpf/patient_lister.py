@@ -72,7 +72,7 @@ class PatientLister:
     @property
     def left_out(self) -> Collection[int]:
         """The processes that are not listed now."""
-        return self._waiting.keys()
+        return self._waiting.keys() - {0}
 
     def everything(self) -> list[Mapping]:
         """Return the mappings of all processes but those left out. Raises what the lister raises."""

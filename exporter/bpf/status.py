@@ -76,6 +76,12 @@ ABANDONED = Metric(
     "Processes of the exporter that wait for a file system which does not answer, and cannot be ended.",
     Kind.GAUGE,
 )
+UNLISTED = Metric(
+    "accel_exporter.processes.unlisted",
+    "Processes that cannot be searched for libraries now, for they keep their memory map locked. What they call is not "
+    "observed, unless it is in files that are observed already.",
+    Kind.GAUGE,
+)
 SOURCE = Metric(
     "accel_exporter.discovery.source_info",
     "Always 1; lister is how mappings are listed: iterator (BPF, real inodes) or proc (no BTF: overlays by guess).",
@@ -107,6 +113,7 @@ class Status:
     failed: int = 0
     unsearched: Mapping[str, int] = field(default_factory=dict)
     abandoned: int = 0
+    unlisted: int = 0
     lost: int = 0
     late: int = 0
 
@@ -130,4 +137,5 @@ class Status:
         yield ABANDONED.sample(self.abandoned)
         yield EVENTS_LOST.sample(self.lost, {"stream": "process"})
         if self.lister:
+            yield UNLISTED.sample(self.unlisted)
             yield SOURCE.sample(1, {"lister": self.lister})

@@ -184,6 +184,7 @@ class Targets:
             attachments.failed,
             dict(attachments.verdicts.unsearched),
             WORKER.abandoned,
+            len(self._lister.left_out),
             self._search.lost,
             self._search.late,
         )

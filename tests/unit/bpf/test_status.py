@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.bpf.status import LIBRARIES, PROCESSES, Status
+from exporter.bpf.status import LIBRARIES, PROCESSES, UNLISTED, Status
 
 
 def test_libraries_of_one_name_are_one_series() -> None:
@@ -19,3 +19,12 @@ def test_libraries_of_one_name_are_one_series() -> None:
         (PROCESSES.name, "libx.so"): 5,
         (PROCESSES.name, "liby.so"): 0,
     } == found
+
+
+def test_processes_that_cannot_be_listed() -> None:
+    """Their number is known from the first listing on."""
+    found = [
+        [it.value for it in status.samples() if it.metric is UNLISTED]
+        for status in (Status(), Status("proc", unlisted=2))
+    ]
+    assert [[], [2]] == found
