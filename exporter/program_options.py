@@ -111,8 +111,8 @@ OPTIONS = (
     Option(
         "overhead.max-ratio",
         0.01,
-        "part of a process's CPU time that probes may take before calls that may be estimated (ncclSend, "
-        "ncclRecv) are probed in windows; 0: no limit, every call counts",
+        "part of a process's CPU time that probes may take before calls that may be estimated (launches of CUDA, "
+        "ncclSend, ncclRecv) are probed in windows; 0: no limit, every call counts",
         "overhead",
         most=1.0,
     ),

@@ -16,10 +16,12 @@ from exporter.cuda import metrics
 from exporter.cuda.activity import Activity, Counted
 from exporter.cuda.functions import FUNCTIONS, coverable, layer, scene
 from exporter.cuda.interposers import passes_on
+from exporter.cuda.launches import CountedLaunches
 from exporter.cuda.names import Names
 from exporter.cuda.records import ContextEnd, CudaSpan
 from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
+from exporter.governor.governor import Subject
 from exporter.ledger import Process
 from exporter.model import Labels, Metric, Sample
 from exporter.node import Node
@@ -103,7 +105,10 @@ class Cuda(ProbeCollector[Activity]):
         self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
         self._counted = Counted(self._object.maps, self._drop, self._gpus_of)
         every_error = self._node.settings["all-errors"]
-        self._hooks = {it.name: it.hooks(self._object.types, api, every_error) for api, it in enumerate(FUNCTIONS, 1)}
+        self._hooks = {
+            it.name: it.hooks(self._object.types, api, every_error, it.layer == self._bounded)
+            for api, it in enumerate(FUNCTIONS, 1)
+        }
         self._rehearsal = Rehearsal(
             self._copy, self._hooks, {name: scene(it) for name, it in zip(self._hooks, FUNCTIONS, strict=True)}
         )
@@ -125,11 +130,29 @@ class Cuda(ProbeCollector[Activity]):
     def _receivers(self) -> Receivers:
         return {"cuda_spans": self._receive, "context_ends": self._sweep}
 
+    @property
+    def _bounded(self) -> str:
+        """The API layer of which launches may be probed in windows: with both, the runtime's stay exact."""
+        return "runtime" if self._node.settings["layers"] == "runtime" else "driver"
+
+    def _subject(self) -> Subject:
+        self._launches = CountedLaunches(self._probes, self._object.maps, self._bounded)
+        return self._launches
+
     def _read(self) -> Mapping[int, Activity]:
-        return self._counted.read()
+        seen = self._counted.read()
+        if self._watch:
+            for pid, activity in seen.items():
+                self._launches.add(activity, self._watch.estimates.missed(pid))
+        return seen
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
-        return self._counted.take(pids)
+        taken = self._counted.take(pids)
+        if self._watch:
+            for pid in pids:
+                activity = taken.get(pid, Activity())
+                self._launches.add(activity, self._watch.estimates.finish(pid, self._launches.last(activity)))
+        return taken
 
     def _samples(self) -> Iterator[Sample]:
         self._on_gpus.refresh()

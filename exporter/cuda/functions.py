@@ -52,13 +52,16 @@ class Function:
         cookie = types.struct("cookie")(api=api, bytes_at=self.bytes_at, host_at=self.host_at, **named)
         return int.from_bytes(bytes(cookie), sys.byteorder)
 
-    def hooks(self, types: Btf, api: int, all_errors: bool) -> list[Hook]:
-        """What runs at it. `all_errors`: errors are counted also where the result is otherwise of no interest."""
+    def hooks(self, types: Btf, api: int, all_errors: bool, bounded: bool = False) -> list[Hook]:
+        """What runs at it. `all_errors`: errors are counted also where the result is otherwise of no interest.
+
+        `bounded`: where it launches, and costs too much, it may be probed in windows. Not if its errors count too.
+        """
         cookie = self.cookie(types, api)
         if self.program in ("on_enter", "on_free"):  # these count calls too
             return [Hook(it, cookie, it == "on_return", numbered=True) for it in (self.program, "on_return")]
         failing = [Hook("on_failure", cookie, returns=True)] if all_errors and self.program != "on_context" else []
-        return [Hook(self.program, cookie), *failing]
+        return [Hook(self.program, cookie, sampled=bounded and bool(self.launches) and not failing), *failing]
 
 
 def scene(function: Function) -> Scene:

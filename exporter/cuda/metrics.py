@@ -90,7 +90,8 @@ GRAPH_LAUNCHES = Metric(
 )
 LAST_LAUNCH = Metric(
     "gpu.cuda.last_launch.timestamp",
-    "Unix time of the newest call that launched a kernel or a graph.",
+    "Unix time of the newest call that launched a kernel or a graph. Some seconds late while launches are probed in "
+    "windows (accel_exporter_probe_sampled_ratio).",
     Kind.GAUGE,
     "s",
     process=True,

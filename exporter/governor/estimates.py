@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+Counts = Mapping[Any, int]
 ENOUGH = 16
-"""Units of the first reference that two windows have to hold for it to be used."""
+"""Units of the first reference that windows have to hold for it to be used."""
+_PLENTY, _MOST_WINDOWS = 128, 12
+"""Units that a window should hold: else it is put together with so many before. Few units make a quotient too high."""
 _LEAST_OWN = 0.2
 """Part of a process's CPU time that is taken as its own at least. Where probes take more of it, what is left is less
 than the error of their price, and the estimate would be any number; so it is too low."""
@@ -17,16 +21,18 @@ than the error of their price, and the estimate would be any number; so it is to
 class Tally(NamedTuple):
     """What one process did until now; no number ever falls."""
 
-    counts: tuple[int, ...]
-    """The counts that are estimated while calls are not probed."""
+    counts: Counts
+    """The counts that are estimated while calls are not probed; those that are 0 may be left out."""
     reference: float
     """A count that is always exact and goes with the calls, such as groups with their messages; 0 without one."""
     cost: float
     """Seconds that the probes of these calls took."""
     other: float
-    """Seconds that other probes took."""
+    """Seconds that other probes took, those of other collectors included."""
     cpu: float
     """CPU time of the process, with both."""
+    yielding: float = 0.0
+    """The part of `other` of functions that are left out before these."""
 
     @property
     def own(self) -> float:
@@ -39,20 +45,20 @@ class Tally(NamedTuple):
 
         CPU time before its first call is nothing to go by.
         """
-        return cls((0,) * len(now.counts), 0.0, 0.0, 0.0, now.own)
+        return cls({}, 0.0, 0.0, 0.0, now.own)
 
 
 @dataclass(slots=True)
 class _Piece:
     """A piece of time: what was counted, and by how much the references rose."""
 
-    counts: list[int]
+    counts: Counter[Any] = field(default_factory=Counter)
     reference: float = 0.0
     own: float = 0.0
 
     def add(self, before: Tally, after: Tally) -> None:
-        for at, (old, new) in enumerate(zip(before.counts, after.counts, strict=True)):
-            self.counts[at] += max(0, new - old)
+        for key, count in after.counts.items():
+            self.counts[key] += max(0, count - before.counts.get(key, 0))
         self.reference += max(0.0, after.reference - before.reference)
         self.own += max(_LEAST_OWN * (after.cpu - before.cpu), after.own - before.own)
 
@@ -68,15 +74,11 @@ class Estimate:
     at: Tally
     owner: object = None
     """The file with the windows and gaps that the process goes by; None while all calls are counted."""
-    missed: list[int] = field(default_factory=list)
+    missed: Counter[Any] = field(default_factory=Counter)
     """Estimated counts of calls that were not seen, never falling."""
-    _before: _Piece = field(init=False)
-    _window: _Piece = field(init=False)
-    _gap: _Piece = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.missed = self.missed or [0] * len(self.at.counts)
-        self._before, self._window, self._gap = self._none(), self._none(), self._none()
+    _before: deque[_Piece] = field(default_factory=lambda: deque(maxlen=_MOST_WINDOWS))
+    _window: _Piece = field(default_factory=_Piece)
+    _gap: _Piece = field(default_factory=_Piece)
 
     def advance(self, now: Tally, probed: bool) -> None:
         """Add the time since the last call, in which the calls were probed or not."""
@@ -84,17 +86,22 @@ class Estimate:
         self.at = now
 
     def settle(self) -> None:
-        """Estimate the gap before the window that ends now, by that window and the one before the gap."""
-        both = [a + b for a, b in zip(self._before.counts, self._window.counts, strict=True)]
-        reference, own = self._before.reference + self._window.reference, self._before.own + self._window.own
+        """Estimate the gap before the window that ends now, by that window and those before the gap."""
+        self._before.append(self._window)
+        reference, own = sum(it.reference for it in self._before), sum(it.own for it in self._before)
         unit, gap = (reference, self._gap.reference) if reference >= ENOUGH else (own, self._gap.own)
-        if unit > 0:
-            for at, seen in enumerate(both):
-                self.missed[at] += max(0, round(seen * gap / unit) - self._gap.counts[at])
-        self._before, self._window, self._gap = self._window, self._none(), self._none()
+        for key in {key for it in self._before for key in it.counts} if unit > 0 else ():
+            seen = sum(it.counts[key] for it in self._before)
+            self.missed[key] += max(0, round(seen * gap / unit) - self._gap.counts[key])
+        self._forget()
+        self._window, self._gap = _Piece(), _Piece()
 
-    def _none(self) -> _Piece:
-        return _Piece([0] * len(self.at.counts))
+    def _forget(self) -> None:
+        """Drop windows that are not needed for the next gap: the newest is, and more until they hold _PLENTY."""
+        held = [it.reference for it in self._before]
+        while len(held) > 1 and (sum(held[1:]) >= _PLENTY or not sum(held)):
+            held.pop(0)
+            self._before.popleft()
 
 
 class Estimates:
@@ -113,7 +120,7 @@ class Estimates:
             for pid in before.keys() & now.keys():
                 known = self._by_pid.get(pid)
                 if known is None or known.owner is None:
-                    self._by_pid[pid] = Estimate(before[pid], owner, known.missed if known else [])
+                    self._by_pid[pid] = Estimate(before[pid], owner, known.missed if known else Counter())
                     self._by_pid[pid].advance(now[pid], probed=True)
                     self._by_pid[pid].settle()
 
@@ -124,7 +131,7 @@ class Estimates:
                 known = self._by_pid.get(pid)
                 if known is None or known.owner is None:
                     at = Tally.first(now) if known is None else now
-                    known = self._by_pid[pid] = Estimate(at, owner, known.missed if known else [])
+                    known = self._by_pid[pid] = Estimate(at, owner, known.missed if known else Counter())
                 if known.owner is owner:
                     known.advance(now, probed)
 
@@ -141,13 +148,13 @@ class Estimates:
                 estimate.settle()
                 estimate.owner = None
 
-    def missed(self, pid: int) -> Sequence[int]:
+    def missed(self, pid: int) -> Counts:
         """Return the estimated counts of what was not seen; empty where all was seen."""
         with self._lock:
             known = self._by_pid.get(pid)
-            return tuple(known.missed) if known else ()
+            return dict(known.missed) if known else {}
 
-    def finish(self, pid: int, last: Callable[[Tally], Tally]) -> Sequence[int]:
+    def finish(self, pid: int, last: Callable[[Tally], Tally]) -> Counts:
         """Remove a process that has ended. `last` returns its last tally from the one before.
 
         Return what `missed` does, to the process's end where the reference reaches so far.
@@ -155,11 +162,12 @@ class Estimates:
         with self._lock:
             known = self._by_pid.pop(pid, None)
             if known is None:
-                return ()
+                return {}
             if known.owner is not None:
-                known.advance(last(known.at), probed=False)
+                at = known.at
+                known.advance(last(at)._replace(cost=at.cost, other=at.other, cpu=at.cpu), probed=False)
                 known.settle()
-            return tuple(known.missed)
+            return known.missed
 
     def _of(self, owner: object) -> list[Estimate]:
         return [it for it in self._by_pid.values() if it.owner is owner]

@@ -11,8 +11,9 @@ from exporter.governor.ladder import Ladder
 
 LOOK_SECONDS, CYCLE_SECONDS = 1.0, 5.0
 """Times between two looks at the cost: while all calls are counted, and while there is one window in each cycle."""
-FLOOR = 0.001
-"""Cost in cores below which nothing is left out, however little CPU time the process needs."""
+FLOOR = 0.005
+"""Cost in cores below which nothing is left out, however little CPU time the process needs: of the time that passes a
+process that mostly waits loses less than this part."""
 _WHOLE = 0.9
 """Share from which a window is all of its cycle: coming and going costs, too."""
 _RECENT_SECONDS = 60.0
@@ -150,7 +151,8 @@ class File:
             cost, other = after.cost - before.cost, after.other - before.other
             allowed = self._bound * (after.cpu - before.cpu)
             if cost > 0 and cost >= least and allowed > 0:
-                pressure = max(pressure, cost / max(allowed - other, _SMALLEST * allowed))
+                kept = other - (after.yielding - before.yielding)
+                pressure = max(pressure, cost / max(allowed - kept, _SMALLEST * allowed))
                 used = max(used, (cost + other) / allowed)
         self.used = used
         self.ladder.look(pressure)

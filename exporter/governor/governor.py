@@ -14,7 +14,8 @@ from exporter.governor.estimates import Estimates, Tally
 from exporter.governor.files import FLOOR, LOOK_SECONDS, File, Probed
 from exporter.model import Sample
 
-_JOIN_SECONDS = 5.0
+LAUNCHES_FIRST, MESSAGES_SECOND = range(2)
+"""The order in which functions are left out where a process has several that cost too much."""
 log = logging.getLogger(__name__)
 
 
@@ -33,6 +34,8 @@ class Subject(Protocol):
     """A collector with functions that may be probed in windows."""
 
     name: str
+    rank: int
+    """Its place in the order of those that are left out."""
 
     def sampled_files(self) -> Mapping[int, SampledFile]:
         """Return the files that have such functions, each under a key of its own."""
@@ -41,14 +44,29 @@ class Subject(Protocol):
         """Return the seconds that their probes took from all processes until now; None while that is not known."""
 
     def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
-        """Return what these processes did; without those that have ended."""
+        """Return what these processes did, with what probes of this collector took; without those that have ended."""
+
+
+Rest = Callable[[Subject, Collection[int]], Iterator[tuple[Subject, Mapping[int, Tally]]]]
+"""Returns what other collectors have of these processes."""
+
+
+def _no_rest(subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject, Mapping[int, Tally]]]:
+    return iter(())
 
 
 class Watch:
     """The files and the estimates of one collector."""
 
-    def __init__(self, subject: Subject, bound: float, clock: Callable[[], float], chance: Callable[[], float]) -> None:
-        self.subject, self._bound, self._clock, self._chance = subject, bound, clock, chance
+    def __init__(
+        self,
+        subject: Subject,
+        bound: float,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+        rest: Rest = _no_rest,
+    ) -> None:
+        self.subject, self._bound, self._clock, self._chance, self._rest = subject, bound, clock, chance, rest
         self.estimates = Estimates()
         self._files: dict[int, File] = {}
         self._throttles = 0
@@ -90,7 +108,17 @@ class Watch:
             yield metrics.USED.sample(max(file.used for file in files), probe)
 
     def _file(self, probed: SampledFile) -> File:
-        return File(probed, self._bound, self.estimates, self.subject.tallies, self._clock, self._chance)
+        return File(probed, self._bound, self.estimates, self._tallies, self._clock, self._chance)
+
+    def _tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+        """Return what these processes did, with what probes of all collectors took."""
+        found = dict(self.subject.tallies(pids))
+        for subject, rest in self._rest(self.subject, pids):
+            for pid in found.keys() & rest.keys():
+                it, its = found[pid], rest[pid]
+                yielding = its.cost if subject.rank < self.subject.rank else 0.0
+                found[pid] = it._replace(other=it.other + its.cost + its.other, yielding=it.yielding + yielding)
+        return found
 
     def _look(self) -> None:
         """Find out whether all calls together cost enough to look at processes one by one."""
@@ -139,7 +167,7 @@ class Governor:
         """Return the watch of a collector, None where no bound is set."""
         if not self._max_ratio:
             return None
-        watch = Watch(subject, self._max_ratio, self._clock, self._chance)
+        watch = Watch(subject, self._max_ratio, self._clock, self._chance, self._rest)
         with self._lock:
             self._watched.append(watch)
             if self._thread is None:
@@ -165,6 +193,12 @@ class Governor:
                 self._thread = None
                 return None
             return min(map(self._step_of, self._watched))
+
+    def _rest(self, subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject, Mapping[int, Tally]]]:
+        """Yield what other watched collectors have of these processes. Called by steps, which hold the lock."""
+        for watch in self._watched:
+            if watch.subject is not subject:
+                yield watch.subject, watch.subject.tallies(pids)
 
     def _step_of(self, watch: Watch) -> float:
         try:

@@ -28,9 +28,9 @@ THROTTLED = Metric(
 )
 USED = Metric(
     "accel_exporter.overhead.budget.used.ratio",
-    "Cost of the probe in the process for which it is highest, in parts of what --overhead.max-ratio allows of that "
-    "process's CPU time, over the last seconds; 0 where it is too small to matter. Above 1 for long: the cost is of "
-    "symbols that are not probed in windows.",
+    "Cost of the probes of CUDA and NCCL in the process for which it is highest, in parts of what --overhead.max-ratio "
+    "allows of that process's CPU time, over the last seconds; of processes in which this probe's symbols cost enough "
+    "to matter, 0 without one. Above 1 for long: the cost is of symbols that are not probed in windows.",
     Kind.GAUGE,
     "1",
     labels=("probe",),

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from exporter.bpf.sampled_file import SampledFile
-from exporter.governor.estimates import Tally
+from exporter.governor.estimates import Counts, Tally
+from exporter.governor.governor import MESSAGES_SECOND
+from exporter.governor.processes import cpu_seconds
 from exporter.nccl.activity import Activity, Calls, Map
 from exporter.nccl.functions import FUNCTIONS
 from exporter.nccl.samples import Kinds
 
 _FIELDS = ("calls", "bytes", "bus_bytes", "unsized", "anonymous")
-_CPU_CLOCK = 2
-"""CPUCLOCK_SCHED: the kernel's number of a process's CPU clock is made of it and of the pid."""
 
 
 class Prices(Protocol):
@@ -25,15 +24,10 @@ class Prices(Protocol):
     def sampled_files(self) -> Mapping[int, SampledFile]: ...
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process, all its threads, to the nanosecond. Raises OSError without such a process."""
-    return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
-
-
 class Messages:
     """A governor's Subject. The reference are groups: each has a number of messages that stays much the same."""
 
-    name = "nccl"
+    name, rank = "nccl", MESSAGES_SECOND
 
     def __init__(
         self,
@@ -77,22 +71,21 @@ class Messages:
         """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
         return lambda before: self._tally(activity.calls, before.cpu)
 
-    def add(self, activity: Activity, missed: Sequence[int]) -> None:
+    def add(self, activity: Activity, missed: Counts) -> None:
         """Add to the counts of a process what was estimated, as Estimates.missed returns it."""
-        for at, kind in enumerate(self._messages) if missed else ():
-            some = missed[at * len(_FIELDS) : (at + 1) * len(_FIELDS)]
-            if any(some):
+        for kind in self._messages if missed else ():
+            some = {name: missed.get((kind, name), 0) for name in _FIELDS}
+            if any(some.values()):
                 seen = activity.calls.get(kind, Calls(0, 0, 0, 0, 0, 0))
-                both = {name: getattr(seen, name) + more for name, more in zip(_FIELDS, some, strict=True)}
-                activity.calls[kind] = seen._replace(**both)
+                activity.calls[kind] = seen._replace(**{it: getattr(seen, it) + more for it, more in some.items()})
 
     def _tally(self, calls: Mapping[int, Calls], cpu: float) -> Tally:
-        messages = [calls.get(kind, Calls(0, 0, 0, 0, 0, 0)) for kind in self._messages]
+        messages = {kind: calls[kind] for kind in self._messages if kind in calls}
         groups = calls[self._group].calls if self._group in calls else 0
-        cost = sum(it.calls * self._price(kind) for kind, it in zip(self._messages, messages, strict=True))
+        cost = sum(it.calls * self._price(kind) for kind, it in messages.items())
         other = sum(it.calls * self._price(kind) for kind, it in calls.items() if kind not in self._messages)
         return Tally(
-            counts=tuple(getattr(it, name) for it in messages for name in _FIELDS),
+            counts={(kind, name): getattr(it, name) for kind, it in messages.items() for name in _FIELDS},
             reference=groups,
             cost=cost,
             other=other + groups * (self._probes.price("ncclGroupStart") or 0),

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from exporter.bpf.targets import Targets
 from exporter.collectors.cuda import FLAGS, Cuda
+from exporter.governor.governor import Governor
 from exporter.model import Distribution, Sample, Span
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
@@ -90,14 +91,17 @@ class Observed:
 
 
 @contextmanager
-def observe(gpus: Gpus | None = None, layers: str = "both", **settings: Any) -> Iterator[Observed]:
+def observe(
+    gpus: Gpus | None = None, layers: str = "both", governor: Governor | None = None, **settings: Any
+) -> Iterator[Observed]:
     """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
     spans: list[Span] = []
     targets = Targets()
     defaults = {flag.name: flag.default for flag in FLAGS}
     chosen = {"layers": layers} | {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
-    cuda = Cuda(make_node(defaults | chosen, ProcessTable(), targets, spans.append, gpus=gpus or Gpus()))
+    shared = {"gpus": gpus or Gpus(), "governor": governor or Governor(0)}
+    cuda = Cuda(make_node(defaults | chosen, ProcessTable(), targets, spans.append, **shared))
     cuda.start()
     try:
         targets.start()

@@ -45,7 +45,7 @@ class Job:
 
     @property
     def tally(self) -> Tally:
-        counts = int(self.seen), int(self.seen) * 1000
+        counts = {"calls": int(self.seen), "bytes": int(self.seen) * 1000}
         groups = self.groups if self.grouped else 0
         return Tally(counts, groups, self.seen * TRAP, self.groups * self.other, self.cpu)
 
@@ -80,7 +80,9 @@ class Subject:
 
     name = "nccl"
 
-    def __init__(self, *files: File) -> None:
+    def __init__(self, *files: File, rank: int = 0, threads: Collection[Job] = ()) -> None:
+        """`threads`: what else is in the one process."""
+        self.rank, self.threads = rank, threads
         self.files = dict(enumerate(files))
         self.known = True
         self.reads = 0
@@ -93,4 +95,6 @@ class Subject:
 
     def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
         self.reads += 1
-        return {pid: job.tally for it in self.files.values() for pid, job in it.jobs.items() if pid in pids}
+        rest = sum(it.cpu for it in self.threads)
+        found = {pid: job.tally for it in self.files.values() for pid, job in it.jobs.items() if pid in pids}
+        return {pid: it._replace(cpu=it.cpu + rest) for pid, it in found.items()}

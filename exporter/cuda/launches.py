@@ -1,0 +1,132 @@
+"""Launches for exporter.governor: what they cost a process, and their counts while they are probed in windows."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from exporter.bpf.sampled_file import SampledFile
+from exporter.cuda.activity import Activity, Launches, Map
+from exporter.cuda.functions import FUNCTIONS
+from exporter.governor.estimates import Counts, Tally
+from exporter.governor.governor import LAUNCHES_FIRST
+from exporter.governor.processes import cpu_seconds
+
+
+class Prices(Protocol):
+    """The part of exporter.bpf.probe.Probes that is used here."""
+
+    def price(self, symbol: str) -> float | None: ...
+
+    def sampled_files(self) -> Mapping[int, SampledFile]: ...
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Of one process: `launches` by device and function, other calls by function."""
+
+    launches: dict[tuple[int, int], int] = field(default_factory=dict)
+    others: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+
+_Rows = list[tuple[Any, Any]]
+_TRIES = 2
+
+
+def _went_on(rows: tuple[_Rows, _Rows, _Rows]) -> int:
+    """Return how many other calls were made while these rows were read."""
+    before, _, after = rows
+    return int(sum(count for _, count in after) - sum(count for _, count in before))
+
+
+class CountedLaunches:
+    """A governor's Subject. The reference are all other calls of the process: copies, waits and allocations of a loop
+    go with its launches. `layer` is the one of which launches may be probed in windows.
+    """
+
+    name, rank = "cuda", LAUNCHES_FIRST
+
+    def __init__(
+        self, probes: Prices, maps: Mapping[str, Map], layer: str, cpu: Callable[[int], float] = cpu_seconds
+    ) -> None:
+        self._probes, self._maps, self._cpu = probes, maps, cpu
+        self._sampled = {api for api, it in enumerate(FUNCTIONS, 1) if it.launches and it.layer == layer}
+        self._symbol = FUNCTIONS[min(self._sampled) - 1].name
+
+    def sampled_files(self) -> Mapping[int, SampledFile]:
+        return self._probes.sampled_files()
+
+    def sampled_cost(self) -> float | None:
+        """Return the seconds that probes took at the launches of all processes that run; None without prices."""
+        if self._probes.price(self._symbol) is None:
+            return None
+        calls = Counter[int]()
+        for key, value in self._maps["launches"].items():
+            calls[key.api] += value.calls
+        return sum(calls[api] * self._price(api) for api in self._sampled)
+
+    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+        found: dict[int, Tally] = {}
+        for pid, calls in self._read(pids).items():
+            try:
+                found[pid] = self._tally(calls, self._cpu(pid))
+            except OSError:
+                continue  # it has ended
+        return found
+
+    def last(self, activity: Activity) -> Callable[[Tally], Tally]:
+        """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
+        calls = _Calls()
+        for device, counts in activity.devices.items():
+            for api, launches in counts.launches.items():
+                self._add_launches(calls, device, api, launches.calls)
+            for api, count in counts.calls.items():
+                calls.others[api] += count
+        return lambda before: self._tally(calls, before.cpu)
+
+    @staticmethod
+    def add(activity: Activity, missed: Counts) -> None:
+        """Add to the counts of a process what was estimated, as Estimates.missed returns it."""
+        for (device, api), more in missed.items():
+            launches = activity.devices[device].launches
+            seen = launches.get(api, Launches(0, 0))
+            launches[api] = seen._replace(calls=seen.calls + more)
+
+    def _read(self, pids: Collection[int]) -> Mapping[int, _Calls]:
+        """Read launches between two readings of the other calls, of which the mean counts: so both are of one time.
+
+        Of two tries the one with fewer other calls in between counts: in the other one the thread had to wait.
+        """
+        before, launches, after = min((self._rows(pids) for _ in range(_TRIES)), key=_went_on)
+        found = {pid: _Calls() for pid in pids}
+        for key, value in launches:
+            self._add_launches(found[key.tgid], key.device, key.api, value.calls)
+        for key, count in (*before, *after):
+            found[key.tgid].others[key.api] += count / 2
+        return found
+
+    def _rows(self, pids: Collection[int]) -> tuple[_Rows, _Rows, _Rows]:
+        before, launches, after = (
+            [row for row in self._maps[name].items() if row[0].tgid in pids] for name in ("calls", "launches", "calls")
+        )
+        return before, launches, after
+
+    def _add_launches(self, calls: _Calls, device: int, api: int, count: int) -> None:
+        if api in self._sampled:
+            calls.launches[device, api] = count
+        else:
+            calls.others[api] += count
+
+    def _tally(self, calls: _Calls, cpu: float) -> Tally:
+        return Tally(
+            counts=calls.launches,
+            reference=sum(calls.others.values()),
+            cost=sum(count * self._price(api) for (_, api), count in calls.launches.items()),
+            other=sum(count * self._price(api) for api, count in calls.others.items()),
+            cpu=cpu,
+        )
+
+    def _price(self, api: int) -> float:
+        return self._probes.price(FUNCTIONS[api - 1].name) or 0.0

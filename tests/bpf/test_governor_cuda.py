@@ -1,0 +1,170 @@
+"""Launches without pause: the governor keeps what the probes take to its bound, and counts stay right."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from exporter.governor import files
+from exporter.governor.governor import Governor
+from tests.bpf.cuda_node import BUILD, Observed, build_standins, observe
+from tests.support import until
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
+
+BOUND = 0.01
+JOB = """
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+int cuInit(unsigned), cuCtxCreate_v2(void **, unsigned, int), cuStreamSynchronize(void *);
+int cuLaunchKernel(const void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+	void *, void **, void **);
+static long now(int clock)
+{
+	struct timespec t;
+	clock_gettime(clock, &t);
+	return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+int main(void)
+{
+	void *context;
+	long ms, own, waits, pause, launches = 0;
+	cuInit(0);
+	cuCtxCreate_v2(&context, 0, 0);
+	puts("ready");
+	for (fflush(stdout); scanf("%ld %ld %ld %ld", &ms, &own, &waits, &pause) == 4; fflush(stdout)) {
+		long begun = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), made = 0;
+		while (now(CLOCK_MONOTONIC) < begun + ms * 1000000) {
+			for (int i = 0; i < 100; i++) {
+				for (volatile long turn = 0; turn < own; turn++)
+					;
+				cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
+			}
+			made += 100;
+			if (waits)
+				cuStreamSynchronize(0);
+			if (pause)
+				usleep(pause);
+		}
+		launches += made;
+		printf("%ld %ld %ld\\n", made, now(CLOCK_PROCESS_CPUTIME_ID) - cpu, launches);
+	}
+	return 0;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some time of the job: launches in it and their CPU time in seconds, and all launches until its end."""
+
+    launches: int
+    cpu: float
+    total: int
+
+    @property
+    def each(self) -> float:
+        """Seconds of a launch."""
+        return self.cpu / self.launches
+
+
+class Job:
+    def __init__(self, folder: Path) -> None:
+        build_standins()
+        self.library = Path(shutil.copy(BUILD / "libcuda.so.1", folder))
+        command = ["gcc", "-O2", f"-Wl,-rpath,{folder}", "-o", folder / "job", "-x", "c", "-", "-x", "none"]
+        subprocess.run([*command, self.library], input=JOB, text=True, check=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([folder / "job"], stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        self._line()
+
+    def _line(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline()
+
+    def work(self, seconds: float, own: int = 0, waits: bool = False, pause_us: int = 0) -> Stretch:
+        """Launches for so long, after `own` turns of a loop each; after each hundred a wait, and a pause."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{seconds * 1000:.0f} {own} {waits:d} {pause_us}\n")
+        made, cpu, total = map(int, self._line().split())
+        return Stretch(made, cpu / 1e9, total)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def job(folder: Path) -> Iterator[Job]:
+    made = Job(folder)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@contextmanager
+def governed(running: Job, bound: float) -> Iterator[Observed]:
+    """The collector under this bound, once it counts the job and has prices."""
+    with observe(governor=Governor(bound), layers="driver") as observed:
+        until(lambda: observed.attached(running.process.pid, {str(running.library)}), "attached")
+        until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
+        yield observed
+
+
+def counted(observed: Observed, running: Job) -> int:
+    launches: int | None = observed.value("gpu_cuda_kernel_launch_calls_total", running.process.pid)
+    return launches or 0
+
+
+def level(observed: Observed, running: Job) -> int | None:
+    name = "accel_exporter_probe_throttle_level"
+    found: int | None = observed.value(name, symbol="cuLaunchKernel", library=str(running.library))
+    return found
+
+
+def throttle(observed: Observed, running: Job, own: int, waits: bool) -> None:
+    """Launches until they are in windows for some cycles."""
+    for _ in range(60):
+        if level(observed, running) == 1:
+            break
+        running.work(0.5, own, waits)
+    assert 1 == level(observed, running)
+    running.work(3, own, waits)
+
+
+def hits(observed: Observed) -> int:
+    """Launches that were seen, of all processes of this machine."""
+    seen: int = observed.value("accel_exporter_probe_hits_total", symbol="cuLaunchKernel")
+    return seen
+
+
+def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches without pause cost a fraction of what they do with a trap for each. Those that were not seen are
+    estimated by the waits of the loop; and every launch counts again when the job launches little."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
+    with job(tmp_path) as running:
+        bare = running.work(0.5, waits=True)
+        with governed(running, 0) as observed:
+            dear = running.work(0.5, waits=True)
+            assert dear.launches == counted(observed, running)
+            assert level(observed, running) is None
+        with governed(running, BOUND) as observed:
+            throttle(observed, running, 0, waits=True)
+            begun, seen = counted(observed, running), hits(observed)
+            stretch = running.work(4, waits=True)
+            assert hits(observed) - seen < 0.1 * stretch.launches
+            assert stretch.each - bare.each < 0.2 * (dear.each - bare.each)
+            until(lambda: level(observed, running) == 0, "all launches are counted again")
+            whole = counted(observed, running)
+            assert whole / (stretch.total - dear.total) == pytest.approx(1, rel=0.1)
+            assert begun < whole
+            little = running.work(3, pause_us=200_000)
+            assert little.launches == counted(observed, running) - whole
