@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from exporter import descriptors, log, self_metrics, version
@@ -17,6 +17,7 @@ from exporter.log.losses import dropped
 from exporter.model import Kind, Metric, Sample
 from exporter.observer import Observer
 from exporter.otlp import Plan
+from exporter.page import Pages
 from exporter.push import Push
 from exporter.server import Server
 from exporter.settings import Settings
@@ -69,9 +70,9 @@ class App:
         self._history = landing_plots.history()
         self._observer.scraper.subscribe(self._history.add)
         page = landing.Page(settings.web.telemetry_path, self._history)
-        self._server = Server(
-            settings.web, self._observer.scraper, page.render, self.reload, self._observer.gpus.release
-        )
+        scraper, release = self._observer.scraper, self._observer.gpus.release
+        self._server = Server(settings.web, scraper, page.render, self.reload, release, settings.profile)
+        self._pushed = Pages(0, settings.profile)
 
     async def run(self) -> int:
         """Serve until SIGTERM or SIGINT and return the exit code. SIGHUP reloads the settings."""
@@ -158,14 +159,14 @@ class App:
             self._notifier.alive()
             await asyncio.sleep(self._notifier.interval)
 
-    def _gather(self) -> list[Sample]:
-        return self._observer.scraper.gather()
+    def _gather(self) -> Sequence[Sample]:
+        return self._pushed.within(self._observer.scraper.gather(), None, self._settings.profile)
 
     def _own(self) -> Iterable[Sample]:
         yield from self_metrics.build_info(version.build())
         if not self._settings.web.disable_exporter_metrics:
             yield from self_metrics.process()
-        yield from self._server.page.collect()
+        yield from self._server.pages.collect()
         yield RELOAD_SUCCESSFUL.sample(int(self._reload_successful))
         yield RELOAD_TIME.sample(self._reloaded)
         yield from dropped.samples()

@@ -17,6 +17,7 @@ from exporter.kmsg.kernel_log import KernelLog, KmsgSettings
 from exporter.model import Labels, Span
 from exporter.nccl.recent_collectives import RecentCollectives
 from exporter.nvml.gpus import Gpus
+from exporter.profile import Profile
 from exporter.resolve.allocations import Allocations
 from exporter.resolve.communicators import Communicators
 from exporter.verbs.posted import Posted
@@ -79,6 +80,8 @@ class Node:
     kernel_log: KernelLog
     posted: Posted
     port_counters: KeptCounters
+    profile: Profile
+    """How much of what collectors find is to have series of its own."""
     proc: Path
     sys: Path
 
@@ -93,6 +96,7 @@ class Node:
         kmsg: KmsgSettings,
         wants_spans: bool = True,
         max_ratio: float = 0.0,
+        profile: Profile = Profile.DEBUG,
     ) -> Node:
         """Return a node with empty shared state and without settings, for all collectors."""
         clock, faults = Clock(), FaultLedger()
@@ -114,6 +118,7 @@ class Node:
             kernel_log=KernelLog(kmsg, clock.wall_ns),
             posted=Posted(),
             port_counters=KeptCounters(),
+            profile=profile,
             proc=proc,
             sys=sys,
         )

@@ -45,6 +45,7 @@ class Observer:
             settings.kmsg,
             spans is not None,
             settings.overhead.max_ratio,
+            settings.profile,
         )
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""

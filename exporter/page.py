@@ -1,4 +1,4 @@
-"""The limit on the series of one answer to /metrics, and what the last answer cost."""
+"""Answers to /metrics: the profile and the limit of their series, and what the last answer cost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
 from exporter.model import Kind, Metric, Sample
-from exporter.series import SeriesLimit, lines
+from exporter.profile import Profile
+from exporter.series import MOST, SeriesLimit
+from exporter.values import lines
 
 SERIES = Metric(
     "accel_exporter.page.series",
-    "Series of the last answer to a request for all collectors, each bucket of a histogram being one.",
+    "Series of the last answer to a request for all collectors in the exporter's own profile; each bucket of a "
+    "histogram is one.",
     Kind.GAUGE,
 )
 BYTES = Metric("accel_exporter.page.size", "Size of that answer before it is compressed.", Kind.GAUGE, "By")
@@ -23,50 +26,61 @@ SECONDS = Metric(
     "s",
 )
 MOST_SELECTIONS = 8
-"""Selections of collectors that are remembered; of more the least recently requested is forgotten."""
+"""Selections of collectors and profiles that are remembered; of more the least recently requested is forgotten."""
 
 Selection = frozenset[str] | None
+Write = Callable[[Sequence[Sample]], tuple[bytes, int]]
+"""Returns an answer, and its size in bytes before compression."""
 
 
-class PageLimit:
-    """Limits each answer to `most` series; 0 is no limit. Safe from any thread.
+class Pages:
+    """The answers to /metrics: samples reduced to a profile, `most` series at most (0: no limit). Safe from any thread.
 
-    What was folded is remembered for each selection of collectors (collect[] and exclude[]; None: all): a counter that
-    one request leaves out is not gone for another.
+    What was added up and folded is remembered for each selection of collectors (collect[] and exclude[]; None: all) and
+    profile: a counter that one request leaves out is not gone for another.
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._most, self._clock = most, clock
+    def __init__(self, most: int, profile: Profile, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._most, self._profile, self._clock = most, profile, clock
         self._lock = threading.Lock()
-        self._limits: OrderedDict[Selection, SeriesLimit] = OrderedDict()
+        self._known: OrderedDict[tuple[Selection, Profile], SeriesLimit] = OrderedDict()
         self._last: tuple[int, int, float] | None = None
 
-    def write(
-        self, samples: Sequence[Sample], names: Selection, write: Callable[[Sequence[Sample]], tuple[bytes, int]]
-    ) -> bytes:
-        """Return the answer that `write` makes of the samples within the limit.
+    def profile(self, name: str | None) -> Profile:
+        """Return the profile of a request's parameter; None stands for that of the exporter.
 
-        `write` returns it with its size in bytes before compression.
+        Raises ValueError for an unknown one, and one with more series than collectors make.
         """
+        wanted = self._profile if name is None else Profile.of(name)
+        if wanted > self._profile:
+            own = self._profile.name.lower()
+            raise ValueError(
+                f"profile {name} has more series than profile {own}: start the exporter with --profile={name}"
+            )
+        return wanted
+
+    def write(self, samples: Sequence[Sample], names: Selection, profile: Profile, write: Write) -> bytes:
+        """Return the answer that `write` makes of the samples of a profile within the limit."""
         began = self._clock()
-        within = self._within(samples, names)
+        within = self.within(samples, names, profile)
         body, size = write(within)
-        if names is None:
+        if names is None and profile is self._profile:
             self._last = lines(within), size, self._clock() - began
         return body
+
+    def within(self, samples: Sequence[Sample], names: Selection, profile: Profile) -> Sequence[Sample]:
+        """Return the samples of a profile within the limit."""
+        if not self._most and profile is Profile.DEBUG:
+            return samples
+        with self._lock:
+            page = self._known.setdefault((names, profile), SeriesLimit("page", self._most or MOST, profile=profile))
+            self._known.move_to_end((names, profile))
+            if len(self._known) > MOST_SELECTIONS:
+                self._known.popitem(last=False)
+            return page.apply(samples)
 
     def collect(self) -> Iterator[Sample]:
         """Yield what the last answer cost; nothing before the first one."""
         if self._last is not None:
             for metric, value in zip((SERIES, BYTES, SECONDS), self._last, strict=True):
                 yield metric.sample(value)
-
-    def _within(self, samples: Sequence[Sample], names: Selection) -> Sequence[Sample]:
-        if not self._most:
-            return samples
-        with self._lock:
-            limit = self._limits.setdefault(names, SeriesLimit("page", self._most))
-            self._limits.move_to_end(names)
-            if len(self._limits) > MOST_SELECTIONS:
-                self._limits.popitem(last=False)
-            return limit.apply(samples)

@@ -45,7 +45,7 @@ class ProbeCollector(ABC, Generic[A]):
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
+        self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
         self._returns = False
         self._watch: Watch | None = None
 

@@ -6,6 +6,7 @@ from exporter import log
 from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.options import Option, formerly
 from exporter.otlp import PROTOCOLS, OtlpSettings
+from exporter.profile import PROFILES
 from exporter.server import WebSettings
 
 GROUPS = {
@@ -26,6 +27,14 @@ _WEB, _OTLP, _KMSG = WebSettings(), OtlpSettings(), KmsgSettings()
 
 OPTIONS = (
     Option("config.file", "", "YAML file with any of these settings, nested at the dots", "general", metavar="FILE"),
+    Option(
+        "profile",
+        "debug",
+        "how many series: all (debug), some 3,000 of a node with 8 GPUs and 8 NICs (node), or 1,200 of it (fleet); "
+        "/metrics?profile= gives a smaller one",
+        "general",
+        choices=PROFILES,
+    ),
     Option("bpf.stats", False, "let the kernel time every BPF program (about 25 ns a hit)", "general"),
     Option("privileges.keep", False, "keep all capabilities, including those that no probe needs", "general"),
     Option(

@@ -13,7 +13,7 @@ from itertools import islice
 
 from exporter.counters import Tally
 from exporter.model import Collector, Kind, Metric, Sample, Unavailable
-from exporter.series import lines
+from exporter.values import lines
 
 SUCCESS = Metric(
     "accel_exporter.collector.success",
@@ -204,7 +204,7 @@ class Scraper:
                 self._note(_failure(name, run.error, run.seconds))
         for state in list(self._states.values()):
             if names is None or state.name in names:
-                samples += _about(state)
+                samples += about(state)
         for source in self._own:
             try:
                 samples += source()
@@ -303,7 +303,8 @@ def _failure(name: str, error: BaseException, seconds: float | None) -> State:
     return State(name, Health.FAILED, seconds, f"{type(error).__name__}: {error}")
 
 
-def _about(state: State) -> Iterable[Sample]:
+def about(state: State) -> Iterable[Sample]:
+    """Yield the samples of a collector's state."""
     labels = {"collector": state.name}
     yield SUCCESS.sample(int(state.health is Health.OK), labels)
     yield AVAILABLE.sample(int(state.health is not Health.UNAVAILABLE), labels)

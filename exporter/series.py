@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from exporter.model import PROCESS_LABELS, Distribution, Kind, Metric, Sample, Value
+from exporter import values
+from exporter.model import PROCESS_LABELS, Kind, Metric, Sample, Value
 from exporter.options import Flag
+from exporter.profile import Profile, Reduction
 
 FOLDED = Metric(
     "accel_exporter.series.folded",
@@ -52,7 +54,9 @@ class _Member:
 
 
 class SeriesLimit:
-    """Limits a collector to `most` lines of /metrics. Once it folds, a series stays shown, or folded, while it exists.
+    """Reduces a collector's samples to a profile, and limits them to `most` lines of /metrics.
+
+    Once it folds, a series stays shown, or folded, while it exists.
 
     Folded series lose the labels of the process and those that the metric declares as identity; where too many series
     remain, all labels. Errors and faults come before all other series of a page, and one that is new has half the room
@@ -62,8 +66,15 @@ class SeriesLimit:
     folded gauge is the sum of its members, or the largest of times, ratios and temperatures. One thread at a time.
     """
 
-    def __init__(self, collector: str, most: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._collector, self._now = collector, now
+    def __init__(
+        self,
+        collector: str,
+        most: int,
+        now: Callable[[], float] = time.monotonic,
+        profile: Profile = Profile.DEBUG,
+    ) -> None:
+        self._collector, self._now, self._profile = collector, now, profile
+        self._reduction = Reduction(profile)
         self._most_folded = most // 5
         self._most_shown = most - self._most_folded
         self._shown: dict[str, int] = {}
@@ -76,8 +87,8 @@ class SeriesLimit:
 
     def apply(self, samples: Iterable[Sample]) -> list[Sample]:
         """Return the samples within the limit, then the folded series, then what there is to know of the limit."""
-        samples = list(samples)
-        if self._members or self._folds or lines(samples) > self._most_shown:
+        samples = self._reduction.apply(samples)
+        if self._members or self._folds or values.lines(samples) > self._most_shown:
             samples = self._fold(sorted(samples, key=_after_faults))
         of = {"collector": self._collector}
         return [*samples, FOLDED.sample(self._ever, of), LIMIT.sample(self._most_shown + self._most_folded, of)]
@@ -87,20 +98,20 @@ class SeriesLimit:
 
         They keep the labels of its workload and its name while these series take a quarter of the room for folded ones.
         """
-        for sample in samples:
+        for sample in Reduction(self._profile).apply(samples):
             if sample.metric.kind is Kind.GAUGE:
                 continue
-            key = _key(sample.metric, sample.labels)
+            key = values.key(sample.metric, sample.labels)
             self._shown.pop(key, None)
             member = self._members.pop(key, None)
             if member is None:
-                member = _Member(_zero(sample.value), self._into(sample, workload=True))
+                member = _Member(values.zero(sample.value), self._into(sample, workload=True))
             if member.into in self._folds:
                 self._add(sample, member, member.into, {})
                 self._folds[member.into].until = self._now() + seconds
 
     def _fold(self, samples: list[Sample]) -> list[Sample]:
-        keyed = {_key(sample.metric, sample.labels): sample for sample in samples}
+        keyed = {values.key(sample.metric, sample.labels): sample for sample in samples}
         self._forget(keyed)
         gauges: dict[str, Value] = {}
         kept: list[Sample] = []
@@ -110,14 +121,14 @@ class SeriesLimit:
                 continue
             member = self._members.get(key)
             if member is None:
-                more = _lines(sample.value)
+                more = values.lines_of(sample.value)
                 if self._lines_shown + more <= self._room(sample.metric):
                     self._shown[key] = more
                     self._lines_shown += more
                     kept.append(sample)
                     continue
                 self._ever += 1
-                member = self._members[key] = _Member(_zero(sample.value), self._into(sample))
+                member = self._members[key] = _Member(values.zero(sample.value), self._into(sample))
             if member.into is not None:
                 self._add(sample, member, member.into, gauges)
         return [*kept, *self._folded(gauges)]
@@ -142,7 +153,7 @@ class SeriesLimit:
         """Return the key of the folded series for a sample, which is made if there is none, or None without room."""
         identity = {*PROCESS_LABELS, *sample.metric.identity}
         own = {name: value for name, value in sample.labels.items() if name not in identity}
-        lines = _lines(sample.value)
+        lines = values.lines_of(sample.value)
         room = self._most_folded - max(0, self._lines_shown - self._most_shown)
         choices = [(own, min(room, self._most_folded // 2)), ({}, room)]
         if workload:
@@ -150,11 +161,11 @@ class SeriesLimit:
             choices.insert(0, (of_many | own, self._most_folded // 4))
         for labels, most in choices:
             labels = labels | {"overflow": "true"}
-            key = _key(sample.metric, labels)
+            key = values.key(sample.metric, labels)
             if key in self._folds:
                 return key
             if self._lines + lines <= most:
-                self._folds[key] = _Fold(sample.metric, labels, lines, _zero(sample.value))
+                self._folds[key] = _Fold(sample.metric, labels, lines, values.zero(sample.value))
                 self._lines += lines
                 return key
         return None
@@ -162,11 +173,10 @@ class SeriesLimit:
     def _add(self, sample: Sample, member: _Member, into: str, gauges: dict[str, Value]) -> None:
         if sample.metric.kind is Kind.GAUGE:
             known = gauges.get(into)
-            gauges[into] = sample.value if known is None else _combine(sample.metric, known, sample.value)
+            gauges[into] = sample.value if known is None else values.combine(sample.metric, known, sample.value)
         else:
             fold = self._folds[into]
-            restarted = _count(sample.value) < _count(member.last)  # a process that runs another program, a reused pid
-            fold.counted = _plus(fold.counted, sample.value if restarted else _minus(sample.value, member.last))
+            fold.counted = values.plus(fold.counted, values.rise(member.last, sample.value))
             member.last = sample.value
 
     def _folded(self, gauges: Mapping[str, Value]) -> Iterable[Sample]:
@@ -175,49 +185,5 @@ class SeriesLimit:
             yield Sample(fold.metric, fold.labels, value)
 
 
-def _key(metric: Metric, labels: Mapping[str, str]) -> str:
-    """Return the key of a series: a string, because its hash is cached and faster than that of a set of pairs."""
-    return "\0".join((metric.name, *labels, *labels.values()))
-
-
-def _lines(value: Value) -> int:
-    """Return the lines of /metrics for a value: of a histogram its buckets, its sum and its count."""
-    return len(value.counts) + 2 if isinstance(value, Distribution) else 1
-
-
-def lines(samples: Iterable[Sample]) -> int:
-    """Return the lines of /metrics for samples."""
-    return sum(_lines(sample.value) for sample in samples)
-
-
 def _after_faults(sample: Sample) -> bool:
     return not sample.metric.fault
-
-
-def _combine(metric: Metric, a: Value, b: Value) -> Value:
-    assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
-    return max(a, b) if metric.name.endswith("timestamp") or metric.unit in ("1", "Cel") else a + b
-
-
-def _count(value: Value) -> int | float:
-    return sum(value.counts) if isinstance(value, Distribution) else value
-
-
-def _zero(value: Value) -> Value:
-    return Distribution(value.bounds, (0,) * len(value.counts), 0.0) if isinstance(value, Distribution) else 0
-
-
-def _plus(a: Value, b: Value) -> Value:
-    if isinstance(a, Distribution) and isinstance(b, Distribution):
-        counts = tuple(x + y for x, y in zip(a.counts, b.counts, strict=True))
-        return Distribution(a.bounds, counts, a.sum + b.sum)
-    assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
-    return a + b
-
-
-def _minus(a: Value, b: Value) -> Value:
-    if isinstance(a, Distribution) and isinstance(b, Distribution):
-        counts = tuple(x - y for x, y in zip(a.counts, b.counts, strict=True))
-        return Distribution(a.bounds, counts, a.sum - b.sum)
-    assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
-    return a - b

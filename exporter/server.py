@@ -16,7 +16,8 @@ from aiohttp import web
 
 from exporter.model import Sample
 from exporter.options import SettingsError
-from exporter.page import PageLimit
+from exporter.page import Pages
+from exporter.profile import Profile
 from exporter.scrape import Run, Scraper, State
 from exporter.views import negotiation, prometheus
 from exporter.web import connections, lifecycle, listen
@@ -60,7 +61,10 @@ class WebSettings:
 
 
 class Server:
-    """Serves the samples of `scraper`. `landing` renders the page at /; `reload` and `release` are Lifecycle's."""
+    """Serves the samples of `scraper`, made for `profile`.
+
+    `landing` renders the page at /; `reload` and `release` are Lifecycle's.
+    """
 
     def __init__(
         self,
@@ -69,12 +73,13 @@ class Server:
         landing: Landing,
         reload: Callable[[], None] | None = None,
         release: Callable[[float], bool] | None = None,
+        profile: Profile = Profile.DEBUG,
     ) -> None:
         self._settings, self._scraper, self._landing = settings, scraper, landing
         self._lifecycle = Lifecycle(settings.enable_lifecycle, reload, release)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="web")
         self._slots = RequestSlots(settings.max_requests)
-        self.page = PageLimit(settings.series_limit)
+        self.pages = Pages(settings.series_limit, profile)
         self._runner: web.AppRunner | None = None
         self._connections: Connections | None = None
         self._servers: list[asyncio.Server] = []
@@ -154,6 +159,7 @@ class Server:
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         try:
             names = self._scraper.select(request.query.getall("collect[]", []), request.query.getall("exclude[]", []))
+            profile = self.pages.profile(request.query.get("profile"))
             timeout = self._timeout(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds"))
         except ValueError as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from None
@@ -167,7 +173,7 @@ class Server:
             return page.compressed() if zipped else page.text, page.size
 
         def render(samples: Sequence[Sample]) -> bytes:
-            return self.page.write(samples, names, write)
+            return self.pages.write(samples, names, profile, write)
 
         headers = {"Content-Type": form.value, "Vary": "Accept, Accept-Encoding"}
         if zipped:

@@ -14,6 +14,7 @@ from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.option_sources import Parser, under_new_names
 from exporter.options import Option, SettingsError, Value
 from exporter.otlp import OtlpSettings
+from exporter.profile import Profile
 from exporter.program_options import GROUPS, OPTIONS
 from exporter.server import WebSettings
 from exporter.web import listen
@@ -47,6 +48,7 @@ class Settings:
     log: LogSettings
     overhead: OverheadSettings
     kmsg: KmsgSettings
+    profile: Profile
     collectors: Mapping[str, Mapping[str, Any]]
     capabilities: frozenset[str]
     procfs: Path
@@ -102,6 +104,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
         log=_section(LogSettings, "log.", values),
         overhead=_section(OverheadSettings, "overhead.", values),
         kmsg=_section(KmsgSettings, "kmsg.", values),
+        profile=Profile.of(str(values["profile"])),
         collectors=enabled,
         capabilities=frozenset(
             option.capability

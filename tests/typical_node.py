@@ -6,17 +6,35 @@ What probes and NVML would have counted is made up; the samples are those of the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from exporter import discover, self_metrics
+from exporter.bpf import probe_metrics
+from exporter.cuda import activity as cuda
+from exporter.cuda import samples as cuda_samples
+from exporter.cuda.functions import FUNCTIONS
+from exporter.cuda.names import Names
+from exporter.faults import metrics as faults
+from exporter.faults.pci import TYPES
 from exporter.ledger import Process
 from exporter.model import Sample
+from exporter.nccl import activity as nccl
+from exporter.nccl import samples as nccl_samples
+from exporter.nccl.stragglers import stragglers
+from exporter.nvml.readings import GPU, LINK
+from exporter.nvml.samples import samples as nvml_samples
+from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, Readings, Snapshot
+from exporter.scrape import Health, State, about
 from exporter.verbs import activity as verbs
 from exporter.verbs import control_samples
 from exporter.verbs.control import Control, Qp, Regions
 from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.samples import PeerLabels
 from exporter.verbs.samples import samples as verbs_samples
+from tests.unit.infiniband.conftest import Made
+from tests.unit.infiniband.trees import Tree
 
 RANKS = GPUS = NICS = 8
 LINKS = 18
@@ -24,6 +42,8 @@ HOSTS = 64
 """Other nodes that a rank sends to, by one NIC of each."""
 QUEUE_PAIRS = 256
 """Of each rank: four to each host."""
+PCI_DEVICES = 56
+"""8 GPUs, 8 NICs and 8 drives, and the ports above them."""
 START_S = 1_800_000_000.0
 _OPCODES = (0, 2)
 """IBV_WR_RDMA_WRITE and IBV_WR_SEND."""
@@ -109,3 +129,142 @@ def rdma(turn: int = 1) -> Iterator[Sample]:
     """RDMA of the whole job."""
     ranks = [Process(pid(0, it), labels(0, it), verbs_activity(0, it, turn), START_S) for it in range(RANKS)]
     yield from verbs_of(ranks, PeerLabels(PEERS))
+
+
+_WAITS = ("cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2")
+_LAUNCHED = ("cuLaunchKernel", "cuLaunchKernelEx", "cuGraphLaunch")
+_CALLED = (
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+)
+NAMES = Names(
+    {0: "driver"},
+    {0: "device", 1: "pinned_host"},
+    {0: "htod", 1: "dtoh", 2: "dtod"},
+    {0: "", 1: "pinned", 2: "pageable"},
+)
+_APIS = {function.name: number for number, function in enumerate(FUNCTIONS, 1)}
+KINDS = nccl_samples.Kinds(
+    {
+        0: "AllReduce",
+        1: "AllGather",
+        2: "ReduceScatter",
+        3: "Broadcast",
+        4: "SendRecv",
+        5: "GroupEnd",
+        6: "InitRank",
+        7: "none",
+    },
+    5,
+    7,
+)
+
+
+def cuda_job(turn: int = 1) -> Iterator[Sample]:
+    """The samples of the CUDA collector: a rank on each GPU, an error on the first."""
+    for rank in range(RANKS):
+        counts = cuda.Counts(
+            launches={_APIS[name]: cuda.Launches(1000 * turn, turn) for name in _LAUNCHED},
+            calls={_APIS[name]: 10 * turn for name in (*_CALLED, *_WAITS)},
+            waits={_APIS[name]: cuda.Waits(turn, tuple([turn] * 28)) for name in _WAITS},
+            memory={(0, kind): cuda.Memory(turn << 20, 0, 0, 0, 0) for kind in (0, 1)},
+            copies={(way, host): turn for way in (0, 1) for host in (1, 2)} | {(2, 0): turn},
+            errors={} if rank else {(_APIS["cuMemAlloc_v2"], 2): cuda.Errors(turn, turn)},
+        )
+        gpu = {"gpu": str(rank), "gpu_uuid": _uuid(rank)}
+        activity = cuda.Activity({0: counts}, gpus={0: gpu})
+        process = Process(pid(0, rank), labels(0, rank), activity, START_S)
+        yield from cuda_samples.samples(process, NAMES, lambda ns: ns, lambda _: {})
+
+
+def nccl_job(turn: int = 1) -> Iterator[Sample]:
+    """The samples of the NCCL collector: a rank on each GPU, in four communicators of which two are of this node."""
+    processes = []
+    for rank in range(RANKS):
+        slow = nccl.Durations(turn, tuple([turn] * 30))
+        members = [nccl.Membership(0xABC0 + number, 8, rank) for number in range(2)]
+        activity = nccl.Activity(
+            calls={kind: nccl.Calls(turn, turn, turn, 0, 0, turn) for kind in range(6)},
+            durations={kind: slow for kind in (*range(5), 6)},
+            communicators={nccl.Communicator(0xABC0 + number, rank, 8, rank) for number in range(4)},
+            lags={member: nccl.Durations(turn, tuple([turn] * 12)) for member in members},
+            numbers={member: turn for member in members},
+        )
+        processes.append(Process(pid(0, rank), labels(0, rank), activity, START_S))
+    for process in processes:
+        yield from nccl_samples.samples(process, KINDS, lambda ns: ns, True)
+    yield from stragglers(processes)
+
+
+_LINK_READINGS = [it.key for readings in LINK.values() for it in readings][:11]
+"""Those of NVLink 4: bytes, state, speed and five kinds of errors; the others are of NVLink 5."""
+
+
+_NOT_HOPPER = ("retired_pages", "vgpu")
+"""What an H100 that is no vGPU does not have."""
+
+
+def gpus(turn: int = 1) -> Iterator[Sample]:
+    """The samples of the NVML collector: H100s with every reading that Hopper has, and a process on each."""
+    links = {link: {key: turn for key in _LINK_READINGS} for link in range(LINKS)}
+    found = []
+    for index in range(GPUS):
+        identity = GpuIdentity(
+            _uuid(index), index, "NVIDIA H100 80GB HBM3", f"00000000:{index:02X}:00.0", "16", index, links=LINKS
+        )
+        sets = {
+            name: Readings(0.0, {it.key: turn for it in readings if not it.key.startswith(_NOT_HOPPER)}, links)
+            for name, readings in GPU.items()
+        }
+        process = GpuProcess(pid(0, index), "compute", 70 << 30, utilization={"sm": 90, "memory": 40})
+        sets["processes"] = Readings(0.0, processes=(process,))
+        found.append(Gpu(identity, sets=sets))
+    snapshot = Snapshot("running", driver=DriverVersions("580.95", "13.580.95", 13000), gpus=tuple(found))
+    return nvml_samples(snapshot, lambda number: labels(0, number % 1000))
+
+
+def probes(turn: int = 1) -> Iterator[Sample]:
+    """What the exporter has about its probes: each of the CUDA driver's functions in one library."""
+    for function in FUNCTIONS:
+        if function.layer == "driver":
+            of = {"probe": "cuda", "symbol": function.name}
+            yield probe_metrics.ATTACHED.sample(1, {**of, "library": "libcuda.so.1", "placement": "emulated"})
+            yield probe_metrics.HITS.sample(turn, of)
+
+
+def ports(sys: Path) -> list[Sample]:
+    """The samples of the InfiniBand collector: ConnectX-7 on RoCE in a /sys made below a folder."""
+    tree = Tree(sys)
+    for nic in range(NICS):
+        tree.mlx5(f"mlx5_{nic}")
+    made = Made(sys)
+    try:
+        return list(made().collect())
+    finally:
+        made.close()
+
+
+def pci(turn: int = 1) -> Iterator[Sample]:
+    """PCIe of the faults collector: GPUs, NICs, drives and the ports above them."""
+    for number in range(PCI_DEVICES):
+        of = {"pci_bus_id": f"0000:{number:02x}:00.0", "kind": "port", "root_port": f"0000:{number % 4:02x}:01.0"}
+        for kind in TYPES:
+            yield faults.AER.sample(turn, {**of, "type": kind})
+        for metric in (faults.LINK_WIDTH, faults.LINK_WIDTH_MOST, faults.LINK_SPEED):
+            yield metric.sample(16, of)
+
+
+def own() -> list[Sample]:
+    """What the exporter has about itself: its process, and a state of each collector."""
+    states = (State(name, Health.OK, 0.01, series=1000) for name in discover.collectors())
+    return [*(sample for state in states for sample in about(state)), *self_metrics.process()]
+
+
+def node(sys: Path, turn: int = 1) -> list[Sample]:
+    """All samples of the node; `turn` is what counters have counted."""
+    job = (*rdma(turn), *cuda_job(turn), *nccl_job(turn))
+    return [*job, *gpus(turn), *pci(turn), *probes(turn), *ports(sys), *own()]

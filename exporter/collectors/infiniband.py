@@ -89,7 +89,7 @@ class Infiniband:
         settings = node.settings
         self._node = node
         self._excluded: tuple[str, ...] = settings[EXCLUDE]
-        self._limit = SeriesLimit(self.name, int(settings[SERIES_LIMIT]))
+        self._limit = SeriesLimit(self.name, int(settings[SERIES_LIMIT]), profile=node.profile)
         self._drivers = drivers.load()
         self._ethtool: Ethtool | None = None
         self._readers = DeviceReaders(self._make, float(settings[INTERVAL]), float(settings[DEADLINE]))

@@ -66,7 +66,7 @@ class Nvml:
         self._peaks = _peaks(node.settings)
         intervals = {name: float(node.settings[f"{name}-interval"]) for name in (FAST, PROCESSES, SLOW)}
         self._supervisor = NvmlSupervisor(intervals, node.gpus.publish)
-        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
+        self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
         self._labels = labels_of(node.processes, node.proc)
 
     def start(self) -> None:

@@ -60,7 +60,7 @@ class Ras:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._interval, self._timeout = float(node.settings["interval"]), float(node.settings["timeout"])
-        self._limit = SeriesLimit(self.name, node.settings["series-limit"])
+        self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
         self._queries = Tally(metrics.QUERIES, ("answered", "failed"))
         self._owners = CommunicatorOwners()
         self._answers: dict[Endpoint, _Answer] = {}

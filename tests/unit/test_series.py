@@ -8,10 +8,11 @@ from pathlib import Path
 from exporter import discover
 from exporter.ledger import RETENTION, Ledger, Process
 from exporter.model import Distribution, Kind, Metric, Sample, Value
-from exporter.page import PageLimit
+from exporter.page import Pages
+from exporter.profile import Profile
 from exporter.series import FOLDED, SeriesLimit
 from exporter.series import LIMIT as SERIES_LIMIT
-from exporter.series import lines as series_lines
+from exporter.values import lines as series_lines
 from exporter.verbs.activity import Activity
 from exporter.verbs.samples import PeerLabels
 from exporter.views import prometheus
@@ -191,8 +192,9 @@ class Job:
         }
         fell = [str(key) for key in after if after[key] < self._before.get(key, 0)]
         self._before = after
-        text = prometheus.render(limited).text
-        shown = sum(not line.startswith(b"#") for line in text.splitlines()) - 2  # what there is to know of the limit
+        page = prometheus.render(limited)
+        assert (0, 0) == (page.duplicates, page.malformed)
+        shown = sum(not line.startswith(b"#") for line in page.text.splitlines()) - len(ABOUT)
         return shown, series_lines(samples), fell
 
     def labels(self, pid: int) -> dict[str, str]:
@@ -267,7 +269,7 @@ def test_what_a_fault_is() -> None:
 def test_the_limit_of_a_page() -> None:
     """It holds for all collectors together, and for each selection of them by itself; 0 is none."""
     samples = [*calls(p1=5, p2=7), *more(50)]
-    page = PageLimit(20, clock=iter((1.0, 3.0)).__next__)
+    page = Pages(20, Profile.DEBUG, clock=iter((1.0, 3.0)).__next__)
     written: list[Sequence[Sample]] = []
 
     def write(within: Sequence[Sample]) -> tuple[bytes, int]:
@@ -275,7 +277,7 @@ def test_the_limit_of_a_page() -> None:
         return b"page", 4711
 
     assert [] == [*page.collect()]
-    assert b"page" == page.write(samples, None, write)
+    assert b"page" == page.write(samples, None, Profile.DEBUG, write)
     assert 17 == lines([*written[0]]) == series_lines(written[0]) - 2  # one metric is folded, into one series
     assert [
         ("accel_exporter.page.series", 19),
@@ -283,12 +285,12 @@ def test_the_limit_of_a_page() -> None:
         ("accel_exporter.page.render.time", 2),
     ] == [(it.metric.name, it.value) for it in page.collect()]
     few = frozenset({"cuda"})
-    page = PageLimit(20)
-    page.write(samples, few, write)
-    page.write(samples[:3], None, write)
-    page.write(samples, few, write)
+    page = Pages(20, Profile.DEBUG)
+    page.write(samples, few, Profile.DEBUG, write)
+    page.write(samples[:3], None, Profile.DEBUG, write)
+    page.write(samples, few, Profile.DEBUG, write)
     assert [*written[-1]] == [*written[-3]] and 0 == folded(written[-2], "page")
-    PageLimit(0).write(samples, None, write)
+    Pages(0, Profile.DEBUG).write(samples, None, Profile.DEBUG, write)
     assert samples == written[-1]
 
 

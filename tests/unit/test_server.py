@@ -84,10 +84,12 @@ def test_a_list_over_several_header_lines() -> None:
         ("?exclude%5B%5D=good", 200, 'collector="bad"', "test_value"),
         ("?collect[]=good&exclude[]=bad", 400, "cannot be combined", "#"),
         ("?collect[]=ugly", 400, "there is no collector 'ugly'", "#"),
+        ("?profile=fleet&collect[]=good", 200, "test_value", 'collector="bad"'),
+        ("?profile=most", 400, "profile has to be one of fleet, node, debug", "#"),
     ],
 )
 def test_collectors_are_selected(query: str, status: int, has: str, lacks: str) -> None:
-    """collect[] and exclude[] choose; nonsense is a 400 with the reason."""
+    """collect[], exclude[] and profile choose; nonsense is a 400 with the reason."""
     with Served([Fake("good", good), Fake("bad", bad)]) as served:
         answer = served.get("/metrics" + query)
 

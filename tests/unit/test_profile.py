@@ -1,0 +1,201 @@
+"""Profiles: how many series a node has, that sums agree, and that nothing that alerts use is left out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from exporter import discover
+from exporter.bpf import probe_metrics
+from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
+from exporter.page import Pages
+from exporter.profile import (
+    _IN_DEBUG,
+    _IN_DEBUG_LABELS,
+    _IN_NODE,
+    _IN_NODE_LABELS,
+    _PORT_COUNTERS,
+    _REST_IN_DEBUG,
+    Profile,
+    Reduction,
+    rule_of,
+)
+from exporter.values import merged
+from exporter.verbs import control_samples, metrics
+from exporter.views import prometheus
+from tests import typical_node
+
+ROOT = Path(__file__).parents[2]
+FEW = (Profile.FLEET, Profile.NODE)
+OTHERS = (probe_metrics.ATTACHED, probe_metrics.HITS)
+CALLS = Metric("calls", "", Kind.COUNTER, labels=("api",), process=True)
+USED = Metric("used", "", Kind.GAUGE, process=True)
+LAST = Metric("last.timestamp", "", Kind.GAUGE, "s", process=True)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+    return typical_node.node(tmp_path_factory.mktemp("sys"), 5)
+
+
+def declared() -> dict[str, Metric]:
+    found = {
+        metric.name: metric for it in discover.collectors().values() for metric in it.metrics if not metric.literal
+    }
+    return found | {metric.name: metric for metric in OTHERS}
+
+
+@pytest.mark.parametrize(
+    ("profile", "least", "most"), [("debug", 20_000, 30_000), ("node", 2_000, 3_000), ("fleet", 800, 1_200)]
+)
+def test_a_typical_node(node: list[Sample], profile: str, least: int, most: int) -> None:
+    """8 GPUs with NVLink, 8 NICs, 8 ranks with 256 queue pairs each: lines of the page by profile."""
+    page = prometheus.render(Pages(50_000, Profile.DEBUG).within(node, None, Profile.of(profile)))
+    assert (0, 0) == (page.duplicates, page.malformed)
+    assert least < sum(not line.startswith(b"#") for line in page.text.splitlines()) <= most
+
+
+def totals(samples: Iterable[Sample]) -> dict[str, float]:
+    """The sum of each counter over all its series; of a histogram its observations, and their sum."""
+    found: Counter[str] = Counter()
+    for sample in samples:
+        name, value = sample.metric.name, sample.value
+        if isinstance(value, Distribution):
+            found[f"{name} count"] += sum(value.counts)
+            found[f"{name} sum"] += value.sum
+        elif sample.metric.kind is Kind.COUNTER:
+            found[name] += value
+    return found
+
+
+@pytest.mark.parametrize("profile", FEW)
+def test_sums_agree(profile: Profile, tmp_path: Path) -> None:
+    """Every counter that a profile has adds up to what debug has, at each scrape, also from profile to profile; seconds
+    agree but for rounding.
+    """
+    straight, stepwise = Reduction(profile), (Reduction(Profile.NODE), Reduction(profile))
+    for turn in (3, 7, 8):
+        samples = typical_node.node(tmp_path / str(turn), turn)
+        exact, found = totals(samples), totals(straight.apply(samples))
+        for name in found.keys() - _REST_IN_DEBUG:
+            assert exact[name] == (
+                found[name] if type(exact[name]) is int else pytest.approx(found[name], rel=1e-12)
+            ), name
+        assert found == pytest.approx(totals(stepwise[1].apply(stepwise[0].apply(samples))), rel=1e-12)
+    assert len(found) > 20
+
+
+def test_buckets_are_merged_exactly() -> None:
+    """Cumulated counts at the bounds that stay are those of before; an exemplar goes with its bucket."""
+    exemplar = Exemplar(0.2, 1.0, "a", "b")
+    fine = Distribution(tuple(float(2**n) for n in range(27)), tuple(range(28)), 12.5, {5: exemplar})
+    coarse = merged(fine, 6)
+    assert (6, 12.5, sum(fine.counts)) == (len(coarse.counts), coarse.sum, sum(coarse.counts))
+    for at, bound in enumerate(coarse.bounds):
+        assert sum(fine.counts[: fine.bounds.index(bound) + 1]) == sum(coarse.counts[: at + 1])
+    [at] = coarse.exemplars
+    assert 2.0**5 <= coarse.bounds[at] and (not at or coarse.bounds[at - 1] < 2.0**5)
+    assert merged(coarse, 6) is coarse
+
+
+def test_counters_never_fall() -> None:
+    """What a process has counted stays while its job has others, each start of one adds to it, and all of it ends with
+    the last process; gauges are of now.
+    """
+
+    def scrape(**by_pid: int) -> dict[str, float]:
+        samples = [
+            metric.sample(value, {"pid": pid, "pod": "a", "container_id": f"c{pid}"})
+            for pid, value in by_pid.items()
+            for metric in (CALLS, USED, LAST)
+        ]
+        found = reduction.apply(samples)
+        assert all({"pod"} == {*sample.labels} for sample in found)
+        return {sample.metric.name: sample.value for sample in found}  # type: ignore[misc]
+
+    reduction = Reduction(Profile.FLEET)
+    assert {"calls": 7, "used": 7, "last.timestamp": 5} == scrape(p1=5, p2=2)
+    assert {"calls": 9, "used": 4, "last.timestamp": 4} == scrape(p2=4)
+    assert {"calls": 12, "used": 4, "last.timestamp": 3} == scrape(p2=1, p3=3) | {"calls": 12}
+    assert {} == scrape()
+    assert {"calls": 1, "used": 1, "last.timestamp": 1} == scrape(p4=1)
+
+
+def test_what_does_not_work_is_shown_singly() -> None:
+    """A queue pair in an error state and a symbol without a probe have their series in every profile."""
+    pair = {"pid": "1", "device": "d"}
+    samples = [
+        control_samples.QP.sample(1, {**pair, "qp": "5", "state": "RTS"}),
+        control_samples.QP.sample(1, {**pair, "qp": "6", "state": "ERR"}),
+        *(
+            probe_metrics.ATTACHED.sample(value, {"probe": "cuda", "symbol": symbol, "library": "l"})
+            for symbol, value in (("a", 1), ("b", 1), ("c", 0))
+        ),
+    ]
+    for profile in FEW:
+        found = [
+            (sample.labels.get("qp", sample.labels.get("symbol", "")), sample.value)
+            for sample in Reduction(profile).apply(samples)
+        ]
+        assert [("6", 1), ("c", 0), ("", 2)] == found
+
+
+def test_peers_of_a_process(node: list[Sample]) -> None:
+    """In profile node bytes are by process, device and peer's GID, requests by opcode, and neither by queue pair."""
+    found = Reduction(Profile.NODE).apply(node)
+    sent = [sample for sample in found if sample.metric is metrics.BYTES]
+    assert typical_node.RANKS * typical_node.HOSTS == len(sent)
+    assert {"pid", "device", "peer_gid"} <= {*sent[0].labels} and not {"qp", "peer_qp", "opcode"} & {*sent[0].labels}
+    assert 5 * 4096 * 2 * typical_node.QUEUE_PAIRS // typical_node.HOSTS == sent[0].value
+
+
+def test_errors_and_faults_are_in_every_profile() -> None:
+    """No profile leaves out a metric of errors or faults, and none takes the process of one away."""
+    for profile in FEW:
+        rules = {name: rule_of(metric, profile) for name, metric in declared().items() if metric.fault}
+        assert [] == [name for name, rule in rules.items() if not rule.shown]
+        assert [] == [name for name, rule in rules.items() if {"pid", "comm", "comm_hash"} & rule.without]
+
+
+def test_the_tables_name_what_there_is() -> None:
+    """Every metric and label of the tables is declared."""
+    known = declared()
+    assert set() == {*_IN_DEBUG, *_IN_NODE, *_REST_IN_DEBUG, *_IN_DEBUG_LABELS, *_IN_NODE_LABELS} - {*known}
+    assert set() == _IN_DEBUG & _IN_NODE
+    for name, labels in (*_IN_DEBUG_LABELS.items(), *_IN_NODE_LABELS.items()):
+        assert set() == {*labels} - {*known[name].labels}, name
+
+
+def test_rules_have_their_series() -> None:
+    """What alerts and recording rules use is in profile node, and the ports' counters that they name."""
+    text = "".join(
+        path.read_text() for path in (ROOT / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")
+    )
+    left_out = {
+        name
+        for name, metric in declared().items()
+        if not rule_of(metric, Profile.NODE).shown and name not in _REST_IN_DEBUG and wanted(text, metric)
+    }
+    assert set() == left_out
+    counters = {
+        name for found in re.findall(r'hw_counter_total\{counter=~?"([^"]+)"', text) for name in found.split("|")
+    }
+    assert counters and counters <= _PORT_COUNTERS
+
+
+def wanted(text: str, metric: Metric) -> bool:
+    return re.search(rf"\b{prometheus.name(metric)}(_bucket|_sum|_count)?\b", text) is not None
+
+
+def test_a_request_for_a_profile() -> None:
+    """A profile with fewer series than the exporter's own is served, one with more is an error with its remedy."""
+    pages = Pages(0, Profile.NODE)
+    assert (Profile.NODE, Profile.FLEET) == (pages.profile(None), pages.profile("fleet"))
+    with pytest.raises(ValueError, match="start the exporter with --profile=debug"):
+        pages.profile("debug")
+    with pytest.raises(ValueError, match="one of fleet, node, debug"):
+        pages.profile("Everything")

@@ -1,0 +1,108 @@
+"""docs/profiles.md, from the tables of exporter/profile.py and the queries of the dashboards."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from exporter.model import PROCESS_LABELS, Metric
+from exporter.profile import BUCKETS, JOB, SINGLY, Profile, rule_of
+from exporter.views import prometheus
+
+HEAD = """
+How many series a node has is chosen with `--profile`, and for one request with `/metrics?profile=`:
+
+| profile | lines of /metrics | for |
+| --- | --- | --- |
+| `debug` (default) | about 25,000 | everything that was observed, each queue pair and NVLink |
+| `node` | 3,000 at most | a Prometheus of the cluster, with all alerts and recording rules |
+| `fleet` | 1,200 at most | a store of many clusters: by job, pod and GPU instead of by process |
+
+The lines are those of a node with 8 GPUs with 18 NVLinks each, 8 NICs and 8 ranks with 256 queue pairs each, made up
+and written by the exporter's own code (`tests/unit/test_profile.py` holds them to it).
+
+`--profile` decides what collectors make, what OTLP sends and what the page at `/` shows; a request gets that profile
+or one with fewer series: with `--profile=debug` a Prometheus on the node takes `/metrics` and a central one
+`/metrics?profile=fleet`. A request for a profile with more series is a 400. In the chart it is `config: {profile:
+node}`, and for one monitor `podMonitor.endpoint: {params: {profile: [fleet]}}`.
+
+- Where labels are left out, series that differ in nothing else are added up: a counter is the exact sum of what
+  `debug` has, and does not fall when one of these series ends. Of times, ratios, temperatures and lags the largest is
+  shown.
+- Histograms have %(buckets)s buckets at most: neighbours are merged, so that counts at the bounds that stay are exact
+  and quantiles are coarser.
+- Metrics of errors and faults are in every profile. In `fleet` they keep the labels of the process, and so do series
+  of NCCL's RAS those of the rank. Labels that name the place of an error in a device are left out of some of them, as
+  the table has it.
+- RDMA in `node` is by process, device and GID of the peer (bytes) or operation (requests). Queue pairs are shown one
+  by one in `debug`, and everywhere while they are in an error state.
+- Profiles are applied before the [limits of series](faq.md#how-many-series-is-that), which count what the profile
+  leaves.
+
+Alerts and recording rules have their series in `node` and `debug`; in `fleet` those that go by process or by function
+of CUDA have none, so evaluate them where `node` is scraped. The dashboards are made for `debug`.
+"""
+_SINGLY_TEXT: Mapping[str, str] = {
+    "accel_exporter.probe.attached": "symbols without a probe singly, the others added up",
+    "nccl.ras.rank.lag": "ranks that are behind",
+    "rdma.port.hw_counter": "the counters that alerts name, and bytes",
+    "rdma.qp.info": "queue pairs in the states ERR and SQE",
+}
+_ROOT = Path(__file__).parents[2]
+
+
+def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
+    """Return the page of these metrics; `table` makes a table of a head and rows."""
+    known = sorted((metric for metric in metrics if not metric.literal), key=prometheus.name)
+    rows = [row for metric in known if (row := _row(metric))]
+    partly = SINGLY.keys() - {"rdma.qp.info"}
+    missing = [it for it in known if not rule_of(it, Profile.NODE).shown and it.name not in partly]
+    buckets = " (node) and ".join(str(BUCKETS[profile]) for profile in (Profile.NODE, Profile.FLEET)) + " (fleet)"
+    parts = [
+        "# Profiles",
+        HEAD.strip() % {"buckets": buckets},
+        "## What is left out",
+        "Metrics that are not listed are the same in all profiles. Besides, `fleet` has no "
+        + ", ".join(f"`{label}`" for label in PROCESS_LABELS if label not in JOB)
+        + " on metrics of processes, those of errors aside.",
+        table(("metric", "node", "fleet"), rows),
+        "## Panels without data in profile node",
+        "They show a metric that `node` does not have, or queue pairs that work.",
+        table(("dashboard", "panel"), list(_panels(missing))),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(metric: Metric) -> tuple[str, str, str] | None:
+    node, fleet = (_cell(metric, profile) for profile in (Profile.NODE, Profile.FLEET))
+    return (f"`{prometheus.name(metric)}`", node, fleet) if (node, fleet) != ("", "") else None
+
+
+def _cell(metric: Metric, profile: Profile) -> str:
+    rule = rule_of(metric, profile)
+    if metric.name in SINGLY and profile < Profile.DEBUG:
+        return _SINGLY_TEXT[metric.name]
+    if not rule.shown:
+        return "–"
+    without = [f"`{label}`" for label in metric.labels if label in rule.without]
+    return "without " + ", ".join(without) if without else ""
+
+
+def _panels(missing: Iterable[Metric]) -> Iterator[tuple[str, str]]:
+    names = "|".join(prometheus.name(metric) for metric in missing)
+    wanted = re.compile(rf"\b(?:{names})(?:_bucket|_sum|_count)?\b")
+    for path in sorted((_ROOT / "dashboards").glob("*.json")):
+        board = json.loads(path.read_text())
+        for panel in _flat(board["panels"]):
+            queries = [target.get("expr", "") for target in panel.get("targets", ())]
+            if any(wanted.search(query) and 'state="ERR"' not in query for query in queries):
+                yield board["title"], panel["title"]
+
+
+def _flat(panels: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for panel in panels:
+        yield panel
+        yield from _flat(panel.get("panels", ()))
