@@ -41,7 +41,7 @@ RUN apt-get update \
 COPY --from=build /opt/accel-exporter /opt/accel-exporter
 ENV PATH=/opt/accel-exporter/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 LABEL org.opencontainers.image.title="accel-exporter" \
-      org.opencontainers.image.description="What accelerator jobs do and what their hardware says, as metrics and spans" \
+      org.opencontainers.image.description="What accelerator jobs do and the state of the hardware they run on, as metrics and spans" \
       org.opencontainers.image.licenses="Apache-2.0 AND (Apache-2.0 OR GPL-2.0-only)" \
       accel-exporter.capabilities="BPF PERFMON SYS_PTRACE DAC_READ_SEARCH CHECKPOINT_RESTORE SYSLOG"
 EXPOSE 19445

@@ -136,7 +136,7 @@ class Span:
 
 
 class Unavailable(Exception):
-    """This node lacks what a collector needs. Not a fault: logged once, and the other collectors run.
+    """The node lacks what a collector needs. Not a fault: logged once, and the other collectors run.
 
     `remedy` is a person's next step, empty when there is none.
     """

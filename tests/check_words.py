@@ -23,7 +23,11 @@ PUBLISHED = re.compile(
 _SPEECH = {"tell", "tells", "telling", "told", "say", "says", "saying", "said", "ask", "asks", "asking", "asked"}
 IN_TEXT = _SPEECH | {"whose", "whom", "anew", "dear", "well", "unwell"}
 IN_NAMES = _SPEECH | {"gone"}
+PRONOUNS = {"it", "its", "they", "their", "we", "our", "you", "your", "he", "she", "this", "that", "these", "those"}
+PRONOUNS |= {"such", "who", "none"}
+"""What no docstring begins with: a reader does not know yet what the word stands for."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_FIRST = re.compile(r"\s*(\w+)")
 _TEXTS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 
@@ -40,6 +44,10 @@ def findings(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.arg) and node.arg == "it":
             yield node.lineno, "parameter 'it': name the thing"
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            first = _FIRST.match(node.value.value)
+            if first and first[1].lower() in PRONOUNS:
+                yield node.lineno, f"docstring begins with {first[1]!r}: begin with a verb or with the thing's name"
 
 
 def findings_in_c(source: str) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,7 @@
 #include "learn.bpf.h"
 #include "polls.h"
 
-/* What is read of one call; what exceeds it is counted as unread. */
+/* The most that is read of one call; more is counted as unread. */
 #define MOST_REQUESTS 64
 #define MOST_RECEIVES 256
 #define MOST_SEGMENTS 32

@@ -165,7 +165,7 @@ def calibrate() -> Costs:
 
 
 def _measure(loaded: Object, program: TrialProgram, returns: bool) -> Costs | None:
-    """None if the program did not survive its probes."""
+    """Return what the probes cost; None if the program did not survive them."""
     hits = loaded.maps["hits"]
     before: int = hits.get(ENTRY) or 0
     links = []

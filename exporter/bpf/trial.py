@@ -22,7 +22,7 @@ class Trial:
 
     @cached_property
     def costs(self) -> Costs | None:
-        """None, logged once, where it cannot be measured."""
+        """What a probe costs here; None, logged once, where that cannot be measured."""
         try:
             return calibrate()
         except Unavailable as error:

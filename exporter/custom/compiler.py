@@ -53,7 +53,7 @@ class Stop(Exception):
 
 
 class StandardError:
-    """This process's standard error, where the compiler and libbpf write, kept in memory."""
+    """The process's standard error, where the compiler and libbpf write, kept in memory."""
 
     def __init__(self) -> None:
         self._file = os.memfd_create("stderr")

@@ -35,7 +35,7 @@ class Subject(Protocol):
 
     name: str
     rank: int
-    """Its place in the order of those that are left out."""
+    """The collector's place in the order of those that are left out."""
 
     def sampled_files(self) -> Mapping[int, SampledFile]:
         """Return the files that have such functions, each under a key of its own."""

@@ -45,7 +45,7 @@ ATTRIBUTES: Mapping[str, str] = {
     "hw_type": "hw.type",
     "error_type": "error.type",
 }
-"""Our labels by the semantic conventions' attribute names; the others keep their own."""
+"""The exporter's labels by the semantic conventions' attribute names; the others keep their own."""
 OF_METRICS: Mapping[str, Mapping[str, str]] = {
     "hw.status": {"state": "hw.state"},
     "hw.gpu.utilization": {"task": "hw.gpu.task"},

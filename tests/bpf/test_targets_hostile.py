@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from exporter.bpf import search
-from exporter.bpf.file_worker import WORKER
 from exporter.bpf.mappings import IteratorLister
 from exporter.bpf.native import BpfError
 from exporter.bpf.targets import Targets
@@ -33,9 +32,10 @@ from tests.bpf.test_targets import (
 )
 from tests.support import PATIENCE, until
 from tests.unit.bpf import fuse
+from tests.unit.bpf.fuse import hung
 from tests.unit.bpf.test_elf import sparse
 
-__all__ = ["build_library", "counter", "counter_object", "library", "program", "start_job", "start_targets"]
+__all__ = ["build_library", "counter", "counter_object", "hung", "library", "program", "start_job", "start_targets"]
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
 
@@ -81,16 +81,6 @@ def reads(pid: int) -> bool:
             if "request_wait" in place or "folio" in place:
                 return True
     return False
-
-
-@pytest.fixture
-def hung(tmp_path: Path) -> Iterator[fuse.Hung]:
-    if reason := fuse.missing():
-        pytest.skip(reason)
-    with fuse.Hung(tmp_path / "mount") as made:
-        yield made
-        made.end()
-    until(lambda: not WORKER.abandoned, "the child that was abandoned ended")
 
 
 def test_sparse_file(

@@ -40,7 +40,6 @@ class Machine:
     environment: Mapping[str, str]
     scenario: Scenario | None = None
     pairs: int = 10
-    pause: float = 10.0
     soak: float = 600.0
     wheels: tuple[Path, ...] = ()
     _torch: list[str] = field(default_factory=list)

@@ -20,6 +20,9 @@ from tests import check_words
         ("x = 1  # as the driver says\n", [(1, "'says'")]),
         ("def f(it): ...\n", [(1, "'it'")]),
         ("f = lambda *it: 0\n", [(1, "'it'")]),
+        ('def f():\n    """Its name."""\n', [(2, "'Its'")]),
+        ('X = 1\n"""\nThis is what counts."""\n', [(2, "'This'")]),
+        ('def f():\n    """Itself."""\n    return """It"""\n', []),
         ('tasked = [it for it in ()]  # the "essay" is gone, retold by NVML\n', []),
     ],
 )

@@ -87,7 +87,7 @@ def test_broken_module(package: ModuleType, name: str, error: type[Exception]) -
 
 
 def test_ours_declare() -> None:
-    """Our own collectors all import and describe themselves."""
+    """The exporter's own collectors all import and describe themselves."""
     for name, found in discover.collectors().items():
         assert found.help.endswith("."), name
         assert found.metrics, name

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -549,7 +548,7 @@ def test_terminal(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], colo
     monkeypatch.delenv("NO_COLOR", raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(doctor.shutil, "get_terminal_size", lambda: SimpleNamespace(columns=70))
+    monkeypatch.setenv("COLUMNS", "70")
     out = io.StringIO()
     out.isatty = lambda: True  # type: ignore[method-assign]
     doctor.write([Finding("long", Status.WARN, "word " * 40, "do")], [], out, as_json=False)

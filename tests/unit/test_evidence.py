@@ -35,7 +35,7 @@ def test_every_feature_has_evidence() -> None:
 
 
 def test_readme_cites_it() -> None:
-    """Who reads what the exporter measures finds what that has run on."""
+    """A reader of what the exporter measures finds what that has run on."""
     assert "(docs/evidence.md)" in (ROOT / "README.md").read_text()
 
 

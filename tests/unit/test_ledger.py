@@ -104,7 +104,7 @@ def test_ended_before_it_was_looked_at(world: World) -> None:
 
 
 def test_the_pid_of_a_process_that_ended_long_ago(world: World) -> None:
-    """Who gets the pid and ends before it is looked at has none of the labels of who had it."""
+    """A process that gets the pid and ends before it is looked at has none of its predecessor's labels."""
     subject = Ledger[Count](
         world._read, world._take, ProcessTable(world.proc, world.proc), world.proc, now=lambda: world.now
     )
@@ -135,7 +135,7 @@ def test_ended_before_the_first_read(world: World) -> None:
 
 
 def test_the_pid_is_used_again(world: World) -> None:
-    """Who gets the pid next starts from nothing and takes the place of who had it."""
+    """The process that gets the pid next starts from nothing and takes its predecessor's place."""
     world.run(7, 23)
     world.ledger.ended([7])
     world.run(7, 1)
@@ -187,7 +187,7 @@ def test_many_end_at_once(world: World) -> None:
 
 
 def test_ends_of_processes_that_did_nothing(world: World) -> None:
-    """Such processes leave nothing behind, and their pid is not known any more."""
+    """Idle processes leave nothing behind, and their pid is not known any more."""
     world.run(7, 23)
     del world.counts[7]
     world.ledger.ended([7, 8])

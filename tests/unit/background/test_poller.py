@@ -63,7 +63,7 @@ def test_nothing_is_known_before_the_first_reading() -> None:
 
 
 def test_an_error_takes_the_value_away_until_the_next() -> None:
-    """Who wants the value before the error, with its time, has that in `last`."""
+    """The value before the error is still in `last`, with its time."""
     poller = polled("first", OSError(errno.EIO, "no answer"), "second")
     assert "first" == poller.newest()
     poller.poll()

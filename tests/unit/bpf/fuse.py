@@ -12,8 +12,14 @@ import os
 import select
 import struct
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
+
+from exporter.bpf.file_worker import WORKER
+from tests.support import until
 
 NAME = "libhung.so"
 _ROOT, _FILE = 1, 2
@@ -116,3 +122,14 @@ class Hung:
         return struct.pack(
             "=6Q10I", node, size, (size + 511) // 512, then, then, then, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0
         )
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[Hung]:
+    """A file on a mount that never answers a READ."""
+    if reason := missing():
+        pytest.skip(reason)
+    with Hung(tmp_path / "mount") as made:
+        yield made
+        made.end()
+    until(lambda: not WORKER.abandoned, "the child that was abandoned ended")

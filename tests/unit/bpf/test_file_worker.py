@@ -23,6 +23,9 @@ from exporter.bpf.hooks import find_places
 from exporter.bpf.library import Library
 from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
 from tests.unit.bpf import file_worker_calls, fuse
+from tests.unit.bpf.fuse import hung
+
+__all__ = ["hung"]
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(sys.executable).resolve()
@@ -33,15 +36,6 @@ def worker() -> Iterator[Worker]:
     made = Worker(idle=5, patience=1)
     yield made
     made.close()
-
-
-@pytest.fixture
-def hung(tmp_path: Path) -> Iterator[fuse.Hung]:
-    """A file on a mount that never answers a READ."""
-    if reason := fuse.missing():
-        pytest.skip(reason)
-    with fuse.Hung(tmp_path / "mount") as made:
-        yield made
 
 
 def library(path: Path) -> Library:

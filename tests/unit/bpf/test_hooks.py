@@ -40,7 +40,7 @@ def hooked() -> Hooked:
 
 
 def test_hooks_that_are_left_out_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such hooks go and come in one link, and count as attached; others stay. Nothing comes after the end."""
+    """Suspended hooks go and come in one link, and count as attached; others stay. Nothing comes after the end."""
     kernel, hooks = Kernel(monkeypatch), hooked()
     assert {"send", "receive"} == hooks.sampled
     assert ["call", "message"] == kernel.attached

@@ -39,7 +39,7 @@ def test_users(tmp_path: Path) -> None:
 
 
 def test_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who spends more than the credit waits until some has come back; others do not."""
+    """A user that spends more than the credit waits until some has come back; others do not."""
     clock, kept = Clock(monkeypatch), Shares(tmp_path)
     kept.spend(1, CREDIT + 2)
     assert (False, True) == (kept.may_spend(1), kept.may_spend(2))

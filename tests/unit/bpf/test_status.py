@@ -22,7 +22,7 @@ def test_libraries_of_one_name_are_one_series() -> None:
 
 
 def test_processes_that_cannot_be_listed() -> None:
-    """Their number is known from the first listing on."""
+    """The number of those processes is known from the first listing on."""
     found = [
         [it.value for it in status.samples() if it.metric is UNLISTED]
         for status in (Status(), Status("proc", unlisted=2))

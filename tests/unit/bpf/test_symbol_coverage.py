@@ -45,7 +45,7 @@ def test_uncovered_functions(several: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_with_very_many_symbols(several: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a file is not searched, and no more than so many names are kept of others."""
+    """A file with too many is not searched, and no more than so many names are kept of others."""
     with Elf.open(several) as elf:
         monkeypatch.setattr(symbol_coverage, "MOST_NAMES", 2)
         assert ("cuFirst", "cuSecond") == names_like(elf, "cu[A-Z].*")

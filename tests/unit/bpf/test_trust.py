@@ -23,13 +23,13 @@ def process(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("owner", "believed"), [(0, False), (USER, True), (1001, False), (-1, False)])
 def test_a_process_in_a_user_namespace_of_its_own(process: Path, owner: int, believed: bool) -> None:
-    """It counts for files of its effective user only, whoever else that user claims to be."""
+    """The process counts for files of its effective user only, whoever else that user claims to be."""
     assert believed == may_name(process.parent, PID, owner)
 
 
 @pytest.mark.parametrize("owner", [0, USER, 1001])
 def test_a_process_in_the_exporters_user_namespace(process: Path, owner: int) -> None:
-    """It counts: mounting takes root there."""
+    """The process counts: mounting takes root there."""
     (process / "ns/user").unlink()
     (process / "ns/user").symlink_to("/proc/self/ns/user")
     assert may_name(process.parent, PID, owner)

@@ -82,7 +82,7 @@ def test_a_file_that_takes_too_long_is_remembered(
 
 
 def test_files_of_a_hung_device_are_tried_again(proc: Proc, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such files are counted, and not forgotten."""
+    """Files without an answer are counted, and not forgotten."""
     examine = verdicts.examine
 
     def hang(*_: object) -> None:

@@ -93,7 +93,7 @@ def test_another_interface(kernel: Kernel, subject: Ethtool) -> None:
 
 
 def test_real_interface(subject: Ethtool) -> None:
-    """This kernel answers for the loopback interface, which is of no PCI function."""
+    """The machine's kernel answers for the loopback interface, which is of no PCI function."""
     with pytest.raises(OSError):
         subject.statistics("lo", BUS_ID)
 

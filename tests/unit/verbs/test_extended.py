@@ -37,7 +37,7 @@ def test_functions_of_the_file(library: Path) -> None:
 
 @pytest.mark.parametrize(("moved", "why"), [(1, "no function begins"), (1 << 40, "no function begins")])
 def test_what_begins_no_function(library: Path, moved: int, why: str) -> None:
-    """Such an address is refused, and the others are taken."""
+    """An address in the middle of a function is refused, and the others are taken."""
     offsets = offsets_of(library)
     with Elf.open(library) as elf:
         found = extended.confirm(elf, offsets | {SEND: offsets[SEND] + moved})

@@ -94,7 +94,7 @@ def test_pipelined_requests_take_turns() -> None:
 
 
 def test_slots_of_a_client_that_left_are_free_again() -> None:
-    """Who closes the connection instead of waiting does not keep the slot."""
+    """A client that closes the connection instead of waiting does not keep the slot."""
     gate = threading.Event()
 
     def slow() -> Iterable[Sample]:
