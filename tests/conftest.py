@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -22,6 +23,10 @@ hypothesis.settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("unhurried")
+PROBED = ("tests/bpf/", "tests/e2e/")
+"""Folders with tests in which processes are probed; they are also the ones that take longest."""
+YIELDING = 5
+"""The nice value of all other tests beside them."""
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
@@ -30,6 +35,19 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "needs_bpf: needs the right to load BPF programs; REQUIRE_BPF=1 forbids skipping"
     )
     config.addinivalue_line("markers", "evidence(feature, on): what a feature is shown to run on (tests/evidence.py)")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Spread files over workers; the tests of PROBED are all one worker's, since probes see the whole machine."""
+    from xdist.scheduler.loadscope import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "probed" if file.startswith(PROBED) else file
+
+    return Files(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +67,9 @@ def _bpf_refusal() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips before any fixture, also of a module, tries to load a program."""
+    """Skips before any fixture, also of a module, tries to load a program; lets probed processes go first."""
+    if "PYTEST_XDIST_WORKER" in os.environ and not item.nodeid.startswith(PROBED):
+        os.setpriority(os.PRIO_PROCESS, 0, YIELDING)
     refusal = _bpf_refusal() if item.get_closest_marker("needs_bpf") else ""
     if refusal and os.environ.get("REQUIRE_BPF") == "1":
         pytest.fail(f"REQUIRE_BPF=1, but {refusal}")

@@ -15,9 +15,9 @@ import pytest
 
 from tests.bpf.cuda_node import BUILD
 from tests.bpf.nccl_node import build_standins
-from tests.e2e.test_cli import Exporter
 from tests.e2e.test_nccl_traces import ONE_NODE, Member
 from tests.e2e.test_nccl_traces import Node as Namespace
+from tests.program.process import Exporter
 from tests.standins import nvml
 
 COLLECTIVES = 23

@@ -307,7 +307,7 @@ NOT_INJECTED = {
             *("RdmaNackRatioHigh", "RdmaReceiverNotReady", "RdmaRetriesExceeded", "RdmaAckTimeouts"),
             *("RdmaLinkErrorsRising", "RdmaLinkSpeedReduced"),
         ),
-        "tests/e2e/test_rdma_alerts.py injects it",
+        "tests/program/test_rdma_alerts.py injects it",
     ),
     **dict.fromkeys(
         ("RdmaPausedLong", "RdmaPauseStorm", "RdmaPciStalled"),

@@ -11,8 +11,8 @@ import pynvml
 from tests.bpf.cuda_node import Script
 from tests.bpf.nccl_node import Rank
 from tests.drivers.controller import Controller
-from tests.e2e.test_cli import Exporter
-from tests.e2e.test_xid import Log
+from tests.program.process import Exporter
+from tests.program.test_xid import Log
 from tests.standins.nvml import Scenario
 from tests.unit.infiniband.trees import Tree
 

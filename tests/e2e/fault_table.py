@@ -21,7 +21,7 @@ from tests.bpf.cuda_node import build_standins
 from tests.e2e.backend import Prometheus
 from tests.e2e.fault_cases import CASES, NOT_INJECTED
 from tests.e2e.fault_machine import Machine
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tests.standins import nvml
 from tests.support import until
 

@@ -23,7 +23,7 @@ from unittest.mock import patch
 from deploy.demo.gpu import Gpu
 from tests.bpf.verbs_node import BUILD, PROVIDER, Job
 from tests.e2e.browser import Browser
-from tests.e2e.test_cli import ROOT, Exporter
+from tests.program.process import ROOT, Exporter
 from tests.unit.infiniband.trees import Tree, write
 
 DEVICE, XID = "standin0", 94

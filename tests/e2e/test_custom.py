@@ -16,7 +16,7 @@ import pytest
 
 from exporter.bpf import privileges
 from tests.bpf.custom_node import bcc_missing, kernel_headers, put
-from tests.e2e.test_cli import Exporter, needs_root, once, run
+from tests.program.process import Exporter, needs_root, once, run
 
 __all__ = ["run"]
 

@@ -14,7 +14,7 @@ from exporter.faults import categories
 from tests.e2e import fault_table
 from tests.e2e.fault_cases import CASES, NOT_INJECTED, Case
 from tests.e2e.fault_table import OVER_A_RESTART, OWN_SIGHT, ROOT, Outcome
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tools.docs import coverage
 
 pytestmark = [

@@ -11,7 +11,7 @@ import pytest
 from tests.bpf.cuda_node import build_standins
 from tests.e2e.browser import PROGRAM, Browser
 from tests.e2e.landing_node import busy_node
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tests.support import PATIENCE, until
 from tests.unit.views.test_landing import Reader
 

@@ -18,7 +18,7 @@ import pytest
 from exporter.log.limits import RATES
 from exporter.log.lines import LINE_BYTES, VALUE_BYTES
 from tests.bpf.cuda_node import BUILD
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tests.support import PATIENCE
 
 SECONDS, MORE_SECONDS = 120, 60

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from tests.bpf.nccl_node import BUILD, PRELUDE, Rank, build_standins
-from tests.e2e.test_cli import Exporter
 from tests.e2e.test_otlp import attributes
+from tests.program.process import Exporter
 from tests.standins.otlp_sink import HttpSink
 from tests.support import PATIENCE
 

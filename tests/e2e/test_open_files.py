@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cli import Exporter, public_folder, run
+from tests.e2e.test_cli import public_folder
+from tests.program.process import Exporter, run
 
 __all__ = ["public_folder", "run"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.bpf.cuda_node import Script, build_standins
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tests.standins.otlp_sink import HttpSink
 from tests.support import PATIENCE
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.bpf.cuda_node import build_standins
-from tests.e2e.test_cli import ROOT, Exporter
+from tests.program.process import ROOT, Exporter
 from tests.standins import ras
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL RAS", on="stand-in")]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.bpf.verbs_node import BUILD, PROVIDER, Job, build_standins
-from tests.e2e.test_cli import Exporter
 from tests.e2e.test_otlp import attributes
+from tests.program.process import Exporter
 from tests.standins.otlp_sink import HttpSink
 from tests.support import PATIENCE
 

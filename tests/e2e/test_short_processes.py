@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.bpf.cuda_node import BUILD, Job
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tests.support import PATIENCE
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]

@@ -1,4 +1,4 @@
-"""Who may have the settings read again and the GPUs given back: as a finding of a review did it, and others like it."""
+"""Which clients may have the settings read again and the GPUs given back."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_names_and_proxies(calls: Calls, headers: Mapping[str, str]) -> None:
 
 @pytest.fixture
 def from_afar(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Has clients look as if they came over the network; tests/e2e/test_lifecycle.py has ones that do."""
+    """Has clients look as if they came over the network; tests/program/test_lifecycle.py has ones that do."""
     real = lifecycle.ip
 
     def ip(address: object) -> object:
@@ -149,7 +149,7 @@ def test_other_users_of_the_node(calls: Calls, leaving: bool) -> None:
 
 
 def test_unix_socket(calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may open the socket's file may also do this."""
+    """A client that may open the socket's file may also do these."""
     bound = socket.socket(socket.AF_UNIX)
     bound.bind(str(tmp_path / "s"))
     monkeypatch.setattr(listen, "inherited", lambda _: [bound])

@@ -14,8 +14,8 @@ import pytest
 
 from exporter.compat.dcgm.fields import FIELDS
 from tests.e2e.backend import Prometheus
-from tests.e2e.test_dcgm import PANELS as OF_12239
-from tests.e2e.test_dcgm import ROOT, SELECTED, Exporter, exporter
+from tests.program.test_dcgm import PANELS as OF_12239
+from tests.program.test_dcgm import ROOT, SELECTED, Exporter, exporter
 from tests.standins import nvml
 from tests.support import until
 

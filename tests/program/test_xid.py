@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tests.standins import nvml
 from tests.standins.nvml import UUID, Scenario
 from tests.standins.otlp_sink import HttpSink

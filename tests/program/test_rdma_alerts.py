@@ -12,7 +12,7 @@ import yaml
 
 from tests.e2e.backend import Prometheus
 from tests.e2e.fault_table import firing
-from tests.e2e.test_cli import ROOT, Exporter
+from tests.program.process import ROOT, Exporter
 from tests.support import until
 from tests.unit.infiniband.trees import Tree, write
 

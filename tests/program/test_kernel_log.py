@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tests.support import PATIENCE
 
 NO_DEVICES = 'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$@"'

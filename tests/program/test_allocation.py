@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.backend import Prometheus
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tests.standins import kubelet, nvml, pods
 from tests.standins.kubelet import Kubelet, container, pod
 from tests.standins.nvml import UUID, Scenario

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cli import Exporter
+from tests.program.process import Exporter
 from tests.standins import nvml
 from tests.standins.nvml import UUID, Scenario
 from tests.support import PATIENCE, until
@@ -22,9 +22,9 @@ pytestmark = [
 ]
 
 QUICK = tuple(
-    f"--collector.nvml.{set}-interval={seconds}" for set, seconds in (("fast", 1), ("processes", 1), ("slow", 2))
+    f"--collector.nvml.{kind}-interval={seconds}" for kind, seconds in (("fast", 1), ("processes", 1), ("slow", 2))
 )
-NVML_ALONE = ("--no-collector.cuda", "--no-collector.xid", *QUICK)
+NVML_ALONE = ("--collector.disable-defaults", "--collector.nvml", *QUICK)
 STALLED = 'accel_exporter_source_stalled{source="nvml"}'
 
 
