@@ -201,7 +201,7 @@ def nccl_job(turn: int = 1) -> Iterator[Sample]:
 
 
 _LINK_READINGS = [it.key for readings in LINK.values() for it in readings][:11]
-"""Those of NVLink 4: bytes, state, speed and five kinds of errors; the others are of NVLink 5."""
+"""The readings of NVLink 4: bytes, state, speed and five kinds of errors; the others are of NVLink 5."""
 
 
 _NOT_HOPPER = ("retired_pages", "vgpu")

@@ -65,7 +65,7 @@ MONITORS = {"PodMonitor": POD_MONITOR, "ServiceMonitor": "serviceMonitor: {enabl
 
 def helm(*arguments: str | Path, values: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [HELM, *arguments, "--values", "-"], input=values, capture_output=True, text=True, timeout=60, check=False
+        [HELM, *arguments, "--values", "-"], input=values, capture_output=True, text=True, timeout=180, check=False
     )
 
 
@@ -263,7 +263,7 @@ def test_written_manifests_are_current(tmp_path: Path) -> None:
     for folder in ("alerts", "dashboards"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    subprocess.run([tmp_path / "deploy" / "manifests.sh", tmp_path], check=True, timeout=60)
+    subprocess.run([tmp_path / "deploy" / "manifests.sh", tmp_path], check=True, timeout=180)
     for name in ("accel-exporter.yaml", "monitoring.yaml", "rules.yaml"):
         assert (tmp_path / name).read_text() == (MANIFESTS / name).read_text()
 
@@ -281,7 +281,7 @@ def test_kustomization_is_complete() -> None:
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 def test_kustomize_takes_it() -> None:
     """kubectl's own kustomize builds it."""
-    built = subprocess.run(["kubectl", "kustomize", MANIFESTS], capture_output=True, text=True, timeout=60, check=True)
+    built = subprocess.run(["kubectl", "kustomize", MANIFESTS], capture_output=True, text=True, timeout=180, check=True)
     kinds = [it["kind"] for it in yaml.safe_load_all(built.stdout)]
     assert {"Namespace", "DaemonSet", "Service", "ServiceAccount", "PodMonitor", "PrometheusRule"} == set(kinds)
 
@@ -303,7 +303,7 @@ def test_composed_prometheus(tmp_path: Path) -> None:
     if not shutil.which("promtool"):
         pytest.skip("promtool (Debian: prometheus) is not installed")
     (tmp_path / "prometheus.yml").write_text(text.replace("/etc/prometheus/alerts", str(ROOT / "alerts")))
-    subprocess.run(["promtool", "check", "config", tmp_path / "prometheus.yml"], check=True, timeout=60)
+    subprocess.run(["promtool", "check", "config", tmp_path / "prometheus.yml"], check=True, timeout=180)
 
 
 def test_composed_grafana() -> None:
