@@ -110,7 +110,10 @@ def from_file(path: Path, options: Iterable[Option]) -> dict[str, Value]:
             where = f"{path}:{node.start_mark.line + 1}: {name}"
             if name in values:
                 raise SettingsError(f"{where} is given twice; remove one")
-            content = loader.construct_object(node, deep=True)
+            try:
+                content = loader.construct_object(node, deep=True)
+            except ValueError as error:  # PyYAML's own, of a date or number that is none
+                raise SettingsError(f"{where}: not valid YAML: {error}") from error
             values[name] = _convert(by_name[name], by_name[name].check, content, where)
         return values
     except yaml.YAMLError as error:

@@ -11,6 +11,11 @@ from exporter.options import SettingsError
 from exporter.sampling import Sampler, sampler
 
 PROTOCOLS = ("http/protobuf", "grpc")
+_NOT_CHOSEN = {
+    "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "cumulative",
+    "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",
+}
+"""Variables of the specification of which one value is supported."""
 log = logging.getLogger(__name__)
 
 
@@ -58,6 +63,9 @@ def plan(settings: OtlpSettings, environ: Mapping[str, str]) -> Plan:
     """Return the plan in flags and OTEL_* variables; a flag wins. Raises SettingsError."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return Plan(None, None)
+    for name, kept in _NOT_CHOSEN.items():
+        if (value := environ.get(name, "").strip()).lower() not in ("", kept):
+            log.warning("%s=%.40r is not supported; metrics are pushed as %s", name, value, kept)
     queue_size = _number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048)
     return Plan(
         _signal("metrics", settings, environ),

@@ -53,7 +53,8 @@ def _bind(address: str) -> socket.socket:
 
 
 def inherited(environ: MutableMapping[str, str]) -> list[socket.socket]:
-    """Return the sockets that systemd's socket unit opened for this process. Raises ListenError when there are none.
+    """Return the sockets that systemd's socket unit opened for this process. Raises ListenError when there are none, or
+    one does not listen for connections.
 
     The variables are removed, as sd_listen_fds(3) recommends, so that no child process uses the sockets.
     """
@@ -67,11 +68,17 @@ def inherited(environ: MutableMapping[str, str]) -> list[socket.socket]:
     for descriptor in range(_FIRST_FD, _FIRST_FD + int(count)):
         try:
             os.set_inheritable(descriptor, False)
-            sockets.append(socket.socket(fileno=descriptor))
+            passed = socket.socket(fileno=descriptor)
         except OSError as error:
             raise ListenError(
                 f"systemd passed descriptor {descriptor}, which is no socket: {error.strerror}"
             ) from error
+        sockets.append(passed)
+        if passed.type != socket.SOCK_STREAM or not passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            raise ListenError(
+                f"systemd passed descriptor {descriptor}, which does not listen for connections: "
+                "the .socket unit needs ListenStream= and Accept=no"
+            )
     return sockets
 
 

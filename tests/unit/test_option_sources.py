@@ -106,6 +106,8 @@ def test_variables_of_kubernetes() -> None:
         ("log: {level: info}\nlog.level: warn", "2: log.level is given twice; remove one"),
         ("collector: {cuda: {enabled: yes}}\ncollector.cuda: no", "2: collector.cuda is given twice; remove one"),
         ("a: [", "1: not valid YAML: expected the node content, but found '<stream end>'"),
+        ("web:\n  max-requests: 0b_", "2: web.max-requests: not valid YAML: invalid literal for int() with base 2: ''"),
+        ("log: {level: 9999-99-99}", "1: log.level: not valid YAML: month must be in 1..12"),
         ("log: &a {level: *a}", "1: not valid YAML: found unconstructable recursive node"),
     ],
 )

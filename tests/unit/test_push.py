@@ -522,6 +522,22 @@ def test_plan_takes_the_batch_processors_variables(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("name", "kept", "other"),
+    [
+        ("TEMPORALITY_PREFERENCE", "Cumulative", "delta"),
+        ("DEFAULT_HISTOGRAM_AGGREGATION", "explicit_bucket_histogram", "base2_exponential_bucket_histogram"),
+    ],
+)
+def test_preferences_that_are_not_supported(name: str, kept: str, other: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A preference with a value that is not supported is a warning; what is done anyway is none."""
+    name = f"OTEL_EXPORTER_OTLP_METRICS_{name}"
+    plan(OtlpSettings("http://c"), {name: kept})
+    assert [] == caplog.messages
+    plan(OtlpSettings("http://c"), {name: other})
+    assert [f"{name}='{other}' is not supported; metrics are pushed as {kept.lower()}"] == caplog.messages
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         (OtlpSettings("http://c", "http/json"), "OTLP protocol 'http/json' is not supported"),

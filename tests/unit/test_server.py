@@ -370,6 +370,21 @@ def test_sockets_of_systemd_are_taken_over() -> None:
         assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM], ids=["datagrams", "not listening"])
+def test_sockets_of_systemd_that_take_no_connections(kind: socket.SocketKind) -> None:
+    """ListenDatagram= and Accept=yes are errors that name what the unit needs. Tried in a child that has fd 3."""
+    with socket.socket(socket.AF_INET, kind) as passed:
+        child = os.fork()
+        if child == 0:
+            os.dup2(passed.fileno(), 3)
+            try:
+                listen.inherited({"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())})
+            except ListenError as error:
+                os._exit(0 if "needs ListenStream= and Accept=no" in str(error) else 1)
+            os._exit(1)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @pytest.mark.parametrize(
     "environ", [{}, {"LISTEN_FDS": "1"}, {"LISTEN_FDS": "1", "LISTEN_PID": "1"}, {"LISTEN_FDS": "x"}]
 )
