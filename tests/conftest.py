@@ -24,7 +24,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("unhurried")
 PROBED = ("tests/bpf/", "tests/e2e/")
-"""Folders with tests in which processes are probed; they are also the ones that take longest."""
+"""Folders with tests that probe processes; they are also the ones that take longest."""
+OF_THEIR_OWN = tuple(f"tests/bpf/test_{it}" for it in ("bridge", "contract", "placement", "privileges", "safety"))
+"""Files in them that search no processes and attach to what they compiled: no other test sees them, nor they others."""
 YIELDING = 5
 """The nice value of all other tests beside them."""
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
@@ -37,15 +39,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "evidence(feature, on): what a feature is shown to run on (tests/evidence.py)")
 
 
+def _sees_others(nodeid: str) -> bool:
+    return nodeid.startswith(PROBED) and not nodeid.startswith(OF_THEIR_OWN)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Spread files over workers; the tests of PROBED are all one worker's, since probes see the whole machine."""
+    """Spread files over workers; tests that see others' processes are all one worker's, one after the other."""
     from xdist.scheduler.loadscope import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::", 1)[0]
-            return "probed" if file.startswith(PROBED) else file
+            return "probed" if _sees_others(nodeid) else nodeid.split("::", 1)[0]
 
     return Files(config, log)
 
@@ -68,7 +73,7 @@ def _bpf_refusal() -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips before any fixture, also of a module, tries to load a program; lets probed processes go first."""
-    if "PYTEST_XDIST_WORKER" in os.environ and not item.nodeid.startswith(PROBED):
+    if "PYTEST_XDIST_WORKER" in os.environ and not _sees_others(item.nodeid):
         os.setpriority(os.PRIO_PROCESS, 0, YIELDING)
     refusal = _bpf_refusal() if item.get_closest_marker("needs_bpf") else ""
     if refusal and os.environ.get("REQUIRE_BPF") == "1":
