@@ -79,12 +79,17 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 	}
 }
 
-/* The hot path. */
-SEC("uprobe")
-int on_launch(struct pt_regs *ctx)
+static __always_inline bool is_apart(__u32 tgid)
+{
+	__u32 only = 0;
+	const __u64 *processes = bpf_map_lookup_elem(&apart_processes, &only);
+
+	return processes && *processes && bpf_map_lookup_elem(&apart, &tgid);
+}
+
+static __always_inline int count_launch(struct pt_regs *ctx, __u64 id)
 {
 	static const struct launch none;
-	__u64 id = bpf_get_current_pid_tgid();
 	struct call_key key = {.tgid = id >> 32, .api = cookie_of(ctx).api, .device = device_of(id)};
 	struct launch *launch = lookup_or_init(launches, &key, &none);
 	__u64 tick = bpf_jiffies64();
@@ -97,6 +102,24 @@ int on_launch(struct pt_regs *ctx)
 		launch->last_ns = bpf_ktime_get_ns();
 	}
 	return 0;
+}
+
+/* The hot path. */
+SEC("uprobe")
+int on_launch(struct pt_regs *ctx)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+
+	return is_apart(id >> 32) ? 0 : count_launch(ctx, id);
+}
+
+/* In links for one process. */
+SEC("uprobe")
+int on_launch_apart(struct pt_regs *ctx)
+{
+	__u64 id = bpf_get_current_pid_tgid();
+
+	return is_apart(id >> 32) ? count_launch(ctx, id) : 0;
 }
 
 SEC("uprobe")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.bpf import uprobe
+from exporter.bpf.apart import Apart, Rows
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.file_worker import WORKER, ChildError
 from exporter.bpf.libbpf import Link, Program
@@ -40,6 +41,8 @@ class Hook:
 
     sampled: bool = False
     """May be detached for a part of the time, as its counts may be estimates; an entry probe without a return probe."""
+    apart: str = ""
+    """The program that runs in its place in a process that stays probed meanwhile."""
 
     @property
     def attached(self) -> str:
@@ -138,6 +141,7 @@ class Hooked:
         hooks: Mapping[str, Sequence[Hook]],
         places: Places,
         switch: Switch | None = None,
+        apart: Rows | None = None,
     ) -> None:
         self.library, self.places, self._switch = library, places, switch
         self.returned = False
@@ -148,6 +152,7 @@ class Hooked:
         self._return_links: list[Link] = []
         self._refusal = "no return probes: no process uses the library yet"
         self._closed = False
+        self._apart = Apart(apart, self._attach_to) if apart else None
         self._links = self._attach(_ALWAYS)
         self._sampled_links = self._attach(_SAMPLED)
 
@@ -187,6 +192,17 @@ class Hooked:
                 self._failed = {key: why for key, why in self._failed.items() if key[1] != _SAMPLED}
                 self._sampled_links = self._attach(_SAMPLED)
 
+    def keep(self, pids: Collection[int]) -> Collection[int]:
+        """Keeps the `sampled` hooks in just these processes, whatever `sample` does. Returns those where they are."""
+        with self._lock:
+            return self._apart.keep(pids) if self._apart and not self._closed else ()
+
+    def leave(self, pids: Collection[int]) -> None:
+        """Forgets processes that have ended."""
+        with self._lock:
+            if self._apart:
+                self._apart.leave(pids)
+
     @property
     def refused(self) -> bool:
         """Whether return probes are wanted and not allowed at present."""
@@ -212,6 +228,8 @@ class Hooked:
                 return
             self._closed = True
             self._turn(on=False)
+            if self._apart:
+                self._apart.keep(())
             uprobe.close_all([*self._return_links, *self._sampled_links, *self._links])
             if self._switch:
                 self._switch.close()
@@ -243,6 +261,17 @@ class Hooked:
             links += [link] if link else []
             self._failed.update({(symbol, when): reason for symbol, reason in failed.items()})
         return links
+
+    def _attach_to(self, pid: int) -> Link:
+        """The link of the sampled hooks to one process. They have one program."""
+        points: dict[str, list[Point]] = {}
+        for symbol, placement in self.places.found.items():
+            for hook in self._hooks[symbol]:
+                if hook.apart:
+                    made = hook.point(self.library.functions[symbol], placement)
+                    points.setdefault(hook.apart, []).append(made)
+        [(program, places)] = points.items()
+        return uprobe.attach_to(self._programs[program], self.library.open_path, places, pid)
 
     def _attach_group(
         self, program: Program, symbols: dict[Point, str], returns: bool

@@ -28,10 +28,12 @@ def link(
     cookies: Sequence[int],
     returns: bool,
     semaphores: Sequence[int] = (),
+    pid: int = 0,
 ) -> int:
     """The descriptor of a new link from a program's descriptor to file offsets. OSError; then nothing is attached.
 
-    `semaphores` are the places in the file of counters that the kernel raises while a point is probed; 0: none.
+    `semaphores` are the places in the file of counters that the kernel raises while a point is probed; 0: none. `pid`
+    is the one process that is probed; 0: every one.
     """
     count = len(offsets)
     counters = (ctypes.c_uint64 * count)(*semaphores) if any(semaphores) else None
@@ -40,7 +42,7 @@ def link(
     counted = ctypes.addressof(counters) if counters else 0
     addresses = [ctypes.addressof(name), ctypes.addressof(points), counted, ctypes.addressof(tags)]
     flags = _RETURN if returns else 0
-    return bpf(LINK_CREATE, struct.pack("=4I4Q4I", program, 0, ATTACH_TYPE, 0, *addresses, count, flags, 0, 0))
+    return bpf(LINK_CREATE, struct.pack("=4I4Q4I", program, 0, ATTACH_TYPE, 0, *addresses, count, flags, pid, 0))
 
 
 def supported() -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from exporter.bpf.apart import Rows
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.charges import Charges
 from exporter.bpf.hooks import Hook, Hooked, Places, State, find_places
@@ -68,7 +69,8 @@ class Probes:
     for the same symbols, of the same kinds, where they depend on what is in it. `rehearsal` has what calls cost, and is
     started with the first library. `returning` is the object's map of that name, where it has hooks that are numbered.
     `withdrawn` gets the processes of a library that loses its return probes, or all. `passes_on` finds symbols that are
-    not probed, since their calls arrive in another library of the process.
+    not probed, since their calls arrive in another library of the process. `apart` is what the object has of processes
+    that stay probed while others are in windows.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class Probes:
         returning: Numbers | None = None,
         withdrawn: Callable[[Collection[int]], None] | None = None,
         passes_on: PassesOn | None = None,
+        apart: Rows | None = None,
     ) -> None:
+        self._apart = apart
         self._rehearsal = rehearsal
         self._hooks_of, self._withdrawn = hooks_of, withdrawn
         self._passing = Passing(passes_on) if passes_on else None
@@ -121,7 +125,7 @@ class Probes:
         table = {symbol: hooks for symbol, hooks in table.items() if symbol not in passed}
         places = self._find(library, [*table])
         switch = self._switches.take() if self._switches else None
-        return Hooked(self._object.programs, library, table, places, switch)
+        return Hooked(self._object.programs, library, table, places, switch, self._apart)
 
     def _passed(self, library: Library) -> Passed:
         return self._passing.of(library) if self._passing else NOTHING
@@ -186,13 +190,20 @@ class Probes:
     def sampled_files(self) -> dict[int, SampledFile]:
         """The libraries with symbols that may be probed in windows, by a key that stays."""
         return {
-            id(it.hooked.library): SampledFile(name, symbols, [*it.users], partial(self._sample, it))
+            id(it.hooked.library): SampledFile(
+                name, symbols, [*it.users], partial(self._sample, it), partial(self._keep, it)
+            )
             for it, name in self._named()
             if (symbols := it.hooked.sampled)
         }
 
     def _sample(self, probed: _Probed, on: bool) -> None:
         probed.hooked.sample(on)
+
+    def _keep(self, probed: _Probed, pids: Collection[int]) -> Collection[int]:
+        """Without processes that use another such file too: which of both a call was in is not known."""
+        others = [it for it in self._present() if it is not probed and it.hooked.sampled]
+        return probed.hooked.keep([pid for pid in pids if not any(pid in it.users for it in others)])
 
     def price(self, symbol: str) -> float | None:
         """The seconds that a call of the symbol takes longer; None while that is not known."""
@@ -267,6 +278,7 @@ class Probes:
     def _forget(self, pids: Collection[int]) -> None:
         for probed in self._present():
             known = [pid for pid in pids if probed.users.pop(pid, None)]
+            probed.hooked.leave(known)
             if known and probed.users:
                 self._review(probed)
 

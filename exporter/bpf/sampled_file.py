@@ -17,3 +17,5 @@ class SampledFile:
     """The processes that use it."""
     probe: Callable[[bool], None]
     """Attaches these symbols, or detaches them."""
+    keep: Callable[[Collection[int]], Collection[int]] = lambda _: ()
+    """Keeps these symbols attached in just these processes, and returns those where they are."""

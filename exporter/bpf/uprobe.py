@@ -40,6 +40,18 @@ class AttachError(BpfError):
         self.failed = tuple(failed)
 
 
+def attach_to(program: Program, path: str | Path, points: Sequence[Point], pid: int) -> Link:
+    """As `attach`, at entries, in one process; where exporter.bpf.apart.supported()."""
+    if descriptors.room() < 1:
+        raise _refusal(errno.EMFILE, program, os.fspath(path), points)
+    offsets, cookies = [point.offset for point in points], [point.cookie for point in points]
+    try:
+        descriptor = multi.link(program.fd, os.fsencode(path), offsets, cookies, returns=False, pid=pid)
+    except OSError as error:
+        raise _refusal(error.errno or 0, program, os.fspath(path), points) from error
+    return Link(lambda: os.close(descriptor))
+
+
 def attach(program: Program, path: str | Path, points: Sequence[Point], returns: bool = False) -> Link:
     """Runs the program whenever a thread reaches one of the points, or with `returns` when that function returns.
 

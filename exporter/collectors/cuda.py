@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from exporter.bpf import object_path
+from exporter.bpf import apart, object_path
+from exporter.bpf.apart import Rows
 from exporter.bpf.ends import forget
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
@@ -118,6 +119,7 @@ class Cuda(ProbeCollector[Activity]):
         return {it.name: self._hooks[it.name] for it in FUNCTIONS if layers in (it.layer, "both")}
 
     def _options(self) -> Mapping[str, Any]:
+        maps = self._object.maps
         return {
             "coverable": coverable(self._node.settings["layers"]),
             "family": layer,
@@ -125,6 +127,7 @@ class Cuda(ProbeCollector[Activity]):
             "returning": self._object.maps["returning"],
             "withdrawn": self._lose_sight,
             "passes_on": passes_on,
+            "apart": Rows(maps["apart"], maps["apart_processes"]) if apart.supported() else None,
         }
 
     def _receivers(self) -> Receivers:

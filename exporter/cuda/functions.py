@@ -61,7 +61,8 @@ class Function:
         if self.program in ("on_enter", "on_free"):  # these count calls too
             return [Hook(it, cookie, it == "on_return", numbered=True) for it in (self.program, "on_return")]
         failing = [Hook("on_failure", cookie, returns=True)] if all_errors and self.program != "on_context" else []
-        return [Hook(self.program, cookie, sampled=bounded and bool(self.launches) and not failing), *failing]
+        sampled = bounded and bool(self.launches) and not failing
+        return [Hook(self.program, cookie, sampled=sampled, apart=f"{self.program}_apart" if sampled else ""), *failing]
 
 
 def scene(function: Function) -> Scene:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -147,6 +147,14 @@ class Estimates:
             for estimate in self._of(owner):
                 estimate.settle()
                 estimate.owner = None
+
+    def release(self, owner: object, pids: Collection[int]) -> None:
+        """Keep what was estimated of these: all their calls are counted from now on."""
+        with self._lock:
+            for pid in pids:
+                if (known := self._by_pid.get(pid)) and known.owner is owner:
+                    known.settle()
+                    known.owner = None
 
     def missed(self, pid: int) -> Counts:
         """Return the estimated counts of what was not seen; empty where all was seen."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from exporter.governor.estimates import Estimates, Tally
-from exporter.governor.ladder import Ladder
+from exporter.governor.ladder import LEAST, Ladder
+from exporter.governor.standings import Standings
 
 LOOK_SECONDS, CYCLE_SECONDS = 1.0, 5.0
 """Times between two looks at the cost: while all calls are counted, and while there is one window in each cycle."""
@@ -30,6 +31,9 @@ class Probed(Protocol):
 
     def probe(self, on: bool) -> None:
         """Attach or detach the functions that may be probed in windows; nothing where that is so already."""
+
+    def keep(self, pids: Collection[int]) -> Collection[int]:
+        """Keep them attached in just these processes, whatever `probe` does. Return those where they are."""
 
 
 class File:
@@ -56,9 +60,10 @@ class File:
         self.due = clock()
         """Time of the next step."""
         self._step: Callable[[], None] = self._look
+        self._standings = Standings()
         self._before: Mapping[int, Tally] = {}
         """Tallies at the last look, made at this time:"""
-        self._looked = self.due
+        self._looked, self._probed_before, self._turned = self.due, 0.0, 0.0
         self._on, self._since, self._seconds = True, self.due, 0.0
         """Whether the functions are probed, since when, and for how many seconds before."""
         self._history = deque([(self.due, 0.0)])
@@ -82,22 +87,25 @@ class File:
         before, now = self._before, self._read()
         self._weigh(now)
         if self.ladder.throttled:
-            self._estimates.begin(self, before, now)
+            self._keep(before, now)
+            self._estimates.begin(self, self._others(before), now)
             self._cycle()
         else:
             self.due = self._clock() + LOOK_SECONDS
 
     def _begin(self) -> None:
         """A cycle ended: compare cost and bound, and choose the next window."""
-        now = self._read()
-        self._estimates.advance(self, now, probed=self._on)
+        before, now = self._before, self._read()
+        self._estimates.advance(self, self._others(now), probed=self._on)
         if self._on:
             self._estimates.settle(self)
         self._weigh(now)
         if self.ladder.throttled:
+            self._keep(before, now)
             self._cycle()
             return
         self._estimates.end(self)
+        self._standings.kept = set(self.probed.keep(()))
         self._step, self.due = self._look, self._clock() + LOOK_SECONDS
 
     def _cycle(self) -> None:
@@ -119,10 +127,10 @@ class File:
         """Probe. What was counted before all functions were probed belongs to the gap, and to its estimate."""
         if not self._on:
             self._turn(on=True)
-            self._estimates.advance(self, self._read(), probed=False)
+            self._estimates.advance(self, self._others(self._read()), probed=False)
 
     def _close(self) -> None:
-        self._estimates.advance(self, self._read(), probed=True)
+        self._estimates.advance(self, self._others(self._read()), probed=True)
         self._estimates.settle(self)
         self._turn(on=False)
         self._step, self.due = self._begin, self._ends
@@ -130,11 +138,29 @@ class File:
     def _read(self) -> Mapping[int, Tally]:
         return self._tallies(self.probed.pids)
 
+    def _others(self, tallies: Mapping[int, Tally]) -> Mapping[int, Tally]:
+        """Return those of processes that are probed in windows."""
+        return {pid: it for pid, it in tallies.items() if pid not in self._standings.kept}
+
+    def _keep(self, before: Mapping[int, Tally], now: Mapping[int, Tally]) -> None:
+        """Probe processes that cost little all the time, and those that cost too much in windows only."""
+        kept, wanted = self._standings.kept, self._standings.polite()
+        if wanted == kept:
+            return
+        dropped = kept - wanted
+        self._standings.kept = set(self.probed.keep(wanted))
+        self._estimates.begin(self, {pid: before[pid] for pid in dropped & before.keys()}, now)
+        if new := self._standings.kept - kept:
+            later = self._read()
+            self._estimates.advance(self, {pid: later[pid] for pid in new & later.keys()}, probed=False)
+            self._estimates.release(self, new)
+
     def _turn(self, on: bool) -> None:
         if on == self._on:
             return
         began = self._clock()
         self.probed.probe(on)
+        self._turned += self._clock() - began
         now = self._clock() if on else began  # the last calls are seen when detaching begins
         self._seconds, self._since, self._on = self._probed_seconds(now), now, on
 
@@ -143,20 +169,29 @@ class File:
 
     def _weigh(self, now: Mapping[int, Tally]) -> None:
         """Compare what each process lost since the last look with its bound; the worst one decides."""
-        time = self._clock()
-        least = FLOOR * (time - self._looked) * self.ladder.share
-        pressure = used = 0.0
+        time, probed = self._clock(), self._probed_seconds(self._clock())
+        seconds = time - self._looked
+        share = (probed - self._probed_before + self._turned) / seconds if seconds else 1.0
+        used, pressures = 0.0, {}
         for pid in now.keys() & self._before.keys():
-            before, after = self._before[pid], now[pid]
-            cost, other = after.cost - before.cost, after.other - before.other
-            allowed = self._bound * (after.cpu - before.cpu)
-            if cost > 0 and cost >= least and allowed > 0:
-                kept = other - (after.yielding - before.yielding)
-                pressure = max(pressure, cost / max(allowed - kept, _SMALLEST * allowed))
-                used = max(used, (cost + other) / allowed)
+            own = 1.0 if pid in self._standings.kept else self.ladder.share
+            pressures[pid], part = self._pressure(self._before[pid], now[pid], FLOOR * seconds * own)
+            used = max(used, part)
         self.used = used
-        self.ladder.look(pressure)
-        self._before, self._looked = now, time
+        self.ladder.look(max((it for pid, it in pressures.items() if pid not in self._standings.kept), default=0.0))
+        self._standings.look(pressures, max(share, LEAST))
+        self._before, self._looked, self._probed_before, self._turned = now, time, probed, 0.0
         self._history.append((time, self._probed_seconds(time)))
         while len(self._history) > 2 and self._history[1][0] <= time - _RECENT_SECONDS:
             self._history.popleft()
+
+    def _pressure(self, before: Tally, after: Tally, least: float) -> tuple[float, float]:
+        """Return the cost of the functions in a process in parts of what it may be, and that of all in parts of the
+        bound; 0 where it is less than `least` seconds.
+        """
+        cost, other = after.cost - before.cost, after.other - before.other
+        allowed = self._bound * (after.cpu - before.cpu)
+        if cost <= 0 or cost < least or allowed <= 0:
+            return 0.0, 0.0
+        kept = other - (after.yielding - before.yielding)
+        return cost / max(allowed - kept, _SMALLEST * allowed), (cost + other) / allowed

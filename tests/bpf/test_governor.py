@@ -17,7 +17,11 @@ from exporter.governor.governor import Governor
 from tests.bpf.nccl_node import BUILD, NcclNode, build_standins, observe
 from tests.support import until
 
-pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.timeout(300),
+    pytest.mark.evidence(feature="cost of probes", on="stand-in"),
+]
 
 PEERS, COUNT, BOUND = 64, 1000, 0.01
 JOB = """

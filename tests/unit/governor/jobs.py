@@ -60,6 +60,9 @@ class File:
     symbols: Collection[str] = ("ncclSend",)
     on: bool = True
     turns: list[tuple[float, bool]] = field(default_factory=list)
+    alone: bool = False
+    """Whether processes can be probed one by one."""
+    kept: Collection[int] = ()
 
     @property
     def pids(self) -> Collection[int]:
@@ -69,9 +72,13 @@ class File:
         self.on = on
         self.turns.append((self.clock.now, on))
 
+    def keep(self, pids: Collection[int]) -> Collection[int]:
+        self.kept = list(pids) if self.alone else []
+        return self.kept
+
     def pass_until(self, time: float) -> None:
-        for job in self.jobs.values():
-            job.run(max(0.0, time - self.clock.now), self.on)
+        for pid, job in self.jobs.items():
+            job.run(max(0.0, time - self.clock.now), self.on or pid in self.kept)
         self.clock.now = max(time, self.clock.now)
 
 

@@ -137,6 +137,32 @@ def test_processes_of_one_file_go_by_the_worst() -> None:
     assert node.counted(2, polite) == pytest.approx(polite.sent, rel=0.15)
 
 
+def test_polite_processes_of_the_file_stay_exact() -> None:
+    """Where the kernel probes one process. One that comes meanwhile is exact after some cycles, one that is polite no
+    more goes into windows, and all is as before when they are calm."""
+    hasty, polite, late = Job(own=5e-6), Job(own=1e-3, messages=8, idle=0.01), Job(own=1e-3, messages=8, idle=0.01)
+    node = Node({1: hasty, 2: polite})
+    node.files[0].alone = True
+    node.run(30)
+    node.files[0].jobs[3] = late
+    node.run(200)
+    assert hasty.seen < 0.1 * hasty.sent
+    assert polite.seen == polite.sent
+    assert not any(node.watch.estimates.missed(2).values())
+    counted, sent = node.counted(3, late), late.sent
+    node.run(100)
+    assert node.counted(3, late) - counted == pytest.approx(late.sent - sent, abs=1)
+    assert {2, 3} == set(node.files[0].kept)
+    polite.messages, polite.idle = 128, 0.0
+    node.run(100)
+    assert {3} == set(node.files[0].kept)
+    assert node.counted(2, polite) == pytest.approx(polite.sent, rel=0.05)
+    hasty.idle, polite.idle, polite.messages = 0.5, 0.5, 2
+    node.run(120)
+    assert [0] == list(node.value("accel_exporter.probe.throttle.level"))
+    assert not node.files[0].kept
+
+
 def test_windows_begin_at_random_times() -> None:
     """A job with a step as long as a cycle is not seen at the same part of each step."""
     node = Node({1: Job(own=5e-6)})

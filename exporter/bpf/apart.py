@@ -1,0 +1,84 @@
+"""Processes that are probed by links of their own while the link for all processes of a file comes and goes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from exporter.bpf import multi
+from exporter.bpf.libbpf import BpfError, Link
+
+log = logging.getLogger(__name__)
+_SINCE = (6, 11)
+"""The kernel that looks at the process instead of its first thread (commit 46ba0e49b642, in some older ones too)."""
+
+
+def supported(release: str | None = None) -> bool:
+    """Return whether this kernel attaches to one process, all its threads."""
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release if release is None else release)
+    return found is not None and tuple(map(int, found.groups())) >= _SINCE and multi.supported()
+
+
+class Map(Protocol):
+    """The part of exporter.bpf.libbpf.Map that is used here."""
+
+    def set(self, key: Any, value: Any) -> None: ...
+
+    def take(self, pids: Collection[int]) -> Any: ...
+
+
+class Rows:
+    """The maps `apart` and `apart_processes` of an object: programs for all leave these processes to others."""
+
+    def __init__(self, apart: Map, processes: Map) -> None:
+        self._apart, self._processes = apart, processes
+        self._lock = threading.Lock()
+        self._pids: set[int] = set()
+
+    def add(self, pid: int) -> None:
+        """Hand the calls of a process over to programs for one."""
+        with self._lock:
+            self._pids.add(pid)
+            self._processes.set(0, len(self._pids))
+            self._apart.set(pid, 1)
+
+    def remove(self, pid: int) -> None:
+        """Hand them back."""
+        with self._lock:
+            self._pids.discard(pid)
+            self._apart.take([pid])
+            self._processes.set(0, len(self._pids))
+
+
+class Apart:
+    """Keeps processes of one library apart.
+
+    `attach` makes the link of a process. No call is lost or counted twice while that comes or goes.
+    """
+
+    def __init__(self, rows: Rows, attach: Callable[[int], Link]) -> None:
+        self._rows, self._attach = rows, attach
+        self._links: dict[int, Link] = {}
+
+    def keep(self, pids: Collection[int]) -> Collection[int]:
+        """Keep just these apart. Returns those that are: fewer where the kernel refuses a link."""
+        self.leave(self._links.keys() - set(pids))
+        for pid in pids:
+            if pid not in self._links:
+                try:
+                    self._links[pid] = self._attach(pid)
+                except BpfError as error:
+                    log.warning("a process cannot be probed on its own: %s", error, extra={"pid": pid})
+                    continue
+                self._rows.add(pid)
+        return [*self._links]
+
+    def leave(self, pids: Collection[int]) -> None:
+        """Keep these apart no more."""
+        for pid in [pid for pid in pids if pid in self._links]:
+            self._rows.remove(pid)
+            self._links.pop(pid).close()

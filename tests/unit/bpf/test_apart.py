@@ -1,0 +1,86 @@
+"""Links of one process each, beside the link for all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from exporter.bpf import multi
+from exporter.bpf.apart import Apart, Rows, supported
+from exporter.bpf.libbpf import Link
+from exporter.bpf.uprobe import AttachError
+
+
+class Kernel:
+    """Both maps and the links: what was done, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[Any, ...]] = []
+        self.refused: Collection[int] = ()
+        self.apart = Apart(Rows(Written("apart", self.done), Written("processes", self.done)), self._attach)
+
+    def _attach(self, pid: int) -> Link:
+        if pid in self.refused:
+            raise AttachError(28, "no space", [])
+        self.done.append(("attach", pid))
+        return Link(lambda: self.done.append(("close", pid)))
+
+    def keep(self, *pids: int) -> tuple[set[int], list[tuple[Any, ...]]]:
+        self.done.clear()
+        return set(self.apart.keep(pids)), list(self.done)
+
+
+class Written:
+    def __init__(self, name: str, done: list[tuple[Any, ...]]) -> None:
+        self._name, self._done = name, done
+
+    def set(self, key: Any, value: Any) -> None:
+        self._done.append((self._name, key, value))
+
+    def take(self, pids: Collection[int]) -> None:
+        self._done.append((self._name, "take", *pids))
+
+
+def test_calls_are_handed_over_while_both_links_are_there() -> None:
+    """Attached first, and closed last; nothing is done twice."""
+    kernel = Kernel()
+    added = [("attach", 7), ("processes", 0, 1), ("apart", 7, 1)]
+    assert ({7}, added) == kernel.keep(7)
+    assert ({7}, []) == kernel.keep(7)
+    both = [("attach", 8), ("processes", 0, 2), ("apart", 8, 1)]
+    assert ({7, 8}, both) == kernel.keep(7, 8)
+    assert ({8}, [("apart", "take", 7), ("processes", 0, 1), ("close", 7)]) == kernel.keep(8)
+    kernel.done.clear()
+    kernel.apart.leave([8, 9])
+    assert [("apart", "take", 8), ("processes", 0, 0), ("close", 8)] == kernel.done
+
+
+def test_a_process_that_cannot_be_attached_to(caplog: pytest.LogCaptureFixture) -> None:
+    """The process stays with the others, and is tried again."""
+    kernel = Kernel()
+    kernel.refused = {7}
+    assert {8} == kernel.keep(7, 8)[0]
+    assert "cannot be probed on its own" in caplog.text
+    kernel.refused = ()
+    assert {7, 8} == kernel.keep(7, 8)[0]
+
+
+@pytest.mark.parametrize(
+    ("release", "able"),
+    [
+        ("6.18.44-x", True),
+        ("6.11.0", True),
+        ("6.10.14", False),
+        ("6.8.0-31-generic", False),
+        ("7.0", True),
+        ("", False),
+    ],
+)
+def test_the_kernels_that_probe_a_process(monkeypatch: pytest.MonkeyPatch, release: str, able: bool) -> None:
+    """All its threads, which older ones do not."""
+    monkeypatch.setattr(multi, "supported", lambda: True)
+    assert able == supported(release)
+    monkeypatch.setattr(multi, "supported", lambda: False)
+    assert not supported(release)
