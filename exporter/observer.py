@@ -49,7 +49,7 @@ class Observer:
         )
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""
-        shared = (lambda: self.targets.collect(), self._node.trial.collect, self._faults)
+        shared = (lambda: self.targets.collect(), self._node.trial.collect, self._faults, self._processes.jobs)
         self.scraper = Scraper(self._make_all(), self._disabled(), (*shared, *own), self._search)
 
     @property

@@ -27,7 +27,7 @@ class Profile(IntEnum):
 
 
 PROFILES = tuple(profile.name.lower() for profile in Profile)
-BUCKETS: Mapping[Profile, int] = {Profile.FLEET: 4, Profile.NODE: 6}
+BUCKETS: Mapping[Profile, int] = {Profile.FLEET: 4, Profile.NODE: 8}
 """Buckets of a histogram at most."""
 JOB = ("pod", "namespace", "slurm_job_id", "gpu")
 """The labels of a process that the profile fleet has."""

@@ -88,7 +88,7 @@ def merged(value: Distribution, most: int) -> Distribution:
     step = -(-(len(value.counts) - 1) // max(1, most - 1))
     if step <= 1:
         return value
-    kept = range(0, len(value.bounds), step)
+    kept = range(step - 1, len(value.bounds), step)
     starts = [0, *(at + 1 for at in kept)]
     ends = [*(at + 1 for at in kept), len(value.counts)]
     counts = tuple(sum(value.counts[start:end]) for start, end in zip(starts, ends, strict=True))

@@ -15,6 +15,7 @@ JOB = ("namespace", "pod", "slurm_job_id", "command")
 NAME = "{{namespace}} {{pod}} {{slurm_job_id}} {{command}}"
 COLUMNS = {"namespace": "Namespace", "pod": "Pod", "slurm_job_id": "Slurm job", "command": "Command"}
 GPU = ("instance", "gpu", "gpu_uuid")
+NAMED = {"workload": "Job", "workload_kind": "Launched by", "queue": "Queue", "account": "Account"}
 OWNER = ("namespace", "pod", "container", "slurm_job_id")
 OWNER_NAME = "{{namespace}} {{pod}} {{container}} {{slurm_job_id}}"
 OWNER_COLUMNS = {"namespace": "Namespace", "pod": "Pod", "container": "Container", "slurm_job_id": "Slurm job"}
@@ -79,6 +80,7 @@ IDLE = f"({GIVEN} and {SAME_GPU} {KNOWN}) unless {SAME_GPU} {select('gpu_process
 LIMIT = f"max by (job, {', '.join(GPU)}) ({select('hw_gpu_memory_limit_bytes')})"
 BUSY = f"max by (job, {', '.join(GPU)}) ({select('hw_gpu_utilization_ratio', GENERAL)})"
 SINCE = f"time() - max by ({', '.join(JOB)}) ({job_of(of_jobs('gpu_cuda_last_launch_timestamp_seconds'))})"
+NAMED_BY = of_jobs("job_process_info", 'workload!=""')
 
 OVERVIEW = [
     number("Jobs", "Jobs that have a process on a GPU now.", "short", Query(f"count({jobs(HELD)})")),
@@ -116,6 +118,14 @@ OVERVIEW = [
         Query(jobs(WAITED), "Waiting", "percentunit"),
         Query(jobs(BUS), "NCCL", "Bps"),
         Query(jobs(RDMA), "RDMA", "Bps"),
+    ),
+    rows(
+        "Jobs by name",
+        "Names that launchers gave by variables of processes, and how many processes and nodes these are.",
+        "short",
+        NAMED,
+        Query(f"count by ({', '.join(NAMED)}) ({NAMED_BY})", "Processes"),
+        Query(f"count by ({', '.join(NAMED)}) (count by ({', '.join(NAMED)}, instance) ({NAMED_BY}))", "Nodes"),
     ),
 ]
 

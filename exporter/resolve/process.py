@@ -7,12 +7,13 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 from pathlib import Path
 
-from exporter.model import Labels
-from exporter.resolve import cgroup, service, slurm
+from exporter.model import Labels, Sample
+from exporter.resolve import cgroup, service, slurm, workload
 from exporter.resolve.podlogs import Names, PodLogs
 
 _CGROUP_BYTES = 65_536
@@ -27,13 +28,14 @@ _STAT = re.compile(rb"\) (?:\S+ ){19}([0-9]+) ", re.DOTALL)
 class Identity:
     """The labels of a process; `start_time` in clock ticks after boot (None: it had ended), `pod_uid` from its cgroup.
 
-    `resource` are the process's OpenTelemetry resource attributes that are not labels.
+    `resource` are OpenTelemetry resource attributes that are not labels, `workload` the labels of the process's job.
     """
 
     labels: Labels
     start_time: int | None
     pod_uid: str = ""
     resource: Labels = field(default_factory=dict)
+    workload: Labels = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,15 @@ class ProcessTable:
         with self._lock:
             self._known.pop(pid, None)
 
+    def jobs(self) -> Iterator[Sample]:
+        """Yield the job of each process that was looked at within five minutes, as far as it is known."""
+        since = self._now() - workload.SECONDS
+        with self._lock:
+            recent = takewhile(lambda entry: entry.checked >= since, reversed(self._known.values()))
+            known = list(islice((it.identity for it in recent if it.identity.workload), workload.MOST))
+        for identity in known:
+            yield workload.INFO.sample(1, {**identity.labels, **identity.workload})
+
     def _nameless(self, entry: _Entry, now: float) -> bool:
         identity = entry.identity
         return bool(identity.pod_uid) and "pod" not in identity.labels and now - entry.seen < self.SETTLED
@@ -121,7 +132,8 @@ class ProcessTable:
             "slurm_job_id": job,
         }
         known = {name: value for name, value in labels.items() if value}
-        return Identity(known, started, group.pod_uid, service.resource(known, environ))
+        resource, job_labels = service.resource(known, environ), workload.workload(environ)
+        return Identity(known, started, group.pod_uid, resource, job_labels)
 
 
 def start_time(proc: Path, pid: int) -> int | None:

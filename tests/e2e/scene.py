@@ -37,6 +37,7 @@ CALM_SECONDS, FAULTY_SECONDS = 60.0, 25.0
 RANKS, LATE_RANK = 4, 2
 RESOLUTION = "10s"
 SLURM_JOB = "4711"
+NAMED = {"SLURM_JOB_NAME": "pretrain", "SLURM_JOB_PARTITION": "h100", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
 PROBED = 'accel_exporter_libraries_attached{library="libcuda.so.1"}'
 LIVELY: Mapping[str, object] = {
     f"gpu{gpu}.{name}": value
@@ -160,7 +161,7 @@ class Scene:
 
     def _jobs(self, stack: ExitStack) -> None:
         """Trainings, four ranks of which one is late, a reader of files, two programs that talk RDMA, and ports."""
-        environment = {"LD_LIBRARY_PATH": str(BUILD), "SLURM_JOB_ID": SLURM_JOB}
+        environment = {"LD_LIBRARY_PATH": str(BUILD), "SLURM_JOB_ID": SLURM_JOB, **NAMED}
         trainings = [_start(stack, [str(BUILD / "workload"), "--steady"], **environment) for _ in range(2)]
         begin = str(time.time() + 1)
         library = str(BUILD / "libnccl.so.2")

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.resolve import slurm
+from exporter.model import PROCESS_LABELS
+from exporter.resolve import slurm, workload
 from exporter.resolve.environment import variable
 from exporter.resolve.process import ProcessTable, printable, start_time
 
@@ -271,3 +272,56 @@ def test_bounded(tmp_path: Path) -> None:
         process(tmp_path, pid=pid, comm=b"new")
 
     assert ["old", "old", "new"] == [table.labels(pid)["comm"] for pid in (1, 3, 2)]
+
+
+SLURM = b"SLURM_JOB_NAME=pretrain\0SLURM_JOB_PARTITION=h100\0SLURM_JOB_ACCOUNT=ml\0SLURM_STEP_ID=0\0SLURM_PROCID=3\0"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (b"HOME=/\0", {}),
+        (
+            SLURM + b"SLURM_ARRAY_TASK_ID=7\0SLURM_NTASKS=16\0",
+            {"workload": "pretrain", "workload_kind": "slurm", "queue": "h100", "account": "ml", "step": "0"}
+            | {"array_task": "7", "rank": "3", "world_size": "16"},
+        ),
+        (
+            SLURM + b"RANK=25\0WORLD_SIZE=128\0TORCHELASTIC_RUN_ID=none\0",
+            {"workload": "pretrain", "workload_kind": "slurm", "queue": "h100", "account": "ml", "step": "0"}
+            | {"rank": "25", "world_size": "128"},
+        ),
+        (
+            b"TORCHELASTIC_RUN_ID=llama\0RANK=2\0",
+            {"workload": "llama", "workload_kind": "torchrun", "rank": "2"},
+        ),
+        (b"TORCHELASTIC_RUN_ID=none\0", {}),
+        (b"RAY_CLUSTER_NAME=serve\0TORCHELASTIC_RUN_ID=x\0", {"workload": "serve", "workload_kind": "raycluster"}),
+        (b"OMPI_COMM_WORLD_RANK=1\0OMPI_COMM_WORLD_SIZE=4\0", {"rank": "1", "world_size": "4"}),
+        (b"MY_RANK=1\0RANK=-1\0WORLD_SIZE=12345678901\0", {}),
+        (b"SLURM_JOB_NAME=\x1b[2J\0", {}),
+        (b"SLURM_JOB_NAME=" + b"a" * 200 + b"\0", {"workload": "a" * 63, "workload_kind": "slurm"}),
+    ],
+    ids=["nothing", "slurm", "torchrun in slurm", "torchrun", "unnamed", "ray", "mpi", "other", "unprintable", "long"],
+)
+def test_the_job_of_a_process(environ: bytes, expected: dict[str, str]) -> None:
+    """Launchers name job and rank by variables; what they do not name is absent, and values are bounded."""
+    assert expected == workload.workload(environ)
+
+
+def test_jobs_of_processes(tmp_path: Path) -> None:
+    """Each process with a job has one series, for five minutes after the last look at it."""
+    process(tmp_path, environ=SLURM)
+    process(tmp_path, pid=8)
+    now = Now()
+    table = ProcessTable(tmp_path, tmp_path, now=now)
+    table.labels(7), table.labels(8)
+
+    [sample] = table.jobs()
+    assert workload.INFO is sample.metric and 1 == sample.value
+    assert {"pid": "7", "comm": "python3"} == {key: sample.labels[key] for key in ("pid", "comm")}
+    assert ("pretrain", "3") == (sample.labels["workload"], sample.labels["rank"])
+    assert {*sample.labels} <= {*PROCESS_LABELS, *workload.INFO.labels}
+    now.time += 301
+    table.labels(8)
+    assert [] == [*table.jobs()]

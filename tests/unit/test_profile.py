@@ -94,7 +94,8 @@ def test_buckets_are_merged_exactly() -> None:
     exemplar = Exemplar(0.2, 1.0, "a", "b")
     fine = Distribution(tuple(float(2**n) for n in range(27)), tuple(range(28)), 12.5, {5: exemplar})
     coarse = merged(fine, 6)
-    assert (6, 12.5, sum(fine.counts)) == (len(coarse.counts), coarse.sum, sum(coarse.counts))
+    assert (5, 12.5, sum(fine.counts)) == (len(coarse.counts), coarse.sum, sum(coarse.counts))
+    assert (2.0**5, 2.0**11, 2.0**17, 2.0**23) == coarse.bounds
     for at, bound in enumerate(coarse.bounds):
         assert sum(fine.counts[: fine.bounds.index(bound) + 1]) == sum(coarse.counts[: at + 1])
     [at] = coarse.exemplars

@@ -1,0 +1,82 @@
+"""The job that a process belongs to, by the variables that launchers give their processes.
+
+Slurm: https://slurm.schedmd.com/sbatch.html#lbAK and srun.html#lbAJ. torchrun:
+https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. Open MPI sets OMPI_COMM_WORLD_*, MPICH and
+Intel MPI PMI_*, KubeRay RAY_CLUSTER_NAME.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from exporter.model import Kind, Labels, Metric
+from exporter.resolve.environment import variable
+
+INFO = Metric(
+    "job.process.info",
+    "Always 1: the job of a process that a collector reports, as named by the variables that Slurm, torchrun, MPI or "
+    "Ray gave the process at its start; a label is absent where they do not. To be joined on pid. The process may have "
+    "changed them, so they prove nothing. Until five minutes after the last look at the process, of 1,024 processes.",
+    Kind.GAUGE,
+    labels=("workload", "workload_kind", "queue", "account", "array_task", "step", "rank", "world_size"),
+    process=True,
+)
+MOST = 1024
+"""Processes that have a series."""
+SECONDS = 300.0
+
+_TEXT, _NUMBER = r"[^\0]{1,256}", r"[0-9]{1,10}"
+_LONGEST = 63
+"""Characters of a value, as of a label of Kubernetes."""
+_Patterns = Sequence[re.Pattern[bytes]]
+
+
+def _text(*names: str) -> _Patterns:
+    return [variable(name, _TEXT) for name in names]
+
+
+def _number(*names: str) -> _Patterns:
+    return [variable(name, _NUMBER) for name in names]
+
+
+_KINDS: Mapping[str, tuple[_Patterns, Mapping[str, _Patterns]]] = {
+    "slurm": (
+        _text("SLURM_JOB_NAME"),
+        {
+            "queue": _text("SLURM_JOB_PARTITION"),
+            "account": _text("SLURM_JOB_ACCOUNT"),
+            "array_task": _number("SLURM_ARRAY_TASK_ID"),
+            "step": _number("SLURM_STEP_ID"),
+        },
+    ),
+    "raycluster": (_text("RAY_CLUSTER_NAME"), {}),
+    "torchrun": (_text("TORCHELASTIC_RUN_ID"), {}),
+}
+"""By kind of workload: the variables of its name, and those of further labels. The first kind with a name counts."""
+_UNNAMED = ("", "none")
+"""torchrun's name of a run that nobody named is "none"."""
+_OF_ANY: Mapping[str, _Patterns] = {
+    "rank": _number("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"),
+    "world_size": _number("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+}
+"""torchrun's first: a launcher that Slurm or MPI started once on each node has another rank than its workers."""
+
+
+def workload(environ: bytes) -> Labels:
+    """Return the labels of a process's job from its /proc/PID/environ block, without those that are not known."""
+    found = {label: value for label, patterns in _OF_ANY.items() if (value := _first(patterns, environ))}
+    for kind, (names, others) in _KINDS.items():
+        name = _first(names, environ)
+        if name not in _UNNAMED:
+            own = {label: value for label, patterns in others.items() if (value := _first(patterns, environ))}
+            return {"workload": name, "workload_kind": kind, **own, **found}
+    return found
+
+
+def _first(patterns: _Patterns, environ: bytes) -> str:
+    """Return the first printable value, cut to a length, or an empty string."""
+    for pattern in patterns:
+        if (found := pattern.search(environ)) and (text := found[1].decode("utf-8", "replace")).isprintable():
+            return text[:_LONGEST]
+    return ""
