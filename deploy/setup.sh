@@ -66,6 +66,7 @@ else
 fi
 if [ "$level" = dev ] || [ "$level" = rdma ]; then
     need prometheus has promtool
+    need prometheus-alertmanager has amtool
     need prometheus-node-exporter has prometheus-node-exporter
     need bpftrace has bpftrace
     need openssl has openssl
@@ -142,7 +143,7 @@ install_missing() {
         exit 1
     fi
     # Debian starts a server that is installed; tests and measurements start their own.
-    for server in prometheus prometheus-node-exporter; do
+    for server in prometheus prometheus-alertmanager prometheus-node-exporter; do
         if [[ " ${missing[*]} " == *" $server "* ]] && [ -d /run/systemd/system ]; then
             $sudo systemctl disable --now --quiet "$server"
         fi

@@ -21,7 +21,7 @@ COVERAGE: Mapping[str, Coverage] = {
     rows.FAULTY_GPU: Coverage(
         (
             *("GpuLost", "GpuResetNeeded", "GpuNvlinkFault", "GpuUnhealthy", "GpuRecoveryActionNeeded"),
-            *("GpuRecoveryPending", "GpuCountFell", "GpuFabricUnhealthy", "GpuFabricNotJoined"),
+            *("GpuCountFell", "GpuFabricUnhealthy", "GpuFabricNotJoined"),
         ),
         "NVML: missing GPUs, recovery action, NVLinks, fabric",
         "a GPU that computes wrongly without reporting an error",
@@ -38,9 +38,9 @@ COVERAGE: Mapping[str, Coverage] = {
     ),
     rows.NETWORK: Coverage(
         (
-            *("RdmaLinkDown", "NicDegraded", "RdmaLinkErrorsRising", "RdmaLinkSpeedReduced", "RdmaRetriesExceeded"),
-            *("RdmaAckTimeouts", "RdmaNackRatioHigh", "NvswitchFatalError", "GpuNvlinkDown", "GpuNvlinkInactive"),
-            *("GpuNvlinkErrorsRising", "SwitchSuspected"),
+            *("RdmaLinkDown", "RdmaLinkInactive", "NicDegraded", "RdmaLinkErrorsRising", "RdmaLinkSpeedReduced"),
+            *("RdmaRetriesExceeded", "RdmaAckTimeouts", "RdmaNackRatioHigh", "NvswitchFatalError", "SwitchSuspected"),
+            *("GpuNvlinkDown", "GpuNvlinkInactive", "GpuNvlinkErrorsRising"),
         ),
         "port counters and link states of RDMA devices",
         "the switch itself: SwitchSuspected infers it from several nodes, where they have a label `switch`",
@@ -67,7 +67,7 @@ COVERAGE: Mapping[str, Coverage] = {
         "drivers other than mlx5 with messages that are not in the table",
     ),
     rows.NCCL: Coverage(
-        ("NcclHang", "NcclRankBehind", "NcclRankMissing", "GpuProcessCrashed"),
+        ("NcclHang", "NcclInitHang", "NcclRankBehind", "NcclRankMissing", "GpuProcessCrashed"),
         "collectives in flight and the time of the last one, ranks missing from RAS, the abort of the watchdog",
         "the rank that made the others wait, when that rank is on another node: compare ranks by communicator",
     ),

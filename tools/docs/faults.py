@@ -68,15 +68,8 @@ one function (edac_raw_mc_handle_error), and a counter includes earlier errors. 
 the AER counters of sysfs for the same reason; many kernels have no ras:aer_event.
 """
 SWITCHES = """
-SwitchSuspected fires when links of two nodes or more to one `switch` go down within an hour. To let it inhibit the
-alert of each port, add to Alertmanager's configuration:
-
-```yaml
-inhibit_rules:
-  - source_matchers: [alertname = SwitchSuspected]
-    target_matchers: [alertname = RdmaLinkDown]
-    equal: [job, switch]
-```
+SwitchSuspected fires when links of two nodes or more, and of a tenth of its nodes, to one `switch` are down that were
+active. [Alertmanager's configuration](alerts.md) lets it stand for the alerts of the ports.
 """
 CRASHES = (
     "process_sigabrt, process_sigsegv, …",

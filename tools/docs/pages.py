@@ -41,9 +41,15 @@ PFC pauses and NCCL's RAS take the chart's `hostNetwork` ([deployment](deploymen
 without it their rules never fire.
 It takes Prometheus 2.42 or later, which knows `keep_firing_for`.
 
+[alertmanager.yml](../deploy/alertmanager/alertmanager.yml) is a configuration of Alertmanager for them: pages grouped
+by node, switch or workload, tickets by alert, inhibition by cause, and nothing of a node with a shutdown that is
+scheduled, that has a file `host_maintenance.NAME` in the folder of `--collector.faults.reports`, or that Kubernetes has
+cordoned (`cordoned.yaml` beside it, with kube-state-metrics). [Decision 13](decisions/0013-alerts.md) has the reasons.
+`tests/e2e/incidents` has timelines of incidents, and who hears of what.
+
 VictoriaMetrics' vmalert accepts every file and means something else by `increase()`: it takes the first value of a new
 series for an increase from 0 when that value is small. So the first scrape of a node can fire what Prometheus does not,
-for events from before: `GpuEccUncorrectable` and `RdmaRetriesExceeded` (both critical) and `GpuRepeatedJobFault`, and
+for events from before: `GpuEccUncorrectable`, `RdmaRetriesExceeded` and `GpuRepeatedJobFault`, and
 `NcclRankBehind` is pending. They resolve when the range of the rule is past. `increase_prometheus()` in their place has
 Prometheus' meaning, in vmalert alone.
 """

@@ -40,7 +40,7 @@ def test_another_list_of_causes_is_covered() -> None:
 
 def test_every_signal_has_an_alert() -> None:
     """No fault of the node is counted without a rule that fires on the fault, or on the metric behind it."""
-    patterns = re.findall(r'signal=~"([^"]+)"', " ".join(alerts().values()))
+    patterns = re.findall(r'signal=~?"([^"]+)"', " ".join(alerts().values()))
     looked_for = re.compile("|".join(patterns))
 
     own = {it.name: it.alert for it in CONDITIONS if it.alert}

@@ -88,7 +88,11 @@ BEGUN = f"sum by (alertname) (1 + changes(ALERTS_FOR_STATE[4h])) and on (alertna
 
 
 def check_pages(tmp_path: Path, stem: str, series: dict[str, str], fires: dict[str, int]) -> None:
-    """In four hours with these series of promtool so many alerts fire, each of them once and without a break."""
+    """In four hours with these series of promtool so many alerts fire, each of them once and without a break.
+
+    The node boots again after 150 minutes, which ends those on what its kernel logged before.
+    """
+    series = series | {'node_boot_timestamp_seconds{instance="n1",boot_id="b"}': "-7200x150 9060x120"}
     scenario = {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
@@ -184,7 +188,7 @@ def test_ten_thousand_lines_in_a_second(tmp_path: Path) -> None:
 
 @needs_promtool
 def test_an_xid_storm(tmp_path: Path) -> None:
-    """10,000 Xids of 8 GPUs are 10,000 in a series for each GPU and code, and a page for each GPU and kind of fault."""
+    """10,000 Xids of 8 GPUs are 10,000 in a series for each GPU and code, and an alert for each GPU and kind."""
     (tmp_path / "kmsg").touch()
     on = node(tmp_path)
     collector = xid.create(on)
@@ -201,7 +205,7 @@ def test_an_xid_storm(tmp_path: Path) -> None:
         lasts = series(collector.collect(), XID_LAST, LASTS)
     finally:
         collector.close()
-    check_pages(tmp_path, "xid", lasts, {"GpuNvlinkFault": 8, "GpuMemoryFault": 8})
+    check_pages(tmp_path, "xid", lasts, {"GpuNvlinkFault": 8})
 
 
 def test_a_flapping_sensor() -> None:
@@ -238,13 +242,16 @@ def test_flapping_pages_once(tmp_path: Path) -> None:
     for look in range(100):
         alarm = metrics.ALARM.sample(look % 2, {"chip": "psu_hwmon0", "sensor": "fan1"})
         transitions.observe([alarm, rdma.DOWNED.sample(look // 2, LINK)], float(look))
+    flaps = series(
+        ledger.samples(), metrics.FAULTS, "_x9 " + " ".join(str(minute) for minute in range(120)) + " 119x130"
+    )
     states = series([rdma.STATE.sample(4, LINK)], rdma.STATE, "4x9 " + "1 1 4 4 " * 30 + "4x130")
 
     check_pages(
         tmp_path,
         "faults",
-        series(ledger.samples(), metrics.FAULT_LAST, LASTS) | states,
-        {"ChassisFault": 1, "NicDegraded": 1, "RdmaLinkDown": 1},
+        series(ledger.samples(), metrics.FAULT_LAST, LASTS) | flaps | states,
+        {"ChassisFault": 1, "NicDegraded": 1, "RdmaLinkInactive": 1},
     )
 
 

@@ -1,0 +1,189 @@
+"""Incidents of clusters, minute by minute: the series of each, and the notifications that a person should get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+MINUTES = 60
+"""The length of a timeline."""
+BOOT = "-90000x60"
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A timeline. `series` are promtool's: values a minute apart, by series without the label job.
+
+    `pages` and `tickets` are the alerts that a person hears of, each once. No other is sent.
+    """
+
+    name: str
+    series: Mapping[str, str]
+    pages: Sequence[str] = ()
+    tickets: Sequence[str] = ()
+
+
+def _node(instance: str, gpus: int = 2, **labels: str) -> dict[str, str]:
+    """A healthy node: up, booted a day ago, its GPUs working and busy."""
+    more = "".join(f',{name}="{value}"' for name, value in labels.items())
+    series = {
+        f'up{{instance="{instance}"{more}}}': "1x60",
+        f'node_boot_timestamp_seconds{{instance="{instance}",boot_id="b"{more}}}': BOOT,
+        f'process_start_time_seconds{{instance="{instance}"{more}}}': BOOT,
+    }
+    for gpu in range(gpus):
+        which = f'instance="{instance}",gpu="{gpu}",gpu_uuid="{instance}-{gpu}"{more}'
+        series |= {
+            f'hw_status{{{which},hw_type="gpu",state="ok"}}': "1x60",
+            f"gpu_recovery_action{{{which}}}": "0x60",
+            f'hw_gpu_utilization_ratio{{{which},task="general"}}': "1x60",
+        }
+    return series
+
+
+def _ranks(instance: str, pod: str, last: str, gpus: int = 2, in_flight: str = "0x60") -> dict[str, str]:
+    """The ranks of a job on a node, one for each GPU, with the times of their last collective and launch."""
+    series = {}
+    for rank in range(gpus):
+        process = f'instance="{instance}",pid="{1000 + rank}",comm="python3",namespace="ml",pod="{pod}"'
+        gpu = f'gpu="{rank}",gpu_uuid="{instance}-{rank}"'
+        series |= {
+            f"nccl_last_call_timestamp_seconds{{{process},{gpu}}}": last,
+            f"gpu_cuda_last_launch_timestamp_seconds{{{process},{gpu}}}": last,
+            f"nccl_calls_in_flight{{{process},{gpu}}}": in_flight,
+        }
+    return series
+
+
+def _link(instance: str, state: str, used: bool = True, device: str = "mlx5_0", **labels: str) -> dict[str, str]:
+    more = "".join(f',{name}="{value}"' for name, value in labels.items())
+    port = f'instance="{instance}",device="{device}",port="1"{more}'
+    sent = "0+1000000000x60" if used else "0x60"
+    return {
+        f"rdma_link_state{{{port}}}": state,
+        f'rdma_port_hw_counter_total{{{port},group="counters",counter="port_xmit_data"}}': sent,
+    }
+
+
+RUNS = "0+60x60"
+STANDS = "0+60x10 600x50"
+
+
+def _incidents() -> Iterator[Incident]:
+    gpu = 'instance="n1",gpu="1",gpu_uuid="n1-1"'
+    pci = f'{gpu},pci_bus_id="0000:3B:00.0"'
+    lost = _node("n1") | _node("n2") | _ranks("n1", "train-0", STANDS) | _ranks("n2", "train-1", STANDS)
+    lost |= {
+        f'gpu_xid_last_timestamp_seconds{{{pci},xid="79",action="RESTART_BM"}}': "_x10 600x50",
+        f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
+        f'hw_status{{{gpu},hw_type="gpu",state="lost"}}': "0x10 1x50",
+        'accel_exporter_source_stalled{instance="n1",source="nvml"}': "0x10 1x20 0x30",
+        'node_fault_last_timestamp_seconds{instance="n1",category="io_expansion_board",component="0000:3b:00.0",'
+        'signal="pcie_fatal"}': "_x10 600x50",
+    }
+    for instance in ("n2", "n3", "n4"):
+        counter = 'device="mlx5_0",port="1",group="hw_counters",counter="req_transport_retries_exceeded"'
+        lost |= {f'rdma_port_hw_counter_total{{instance="{instance}",{counter}}}': "0x12 8x48"}
+    yield Incident("gpu-off-the-bus", lost, ("GpuLost", "NcclHang"), ("RdmaRetriesExceeded",))
+
+    hang: dict[str, str] = {}
+    for number in range(6):
+        hang |= _node(f"n{number}") | _ranks(f"n{number}", f"train-worker-{number}", STANDS)
+    yield Incident("job-of-many-ranks-hangs", hang, ("NcclHang",))
+
+    first: dict[str, str] = {}
+    for number in range(4):
+        process = f'instance="n{number}",pid="7",comm="python3",namespace="ml",pod="train-{number}"'
+        first |= {f"nccl_calls_in_flight{{{process}}}": "_x5 1x55"}
+    yield Incident("hang-in-init", first, ("NcclInitHang",))
+
+    switch: dict[str, str] = {}
+    for number in range(4):
+        switch |= _link(f"n{number}", "4x20 1x15 4x25", switch="leaf1")
+        switch |= _link(f"m{number}", "4x60", switch="leaf2")
+    yield Incident("leaf-switch-reboots", switch, ("SwitchSuspected",))
+
+    yield Incident("link-flaps", _link("n1", "4x10 " + "1 1 4 4 " * 8 + "4x18"), ("RdmaLinkDown",))
+
+    thermal: dict[str, str] = {}
+    for number in range(4):
+        for one in range(2):
+            which = f'instance="n{number}",gpu="{one}",gpu_uuid="n{number}-{one}",reason="hw_thermal"'
+            thermal |= {f"gpu_clock_slowed_seconds_total{{{which}}}": "0x10 0+30x50"}
+    yield Incident("rack-is-hot", thermal, (), ("GpuThermalSlowdown",))
+
+    contained = _node("n1") | {
+        f'gpu_xid_last_timestamp_seconds{{{pci},xid="94",action="RESTART_APP"}}': "_x10 600x50",
+        f'gpu_xid_bursts_total{{{pci},xid="94",action="RESTART_APP"}}': "_x10 1x50",
+        f'hw_errors_total{{{gpu},hw_type="gpu",error_type="uncorrected",lifetime="volatile"}}': "0x10 1x50",
+    }
+    yield Incident("ecc-contained", contained, (), ("GpuEccUncorrectable",))
+
+    nfs = 'category="dependency",component="nfs1",signal="nfs_not_responding"'
+    stall = {f'node_fault_last_timestamp_seconds{{instance="n{it}",{nfs}}}': "_x10 600x50" for it in range(4)}
+    yield Incident("nfs-stalls", stall, (), ("StorageNotResponding",))
+
+    yield from _no_incidents()
+
+
+def _no_incidents() -> Iterator[Incident]:
+    """What happens every day, and wakes nobody."""
+    abort: dict[str, str] = {}
+    for number in range(4):
+        process = f'instance="n{number}",pid="7",comm="python3",namespace="ml",pod="train-{number}"'
+        crash = f'instance="n{number}",category="software_bug",component="python3",signal="process_sigabrt"'
+        abort |= _node(f"n{number}") | {
+            f'nccl_last_error_timestamp_seconds{{{process},api="ncclAllReduce",code="6"}}': "_x10 600x5",
+            f'gpu_cuda_api_last_error_timestamp_seconds{{{process},api_layer="driver",code="710"}}': "_x10 600x5",
+            f"node_fault_last_timestamp_seconds{{{crash}}}": "_x10 600x50",
+        }
+    yield Incident("nan-abort", abort)
+
+    process = 'instance="n1",pid="7",comm="python3",namespace="ml",pod="jax-0"'
+    retry = f'gpu_cuda_api_last_error_timestamp_seconds{{{process},api_layer="driver",api="cuMemAlloc_v2",code="2"}}'
+    yield Incident("jax-tries-memory", {retry: "_x10 600x50"})
+
+    boot = {
+        'up{instance="n1"}': "1x20 0x4 1x36",
+        'node_boot_timestamp_seconds{instance="n1",boot_id="b"}': "-90000x20 _x4 1400x36",
+        'node_shutdown_timestamp_seconds{instance="n1",mode="reboot"}': "_x10 1260x10 _x40",
+        'node_cpus_online{instance="n1"}': "128x20 _x4 128x36",
+        'rdma_link_state{instance="n1",device="mlx5_0",port="1"}': "4x20 _x4 1 4x35",
+        'rdma_port_hw_counter_total{instance="n1",device="mlx5_0",port="1",counter="port_xmit_data"}': "0+1e9x20 _x40",
+        'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x20 _x4 1x36",
+    }
+    yield Incident("node-is-drained-and-reboots", boot)
+
+    save = "0+60x10 600x10 1260+60x40"
+    others = _node("n1") | _ranks("n1", "train-0", save)
+    yield Incident("checkpoint-of-ten-minutes", others)
+
+    idle = {name: "0x60" if "utilization" in name else values for name, values in _node("n1").items()}
+    yield Incident("server-without-requests", idle | _ranks("n1", "vllm-0", "0x60"))
+
+    cables = _link("n1", "4x60") | _link("n1", "1x60", used=False, device="mlx5_7")
+    yield Incident("ports-without-cable", cables)
+
+    upgrade: dict[str, str] = {}
+    for number in range(3):
+        before = 5 + 10 * number
+        upgrade |= {
+            f'up{{instance="n{number}"}}': f"1x{before} 0 1x{59 - before}",
+            f'process_start_time_seconds{{instance="n{number}"}}': f"-9000x{before} _ {60 * before}x{59 - before}",
+            f'hw_status{{instance="n{number}",gpu="0",gpu_uuid="u{number}",hw_type="gpu",state="ok"}}': (
+                f"1x{before} stale 1x{59 - before}"
+            ),
+        }
+    yield Incident("exporters-are-upgraded", upgrade)
+
+    driver = {
+        'accel_exporter_nvml_released{instance="n1"}': "0x10 1x10 0x40",
+        'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x10 stale _x9 1x40",
+        'accel_exporter_collector_available{instance="n1",collector="nvml"}': "1x12 0x6 1x42",
+    }
+    yield Incident("driver-is-upgraded", driver)
+
+    yield Incident("job-is-preempted", _node("n1") | _ranks("n1", "train-0", "0+60x20 stale"))
+
+
+INCIDENTS = tuple(_incidents())
