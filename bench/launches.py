@@ -1,0 +1,138 @@
+"""What a job that only launches keeps of its speed within the bound: by CPU time, beside the same job without a probe.
+
+Two processes launch in turn, in the same loop: one calls the stand-in driver under its real names, the other one under
+names that nothing probes. So both see the same noise.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+
+from bench.result import Result
+from exporter.bpf.targets import Targets
+from exporter.collectors.cuda import FLAGS, Cuda
+from exporter.governor.metrics import LEVEL
+from exporter.kmsg.kernel_log import KmsgSettings
+from exporter.node import Node
+from exporter.resolve.process import ProcessTable
+
+STANDINS = Path(__file__).parents[1] / "tests" / "standins"
+BARE, PROBED = "bareLaunch", "cuLaunchKernel"
+BOUND, ROUNDS, SECONDS, WITHIN = 0.01, 9, 0.5, 60.0
+PROGRAM = """
+#include <stdio.h>
+#include <time.h>
+int cuInit(unsigned), cuCtxCreate_v2(void **, unsigned, int);
+int NAME(const void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+static long now(int clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+int main(void)
+{
+    void *context;
+    long ms, own;
+    cuInit(0);
+    cuCtxCreate_v2(&context, 0, 0);
+    puts("");
+    for (fflush(stdout); scanf("%ld %ld", &ms, &own) == 2; fflush(stdout)) {
+        long begun = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), made = 0;
+        for (; now(CLOCK_MONOTONIC) < begun + ms * 1000000; made += 100)
+            for (int i = 0; i < 100; i++) {
+                for (volatile long turn = 0; turn < own; turn++)
+                    ;
+                NAME(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
+            }
+        printf("%f\\n", (double)(now(CLOCK_PROCESS_CPUTIME_ID) - cpu) / made);
+    }
+    return 0;
+}
+"""
+PATTERNS = {"an empty loop of launches": 0, "launches with 2 µs of other work": 2500}
+BUDGET = 1.05
+
+
+def run() -> list[Result]:
+    """Takes a minute; needs root, BPF, gcc and objcopy. Nothing else may probe CUDA on the machine."""
+    return [_measure(what, own) for what, own in PATTERNS.items()]
+
+
+def _measure(what: str, own: int) -> Result:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        jobs = [stack.enter_context(_job(Path(folder), name, own)) for name in (BARE, PROBED)]
+        before = jobs[1]()
+        collector = stack.enter_context(_collector())
+        every = jobs[1]()
+        _throttle(collector, jobs[1])
+        pairs = [(jobs[0](), jobs[1]()) for _ in range(ROUNDS)]
+    bare = median(it for it, _ in pairs)
+    note = f"median of {ROUNDS} interleaved rounds by CPU time; a launch takes {bare:.1f} ns in the job without probes"
+    note += f", {before:.1f} in the other one before they come, {every:.1f} with one at each launch"
+    return Result(f"{what}, within the bound", median(it / bare for bare, it in pairs), "ratio", BUDGET, note)
+
+
+def _throttle(collector: Cuda, work: Callable[[], float]) -> None:
+    """Work until launches are in windows, and for two cycles more. Raises RuntimeError if they never are."""
+    end = time.monotonic() + WITHIN
+    while not any(it.metric is LEVEL and it.value for it in collector.collect()):
+        if time.monotonic() > end:
+            raise RuntimeError("launches were never probed in windows")
+        work()
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        work()
+
+
+@contextmanager
+def _job(folder: Path, name: str, own: int) -> Iterator[Callable[[], float]]:
+    """A process that launches by this name, after `own` turns of a loop each; yields what returns a launch's ns."""
+    made, library, program = folder / f"{name}.o", folder / f"lib{name}.so", folder / name
+    subprocess.run(["gcc", "-O2", "-fPIC", "-c", STANDINS / "libcuda.c", "-o", made], check=True)
+    subprocess.run(["objcopy", "--redefine-sym", f"cuLaunchKernel={name}", made], check=True)
+    subprocess.run(["gcc", "-shared", f"-Wl,-soname,{library.name}", "-o", library, made, "-lpthread"], check=True)
+    flags = ["-O2", f"-DNAME={name}", "-x", "c", "-", "-x", "none"]
+    subprocess.run(["gcc", *flags, library, "-o", program], input=PROGRAM, text=True, check=True)
+    pipe = subprocess.PIPE
+    environment = os.environ | {"LD_LIBRARY_PATH": str(folder)}
+    with subprocess.Popen(program, env=environment, stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:
+        assert process.stdin and process.stdout
+        requests, answers = process.stdin, process.stdout
+        answers.readline()
+
+        def launch() -> float:
+            requests.write(f"{SECONDS * 1000:.0f} {own}\n")
+            return float(answers.readline())
+
+        try:
+            yield launch
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _collector() -> Iterator[Cuda]:
+    """The collector under the bound, once its prices are known."""
+    targets = Targets()
+    node = Node.new(
+        ProcessTable(), targets, lambda span: None, Path("/proc"), Path("/sys"), KmsgSettings(), max_ratio=BOUND
+    )
+    collector = Cuda(node.with_settings({flag.name: flag.default for flag in FLAGS}))
+    collector.start()
+    try:
+        targets.start()
+        try:
+            targets.scanned.wait(WITHIN)
+            yield collector
+        finally:
+            targets.close()
+    finally:
+        collector.close()
