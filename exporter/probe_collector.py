@@ -111,6 +111,8 @@ class ProbeCollector(ABC, Generic[A]):
         for library, names in self._probes.uncovered().items():
             for name in names:
                 yield f"{name} in {library}: a function that no probe covers"
+        if self._watch:
+            yield from self._watch.problems()
 
     def close(self) -> None:
         """Unload; discovery has detached before. Nothing else may be called afterwards."""

@@ -107,6 +107,15 @@ class Watch:
         if files and self.subject.sampled_cost() is not None:
             yield metrics.USED.sample(max(file.used for file in files), probe)
 
+    def problems(self) -> Iterator[str]:
+        """Yield which files' functions are in windows, for the landing page."""
+        for key, it in self.subject.sampled_files().items():
+            file = self._files.get(key)
+            if file and file.ladder.throttled:
+                first, *more = sorted(it.symbols)
+                named = f"{first} and {len(more)} more" if more else first
+                yield f"{named} in {it.name}: probed for {file.sampled():.1%} of the time, to keep --overhead.max-ratio"
+
     def _file(self, probed: SampledFile) -> File:
         return File(probed, self._bound, self.estimates, self._tallies, self._clock, self._chance)
 

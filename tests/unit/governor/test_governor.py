@@ -72,6 +72,8 @@ def test_cost_and_counts(job: Job) -> None:
     assert 0 < share < 0.6
     [used] = node.value("accel_exporter.overhead.budget.used.ratio")
     assert 0.7 < used < 1.1
+    problem = f"ncclSend in /0.so: probed for {share:.1%} of the time, to keep --overhead.max-ratio"
+    assert [problem] == [*node.watch.problems()]
 
 
 def test_exact_when_it_calms_down() -> None:
@@ -89,6 +91,7 @@ def test_exact_when_it_calms_down() -> None:
     assert node.counted(1, job) - counted == pytest.approx(job.sent - sent, abs=1)
     assert [1.0] == list(node.value("accel_exporter.probe.sampled.ratio"))
     assert [1] == list(node.value("accel_exporter.probe.throttles"))
+    assert [] == [*node.watch.problems()]
     missed = node.watch.estimates.missed(1)
     assert missed == node.watch.estimates.finish(1, lambda before: job.tally)
 
