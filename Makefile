@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
-.PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-dashboards test-gpu test-nccl-wheels test-rdma test-kernels test-drivers test-backends fault-table
+.PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-dashboards test-gpu test-nccl-wheels test-rdma test-real test-kernels test-drivers test-backends fault-table
 
 # Debian keeps depmod and debootstrap where users without root do not look.
 export PATH := $(if $(PATH),$(PATH):)/usr/sbin:/usr/bin:/sbin:/bin
@@ -72,7 +72,7 @@ build/rules/%: alerts/%.yaml alerts/%.test.yaml
 test: setup-dev ## every test that takes seconds and needs no GPU; lists what was skipped and why
 	$(PYTEST) $(AND_ONE) --no-loadscope-reorder tests/bpf tests/e2e tests/program tests/drivers/test_ipmi_network.py tests/unit
 # `test` last: pytest's own count is the last thing printed. Each of them runs although one before it failed, with -k.
-test-all: test-rdma test-kernels test-drivers test-verbs-providers test-backends test-dashboards image-check fresh-check test ## every test that this machine can run, also in a bare root (an hour)
+test-all: test-real test-rdma test-kernels test-drivers test-verbs-providers test-backends test-dashboards image-check fresh-check test ## every test that this machine can run, also in a bare root (an hour)
 test-unit: setup-dev
 	$(PYTEST) $(WORKERS) tests/unit
 test-bpf: setup-dev ## probes against stand-in libraries (root, BPF)
@@ -100,6 +100,10 @@ test-backends: setup-dev ## Prometheus 3, VictoriaMetrics, Phoenix and MLflow ta
 	$(PYTEST) tests/backends
 test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communicators (3 GB of downloads)
 	NCCL_WHEELS=all $(PYTEST) tests/unit/nccl
+
+# In ~/.cache/accel-exporter/real, for all checkouts: a release takes 6 GB there.
+test-real: setup-dev ## PyTorch's own wheel for CUDA on a soft GPU, call by call; writes docs/real-software.md (6 GB of downloads; root, BPF)
+	REQUIRE_WHEELS=1 $(PYTEST) tests/real
 
 bench: setup-dev ## the budgets, measured on this machine
 	@$(VENV)/python -m bench $(ARGS)
@@ -136,4 +140,4 @@ lock: ## write deploy/image/requirements.txt: the versions and hashes that the i
 	@deploy/image/lock.sh
 
 clean: ## remove what was built; keeps .venv
-	rm -rf build dist *.egg-info exporter/bpf/objects tests/standins/build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist *.egg-info exporter/bpf/objects tests/standins/build tests/softgpu/build .mypy_cache .ruff_cache .pytest_cache .hypothesis

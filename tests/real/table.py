@@ -1,0 +1,71 @@
+"""docs/real-software.md: what ran, with which release, when; written by each run of tests/real."""
+
+from __future__ import annotations
+
+import platform
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.real.releases import Release
+
+PAGE = Path(__file__).parents[2] / "docs" / "real-software.md"
+HEAD = """<!-- Written by `make test-real`; do not edit. -->
+
+# Real software
+
+Programs as their makers release them, run without a GPU and observed by the real exporter. PyTorch is PyPI's wheel for
+CUDA, with no file of it changed. Below it are a CUDA runtime and a CUDA driver of our own
+([tests/softgpu](../tests/softgpu)): their device memory is host memory, and their kernels do nothing. They count their
+own calls, and **every number here is the exporter's and equals theirs**: launches, calls and errors by function, waits,
+bytes in use by kind of memory, bytes copied by direction and kind of host memory.
+
+The table shows that each call of a real program is seen, once, and that bytes in use are PyTorch's `memory_reserved()`
+to the byte. It shows nothing of NVIDIA's runtime and driver: NVIDIA's runtime authenticates its driver and does not run
+on ours, and neither does a library that has the runtime linked in (cuBLAS, cuDNN, newer NCCL). So no program here
+multiplies matrices.
+
+| software | program | equal on both sides | ran |
+|---|---|---|---|
+"""
+
+_rows: dict[tuple[str, str], list[str]] = {}
+"""Numbers of this run by software and program; empty for one that failed."""
+
+
+def note(item: pytest.Item, numbers: str) -> None:
+    """A test has found these numbers equal."""
+    _rows.setdefault(_key(item), []).append(numbers)
+
+
+def fail(item: pytest.Item) -> None:
+    """A test has failed: what it noted before counts for nothing, and nor does an earlier run."""
+    _rows[_key(item)] = []
+
+
+def finish(session: pytest.Session) -> None:
+    """Writes the page: rows of tests that ran are replaced, others are kept with their date, or after a run of all of
+    tests/real removed.
+    """
+    config = session.config
+    whole = not config.option.keyword and [Path(path).name for path in config.args] == ["real"]
+    kept = {} if whole or not PAGE.exists() else _written(PAGE.read_text())
+    ran = f"{datetime.now(UTC).date().isoformat()}, Linux {'.'.join(platform.release().split('.')[:2])}"
+    rows = kept | {key: f"{'; '.join(numbers)} | {ran}" if numbers else "" for key, numbers in _rows.items()}
+    if _rows:
+        PAGE.write_text(HEAD + "".join(f"| {' | '.join(key)} | {rest} |\n" for key, rest in rows.items() if rest))
+
+
+def _key(item: pytest.Item) -> tuple[str, str]:
+    """The software, and what it does: the first line of the test's docstring."""
+    release: Release = item.callspec.params["release"]  # type: ignore[attr-defined]
+    title = (item.obj.__doc__ or item.name).strip().splitlines()[0].rstrip(".")  # type: ignore[attr-defined]
+    return f"PyTorch {release.torch} (CUDA {release.cuda})", title
+
+
+def _written(page: str) -> dict[tuple[str, str], str]:
+    """The rows of a page, but for the table's head."""
+    found = re.findall(r"^\| (PyTorch [^|]+) \| ([^|]+) \| (.+) \|$", page, re.MULTILINE)
+    return {(software, program): rest for software, program, rest in found}

@@ -1,0 +1,107 @@
+"""A process with the real PyTorch on the soft GPU that does what it is sent, line by line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from tests.real import releases
+from tests.real.releases import Release
+from tests.softgpu.counts import Counts
+
+SOFTGPU = Path(__file__).parents[1] / "softgpu"
+BUILD = SOFTGPU / "build"
+DRIVER = BUILD / "libcuda.so.1"
+
+_LOOP = """
+import json, os, sys, time
+import torch
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # libraries print too
+MIB = 1 << 20
+for line in sys.stdin:
+    out = None
+    exec(json.loads(line))
+    print(json.dumps(out), flush=True, file=answers)
+"""
+
+
+def runtime(cuda: int) -> Path:
+    """The soft CUDA runtime of a release."""
+    return BUILD / str(cuda) / f"libcudart.so.{cuda}"
+
+
+def build() -> None:
+    """Compiles the soft GPU's libraries."""
+    subprocess.run(["make", "-s", "-C", SOFTGPU], check=True)
+
+
+class TorchJob:
+    """To be used with `with`. Variables of the job's environment are keywords; `folder` is where calls are counted."""
+
+    def __init__(self, release: Release, folder: Path, **environment: object) -> None:
+        self.folder = folder
+        self._process = subprocess.Popen(
+            [releases.python(release), "-c", _LOOP],
+            env={**os.environ, **_environment(release, folder), **{k: str(v) for k, v in environment.items()}},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def begin(self, lines: str) -> None:
+        """Like `run`, without waiting for the end."""
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(lines) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """What the lines begun last leave in `out`."""
+        assert self._process.stdout
+        answer = self._process.stdout.readline()
+        assert answer, "the job ended; its error is above"
+        return json.loads(answer)
+
+    def run(self, lines: str) -> Any:
+        """Executes lines in the job; returns what they leave in `out`."""
+        self.begin(lines)
+        return self.answer()
+
+    @property
+    def counts(self) -> Counts:
+        """What the soft driver has counted of the job's calls so far."""
+        return Counts(self.folder, self.pid)
+
+    @property
+    def runtime_counts(self) -> Counts:
+        """The same of the soft runtime."""
+        return Counts(self.folder, self.pid, "libcudart")
+
+    def kill(self) -> None:
+        """Ends it as `kill -9` does."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream
+            stream.close()
+
+
+def _environment(release: Release, folder: Path) -> Mapping[str, str]:
+    """The soft runtime is there before the wheel's, under the same name; no file of the wheel is changed."""
+    return {
+        "LD_LIBRARY_PATH": str(BUILD),
+        "LD_PRELOAD": str(runtime(release.cuda)),
+        "SOFTGPU_COUNTS": str(folder),
+        "OMP_NUM_THREADS": "1",
+    }

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "counts.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ROOM 512
+
+static struct count *table;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Maps this process's file at an address, or anywhere. */
+static struct count *map_file(void *at)
+{
+	const char *folder = getenv("SOFTGPU_COUNTS");
+	int fd = -1, flags = (at ? MAP_FIXED : 0) | (folder ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
+	char path[4096];
+	void *mapped;
+
+	if (folder) {
+		snprintf(path, sizeof(path), "%s/%d." LIBRARY, folder, getpid());
+		fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+		if (fd < 0 || ftruncate(fd, ROOM * sizeof(struct count))) {
+			fprintf(stderr, "softgpu: cannot write %s: SOFTGPU_COUNTS has to be a folder\n", path);
+			abort();
+		}
+	}
+	mapped = mmap(at, ROOM * sizeof(struct count), PROT_READ | PROT_WRITE, flags, fd, 0);
+	if (fd >= 0)
+		close(fd);
+	if (mapped == MAP_FAILED)
+		abort();
+	return mapped;
+}
+
+/* The child of a fork counts for itself, from 0, in the places that its pointers lead to. */
+static void after_fork(void)
+{
+	static struct count before[ROOM];
+
+	memcpy(before, table, sizeof(before));
+	map_file(table);
+	for (int i = 0; i < ROOM; i++)
+		memcpy(table[i].name, before[i].name, sizeof(before[i].name));
+	pthread_mutex_init(&lock, NULL);
+}
+
+static void begin(void)
+{
+	table = map_file(NULL);
+	pthread_atfork(NULL, NULL, after_fork);
+}
+
+struct count *count_of(const char *name)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct count *found = NULL;
+
+	pthread_once(&once, begin);
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < ROOM && !found; i++)
+		if (!table[i].name[0] || !strcmp(table[i].name, name))
+			found = strncpy(table[i].name, name, sizeof(table[i].name) - 1) ? &table[i] : NULL;
+	pthread_mutex_unlock(&lock);
+	if (!found)
+		abort();
+	return found;
+}
+
+void add_bytes(const char *name, int64_t calls, int64_t bytes)
+{
+	struct count *count = count_of(name);
+
+	__atomic_fetch_add(&count->calls, calls, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&count->bytes, bytes, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the libraries themselves count, independent of any probe: a file for each process and library in the folder that
+ * SOFTGPU_COUNTS names, read by counts.py, and readable after a kill. Without that variable nobody sees the counts. */
+#pragma once
+#include <stdint.h>
+
+struct count { /* 80 bytes, as counts.py reads them */
+	char name[56];
+	uint64_t calls, failures, bytes;
+};
+
+struct count *count_of(const char *name);
+void add_bytes(const char *name, int64_t calls, int64_t bytes);
+
+/* First line of an exported function. Its results go through COUNTED(). */
+#define COUNT                                                                                                \
+	static struct count *count;                                                                          \
+	if (!__atomic_load_n(&count, __ATOMIC_ACQUIRE))                                                      \
+		__atomic_store_n(&count, count_of(__func__), __ATOMIC_RELEASE);                              \
+	__atomic_fetch_add(&count->calls, 1, __ATOMIC_RELAXED)
+#define COUNTED(result)                                                                                      \
+	({                                                                                                   \
+		int result_ = (result);                                                                      \
+		if (result_)                                                                                 \
+			__atomic_fetch_add(&count->failures, 1, __ATOMIC_RELAXED);                           \
+		result_;                                                                                     \
+	})

@@ -1,0 +1,51 @@
+"""What the soft GPU's libraries have counted of their own calls (counts.h), of a process that runs or has ended."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+_ROW = struct.Struct("=56sQQq")
+_MEMORY, _COPIED = "memory ", "copied "
+
+
+class Count(NamedTuple):
+    """Of a function: calls, those that failed. Of memory: allocations in use and bytes. Of copies: how many, bytes."""
+
+    calls: int
+    failures: int
+    bytes: int
+
+
+class Counts:
+    """The counts of one process by one library, "libcuda" or "libcudart", at the time of reading."""
+
+    def __init__(self, folder: Path, pid: int, library: str = "libcuda") -> None:
+        file = folder / f"{pid}.{library}"
+        rows = _ROW.iter_unpack(file.read_bytes()) if file.exists() else ()
+        self._rows = {name.rstrip(b"\0").decode(): Count(*values) for name, *values in rows if name[0]}
+
+    def calls(self, function: str) -> int:
+        return self._rows.get(function, Count(0, 0, 0)).calls
+
+    @property
+    def functions(self) -> dict[str, Count]:
+        """The rows of functions."""
+        return {name: row for name, row in self._rows.items() if " " not in name}
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes in use by kind of memory, those that are not 0."""
+        found = {name.removeprefix(_MEMORY): row.bytes for name, row in self._rows.items() if name.startswith(_MEMORY)}
+        return {kind: size for kind, size in found.items() if size}
+
+    @property
+    def copied(self) -> dict[str, int]:
+        """Bytes copied, by direction and host memory: "h2d pinned", "d2d"."""
+        return {name.removeprefix(_COPIED): row.bytes for name, row in self._rows.items() if name.startswith(_COPIED)}
+
+    @property
+    def missing(self) -> list[str]:
+        """Functions of the driver that were looked up and that nobody has written."""
+        return sorted(name.removeprefix("missing ") for name in self._rows if name.startswith("missing "))

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include "soft.h"
+
+static struct context primaries[MAX_DEVICES];
+static __thread CUcontext stack[32];
+static __thread int depth;
+
+CUcontext current(void)
+{
+	return depth ? stack[depth - 1] : NULL;
+}
+
+static void set_limits(CUcontext context)
+{
+	static const size_t limits[] = {1024, 1 << 20, 8 << 20, 2, 2048, 128};
+
+	for (unsigned i = 0; i < sizeof(limits) / sizeof(*limits); i++)
+		context->limits[i] = limits[i];
+}
+
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	COUNT;
+	if (device < 0 || device >= device_count())
+		return COUNTED(INVALID_DEVICE);
+	*context = &primaries[device];
+	(*context)->device = device;
+	if (!__atomic_fetch_add(&(*context)->holders, 1, __ATOMIC_ACQ_REL))
+		set_limits(*context);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	COUNT;
+	if (device < 0 || device >= device_count())
+		return COUNTED(INVALID_DEVICE);
+	if (!primaries[device].holders)
+		return COUNTED(INVALID_CONTEXT);
+	__atomic_fetch_sub(&primaries[device].holders, 1, __ATOMIC_ACQ_REL);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+	COUNT;
+	if (device < 0 || device >= device_count())
+		return COUNTED(INVALID_DEVICE);
+	*flags = 0;
+	*active = primaries[device].holders > 0;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxGetCurrent(CUcontext *context)
+{
+	COUNT;
+	*context = current();
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxSetCurrent(CUcontext context)
+{
+	COUNT;
+	depth -= depth > 0;
+	if (context)
+		stack[depth++] = context;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+	COUNT;
+	if (!context || depth == sizeof(stack) / sizeof(*stack))
+		return COUNTED(INVALID_VALUE);
+	stack[depth++] = context;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+	COUNT;
+	NEED_CONTEXT;
+	depth--;
+	if (context)
+		*context = stack[depth];
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxGetDevice(CUdevice *device)
+{
+	COUNT;
+	NEED_CONTEXT;
+	*device = current()->device;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxSynchronize(void)
+{
+	COUNT;
+	NEED_CONTEXT;
+	sleep_until(__atomic_load_n(&current()->busy_until, __ATOMIC_RELAXED));
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	COUNT;
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = -5;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxGetLimit(size_t *value, int limit)
+{
+	COUNT;
+	NEED_CONTEXT;
+	if (limit < 0 || limit >= 16)
+		return COUNTED(INVALID_VALUE);
+	*value = current()->limits[limit];
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxSetLimit(int limit, size_t value)
+{
+	COUNT;
+	NEED_CONTEXT;
+	if (limit < 0 || limit >= 16)
+		return COUNTED(INVALID_VALUE);
+	current()->limits[limit] = value;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+	COUNT;
+	(void)peer, (void)flags;
+	return COUNTED(SUCCESS);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include "soft.h"
+
+struct event {
+	unsigned flags;
+	uint64_t at; /* when it happens; 0: not recorded */
+};
+
+API CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+	COUNT;
+	*event = calloc(1, sizeof(**event));
+	(*event)->flags = flags;
+	return COUNTED(SUCCESS);
+}
+
+static CUresult record(CUevent event, CUstream stream)
+{
+	uint64_t end = stream_end(stream), at = now();
+
+	__atomic_store_n(&event->at, end > at ? end : at, __ATOMIC_RELAXED);
+	return SUCCESS;
+}
+
+API CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	COUNT;
+	return COUNTED(record(event, stream));
+}
+
+API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+	COUNT;
+	(void)flags;
+	return COUNTED(record(event, stream));
+}
+
+API CUresult cuEventQuery(CUevent event)
+{
+	COUNT;
+	return __atomic_load_n(&event->at, __ATOMIC_RELAXED) > now() ? NOT_READY : COUNTED(SUCCESS);
+}
+
+API CUresult cuEventSynchronize(CUevent event)
+{
+	COUNT;
+	sleep_until(__atomic_load_n(&event->at, __ATOMIC_RELAXED));
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+	COUNT;
+	(void)flags;
+	delay(stream, __atomic_load_n(&event->at, __ATOMIC_RELAXED));
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to)
+{
+	COUNT;
+	if (!from->at || !to->at)
+		return COUNTED(INVALID_HANDLE);
+	*milliseconds = ((double)to->at - (double)from->at) / 1e6;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuEventDestroy_v2(CUevent event)
+{
+	COUNT;
+	free(event);
+	return COUNTED(SUCCESS);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A graph is a list of kinds of nodes: its launch takes the time of its kernels and does nothing else. */
+#include <stdlib.h>
+#include "soft.h"
+
+struct node {
+	int type;
+	struct node *next;
+};
+struct graph {
+	size_t nodes, kernels;
+	struct node *first;
+};
+struct executable {
+	size_t kernels;
+};
+
+int captured(CUstream stream, int type)
+{
+	CUgraph graph = (uintptr_t)stream > 2 ? stream->graph : NULL;
+	struct node *node;
+
+	if (!graph)
+		return 0;
+	node = calloc(1, sizeof(*node));
+	*node = (struct node){type, graph->first};
+	graph->first = node;
+	graph->nodes++;
+	graph->kernels += type == NODE_KERNEL;
+	return 1;
+}
+
+API CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+	COUNT;
+	(void)mode;
+	if ((uintptr_t)stream <= 2)
+		return COUNTED(CAPTURE_UNSUPPORTED);
+	if (stream->graph)
+		return COUNTED(ILLEGAL_STATE);
+	stream->graph = calloc(1, sizeof(*stream->graph));
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+	COUNT;
+	if ((uintptr_t)stream <= 2 || !stream->graph)
+		return COUNTED(ILLEGAL_STATE);
+	*graph = stream->graph;
+	stream->graph = NULL;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuStreamIsCapturing(CUstream stream, int *status)
+{
+	COUNT;
+	*status = (uintptr_t)stream > 2 && stream->graph ? CAPTURE_ACTIVE : CAPTURE_NONE;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
+				       const CUgraphNode **dependencies, size_t *count_)
+{
+	COUNT;
+	CUgraph into = (uintptr_t)stream > 2 ? stream->graph : NULL;
+
+	*status = into ? CAPTURE_ACTIVE : CAPTURE_NONE;
+	if (into && id)
+		*id = stream->id;
+	if (graph)
+		*graph = into;
+	if (dependencies)
+		*dependencies = NULL;
+	if (count_)
+		*count_ = 0;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	static __thread int set;
+	COUNT;
+	int before = set;
+
+	set = *mode;
+	*mode = before;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count_)
+{
+	COUNT;
+	size_t i = 0;
+
+	if (nodes)
+		for (struct node *node = graph->first; node && i < *count_; node = node->next)
+			nodes[i++] = node;
+	*count_ = nodes ? i : graph->nodes;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags)
+{
+	COUNT;
+	(void)flags;
+	*executable = calloc(1, sizeof(**executable));
+	(*executable)->kernels = graph->kernels;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream)
+{
+	COUNT;
+	occupy(stream, executable->kernels * setting("SOFTGPU_KERNEL_NS", 0));
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphExecDestroy(CUgraphExec executable)
+{
+	COUNT;
+	free(executable);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphDestroy(CUgraph graph)
+{
+	COUNT;
+	for (struct node *node = graph->first, *next; node; node = next) {
+		next = node->next;
+		free(node);
+	}
+	free(graph);
+	return COUNTED(SUCCESS);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions by name. What nobody has written here is answered with NOT_SUPPORTED; its name is in the counts.
+ * Private tables of NVIDIA's driver are not offered. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include "soft.h"
+
+static CUresult unsupported(void)
+{
+	COUNT;
+	return COUNTED(NOT_SUPPORTED);
+}
+
+static void *self(void)
+{
+	static void *handle;
+	Dl_info info;
+
+	if (!handle && dladdr((void *)cuGetProcAddress_v2, &info))
+		handle = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+	return handle;
+}
+
+/* The newest variant of a name is what callers built since CUDA 4 mean. */
+API CUresult cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags, int *status)
+{
+	COUNT;
+	char full[128];
+
+	(void)version, (void)flags;
+	*address = NULL;
+	for (int v = 4; v >= 2 && !*address; v--) {
+		snprintf(full, sizeof(full), "%s_v%d", name, v);
+		*address = dlsym(self(), full);
+	}
+	if (!*address)
+		*address = dlsym(self(), name);
+	if (!*address) {
+		snprintf(full, 56, "missing %s", name);
+		add_bytes(full, 1, 0);
+		*address = unsupported;
+	}
+	if (status)
+		*status = 0;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+	COUNT;
+	(void)id;
+	*table = NULL;
+	return COUNTED(NOT_FOUND);
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <unistd.h>
+#include "soft.h"
+
+static CUresult allocate(uint64_t *address, size_t bytes, enum kind kind, unsigned flags)
+{
+	int device = current()->device;
+	struct range range = {.kind = kind, .device = device, .fd = -1, .flags = flags, .context = current()};
+	void *memory;
+
+	if (!bytes)
+		return INVALID_VALUE;
+	if (kind != KIND_PINNED && !reserve(device, bytes))
+		return OUT_OF_MEMORY;
+	memory = mmap(NULL, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED) {
+		if (kind != KIND_PINNED)
+			give_back(device, bytes);
+		return OUT_OF_MEMORY;
+	}
+	*address = range.begin = (uint64_t)memory;
+	range.end = range.begin + bytes;
+	add_range(range);
+	return SUCCESS;
+}
+
+static CUresult release(uint64_t address)
+{
+	struct range range;
+
+	if (!address)
+		return SUCCESS;
+	if (!find_range(address, &range) || range.registered || range.kind == KIND_VMM || !take_range(address, &range))
+		return INVALID_VALUE;
+	munmap((void *)range.begin, pages(range.end - range.begin));
+	if (range.fd >= 0)
+		close(range.fd);
+	if (range.kind != KIND_PINNED && range.kind != KIND_IMPORTED)
+		give_back(range.device, range.end - range.begin);
+	return SUCCESS;
+}
+
+API CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+	COUNT;
+	NEED_CONTEXT;
+	return COUNTED(allocate(address, bytes, KIND_DEVICE, 0));
+}
+
+API CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags)
+{
+	COUNT;
+	NEED_CONTEXT;
+	return COUNTED(allocate(address, bytes, KIND_MANAGED, flags));
+}
+
+API CUresult cuMemFree_v2(CUdeviceptr address)
+{
+	COUNT;
+	return COUNTED(release(address));
+}
+
+API CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+	COUNT;
+	NEED_CONTEXT;
+	(void)stream;
+	return COUNTED(allocate(address, bytes, KIND_POOL, 0));
+}
+
+API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+	COUNT;
+	(void)stream;
+	return COUNTED(release(address));
+}
+
+API CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
+{
+	COUNT;
+	NEED_CONTEXT;
+	return COUNTED(allocate((uint64_t *)address, bytes, KIND_PINNED, flags));
+}
+
+API CUresult cuMemFreeHost(void *address)
+{
+	COUNT;
+	return COUNTED(release((uint64_t)address));
+}
+
+API CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
+{
+	COUNT;
+	NEED_CONTEXT;
+	struct range range = {.begin = (uint64_t)address, .end = (uint64_t)address + bytes, .kind = KIND_PINNED, .fd = -1,
+			      .registered = 1, .flags = flags, .device = current()->device, .context = current()};
+	struct range there;
+
+	if (!address || !bytes)
+		return COUNTED(INVALID_VALUE);
+	if (find_range(range.begin, &there))
+		return COUNTED(ALREADY_REGISTERED);
+	add_range(range);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemHostUnregister(void *address)
+{
+	COUNT;
+	struct range range;
+
+	if (!find_range((uint64_t)address, &range) || !range.registered || !take_range((uint64_t)address, &range))
+		return COUNTED(NOT_REGISTERED);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *address, unsigned flags)
+{
+	COUNT;
+	(void)flags;
+	*device = (CUdeviceptr)address;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemGetInfo_v2(size_t *unused, size_t *total)
+{
+	COUNT;
+	NEED_CONTEXT;
+	*total = capacity();
+	*unused = *total - bytes_in_use(current()->device);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
+{
+	COUNT;
+	struct range range;
+
+	if (!find_range(address, &range))
+		return COUNTED(NOT_FOUND);
+	if (base)
+		*base = range.begin;
+	if (bytes)
+		*bytes = range.end - range.begin;
+	return COUNTED(SUCCESS);
+}

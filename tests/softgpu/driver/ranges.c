@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tree of address ranges. Ranges that overlap compare equal, so a lookup finds the one that holds an address. */
+#include <pthread.h>
+#include <search.h>
+#include <stdlib.h>
+#include "soft.h"
+
+static void *tree;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t next_id = 1, in_use[MAX_DEVICES];
+
+static int compare(const void *a, const void *b)
+{
+	const struct range *x = a, *y = b;
+
+	return x->end <= y->begin ? -1 : x->begin >= y->end;
+}
+
+static struct range *at(uint64_t address)
+{
+	struct range key = {.begin = address, .end = address + 1}, **found = tfind(&key, &tree, compare);
+
+	return found ? *found : NULL;
+}
+
+const char *kind_name(enum kind kind)
+{
+	static const char *const names[] = {
+		[KIND_DEVICE] = "memory device", [KIND_POOL] = "memory pool",          [KIND_VMM] = "memory vmm",
+		[KIND_MANAGED] = "memory managed", [KIND_PINNED] = "memory pinned_host", [KIND_IMPORTED] = "memory imported",
+	};
+
+	return names[kind];
+}
+
+int is_device(const struct range *range)
+{
+	return range->kind != KIND_PINNED;
+}
+
+size_t pages(size_t bytes)
+{
+	return (bytes + 4095) & ~4095ull;
+}
+
+int find_range(uint64_t address, struct range *to)
+{
+	struct range *found;
+
+	pthread_mutex_lock(&lock);
+	found = at(address);
+	if (found)
+		*to = *found;
+	pthread_mutex_unlock(&lock);
+	return found != NULL;
+}
+
+void add_range(struct range range)
+{
+	struct range *it = malloc(sizeof(*it));
+
+	if (!it)
+		abort();
+	*it = range;
+	pthread_mutex_lock(&lock);
+	it->id = next_id++;
+	tsearch(it, &tree, compare);
+	pthread_mutex_unlock(&lock);
+	if (range.kind != KIND_VMM) /* which counts from its handle's creation on */
+		add_bytes(kind_name(range.kind), 1, range.end - range.begin);
+}
+
+int take_range(uint64_t begin, struct range *to)
+{
+	struct range *found;
+
+	pthread_mutex_lock(&lock);
+	found = at(begin);
+	if (found && found->begin == begin) {
+		*to = *found;
+		tdelete(found, &tree, compare);
+	} else {
+		found = NULL;
+	}
+	pthread_mutex_unlock(&lock);
+	if (!found)
+		return 0;
+	free(found);
+	if (to->kind != KIND_VMM)
+		add_bytes(kind_name(to->kind), -1, -(int64_t)(to->end - to->begin));
+	return 1;
+}
+
+/* The memory behind a range has become a file. */
+int change_range(uint64_t begin, int fd)
+{
+	struct range *found;
+
+	pthread_mutex_lock(&lock);
+	found = at(begin);
+	if (found)
+		found->fd = fd;
+	pthread_mutex_unlock(&lock);
+	return found != NULL;
+}
+
+uint64_t bytes_in_use(int device)
+{
+	return __atomic_load_n(&in_use[device], __ATOMIC_RELAXED);
+}
+
+int reserve(int device, uint64_t bytes)
+{
+	int room;
+
+	pthread_mutex_lock(&lock);
+	room = bytes <= capacity() && in_use[device] <= capacity() - bytes;
+	if (room)
+		__atomic_fetch_add(&in_use[device], bytes, __ATOMIC_RELAXED);
+	pthread_mutex_unlock(&lock);
+	return room;
+}
+
+void give_back(int device, uint64_t bytes)
+{
+	__atomic_fetch_sub(&in_use[device], bytes, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the soft driver share. Device memory is host memory; kernels do nothing and take SOFTGPU_KERNEL_NS
+ * of their stream's time; copies are made at once.
+ *
+ *   SOFTGPU_DEVICES=n     how many GPUs (2)           SOFTGPU_KERNEL_NS=n   how long a kernel runs (0)
+ *   SOFTGPU_BYTES=n       memory of each, for each process (80 GiB)
+ *   SOFTGPU_VERSION=n     of the driver (13000)       SOFTGPU_COUNTS=folder where calls are counted (counts.h) */
+#pragma once
+#include "../counts.h"
+#include "../cuda.h"
+
+#define MAX_DEVICES 16
+#define GRANULE (2ull << 20)
+
+/* ---- contexts.c ---- */
+struct context {
+	CUdevice device;
+	int holders;
+	size_t limits[16];
+	uint64_t busy_until; /* of all its streams, in ns of CLOCK_MONOTONIC */
+	uint64_t legacy;     /* of the legacy stream */
+};
+CUcontext current(void);
+#define NEED_CONTEXT                                                                                         \
+	if (!current())                                                                                      \
+	return COUNTED(INVALID_CONTEXT)
+
+/* ---- devices.c ---- */
+int device_count(void);
+size_t capacity(void);
+uint64_t setting(const char *name, uint64_t otherwise);
+
+/* ---- ranges.c: what lies where ---- */
+enum kind { KIND_DEVICE, KIND_POOL, KIND_VMM, KIND_MANAGED, KIND_PINNED, KIND_IMPORTED };
+struct range {
+	uint64_t begin, end, id;
+	enum kind kind;
+	int device, fd;
+	unsigned flags;
+	int registered; /* host memory of the application's own */
+	struct physical *physical;
+	CUcontext context;
+};
+int find_range(uint64_t address, struct range *to);
+void add_range(struct range range);
+int take_range(uint64_t begin, struct range *to);
+int change_range(uint64_t begin, int fd);
+int is_device(const struct range *range);
+uint64_t bytes_in_use(int device);
+/* Room on a device, taken if there is enough; of what has no range. */
+int reserve(int device, uint64_t bytes);
+void give_back(int device, uint64_t bytes);
+const char *kind_name(enum kind kind);
+size_t pages(size_t bytes);
+
+/* ---- streams.c ---- */
+struct stream {
+	CUcontext context;
+	unsigned flags;
+	int priority;
+	uint64_t id, busy_until;
+	CUgraph graph; /* while it is captured into */
+};
+uint64_t now(void);
+void sleep_until(uint64_t at);
+uint64_t stream_end(CUstream stream);
+void occupy(CUstream stream, uint64_t ns);
+void delay(CUstream stream, uint64_t until);
+
+/* ---- graphs.c ---- */
+/* Whether what is issued to this stream becomes a node of a graph and is not done. */
+int captured(CUstream stream, int type);

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Virtual memory management: a memfd for each handle, so that it can be mapped twice and sent to another process. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "soft.h"
+
+struct physical {
+	int fd, device, holders, imported;
+	size_t bytes;
+};
+
+static void let_go(struct physical *it)
+{
+	if (__atomic_sub_fetch(&it->holders, 1, __ATOMIC_ACQ_REL))
+		return;
+	close(it->fd);
+	if (!it->imported) {
+		give_back(it->device, it->bytes);
+		add_bytes(kind_name(KIND_VMM), -1, -(int64_t)it->bytes);
+	}
+	free(it);
+}
+
+API CUresult cuMemGetAllocationGranularity(size_t *granule, const CUallocation *wanted, int flags)
+{
+	COUNT;
+	(void)wanted, (void)flags;
+	*granule = GRANULE;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
+				 unsigned long long flags)
+{
+	COUNT;
+	char *got, *begin;
+
+	(void)wish, (void)flags;
+	if (!bytes || bytes % GRANULE)
+		return COUNTED(INVALID_VALUE);
+	alignment = alignment < GRANULE ? GRANULE : alignment;
+	got = mmap(NULL, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (got == MAP_FAILED)
+		return COUNTED(OUT_OF_MEMORY);
+	begin = (char *)(((uintptr_t)got + alignment - 1) & ~(alignment - 1));
+	if (begin > got)
+		munmap(got, begin - got);
+	munmap(begin + bytes, got + alignment - begin);
+	*address = (CUdeviceptr)begin;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
+{
+	COUNT;
+	return COUNTED(munmap((void *)address, bytes) ? INVALID_VALUE : SUCCESS);
+}
+
+API CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocation *wanted, unsigned long long flags)
+{
+	COUNT;
+	int device = wanted->location.type == LOCATION_DEVICE ? wanted->location.id : 0;
+	struct physical *it;
+
+	(void)flags;
+	if (device < 0 || device >= device_count())
+		return COUNTED(INVALID_DEVICE);
+	if (!bytes || bytes % GRANULE)
+		return COUNTED(INVALID_VALUE);
+	if (!reserve(device, bytes))
+		return COUNTED(OUT_OF_MEMORY);
+	it = calloc(1, sizeof(*it));
+	*it = (struct physical){.fd = memfd_create("softgpu", MFD_CLOEXEC), .device = device, .holders = 1, .bytes = bytes};
+	if (it->fd < 0 || ftruncate(it->fd, bytes)) {
+		give_back(device, bytes);
+		free(it);
+		return COUNTED(OUT_OF_MEMORY);
+	}
+	add_bytes(kind_name(KIND_VMM), 1, bytes);
+	*handle = it;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemRelease(CUmemHandle handle)
+{
+	COUNT;
+	let_go(handle);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
+{
+	COUNT;
+	struct range range = {.begin = address, .end = address + bytes, .kind = KIND_VMM, .device = handle->device,
+			      .fd = handle->fd, .physical = handle, .context = current()};
+
+	(void)flags;
+	if (mmap((void *)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle->fd, offset) == MAP_FAILED)
+		return COUNTED(INVALID_VALUE);
+	__atomic_fetch_add(&handle->holders, 1, __ATOMIC_RELAXED);
+	add_range(range);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
+{
+	COUNT;
+	struct range range;
+
+	for (uint64_t done = 0; done < bytes; done += range.end - range.begin) {
+		if (!find_range(address + done, &range) || range.kind != KIND_VMM || !take_range(address + done, &range))
+			return COUNTED(INVALID_VALUE);
+		let_go(range.physical);
+	}
+	mmap((void *)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUaccess *access, size_t count_)
+{
+	COUNT;
+	(void)access, (void)count_;
+	return COUNTED(mprotect((void *)address, bytes, PROT_READ | PROT_WRITE) ? INVALID_VALUE : SUCCESS);
+}
+
+API CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
+{
+	COUNT;
+	struct range range;
+
+	if (!find_range((uint64_t)address, &range) || range.kind != KIND_VMM)
+		return COUNTED(INVALID_VALUE);
+	__atomic_fetch_add(&range.physical->holders, 1, __ATOMIC_RELAXED);
+	*handle = range.physical;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemGetAllocationPropertiesFromHandle(CUallocation *properties, CUmemHandle handle)
+{
+	COUNT;
+	memset(properties, 0, sizeof(*properties));
+	*properties = (CUallocation){.type = 1, .handle_types = HANDLE_POSIX_FD, .location = {LOCATION_DEVICE, handle->device}};
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemExportToShareableHandle(void *to, CUmemHandle handle, int type, unsigned long long flags)
+{
+	COUNT;
+	(void)flags;
+	if (type != HANDLE_POSIX_FD)
+		return COUNTED(NOT_SUPPORTED);
+	*(int *)to = fcntl(handle->fd, F_DUPFD_CLOEXEC, 0);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *from, int type)
+{
+	COUNT;
+	struct physical *it;
+	int fd;
+
+	if (type != HANDLE_POSIX_FD)
+		return COUNTED(NOT_SUPPORTED);
+	fd = fcntl((int)(intptr_t)from, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return COUNTED(INVALID_VALUE);
+	it = calloc(1, sizeof(*it));
+	*it = (struct physical){.fd = fd, .holders = 1, .imported = 1, .device = current() ? current()->device : 0};
+	*handle = it;
+	return COUNTED(SUCCESS);
+}

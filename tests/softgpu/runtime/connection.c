@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "soft.h"
+
+#define VERSION (RELEASE * 1000)
+
+static __typeof__(&cuGetProcAddress_v2) find;
+static __thread cudaError_t last;
+
+static void connect_driver(void)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW), *init = NULL;
+
+	if (!library)
+		return;
+	find = (__typeof__(find))dlsym(library, "cuGetProcAddress_v2");
+	if (find && !find("cuInit", &init, VERSION, 0, NULL))
+		((__typeof__(&cuInit))init)(0);
+}
+
+void *driver(const char *name)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	void *got = NULL;
+
+	pthread_once(&once, connect_driver);
+	if (find)
+		find(name, &got, VERSION, 0, NULL);
+	if (!got) {
+		fprintf(stderr, "softgpu: no %s: LD_LIBRARY_PATH has to name the folder of the soft libcuda.so.1\n", name);
+		abort();
+	}
+	return got;
+}
+
+cudaError_t kept(cudaError_t code)
+{
+	if (code && code != NOT_READY)
+		last = code;
+	return code;
+}
+
+API cudaError_t cudaGetLastError(void)
+{
+	COUNT;
+	cudaError_t code = last;
+
+	last = 0;
+	return COUNTED(code);
+}
+
+API cudaError_t cudaPeekAtLastError(void)
+{
+	COUNT;
+	return COUNTED(last);
+}
+
+API const char *cudaGetErrorString(cudaError_t code)
+{
+	static __thread char text[40];
+
+	snprintf(text, sizeof(text), code == OUT_OF_MEMORY ? "out of memory" : code ? "error %d" : "no error", code);
+	return text;
+}
+
+API const char *cudaGetErrorName(cudaError_t code)
+{
+	return code == OUT_OF_MEMORY ? "cudaErrorMemoryAllocation" : code ? "cudaErrorOfSoftGPU" : "cudaSuccess";
+}
+
+API cudaError_t cudaRuntimeGetVersion(int *version)
+{
+	COUNT;
+	*version = VERSION;
+	return COUNTED(SUCCESS);
+}
+
+API cudaError_t cudaDriverGetVersion(int *version)
+{
+	COUNT;
+	return COUNTED(kept(D(cuDriverGetVersion)(version)));
+}
+
+API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **to, unsigned version, unsigned long long flags,
+						 int *status)
+{
+	COUNT;
+	driver("cuInit");
+	return COUNTED(kept(find(name, to, version, flags, status)));
+}
+
+API cudaError_t cudaGetDriverEntryPoint(const char *name, void **to, unsigned long long flags, int *status)
+{
+	COUNT;
+	driver("cuInit");
+	return COUNTED(kept(find(name, to, VERSION, flags, status)));
+}

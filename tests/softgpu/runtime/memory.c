@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "soft.h"
+
+#define P(address) ((CUdeviceptr)(address))
+
+API cudaError_t cudaMalloc(void **to, size_t bytes)
+{
+	COUNT;
+	if (bytes)
+		return CALL(cuMemAlloc_v2, (CUdeviceptr *)to, bytes);
+	*to = NULL;
+	return COUNTED(SUCCESS);
+}
+
+API cudaError_t cudaMallocManaged(void **to, size_t bytes, unsigned flags)
+{
+	COUNT;
+	return CALL(cuMemAllocManaged, (CUdeviceptr *)to, bytes, flags);
+}
+
+API cudaError_t cudaFree(void *address)
+{
+	COUNT;
+	return address ? CALL(cuMemFree_v2, P(address)) : (bind_thread(), COUNTED(SUCCESS));
+}
+
+API cudaError_t cudaMallocAsync(void **to, size_t bytes, CUstream stream)
+{
+	COUNT;
+	return CALL(cuMemAllocAsync, (CUdeviceptr *)to, bytes, stream);
+}
+
+API cudaError_t cudaFreeAsync(void *address, CUstream stream)
+{
+	COUNT;
+	return CALL(cuMemFreeAsync, P(address), stream);
+}
+
+API cudaError_t cudaHostAlloc(void **to, size_t bytes, unsigned flags)
+{
+	COUNT;
+	return CALL(cuMemHostAlloc, to, bytes, flags);
+}
+
+API cudaError_t cudaMallocHost(void **to, size_t bytes)
+{
+	COUNT;
+	return CALL(cuMemHostAlloc, to, bytes, 0);
+}
+
+API cudaError_t cudaFreeHost(void *address)
+{
+	COUNT;
+	return address ? CALL(cuMemFreeHost, address) : COUNTED(SUCCESS);
+}
+
+API cudaError_t cudaHostRegister(void *address, size_t bytes, unsigned flags)
+{
+	COUNT;
+	return CALL(cuMemHostRegister_v2, address, bytes, flags);
+}
+
+API cudaError_t cudaHostUnregister(void *address)
+{
+	COUNT;
+	return CALL(cuMemHostUnregister, address);
+}
+
+API cudaError_t cudaHostGetDevicePointer(void **to, void *address, unsigned flags)
+{
+	COUNT;
+	return CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr *)to, address, flags);
+}
+
+API cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
+{
+	COUNT;
+	return CALL(cuMemGetInfo_v2, unused, total);
+}
+
+API cudaError_t cudaMemset(void *to, int value, size_t bytes)
+{
+	COUNT;
+	return CALL(cuMemsetD8_v2, P(to), value, bytes);
+}
+
+API cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, CUstream stream)
+{
+	COUNT;
+	return CALL(cuMemsetD8Async, P(to), value, bytes, stream);
+}
+
+API cudaError_t cudaPointerGetAttributes(void *to, const void *address)
+{
+	COUNT;
+	struct {
+		int type, device;
+		void *on_device, *on_host;
+		long reserved[RELEASE == 12 ? 0 : 8];
+	} found = {0};
+	unsigned type = 0;
+	unsigned char managed = 0;
+	int which[] = {POINTER_MEMORY_TYPE, POINTER_DEVICE_ORDINAL, POINTER_DEVICE_POINTER, POINTER_HOST_POINTER,
+		       POINTER_IS_MANAGED};
+	void *into[] = {&type, &found.device, &found.on_device, &found.on_host, &managed};
+
+	CALL(cuPointerGetAttributes, 5, which, into, P(address));
+	found.type = managed ? 3 : (int)type;
+	if (!type)
+		found.on_host = (void *)address;
+	memcpy(to, &found, sizeof(found));
+	return COUNTED(SUCCESS);
+}
+
+API cudaError_t cudaDeviceGetDefaultMemPool(CUmemoryPool *pool, int device)
+{
+	COUNT;
+	return COUNTED(kept(D(cuDeviceGetDefaultMemPool)(pool, device)));
+}
+
+API cudaError_t cudaMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+	COUNT;
+	return CALL(cuMemPoolGetAttribute, pool, attribute, value);
+}
+
+API cudaError_t cudaMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+	COUNT;
+	return CALL(cuMemPoolSetAttribute, pool, attribute, value);
+}
+
+API cudaError_t cudaMemPoolSetAccess(CUmemoryPool pool, const CUaccess *access, size_t count_)
+{
+	COUNT;
+	return CALL(cuMemPoolSetAccess, pool, access, count_);
+}
+
+API cudaError_t cudaMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+	COUNT;
+	return CALL(cuMemPoolTrimTo, pool, keep);
+}
+
+API cudaError_t cudaIpcGetMemHandle(CUipcHandle *handle, void *address)
+{
+	COUNT;
+	return CALL(cuIpcGetMemHandle, handle, P(address));
+}
+
+API cudaError_t cudaIpcOpenMemHandle(void **to, CUipcHandle handle, unsigned flags)
+{
+	COUNT;
+	return CALL(cuIpcOpenMemHandle_v2, (CUdeviceptr *)to, handle, flags);
+}
+
+API cudaError_t cudaIpcCloseMemHandle(void *address)
+{
+	COUNT;
+	return CALL(cuIpcCloseMemHandle, P(address));
+}
+
+API cudaError_t cudaIpcGetEventHandle(CUipcHandle *handle, CUevent event)
+{
+	COUNT;
+	return CALL(cuIpcGetEventHandle, handle, event);
+}
+
+API cudaError_t cudaIpcOpenEventHandle(CUevent *event, CUipcHandle handle)
+{
+	COUNT;
+	return CALL(cuIpcOpenEventHandle, event, handle);
+}
