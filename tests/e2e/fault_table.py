@@ -76,10 +76,10 @@ def run(folder: Path) -> Outcome:
         machine = Machine(folder, stack)
         exporter = machine.exporter()
         stack.callback(exporter.end)
-        exporter.await_ready()
         prometheus = stack.enter_context(
             Prometheus(folder, exporter.address, shortened(folder), (machine.node.address,))
         )
+        exporter.await_ready()
         until(lambda: _settled(exporter, prometheus, machine), "all sources are read")
         time.sleep(3)
         own = {"", *(str(it.pid) for it in (machine.worker, machine.failing, machine.rank))}
