@@ -1,7 +1,7 @@
 # Every target is one that CI runs too. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
+.PHONY: rules help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
 .PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-dashboards test-gpu test-nccl-wheels test-rdma test-real test-kernels test-drivers test-backends fault-table
 
 # Debian keeps depmod and debootstrap where users without root do not look.
@@ -19,6 +19,8 @@ WORKERS := -n $(shell PATH="$(PATH)"; n=$$(nproc); echo $$((n < 8 ? n : 8)))
 AND_ONE := -n $(shell PATH="$(PATH)"; n=$$(nproc); echo $$((n < 8 ? n + 1 : 9)))
 BPF_SOURCES = $(wildcard bpf/*.[ch] bpf/*/*.[ch])
 RULES = $(filter-out %.test.yaml,$(wildcard alerts/*.yaml))
+RULES_FOLDER = build/alerts
+RUNBOOKS = docs/runbooks/
 RULES_CHECKED = $(RULES:alerts/%.yaml=build/rules/%)
 
 help: ## this list
@@ -119,6 +121,10 @@ docs: .venv/.dev ## write the pages of docs/ that the declarations in code give
 
 site: .venv/.dev ## docs/ as a site, in build/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict --quiet && echo "build/site/index.html"
+
+rules: ## alerts/ in build/alerts, their links with RUNBOOKS=https://…/runbooks/ and GRAFANA=https://…
+	@mkdir -p $(RULES_FOLDER)
+	@for file in $(RULES); do sed -e 's|docs/runbooks/|$(RUNBOOKS)|' -e 's|dashboard_url: /d/|dashboard_url: $(GRAFANA)/d/|' "$$file" >$(RULES_FOLDER)/$${file##*/} || exit 1; done
 
 manifests: .venv/.dev ## write deploy/kubernetes/ from the chart
 	@deploy/manifests.sh deploy/kubernetes

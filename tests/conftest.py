@@ -25,7 +25,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("unhurried")
 PROBED = ("tests/bpf/", "tests/e2e/")
 """Folders with tests that probe processes; they are also the ones that take longest."""
-OF_THEIR_OWN = tuple(f"tests/bpf/test_{it}" for it in ("bridge", "contract", "placement", "privileges", "safety"))
+OF_THEIR_OWN = (
+    *(f"tests/bpf/test_{it}" for it in ("bridge", "contract", "placement", "privileges", "safety")),
+    "tests/e2e/incidents/",
+)
 """Files in them that search no processes and attach to what they compiled: no other test sees them, nor they others."""
 YIELDING = 5
 """The nice value of all other tests beside them."""

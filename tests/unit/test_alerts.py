@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -135,6 +136,16 @@ def test_has_a_runbook(alert: str) -> None:
     title, *sections = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
     expected = [alert, "Meaning", "Impact", "Diagnosis", "Mitigation"]
     assert expected == [title, *sections]
+
+
+@each_alert
+def test_links_to_a_dashboard(alert: str) -> None:
+    """The dashboard exists; an alert of an instance leads to that instance."""
+    annotation = ALERTS[alert]["annotations"]
+    board, _, query = annotation["dashboard_url"].removeprefix("/d/").partition("?")
+    assert board in {json.loads(path.read_text())["uid"] for path in (ROOT / "dashboards").glob("*.json")}
+    assert query in ("", "var-instance={{ $labels.instance | urlquery }}")
+    assert bool(query) is ("$labels.instance" in annotation["summary"])
 
 
 def test_no_runbook_is_orphaned() -> None:

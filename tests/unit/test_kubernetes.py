@@ -56,7 +56,7 @@ serviceMonitor:
   metricRelabelings: [{action: drop, sourceLabels: [__name__], regex: rdma_port_hw_counter_total}]
   sampleLimit: 50000
   labelLimit: 40
-prometheusRule: {enabled: true, disabled: [NodeRebooted], runbooks: "https://example.com/runbooks/"}
+prometheusRule: {enabled: true, disabled: [NodeRebooted], runbooks: "https://example.com/runbooks/", grafana: "https://grafana.example.com/"}
 dashboards: {enabled: true, folder: "GPU: all #1"}
 """
 POD_MONITOR = "podMonitor: {enabled: true}"
@@ -159,7 +159,7 @@ def test_rules_are_all_there() -> None:
     [made] = (it for it in template(EVERYTHING) if it["kind"] == "PrometheusRule")
     written = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
     expected = [
-        {**rule, "annotations": {**rule["annotations"], "runbook_url": _moved(rule["annotations"]["runbook_url"])}}
+        {**rule, "annotations": {name: _moved(text) for name, text in rule["annotations"].items()}}
         if "alert" in rule
         else rule
         for group in written
@@ -169,8 +169,22 @@ def test_rules_are_all_there() -> None:
     assert expected == [rule for group in made["spec"]["groups"] for rule in group["rules"]]
 
 
-def _moved(runbook: str) -> str:
-    return runbook.replace("docs/runbooks/", "https://example.com/runbooks/")
+def _moved(text: str) -> str:
+    if text.startswith("/d/"):
+        return f"https://grafana.example.com{text}"
+    return text.replace("docs/runbooks/", "https://example.com/runbooks/")
+
+
+def test_plain_rules_have_links(tmp_path: Path) -> None:
+    """`make rules` writes every file of rules with links to the given addresses, and changes nothing else."""
+    links = ("RUNBOOKS=https://example.com/runbooks/", "GRAFANA=https://grafana.example.com")
+    subprocess.run(["make", "-s", "rules", f"RULES_FOLDER={tmp_path}", *links], cwd=ROOT, check=True, timeout=60)
+    assert {path.name for path in RULES} == {path.name for path in tmp_path.iterdir()}
+    for path in RULES:
+        lines = path.read_text().splitlines()
+        moved = [line.replace("dashboard_url: /d/", "dashboard_url: https://grafana.example.com/d/") for line in lines]
+        expected = [line.replace("docs/runbooks/", "https://example.com/runbooks/") for line in moved]
+        assert expected == (tmp_path / path.name).read_text().splitlines()
 
 
 def test_dashboards_are_all_there() -> None:
