@@ -30,8 +30,6 @@ OF_THEIR_OWN = (
     "tests/e2e/incidents/",
 )
 """Files in them that search no processes and attach to what they compiled: no other test sees them, nor they others."""
-YIELDING = 5
-"""The nice value of all other tests beside them."""
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
@@ -75,9 +73,7 @@ def _bpf_refusal() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips before any fixture, also of a module, tries to load a program; lets probed processes go first."""
-    if "PYTEST_XDIST_WORKER" in os.environ and not _sees_others(item.nodeid):
-        os.setpriority(os.PRIO_PROCESS, 0, YIELDING)
+    """Skips before any fixture, also of a module, tries to load a program."""
     refusal = _bpf_refusal() if item.get_closest_marker("needs_bpf") else ""
     if refusal and os.environ.get("REQUIRE_BPF") == "1":
         pytest.fail(f"REQUIRE_BPF=1, but {refusal}")
