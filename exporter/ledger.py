@@ -105,7 +105,8 @@ class Ledger(Generic[A]):
     `read` returns the kernel's counts by pid; `take` removes all rows of some pids from the kernel's maps and returns
     their counts. Rows are keyed by pid: they are deleted at the end of a process, so that the pid's next process starts
     from 0. Both are called under the lock and walk over the maps at most once, so that the ends of many processes delay
-    no scrape. `fold` gets the ended processes that are kept no longer though their time is not over, under the lock.
+    no scrape. Labels are read without the lock, because a process may be waited for. `fold` gets the ended processes
+    that are kept no longer though their time is not over, under the lock.
     """
 
     def __init__(
@@ -121,7 +122,8 @@ class Ledger(Generic[A]):
         self._fold = fold
         self._lock = threading.Lock()
         self._live: set[int] = set()
-        self._known: dict[int, tuple[Labels, float]] = {}
+        self._known: dict[int, tuple[Labels | None, float]] = {}
+        """Labels as last read (None: not yet), and the wall time from which the counters count."""
         self._ended = _Ends[A]()
         self._superseded: list[Process[A]] = []
         """Ended processes with a pid that another one, or another program, has had since."""
@@ -145,6 +147,8 @@ class Ledger(Generic[A]):
 
     def ended(self, pids: Collection[int], replaced: bool = False) -> None:
         """Freeze the counts of processes that have ended, or were `replaced` by other programs (exec)."""
+        for pid in [pid for pid in pids if replaced and self._labels_known(pid) is None]:
+            self._processes.labels(pid)  # waits here, so that `_keep` does not
         with self._lock:
             self._retire(pids, replaced)
             self._live.difference_update(pids)
@@ -173,20 +177,26 @@ class Ledger(Generic[A]):
             self._retire(unseen)
             for pid in unseen:
                 del seen[pid]
-            living = [self._living(pid, activity) for pid, activity in seen.items()]
+            since = {pid: self._known.setdefault(pid, (None, time.time()))[1] for pid in seen}
             self._superseded += [before for pid in seen if (before := self._ended.pop(pid))]
             for pid in self._ended.expired(self._now()):
                 self._ended.pop(pid)
                 self._processes.forget(pid)  # the next one of this pid may end unseen
             self._make_room()
-            return [*living, *self._ended]
+            ended = list(self._ended)
+        return [*(self._living(pid, activity, since[pid]) for pid, activity in seen.items()), *ended]
 
-    def _living(self, pid: int, activity: A) -> Process[A]:
+    def _living(self, pid: int, activity: A, since: float) -> Process[A]:
         """Return a running process, with labels read again: a pod's names become known after its processes start."""
         labels = self._processes.labels(pid)
-        since = self._known[pid][1] if pid in self._known else time.time()
-        self._known[pid] = labels, since
+        with self._lock:
+            if pid in self._known and self._known[pid][1] == since:  # it has not ended meanwhile
+                self._known[pid] = labels, since
         return Process(pid, labels, activity, since)
+
+    def _labels_known(self, pid: int) -> Labels | None:
+        with self._lock:
+            return self._known.get(pid, (None, 0.0))[0]
 
     def _retire(self, pids: Collection[int], replaced: bool = False) -> None:
         if not pids:
@@ -197,10 +207,12 @@ class Ledger(Generic[A]):
             self._keep(pid, activity, known.get(pid), replaced)
         self._make_room()
 
-    def _keep(self, pid: int, activity: A, known: tuple[Labels, float] | None, replaced: bool) -> None:
-        labels, since = known or (self._processes.labels(pid), time.time())
-        if replaced and not known:  # the name is that of the program that runs now
-            labels = {name: value for name, value in labels.items() if name != "comm"}
+    def _keep(self, pid: int, activity: A, known: tuple[Labels | None, float] | None, replaced: bool) -> None:
+        labels, since = known or (None, time.time())
+        if labels is None:
+            labels = self._processes.labels(pid)
+            if replaced:  # the name is that of the program that runs now
+                labels = {name: value for name, value in labels.items() if name != "comm"}
         activity.ended()
         before = self._ended.pop(pid)
         if before and (known or replaced or before.replaced):

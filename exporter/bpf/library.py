@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from exporter import process_memory
+from exporter.background.patience import Unanswered
 from exporter.bpf import usdt
 from exporter.bpf.dynamic import soname
 from exporter.bpf.elf import Elf, Function
@@ -21,7 +23,7 @@ _DELETED = " (deleted)"
 
 
 class Vanished(Exception):
-    """The mapping is not there any more, or another file is mapped there by now."""
+    """The mapping is not there any more, or not to be seen now, or another file is mapped there by now."""
 
 
 class Wait(Exception):
@@ -172,14 +174,14 @@ def examine(
     None if it neither defines any of the wanted functions nor imports any of the others nor has any probe of `traced`.
     Raises Vanished, OSError when it may not be read, and ElfError when it is malformed.
     """
-    link = proc / str(mapping.pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
+    link = process_memory.living(proc, mapping.pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
     identity = mapping.file.identity
     # Device and number may be an overlay's; size and time are the real file's.
     file = File(str(link), mapping.file.size, mapping.file.modified, identity[0])
     try:
-        shown = os.fsencode(link.readlink())
+        shown = os.fsencode(process_memory.patiently(proc, mapping.pid, lambda _: link.readlink()))
         found, held = worker.call_and_hold(search, file, wanted, imported, traced)
-    except (FileNotFoundError, ProcessLookupError) as error:
+    except (FileNotFoundError, ProcessLookupError, Unanswered) as error:
         raise Vanished from error
     if found is None:
         os.close(held.descriptor)

@@ -9,10 +9,11 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from exporter import descriptors, pid_namespace
+from exporter import descriptors, pid_namespace, process_memory
+from exporter.background.patience import Unanswered
 from exporter.bpf import privileges
 from exporter.bpf.attachments import MAX_LIBRARIES
-from exporter.checks.finding import Answer, Status, process_folders, read, readable, text
+from exporter.checks.finding import Answer, Status, process_folders, readable, text
 from exporter.faults import ipmi
 from exporter.kmsg.reader import open_source
 from exporter.model import Unavailable
@@ -56,8 +57,9 @@ def map_files(settings: Settings) -> Answer:
     readable, denied, refusal = 0, [], ""
     for folder in itertools.islice(process_folders(settings), _SAMPLE):
         try:
-            entry = next((folder / "map_files").iterdir(), None)
-            readable += bool(entry and entry.stat())
+            readable += process_memory.patiently(settings.procfs, int(folder.name), _mapped_file)
+        except Unanswered:
+            continue
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -71,14 +73,22 @@ def map_files(settings: Settings) -> Answer:
     return Status.OK, f"files that processes have mapped can be opened, whatever their mount namespace{but}"
 
 
+def _mapped_file(folder: Path) -> bool:
+    entry = next((folder / "map_files").iterdir(), None)
+    return bool(entry and entry.stat())
+
+
 def processes(settings: Settings) -> Answer:
     users: dict[str, list[str]] = {name: [] for name in LIBRARIES}
-    seen = denied = 0
+    seen = denied = locked = 0
     for folder in itertools.islice(process_folders(settings), _PROCESSES):
         try:
-            maps = read(folder / "maps", _MAPS_BYTES)
+            maps = process_memory.read(settings.procfs, int(folder.name), "maps", _MAPS_BYTES).decode(errors="replace")
         except PermissionError:
             denied += 1
+            continue
+        except Unanswered:
+            locked += 1
             continue
         except OSError:
             continue  # it has ended
@@ -94,6 +104,8 @@ def processes(settings: Settings) -> Answer:
     summary = f"none of {seen} processes uses a CUDA, NCCL, cuFile or verbs library by its usual name now"
     if shown:
         summary = f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
+    if locked:
+        summary += f"; {locked} other{'s' * (locked != 1)} cannot be looked into while their memory maps are locked"
     if denied:
         summary += f"; {denied} other{'s' * (denied != 1)} cannot be looked into"
     if denied and privileges.in_user_namespace():

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter import process_memory
 from exporter.resolve.environment import variable
 
 PORT = 28028
@@ -41,9 +42,8 @@ def endpoint(proc: Path, pid: int) -> Endpoint:
     NCCL_RAS_ADDR is under the control of the process: only its port is used, because the address could be any host's.
     """
     try:
-        namespace = (proc / str(pid) / "ns" / "net").stat().st_ino
-        with (proc / str(pid) / "environ").open("rb") as file:
-            environ = file.read(_ENVIRON_BYTES)
+        namespace = (process_memory.living(proc, pid) / "ns" / "net").stat().st_ino
+        environ = process_memory.read(proc, pid, "environ", _ENVIRON_BYTES)
     except OSError as error:
         raise RasError(f"process {pid} cannot be read: {error.strerror}") from error
     if _DISABLED.search(environ):
@@ -124,7 +124,7 @@ def _connected(proc: Path, pid: int, at: Endpoint) -> socket.socket:
 
 def _visit(proc: Path, pid: int, at: Endpoint) -> socket.socket | OSError:
     try:
-        with (proc / str(pid) / "ns" / "net").open("rb") as namespace:
+        with (process_memory.living(proc, pid) / "ns" / "net").open("rb") as namespace:
             if os.fstat(namespace.fileno()).st_ino != at.namespace:
                 raise ProcessLookupError(f"process {pid} has ended")
             libc = ctypes.CDLL(None, use_errno=True)

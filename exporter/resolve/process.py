@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
+from exporter import process_memory
+from exporter.background.patience import Unanswered
 from exporter.model import Labels, Sample
 from exporter.resolve import cgroup, service, slurm, workload
 from exporter.resolve.podlogs import Names, PodLogs
@@ -43,6 +45,8 @@ class _Entry:
     identity: Identity
     checked: float
     seen: float
+    answered: bool
+    """Whether the kernel showed the environment, or that there is none."""
 
 
 class ProcessTable:
@@ -51,7 +55,8 @@ class ProcessTable:
     A process is identified by pid and start time: the start time of an entry older than `recheck` seconds is compared
     with that of the pid's present process, which detects a reused pid even without a report of the first process's
     end. The `limit` most recently used entries are kept. Names of Kubernetes are read again during the first minute,
-    because the kubelet writes them after the container has started.
+    because the kubelet writes them after the container has started. While a process keeps its memory map locked,
+    what its environment has is missing, and is read again.
     """
 
     SETTLED = 60.0
@@ -82,11 +87,11 @@ class ProcessTable:
         if known and now - known.checked < self._recheck:
             return known.identity
         started = start_time(self._proc, pid)
-        if known and (started is None or (started == known.identity.start_time and not self._nameless(known, now))):
+        same = known if known and known.identity.start_time == started else None
+        if known and (started is None or (same and same.answered and not self._nameless(same, now))):
             entry = replace(known, checked=now)
         else:
-            same = known is not None and known.identity.start_time == started
-            entry = _Entry(self._read(pid, started), checked=now, seen=known.seen if known and same else now)
+            entry = self._entry(pid, started, same, now)
         with self._lock:
             self._known[pid] = entry
             self._known.move_to_end(pid)
@@ -112,15 +117,30 @@ class ProcessTable:
         identity = entry.identity
         return bool(identity.pod_uid) and "pod" not in identity.labels and now - entry.seen < self.SETTLED
 
-    def _read(self, pid: int, started: int | None) -> Identity:
+    def _entry(self, pid: int, started: int | None, before: _Entry | None, now: float) -> _Entry:
+        """Return what is read of a process, with what was known `before` of the same one where it does not answer."""
+        seen = before.seen if before else now
         if started is None:  # there is nothing else to read
-            return Identity({"pid": str(pid)}, None)
+            return _Entry(Identity({"pid": str(pid)}, None), now, seen, answered=True)
+        try:
+            environ = process_memory.read(self._proc, pid, "environ", _ENVIRON_BYTES)
+        except Unanswered:
+            found = self._read(pid, started, b"")
+            if before:
+                known = before.identity
+                labels, resource = {**known.labels, **found.labels}, {**found.resource, **known.resource}
+                found = replace(found, labels=labels, resource=resource, workload=known.workload)
+            return _Entry(found, self._now(), seen, answered=False)
+        except OSError:
+            environ = b""
+        return _Entry(self._read(pid, started, environ), now, seen, answered=True)
+
+    def _read(self, pid: int, started: int, environ: bytes) -> Identity:
         folder = f"{self._proc}/{pid}"
         comm = _read(f"{folder}/comm", _COMM_BYTES)
         group = cgroup.parse(_read(f"{folder}/cgroup", _CGROUP_BYTES).decode("utf-8", "replace"))
         in_kubernetes = group.container_id or group.pod_uid
         names = self._names.names(group.container_id, group.pod_uid) if in_kubernetes else Names()
-        environ = _read(f"{folder}/environ", _ENVIRON_BYTES)
         job = group.slurm_job_id or slurm.job_id(environ)
         labels = {
             "pid": str(pid),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from exporter import process_memory
 from exporter.model import Labels
 from exporter.node import Processes
 from exporter.nvml.gpus import Gpus
@@ -96,7 +97,7 @@ class ProcessGpus:
             if len(self._visible) >= _MOST_REMEMBERED:
                 self._visible.clear()
             environ = _environ(self._proc, pid)
-            if not environ:  # the process has ended: its variables are unknown, not unset
+            if not environ:  # it has ended or keeps its memory map locked: its variables are unknown, not unset
                 return {}
             self._visible[pid] = visible(environ, self._inventory, nodes(self._proc, pid))
         return self._visible[pid]
@@ -176,8 +177,7 @@ def _entry(entry: str, numbered: Sequence[GpuDevice], inventory: Inventory) -> G
 def _environ(proc: Path, pid: int) -> bytes:
     """Return the environment block of a process, or nothing when the block cannot be read or is too large."""
     try:
-        with (proc / str(pid) / "environ").open("rb") as file:
-            environ = file.read(_ENVIRON_BYTES)
-            return environ if len(environ) < _ENVIRON_BYTES else b""
+        environ = process_memory.read(proc, pid, "environ", _ENVIRON_BYTES)
     except OSError:
         return b""
+    return environ if len(environ) < _ENVIRON_BYTES else b""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.ledger import MOST_ENDED, RETENTION, Ledger, Process
+from exporter.model import Labels
 from exporter.resolve.process import ProcessTable
 from tests.unit.cuda.fakes import FakeProcesses
 
@@ -264,3 +265,67 @@ def test_counts_of_a_page_are_not_folded_meanwhile(world: World) -> None:
         assert 1 == len(world.folded)
     assert 4 == len(world.folded)
     assert MOST_ENDED + 5 == len(world.processes_by_pid()) + len(world.folded)
+
+
+class SlowProcesses(FakeProcesses):
+    """Labels for which one process is waited for."""
+
+    def __init__(self, slow: int) -> None:
+        super().__init__()
+        self.slow, self.queried, self.answers = slow, threading.Event(), threading.Event()
+
+    def labels(self, pid: int) -> Labels:
+        if pid == self.slow:
+            self.queried.set()
+            assert self.answers.wait(60)
+        return super().labels(pid)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_one_that_is_waited_for_holds_up_no_others(tmp_path: Path, replaced: bool) -> None:
+    """While the labels of one process are read, others start and end; its counts are not lost."""
+    world = World(tmp_path)
+    slow = SlowProcesses(1)
+    world.ledger._processes = slow
+    world.counts[1] = 5
+    (tmp_path / "1").mkdir()
+    found = list[Process[Count]]()
+    action = (lambda: world.ledger.ended([1], replaced=True)) if replaced else world.ledger.processes
+    waiting = threading.Thread(target=lambda: found.extend(action() or ()), daemon=True)
+    waiting.start()
+    assert slow.queried.wait(60)
+
+    def others() -> None:
+        world.run(2, calls=3)
+        world.ledger.ended([2])
+
+    free = threading.Thread(target=others, daemon=True)
+    free.start()
+    free.join(5)
+    held_up = free.is_alive()
+    slow.answers.set()
+    waiting.join(60)
+    free.join(60)
+    assert not held_up
+    assert {1: 5, 2: 3} == {process.pid: process.activity.calls for process in world.ledger.processes()}
+    assert replaced or [(1, 5)] == [(it.pid, it.activity.calls) for it in found]
+
+
+def test_one_that_ends_while_its_labels_are_read(tmp_path: Path) -> None:
+    """The page shows it as it was; the next process of its pid has labels and counts of its own."""
+    world = World(tmp_path)
+    slow = SlowProcesses(1)
+    world.ledger._processes = slow
+    world.counts[1] = 5
+    (tmp_path / "1").mkdir()
+    waiting = threading.Thread(target=world.ledger.processes, daemon=True)
+    waiting.start()
+    assert slow.queried.wait(60)
+    ending = threading.Thread(target=world.ledger.ended, args=([1],), daemon=True)
+    ending.start()
+    slow.answers.set()
+    waiting.join(60)
+    ending.join(60)
+    [process] = world.ledger.processes()
+    assert (5, True) == (process.activity.calls, process.ended)
+    assert not world.ledger._known

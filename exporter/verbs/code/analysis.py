@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter import process_memory
 from exporter.bpf.elf import Elf, ElfError
 from exporter.bpf.file_worker import WORKER, File, TooLong
 from exporter.bpf.library import Library, file_of
@@ -28,7 +29,8 @@ from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
 MAX_KNOWN = 256
 _MOST_BYTES = 1 << 24
 """Size of a file that is recognised when another process uses it."""
-_MOST_LINES = 1 << 16
+_MAPS_BYTES = 1 << 23
+"""Of /proc/PID/maps, some 65,000 lines."""
 _MOST_FILES = 64
 """Mapped libraries of a process that are compared with the provider."""
 _WAIT_SECONDS = 1.0
@@ -190,11 +192,13 @@ def serves(library: str, present: frozenset[str]) -> bool:
 def _mapped(proc: Path, pid: int) -> list[tuple[Path, str]]:
     """Return the libraries of which a process has mapped code: a path for opening, and the name of the file."""
     found: dict[str, tuple[Path, str]] = {}
-    with suppress(OSError), (proc / str(pid) / "maps").open(errors="replace") as lines:
-        for _, line in zip(range(_MOST_LINES), lines, strict=False):
+    folder = process_memory.living(proc, pid)
+    with suppress(OSError):
+        maps = process_memory.read(proc, pid, "maps", _MAPS_BYTES).decode(errors="replace")
+        for line in maps.split("\n"):
             parts = line.split(maxsplit=5)
             if len(parts) == 6 and "x" in parts[1] and ".so" in (shown := parts[5].strip()):
                 start, _, end = parts[0].partition("-")
-                path = proc / str(pid) / "map_files" / f"{int(start, 16):x}-{int(end, 16):x}"
+                path = folder / "map_files" / f"{int(start, 16):x}-{int(end, 16):x}"
                 found.setdefault(shown, (path, Path(shown).name))
     return list(found.values())

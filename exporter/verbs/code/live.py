@@ -12,10 +12,10 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import cast
 
+from exporter import process_memory
 from exporter.bpf.elf import Elf, ElfError, Function
 from exporter.bpf.file_worker import WORKER, File
 from exporter.bpf.library import Library, file_of
@@ -26,7 +26,8 @@ from exporter.verbs.code.providers import ProviderFunctions
 POINTERS = ("poll_cq", "post_recv", "post_send")
 """In the order that they have in every struct verbs_context_ops (layout.yaml), and in struct live_functions."""
 
-MAX_LINES = 1 << 16
+MAPS_BYTES = 1 << 23
+"""Of /proc/PID/maps, some 65,000 lines."""
 MAX_LOADED = 1 << 26
 """Bytes of a file that are searched for a table without relocations; larger ones are refused."""
 _LOAD, _WORD = 1, 8
@@ -40,10 +41,11 @@ def offsets_in(library: Library, pid: int, addresses: Mapping[str, int], proc: P
     Raises OSError where the process or the library cannot be read.
     """
     found: dict[str, int] = {}
-    for start, end, offset in _code_mappings(proc / str(pid) / "maps"):
+    folder = process_memory.living(proc, pid)
+    for start, end, offset in _code_mappings(process_memory.read(proc, pid, "maps", MAPS_BYTES)):
         inside = {op: offset + address - start for op, address in addresses.items() if start <= address < end}
         if inside:
-            mapped = File(str(proc / str(pid) / "map_files" / f"{start:x}-{end:x}"), device=library.identity[0])
+            mapped = File(str(folder / "map_files" / f"{start:x}-{end:x}"), device=library.identity[0])
             with suppress(ElfError):
                 found |= inside if WORKER.call(are_one, file_of(library), mapped) else {}
     return found
@@ -103,10 +105,9 @@ def _in_a_table(elf: Elf, functions: list[int]) -> bool:
     return any(table in elf.read(part.address, part.size) for part in loaded if part.size)
 
 
-def _code_mappings(maps: Path) -> Iterator[tuple[int, int, int]]:
+def _code_mappings(maps: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield start, end and file offset of executable mappings of files."""
-    with maps.open("rb") as lines:
-        for line in islice(lines, MAX_LINES):
-            found = _LINE.match(line)
-            if found and found[4] != b"0":
-                yield int(found[1], 16), int(found[2], 16), int(found[3], 16)
+    for line in maps.splitlines():
+        found = _LINE.match(line)
+        if found and found[4] != b"0":
+            yield int(found[1], 16), int(found[2], 16), int(found[3], 16)

@@ -1,0 +1,122 @@
+"""Reading of a process's memory where the kernel does not answer, and where the first thread has ended.
+
+A named pipe nobody writes to stands for a file of a process that keeps its memory map locked.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter import process_memory
+from exporter.background import patience
+from exporter.background.patience import Patience, Unanswered
+from exporter.ras.client import RasError, endpoint
+from exporter.resolve.process import ProcessTable
+from tests.support import until
+from tests.unit.test_process import Now, process
+
+LOCKED, OTHER = 7, 8
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    process(tmp_path, LOCKED, environ=b"SLURM_JOB_ID=42\0OTEL_SERVICE_NAME=train\0")
+    process(tmp_path, OTHER, environ=b"SLURM_JOB_ID=43\0")
+    return tmp_path
+
+
+@pytest.fixture
+def lock(proc: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Path]]:
+    """Locks a process of `proc`; all are unlocked at the end."""
+    monkeypatch.setattr(process_memory, "_PATIENCE", Patience("test"))
+    monkeypatch.setattr(process_memory, "SECONDS", 0.1)
+    locked = list[Path]()
+
+    def make(pid: int) -> Path:
+        path = proc / str(pid) / "environ"
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        locked.append(path)
+        return path
+
+    yield make
+    for path in locked:
+        answer(path)
+    until(lambda: not process_memory._PATIENCE.waiting, "all calls returned")
+
+
+def answer(path: Path, content: bytes = b"") -> None:
+    """Lets those go on who wait; whoever comes later finds an ordinary file."""
+    pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    path.unlink()
+    path.write_bytes(content)
+    os.close(pipe)
+
+
+def environ(proc: Path, pid: int) -> bytes:
+    return process_memory.read(proc, pid, "environ", 1 << 20)
+
+
+def test_one_that_does_not_answer(proc: Path, lock: Callable[[int], Path]) -> None:
+    """One thread waits for it, once; others are read, and it is too when the kernel has answered."""
+    path = lock(LOCKED)
+    with pytest.raises(Unanswered) as first:
+        environ(proc, LOCKED)
+    assert first.value.new
+    assert b"SLURM_JOB_ID=43\0" == environ(proc, OTHER)
+    threads = threading.active_count()
+    for _ in range(100):
+        with pytest.raises(Unanswered) as later:
+            environ(proc, LOCKED)
+        assert not later.value.new
+    assert threads == threading.active_count()
+    answer(path, b"A=1\0")
+    until(lambda: not process_memory._PATIENCE.waiting, "the call returned")
+    assert b"A=1\0" == environ(proc, LOCKED)
+
+
+def test_threads_that_wait_are_bounded(
+    proc: Path, lock: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the bound nobody waits, and no thread is made."""
+    monkeypatch.setattr(process_memory, "SECONDS", 0.01)
+    monkeypatch.setattr(process_memory, "_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(patience, "MOST_WAITING", 4)
+    before = threading.active_count()
+    for pid in range(100, 120):
+        lock(pid)
+        with pytest.raises(Unanswered):
+            environ(proc, pid)
+    assert before + 4 >= threading.active_count()
+    assert 4 == len(process_memory._PATIENCE.waiting)
+
+
+def test_labels_without_the_environment(proc: Path, lock: Callable[[int], Path]) -> None:
+    """Labels are those of the kernel, and complete when it answers; a label that was known stays."""
+    now = Now()
+    table = ProcessTable(proc, proc, now=now)
+    path = lock(LOCKED)
+    assert {"pid": "7", "comm": "python3"} == table.labels(LOCKED)
+    answer(path, b"SLURM_JOB_ID=42\0OTEL_SERVICE_NAME=train\0")
+    until(lambda: not process_memory._PATIENCE.waiting, "the call returned")
+    now.time += 10
+    known = table.identity(LOCKED)
+    assert ("42", "train") == (known.labels["slurm_job_id"], known.resource["service.name"])
+    lock(LOCKED)
+    now.time += 10
+    assert known == table.identity(LOCKED)
+
+
+def test_ras_of_a_locked_process(proc: Path, lock: Callable[[int], Path]) -> None:
+    """The endpoint of a process that keeps its memory map locked is unknown."""
+    (proc / str(LOCKED) / "ns").mkdir()
+    (proc / str(LOCKED) / "ns" / "net").write_bytes(b"")
+    lock(LOCKED)
+    with pytest.raises(RasError, match="memory map locked"):
+        endpoint(proc, LOCKED)
