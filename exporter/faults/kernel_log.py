@@ -10,7 +10,6 @@ from exporter.faults.signals import FaultSignal
 from exporter.kmsg.records import Record
 
 _LONGEST = 1024
-_QUOTES = frozenset("'\"")
 _WORDS = (
     "mlx5_core", "NETDEV WATCHDOG", "nvme nvme", "medium error", "I/O error", "emounting filesystem", "Hardware Error",
     "lockup", "LOCKUP", "blocked for more than", "above threshold", "emperature reached", "EDAC MC", "Memory failure",
@@ -23,13 +22,12 @@ WORDS = re.compile(b"|".join(re.escape(word.encode()) for word in _WORDS))
 def find(text: str) -> tuple[FaultSignal, str] | None:
     """Return the signal of a kernel message and the component that failed, or None when the message is no fault.
 
-    A quotation mark before the fault makes it a quoted text, which is any user's: mount(2) in a user namespace has the
-    kernel print an unknown option.
+    A fault begins the message: further on a text may be any user's, as the name of a file or an option of mount(2).
     """
     head = text[:_LONGEST]
     for signal in signals.KERNEL_LOG:
         assert signal.pattern
-        if (found := signal.pattern.search(head)) and not _QUOTES & set(head[: found.start()]):
+        if found := signal.pattern.match(head):
             named = found.groupdict().get("component")
             return signal, named or signal.fixed
     return None

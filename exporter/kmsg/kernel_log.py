@@ -79,8 +79,11 @@ class KernelLog:
                     self.reader.close()
 
     def _receive(self, record: Record) -> None:
-        """Pass a record on. A process can write into the log, but not with facility 0."""
-        if record.facility and not self._from_processes:
+        """Pass a record on, unless it may begin with a text of any user's.
+
+        A process can write into the log, but not with facility 0. The rest of a message may be a name alone.
+        """
+        if record.continued or (record.facility and not self._from_processes):
             return
         # A record's own time drifts from wall time over months, so that a live record gets the time of its arrival.
         wall_time = self._wall_ns(record.time_ns) / 1e9 if record.replayed else time.time()

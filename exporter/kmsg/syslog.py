@@ -13,6 +13,8 @@ import re
 from collections import deque
 from collections.abc import Callable
 
+from exporter.kmsg.records import begins_with_process
+
 POLL_MS = 1000
 """Milliseconds between two polls."""
 _READ_ALL, _SIZE_BUFFER = 3, 10
@@ -41,8 +43,9 @@ class Syslog:
     The kernel repeats the head of a record, its priority and time, on each line of the record, and such lines are one
     record here too: a text in a message may be any user's, and a line feed in it must not begin a message. Messages of
     one microsecond and priority look the same. They are records of their own where they begin alike but for numbers, as
-    those of one driver do, and no quotation mark comes before, behind which such a text may be; else they become one,
-    of which the first message is the beginning.
+    those of one driver do, while no text of a user's may have come before: no quotation mark, no name of a process at
+    the beginning, where both beginnings would be the user's, no line that begins otherwise. Else they become one, of
+    which the first message is the beginning.
 
     Raises OSError where syslog(2) is not permitted, and where the kernel writes no times (printk.time=0): new records
     cannot be distinguished from old ones without times.
@@ -94,10 +97,12 @@ class Syslog:
                 continue
             prefix, priority, seconds, microseconds, message = found.groups()
             message = message.replace(b"\\", b"\\x5c") + b"\n"
-            if prefix == before and (_beginning(message) != first or _QUOTES.search(self._records[-1])):
+            if prefix == before and (not first or _beginning(message) != first):
                 self._records[-1] = self._records[-1].removesuffix(b"\n") + b"\\x0a" + message
+                first = []
                 continue
-            before, first = prefix, _beginning(message)
+            foreign = begins_with_process(message) or _QUOTES.search(message)
+            before, first = prefix, [] if foreign else _beginning(message)
             head = b"%s,%d,%d,-;" % (priority, self._sequence, int(seconds) * 1_000_000 + int(microseconds))
             self._records.append(head + message)
             self._sequence += 1

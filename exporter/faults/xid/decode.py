@@ -27,9 +27,13 @@ _SXID = re.compile(
 )
 _OWNER = re.compile(r"NVRM: GPU at PCI:" + _BUS.replace("(?:PCI:)?", "") + r": (?P<uuid>GPU-[0-9a-f-]{36})\s*$")
 _NAMED = re.compile(rf"NVRM: (?:GPU (?:at )?|The NVIDIA GPU ){_BUS}")
+_LOST = re.compile(
+    rf"(?:{_NAMED.pattern}[\w\s().,:-]{{0,200}}?|NVRM: (?:\(PCI ID: [0-9a-fA-F:]{{9}}\) )?(?:GPU |installed in this )?"
+    r"(?:system )?(?:has )?)\bfallen off the bus",
+    re.ASCII,
+)
 _PROCESS = re.compile(r"pid='?(?P<pid>\d{1,10})\b'?(?:, name=(?P<name>.{1,15}?)(?:,|$))?", re.DOTALL | re.ASCII)
 _RECOVERY = re.compile(r"changed from 0x[0-9a-f]{1,8} \(.{0,40}?\) to 0x(?P<to>[0-9a-f]{1,8})\b", re.IGNORECASE)
-_LOST = "fallen off the bus"
 _SAME_MESSAGE_NS = 1_000_000_000
 
 
@@ -53,12 +57,10 @@ class FaultDecoder:
             return _xid(bus_id(found["bus"]), int(found["code"]), found["details"])
         if found := _SXID.match(text):
             return _sxid(found)
-        if not text.startswith("NVRM:"):
-            return None
         named = _NAMED.match(text)
         if named:
             self._named, self._named_at = bus_id(named["bus"]), record.time_ns
-        if _LOST not in text:
+        if not _LOST.match(text):
             return None
         device = self._named if record.time_ns - self._named_at <= _SAME_MESSAGE_NS else ""
         return DriverReport(Family.BUS_LOSS, device, 0, "the GPU has left the bus", {"category": catalog.FAULTY_GPU})

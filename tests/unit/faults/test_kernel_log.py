@@ -58,23 +58,51 @@ LINES = [
     ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff", "nvme_timeout", "nvme0"),
     ("nvme nvme0: Disabling device after reset failure: -19", "nvme_disabled", "nvme0"),
     ("blk_update_request: I/O error, dev sda, sector 12345 op 0x0:(READ)", "block_error", "sda"),
+    ("print_req_error: critical medium error, dev dm-0, sector 1", "block_error", "dm-0"),
+    ("I/O error, dev nvme0n1, sector 12345 op 0x0:(READ) flags 0x80700", "block_error", "nvme0n1"),
     ("critical medium error, dev nvme0n1, sector 4096 op 0x0:(READ) flags 0x0", "block_error", "nvme0n1"),
     ("EXT4-fs (nvme0n1p2): Remounting filesystem read-only", "filesystem_readonly", "nvme0n1p2"),
+    ("EXT3-fs (sda1): error: remounting filesystem read-only", "filesystem_readonly", "sda1"),
+    ("NILFS (sdb): Remounting filesystem read-only", "filesystem_readonly", "sdb"),
+    ("[Hardware Error]: CPU 0: Machine Check Exception: 5 Bank 1: be00000000800400", "machine_check", "0"),
     ("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 8c00004000010090", "machine_check", "12"),
     ("{1}[Hardware Error]: event severity: fatal", "hardware_error", "firmware"),
+    ("[Hardware Error]: event severity: recoverable", "hardware_error", "firmware"),
+    ("BUG: soft lockup - CPU#0 stuck for 22s! [bash:1]", "soft_lockup", "0"),
+    ("NMI watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [bash:1]", "soft_lockup", "1"),
     ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [nv_queue:1234]", "soft_lockup", "3"),
     ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 5", "hard_lockup", "5"),
+    ("watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 4", "hard_lockup", "4"),
+    ("Kernel panic - not syncing: Watchdog detected hard LOCKUP on cpu 0", "hard_lockup", "0"),
+    ("INFO: task kworker/u256:1:77 blocked for more than 120 seconds.", "hung_task", "kworker/u256:1"),
     ("INFO: task python3:4711 blocked for more than 120 seconds.", "hung_task", "python3"),
     ("CPU7: Core temperature above threshold, cpu clock throttled (total events = 12)", "cpu_throttled", "7"),
+    (
+        "mce: CPU11: Package temperature is above threshold, cpu clock is throttled (total events = 1)",
+        "cpu_throttled",
+        "11",
+    ),
+    (
+        "thermal thermal_zone4: critical temperature reached (128 C), shutting down",
+        "critical_temperature",
+        "thermal_zone4",
+    ),
+    ("thermal_sys: Critical temperature reached(128 C),shutting down", "critical_temperature", "thermal"),
     (
         "thermal thermal_zone0: acpitz: critical temperature reached, shutting down",
         "critical_temperature",
         "thermal_zone0",
     ),
     ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0", "memory_uncorrected", "MC0"),
+    (
+        "EDAC MC1: 2 UE on mc#1csrow#2channel#0 (csrow:2 channel:0 page:0x1 offset:0x0 grain:64)",
+        "memory_uncorrected",
+        "MC1",
+    ),
     ("Memory failure: 0x1a2b3c: recovery action for dirty LRU page: Recovered", "memory_page_failed", "page"),
     ("Out of memory: Killed process 4711 (python3) total-vm:1000kB, anon-rss:900kB", "oom_kill", "python3"),
     ("Memory cgroup out of memory: Killed process 4711 (train) total-vm:1000kB", "oom_kill", "train"),
+    ("Out of memory: Killed process 4711 ((sd-pam)), UID 0, total-vm:1000kB", "oom_kill", "(sd-pam)"),
     (
         "python3[4711]: segfault at 18 ip 00007f0011223344 sp 00007ffd11223344 error 4 in libnccl.so.2.21.5[7f00+1000]",
         "segfault",
@@ -128,6 +156,50 @@ def test_quoted_texts_are_no_faults(line: str, quoting: str) -> None:
     """The kernel quotes options of mount(2), which any user can choose in a user namespace."""
     assert find(quoting.format(line)) is None
     assert find(quoting.format("x\n" + line)) is None
+
+
+NAMES_OF_USERS = (
+    "{comm}[26]: segfault at 0 ip 00007f0011223344 sp 00007ffd11223344 error 4 in {file}[10,7f0011220000+1000]",
+    "{comm}[26] bad frame in rt_sigreturn frame:000000001 ip:7f00 sp:7ffd orax:1 in {file}[7f00+1000]",
+    "{comm}[26]: unhandled exception: DABT (lower EL), ESR 0x92000006, level 2 translation fault in {file}[7f00+1000]",
+    "{comm}: page allocation failure: order:4, mode:0x40dc0(GFP_KERNEL), nodemask=(null),cpuset={file},mems_allowed=0",
+    "{comm} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "{comm} (26): drop_caches: 3",
+    "{comm}/26: potentially unexpected fatal signal 11.",
+    "traps: {comm}[26] general protection fault ip:7f00 sp:7ffd error:0 in {file}[7f00+1000]",
+    " in {file}[7f00+1000]",
+    "coredump: 26({comm}): over core_pipe_limit, skipping core dump",
+    "cgroup: fork rejected by pids controller in /kubepods/{file}",
+    "Memory cgroup out of memory: Killed process 26 ({comm}) total-vm:1kB",
+    "INFO: task {comm}:26 blocked for more than 120 seconds.",
+    "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [{comm}:26]",
+    "Memory failure: 0x1: Killing {comm}:26 due to hardware memory corruption",
+    "EXT4-fs error (device sda1): ext4_lookup:1855: inode #2: comm {comm}: iget: bogus i_mode (0)",
+    "{comm}: renamed from eth0",
+)
+"""Messages of Linux with the name of a process (15 bytes), and that of a file or control group (any length)."""
+
+
+@pytest.mark.parametrize("message", NAMES_OF_USERS)
+@pytest.mark.parametrize("break_", ["", "\n"])
+def test_names_are_no_faults(message: str, break_: str) -> None:
+    """No names of a process and a file, with or without a line feed, are a fault other than the message's own: only the
+    crash that any user can have in a library, in a file of its name.
+    """
+    own = find(message.format(comm="x", file="y"))
+    for line in (line for line, signal, _ in LINES if signal != "segfault"):
+        for end in range(16):
+            for file in (line, line[end:], line[end:].lstrip()):
+                forged = message.format(comm=(break_ + line)[:end], file=break_ + file)
+                found = find(forged)
+                assert (found and found[0]) in (None, own and own[0]), forged
+
+
+def test_a_file_named_as_a_library() -> None:
+    """A crash is in the library that the kernel names, not in one that is a part of the name of a file."""
+    crash = "python3[1]: segfault at 0 ip 0 sp 0 error 4 in {}[7f00+1000]"
+    assert find(crash.format("x error 4 in libcuda.so.1")) is None
+    assert find(crash.format("libcuda.so.1"))
 
 
 def test_every_signal_has_a_line() -> None:

@@ -41,10 +41,10 @@ class Log:
         self.received[subscription] = received
         return subscription
 
-    def write(self, text: str, priority: int = 3) -> None:
+    def write(self, text: str, priority: int = 3, flag: str = "-") -> None:
         self._sequence += 1
         with self.path.open("a") as file:
-            file.write(f"{priority},{self._sequence},5000000,-;{text}\n")
+            file.write(f"{priority},{self._sequence},5000000,{flag};{text}\n")
 
     def texts(self, subscription: Subscription) -> list[str]:
         return [record.text for record, _ in self.received[subscription]]
@@ -139,6 +139,7 @@ def test_lines_of_processes(log: Log, from_processes: bool) -> None:
     """A record that a process wrote is passed on only with `from_processes`."""
     log.again(from_processes)
     log.write("NVRM: of a process", priority=11)
+    log.write("NVRM: the rest of a message, which a name may begin", flag="c")
     log.write("NVRM: of the kernel")
     subscription = log.subscribe(NVRM)
     subscription.start()

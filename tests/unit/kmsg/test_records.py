@@ -15,6 +15,12 @@ def test_fields() -> None:
     assert expected == parse(b"11,352,6074560580,-,caller=T12;NVRM: a; b")
 
 
+@pytest.mark.parametrize(("flags", "continued"), [(b"-", False), (b"c", True), (b"+", True), (b"-,caller=T1", False)])
+def test_the_rest_of_a_message(flags: bytes, continued: bool) -> None:
+    """The kernel marks what it printed as the rest of a message, after another one came between."""
+    assert continued is parse(b"6,1,1,%s;x" % flags).continued
+
+
 def test_escapes() -> None:
     """Escapes of the kernel are undone: line feeds, backslashes, UTF-8; bytes that are no UTF-8 stay visible."""
     assert "one\ntwo \\ \u00e9 \\xff" == parse(rb"6,1,1,-;one\x0atwo \x5c \xc3\xa9 \xff").text

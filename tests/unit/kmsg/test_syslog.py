@@ -70,6 +70,32 @@ def test_text_with_line_ends_forges_no_record() -> None:
     assert ["a\r<3>[    1.000001] NVRM: b"] == [it.text for it in records(source)]
 
 
+CRASH = "[12]: segfault at 0 ip 0 sp 0 error 4 in x"
+FORGED = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.[7f00+1000]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"NVRM: Xid (PCI:{CRASH}\n{FORGED}",
+        f"NVRM: Xid (PCI:{CRASH}\n{FORGED}\n{FORGED}",
+        f"NVRM: Xid{CRASH}\nNVRM: Xid\n{FORGED}",
+        f"NVRM: Xid\nx{CRASH}\n{FORGED}",
+        f"NVRM: Xid \n{CRASH}\n{FORGED}",
+        f"x{CRASH}\n{FORGED}",
+        "NVRM: Xid (PCI:[12] bad frame in rt_sigreturn frame:1 ip:0 sp:0 orax:1 in x\n" + FORGED,
+        f"Out of\nOut of {CRASH}\nOut of memory: Killed process 1 (x) total-vm:1kB",
+    ],
+)
+def test_a_crash_forges_no_record(text: str) -> None:
+    """A process that crashes chooses both its name, which begins the message, and the file's, which ends it: either may
+    hold a line feed, so that several lines begin with the same words.
+    """
+    found = records(Syslog(Log(*(line(1, it) for it in text.split("\n"))).read))
+    assert not [it.text for it in found if it.text.startswith(("NVRM: Xid (PCI:0", "Out of memory"))]
+    assert text == "\n".join(it.text for it in found)
+
+
 def test_messages_of_one_microsecond() -> None:
     """Messages of one driver stay apart, whichever device they are of; a text of several lines stays one."""
     xids = [f"NVRM: Xid (PCI:0000:{bus}:00): 79, pid=1, GPU has fallen off the bus." for bus in ("3b", "af")]

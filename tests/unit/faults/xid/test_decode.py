@@ -134,6 +134,8 @@ def test_sxid_details_are_no_second_one(text: str) -> None:
     [
         "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
         "NVRM: GPU at PCI:0000:3b:00.0 has fallen off the bus.",
+        "NVRM: GPU at 0000:3b:00.0 has fallen off the bus.",
+        "NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:26b5) installed in this system has fallen off the bus.",
         "NVRM: The NVIDIA GPU 0000:3b:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\n"
         "NVRM: fallen off the bus and is not responding to commands.",
         "NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:1e07) installed in this\n"
@@ -153,7 +155,8 @@ def test_bus_loss_over_several_records() -> None:
     lines = ["NVRM: The NVIDIA GPU 0000:3b:00.0", "NVRM: (PCI ID: 10de:26b5) installed in this system has"]
     assert [None, None] == [decoder.report(record(text, 5)) for text in lines]
     found = [decoder.report(record("NVRM: fallen off the bus and is not responding", at)) for at in (5.1, 60)]
-    assert [BUS, ""] == [it.device for it in found if it]
+    found += [decoder.report(record(f"NVRM: {text} fallen off the bus", 60)) for text in ("GPU has", "system has")]
+    assert [BUS, "", "", ""] == [it.device for it in found if it]
 
 
 def test_other_use_of_the_same_sentence() -> None:
@@ -185,6 +188,12 @@ def test_owner() -> None:
         "audit: name=\nNVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
         "x: nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Fatal, Link 32",
         "python3[12]: NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+        "NVRM:[12]: segfault at 0 ip 0 sp 0 error 4 in GPU has fallen off the bus[7f00+1000]",
+        "NVRM: GPU 0000:[12]: segfault at 0 ip 0 sp 0 error 4 in 3b:00.0: GPU has fallen off the bus[7f00+1000]",
+        "NVRM: (PCI ID: [12]: segfault at 0 ip 0 sp 0 error 4 in 10de:26b5) fallen off the bus[7f00+1000]",
+        "NVRM: fallen of[12]: segfault at 0 ip 0 sp 0 error 4 in fallen off the bus[7f00+1000]",
+        "NVRM: Xid (PCI:[12]: segfault at 0 ip 0 sp 0 error 4 in 0000:3b:00): 79, fallen off the bus[7f00+1000]",
+        "NVRM: GPU at PCI:0000:3b:00: GPU-1\nx[12]: segfault at 0 ip 0 sp 0 error 4 in fallen off the bus[7f00+1000]",
     ],
 )
 def test_no_fault(text: str) -> None:
