@@ -25,6 +25,8 @@ FOR_ROOT = 64
 """Places among these that only files get which belong to root, as those of the system and of images do."""
 ROUND_SECONDS = 0.5
 """Time of an ordinary processor for reading files in a round of looks at processes."""
+LONGEST_SHALLOW = 8
+"""Rounds without a second try of a file that takes long, at most."""
 LINKS = 32
 """Descriptors of one library's multi-uprobe links, at most: one for each program that is attached to it."""
 _HOOKS = 2
@@ -55,7 +57,8 @@ class Attachments:
         self._shares = Shares(proc)
         self._pid, self._user = 0, NOBODY
         self._round = float("inf")
-        self._contended = False
+        self._contended = self._late = False
+        self._shallow = 1
         self.failed = 0
         self.refused: Counter[str] = Counter()
         """Libraries that there was no place for, by reason."""
@@ -79,16 +82,25 @@ class Attachments:
                 self._shares.spend(self._payer(), spent)
             self._pid, self._user = 0, NOBODY
 
-    def begin_round(self, pids: Iterable[int]) -> list[int]:
+    def begin_round(self, pids: Iterable[int], *, shallow: bool = False) -> list[int]:
         """Begin a round of looks at processes, and return them in the order in which they are to be looked at.
 
         When files have taken ROUND_SECONDS of a round, those of other processes are left for the next one. In that one
-        processes of users who have spent least are first, so that files of many users delay no newcomer for long.
+        processes of users who have spent least are first, so that files of many users delay no newcomer for long. Files
+        that take long have their second try when all others have had their first one, or LONGEST_SHALLOW rounds later;
+        none in a `shallow` round.
         """
         contended, self._round, self._contended = self._contended, ROUND_SECONDS, False
+        self._shallow = (self._shallow + 1) % LONGEST_SHALLOW if self._late else int(shallow)
+        self._late = False
         if not contended:
             return list(pids)
         return sorted(pids, key=lambda pid: self._shares.left(self._shares.user(pid)), reverse=True)
+
+    @property
+    def contended(self) -> bool:
+        """Whether files were left for the next round."""
+        return self._contended
 
     def _payer(self) -> User:
         if self._pid:
@@ -105,10 +117,15 @@ class Attachments:
             if not self._shares.may_spend(self._payer()):
                 self.verdicts.unsearched["share"] += 1
                 raise Wait(_WAIT_SECONDS)
-            if self._round <= 0:
-                self._contended = True
+            long = self.verdicts.is_long(file)
+            if self._round <= 0 or (long and self._shallow):
+                self._contended, self._late = True, self._late or not long
                 raise Wait(0.0)
-            self.verdicts[file] = self._judge(mapping, file)
+            try:
+                self.verdicts[file] = self._judge(mapping, file)
+            except Wait:
+                self._contended = True
+                raise
         return self.verdicts[file]
 
     def release_idle(self) -> float:

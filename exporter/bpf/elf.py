@@ -6,9 +6,9 @@ import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from exporter.bpf.elf_file import AARCH64, X86_64, ElfError, ElfFile, Part, Section
+from exporter.bpf.elf_file import AARCH64, X86_64, ElfError, ElfFile, Part, Section, TakesLonger
 
-__all__ = ["AARCH64", "X86_64", "Elf", "ElfError", "Function", "Part"]
+__all__ = ["AARCH64", "X86_64", "Elf", "ElfError", "Function", "Part", "TakesLonger"]
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _NOTE = struct.Struct("<III")
@@ -26,7 +26,8 @@ MAX_NAMES = 1 << 16
 _MAX_NOTES = 1 << 16
 _MAX_NOTES_SECTION = 1 << 22
 _LONGEST_NAME = 1 << 12
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
+"""Bytes that are read at once: the time is looked at before each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import time
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -25,6 +26,10 @@ _LOAD, _EXECUTE = 1, 1
 
 class ElfError(ValueError):
     """The file is no 64-bit little-endian ELF program or library, or its tables contradict themselves."""
+
+
+class TakesLonger(ElfError):
+    """Reading the file was stopped: it takes more time than it was given."""
 
 
 class Part(NamedTuple):
@@ -65,6 +70,8 @@ class ElfFile:
     def __init__(self, descriptor: int) -> None:
         """Takes over the descriptor of a regular file; see `open`."""
         self._file = descriptor
+        self.until = float("inf")
+        """Processor time of the thread, on time.thread_time, after which reading raises TakesLonger."""
         try:
             self._size = os.fstat(descriptor).st_size
             self._read_headers()
@@ -147,6 +154,8 @@ class ElfFile:
         return next((s for s in self._code if s.address <= address < s.address + s.in_file), None)
 
     def _read(self, offset: int, size: int) -> bytes:
+        if time.thread_time() > self.until:
+            raise TakesLonger("reading it takes more than a slice of time")
         if offset + size > self._size:
             raise ElfError("cut short: a table lies beyond the end of the file")
         parts = []

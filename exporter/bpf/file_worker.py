@@ -24,7 +24,7 @@ from typing import Any
 import exporter
 from exporter.background.child import offer_to_oom
 from exporter.bpf import privileges
-from exporter.bpf.elf import ElfError
+from exporter.bpf.elf import ElfError, TakesLonger
 from exporter.bpf.file_worker_child import Child
 from exporter.bpf.messages import declared, decode, encode
 from exporter.bpf.reader import ANSWER, HELLO, LENGTH, exactly
@@ -100,11 +100,16 @@ class Worker:
         A File among the arguments is an Elf there. Raises OSError and ElfError as the function does, FileNotFoundError
         where another file is there, and ChildError when there is no answer.
         """
-        return self._call(function, arguments, keep=False)[0]
+        return self._call(function, arguments)[0]
 
-    def call_and_hold(self, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Held]:
-        """Calls a function as `call` does. Returns the first file too, held for the caller to close."""
-        result, held = self._call(function, arguments, keep=True)
+    def call_and_hold(
+        self, function: Callable[..., Any], *arguments: Any, within: float | None = None
+    ) -> tuple[Any, Held]:
+        """Calls a function as `call` does. Returns the first file too, held for the caller to close.
+
+        Raises TakesLonger where the function reads for more than `within` seconds of an ordinary processor's time.
+        """
+        result, held = self._call(function, arguments, {"keep": True, "within": within})
         if held is None:
             raise ChildError("the process that reads files gave none back")
         return result, held
@@ -128,11 +133,13 @@ class Worker:
             self._stop(0)
             self._lock.release()
 
-    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...], *, keep: bool) -> tuple[Any, Held | None]:
+    def _call(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any] | None = None
+    ) -> tuple[Any, Held | None]:
         files = [it for it in arguments if isinstance(it, File)]
         sent = [{"file": files.index(it)} if isinstance(it, File) else encode(it) for it in arguments]
-        call = {"module": function.__module__, "name": function.__qualname__, "arguments": sent, "keep": keep}
-        message = json.dumps(call | {"files": encode(files)}).encode()
+        call = {"module": function.__module__, "name": function.__qualname__, "arguments": sent}
+        message = json.dumps(call | {"files": encode(files)} | (options or {})).encode()
         device = files[0].device if files else 0
         with self._lock:
             self._refuse(files)
@@ -268,7 +275,7 @@ def _result(function: Callable[..., Any], answer: bytes) -> Any:
         raise ChildError(f"the process that reads files gave nonsense: {str(error)[:200]}") from error
     if kind == "os":
         raise OSError(number, text) if number else FileNotFoundError(text)
-    raise ElfError(text)
+    raise TakesLonger(text) if kind == "longer" else ElfError(text)
 
 
 def _close(held: Held | None) -> None:

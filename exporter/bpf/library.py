@@ -167,12 +167,14 @@ def examine(
     wanted: Collection[str],
     imported: Collection[str] = (),
     traced: Collection[str] = (),
+    within: float | None = None,
     worker: Worker = WORKER,
 ) -> Examined | None:
     """The library behind a mapping.
 
     None if it neither defines any of the wanted functions nor imports any of the others nor has any probe of `traced`.
-    Raises Vanished, OSError when it may not be read, and ElfError when it is malformed.
+    Raises Vanished, OSError when it may not be read, ElfError when it is malformed, and TakesLonger when the search
+    takes more than `within` seconds.
     """
     link = process_memory.living(proc, mapping.pid) / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
     identity = mapping.file.identity
@@ -180,7 +182,7 @@ def examine(
     file = File(str(link), mapping.file.size, mapping.file.modified, identity[0])
     try:
         shown = os.fsencode(process_memory.patiently(proc, mapping.pid, lambda _: link.readlink()))
-        found, held = worker.call_and_hold(search, file, wanted, imported, traced)
+        found, held = worker.call_and_hold(search, file, wanted, imported, traced, within=within)
     except (FileNotFoundError, ProcessLookupError, Unanswered) as error:
         raise Vanished from error
     if found is None:

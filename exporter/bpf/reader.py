@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from exporter.bpf import confined, privileges
-from exporter.bpf.elf import Elf, ElfError
+from exporter.bpf.elf import Elf, ElfError, TakesLonger
 from exporter.bpf.messages import declared, decode, encode
 
 LENGTH = struct.Struct("=Q")
@@ -57,7 +57,7 @@ def main(descriptor: str, idle: str) -> None:
         if not reader:
             parent.close()
             ours.close()
-            _read(theirs)
+            _read(theirs, slow)
             return
         theirs.close()
         with contextlib.suppress(OSError):
@@ -120,7 +120,7 @@ def _open(parent: socket.socket, reader: socket.socket, idle: float) -> None:
                 reader.sendall(LENGTH.pack(len(message)))
                 socket.send_fds(reader, [bytes([len(opened)])], opened)
                 reader.sendall(message)
-                answer, kept = receive(reader), held[:1] if call["keep"] else []
+                answer, kept = receive(reader), held[:1] if call.get("keep") else []
             socket.send_fds(parent, [ANSWER.pack(len(answer), owner)], kept)
             parent.sendall(answer)
         finally:
@@ -137,7 +137,7 @@ def _opened(place: int, found: os.stat_result, size: int, modified: int) -> int:
     return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-def _read(opener: socket.socket) -> None:
+def _read(opener: socket.socket, slow: float) -> None:
     """Answers calls, in the process that reads, until the one that opens has ended."""
     confined.die_with_parent()
     if os.geteuid():
@@ -150,13 +150,13 @@ def _read(opener: socket.socket) -> None:
         try:
             (length,) = LENGTH.unpack(exactly(opener, LENGTH.size))
             _, descriptors, _, _ = socket.recv_fds(opener, 1, MOST_FILES)
-            answer = _answer(exactly(opener, length), descriptors)
+            answer = _answer(exactly(opener, length), descriptors, slow)
         except (EOFError, ConnectionError):
             return
         opener.sendall(LENGTH.pack(len(answer)) + answer)
 
 
-def _answer(message: bytes, descriptors: list[int]) -> bytes:
+def _answer(message: bytes, descriptors: list[int], slow: float) -> bytes:
     """What the call returned or raised, as JSON."""
     files: list[Elf] = []
     try:
@@ -166,6 +166,9 @@ def _answer(message: bytes, descriptors: list[int]) -> bytes:
         function = getattr(importlib.import_module(call["module"]), call["name"])
         types = [wanted for name, wanted in declared(function).items() if name != "return"]
         arguments = [_argument(wanted, it, files) for wanted, it in zip(types, call["arguments"], strict=False)]
+        if (within := call.get("within")) is not None:
+            for file in files:
+                file.until = time.thread_time() + within * slow
         return json.dumps({"result": encode(function(*arguments))}).encode()
     except (OSError, ValueError, MemoryError) as error:
         return _refused(error)
@@ -184,7 +187,7 @@ def _refused(error: Exception) -> bytes:
     if isinstance(error, MemoryError):
         error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     number = error.errno or 0 if isinstance(error, OSError) else 0
-    kind = "os" if isinstance(error, OSError) else "file"
+    kind = "os" if isinstance(error, OSError) else "longer" if isinstance(error, TakesLonger) else "file"
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return json.dumps({"error": [kind, number, text[:_LONGEST_REASON]]}).encode()
 

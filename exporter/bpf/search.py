@@ -59,8 +59,8 @@ class Search:
         self._unsure = False
         self.lost = self.late = 0
         self.last_resync, self.next_resync, self.next_listing = time.monotonic(), 0.0, 0.0
-        self.complete = False
-        """Whether everything has been looked at once."""
+        self.complete = self.settled = False
+        """Whether everything has been looked at once, and whether no file was left for later since."""
 
     @property
     def latencies(self) -> Distribution:
@@ -110,6 +110,7 @@ class Search:
                 self._hints.add(pid, hint.since_ns, _VANISHED_DELAY, attempts=hint.attempts + 1)
             if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
                 self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
+        self.settled |= self.complete and not self._attachments.contended
 
     def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
         vanished = False
@@ -166,7 +167,7 @@ class Search:
         mappings = self._lister.everything()
         running = {mapping.pid: mapping.image for mapping in mappings}
         if self.complete:
-            self._attachments.begin_round(())
+            self._attachments.begin_round((), shallow=True)
         self._users.check_images(running.items())
         for mapping in mappings:
             if self._closing.is_set():
@@ -188,6 +189,7 @@ class Search:
         self.last_resync = time.monotonic()
         self.next_resync = self.last_resync + self._resync
         self.complete = True
+        self.settled |= not self._attachments.contended
 
     def count_lost(self, count: int) -> None:
         """Counts lost records: what is found before the next look at everything may have been mapped at any time."""

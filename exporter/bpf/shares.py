@@ -1,7 +1,6 @@
 """Nobody's files may take all the places for libraries, or all the time for reading files.
 
-Users are distinguished by their number. Root's processes, which containers are full of, by their cgroup: making cgroups
-takes rights that a container lacks.
+Users are as process_user.py distinguishes them.
 """
 
 from __future__ import annotations
@@ -15,17 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exporter.bpf.file_worker import WORKER
+from exporter.bpf.process_user import NOBODY, User, user_of
+
+__all__ = ["NOBODY", "Shares", "User"]
 
 CREDIT, REFILL = 10.0, 0.1
 """Seconds of the processor's time for reading one user's files: at once, and in each second from then on."""
 PLACES = 64
 """Libraries of one user that are attached to at a time."""
 MAX_USERS = 1 << 12
-_GROUP_BYTES = 1 << 12
-
-User = int | bytes
-NOBODY: User = -1
-"""The user of a process that ended before it was looked at."""
 
 
 @dataclass(slots=True)
@@ -44,16 +41,8 @@ class Shares:
         self._places: Counter[User] = Counter()
 
     def user(self, pid: int) -> User:
-        """The user of a process: a number, or the cgroup where that is root."""
-        folder = self._proc / str(pid)
-        try:
-            number = folder.stat().st_uid
-            if number:
-                return number
-            with (folder / "cgroup").open("rb") as file:
-                return file.read(_GROUP_BYTES)
-        except OSError:
-            return NOBODY
+        """The user that a process counts to."""
+        return user_of(self._proc, pid)
 
     def may_spend(self, user: User) -> bool:
         """Whether there is time left for a file of this user."""

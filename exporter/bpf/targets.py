@@ -164,10 +164,10 @@ class Targets:
             self._users.deliver_ends(self._attachments)
             self._watch.follow_cpus()
             search.look_at_all()
-            if search.complete:
-                self.scanned.set()
         elif time.monotonic() >= search.next_listing:
             search.look()
+        if search.settled:
+            self.scanned.set()
         if time.monotonic() >= self._users.next_due:
             self._users.deliver_ends(self._attachments)
         self._next_release = self._attachments.release_idle()

@@ -9,14 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from exporter.bpf.attached import Attached
-from exporter.bpf.elf import ElfError
+from exporter.bpf.elf import ElfError, TakesLonger
 from exporter.bpf.file_worker import ChildError, Stuck, TooLong
-from exporter.bpf.library import Examined, Interest, examine, imports_of, usdt_of
+from exporter.bpf.library import Examined, Interest, Wait, examine, imports_of, usdt_of
 from exporter.bpf.mappings import File, Mapping
 from exporter.bpf.shares import User
 
 MAX_VERDICTS = 1 << 14
-MAX_TOO_LONG = 1 << 12
+MAX_TOO_LONG = MAX_LONG = 1 << 12
+SLICE = 0.01
+"""Seconds of an ordinary processor for the first try of each file: most libraries take less than half of it."""
 TOO_LONG_SECONDS = 600.0
 """So long a file that took too long is not read again, also if it has changed."""
 
@@ -38,6 +40,7 @@ class Verdicts:
         self._doubtful: set[File] = set()
         self._turned_away: dict[File, set[User]] = {}
         """The users who had no place for a file: others may have."""
+        self._long: set[File] = set()
         self._too_long: dict[tuple[int, ...], float] = {}
         self.examined = self.unreadable = 0
         self.unsearched: Counter[str] = Counter()
@@ -59,6 +62,10 @@ class Verdicts:
         """Whether there is no verdict on a file yet that holds for this user."""
         turned_away = self._turned_away.get(file)
         return file not in self._verdicts or (turned_away is not None and find_user() not in turned_away)
+
+    def is_long(self, file: File) -> bool:
+        """Whether the first try of a file, in a slice of time, was too short to search it."""
+        return file in self._long
 
     def is_doubtful(self, file: File) -> bool:
         return file in self._doubtful
@@ -98,34 +105,49 @@ class Verdicts:
     def examine(self, mapping: Mapping) -> Examined | None:
         """The library that is mapped; None if the file holds nothing of interest or cannot be read.
 
-        Raises Vanished when the mapping vanished before its file was seen.
+        Raises Vanished when the mapping vanished before its file was seen, and Wait where a first try was too short:
+        the next one is given all the time that a file may take.
         """
         file = mapping.file
         self._doubtful.discard(file)
         if self._too_long.get(file.unchanging, 0.0) > time.monotonic():
             self.unsearched["too_long"] += 1
             return None
-        self.examined += 1
+        within = None if file in self._long else SLICE
+        self.examined += within is not None
         try:
-            return examine(self._proc, mapping, self._wanted, self._imported, self._traced)
-        except ElfError as error:
+            found = examine(self._proc, mapping, self._wanted, self._imported, self._traced, within)
+        except (ElfError, OSError) as error:
+            if within is not None and isinstance(error, TakesLonger):
+                if len(self._long) >= MAX_LONG:
+                    self._long.clear()
+                self._long.add(file)
+                raise Wait(0.0) from error
+            self._note(error, mapping)
+            found = None
+        self._long.discard(file)
+        return found
+
+    def _note(self, error: ElfError | OSError, mapping: Mapping) -> None:
+        """Counts and logs why a file was not searched, and takes note of when it is to be tried again."""
+        file = mapping.file
+        if isinstance(error, ElfError):
             log.debug("skipped a mapped file", extra={"pid": mapping.pid, "reason": error})
-        except TooLong as error:
+        elif isinstance(error, TooLong):
             self.unsearched["too_long"] += 1
             if len(self._too_long) >= MAX_TOO_LONG:
                 self._too_long.clear()
             self._too_long[file.unchanging] = time.monotonic() + TOO_LONG_SECONDS
             log.warning("a mapped file is not searched: %s", error, extra={"pid": mapping.pid})
-        except Stuck as error:
+        elif isinstance(error, Stuck):
             self.unsearched["stuck"] += 1
             self._doubtful.add(file)
             major, minor = file.device >> 20, file.device & 0xFFFFF
             log.warning("files of device %d:%d are not searched: %s", major, minor, error, extra={"pid": mapping.pid})
-        except OSError as error:
+        else:
             self.unreadable += 1
             self._doubtful.add(file)
             log.warning("cannot read a mapped file: %s; %s", *_reason(error), extra={"pid": mapping.pid})
-        return None
 
 
 def _reason(error: OSError) -> tuple[str, str]:

@@ -46,15 +46,31 @@ held = mmap.mmap(file, mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PR
 print("mapped", flush=True)
 sys.stdin.read()
 """
+MAPS_AS_USERS = """
+import mmap, os, sys
+for number, name in enumerate(sorted(os.listdir(sys.argv[1]))):
+    file = os.open(os.path.join(sys.argv[1], name), os.O_RDONLY)
+    end, started = os.pipe()
+    if not os.fork():
+        os.setresuid(20000 + number, 20000 + number, 20000 + number)
+        held = mmap.mmap(file, mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+        os.write(started, b"x")
+        sys.stdin.read()
+        os._exit(0)
+    os.read(end, 1)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
 NO_OTHER_LOOK = 3600.0
 """Seconds until the search looks at everything again: what is found is not found by that."""
+MANY = 16
 
 
 @contextmanager
-def mapping(path: Path) -> Iterator[subprocess.Popen[str]]:
+def mapping(path: Path, script: str = MAPS) -> Iterator[subprocess.Popen[str]]:
     """A process that has a page of a file mapped as code, which it never reads."""
     process = subprocess.Popen(
-        [sys.executable, "-c", MAPS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout and process.stdout.readline() == "mapped\n"
@@ -103,6 +119,27 @@ def test_sparse_file(
         job.do("call 23")
         assert 23 == counter.hits(job.pid)
     until(lambda: searched.status.unsearched.get("too_long", 0) >= 1, "the refusal counted")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="processes of other users are started by root")
+def test_sparse_files_of_many_users(
+    library: Path,
+    tmp_path: Path,
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+) -> None:
+    """However many users have such files, a library is found before more than a few of these were given up."""
+    (folder := tmp_path / "sparse").mkdir()
+    for number in range(MANY):
+        sparse(folder / f"{number}.so")
+    searched = start_targets(resync=NO_OTHER_LOOK)
+    with mapping(folder, MAPS_AS_USERS):
+        job = start_job().open(library)
+        assert counter.hears("started", job.pid, False)
+        assert searched.status.unsearched.get("too_long", 0) < MANY / 2
+        job.do("call 23")
+        assert 23 == counter.hits(job.pid)
 
 
 def test_hung_file(

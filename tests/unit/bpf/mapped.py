@@ -70,7 +70,7 @@ class CallerRecorder(Recorder):
     imports = frozenset({"wanted"})
 
 
-def failing(error: OSError) -> Callable[..., None]:
+def failing(error: Exception) -> Callable[..., None]:
     def fail(*_: object) -> None:
         raise error
 

@@ -12,9 +12,12 @@ import pytest
 
 from exporter import descriptors
 from exporter.bpf import attachments, multi, shares, verdicts
+from exporter.bpf.attached import Attached
 from exporter.bpf.attachments import Attachments
-from exporter.bpf.file_worker import ChildError, Stuck
+from exporter.bpf.elf import TakesLonger
+from exporter.bpf.file_worker import ChildError, Stuck, TooLong
 from exporter.bpf.library import Wait
+from exporter.bpf.mappings import Mapping
 from exporter.bpf.shares import NOBODY
 from tests.unit.bpf.mapped import PID, CallerRecorder, Proc, Recorder, failing
 
@@ -271,6 +274,49 @@ def test_a_round_ends_and_newcomers_are_first_in_the_next(
     waiting[99] = [Path(shutil.copy(built, tmp_path / "newcomer.so"))]
     look()
     assert [*range(1, 9), 99] == looked
+    kept.close()
+
+
+def test_files_that_take_long_wait_for_all_others(
+    proc: Proc, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many users have files that take long, a newcomer's is searched as soon as each had a slice of time."""
+    spent, given_up, examine = [0.0], list[int](), verdicts.examine
+
+    def take_time(root: Path, mapping: Mapping, *rest: Any) -> Any:
+        within = rest[-1]
+        if mapping.size == newcomer.stat().st_size:
+            return examine(root, mapping, *rest)
+        spent[0] += within or 2.3
+        if within is None:
+            given_up.append(mapping.number)
+            raise TooLong("it takes long")
+        raise TakesLonger("it takes longer")
+
+    monkeypatch.setattr(verdicts, "examine", take_time)
+    monkeypatch.setattr(attachments.WORKER, "spent", lambda: spent[0])
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    monkeypatch.setattr(kept._shares, "user", lambda pid: pid)
+    newcomer = built
+    waiting = {pid: tmp_path / f"{pid}.so" for pid in range(1, 81)}
+    for pid, path in waiting.items():
+        path.write_bytes(b"%d" % pid)
+    waiting[99] = newcomer
+
+    def look() -> None:
+        for pid in kept.begin_round(waiting):
+            with suppress(Wait), kept.on_account_of(pid):
+                found[pid] = kept.of(proc.map(waiting[pid]))
+
+    found: dict[int, Attached | None] = {}
+    while 99 not in found:
+        look()
+    assert found[99]
+    assert spent[0] < 81 * verdicts.SLICE + attachments.ROUND_SECONDS + 2.3
+    while len(found) < 81:
+        look()
+    assert (80, 80) == (len(given_up), kept.verdicts.unsearched["too_long"])
+    assert (81, False) == (kept.verdicts.examined, kept.contended)
     kept.close()
 
 

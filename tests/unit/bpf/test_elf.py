@@ -199,6 +199,16 @@ def sparse(path: Path) -> Path:
     return path
 
 
+def test_reading_ends_with_its_time(tmp_path: Path) -> None:
+    """A file with endless tables is left as soon as its time is over, with another error than a malformed one."""
+    with Elf.open(sparse(tmp_path / "sparse.so")) as opened:
+        began = time.thread_time()
+        opened.until = began + 0.02
+        with pytest.raises(elf.TakesLonger):
+            opened.functions(["needle"])
+        assert time.thread_time() > opened.until
+
+
 def test_a_million_symbols_take_less_than_a_second(tmp_path: Path) -> None:
     """A library of the size of libtorch is searched for 150 names in under a second."""
     path = tmp_path / "large.so"

@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 from exporter.bpf import file_worker, hooks, placement
-from exporter.bpf.elf import Elf, ElfError
+from exporter.bpf.elf import Elf, ElfError, TakesLonger
 from exporter.bpf.file_worker import ChildError, File, Stuck, TooLong, Worker
 from exporter.bpf.hooks import find_places
-from exporter.bpf.library import Library
+from exporter.bpf.library import Library, search
 from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
 from tests.unit.bpf import file_worker_calls, fuse
 from tests.unit.bpf.fuse import hung
+from tests.unit.bpf.test_elf import sparse
 
 __all__ = ["hung"]
 
@@ -74,6 +75,18 @@ def test_files(worker: Worker, tmp_path: Path) -> None:
     assert (found.st_size, found.st_uid) == (result, held.owner)
     assert found.st_ino == Path(f"/proc/self/fd/{held.descriptor}").stat().st_ino
     os.close(held.descriptor)
+
+
+def test_a_slice_of_time(worker: Worker, tmp_path: Path) -> None:
+    """What takes longer than its slice is stopped without ending the child; the same file is read without one."""
+    path = File(str(sparse(tmp_path / "sparse.so")))
+    assert 3 == worker.call(file_worker_calls.number, "3")
+    child = worker._child
+    with pytest.raises(TakesLonger):
+        worker.call_and_hold(search, path, ["needle"], [], [], within=0.01)
+    assert child is worker._child
+    with pytest.raises(TooLong):
+        worker.call_and_hold(search, path, ["needle"], [], [])
 
 
 def test_same_places() -> None:

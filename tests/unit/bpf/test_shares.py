@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,31 +10,13 @@ import pytest
 from exporter.bpf import naming, shares
 from exporter.bpf.elf import Function
 from exporter.bpf.library import Library
-from exporter.bpf.shares import CREDIT, NOBODY, PLACES, REFILL, Shares
+from exporter.bpf.shares import CREDIT, PLACES, REFILL, Shares
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         monkeypatch.setattr(shares.time, "monotonic", lambda: self.now)
-
-
-def process(proc: Path, pid: int, user: int, group: bytes = b"") -> None:
-    folder = proc / str(pid)
-    folder.mkdir()
-    (folder / "cgroup").write_bytes(group)
-    os.chown(folder, user, user)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="giving files to others takes root")
-def test_users(tmp_path: Path) -> None:
-    """Users by number; root's processes by cgroup; one that has ended is nobody's."""
-    process(tmp_path, 1, 1000, b"0::/a\n")
-    process(tmp_path, 2, 1000, b"0::/b\n")
-    process(tmp_path, 3, 0, b"0::/a\n")
-    process(tmp_path, 4, 0, b"0::/b\n")
-    kept = Shares(tmp_path)
-    assert [1000, 1000, b"0::/a\n", b"0::/b\n", NOBODY] == [kept.user(pid) for pid in (1, 2, 3, 4, 5)]
 
 
 def test_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

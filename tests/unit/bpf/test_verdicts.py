@@ -10,7 +10,9 @@ import pytest
 
 from exporter.bpf import verdicts
 from exporter.bpf.attachments import Attachments
+from exporter.bpf.elf import TakesLonger
 from exporter.bpf.file_worker import ChildError, Stuck, TooLong
+from exporter.bpf.library import Wait
 from tests.unit.bpf.mapped import END, START, Proc, Recorder, failing
 
 
@@ -97,3 +99,15 @@ def test_files_of_a_hung_device_are_tried_again(proc: Proc, built: Path, monkeyp
     kept.verdicts.retry()
     assert kept.of(mapping)
     kept.close()
+
+
+def test_an_endless_file_has_two_tries(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in a slice of time and one more, also where the process that reads claims that this was too short too."""
+    monkeypatch.setattr(verdicts, "examine", failing(TakesLonger("it takes longer")))
+    kept = Attachments([Recorder()], proc.root, grace=0)
+    mapping = proc.map(Path(__file__))
+    with pytest.raises(Wait):
+        kept.of(mapping)
+    kept.begin_round([])
+    assert kept.of(mapping) is None
+    assert (1, True) == (kept.verdicts.examined, kept.verdicts.is_uninteresting(mapping.file))
