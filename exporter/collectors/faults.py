@@ -89,6 +89,7 @@ class Faults:
         self._node = node
         self._ledger = node.faults
         self._transitions = node.transitions.of(self.name)
+        self._count_fault = self._ledger.reading(self.name, node.kernel_log.path)
         self._kernel_log = node.kernel_log.subscribe(WORDS, self._read)
         self._sources: dict[str, Callable[[], Iterable[Sample]]] = {
             "pci": self._pci,
@@ -153,7 +154,7 @@ class Faults:
     def _read(self, record: Record, wall_time: float) -> None:
         """Count the fault of a record of the kernel log, if any, in the reader's thread."""
         if found := fault(record, wall_time):
-            self._ledger.add_record(self.name, self._node.kernel_log.path, record.sequence, found)
+            self._count_fault(record.sequence, found)
 
     def _round(self) -> _Round:
         """Read all sources but the kernel log. The samples of NVML are shown by its own collector."""

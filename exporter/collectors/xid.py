@@ -48,6 +48,7 @@ class Xid:
         self._decoder = FaultDecoder()
         self._dropped = Tally(push.SPANS_DROPPED, (_DROPPED,))
         self._spans = FaultSpans(node.processes, node.spans, lambda: self._dropped.add(_DROPPED))
+        self._count_fault = node.faults.reading(self.name, node.kernel_log.path)
         self._kernel_log = node.kernel_log.subscribe(WORDS, self._read)
         self._boot = _boot_id(node.proc)
         self._named_by = 0.0
@@ -93,7 +94,7 @@ class Xid:
         elif report := self._decoder.report(record):
             self._duplicates.logged(report, wall_time)
             fault = report.fault(wall_time, record.replayed)
-            self._node.faults.add_record(self.name, self._node.kernel_log.path, record.sequence, fault)
+            self._count_fault(record.sequence, fault)
             self._count(report, wall_time, "kmsg", record.text, f"{self._boot} {record.sequence}", record.replayed)
 
     def _event(self, event: Event) -> None:

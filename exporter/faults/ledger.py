@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from exporter.faults import metrics
@@ -39,19 +39,29 @@ class FaultLedger:
         """Count a fault `times` times; 0 only updates the time at which the fault was last seen."""
         self._counts.add((fault.category, fault.component, fault.signal), fault.time, fault.replayed, times)
 
-    def add_record(self, collector: str, log: str, sequence: int, fault: Fault) -> None:
-        """Count a fault that a collector found in a record of the kernel log at the path `log`, each record once.
+    def reading(self, collector: str, log: str) -> Callable[[int, Fault], None]:
+        """Return a function that counts the faults that a collector finds in one reading of the log at `log`.
 
-        After a reload of the settings the log is read again, and its records are replayed: those up to the highest
-        sequence number counted before are left out, and later ones are newer than the exporter's start.
+        The function takes the sequence number of the fault's record. After a reload of the settings the log is read
+        again, and its records are replayed: those up to the highest sequence number of the reading before are left out,
+        and later ones are newer than the exporter's start.
         """
-        before = self._counted.get((collector, log))
-        if fault.replayed and before is not None:
-            if sequence <= before:
-                return
-            fault = replace(fault, replayed=False)
-        self._counted[collector, log] = sequence
-        self.add(fault)
+        counted, key = self._counted, (collector, log)
+        begun = False
+        before: int | None = None
+
+        def add(sequence: int, fault: Fault) -> None:
+            nonlocal begun, before
+            if not begun:  # the reading before this one has ended
+                begun, before = True, counted.get(key)
+            if fault.replayed and before is not None:
+                if sequence <= before:
+                    return
+                fault = replace(fault, replayed=False)
+            counted[key] = sequence
+            self.add(fault)
+
+        return add
 
     def __len__(self) -> int:
         """Return the number of series."""

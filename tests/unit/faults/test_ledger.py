@@ -33,19 +33,22 @@ def counted(ledger: FaultLedger, metric: str) -> float:
 
 
 def test_a_log_that_is_read_again() -> None:
-    """A record counts once for each collector and log, however often the log is replayed; one that was written while
-    the log was not read is live."""
+    """A record counts once for each collector and log, however often the log is replayed. All records from before the
+    first reading are replayed; one that was written while the log was not read is live.
+    """
     ledger = FaultLedger()
     old = Fault(categories.NIC, "0000:5e:00.0", "nic_unrecoverable", 1.0, replayed=True)
     live = replace(old, replayed=False)
-    ledger.add_record("faults", "/dev/kmsg", 5, old)
-    ledger.add_record("faults", "/dev/kmsg", 6, live)
-    assert (1, 1) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
-    for sequence in (5, 6, 7):
-        ledger.add_record("faults", "/dev/kmsg", sequence, old)
-    assert (1, 2) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
-    ledger.add_record("xid", "/dev/kmsg", 5, old)
-    ledger.add_record("faults", "/run/kmsg", 5, old)
-    assert (3, 2) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
-    ledger.add_record("faults", "/dev/kmsg", 1, live)  # a file that begins again
+    first, second = ledger.reading("faults", "/dev/kmsg"), ledger.reading("faults", "/dev/kmsg")
+    for sequence in (3, 4, 5):
+        first(sequence, old)
+    first(6, live)
+    assert (3, 1) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    for sequence in (4, 5, 6, 7, 8):
+        second(sequence, old)
     assert (3, 3) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    ledger.reading("xid", "/dev/kmsg")(5, old)
+    ledger.reading("faults", "/run/kmsg")(5, old)
+    assert (5, 3) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    second(1, live)  # a file that begins again
+    assert (5, 4) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
