@@ -31,7 +31,7 @@ _PATIENCE = Patience("process-memory")
 """One for the program: what it knows is which processes do not answer now, whoever reads them."""
 
 
-def living(proc: Path, pid: int) -> Path:
+def living(proc: Path, pid: int | str) -> Path:
     """Return the folder of a thread that has not ended: of the first one, of another where that has ended.
 
     Where none is found it is the folder of the process. Waits for nobody.

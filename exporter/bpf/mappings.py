@@ -16,6 +16,7 @@ from exporter.bpf import object_path
 from exporter.bpf.libbpf import Object
 from exporter.bpf.native import BpfError, check, library
 from exporter.bpf.stale import stale
+from exporter.process_memory import living
 
 _TRACE_ITER = 28  # enum bpf_attach_type
 _READ_BYTES = 1 << 15
@@ -181,21 +182,26 @@ class ProcLister:
         """Nothing is held open."""
 
     def _mappings(self, pid: int) -> list[Mapping]:
-        folder = self._proc / str(pid)
+        started = self._started(self._proc / str(pid))
         for _ in range(_TRIES):
-            image, started = self._image(folder)
+            folder = living(self._proc, pid)
+            image = self._image(folder)
             overlays = self._overlays(folder)
             lines = (folder / "maps").read_bytes().splitlines()
             found = [self._mapping(folder, line, overlays) for line in lines]
-            if self._image(folder)[0] == image:
+            if self._image(folder) == image:
                 return [Mapping._make((image, started, *mapping, pid, 0)) for mapping in found if mapping]
         return []
 
-    def _image(self, folder: Path) -> tuple[int, int]:
-        """What each exec draws at random (where code, stack and heap start), and when the process started."""
-        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()  # proc(5): these begin at field 3
+    def _image(self, folder: Path) -> int:
+        """Return what each exec draws at random: where code, stack and heap start."""
+        fields = _stat(folder)
+        return hash((fields[23], fields[25], fields[44]))
+
+    def _started(self, folder: Path) -> int:
+        """Return when the process started, CLOCK_MONOTONIC in nanoseconds."""
         suspended = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-        return hash((fields[23], fields[25], fields[44])), int(fields[19]) * self._tick - suspended
+        return int(_stat(folder)[19]) * self._tick - suspended
 
     def _mapping(self, folder: Path, line: bytes, overlays: frozenset[bytes]) -> tuple[int, ...] | None:
         """Range and file of a line such as `7f0-7f1 r-xp 0000 fe:00 42 /a/name`; None if it is no executable file."""
@@ -222,3 +228,8 @@ class ProcLister:
                 major, minor = (int(part) for part in fields.split()[2].split(b":"))
                 found.add(b"%02x:%02x" % (major, minor))
         return frozenset(found)
+
+
+def _stat(folder: Path) -> list[bytes]:
+    """Return the fields of a process's stat from field 3 on (proc_pid_stat(5))."""
+    return (folder / "stat").read_bytes().rpartition(b")")[2].split()

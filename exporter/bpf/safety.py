@@ -21,6 +21,7 @@ from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.trial_program import BASE, CODE, MACHINES, TrialProgram, assemble, executable
 from exporter.bpf.uprobe import Point, attach
 from exporter.model import Unavailable
+from exporter.process_memory import living
 
 FUNCTION_AT, STEPS_AT, FILTERS_AT = 0x40, 0x80, 0x200
 """Where in the code the probed function is, the steps of each confinement, and the seccomp filters."""
@@ -128,7 +129,7 @@ def judge(ends: Mapping[Confinement, int], hits: int) -> Survival:
 def protection(proc: Path, pid: int) -> Protection | None:
     """What a process runs under, by its /proc/PID/status; None when it has ended."""
     try:
-        file = os.open(f"{proc}/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(living(proc, pid) / "status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:

@@ -14,6 +14,8 @@ import struct
 from itertools import islice
 from pathlib import Path
 
+from exporter.process_memory import living
+
 MOST_ENTRIES = 16_384
 _MOST_MOUNTS = 16_384
 _OPENAT2 = 437  # on every architecture
@@ -23,7 +25,7 @@ _IN_MEMORY = ("devtmpfs", "tmpfs")
 
 def names(proc: Path, pid: int) -> list[str]:
     """Return the names in /dev of a process. Raises OSError when the folder cannot be read or is not in memory."""
-    root = os.open(proc / str(pid) / "root", os.O_PATH | os.O_DIRECTORY)
+    root = os.open(living(proc, pid) / "root", os.O_PATH | os.O_DIRECTORY)
     try:
         # O_DIRECTORY would mount an automount
         folder = _open_in(root, b"dev", os.O_PATH | os.O_NOFOLLOW)
@@ -55,7 +57,7 @@ def _file_system(proc: Path, pid: int, folder: int) -> str:
             break
     else:
         return ""
-    with (proc / str(pid) / "mountinfo").open(errors="replace") as mounts:
+    with (living(proc, pid) / "mountinfo").open(errors="replace") as mounts:
         for line in islice(mounts, _MOST_MOUNTS):
             if line.partition(" ")[0] == mount.strip():
                 return line.partition(" - ")[2].partition(" ")[0]

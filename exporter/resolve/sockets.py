@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from exporter.process_memory import living
+
 MOST_ROWS = 1 << 18
 """Rows of a table that are read. Listening sockets come first."""
 _ESTABLISHED, _LISTEN = "01", "0A"
@@ -59,7 +61,7 @@ def rows(proc: Path, pid: int | str) -> Iterator[Row]:
     """Yield the TCP sockets of a process's network namespace; none when the tables cannot be read."""
     for name, size in (("tcp", 4), ("tcp6", 16)):
         try:
-            with (proc / str(pid) / "net" / name).open() as file:
+            with (living(proc, pid) / "net" / name).open() as file:
                 for line in islice(file, 1, MOST_ROWS):
                     fields = line.split()
                     if len(fields) > 9:

@@ -495,6 +495,19 @@ def test_a_process_ends_with_its_last_thread(
     assert counter.hears("ended", job.pid)
 
 
+@pytest.mark.usefixtures("any_lister")
+def test_a_process_without_its_first_thread(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """A leader that exited before the start does not hide what the other threads have mapped."""
+    job = start_job().open(library)
+    assert "left" == job.do("leave")
+    until(lambda: b") Z " in Path(f"/proc/{job.pid}/stat").read_bytes(), "the leader ended")
+    start_targets()
+    assert ("started", job.pid, False) in counter.news
+    assert [str(library)] == [attached.path for attached in counter.attached]
+
+
 def test_short_processes_are_reported_once(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:

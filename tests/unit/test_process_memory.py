@@ -6,7 +6,10 @@ A named pipe nobody writes to stands for a file of a process that keeps its memo
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,12 +18,16 @@ import pytest
 from exporter import process_memory
 from exporter.background import patience
 from exporter.background.patience import Patience, Unanswered
+from exporter.bpf import library
+from exporter.bpf.mappings import ProcLister
 from exporter.ras.client import RasError, endpoint
-from exporter.resolve.process import ProcessTable
+from exporter.resolve import devices
+from exporter.resolve.process import ProcessTable, start_time
 from tests.support import until
 from tests.unit.test_process import Now, process
 
 LOCKED, OTHER = 7, 8
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @pytest.fixture
@@ -120,3 +127,50 @@ def test_ras_of_a_locked_process(proc: Path, lock: Callable[[int], Path]) -> Non
     lock(LOCKED)
     with pytest.raises(RasError, match="memory map locked"):
         endpoint(proc, LOCKED)
+
+
+LEADERLESS = """
+import ctypes, platform, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print(flush=True)
+ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
+"""
+"""The first thread ends by exit(2), as pthread_exit does, and another goes on."""
+
+
+@pytest.fixture(scope="module")
+def leaderless() -> Iterator[int]:
+    """The pid of a process of which the first thread has ended."""
+    environment = os.environ | {"SLURM_JOB_ID": "42"}
+    job = subprocess.Popen([sys.executable, "-c", LEADERLESS], stdout=subprocess.PIPE, env=environment)
+    try:
+        assert job.stdout and job.stdout.readline()
+        until(lambda: b") Z " in Path(f"/proc/{job.pid}/stat").read_bytes(), "the first thread ended")
+        yield job.pid
+    finally:
+        job.kill()
+        job.communicate()
+
+
+def test_first_thread_has_ended(leaderless: int) -> None:
+    """The labels, the mappings and the confinement of the process are those that its other threads show."""
+    proc = Path("/proc")
+    assert "42" == ProcessTable().labels(leaderless)["slurm_job_id"]
+    mappings = ProcLister().of([leaderless])
+    assert any(it.number == Path(sys.executable).stat().st_ino for it in mappings)
+    assert {start_time(proc, leaderless)} == {
+        round((it.started + time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()) / 1e9 * TICKS)
+        for it in mappings
+    }
+    (living := process_memory.living(proc, leaderless)).joinpath("environ").read_bytes()
+    assert str(leaderless) != living.name
+    assert devices.names(proc, leaderless)
+
+
+def test_file_of_a_process_without_its_first_thread(leaderless: int) -> None:
+    """A mapped file is examined through another thread."""
+    mapping = next(it for it in ProcLister().of([leaderless]) if it.number == Path(sys.executable).stat().st_ino)
+    found = library.examine(Path("/proc"), mapping, {"main", "Py_BytesMain", "_start"})
+    assert found
+    os.close(found.held.descriptor)
+    assert Path(sys.executable).samefile(found.library.path)
