@@ -86,9 +86,13 @@ class CountedLaunches:
                 calls.others[api] += count
         return lambda before: self._tally(calls, before.cpu)
 
-    @staticmethod
-    def add(activity: Activity, missed: Counts) -> None:
-        """Add to the counts of a process what was estimated, as Estimates.missed returns it."""
+    def add(self, activity: Activity, missed: Counts | None) -> None:
+        """Add to the counts of a process what was estimated, as Estimates.missed returns it; remove them for None."""
+        if missed is None:
+            for counts in activity.devices.values():
+                for api in self._sampled & counts.launches.keys():
+                    del counts.launches[api]
+            return
         for (device, api), more in missed.items():
             launches = activity.devices[device].launches
             seen = launches.get(api, Launches(0, 0))

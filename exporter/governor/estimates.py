@@ -13,9 +13,9 @@ ENOUGH = 16
 """Units of the first reference that windows have to hold for it to be used."""
 _PLENTY, _MOST_WINDOWS = 128, 12
 """Units that a window should hold: else it is put together with so many before. Few units make a quotient too high."""
-_LEAST_OWN = 0.2
-"""Part of a process's CPU time that is taken as its own at least. Where probes take more of it, what is left is less
-than the error of their price, and the estimate would be any number; so it is too low."""
+_LEAST_OWN = 0.5
+"""Part of a process's CPU time that has to be its own for an estimate by it. Where probes take more of it, the error of
+their price would be one of what is left, and greater."""
 
 
 class Tally(NamedTuple):
@@ -55,12 +55,14 @@ class _Piece:
     counts: Counter[Any] = field(default_factory=Counter)
     reference: float = 0.0
     own: float = 0.0
+    cpu: float = 0.0
 
     def add(self, before: Tally, after: Tally) -> None:
         for key, count in after.counts.items():
             self.counts[key] += max(0, count - before.counts.get(key, 0))
         self.reference += max(0.0, after.reference - before.reference)
-        self.own += max(_LEAST_OWN * (after.cpu - before.cpu), after.own - before.own)
+        self.own += after.own - before.own
+        self.cpu += after.cpu - before.cpu
 
 
 @dataclass(slots=True)
@@ -68,7 +70,8 @@ class Estimate:
     """Of one process.
 
     Calls in a gap between two windows are to the reference, or without one to the CPU time, as in those windows. So
-    what a probe slows down is not counted less, and a process that waits is not counted more.
+    what a probe slows down is not counted less, and a process that waits is not counted more. Where neither is known
+    well, it is not known from then on how many calls there were.
     """
 
     at: Tally
@@ -76,6 +79,8 @@ class Estimate:
     """The file with the windows and gaps that the process goes by; None while all calls are counted."""
     missed: Counter[Any] = field(default_factory=Counter)
     """Estimated counts of calls that were not seen, never falling."""
+    unknown: bool = False
+    """Whether calls were not seen that nothing could estimate."""
     _before: deque[_Piece] = field(default_factory=lambda: deque(maxlen=_MOST_WINDOWS))
     _window: _Piece = field(default_factory=_Piece)
     _gap: _Piece = field(default_factory=_Piece)
@@ -90,7 +95,10 @@ class Estimate:
         self._before.append(self._window)
         reference, own = sum(it.reference for it in self._before), sum(it.own for it in self._before)
         unit, gap = (reference, self._gap.reference) if reference >= ENOUGH else (own, self._gap.own)
-        for key in {key for it in self._before for key in it.counts} if unit > 0 else ():
+        called = {key for it in self._before for key, count in it.counts.items() if count}
+        least = _LEAST_OWN * sum(it.cpu for it in self._before)
+        self.unknown |= bool(called) and reference < ENOUGH and own < least and self._gap.cpu > 0
+        for key in called if unit > 0 else ():
             seen = sum(it.counts[key] for it in self._before)
             self.missed[key] += max(0, round(seen * gap / unit) - self._gap.counts[key])
         self._forget()
@@ -102,6 +110,11 @@ class Estimate:
         while len(held) > 1 and (sum(held[1:]) >= _PLENTY or not sum(held)):
             held.pop(0)
             self._before.popleft()
+
+
+def _continued(known: Estimate | None, at: Tally, owner: object) -> Estimate:
+    """Return the estimate of a process that goes by a file's windows from now on, after those before, if any."""
+    return Estimate(at, owner, known.missed, known.unknown) if known else Estimate(at, owner)
 
 
 class Estimates:
@@ -120,7 +133,7 @@ class Estimates:
             for pid in before.keys() & now.keys():
                 known = self._by_pid.get(pid)
                 if known is None or known.owner is None:
-                    self._by_pid[pid] = Estimate(before[pid], owner, known.missed if known else Counter())
+                    self._by_pid[pid] = _continued(known, before[pid], owner)
                     self._by_pid[pid].advance(now[pid], probed=True)
                     self._by_pid[pid].settle()
 
@@ -131,7 +144,7 @@ class Estimates:
                 known = self._by_pid.get(pid)
                 if known is None or known.owner is None:
                     at = Tally.first(now) if known is None else now
-                    known = self._by_pid[pid] = Estimate(at, owner, known.missed if known else Counter())
+                    known = self._by_pid[pid] = _continued(known, at, owner)
                 if known.owner is owner:
                     known.advance(now, probed)
 
@@ -156,13 +169,13 @@ class Estimates:
                     known.settle()
                     known.owner = None
 
-    def missed(self, pid: int) -> Counts:
-        """Return the estimated counts of what was not seen; empty where all was seen."""
+    def missed(self, pid: int) -> Counts | None:
+        """Return the estimated counts of what was not seen; empty where all was seen, None where nothing tells them."""
         with self._lock:
             known = self._by_pid.get(pid)
-            return dict(known.missed) if known else {}
+            return dict(known.missed) if known and not known.unknown else None if known else {}
 
-    def finish(self, pid: int, last: Callable[[Tally], Tally]) -> Counts:
+    def finish(self, pid: int, last: Callable[[Tally], Tally]) -> Counts | None:
         """Remove a process that has ended. `last` returns its last tally from the one before.
 
         Return what `missed` does, to the process's end where the reference reaches so far.
@@ -175,7 +188,7 @@ class Estimates:
                 at = known.at
                 known.advance(last(at)._replace(cost=at.cost, other=at.other, cpu=at.cpu), probed=False)
                 known.settle()
-            return known.missed
+            return None if known.unknown else known.missed
 
     def _of(self, owner: object) -> list[Estimate]:
         return [it for it in self._by_pid.values() if it.owner is owner]

@@ -71,9 +71,12 @@ class Messages:
         """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
         return lambda before: self._tally(activity.calls, before.cpu)
 
-    def add(self, activity: Activity, missed: Counts) -> None:
-        """Add to the counts of a process what was estimated, as Estimates.missed returns it."""
-        for kind in self._messages if missed else ():
+    def add(self, activity: Activity, missed: Counts | None) -> None:
+        """Add to the counts of a process what was estimated, as Estimates.missed returns it; remove them for None."""
+        for kind in self._messages if missed != {} else ():
+            if missed is None:
+                activity.calls.pop(kind, None)
+                continue
             some = {name: missed.get((kind, name), 0) for name in _FIELDS}
             if any(some.values()):
                 seen = activity.calls.get(kind, Calls(0, 0, 0, 0, 0, 0))

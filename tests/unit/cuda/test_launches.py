@@ -82,9 +82,17 @@ def test_the_cost_of_all_launches() -> None:
 def test_estimates_are_added() -> None:
     """To each device and function; the time of the newest launch stays."""
     activity = Activity(devices={0: Counts(launches={LAUNCH: Launches(100, 77)}, calls={COPY: 20})})
-    CountedLaunches.add(activity, {(0, LAUNCH): 900, (0, GRAPH): 3})
+    made().add(activity, {(0, LAUNCH): 900, (0, GRAPH): 3})
     assert {LAUNCH: Launches(1000, 77), GRAPH: Launches(3, 0)} == activity.devices[0].launches
     assert {COPY: 20} == activity.devices[0].calls
+
+
+def test_counts_that_are_not_known_are_absent() -> None:
+    """What is probed in windows; runtime's launches and other calls count on."""
+    counts = Counts(launches={LAUNCH: Launches(100, 77), RUNTIME: Launches(7, 7)}, calls={COPY: 20})
+    made().add(Activity(devices={0: counts}), None)
+    assert {RUNTIME: Launches(7, 7)} == counts.launches
+    assert {COPY: 20} == counts.calls
 
 
 def test_the_last_tally_is_of_what_was_counted() -> None:

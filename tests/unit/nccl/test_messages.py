@@ -101,6 +101,8 @@ def test_estimates_are_added() -> None:
     before = dict(activity.calls)
     messages.add(activity, {})
     assert before == activity.calls
+    messages.add(activity, None)
+    assert {REDUCE: Calls(9, 9, 9, 9, 9, 9)} == activity.calls
 
 
 def test_the_last_tally_has_the_last_known_cpu_time() -> None:
