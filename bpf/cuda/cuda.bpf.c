@@ -79,12 +79,12 @@ static __always_inline void apply(const struct thread *thread, const struct flig
 	}
 }
 
-static __always_inline bool is_apart(__u32 tgid)
+static __always_inline bool is_linked(__u32 tgid)
 {
 	__u32 only = 0;
-	const __u64 *processes = bpf_map_lookup_elem(&apart_processes, &only);
+	const __u64 *processes = bpf_map_lookup_elem(&linked_processes, &only);
 
-	return processes && *processes && bpf_map_lookup_elem(&apart, &tgid);
+	return processes && *processes && bpf_map_lookup_elem(&linked, &tgid);
 }
 
 static __always_inline int count_launch(struct pt_regs *ctx, __u64 id)
@@ -110,16 +110,16 @@ int on_launch(struct pt_regs *ctx)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 
-	return is_apart(id >> 32) ? 0 : count_launch(ctx, id);
+	return is_linked(id >> 32) ? 0 : count_launch(ctx, id);
 }
 
 /* In links for one process. */
 SEC("uprobe")
-int on_launch_apart(struct pt_regs *ctx)
+int on_launch_of_one(struct pt_regs *ctx)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 
-	return is_apart(id >> 32) ? count_launch(ctx, id) : 0;
+	return is_linked(id >> 32) ? count_launch(ctx, id) : 0;
 }
 
 SEC("uprobe")

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.bpf import uprobe
-from exporter.bpf.apart import Apart, Rows
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.file_worker import WORKER, ChildError
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.placement import Placement, place
+from exporter.bpf.process_links import LinkedProcesses, ProcessLinks
 from exporter.bpf.return_switches import NO_SWITCH, Switch
 from exporter.bpf.uprobe import AttachError, Point
 
@@ -41,7 +41,7 @@ class Hook:
 
     sampled: bool = False
     """May be detached for a part of the time, as its counts may be estimates; an entry probe without a return probe."""
-    apart: str = ""
+    of_one: str = ""
     """The program that runs in its place in a process that stays probed meanwhile."""
 
     @property
@@ -141,7 +141,7 @@ class Hooked:
         hooks: Mapping[str, Sequence[Hook]],
         places: Places,
         switch: Switch | None = None,
-        apart: Rows | None = None,
+        linked: LinkedProcesses | None = None,
     ) -> None:
         self.library, self.places, self._switch = library, places, switch
         self.returned = False
@@ -152,7 +152,7 @@ class Hooked:
         self._return_links: list[Link] = []
         self._refusal = "no return probes: no process uses the library yet"
         self._closed = False
-        self._apart = Apart(apart, self._attach_to) if apart else None
+        self._linked = ProcessLinks(linked, self._attach_to) if linked else None
         self._links = self._attach(_ALWAYS)
         self._sampled_links = self._attach(_SAMPLED)
 
@@ -195,13 +195,13 @@ class Hooked:
     def keep(self, pids: Collection[int]) -> Collection[int]:
         """Keeps the `sampled` hooks in just these processes, whatever `sample` does. Returns those where they are."""
         with self._lock:
-            return self._apart.keep(pids) if self._apart and not self._closed else ()
+            return self._linked.keep(pids) if self._linked and not self._closed else ()
 
     def leave(self, pids: Collection[int]) -> None:
         """Forgets processes that have ended."""
         with self._lock:
-            if self._apart:
-                self._apart.leave(pids)
+            if self._linked:
+                self._linked.leave(pids)
 
     @property
     def refused(self) -> bool:
@@ -228,8 +228,8 @@ class Hooked:
                 return
             self._closed = True
             self._turn(on=False)
-            if self._apart:
-                self._apart.keep(())
+            if self._linked:
+                self._linked.keep(())
             uprobe.close_all([*self._return_links, *self._sampled_links, *self._links])
             if self._switch:
                 self._switch.close()
@@ -267,9 +267,9 @@ class Hooked:
         points: dict[str, list[Point]] = {}
         for symbol, placement in self.places.found.items():
             for hook in self._hooks[symbol]:
-                if hook.apart:
+                if hook.of_one:
                     made = hook.point(self.library.functions[symbol], placement)
-                    points.setdefault(hook.apart, []).append(made)
+                    points.setdefault(hook.of_one, []).append(made)
         [(program, places)] = points.items()
         return uprobe.attach_to(self._programs[program], self.library.open_path, places, pid)
 

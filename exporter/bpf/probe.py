@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from exporter.bpf.apart import Rows
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.charges import Charges
 from exporter.bpf.hooks import Hook, Hooked, Places, State, find_places
@@ -25,6 +24,7 @@ from exporter.bpf.naming import names
 from exporter.bpf.passing import NOTHING, Passed, PassesOn, Passing
 from exporter.bpf.placement import Placement
 from exporter.bpf.probe_metrics import ATTACHED, HITS, MISSING, OVERHEAD, RUN, UNCOVERED
+from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.rehearsal import Rehearsal
 from exporter.bpf.return_switches import Numbers, Switches
 from exporter.bpf.safety import Protection
@@ -69,7 +69,7 @@ class Probes:
     for the same symbols, of the same kinds, where they depend on what is in it. `rehearsal` has what calls cost, and is
     started with the first library. `returning` is the object's map of that name, where it has hooks that are numbered.
     `withdrawn` gets the processes of a library that loses its return probes, or all. `passes_on` finds symbols that are
-    not probed, since their calls arrive in another library of the process. `apart` is what the object has of processes
+    not probed, since their calls arrive in another library of the process. `linked` is what the object has of processes
     that stay probed while others are in windows.
     """
 
@@ -92,9 +92,9 @@ class Probes:
         returning: Numbers | None = None,
         withdrawn: Callable[[Collection[int]], None] | None = None,
         passes_on: PassesOn | None = None,
-        apart: Rows | None = None,
+        linked: LinkedProcesses | None = None,
     ) -> None:
-        self._apart = apart
+        self._linked = linked
         self._rehearsal = rehearsal
         self._hooks_of, self._withdrawn = hooks_of, withdrawn
         self._passing = Passing(passes_on) if passes_on else None
@@ -125,7 +125,7 @@ class Probes:
         table = {symbol: hooks for symbol, hooks in table.items() if symbol not in passed}
         places = self._find(library, [*table])
         switch = self._switches.take() if self._switches else None
-        return Hooked(self._object.programs, library, table, places, switch, self._apart)
+        return Hooked(self._object.programs, library, table, places, switch, self._linked)
 
     def _passed(self, library: Library) -> Passed:
         return self._passing.of(library) if self._passing else NOTHING

@@ -41,7 +41,7 @@ class AttachError(BpfError):
 
 
 def attach_to(program: Program, path: str | Path, points: Sequence[Point], pid: int) -> Link:
-    """As `attach`, at entries, in one process; where exporter.bpf.apart.supported()."""
+    """As `attach`, at entries, in one process; where exporter.bpf.process_links.supported()."""
     if descriptors.room() < 1:
         raise _refusal(errno.EMFILE, program, os.fspath(path), points)
     offsets, cookies = [point.offset for point in points], [point.cookie for point in points]

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from exporter.bpf import apart, object_path
-from exporter.bpf.apart import Rows
+from exporter.bpf import object_path, process_links
 from exporter.bpf.ends import forget
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
+from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.rehearsal import Rehearsal, small_copy
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity, Counted
@@ -76,7 +76,7 @@ NVML_SECONDS = 3.0
 
 
 def live_rows(memory: int | None) -> int:
-    """Rows of the table of live allocations for so many bytes on all GPUs, half of them to spare."""
+    """LinkedProcesses of the table of live allocations for so many bytes on all GPUs, half of them to spare."""
     return min(max((memory or 0) // GRANULE * 3 // 2, LIVE_LEAST), LIVE_MOST)
 
 
@@ -127,7 +127,7 @@ class Cuda(ProbeCollector[Activity]):
             "returning": self._object.maps["returning"],
             "withdrawn": self._lose_sight,
             "passes_on": passes_on,
-            "apart": Rows(maps["apart"], maps["apart_processes"]) if apart.supported() else None,
+            "linked": LinkedProcesses(maps["linked"], maps["linked_processes"]) if process_links.supported() else None,
         }
 
     def _receivers(self) -> Receivers:

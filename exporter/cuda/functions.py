@@ -62,7 +62,10 @@ class Function:
             return [Hook(it, cookie, it == "on_return", numbered=True) for it in (self.program, "on_return")]
         failing = [Hook("on_failure", cookie, returns=True)] if all_errors and self.program != "on_context" else []
         sampled = bounded and bool(self.launches) and not failing
-        return [Hook(self.program, cookie, sampled=sampled, apart=f"{self.program}_apart" if sampled else ""), *failing]
+        return [
+            Hook(self.program, cookie, sampled=sampled, of_one=f"{self.program}_of_one" if sampled else ""),
+            *failing,
+        ]
 
 
 def scene(function: Function) -> Scene:

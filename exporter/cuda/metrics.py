@@ -76,7 +76,7 @@ LAST_ERROR = Metric(
 LAUNCHES = Metric(
     "gpu.cuda.kernel.launch.calls",
     "Calls that launch a kernel: launches requested, not kernels that the GPU has run. Kernels of graphs are not among "
-    "them. Absent for a process that is probed in windows where nothing tells how many there are between them.",
+    "them. Absent for a process that is probed in windows where the number of those between them is not known.",
     Kind.COUNTER,
     labels=("api_layer",),
     process=True,

@@ -70,8 +70,8 @@ class Estimate:
     """Of one process.
 
     Calls in a gap between two windows are to the reference, or without one to the CPU time, as in those windows. So
-    what a probe slows down is not counted less, and a process that waits is not counted more. Where neither is known
-    well, it is not known from then on how many calls there were.
+    what a probe slows down is not counted less, and a process that waits is not counted more. Where neither is to be
+    had, the number of calls is unknown from then on.
     """
 
     at: Tally
@@ -170,7 +170,7 @@ class Estimates:
                     known.owner = None
 
     def missed(self, pid: int) -> Counts | None:
-        """Return the estimated counts of what was not seen; empty where all was seen, None where nothing tells them."""
+        """Return the estimated counts of what was not seen; empty where all was seen, None where they are not known."""
         with self._lock:
             known = self._by_pid.get(pid)
             return dict(known.missed) if known and not known.unknown else None if known else {}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.bpf import apart
+from exporter.bpf import process_links
 from exporter.governor import files
 from exporter.governor.governor import Governor
 from tests.bpf.cuda_node import BUILD, Observed, build_standins, observe
@@ -199,4 +199,4 @@ def test_a_job_that_only_launches_is_left_alone(tmp_path: Path, monkeypatch: pyt
             assert begun < whole
             little = running.work(2, pause_us=100_000)
             assert little.launches == counted(observed, running) - whole
-            assert not apart.supported() or its[-1].total == counted(observed, other)
+            assert not process_links.supported() or its[-1].total == counted(observed, other)

@@ -78,7 +78,7 @@ def test_a_price_too_high_makes_no_number_up() -> None:
     estimates.end(OWNER)
     estimates.begin(OWNER, {1: at(1000, 0, 2.0, 1.1)}, {1: at(1000, 0, 3.0, 1.1)})
     assert estimates.missed(1) is None
-    assert estimates.finish(1, lambda it: it) is None
+    assert estimates.finish(1, lambda tally: tally) is None
 
 
 def test_an_idle_process_has_no_calls() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from exporter.bpf import multi
-from exporter.bpf.apart import Apart, Rows, supported
 from exporter.bpf.libbpf import Link
+from exporter.bpf.process_links import MOST, LinkedProcesses, ProcessLinks, supported
 from exporter.bpf.uprobe import AttachError
 
 
@@ -19,7 +19,9 @@ class Kernel:
     def __init__(self) -> None:
         self.done: list[tuple[Any, ...]] = []
         self.refused: Collection[int] = ()
-        self.apart = Apart(Rows(Written("apart", self.done), Written("processes", self.done)), self._attach)
+        self.links = ProcessLinks(
+            LinkedProcesses(Written("linked", self.done), Written("processes", self.done)), self._attach
+        )
 
     def _attach(self, pid: int) -> Link:
         if pid in self.refused:
@@ -29,7 +31,7 @@ class Kernel:
 
     def keep(self, *pids: int) -> tuple[set[int], list[tuple[Any, ...]]]:
         self.done.clear()
-        return set(self.apart.keep(pids)), list(self.done)
+        return set(self.links.keep(pids)), list(self.done)
 
 
 class Written:
@@ -46,15 +48,15 @@ class Written:
 def test_calls_are_handed_over_while_both_links_are_there() -> None:
     """Attached first, and closed last; nothing is done twice."""
     kernel = Kernel()
-    added = [("attach", 7), ("processes", 0, 1), ("apart", 7, 1)]
+    added = [("attach", 7), ("processes", 0, 1), ("linked", 7, 1)]
     assert ({7}, added) == kernel.keep(7)
     assert ({7}, []) == kernel.keep(7)
-    both = [("attach", 8), ("processes", 0, 2), ("apart", 8, 1)]
+    both = [("attach", 8), ("processes", 0, 2), ("linked", 8, 1)]
     assert ({7, 8}, both) == kernel.keep(7, 8)
-    assert ({8}, [("apart", "take", 7), ("processes", 0, 1), ("close", 7)]) == kernel.keep(8)
+    assert ({8}, [("linked", "take", 7), ("processes", 0, 1), ("close", 7)]) == kernel.keep(8)
     kernel.done.clear()
-    kernel.apart.leave([8, 9])
-    assert [("apart", "take", 8), ("processes", 0, 0), ("close", 8)] == kernel.done
+    kernel.links.leave([8, 9])
+    assert [("linked", "take", 8), ("processes", 0, 0), ("close", 8)] == kernel.done
 
 
 def test_a_process_that_cannot_be_attached_to(caplog: pytest.LogCaptureFixture) -> None:
@@ -65,6 +67,14 @@ def test_a_process_that_cannot_be_attached_to(caplog: pytest.LogCaptureFixture) 
     assert "cannot be probed on its own" in caplog.text
     kernel.refused = ()
     assert {7, 8} == kernel.keep(7, 8)[0]
+
+
+def test_links_are_bounded() -> None:
+    """A process beyond them waits until another one has none."""
+    kernel = Kernel()
+    assert MOST == len(kernel.keep(*range(1, MOST + 2))[0])
+    kernel.links.leave([1])
+    assert MOST + 1 in kernel.keep(*range(2, MOST + 2))[0]
 
 
 @pytest.mark.parametrize(

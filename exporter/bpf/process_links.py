@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from exporter.bpf import multi
 from exporter.bpf.libbpf import BpfError, Link
 
+MOST = 64
+"""Links of one library: each takes some milliseconds and a file descriptor. Further processes are probed in windows."""
 log = logging.getLogger(__name__)
 _SINCE = (6, 11)
 """The kernel that looks at the process instead of its first thread (commit 46ba0e49b642, in some older ones too)."""
@@ -31,11 +33,11 @@ class Map(Protocol):
     def take(self, pids: Collection[int]) -> Any: ...
 
 
-class Rows:
-    """The maps `apart` and `apart_processes` of an object: programs for all leave these processes to others."""
+class LinkedProcesses:
+    """The maps `linked` and `linked_processes` of an object: programs for all leave these processes to others."""
 
-    def __init__(self, apart: Map, processes: Map) -> None:
-        self._apart, self._processes = apart, processes
+    def __init__(self, linked: Map, processes: Map) -> None:
+        self._linked, self._processes = linked, processes
         self._lock = threading.Lock()
         self._pids: set[int] = set()
 
@@ -44,31 +46,31 @@ class Rows:
         with self._lock:
             self._pids.add(pid)
             self._processes.set(0, len(self._pids))
-            self._apart.set(pid, 1)
+            self._linked.set(pid, 1)
 
     def remove(self, pid: int) -> None:
         """Hand them back."""
         with self._lock:
             self._pids.discard(pid)
-            self._apart.take([pid])
+            self._linked.take([pid])
             self._processes.set(0, len(self._pids))
 
 
-class Apart:
-    """Keeps processes of one library apart.
+class ProcessLinks:
+    """The links of processes of one library.
 
     `attach` makes the link of a process. No call is lost or counted twice while that comes or goes.
     """
 
-    def __init__(self, rows: Rows, attach: Callable[[int], Link]) -> None:
+    def __init__(self, rows: LinkedProcesses, attach: Callable[[int], Link]) -> None:
         self._rows, self._attach = rows, attach
         self._links: dict[int, Link] = {}
 
     def keep(self, pids: Collection[int]) -> Collection[int]:
-        """Keep just these apart. Returns those that are: fewer where the kernel refuses a link."""
+        """Keep links to just these, MOST at most. Return the processes that have one."""
         self.leave(self._links.keys() - set(pids))
         for pid in pids:
-            if pid not in self._links:
+            if pid not in self._links and len(self._links) < MOST:
                 try:
                     self._links[pid] = self._attach(pid)
                 except BpfError as error:
@@ -78,7 +80,7 @@ class Apart:
         return [*self._links]
 
     def leave(self, pids: Collection[int]) -> None:
-        """Keep these apart no more."""
+        """Close the links to these processes."""
         for pid in [pid for pid in pids if pid in self._links]:
             self._rows.remove(pid)
             self._links.pop(pid).close()
