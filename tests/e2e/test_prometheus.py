@@ -213,7 +213,8 @@ class Run:
             return str(error)
 
     def _has_series(self, job: Job) -> bool:
-        return bool(self._prometheus.query(f'{{job="accel-exporter", pid="{job.process.pid}"}}'))
+        scraped = '__name__!~".+:.+"'  # what rules record of a rate goes on for the rate's five minutes
+        return bool(self._prometheus.query(f'{{{scraped}, job="accel-exporter", pid="{job.process.pid}"}}'))
 
     def _of(self, job: Job) -> str:
         return f'gpu_cuda_kernel_launch_calls_total{{api_layer="driver", pid="{job.process.pid}"}}'

@@ -52,7 +52,7 @@ int on_return(struct pt_regs *ctx)
 		count_error(&call, code);
 	if (!counted)
 		return 0;
-	count_duration(&counted->took, bpf_ktime_get_ns() - call.start_ns);
+	add_duration(&counted->took, bpf_ktime_get_ns() - call.start_ns);
 	if (!code && read_user(&length, call.arguments[1]))
 		add(&counted->bytes, length);
 	return 0;
