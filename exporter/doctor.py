@@ -16,10 +16,10 @@ from exporter.bpf import object_path
 from exporter.bpf.calibrate import HIT_COST
 from exporter.bpf.probe_metrics import ATTACHED
 from exporter.checks import Finding, Status
+from exporter.collector_state import Health, State
 from exporter.discover import Found
 from exporter.model import Labels, Sample
 from exporter.observer import Observer
-from exporter.scrape import Health, State
 from exporter.settings import Settings
 
 SEARCH_WITHIN = 30.0

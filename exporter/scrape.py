@@ -7,39 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from itertools import islice
 
+from exporter.collector_state import Health, State, about, failure
 from exporter.counters import Tally
-from exporter.model import Collector, Kind, Metric, Sample, Unavailable
+from exporter.model import Collector, Kind, Metric, Sample
 from exporter.values import lines
 
-SUCCESS = Metric(
-    "accel_exporter.collector.success",
-    "1 when the collector's run for this scrape ended in time and without an error, else 0.",
-    Kind.GAUGE,
-    labels=("collector",),
-)
-AVAILABLE = Metric(
-    "accel_exporter.collector.available",
-    "0 when this node lacks what the collector needs (no such hardware, driver or permission), else 1.",
-    Kind.GAUGE,
-    labels=("collector",),
-)
-DURATION = Metric(
-    "accel_exporter.collector.duration",
-    "Time that the collector's run for this scrape took, or has taken so far when it is late.",
-    Kind.GAUGE,
-    "s",
-    labels=("collector",),
-)
-SERIES = Metric(
-    "accel_exporter.collector.series",
-    "Series of the collector's last run that ended in time and without an error, each bucket of a histogram being one.",
-    Kind.GAUGE,
-    labels=("collector",),
-)
 DROPPED = Metric(
     "accel_exporter.samples.dropped",
     "Samples left out of /metrics: duplicates of a series on the same page, and samples with a malformed value.",
@@ -52,32 +27,6 @@ LOG_SECONDS = 60.0
 MOST_PROBLEMS = 100
 
 log = logging.getLogger(__name__)
-
-
-class Health(Enum):
-    WAITING = "waiting"
-    OK = "ok"
-    LATE = "late"
-    FAILED = "failed"
-    UNAVAILABLE = "unavailable"
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The state of a collector after its last run.
-
-    `seconds` is None before the first run and `series` before the first good one, `reason` and `remedy` are empty for a
-    healthy collector. `problems` are sentences about parts of the collector that do not work, from the collector's
-    method of that name if there is one.
-    """
-
-    name: str
-    health: Health
-    seconds: float | None = None
-    reason: str = ""
-    remedy: str = ""
-    problems: tuple[str, ...] = ()
-    series: int | None = None
 
 
 class Run:
@@ -130,7 +79,7 @@ class Scraper:
             try:
                 collector.start()
             except Exception as error:
-                self._note(_failure(name, error, None))
+                self._note(failure(name, error, None))
             else:
                 self._startable = {**self._startable, name: collector}  # a copy: a scrape may iterate over the old one
         self._started()
@@ -201,7 +150,7 @@ class Scraper:
                 samples += run.samples
                 self._note(State(name, Health.OK, run.seconds, series=run.series))
             else:
-                self._note(_failure(name, run.error, run.seconds))
+                self._note(failure(name, run.error, run.seconds))
         for state in list(self._states.values()):
             if names is None or state.name in names:
                 samples += about(state)
@@ -295,20 +244,3 @@ class Scraper:
             log.warning("collector %s is late: %s", state.name, state.reason)
         else:
             log.info("collector %s works again", state.name)
-
-
-def _failure(name: str, error: BaseException, seconds: float | None) -> State:
-    if isinstance(error, Unavailable):
-        return State(name, Health.UNAVAILABLE, seconds, error.reason, error.remedy)
-    return State(name, Health.FAILED, seconds, f"{type(error).__name__}: {error}")
-
-
-def about(state: State) -> Iterable[Sample]:
-    """Yield the samples of a collector's state."""
-    labels = {"collector": state.name}
-    yield SUCCESS.sample(int(state.health is Health.OK), labels)
-    yield AVAILABLE.sample(int(state.health is not Health.UNAVAILABLE), labels)
-    if state.seconds is not None:
-        yield DURATION.sample(state.seconds, labels)
-    if state.series is not None:
-        yield SERIES.sample(state.series, labels)

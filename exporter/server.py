@@ -14,11 +14,12 @@ from pathlib import Path
 
 from aiohttp import web
 
+from exporter.collector_state import State
 from exporter.model import Sample
 from exporter.options import SettingsError
 from exporter.page import Pages
 from exporter.profile import Profile
-from exporter.scrape import Run, Scraper, State
+from exporter.scrape import Run, Scraper
 from exporter.views import negotiation, prometheus
 from exporter.web import connections, lifecycle, listen
 from exporter.web.config import WebConfigFile

@@ -12,6 +12,7 @@ from typing import Any
 
 from exporter import discover, self_metrics
 from exporter.bpf import probe_metrics
+from exporter.collector_state import Health, State, about
 from exporter.cuda import activity as cuda
 from exporter.cuda import samples as cuda_samples
 from exporter.cuda.functions import FUNCTIONS
@@ -26,7 +27,6 @@ from exporter.nccl.stragglers import stragglers
 from exporter.nvml.readings import GPU, LINK
 from exporter.nvml.samples import samples as nvml_samples
 from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, Readings, Snapshot
-from exporter.scrape import Health, State, about
 from exporter.verbs import activity as verbs
 from exporter.verbs import control_samples
 from exporter.verbs.control import Control, Qp, Regions

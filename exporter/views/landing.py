@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from exporter import __version__
+from exporter.collector_state import Health, State
 from exporter.history import WINDOW, History, Recent
 from exporter.model import Sample
 from exporter.nodename import node_name
-from exporter.scrape import Health, State
 from exporter.views.html import STYLE, UNKNOWN, count, cut, duration, share, size
 from exporter.views.landing_jobs import process_table, processes, rank_table, watched
 from exporter.views.landing_node import (

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from exporter.collector_state import Health, State
 from exporter.history import WINDOW, Recent
 from exporter.model import Sample
-from exporter.scrape import Health, State
 from exporter.views.html import (
     MOST_ROWS,
     NOTHING,

@@ -13,6 +13,7 @@ import pytest
 from exporter import settings
 from exporter.bpf.native import BpfError
 from exporter.bpf.targets import Targets
+from exporter.collector_state import AVAILABLE, SUCCESS, Health
 from exporter.discover import Found
 from exporter.faults.ledger import Fault
 from exporter.faults.metrics import FAULTS
@@ -21,7 +22,6 @@ from exporter.model import Unavailable
 from exporter.node import Node
 from exporter.observer import Observer
 from exporter.options import Flag
-from exporter.scrape import AVAILABLE, SUCCESS, Health
 
 SHARED = [it.name for it in dataclasses.fields(Node) if it.name != "settings"]
 

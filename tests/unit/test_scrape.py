@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from exporter import self_metrics
+from exporter.collector_state import Health
 from exporter.model import Kind, Metric, Sample, Unavailable
-from exporter.scrape import Health, Scraper
+from exporter.scrape import Scraper
 from exporter.version import Build
 from exporter.views import prometheus
 

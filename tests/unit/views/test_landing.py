@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exporter.collector_state import Health, State
 from exporter.model import Distribution, Kind, Metric, Sample
-from exporter.scrape import Health, State
 from exporter.views import landing_plots
 from exporter.views.html import MOST_ROWS, duration, share, size
 from exporter.views.landing import Page
