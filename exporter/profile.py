@@ -119,6 +119,10 @@ _REST_IN_DEBUG = frozenset(("nccl.ras.rank.lag", "rdma.port.hw_counter", "rdma.q
 """Metrics of which node and fleet have such samples only."""
 
 
+MOST_RULES = 4096
+"""Rules that a reduction remembers; there are some 700 metrics."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a profile does with a metric. `singly` is true of samples that stay as they are."""
@@ -194,6 +198,8 @@ class Reduction:
         """Return the rule of a metric, by its identity, as its hash would take the time of all its texts."""
         known = self._rules.get(id(metric))
         if known is None or known[0] is not metric:
+            if len(self._rules) >= MOST_RULES:  # metrics that other exporters and custom probes bring may be ever new
+                self._rules.clear()
             known = self._rules[id(metric)] = metric, rule_of(metric, self._profile)
         return known[1]
 

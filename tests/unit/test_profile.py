@@ -20,6 +20,7 @@ from exporter.profile import (
     _IN_NODE_LABELS,
     _PORT_COUNTERS,
     _REST_IN_DEBUG,
+    MOST_RULES,
     Profile,
     Reduction,
     rule_of,
@@ -200,3 +201,11 @@ def test_a_request_for_a_profile() -> None:
         pages.profile("debug")
     with pytest.raises(ValueError, match="one of fleet, node, debug"):
         pages.profile("Everything")
+
+
+def test_ever_new_metrics_are_not_kept() -> None:
+    """A page of another exporter that has other metrics each time takes no more and more memory."""
+    reduction = Reduction(Profile.NODE)
+    for number in range(MOST_RULES + 10):
+        assert 1 == len(reduction.apply([Metric(f"m{number}", "", Kind.GAUGE).sample(1)]))
+    assert len(reduction._rules) <= MOST_RULES
