@@ -116,7 +116,7 @@ test-gpu: $(if $(findstring dry-run,$(ARGS)),setup-dev) ## what only a GPU can s
 
 docs: .venv/.dev ## write the pages of docs/ that the declarations in code give
 	@mkdir -p build
-	@for page in metrics profiles flags xid dcgm-fields faults alerts dashboards; do $(VENV)/python -m tools.docs $$page >build/$$page.md && mv build/$$page.md docs/ || exit 1; done
+	@for page in metrics series-profiles flags xid dcgm-fields faults alerts dashboards; do $(VENV)/python -m tools.docs $$page >build/$$page.md && mv build/$$page.md docs/ || exit 1; done
 	@$(VENV)/python -m tests.evidence >build/evidence.md && mv build/evidence.md docs/
 
 site: .venv/.dev ## docs/ as a site, in build/site; a broken link is an error

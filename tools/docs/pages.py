@@ -25,7 +25,7 @@ from exporter.program_options import GROUPS
 from exporter.settings import all_options
 from exporter.views import prometheus
 from tools.docs import faults
-from tools.docs import profiles as profile_page
+from tools.docs import series_profiles as series_profile_page
 
 _ALERTS_HEAD = """
 Every alert of [alerts/](../alerts), file by file. Each has a runbook: what it means, what it does to jobs, how to look,
@@ -264,15 +264,15 @@ def _modules() -> Iterable[ModuleType]:
             yield importlib.import_module(module.name)
 
 
-def profiles() -> str:
-    """The page of profiles: what each leaves out."""
+def series_profiles() -> str:
+    """The page of series profiles: what each leaves out."""
     own = (metric for module in _modules() for metric in discover.metrics(module))
-    return f"{_NOTICE}\n\n{profile_page.page({metric.name: metric for metric in own}.values(), _table)}"
+    return f"{_NOTICE}\n\n{series_profile_page.page({metric.name: metric for metric in own}.values(), _table)}"
 
 
 PAGES = {
     "metrics": metrics,
-    "profiles": profiles,
+    "series-profiles": series_profiles,
     "flags": flags,
     "xid": xid,
     "dcgm-fields": dcgm_fields,

@@ -1,4 +1,4 @@
-"""docs/profiles.md, from the tables of exporter/profile.py and the queries of the dashboards."""
+"""docs/series-profiles.md, from the tables of exporter/profile.py and the queries of the dashboards."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Seq
     missing = [it for it in known if not rule_of(it, Profile.NODE).shown and it.name not in partly]
     buckets = " (node) and ".join(str(BUCKETS[profile]) for profile in (Profile.NODE, Profile.FLEET)) + " (fleet)"
     parts = [
-        "# Profiles",
+        "# Series profiles",
         HEAD.strip() % {"buckets": buckets},
         "## What is left out",
         "Metrics that are not listed are the same in all profiles. Besides, `fleet` has no "
