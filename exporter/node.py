@@ -20,6 +20,7 @@ from exporter.nvml.gpus import Gpus
 from exporter.profile import Profile
 from exporter.resolve.allocations import Allocations
 from exporter.resolve.communicators import Communicators
+from exporter.stack_profiles.published import StackProfiles
 from exporter.verbs.posted import Posted
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Node:
     transitions: KeptTransitions
     kernel_log: KernelLog
     posted: Posted
+    stack_profiles: StackProfiles
+    """Where a collector that captures stacks puts its profiles."""
     port_counters: KeptCounters
     profile: Profile
     """How much of what collectors find is to have series of its own."""
@@ -117,6 +120,7 @@ class Node:
             transitions=KeptTransitions(faults.add),
             kernel_log=KernelLog(kmsg, clock.wall_ns),
             posted=Posted(),
+            stack_profiles=StackProfiles(),
             port_counters=KeptCounters(),
             profile=profile,
             proc=proc,

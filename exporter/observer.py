@@ -18,6 +18,7 @@ from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
 from exporter.scrape import Scraper
 from exporter.settings import Settings
+from exporter.stack_profiles.published import StackProfiles
 
 _FOLLOWED = ("log", "collectors", "kmsg", "moved")
 logger = logging.getLogger(__name__)
@@ -56,6 +57,11 @@ class Observer:
     def gpus(self) -> Gpus:
         """The GPUs that the NVML collector publishes to the others."""
         return self._node.gpus
+
+    @property
+    def stack_profiles(self) -> StackProfiles:
+        """The profiles of stacks that collectors publish."""
+        return self._node.stack_profiles
 
     def start(self) -> None:
         """Start the collectors, then the search for libraries. A failure to start is logged, and the rest runs."""
