@@ -20,7 +20,7 @@ AND_ONE := -n $(shell PATH="$(PATH)"; n=$$(nproc); echo $$((n < 8 ? n + 1 : 9)))
 BPF_SOURCES = $(wildcard bpf/*.[ch] bpf/*/*.[ch])
 RULES = $(filter-out %.test.yaml,$(wildcard alerts/*.yaml))
 RULES_FOLDER = build/alerts
-RUNBOOKS = docs/runbooks/
+VALUES = deploy/rules.yaml
 RULES_CHECKED = $(RULES:alerts/%.yaml=build/rules/%)
 
 help: ## this list
@@ -122,9 +122,8 @@ docs: .venv/.dev ## write the pages of docs/ that the declarations in code give
 site: .venv/.dev ## docs/ as a site, in build/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/mkdocs build --strict --quiet && echo "build/site/index.html"
 
-rules: ## alerts/ in build/alerts, their links with RUNBOOKS=https://…/runbooks/ and GRAFANA=https://…
-	@mkdir -p $(RULES_FOLDER)
-	@for file in $(RULES); do sed -e 's|docs/runbooks/|$(RUNBOOKS)|' -e 's|dashboard_url: /d/|dashboard_url: $(GRAFANA)/d/|' "$$file" >$(RULES_FOLDER)/$${file##*/} || exit 1; done
+rules: .venv/.dev ## alerts/ as one file, build/alerts/accel-exporter.yaml, with what VALUES=deploy/rules.yaml changes and links by RUNBOOKS=URL and GRAFANA=URL
+	@RUNBOOKS="$(RUNBOOKS)" GRAFANA="$(GRAFANA)" deploy/rules.sh $(RULES_FOLDER)/accel-exporter.yaml $(VALUES)
 
 manifests: .venv/.dev ## write deploy/kubernetes/ from the chart
 	@deploy/manifests.sh deploy/kubernetes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import pkgutil
@@ -42,6 +43,17 @@ PFC pauses and NCCL's RAS take the chart's `hostNetwork` ([deployment](deploymen
 without it their rules never fire.
 It takes Prometheus 2.42 or later, which knows `keep_firing_for`.
 
+Name, severity, pending time and thresholds of an alert are values: `prometheusRule.alerts` of the chart, or for plain
+rules the same in a file, [deploy/rules.yaml](../deploy/rules.yaml) or `make rules VALUES=FILE`, which writes
+build/alerts/accel-exporter.yaml. Both are made by one template of the chart. The texts of alerts follow; an alert or
+threshold that does not exist is an error.
+
+    alerts:
+      NcclHang: {severity: warning, for: 5m, thresholds: {seconds: 1800}, labels: {team: ml}}
+    disabled: [GpuTestStale]
+
+Alertmanager's inhibition goes by name: an alert with another `name` is to be renamed there too.
+
 [alertmanager.yml](../deploy/alertmanager/alertmanager.yml) is a configuration of Alertmanager for them: pages grouped
 by node, switch or workload, tickets by alert, inhibition by cause, and nothing of a node with a shutdown that is
 scheduled, that has a file `host_maintenance.NAME` in the folder of `--collector.faults.reports`, or that Kubernetes has
@@ -77,6 +89,7 @@ has no series. [coming-from-dcgm-exporter.md](coming-from-dcgm-exporter.md) desc
 """
 _NOTICE = "<!-- Written by `make docs` from the declarations in exporter/; do not edit. -->"
 _ROOT = Path(__file__).parents[2]
+_THRESHOLDS = _ROOT / "deploy/helm/accel-exporter/files/thresholds.yaml"
 _XID_HEAD = """
 An Xid is a number by which NVIDIA's driver reports a fault, in the kernel log and to NVML; an SXid is an NVSwitch's.
 Both sources are read: the log's line decides, NVML's event counts where the log has no line within 5 s. Lines that a
@@ -189,14 +202,14 @@ def fault_page() -> str:
 
 
 def alerts() -> str:
-    """The page of every alert with its severity, pending time, meaning and runbook."""
+    """The page of every alert with its severity, pending time, thresholds, meaning and runbook."""
     parts = [_NOTICE, "# Alerts", _ALERTS_HEAD.strip()]
     for path in sorted((_ROOT / "alerts").glob("*.yaml")):
         text = path.read_text()
         groups = yaml.safe_load(text).get("groups", ())
         if rows := [_alert_row(rule) for group in groups for rule in group["rules"] if "alert" in rule]:
             parts += [f"## {_title(text)}", f"`alerts/{path.name}`"]
-            parts.append(_table(("alert", "severity", "for", "meaning"), rows))
+            parts.append(_table(("alert", "severity", "for", "thresholds", "meaning"), rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -238,7 +251,15 @@ def _alert_row(rule: Mapping[str, Any]) -> tuple[str, ...]:
     text = (_ROOT / runbook).read_text()
     [meaning] = re.findall(r"^## Meaning\n\n(.+?)(?:\n\n|\n- )", text, re.DOTALL | re.MULTILINE)
     meaning = re.sub(r"\]\((\.\./)?", lambda link: "](" if link[1] else "](runbooks/", " ".join(meaning.split()))
-    return f"[{rule['alert']}](runbooks/{runbook.name})", rule["labels"]["severity"], rule.get("for", ""), meaning
+    numbers = ", ".join(f"`{name}: {number}`" for name, number in _thresholds().get(rule["alert"], {}).items())
+    name = f"[{rule['alert']}](runbooks/{runbook.name})"
+    return name, rule["labels"]["severity"], rule.get("for", ""), numbers, meaning
+
+
+@functools.cache
+def _thresholds() -> Mapping[str, Mapping[str, str]]:
+    declared: Mapping[str, Mapping[str, str]] = yaml.safe_load(_THRESHOLDS.read_text())
+    return declared
 
 
 def _metric_row(metric: Metric) -> tuple[str, ...]:
