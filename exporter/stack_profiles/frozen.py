@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from exporter.stack_profiles.model import Frame, Profile, Sample, Stack
+from exporter.stack_profiles.bounds import bounded
+from exporter.stack_profiles.model import Profile, Stack
 
 MOST = 8
 """Profiles kept; an older one makes room for a newer one."""
-MOST_SAMPLES = 20_000
-"""Samples kept of one profile; the smallest ones are added up to one."""
-REST = Frame("[stacks too small to be kept]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class FrozenProfiles:
 
     def freeze(self, profile: Profile, failed: FailedAllocation, time_ns: int) -> Frozen:
         """Keep the in-use profile of the moment `time_ns` at which an allocation failed. Never raises."""
-        profile = _bounded(profile)
+        profile = bounded(profile)
         with self._lock:
             self._count += 1
             frozen = Frozen(self._count, time_ns, profile, failed)
@@ -71,12 +69,3 @@ class FrozenProfiles:
     def get(self, number: int) -> Frozen | None:
         """Return the frozen profile of that number; None where there is none, or no longer."""
         return next((frozen for frozen in self.newest_first() if frozen.number == number), None)
-
-
-def _bounded(profile: Profile) -> Profile:
-    if len(profile.samples) <= MOST_SAMPLES:
-        return profile
-    largest = sorted(profile.samples, key=lambda sample: -sample.values[0])
-    kept, rest = largest[: MOST_SAMPLES - 1], largest[MOST_SAMPLES - 1 :]
-    folded = Sample((REST,), {}, tuple(map(sum, zip(*(sample.values for sample in rest), strict=True))))
-    return replace(profile, samples=(*kept, folded))

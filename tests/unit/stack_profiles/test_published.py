@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.stack_profiles import frozen
 from exporter.stack_profiles.frozen import FailedAllocation, FrozenProfiles
-from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Frame, Profile, Sample
+from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Frame, Profile
 from exporter.stack_profiles.published import NOBODY, StackProfiles
 
 SPACE = ("space", "bytes")
@@ -59,14 +58,3 @@ def test_the_last_eight_are_kept() -> None:
 
     assert [*range(23, 15, -1)] == [it.number for it in kept.newest_first()]
     assert (None, 1022) == (kept.get(15), getattr(kept.get(23), "time_ns", 0))
-
-
-def test_a_frozen_profile_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest samples are kept, the others are one sample: the sum is that of all."""
-    monkeypatch.setattr(frozen, "MOST_SAMPLES", 4)
-    samples = tuple(Sample((Frame(f"f{size}"),), {"pid": "1"}, (size, 1)) for size in range(1, 11))
-    kept = FrozenProfiles().freeze(Profile(INUSE, samples, SPACE), FAILED, 0).profile
-
-    assert ["f10", "f9", "f8", frozen.REST.function] == [it.stack[0].function for it in kept.samples]
-    assert (55, 10) == (kept.total(), kept.total(1))
-    assert (28, 7) == kept.samples[-1].values
