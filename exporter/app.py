@@ -21,6 +21,7 @@ from exporter.page import Pages
 from exporter.push import Push
 from exporter.server import Server
 from exporter.settings import Settings
+from exporter.stack_profiles.growth import Growth
 from exporter.systemd import Notifier
 from exporter.views import landing, landing_plots
 from exporter.web.config import WebConfigError
@@ -69,9 +70,13 @@ class App:
         self._observer = Observer(settings, found, spans, (self._own,))
         self._history = landing_plots.history()
         self._observer.scraper.subscribe(self._history.add)
-        page = landing.Page(settings.web.telemetry_path, self._history)
+        page = landing.Page(settings.web.telemetry_path, self._history, settings.web.enable_profiles)
         scraper, release = self._observer.scraper, self._observer.gpus.release
-        self._server = Server(settings.web, scraper, page.render, self.reload, release, settings.profile)
+        profiles = self._observer.stack_profiles
+        self._growth = Growth(profiles, settings.web.growing_stacks_window) if settings.web.enable_profiles else None
+        self._server = Server(
+            settings.web, scraper, page.render, self.reload, release, settings.profile, profiles, self._growth
+        )
         self._pushed = Pages(0, settings.profile)
 
     async def run(self) -> int:
@@ -135,6 +140,8 @@ class App:
         try:
             self._observer.start()
             self._history.start(self._observer.scraper.gather)
+            if self._growth:
+                self._growth.start()
             if self._push:
                 self._push.start()
         finally:
@@ -142,6 +149,8 @@ class App:
 
     def _close(self) -> bool:
         self._history.close()
+        if self._growth:
+            self._growth.close()
         with self._busy:
             if self._push:
                 self._push.stop()

@@ -100,6 +100,7 @@ class Node:
         wants_spans: bool = True,
         max_ratio: float = 0.0,
         profile: Profile = Profile.DEBUG,
+        profiles_wanted: bool = False,
     ) -> Node:
         """Return a node with empty shared state and without settings, for all collectors."""
         clock, faults = Clock(), FaultLedger()
@@ -120,7 +121,7 @@ class Node:
             transitions=KeptTransitions(faults.add),
             kernel_log=KernelLog(kmsg, clock.wall_ns),
             posted=Posted(),
-            stack_profiles=StackProfiles(),
+            stack_profiles=StackProfiles(profiles_wanted),
             port_counters=KeptCounters(),
             profile=profile,
             proc=proc,

@@ -47,6 +47,7 @@ class Observer:
             spans is not None,
             settings.overhead.max_ratio,
             settings.profile,
+            settings.web.enable_profiles,
         )
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""

@@ -58,6 +58,22 @@ OPTIONS = (
         "accept POST /-/reload and /-/release-gpus over the network too, not only from root on the node",
         "web",
     ),
+    Option(
+        "web.enable-profiles",
+        _WEB.enable_profiles,
+        "serve profiles of stacks at /debug/pprof/ and /flamegraph; they show names of functions and files of all "
+        "users' processes",
+        "web",
+    ),
+    Option(
+        "web.growing-stacks-window",
+        _WEB.growing_stacks_window,
+        "time within which /flamegraph and /api/growing-stacks look for stacks with memory in use that only grows",
+        "web",
+        duration=True,
+        least=10.0,
+        most=86400.0,
+    ),
     Option("web.telemetry-path", _WEB.telemetry_path, "path of the metrics", "web", metavar="PATH"),
     Option(
         "web.series-limit",

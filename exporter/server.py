@@ -20,18 +20,21 @@ from exporter.options import SettingsError
 from exporter.page import Pages
 from exporter.profile import Profile
 from exporter.scrape import Run, Scraper
+from exporter.stack_profiles.growth import Growth
+from exporter.stack_profiles.published import StackProfiles
 from exporter.views import negotiation, prometheus
-from exporter.web import connections, lifecycle, listen
+from exporter.web import connections, lifecycle, listen, stack_profiles
 from exporter.web.config import WebConfigFile
 from exporter.web.connections import Connections
 from exporter.web.guard import Guard, Handler
 from exporter.web.lifecycle import Lifecycle
 from exporter.web.request_slots import RequestSlots
+from exporter.web.stack_profiles import ProfileRequests
 from exporter.web.tls import FollowingContext
 
 HEALTHY_PATHS = ("/-/healthy", "/healthz", "/health")
 READY_PATHS = ("/-/ready", "/readyz")
-TAKEN_PATHS = (*HEALTHY_PATHS, *READY_PATHS, lifecycle.RELOAD, lifecycle.RELEASE)
+TAKEN_PATHS = (*HEALTHY_PATHS, *READY_PATHS, lifecycle.RELOAD, lifecycle.RELEASE, *stack_profiles.PATHS)
 DEFAULT_TIMEOUT = 10.0
 LONGEST_TIMEOUT = 120.0
 SEND_TIMEOUT = 30.0
@@ -50,6 +53,8 @@ class WebSettings:
     systemd_socket: bool = False
     config_file: str = ""
     enable_lifecycle: bool = False
+    enable_profiles: bool = False
+    growing_stacks_window: float = 1800.0
     telemetry_path: str = "/metrics"
     max_requests: int = 40
     timeout_offset: float = 0.5
@@ -64,7 +69,7 @@ class WebSettings:
 class Server:
     """Serves the samples of `scraper`, made for `profile`.
 
-    `landing` renders the page at /; `reload` and `release` are Lifecycle's.
+    `landing` renders the page at /; `reload` and `release` are Lifecycle's. `profiles` and `growth` are of stacks.
     """
 
     def __init__(
@@ -75,11 +80,15 @@ class Server:
         reload: Callable[[], None] | None = None,
         release: Callable[[float], bool] | None = None,
         profile: Profile = Profile.DEBUG,
+        profiles: StackProfiles | None = None,
+        growth: Growth | None = None,
     ) -> None:
         self._settings, self._scraper, self._landing = settings, scraper, landing
         self._lifecycle = Lifecycle(settings.enable_lifecycle, reload, release)
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="web")
         self._slots = RequestSlots(settings.max_requests)
+        published = profiles or StackProfiles()
+        self._profiles = ProfileRequests(settings.enable_profiles, published, growth, self._send)
         self.pages = Pages(settings.series_limit, profile)
         self._runner: web.AppRunner | None = None
         self._connections: Connections | None = None
@@ -123,6 +132,7 @@ class Server:
         if self._runner is not None:
             await self._runner.cleanup()
         self._workers.shutdown(wait=False, cancel_futures=True)
+        self._profiles.close()
 
     def _application(self, guard: Guard) -> web.Application:
         app = web.Application(middlewares=[self._answering, guard.middleware, self._errors], client_max_size=64 * 1024)
@@ -135,6 +145,7 @@ class Server:
         for path in READY_PATHS:
             app.router.add_get(path, self._ready)
         self._lifecycle.add_to(app.router)
+        self._profiles.add_to(app.router)
         return app
 
     def _handler(self) -> asyncio.Protocol | None:

@@ -78,6 +78,7 @@ FEATURES = {
     "the alert on RDMA loss": "",
     "queries of dashboards": "",
     "the page at /": "",
+    "profiles of stacks": "",
     "wheel": "",
     "systemd": "",
     "chart and manifests": "",

@@ -5,13 +5,18 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from exporter.stack_profiles.bounds import bounded
-from exporter.stack_profiles.model import Profile, Stack
+from exporter.stack_profiles.bounds import bounded, labels, printable
+from exporter.stack_profiles.model import INUSE, Profile, Sample, Stack, ValueType
 
 MOST = 8
 """Profiles kept; an older one makes room for a newer one."""
+MOST_SHOWN = 64
+"""Frames of a failed request's stack in a list of them."""
+TYPES: tuple[ValueType, ...] = (*INUSE, ("failed_space", "bytes"), ("failed_objects", "count"))
+"""The values of a frozen profile: memory in use, and the request that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,15 @@ class FailedAllocation:
     api: str = ""
     """The function that failed, such as cuMemAlloc_v2."""
 
+    def sentence(self) -> str:
+        """Return the request in words; what is not known is left out."""
+        words = [f"failed: {self.api or 'an allocation'} of {self.size} bytes"]
+        if self.free is not None:
+            words.append(f"{self.free} bytes of the GPU were free")
+        if self.fragmented is not None:
+            words.append(f"{self.fragmented} bytes were cached in blocks too small for it")
+        return ", ".join(words)
+
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
@@ -44,6 +58,27 @@ class Frozen:
     profile: Profile
     failed: FailedAllocation
 
+    def with_failed(self) -> Profile:
+        """Return the profile with the failed request as a sample of two further values (TYPES)."""
+        failed = Sample(self.failed.stack, self.failed.labels, (0, 0, self.failed.size, 1))
+        samples = (replace(sample, values=(*sample.values, 0, 0)) for sample in self.profile.samples)
+        comments = (*self.profile.comments, self.failed.sentence())
+        return replace(self.profile, sample_types=TYPES, samples=(*samples, failed), comments=comments)
+
+    def document(self) -> dict[str, Any]:
+        """Return number, time in seconds, bytes in use and the failed request, for JSON; names are printable."""
+        failed = self.failed
+        known = {"size": failed.size, "free": failed.free, "fragmented": failed.fragmented}
+        return {
+            "n": self.number,
+            "time": self.time_ns / 1e9,
+            "in_use": self.profile.total(),
+            "api": printable(failed.api),
+            "stack": [printable(frame.name) for frame in failed.stack[:MOST_SHOWN]],
+            "labels": dict(labels(Sample(failed.stack, failed.labels, ()))),
+            **{name: value for name, value in known.items() if value is not None},
+        }
+
 
 class FrozenProfiles:
     """The last MOST frozen profiles. Safe from any thread."""
@@ -54,7 +89,7 @@ class FrozenProfiles:
         self._count = 0
 
     def freeze(self, profile: Profile, failed: FailedAllocation, time_ns: int) -> Frozen:
-        """Keep the in-use profile of the moment `time_ns` at which an allocation failed. Never raises."""
+        """Keep the in-use profile (model.INUSE) of the moment `time_ns` at which an allocation failed."""
         profile = bounded(profile)
         with self._lock:
             self._count += 1

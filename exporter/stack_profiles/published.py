@@ -17,7 +17,9 @@ class StackProfiles:
     Frozen profiles stay when a source is withdrawn, as at a reload of the settings.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: bool = False) -> None:
+        self.wanted = wanted
+        """Whether profiles are shown, so that collectors take stacks."""
         self._lock = threading.Lock()
         self._source: ProfileSource = _Nothing()
         self.frozen = FrozenProfiles()

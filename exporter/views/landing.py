@@ -31,10 +31,16 @@ _REFRESH = 30
 
 
 class Page:
-    """Renders the page; the plots and rates on it are those of `history`, if there is one."""
+    """Renders the page; the plots and rates on it are those of `history`, if there is one.
 
-    def __init__(self, telemetry_path: str = "/metrics", history: History | None = None) -> None:
+    With `profiles` it has a link to the flame graph.
+    """
+
+    def __init__(
+        self, telemetry_path: str = "/metrics", history: History | None = None, profiles: bool = False
+    ) -> None:
         self._telemetry_path, self._history = telemetry_path, history
+        self._profiles = '<a href="/flamegraph">flame graph</a>' if profiles else ""
 
     def render(self, samples: Sequence[Sample], states: Sequence[State]) -> str:
         """The page as HTML. Everything in it that others wrote is escaped and cut to a length."""
@@ -70,7 +76,7 @@ class Page:
             facts.append(f"memory <b>{size(named.total('process.resident_memory'))}</b>")
         return (
             f'<header><h1>{node}</h1><span class="dim">{" · ".join(facts)}</span>'
-            f'<nav><a href="{escape(self._telemetry_path)}">metrics</a><a href="/-/healthy">healthy</a>'
+            f'<nav>{self._profiles}<a href="{escape(self._telemetry_path)}">metrics</a><a href="/-/healthy">healthy</a>'
             '<a href="/-/ready">ready</a></nav></header>'
         )
 

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 from exporter.model import Sample
 from exporter.scrape import Scraper
 from exporter.server import Landing, Server, WebSettings
+from exporter.stack_profiles.growth import Growth
+from exporter.stack_profiles.published import StackProfiles
 from exporter.views.landing import Page
 from tests.support import PATIENCE
 
@@ -52,6 +54,8 @@ class Served:
         reload: Callable[[], None] | None = None,
         release: Callable[[float], bool] | None = None,
         start: bool = True,
+        profiles: StackProfiles | None = None,
+        growth: Growth | None = None,
         **settings: Any,
     ) -> None:
         self.scraper = Scraper(collectors)
@@ -61,7 +65,9 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.server = self._do(self._make(WebSettings(**words), landing or Page().render, reload, release))
+        self.server = self._do(
+            self._make(WebSettings(**words), landing or Page().render, reload, release, profiles, growth)
+        )
         self.context: ssl.SSLContext | None = None
 
     async def _make(
@@ -70,8 +76,10 @@ class Served:
         landing: Landing,
         reload: Callable[[], None] | None,
         release: Callable[[float], bool] | None,
+        profiles: StackProfiles | None,
+        growth: Growth | None,
     ) -> Server:
-        return Server(settings, self.scraper, landing, reload, release)
+        return Server(settings, self.scraper, landing, reload, release, profiles=profiles, growth=growth)
 
     async def _settle(self) -> None:
         """Until the connections that stopping closed are gone."""

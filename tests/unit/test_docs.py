@@ -9,6 +9,7 @@ import pytest
 
 from exporter import discover
 from exporter.settings import all_options
+from exporter.web import stack_profiles
 from tests.metric_names import declared, metrics
 from tools.docs import pages
 
@@ -25,6 +26,7 @@ FLAG = re.compile(
 )
 SYSFS = {"hw_counters"}
 """Folders of the kernel's that sound like series."""
+PROFILES = {path.rpartition("/")[2] for path in stack_profiles.PATHS}
 
 
 @pytest.mark.parametrize("page", pages.PAGES)
@@ -35,11 +37,11 @@ def test_current(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_series_are_declared(page: Path) -> None:
-    """A series that a page names is one that the code declares, or a label."""
+    """A series that a page names is one that the code declares, or a label, or a profile."""
     labels = {label for metric in metrics() for label in metric.labels} | {"gpu_uuid"}
     series = declared()
     families = {name.removesuffix(part) for name in series for part in ("_bucket", "_sum", "_count")}
-    assert set() == set(SERIES.findall(page.read_text())) - series - families - labels - SYSFS
+    assert set() == set(SERIES.findall(page.read_text())) - series - families - labels - SYSFS - PROFILES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)

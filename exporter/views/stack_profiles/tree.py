@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from exporter.stack_profiles.bounds import bounded, labels, printable
-from exporter.stack_profiles.model import Profile, Sample
+from exporter.stack_profiles.model import Frame, Profile, Sample
 
 BY = {"process": ("comm", "pid"), "gpu": ("gpu_uuid",), "pod": ("pod",), "kind": ("kind",), "rank": ("rank",)}
 """What stacks can be grouped by, and the labels of that."""
@@ -27,7 +27,13 @@ def names(sample: Sample, by: str = "") -> Iterator[str]:
     if by:
         yield group(sample, by)
     for frame in reversed(sample.stack):
-        yield printable(frame.name)
+        yield label(frame)
+
+
+def label(frame: Frame) -> str:
+    """Return a frame's name with its place, such as `load (model.py:23)`, as py-spy has it."""
+    name, file = printable(frame.name), printable(frame.file.rpartition("/")[2])
+    return f"{name} ({file}:{frame.line})" if file and frame.line else name
 
 
 def group(sample: Sample, by: str) -> str:

@@ -319,3 +319,9 @@ def test_durations(seconds: float, text: str) -> None:
 def test_shares(ratio: float, text: str) -> None:
     """Shares are in percent, small ones with the digits that distinguish them from none."""
     assert text == share(ratio)
+
+
+def test_flame_graph_is_linked_where_it_is_served() -> None:
+    """Only with profiles is there a link to them."""
+    assert 'href="/flamegraph"' in Page(profiles=True).render([], [])
+    assert "flamegraph" not in Page().render([], [])

@@ -157,4 +157,4 @@ def test_hostile_names_are_read(tmp_path: Path) -> None:
     for line in collapsed.encode(profile).decode().splitlines():
         stack, _, value = line.rpartition(" ")
         assert value.isdecimal()
-        assert all(len(frame) <= 512 for frame in stack.split(";"))
+        assert all(len(frame) <= 1100 for frame in stack.split(";"))

@@ -14,14 +14,16 @@ from exporter.views.stack_profiles.rows import SMALLER, rows
 from exporter.views.stack_profiles.tree import BY, group
 from tests import made_up_profiles as made_up
 
+TENSOR = "at::empty_cuda(c10::IntArrayRef) (EmptyTensor.cpp:69)"
+
 
 def test_collapsed_stacks() -> None:
     """A line for each stack, from the root to the leaf, and its value; of the other type its count."""
     expected = (
         "[unknown stack] 7\n"
         "cudaMalloc;do_syscall_64 23\n"
-        "main;allocate_kv_cache;at::empty_cuda(c10::IntArrayRef);libc10_cuda.so+0x5e10;cudaMalloc 600\n"
-        "main;load_weights;at::empty_cuda(c10::IntArrayRef);libc10_cuda.so+0x5e10;cudaMalloc 1000\n"
+        f"main (serve.py:7);allocate_kv_cache (engine.py:23);{TENSOR};libc10_cuda.so+0x5e10;cudaMalloc 600\n"
+        f"main (serve.py:7);load_weights (model.py:120);{TENSOR};libc10_cuda.so+0x5e10;cudaMalloc 1000\n"
     )
     assert expected == collapsed.encode(made_up.inuse()).decode()
     assert ["1", "1", "3", "2"] == [
@@ -52,7 +54,7 @@ def test_rows_are_a_tree_in_order() -> None:
     """Level, value and self of each row: a child comes below its caller, the largest first, and selves add up."""
     found = rows(made_up.inuse())
 
-    assert [(0, 1630, 0, "total"), (1, 1600, 0, "main"), (2, 1000, 0, "load_weights")] == [
+    assert [(0, 1630, 0, "total"), (1, 1600, 0, "main (serve.py:7)"), (2, 1000, 0, "load_weights (model.py:120)")] == [
         (row["level"], row["value"], row["self"], row["label"]) for row in found[:3]
     ]
     assert 1630 == sum(row["self"] for row in found)

@@ -1,0 +1,200 @@
+"""Requests for profiles of stacks over real sockets."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from exporter.options import SettingsError
+from exporter.server import WebSettings
+from exporter.stack_profiles.frozen import FailedAllocation
+from exporter.stack_profiles.growth import Growth
+from exporter.stack_profiles.published import NOBODY, StackProfiles
+from exporter.web import stack_profiles
+from tests import made_up_profiles as made_up
+from tests.standins.served import Served
+from tests.support import PATIENCE, until
+
+FAILED = FailedAllocation(made_up.WEIGHTS, made_up.SERVE, 4096, 512, None, "cuMemAlloc_v2")
+
+
+@pytest.fixture
+def published() -> StackProfiles:
+    made = StackProfiles()
+    made.publish(made_up.Source())
+    return made
+
+
+@pytest.fixture
+def served(published: StackProfiles) -> Iterator[Served]:
+    with Served([], profiles=published, growth=Growth(published, 600), enable_profiles=True) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", stack_profiles.PATHS)
+def test_off_unless_enabled(published: StackProfiles, path: str) -> None:
+    """Without the flag each of them is a 404 with the flag's name, and no source is called."""
+    with Served([], profiles=published) as served:
+        answer = served.get(path)
+
+    assert (404, 0) == (answer.status, getattr(published.source, "calls", None))
+    assert "--web.enable-profiles" in answer.text
+
+
+@pytest.mark.parametrize("name", ["gpu_inuse", "gpu_alloc", "gpu_launches", "gpu_oom"])
+def test_without_profiles_there_is_the_reason(name: str) -> None:
+    """Where nothing captures stacks, or the source has a problem, the answer is a 503 with it."""
+    published = StackProfiles()
+    with Served([], profiles=published, enable_profiles=True) as served:
+        nobody = served.get(f"/debug/pprof/{name}")
+        published.publish(made_up.Source("libdw.so.1 is not installed"))
+        problem = served.get(f"/debug/pprof/{name}")
+
+    assert (503, f"there is no profile: {NOBODY}\n") == (nobody.status, nobody.text)
+    assert (503, "there is no profile: libdw.so.1 is not installed\n") == (problem.status, problem.text)
+
+
+def test_pprof_is_served(served: Served) -> None:
+    """A profile is a gzip file of profile.proto, without a content encoding that clients would undo."""
+    answer = served.get("/debug/pprof/gpu_inuse")
+
+    assert (200, "application/octet-stream") == (answer.status, answer.headers["content-type"])
+    assert "content-encoding" not in answer.headers
+    assert 'filename="gpu_inuse.pb.gz"' in answer.headers["content-disposition"]
+    assert b"allocate_kv_cache" in gzip.decompress(answer.body)
+    assert b"launches" in gzip.decompress(served.get("/debug/pprof/gpu_launches").body)
+    assert b"alloc_space" in gzip.decompress(served.get("/debug/pprof/gpu_alloc").body)
+
+
+@pytest.mark.parametrize(
+    ("query", "total"),
+    [
+        ("", 1630),
+        ("&pid=815", 30),
+        ("&pod=llm-0", 1600),
+        ("&gpu_uuid=GPU-bbbb", 30),
+        ("&gpu_uuid=GPU-bbbb&pid=4711", 0),
+        ("&value=inuse_objects", 7),
+    ],
+)
+def test_filters(served: Served, query: str, total: int) -> None:
+    """A filter leaves what has that label; several hold together."""
+    rows = json.loads(served.get(f"/debug/pprof/gpu_inuse?format=rows{query}").text)
+
+    assert total == rows[0]["value"] == sum(row["self"] for row in rows)
+
+
+def test_formats(served: Served) -> None:
+    """The other formats of a profile, compressed on the way to who takes that."""
+    collapsed = served.get("/debug/pprof/gpu_inuse?format=collapsed&by=gpu")
+    speedscope = served.get("/debug/pprof/gpu_inuse?format=speedscope")
+    document = served.get("/debug/pprof/gpu_inuse?format=json", Accept_Encoding="gzip")
+
+    assert collapsed.text.startswith("GPU-aaaa;main (serve.py:7);")
+    assert "gpu_inuse of " in json.loads(speedscope.text)["name"]
+    assert "gzip" == document.headers["content-encoding"]
+    assert [["inuse_space", "bytes"], ["inuse_objects", "count"]] == json.loads(gzip.decompress(document.body))["types"]
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("gpu_inuse?seconds=0", "seconds has to be a whole number from 1 to 300"),
+        ("gpu_inuse?seconds=301", "seconds has to be a whole number from 1 to 300"),
+        ("gpu_inuse?seconds=1.5", "seconds has to be a whole number from 1 to 300"),
+        ("gpu_inuse?seconds=", "seconds has to be a whole number from 1 to 300"),
+        ("gpu_inuse?n=1", "there is no parameter 'n'"),
+        ("gpu_oom?seconds=1", "there is no parameter 'seconds'"),
+        ("gpu_oom?n=x", "n has to be a whole number"),
+        ("gpu_inuse?pid=1&pid=2", "pid is given more than once"),
+        ("gpu_inuse?pid=-1", "pid has to be a number"),
+        ("gpu_inuse?pod=", "pod has to be 1 to 512 characters"),
+        ("gpu_inuse?gpu_uuid=" + "x" * 513, "gpu_uuid has to be 1 to 512 characters"),
+        ("gpu_inuse?format=svg", "format has to be one of pprof, collapsed, speedscope, rows, json"),
+        ("gpu_launches?value=inuse_space", "value has to be one of launches"),
+        ("gpu_inuse?by=user", "by has to be one of process, gpu, pod, kind, rank"),
+        ("gpu_inuse?second=5", "there is no parameter 'second'; there are seconds, format"),
+    ],
+)
+def test_wrong_parameters(served: Served, published: StackProfiles, path: str, reason: str) -> None:
+    """A wrong parameter is a 400 with one sentence, and no source is called for it."""
+    answer = served.get(f"/debug/pprof/{path}")
+
+    assert (400, 1, 0) == (answer.status, answer.text.count("\n"), getattr(published.source, "calls", None))
+    assert reason in answer.text
+
+
+def test_a_delta(served: Served) -> None:
+    """With seconds it is what changed in between: the source's second profile has twice the values of its first."""
+    started = time.monotonic()
+    document = json.loads(served.get("/debug/pprof/gpu_inuse?seconds=1&format=json").text)
+
+    assert time.monotonic() - started >= 1
+    assert 1630 == sum(values[0] for _, _, values in document["samples"])
+    assert [0, 0] == [min(values[1] for _, _, values in document["samples"]), document["duration"]]
+
+
+def test_waiting_requests_are_bounded(served: Served) -> None:
+    """Four requests of a peer wait, a fifth is a 503; a place is free once a client has left."""
+    clients = [threading.Thread(target=lambda: _left(served, "/debug/pprof/gpu_inuse?seconds=300")) for _ in range(4)]
+    for client in clients:
+        client.start()
+    until(lambda: len(served.server._profiles._slots) == 4, "all of them wait")
+    assert 503 == served.get("/debug/pprof/gpu_inuse").status
+    assert "at the limit of 8 requests for profiles" in served.get("/flamegraph").text
+    assert 200 == served.get("/metrics").status
+
+    for client in clients:
+        client.join(PATIENCE)
+    until(lambda: served.get("/debug/pprof/gpu_inuse").status == 200, "a place is free")
+
+
+def _left(served: Served, path: str) -> None:
+    with pytest.raises(TimeoutError):
+        served.get(path, timeout=3)
+
+
+def test_frozen_profiles(served: Served, published: StackProfiles) -> None:
+    """The newest without a number; with the failed request beside what was in use; a 404 for one that is not there."""
+    assert 404 == served.get("/debug/pprof/gpu_oom").status
+    for factor in (1, 2):
+        published.frozen.freeze(made_up.inuse(factor), FAILED, factor * 10**18)
+    newest = json.loads(served.get("/debug/pprof/gpu_oom?format=json").text)
+    first = json.loads(served.get("/debug/pprof/gpu_oom?n=1&format=rows&value=failed_space").text)
+    missing = served.get("/debug/pprof/gpu_oom?n=3")
+    listed = json.loads(served.get("/api/failed-allocations").text)
+
+    totals = [sum(values[at] for _, _, values in newest["samples"]) for at in range(4)]
+    assert [3260, 7, 4096, 1] == totals
+    assert "failed: cuMemAlloc_v2 of 4096 bytes, 512 bytes of the GPU were free" in newest["comments"]
+    assert (4096, "main (serve.py:7)") == (first[0]["value"], first[1]["label"])
+    assert (404, "there is no such profile: there are 2, 1\n") == (missing.status, missing.text)
+    assert [(2, 3260, 4096, 512, "4711"), (1, 1630, 4096, 512, "4711")] == [
+        (it["n"], it["in_use"], it["size"], it["free"], it["labels"]["pid"]) for it in listed
+    ]
+    assert "fragmented" not in listed[0]
+
+
+def test_the_page_has_one_script_that_its_policy_names(served: Served) -> None:
+    """The policy allows the script by its hash alone, no other source, and requests to this server only."""
+    answer = served.get("/flamegraph")
+    policy = answer.headers["content-security-policy"]
+
+    assert (200, "text/html; charset=utf-8") == (answer.status, answer.headers["content-type"])
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "connect-src 'self'" in policy
+    assert 1 == answer.text.count("<script")
+    assert "http://" not in answer.text
+    assert "https://" not in answer.text
+
+
+@pytest.mark.parametrize("path", stack_profiles.PATHS)
+def test_paths_are_taken(path: str) -> None:
+    """The metrics cannot be served where profiles are."""
+    with pytest.raises(SettingsError, match="is no path to serve on"):
+        WebSettings(telemetry_path=path)
