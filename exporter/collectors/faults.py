@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from exporter.background.poller import Poller
 from exporter.bpf import events, privileges, status
-from exporter.faults import machine, metrics, pci, sensors
+from exporter.faults import clock, machine, metrics, pci, sensors
 from exporter.faults.ipmi import Ipmi
 from exporter.faults.kernel_log import WORDS, fault
+from exporter.faults.processes import Processes
 from exporter.faults.smart import Smart
 from exporter.kmsg.records import Record
 from exporter.model import Metric, Sample, Unavailable
@@ -48,6 +49,11 @@ FLAGS = (
         "Folder where other programs report faults or maintenance, a file CATEGORY.COMPONENT each; empty: none.",
     ),
     Flag(
+        "expected",
+        "",
+        "Devices that the node should have working, such as gpu=8,rdma_port=9,nvlink=144; empty: unknown.",
+    ),
+    Flag(
         "diagnostic-stamp",
         "",
         "File that a test of the GPUs (dcgmi diag, a burn-in) touches when it has passed; empty: none.",
@@ -59,9 +65,15 @@ log = logging.getLogger(__name__)
 
 
 def configure(values: Mapping[str, Value]) -> Mapping[str, Any]:
-    """Return the settings. Raises SettingsError when ipmi-host is a list or a range, which FreeIPMI accepts too."""
+    """Return the settings. Raises SettingsError when ipmi-host is a list or a range, which FreeIPMI accepts too, and
+    when the expected devices are not KIND=NUMBER.
+    """
     if _MANY.search(str(values["ipmi-host"])):
         raise SettingsError("collector.faults.ipmi-host: give one controller, this node's own")
+    try:
+        machine.expected(str(values["expected"]))
+    except ValueError as error:
+        raise SettingsError(f"collector.faults.expected: {error}") from None
     return values
 
 
@@ -100,11 +112,14 @@ class Faults:
             "shutdown": partial(machine.shutdown, Path(settings["shutdown-file"])),
             "cpus": partial(machine.processors, node.sys),
             "memory": partial(machine.memory, node.proc),
+            "clock": clock.samples,
+            "processes": Processes(node.proc, self._gpu_processes).samples,
         }
         if settings["reports"]:
             self._sources["reports"] = partial(machine.reports, Path(settings["reports"]))
         if settings["diagnostic-stamp"]:
             self._sources["diagnostic"] = partial(machine.active_test, Path(settings["diagnostic-stamp"]))
+        self._expected = machine.expected(settings["expected"])
         self._pollers: list[Poller[list[Sample]]] = []
         if settings["nvme-smart"]:
             self._pollers.append(smart := Smart(node.sys))
@@ -127,6 +142,7 @@ class Faults:
 
     def collect(self) -> Iterator[Sample]:
         yield from self._ledger.samples()
+        yield from self._expected
         last = self.poller.last
         found, absent = last.value or _NOTHING
         for samples in found.values():
@@ -170,6 +186,10 @@ class Faults:
         self._transitions.observe((it for samples in found.values() for it in samples), time.time())
         self._transitions.observe(gpu_samples(self._node.gpus.snapshot(), lambda pid: {}), time.time())
         return _Round(found, absent)
+
+    def _gpu_processes(self) -> Iterator[int]:
+        for gpu in self._node.gpus.snapshot().gpus:
+            yield from (process.pid for process in gpu.processes)
 
     def _pci(self) -> Iterator[Sample]:
         for device in pci.devices(self._node.sys):

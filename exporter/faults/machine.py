@@ -15,6 +15,9 @@ from exporter.model import Sample
 SCHEDULED = Path("/run/systemd/shutdown/scheduled")
 """Written by systemd-logind (shutdown(8)): USEC= and MODE= of a shutdown to come."""
 MOST_REPORTS = 256
+DEVICES = ("gpu", "rdma_port", "nvlink")
+"""Kinds of devices that can be expected of a node."""
+_NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}", re.ASCII)
 _BOOT_TIME = re.compile(r"^btime ([0-9]{1,20})$", re.MULTILINE | re.ASCII)
 _USEC = re.compile(r"^USEC=([0-9]{1,20})$", re.MULTILINE | re.ASCII)
@@ -91,6 +94,20 @@ def _since(path: Path) -> float:
         return int(text) if _TIME.fullmatch(text) else status.st_mtime
     finally:
         os.close(descriptor)
+
+
+def expected(text: str) -> list[Sample]:
+    """Return the devices that the node should have, from KIND=NUMBER, … with kinds of DEVICES.
+
+    Raises ValueError when the text is anything else.
+    """
+    numbers: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        kind, _, number = (it.strip() for it in part.partition("="))
+        if kind not in DEVICES or kind in numbers or not _NUMBER.fullmatch(number):
+            raise ValueError(f"{part!r} is not KIND=NUMBER, each kind once; kinds are {', '.join(DEVICES)}")
+        numbers[kind] = int(number)
+    return [metrics.EXPECTED.sample(number, {"kind": kind}) for kind, number in numbers.items()]
 
 
 def active_test(stamp: Path) -> Iterator[Sample]:

@@ -125,6 +125,36 @@ MEMORY = Metric(
     Kind.GAUGE,
     "By",
 )
+EXPECTED = Metric(
+    "node.devices.expected",
+    "Devices that the node should have working, by kind, as --collector.faults.expected gives them.",
+    Kind.GAUGE,
+    labels=("kind",),
+)
+SERVICE = Metric(
+    "node.service.running",
+    "1 while a process of this service of NVIDIA's driver runs on the node, else 0. Absent without the driver, and "
+    "where the exporter is not in the host's PID namespace.",
+    Kind.GAUGE,
+    labels=("service",),
+)
+BLOCKED = Metric(
+    "gpu.processes.blocked",
+    "Processes on GPUs, as NVML lists them, with a thread that has not run for a minute or more, waiting in the kernel "
+    "where no signal wakes it (state D).",
+    Kind.GAUGE,
+)
+CLOCK_SYNCHRONIZED = Metric(
+    "node.clock.synchronized",
+    "1 while the kernel considers its clock synchronized (adjtimex: STA_UNSYNC is not set), else 0.",
+    Kind.GAUGE,
+)
+CLOCK_ERROR = Metric(
+    "node.clock.max_error",
+    "Greatest error that the synchronized clock may have, as the kernel counts it (adjtimex: maxerror).",
+    Kind.GAUGE,
+    "s",
+)
 REPORT = Metric(
     "node.report.timestamp",
     "Unix time from which a fault or a maintenance counts that was reported by a file in "

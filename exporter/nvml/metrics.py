@@ -153,6 +153,12 @@ RECOVERY = _gauge(
 )
 FABRIC_STATE = _gauge("gpu.fabric.state", "Registration with the fabric: 1 not started, 2 in progress, 3 completed.")
 FABRIC_STATUS = _gauge("gpu.fabric.status", "How the registration ended, as an NVML return code: 0 is success.")
+FABRIC_CLIQUE = _gauge("gpu.fabric.clique", "Clique of the GPU in the fabric, 0 without a partition. Once registered.")
+FABRIC_CLUSTER = _gauge(
+    "gpu.fabric.cluster_assigned",
+    "1 when the fabric has given the GPU the UUID of a cluster, 0 when it is all zeros, as it is within one node. Once "
+    "registered.",
+)
 FABRIC_HEALTH = _gauge("gpu.fabric.condition", "1 while the condition of the fabric holds, else 0.", "", "condition")
 
 GRAPHICS_ACTIVE = _gauge(

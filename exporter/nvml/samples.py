@@ -106,6 +106,9 @@ def _derived(gpu: Gpu, labels: Labels) -> Iterator[Sample]:
     status, health = gpu.value("fabric_status"), gpu.value("fabric_health")
     if gpu.value("fabric_state") == _FABRIC_REGISTERED and status is not None:
         yield metrics.FABRIC_STATUS.sample(status, labels)
+        for key, metric in (("fabric_clique", metrics.FABRIC_CLIQUE), ("fabric_cluster", metrics.FABRIC_CLUSTER)):
+            if (value := gpu.value(key)) is not None:
+                yield metric.sample(value, labels)
     for condition, shift in _FABRIC_CONDITIONS.items():
         state = int(health or 0) >> shift & 3
         if state in (1, 2):

@@ -734,12 +734,15 @@ int nvmlDeviceGetGpuFabricInfoV(const struct device *device, struct fabric *fabr
 	ENTER(device);
 	if (fabric->version != VERSION(struct fabric, 2))
 		return WRONG_VERSION;
-	unsigned state = 0, status = 0;
+	unsigned state = 0, status = 0, cluster = 0;
 	int code = narrow(device, "fabric_state", &state);
 	if (code)
 		return code;
 	narrow(device, "fabric_status", &status);
 	narrow(device, "fabric_health", &fabric->health);
+	narrow(device, "fabric_clique", &fabric->clique);
+	narrow(device, "fabric_cluster", &cluster);
+	fabric->cluster[15] = (unsigned char)cluster;
 	fabric->state = (unsigned char)state;
 	fabric->status = (int)status;
 	return SUCCESS;

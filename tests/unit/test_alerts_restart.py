@@ -13,7 +13,7 @@ import yaml
 
 from tests.unit.test_alerts import ALERTS, ROOT, promtool
 
-STEMS = ("faults", "gpu", "xid", "rdma")
+STEMS = ("faults", "fleet", "gpu", "xid", "rdma")
 MINUTES = 3
 """For how long nothing can be scraped."""
 _PIECE = re.compile(r"(_|stale|-?[\d.]+(?:e[+-]?\d+)?)(?:([+-][\d.]+))?(?:x(\d+))?", re.IGNORECASE)

@@ -21,13 +21,17 @@ COVERAGE: Mapping[str, Coverage] = {
     rows.FAULTY_GPU: Coverage(
         (
             *("GpuLost", "GpuResetNeeded", "GpuNvlinkFault", "GpuUnhealthy", "GpuRecoveryActionNeeded"),
-            *("GpuCountFell", "GpuFabricUnhealthy", "GpuFabricNotJoined"),
+            *("GpuCountFell", "DevicesMissing", "GpuFabricUnhealthy", "GpuFabricNotJoined", "GpuFabricUnassigned"),
+            *("GpuServiceDown", "GpuSlow"),
         ),
         "NVML: missing GPUs, recovery action, NVLinks, fabric",
         "a GPU that computes wrongly without reporting an error",
     ),
     rows.HBM: Coverage(
-        ("GpuMemoryFault", "GpuEccUncorrectable", "GpuRowRemapFailed", "GpuRowRemapPending", "GpuRetiredPagesPending"),
+        (
+            *("GpuMemoryFault", "GpuEccUncorrectable", "GpuRowRemapFailed", "GpuRowRemapPending"),
+            *("GpuRetiredPagesPending", "GpuSpareRowsLow", "GpuCorrectedErrorsFrequent", "GpuEccDisabled"),
+        ),
         "NVML: ECC errors, remapped rows, retired pages",
         "nothing that ECC detects; remapped rows are not reported while MIG is on",
     ),
@@ -41,6 +45,7 @@ COVERAGE: Mapping[str, Coverage] = {
             *("RdmaLinkDown", "RdmaLinkInactive", "NicDegraded", "RdmaLinkErrorsRising", "RdmaLinkSpeedReduced"),
             *("RdmaRetriesExceeded", "RdmaAckTimeouts", "RdmaNackRatioHigh", "NvswitchFatalError", "SwitchSuspected"),
             *("GpuNvlinkDown", "GpuNvlinkInactive", "GpuNvlinkErrorsRising"),
+            *("RdmaPausesSent", "RdmaPacketsDiscarded", "RdmaSubnetManagerAbsent"),
         ),
         "port counters and link states of RDMA devices",
         "the switch itself: SwitchSuspected infers it from several nodes, where they have a label `switch`",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from exporter.nvml import metrics
-from exporter.nvml.reading import Call, FieldValue, Reading, item, member, wide
+from exporter.nvml.reading import Call, FieldValue, Reading, Take, item, member, wide
 
 _TYPES = {"corrected": ("SBE", 0), "uncorrected": ("DBE", 1)}
 """Types of ECC errors: their part in names of fields, and their number in calls."""
@@ -41,8 +44,18 @@ def _sram(name: str) -> Call:
     return Call("nvmlDeviceGetSramEccErrorStatus", member(name), structure="c_nvmlEccSramErrorStatus_v1_t")
 
 
-def _fabric(name: str) -> Call:
-    return Call("nvmlDeviceGetGpuFabricInfoV", member(name), structure="c_nvmlGpuFabricInfo_v2_t")
+def _fabric(name: str, take: Callable[[str], Take] = member) -> Call:
+    return Call("nvmlDeviceGetGpuFabricInfoV", take(name), structure="c_nvmlGpuFabricInfo_v2_t")
+
+
+def _is_set(name: str) -> Take:
+    """Returns the Take of whether a member of a structure has a byte other than 0."""
+
+    def take(result: Any) -> int:
+        place = getattr(type(result), name)
+        return int(any(bytes(result)[place.offset : place.offset + place.size]))
+
+    return take
 
 
 FAST = (
@@ -170,4 +183,6 @@ SLOW = (
     Reading("fabric_state", _fabric("state"), metrics.FABRIC_STATE),
     Reading("fabric_status", _fabric("status")),
     Reading("fabric_health", _fabric("healthMask")),
+    Reading("fabric_clique", _fabric("cliqueId")),
+    Reading("fabric_cluster", _fabric("clusterUuid", _is_set)),
 )

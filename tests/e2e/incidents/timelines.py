@@ -119,11 +119,34 @@ def _incidents() -> Iterator[Incident]:
     }
     yield Incident("ecc-contained", contained, (), ("GpuEccUncorrectable",))
 
+    yield from _degraded()
+
     nfs = 'category="dependency",component="nfs1",signal="nfs_not_responding"'
     stall = {f'node_fault_last_timestamp_seconds{{instance="n{it}",{nfs}}}': "_x10 600x50" for it in range(4)}
     yield Incident("nfs-stalls", stall, (), ("StorageNotResponding",))
 
     yield from _no_incidents()
+
+
+def _degraded() -> Iterator[Incident]:
+    """What costs speed or redundancy, and can wait until the morning."""
+    slow: dict[str, str] = {}
+    for number in range(4):
+        slow |= _node(f"n{number}") | _ranks(f"n{number}", f"train-{number}", RUNS)
+        for rank in range(2):
+            late = (number, rank) == (2, 1)
+            gpu = f'instance="n{number}",gpu="{rank}",gpu_uuid="n{number}-{rank}"'
+            process = f'{gpu},pid="{1000 + rank}",comm_hash="c",rank="{2 * number + rank}"'
+            slow |= {
+                f'gpu_clock_hertz{{{gpu},clock="sm"}}': "1.7e9x10 1.2e9x50" if late else "1.7e9x60",
+                f"nccl_rank_arrival_lag_seconds_sum{{{process}}}": "0x10 0+12x50" if late else "0x60",
+                f"nccl_rank_arrival_lag_seconds_count{{{process}}}": "0+600x60",
+            }
+    yield Incident("one-rank-is-slow", slow, (), ("GpuSlow", "NcclStraggler"))
+
+    supply = 'category="power_supply",component="PSU2",signal="ipmi_power_supply"'
+    absent = {f'node_fault_last_timestamp_seconds{{instance="n{it}",{supply}}}': "0+60x60" for it in range(3)}
+    yield Incident("second-power-supply-is-absent", absent, (), ("ChassisFault",))
 
 
 def _no_incidents() -> Iterator[Incident]:
@@ -158,6 +181,16 @@ def _no_incidents() -> Iterator[Incident]:
     others = _node("n1") | _ranks("n1", "train-0", save)
     yield Incident("checkpoint-of-ten-minutes", others)
 
+    # Rank 0 evaluates for twelve minutes; the others wait for it in a collective, their GPUs busy in its kernel.
+    evaluation = (
+        _node("n1") | _node("n2") | _ranks("n2", "train-1", "0+60x20 1200x12 1980+60x27", in_flight="0x20 1x12 0x28")
+    )
+    evaluation |= _ranks("n1", "train-0", "0+60x20 1200x12 1980+60x27")
+    for name in evaluation:
+        if 'pod="train-0"' in name and 'pid="1000"' in name and name.startswith("gpu_cuda_last_launch"):
+            evaluation[name] = "0+60x60"
+    yield Incident("rank-0-evaluates", evaluation)
+
     idle = {name: "0x60" if "utilization" in name else values for name, values in _node("n1").items()}
     yield Incident("server-without-requests", idle | _ranks("n1", "vllm-0", "0x60"))
 
@@ -183,7 +216,32 @@ def _no_incidents() -> Iterator[Incident]:
     }
     yield Incident("driver-is-upgraded", driver)
 
+    yield Incident("mig-is-reconfigured", _reconfigured())
+
     yield Incident("job-is-preempted", _node("n1") | _ranks("n1", "train-0", "0+60x20 stale"))
+
+
+def _reconfigured() -> dict[str, str]:
+    """A node of three is drained, MIG switched on, its GPUs reset and cut into devices."""
+    series: dict[str, str] = {}
+    for number in range(3):
+        what = f'instance="n{number}",gpu="0",gpu_uuid="n{number}-0"'
+        info = f'hw_gpu_info{{{what},name="H100",driver_version="580",vbios="96",board_part_number="900",mig="'
+        mine = number == 1
+        series |= {
+            f'{info}disabled"}}': "1x10 stale" if mine else "1x60",
+            f'hw_status{{{what},hw_type="gpu",state="ok"}}': "1x10 stale _x4 1x45" if mine else "1x60",
+            f'gpu_nvlink_link_up{{{what},link="0"}}': "1x10 0x49" if mine else "1x60",
+            f'gpu_allocation_info{{{what},pod="train-{number}",namespace="ml"}}': "1x5 stale" if mine else "1x60",
+            f'accel_exporter_nvml_released{{instance="n{number}"}}': "0x10 1x4 0x46" if mine else "0x60",
+        }
+    gpu = 'instance="n1",gpu="0",gpu_uuid="n1-0"'
+    series[
+        f'hw_gpu_info{{{gpu},name="H100",driver_version="580",vbios="96",board_part_number="900",mig="enabled"}}'
+    ] = "_x15 1x45"
+    for device in range(7):
+        series[f'gpu_mig_info{{{gpu},mig_uuid="MIG-{device}",profile="1g.10gb"}}'] = "_x16 1x44"
+    return series
 
 
 INCIDENTS = tuple(_incidents())

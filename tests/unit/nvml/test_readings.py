@@ -22,7 +22,9 @@ from exporter.nvml.snapshot import FAST, SLOW
 ROOT = Path(__file__).parents[3]
 GPU = (*readings.GPU[FAST], *readings.GPU[SLOW], *readings.WITHOUT_GPM)
 LINK = (*readings.LINK[FAST], *readings.LINK[SLOW])
-WITHOUT_SERIES = {"clocks_event_reasons", "fabric_status", "fabric_health", "ecc_pending", "memory_bus_bits"}
+WITHOUT_SERIES = {"clocks_event_reasons", "ecc_pending", "memory_bus_bits"} | {
+    f"fabric_{it}" for it in ("status", "health", "clique", "cluster")
+}
 """Readings that other series are derived from, or that only the series of dcgm-exporter show."""
 
 

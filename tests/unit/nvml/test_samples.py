@@ -111,6 +111,14 @@ def test_unknown_is_absent() -> None:
     assert {"hw_gpu_info", "hw_status", "hw_temperature_celsius"} == {series.partition("{")[0] for series in series}
 
 
+def test_the_fabric_once_registered() -> None:
+    """Clique and cluster are shown of a GPU that is registered, and of no other."""
+    known = {"fabric_status": 0, "fabric_clique": 3, "fabric_cluster": 0}
+    series = page(read(fabric_state=3, **known))
+    assert ("3", "0") == (series[f"gpu_fabric_clique{{{GPU}}}"], series[f"gpu_fabric_cluster_assigned{{{GPU}}}"])
+    assert not [name for name in page(read(fabric_state=2, **known)) if "cl" in name.partition("gpu_fabric_")[2][:2]]
+
+
 def test_links() -> None:
     """Each link has series of bytes and errors; bytes that NVML has twice are shown once."""
     readings = Readings(0.0, {}, {0: {"tx_kib": 2, "tx_bytes": 9999, "active": 1}, 1: {"rx_bytes": 7, "replays": 3}})

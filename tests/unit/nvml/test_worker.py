@@ -117,15 +117,19 @@ def test_fast_readings(tmp_path: Path) -> None:
     assert 4096 == values.links[5]["tx_kib"]
 
 
+FABRIC = {"gpu0.fabric_clique": 3, "gpu0.fabric_cluster": 9}
+"""A UUID that begins with a byte of 0."""
+
+
 def test_slow_readings(tmp_path: Path) -> None:
     """The slow set has errors, limits and modes, also those in structures passed by reference."""
-    scenario = Scenario(tmp_path, **{"gpu0.field.12": 3, "gpu0.sram_secded": 7, "gpu0.link_state.4": 0})
+    scenario = Scenario(tmp_path, **{"gpu0.field.12": 3, "gpu0.sram_secded": 7, "gpu0.link_state.4": 0, **FABRIC})
     with Worker(scenario) as worker:
         readings = worker.read(SLOW).readings
         assert readings is not None
 
     values_read = readings.values
-    assert (3, 7, 7, 3, 0x2A) == tuple(
+    assert (3, 7, 7, 3, 0x2A, 3, 1) == tuple(
         values_read[key]
         for key in (
             "ecc_uncorrected_volatile_dram",
@@ -133,6 +137,8 @@ def test_slow_readings(tmp_path: Path) -> None:
             "sram_uncorrected_sm",
             "fabric_state",
             "fabric_health",
+            "fabric_clique",
+            "fabric_cluster",
         )
     )
     assert -2 == values_read["margin_limit_slowdown_c"]
