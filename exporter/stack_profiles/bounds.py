@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 
 from exporter.stack_profiles.model import LABELS, Frame, Profile, Sample, Stack
 
 MOST_SAMPLES = 20_000
 """Samples of a profile; the smallest ones are added up to one."""
+MOST_PLACES = 500_000
+"""Frames of all samples together."""
 MOST_FRAMES = 512
 """Frames of a stack; those furthest from the leaf are one."""
 MOST_NAME = 512
@@ -20,15 +23,15 @@ UNKNOWN = Frame("[unknown stack]")
 
 
 def bounded(profile: Profile) -> Profile:
-    """Return a profile of the same totals with MOST_SAMPLES samples at most, each of 1 to MOST_FRAMES frames."""
+    """Return a profile of the same totals with MOST_SAMPLES samples and MOST_PLACES frames at most.
+
+    Each sample has 1 to MOST_FRAMES frames.
+    """
     samples = profile.samples
-    if len(samples) > MOST_SAMPLES:
-        largest = sorted(samples, key=lambda sample: -abs(sample.values[0]))
-        kept, rest = largest[: MOST_SAMPLES - 1], largest[MOST_SAMPLES - 1 :]
-        values = tuple(map(sum, zip(*(sample.values for sample in rest), strict=True)))
-        samples = (*kept, Sample((REST,), {}, values))
     if any(not 0 < len(sample.stack) <= MOST_FRAMES for sample in samples):
         samples = tuple(replace(sample, stack=_cut(sample.stack)) for sample in samples)
+    if len(samples) > MOST_SAMPLES or sum(len(sample.stack) for sample in samples) > MOST_PLACES:
+        samples = _largest(samples)
     return profile if samples is profile.samples else replace(profile, samples=samples)
 
 
@@ -46,6 +49,15 @@ def printable(text: str) -> str:
         return text
     escaped = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
     return escaped if len(escaped) <= MOST_NAME else escaped[: MOST_NAME - 1] + "…"
+
+
+def _largest(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+    """Return the largest samples within the limits, and the sum of the others as one."""
+    ranked = sorted(samples, key=lambda sample: -abs(sample.values[0]))
+    places = accumulate(len(sample.stack) for sample in ranked)
+    kept = next((at for at, total in enumerate(places) if at >= MOST_SAMPLES - 1 or total > MOST_PLACES), len(ranked))
+    values = tuple(map(sum, zip(*(sample.values for sample in ranked[kept:]), strict=True)))
+    return (*ranked[:kept], Sample((REST,), {}, values))
 
 
 def _cut(stack: Stack) -> Stack:

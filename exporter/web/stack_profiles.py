@@ -27,6 +27,8 @@ ROOT, PAGE, GROWING, FAILED = "/debug/pprof/", "/flamegraph", "/api/growing-stac
 PATHS = (PAGE, GROWING, FAILED, *(ROOT + name for name in ("gpu_inuse", "gpu_alloc", "gpu_launches", "gpu_oom")))
 MOST_REQUESTS = 8
 """Requests at once, half of them of one peer; each may hold two profiles in memory."""
+WORK_SECONDS = 60.0
+"""Time for a profile to be made or written, and for those of requests before it."""
 OFF = "profiles show names of functions and files of all users' processes: they are off without --web.enable-profiles\n"
 _LOOK_SECONDS = 0.5
 _KINDS: dict[str, tuple[ValueType, ...]] = {"gpu_inuse": INUSE, "gpu_alloc": ALLOC, "gpu_launches": LAUNCHES}
@@ -73,7 +75,11 @@ class ProfileRequests:
     async def _work(self, work: Callable[[], Result]) -> Result:
         """Return what `work` returns in the thread of profiles. Raises HTTPServiceUnavailable with a reason."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+            async with asyncio.timeout(WORK_SECONDS):
+                return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        except TimeoutError:
+            reason = f"it takes longer than {WORK_SECONDS:.0f} s"
+            raise web.HTTPServiceUnavailable(text=f"there is no profile: {reason}\n") from None
         except (OSError, RuntimeError) as error:
             raise web.HTTPServiceUnavailable(text=f"there is no profile: {error}\n") from None
 

@@ -6,15 +6,21 @@ from __future__ import annotations
 
 from collections import Counter
 
-from exporter.stack_profiles.bounds import bounded
+from exporter.stack_profiles.bounds import REST, bounded
 from exporter.stack_profiles.model import Profile
 from exporter.views.stack_profiles.tree import names
+
+MOST_CHARACTERS = 16 << 20
+"""Characters of all lines, about; the values of further stacks are added up to one line."""
 
 
 def encode(profile: Profile, index: int = 0, by: str = "") -> bytes:
     """Return the lines of one value of a profile, sorted; values below 1 are left out, which the format has not."""
     lines: Counter[str] = Counter()
-    for sample in bounded(profile).samples:
-        if sample.values[index] > 0:
-            lines[";".join(name.replace(";", ":") for name in names(sample, by))] += sample.values[index]
+    left = MOST_CHARACTERS
+    shown = (sample for sample in bounded(profile).samples if sample.values[index] > 0)
+    for sample in sorted(shown, key=lambda sample: -sample.values[index]):
+        stack = ";".join(name.replace(";", ":") for name in names(sample, by)) if left > 0 else REST.name
+        left -= len(stack)
+        lines[stack] += sample.values[index]
     return "".join(f"{stack} {value}\n" for stack, value in sorted(lines.items())).encode()

@@ -12,6 +12,11 @@ BY = {"process": ("comm", "pid"), "gpu": ("gpu_uuid",), "pod": ("pod",), "kind":
 """What stacks can be grouped by, and the labels of that."""
 
 
+MOST_NODES = 100_000
+"""Nodes of a tree; beyond them a stack ends in one more, DEEPER, under its last known caller."""
+DEEPER = "[further calls]"
+
+
 @dataclass(slots=True)
 class Node:
     """A frame under its callers: the value of it with all it calls (`total`), and of itself alone (`own`)."""
@@ -45,14 +50,18 @@ def group(sample: Sample, by: str) -> str:
 
 def tree(profile: Profile, index: int = 0, by: str = "") -> Node:
     """Return the root of all stacks with a value above 0 at `index` of the sample types; others are left out."""
-    root = Node("total")
-    for sample in bounded(profile).samples:
-        if (value := sample.values[index]) <= 0:
-            continue
-        node = root
+    root, count = Node("total"), 0
+    shown = (sample for sample in bounded(profile).samples if sample.values[index] > 0)
+    for sample in sorted(shown, key=lambda sample: -sample.values[index]):
+        value, node = sample.values[index], root
         node.total += value
         for name in names(sample, by):
+            full = name not in node.children and count >= MOST_NODES
+            name = DEEPER if full else name
+            count += name not in node.children
             node = node.children.setdefault(name, Node(name))
             node.total += value
+            if full:
+                break
         node.own += value
     return root

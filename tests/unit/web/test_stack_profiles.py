@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import bcrypt
 import pytest
 
 from exporter.options import SettingsError
 from exporter.server import WebSettings
 from exporter.stack_profiles.frozen import FailedAllocation
 from exporter.stack_profiles.growth import Growth
+from exporter.stack_profiles.model import Profile
 from exporter.stack_profiles.published import NOBODY, StackProfiles
 from exporter.web import stack_profiles
 from tests import made_up_profiles as made_up
@@ -198,3 +202,37 @@ def test_paths_are_taken(path: str) -> None:
     """The metrics cannot be served where profiles are."""
     with pytest.raises(SettingsError, match="is no path to serve on"):
         WebSettings(telemetry_path=path)
+
+
+def test_users_hold_for_profiles(published: StackProfiles, tmp_path: Path) -> None:
+    """With users in the web configuration file each path wants a password, before anything else is looked at."""
+    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
+    file = tmp_path / "web.yml"
+    file.write_text(f"basic_auth_users:\n  anna: {hashed}\n")
+    right = "Basic " + base64.b64encode(b"anna:right").decode()
+    with Served([], profiles=published, enable_profiles=True, config_file=str(file)) as served:
+        refused = {path: served.get(path).status for path in stack_profiles.PATHS}
+        allowed = served.get("/debug/pprof/gpu_inuse", Authorization=right).status
+
+    assert {401} == set(refused.values())
+    assert 200 == allowed
+
+
+def test_a_source_that_hangs_is_no_profile(published: StackProfiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request does not wait for ever, and /metrics not at all."""
+    monkeypatch.setattr(stack_profiles, "WORK_SECONDS", 0.5)
+    gate = threading.Event()
+
+    class Hanging(made_up.Source):
+        def inuse(self) -> Profile:
+            gate.wait(PATIENCE)
+            return super().inuse()
+
+    published.publish(Hanging())
+    with Served([], profiles=published, enable_profiles=True) as served:
+        answer = served.get("/debug/pprof/gpu_inuse")
+        metrics = served.get().status
+        gate.set()
+
+    assert (503, "there is no profile: it takes longer than 0 s\n") == (answer.status, answer.text)
+    assert 200 == metrics

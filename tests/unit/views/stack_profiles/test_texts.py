@@ -8,7 +8,7 @@ import pytest
 
 from exporter.stack_profiles import bounds
 from exporter.stack_profiles.model import INUSE, Frame, Profile, Sample
-from exporter.views.stack_profiles import collapsed
+from exporter.views.stack_profiles import collapsed, tree
 from exporter.views.stack_profiles import rows as rows_module
 from exporter.views.stack_profiles.rows import SMALLER, rows
 from exporter.views.stack_profiles.tree import BY, group
@@ -86,3 +86,24 @@ def test_a_profile_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["d0", "f9", "f8", bounds.REST.name] == [it.stack[0].name for it in kept.samples]
     assert ["d0", "d1", bounds.FURTHER.name] == [it.name for it in kept.samples[0].stack]
     assert (1045, 10) == (kept.total(), kept.total(1))
+
+    monkeypatch.setattr(bounds, "MOST_PLACES", 4)
+    kept = bounds.bounded(Profile(INUSE, samples, made_up.SPACE))
+    assert ["d0", "f9", bounds.REST.name] == [it.stack[0].name for it in kept.samples]
+    assert (1045, 10) == (kept.total(), kept.total(1))
+
+
+def test_trees_and_lines_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many and however long the names are, a tree and the lines have a size, and the sum of all."""
+    monkeypatch.setattr(tree, "MOST_NODES", 7)
+    monkeypatch.setattr(collapsed, "MOST_CHARACTERS", 20)
+    samples = tuple(Sample((Frame(f"leaf{at}"), Frame(f"f{at}")), {}, (at + 1, 1)) for at in range(10))
+    profile = Profile(INUSE, samples, made_up.SPACE)
+    found = rows(profile)
+
+    assert [(0, "total", 55, 0), (1, tree.DEEPER, 21, 21), (1, "f9", 10, 0), (2, "leaf9", 10, 10)] == [
+        (row["level"], row["label"], row["value"], row["self"]) for row in found[:4]
+    ]
+    assert (2, tree.DEEPER, 7, 7) == tuple(found[-1][name] for name in ("level", "label", "value", "self"))
+    assert 55 == sum(row["self"] for row in found)
+    assert b"[stacks too small to be shown] 28\nf7;leaf7 8\nf8;leaf8 9\nf9;leaf9 10\n" == collapsed.encode(profile)
