@@ -1,4 +1,4 @@
-"""Writes dashboards/<stem>.json from every dashboards/src/<stem>.py: `python -m dashboards.build`."""
+"""Writes dashboards/<stem>.json from dashboards/src/<stem>.py, and those of profiles: `python -m dashboards.build`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import importlib
 from pathlib import Path
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from dashboards.profiles import boards
 
 HERE = Path(__file__).parent
 
@@ -18,12 +21,19 @@ def stems() -> list[str]:
 def render(stem: str) -> str:
     """The JSON text of one dashboard, as it is committed."""
     module = importlib.import_module(f"dashboards.src.{stem}")
-    return JSONEncoder(sort_keys=True, indent=2).encode(module.dashboard()) + "\n"
+    return encode(module.dashboard())
+
+
+def encode(board: Dashboard) -> str:
+    """The JSON text of a dashboard."""
+    return JSONEncoder(sort_keys=True, indent=2).encode(board) + "\n"
 
 
 def main() -> None:
     for stem in stems():
         (HERE / f"{stem}.json").write_text(render(stem))
+    for stem, board in boards.boards().items():
+        (HERE / "profiles" / f"{stem}.json").write_text(encode(board))
 
 
 if __name__ == "__main__":
