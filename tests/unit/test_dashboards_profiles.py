@@ -57,7 +57,7 @@ def test_pyroscope_gets_these_types() -> None:
 
 
 def test_infinity_requests_rows() -> None:
-    """Its addresses are served, with parameters that are taken, and its columns are all fields of a row."""
+    """The addresses are served, with parameters that are taken, and the columns are all fields of a row."""
     board = json.loads((HERE / "profiles" / "infinity.json").read_text())
     for panel in board["panels"]:
         query = panel["targets"][0]
