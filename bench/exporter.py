@@ -60,7 +60,7 @@ def run() -> list[Result]:
 def _exporter() -> Iterator[tuple[int, psutil.Popen]]:
     port = _free_port()
     command = [sys.executable, "-m", "exporter", f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
-    command += ["--collector.cuda.series-limit=100000"]  # as many lines as the bench fills
+    command += ["--profile=debug", "--collector.cuda.series-limit=100000"]  # as many lines as the bench fills
     command += ["--no-collector.nvml"]  # where there is no NVML its child starts now and then; `bench nvml` measures it
     with _process(command) as process:
         _wait_for(port, "/-/ready", process)

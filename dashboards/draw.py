@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from dashboards.parts import DETAIL
 from dashboards.queries import HERE, Panel, boards
 from dashboards.units import text
 
@@ -42,9 +44,13 @@ class Source(Protocol):
 
 
 def board(stem: str, source: Source, until: float, path: Path) -> None:
-    """Writes the dashboard of that file stem as a PNG, of the time before `until` (seconds since 1970)."""
+    """Writes the dashboard of that file stem as a PNG, of the time before `until` (seconds since 1970).
+
+    Without its last row, if that is of profile debug.
+    """
     content = boards()[stem]
-    placed = [(each, {"x": 0, "y": 0, **each["gridPos"]}) for each in content["panels"]]
+    shown = takewhile(lambda each: each["title"] != DETAIL, content["panels"])
+    placed = [(each, {"x": 0, "y": 0, **each["gridPos"]}) for each in shown]
     height = max(grid["y"] + grid["h"] for _, grid in placed)
     with mpl.rc_context({"font.family": "DejaVu Sans", "text.color": TEXT, "font.size": 9}):
         sheet = _Sheet(height)

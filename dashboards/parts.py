@@ -29,6 +29,8 @@ LEADS = {
 DRIVES = "node_nvme_"
 """Metrics with a drive as their `device`: no other dashboard has more about drives."""
 HALF, THIRD, FULL = 12, 8, 24
+DETAIL = "Detail: only with --profile=debug"
+"""Title of the row of panels of which the profile node has no series."""
 
 
 @dataclass(frozen=True)

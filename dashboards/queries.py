@@ -20,6 +20,8 @@ class Panel:
 
     board: str
     json: dict[str, Any]
+    row: str = ""
+    """The title of the row that it is in."""
 
     @property
     def title(self) -> str:
@@ -45,7 +47,12 @@ def boards() -> dict[str, dict[str, Any]]:
 def panels() -> Iterator[Panel]:
     """The panels with queries of all dashboards."""
     for stem, board in boards().items():
-        yield from (Panel(stem, each) for each in board["panels"] if each["type"] != "row")
+        row = ""
+        for each in board["panels"]:
+            if each["type"] == "row":
+                row = each["title"]
+            else:
+                yield Panel(stem, each, row)
 
 
 def chosen(expr: str, resolution: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -36,9 +36,9 @@ _PROCESS = frozenset(PROCESS_LABELS) - {*JOB}
 _IN_DEBUG = frozenset(
     (
         *("gpu.bar1.limit", "gpu.bar1.usage", "gpu.clock.event", "gpu.clock.max", "gpu.compute_mode"),
-        *("gpu.ecc.enabled", "gpu.graphics.active", "gpu.integer.active", "gpu.memory.busy", "gpu.memory.free"),
+        *("gpu.graphics.active", "gpu.integer.active", "gpu.memory.busy", "gpu.memory.free"),
         *("gpu.memory.reserved", "gpu.nvlink.link.io", "gpu.nvlink.link.speed", "gpu.nvlink.throughput"),
-        *("gpu.pcie.generation", "gpu.pcie.generation.max", "gpu.performance_state", "gpu.persistence_mode"),
+        *("gpu.pcie.generation", "gpu.pcie.generation.max", "gpu.performance_state"),
         *("gpu.pipe.active_cycles", "gpu.power.draw", "gpu.sm.cycles", "gpu.temperature.margin.limit"),
         *(
             "gpu.tensor.pipe.active",
@@ -47,20 +47,27 @@ _IN_DEBUG = frozenset(
             "hw.fan.speed_ratio",
             "hw.gpu.memory.utilization",
         ),
-        *("hw.temperature.limit", "node.pci.link.speed", "node.pci.link.width_max", "rdma.ack.latency"),
+        *("node.pci.link.speed", "node.pci.link.width_max", "rdma.ack.latency"),
         *("rdma.netdev.counter", "rdma.poll_cq", "rdma.port.hw_value", "rdma.post_send"),
     )
 )
 """Metrics that only the profile debug has; no alert and no recording rule uses one."""
 _IN_NODE = frozenset(
     (
-        *("gpu.clock", "gpu.fp16.active", "gpu.fp32.active", "gpu.fp64.active"),
-        *("gpu.pcie.throughput", "gpu.power.limit", "gpu.process.memory.usage", "gpu.process.utilization"),
+        *(
+            "gpu.clock",
+            "gpu.ecc.enabled",
+            "gpu.persistence_mode",
+            "gpu.fp16.active",
+            "gpu.fp32.active",
+            "gpu.fp64.active",
+        ),
+        *("gpu.pcie.throughput", "gpu.process.memory.usage", "gpu.process.utilization"),
         *("gpu.sm.occupancy", "gpu.temperature.margin", "hw.gpu.io", "gpu.cuda.seen_from_start"),
         *("gpu.cuda.memory.allocations", "gpu.cuda.memory.frees", "gpu.cuda.memory.unattributed"),
         *("nccl.communicator.operation", "nccl.enqueue", "nccl.communicator.info"),
         *("rdma.memory_region.operations", "rdma.memory_region.registered", "rdma.link.physical_state"),
-        *("rdma.link.width", "rdma.qp.state.changes"),
+        *("rdma.link.width", "rdma.qp.busiest", "rdma.qp.state.changes", "rdma.gid.info"),
         *("accel_exporter.probe.hits", "rdma.send.packets.estimated", "rdma.post_send.calls"),
     )
 )
@@ -69,26 +76,28 @@ _PORT_COUNTERS = frozenset(
     (
         *("port_xmit_data", "port_rcv_data", "port_rcv_errors", "port_xmit_discards", "port_xmit_wait"),
         *("symbol_error", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors"),
+        *("port_rcv_remote_physical_errors",),
         *("retry_exceeded_err", "retry_rnr_exceeded_err", "req_transport_retries_exceeded"),
         *("req_rnr_retries_exceeded", "max_retry_exceeded"),
     )
 )
-"""Of rdma.port.hw_counter those that node and fleet have: those of alerts, and the bytes. Many of the others have a
-metric of their own."""
+"""Of rdma.port.hw_counter those that node and fleet have: those of alerts and dashboards, with the bytes. Many of the
+others have a metric of their own."""
 _IN_DEBUG_LABELS: Mapping[str, tuple[str, ...]] = {
     "accel_exporter.probe.attached": ("symbol",),
     "accel_exporter.probe.hits": ("symbol",),
     "gpu.cuda.sync_wait": ("api",),
     "gpu.ecc.errors": ("location",),
     "gpu.nvlink.link.errors": ("link",),
+    "gpu.nvlink.link.up": ("link",),
     "gpu.cuda.memory.frees": ("implicit",),
     "nccl.enqueue": ("collective",),
     "nccl.ras.rank.collectives": ("rank", "host"),
     "rdma.memory_region.operations": ("memory",),
     "rdma.post_send.calls": ("qp",),
     "rdma.send": ("qp", "peer_qp", "opcode"),
-    "rdma.send.packets.estimated": ("qp", "peer_qp", "peer_gid"),
-    "rdma.send.work_requests": ("qp", "peer_qp", "peer_gid"),
+    "rdma.send.packets.estimated": ("qp", "peer_qp", "peer_gid", "peer_lid"),
+    "rdma.send.work_requests": ("qp", "peer_qp", "peer_gid", "peer_lid"),
     "rdma.work_request.latency": ("opcode",),
 }
 """Labels that only the profile debug has: series that differ in nothing else are one in the others."""
@@ -96,7 +105,6 @@ _IN_NODE_LABELS: Mapping[str, tuple[str, ...]] = {
     "gpu.clock.slowed": ("reason",),
     "gpu.cuda.api.calls": ("api",),
     "gpu.cuda.memory.copies": ("direction", "host_memory"),
-    "gpu.nvlink.link.up": ("link",),
     "gpu.pcie.errors": ("error",),
     "nccl.collective.bus": ("collective",),
     "nccl.collective.bytes": ("collective",),
@@ -104,6 +112,7 @@ _IN_NODE_LABELS: Mapping[str, tuple[str, ...]] = {
     "nccl.ras.rank.collectives": ("collective",),
     "node.pci.aer.errors": ("pci_bus_id", "root_port"),
     "rdma.cnp.packets": ("kind",),
+    "rdma.queue_pairs": ("type", "mtu", "timeout_seconds", "retries", "rnr_retries"),
     "rdma.send.work_requests": ("opcode",),
 }
 """Labels that fleet does not have either, besides those of the process and those that metrics declare as identity.
@@ -112,24 +121,39 @@ SINGLY: Mapping[str, Callable[[Sample], bool]] = {
     "rdma.qp.info": lambda sample: sample.labels.get("state") in ("ERR", "SQE"),
     "nccl.ras.rank.lag": lambda sample: bool(sample.value),
     "rdma.port.hw_counter": lambda sample: sample.labels.get("counter") in _PORT_COUNTERS,
+    "gpu.nvlink.link.up": lambda sample: not sample.value,
+    "gpu.power.limit": lambda sample: sample.labels.get("limit") == "enforced",
+    "hw.temperature.limit": lambda sample: sample.labels.get("limit") == "memory_max",
     "accel_exporter.probe.attached": lambda sample: not sample.value,
 }
 """Samples that have their own series in every profile: mostly of what does not work."""
-_REST_IN_DEBUG = frozenset(("nccl.ras.rank.lag", "rdma.port.hw_counter", "rdma.qp.info"))
+_REST_IN_DEBUG = frozenset(
+    ("gpu.power.limit", "hw.temperature.limit", "nccl.ras.rank.lag", "rdma.port.hw_counter", "rdma.qp.info")
+)
 """Metrics of which node and fleet have such samples only."""
+MOST_SINGLY: Mapping[str, int] = {"rdma.qp.info": 16}
+"""Samples at most that have their own series so; all of them are counted by another metric, rdma.queue_pairs."""
 
 
+INFO = "job.process.info"
+"""The metric of a process that keeps the labels of JOINED."""
+JOINED = "container_id"
+"""A long label of processes, which other series of node and fleet get by a join with INFO on the pid."""
 MOST_RULES = 4096
 """Rules that a reduction remembers; there are some 700 metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a profile does with a metric. `singly` is true of samples that stay as they are."""
+    """What a profile does with a metric. `singly` is true of samples that have a series of their own.
+
+    `joined`: series of one process each, which have no label JOINED.
+    """
 
     shown: bool
     without: frozenset[str]
     singly: Callable[[Sample], bool] | None
+    joined: bool
 
 
 def rule_of(metric: Metric, profile: Profile) -> Rule:
@@ -143,7 +167,10 @@ def rule_of(metric: Metric, profile: Profile) -> Rule:
         without.update(_IN_NODE_LABELS.get(name, ()))
         if not metric.fault and not name.startswith("nccl.ras."):
             without |= {*metric.identity, *(_PROCESS if metric.process else ())}
-    return Rule(profile >= least, frozenset(without), SINGLY.get(name))
+    joined = metric.process and name != INFO
+    if joined and without:
+        without.add(JOINED)
+    return Rule(profile >= least, frozenset(without), SINGLY.get(name), joined)
 
 
 @dataclass(slots=True)
@@ -175,14 +202,18 @@ class Reduction:
         if self._profile is Profile.DEBUG:
             return list(samples)
         kept: list[Sample] = []
+        bounded: list[Sample] = []
+        shortened: set[str] = set()
         gauges: dict[str, Value] = {}
         seen: dict[str, Value] = {}
         for one in self._sums.values():
             one.members = 0
         for sample in samples:
             rule = self._rule(sample.metric)
+            if rule.joined and not rule.without:
+                sample = self._short(sample, shortened)
             if rule.singly and rule.singly(sample):
-                kept.append(sample)
+                (bounded if sample.metric.name in MOST_SINGLY else kept).append(sample)
             elif rule.shown and not rule.without:
                 kept.append(self._coarse(sample))
             elif rule.shown:
@@ -192,7 +223,19 @@ class Reduction:
         for key, one in self._sums.items():
             value = gauges[key] if one.metric.kind is Kind.GAUGE else one.counted
             kept.append(self._coarse(Sample(one.metric, one.labels, value, one.start)))
-        return kept
+        return kept + list(_first(bounded))
+
+    @staticmethod
+    def _short(sample: Sample, seen: set[str]) -> Sample:
+        """Return the sample without JOINED, unless another one of the page is the same without it."""
+        if not sample.labels.get("pid") or JOINED not in sample.labels:
+            return sample
+        labels = {name: text for name, text in sample.labels.items() if name != JOINED}
+        key = values.key(sample.metric, labels)
+        if key in seen:
+            return sample
+        seen.add(key)
+        return Sample(sample.metric, labels, sample.value, sample.start)
 
     def _rule(self, metric: Metric) -> Rule:
         """Return the rule of a metric, by its identity, as its hash would take the time of all its texts."""
@@ -225,3 +268,12 @@ class Reduction:
             return sample
         few = values.merged(sample.value, BUCKETS[self._profile])
         return Sample(sample.metric, sample.labels, few, sample.start)
+
+
+def _first(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield as many samples of each metric as MOST_SINGLY allows, the same ones while they are there."""
+    found: dict[str, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.metric.name, []).append(sample)
+    for name, own in found.items():
+        yield from sorted(own, key=lambda sample: values.key(sample.metric, sample.labels))[: MOST_SINGLY[name]]

@@ -29,9 +29,9 @@ OPTIONS = (
     Option("config.file", "", "YAML file with any of these settings, nested at the dots", "general", metavar="FILE"),
     Option(
         "profile",
-        "debug",
-        "how many series: all (debug), some 3,000 of a node with 8 GPUs and 8 NICs (node), or 1,200 of it (fleet); "
-        "/metrics?profile= gives a smaller one",
+        "node",
+        "how many series: at most 3,000 of a node with 8 GPUs and 8 NICs (node), all 25,000 of it (debug), or 1,200 "
+        "(fleet); /metrics?profile= gives a smaller one",
         "general",
         choices=PROFILES,
     ),

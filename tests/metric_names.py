@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from pathlib import Path
 
 import exporter
 from exporter import discover
 from exporter.model import Kind, Metric
 from exporter.views import prometheus
 
+ALERTS = Path(__file__).parents[1] / "alerts"
 SCRAPED = {"up", "scrape_duration_seconds", "scrape_samples_scraped", "ALERTS"}
 """Prometheus adds these to every target, and ALERTS to every alert."""
 
@@ -21,6 +23,12 @@ _OPERATORS = {"and", "or", "unless", "by", "without", "on", "ignoring", "group_l
 def declared() -> set[str]:
     """Names of all series that the exporter's Metric constants stand for."""
     return {series for metric in metrics() for series in _series(metric)}
+
+
+def recorded() -> set[str]:
+    """Names of the series that the shipped recording rules make."""
+    rules = [path.read_text() for path in ALERTS.glob("*.yaml") if not path.name.endswith(".test.yaml")]
+    return {name for text in rules for name in re.findall(r"- record: (\S+)", text)}
 
 
 def metrics() -> list[Metric]:

@@ -27,8 +27,10 @@ from exporter.nccl.stragglers import stragglers
 from exporter.nvml.readings import GPU, LINK
 from exporter.nvml.samples import samples as nvml_samples
 from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, Readings, Snapshot
+from exporter.resolve import workload
 from exporter.verbs import activity as verbs
 from exporter.verbs import control_samples
+from exporter.verbs.busiest import Busiest
 from exporter.verbs.control import Control, Qp, Regions
 from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.samples import PeerLabels
@@ -52,7 +54,7 @@ PEERS: Any = SimpleNamespace(
     kernel=lambda device, number: None,
     of=lambda pid: [],
     want=lambda: None,
-    gid=lambda device, port, index: _gid(0, port),
+    gid=lambda device, port, index: _gid(0, int(device[-1])),
 )
 
 
@@ -122,13 +124,23 @@ def verbs_of(processes: list[Process[verbs.Activity]], peer_labels: PeerLabels) 
     peer_labels.turn()
     for process in processes:
         yield from verbs_samples(process, TIMED, peer_labels)
-    yield from control_samples.samples([(it, it.activity.control) for it in processes], PEERS)
+    controls = [(it, it.activity.control) for it in processes]
+    yield from control_samples.samples(controls, PEERS)
+    yield from control_samples.gids(controls, PEERS)
 
 
 def rdma(turn: int = 1) -> Iterator[Sample]:
-    """RDMA of the whole job."""
-    ranks = [Process(pid(0, it), labels(0, it), verbs_activity(0, it, turn), START_S) for it in range(RANKS)]
-    yield from verbs_of(ranks, PeerLabels(PEERS))
+    """RDMA of the whole job, and of all queue pairs those that posted most in the last ten seconds."""
+    turns = (
+        [Process(pid(0, it), labels(0, it), verbs_activity(0, it, of), START_S) for it in range(RANKS)]
+        for of in (turn - 1, turn)
+    )
+    clock = iter((0.0, 10.0))
+    peer_labels, busiest = PeerLabels(PEERS), Busiest(lambda: next(clock))
+    for ranks in turns:
+        found = list(busiest.samples(ranks, peer_labels))
+    yield from found
+    yield from verbs_of(ranks, peer_labels)
 
 
 _WAITS = ("cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2")
@@ -248,6 +260,13 @@ def ports(sys: Path) -> list[Sample]:
         made.close()
 
 
+def jobs() -> Iterator[Sample]:
+    """What launchers named of each rank."""
+    for rank in range(RANKS):
+        of = {"workload": "pretrain", "workload_kind": "torchrun", "rank": str(rank), "world_size": "64"}
+        yield workload.INFO.sample(1, {**labels(0, rank), **of})
+
+
 def pci(turn: int = 1) -> Iterator[Sample]:
     """PCIe of the faults collector: GPUs, NICs, drives and the ports above them."""
     for number in range(PCI_DEVICES):
@@ -267,4 +286,4 @@ def own() -> list[Sample]:
 def node(sys: Path, turn: int = 1) -> list[Sample]:
     """All samples of the node; `turn` is what counters have counted."""
     job = (*rdma(turn), *cuda_job(turn), *nccl_job(turn))
-    return [*job, *gpus(turn), *pci(turn), *probes(turn), *ports(sys), *own()]
+    return [*job, *jobs(), *gpus(turn), *pci(turn), *probes(turn), *ports(sys), *own()]

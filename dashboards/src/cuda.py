@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import HALF, THIRD, Query, board, choice, heat, lines, number, rate, red, rows, select, total
+from dashboards.parts import (
+    DETAIL,
+    FULL,
+    HALF,
+    THIRD,
+    Query,
+    board,
+    choice,
+    heat,
+    lines,
+    number,
+    rate,
+    red,
+    rows,
+    select,
+    total,
+)
 
 DRIVER = 'api_layer="driver"'
 WHO = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"', 'comm=~"$comm"')
@@ -26,9 +42,8 @@ GRAPHS = rate("gpu_cuda_graph_launch_calls_total", *WHO, DRIVER)
 COPIES = rate("gpu_cuda_memory_copies_bytes_total", *WHO)
 OVER_THE_BUS = rate("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"')
 PAGEABLE = rate("gpu_cuda_memory_copies_bytes_total", *WHO, 'direction=~"h2d|d2h"', 'host_memory="pageable"')
-DRIVER_CALL = 'api!~"cuda.*"'
-WAITED = rate("gpu_cuda_sync_wait_seconds_sum", *WHO, DRIVER_CALL)
-WAITS = rate("gpu_cuda_sync_wait_seconds_bucket", *WHO, DRIVER_CALL)
+WAITED = rate("gpu_cuda_sync_wait_seconds_sum", *WHO, DRIVER)
+WAITS = rate("gpu_cuda_sync_wait_seconds_bucket", *WHO, DRIVER)
 ERRORS = rate("gpu_cuda_api_errors_total", *WHO)
 LAST_LAUNCH = f"time() - max by ({', '.join(PROCESS)}) ({select('gpu_cuda_last_launch_timestamp_seconds', *WHO)})"
 LAST_ERROR = select("gpu_cuda_api_last_error_timestamp_seconds", *WHO)
@@ -177,12 +192,22 @@ WAIT_PANELS = [
     ),
     lines(
         "99th percentile of a wait",
-        "By API function. Absent where return probes are not safe for the process.",
+        "By process. Absent where return probes are not safe for it.",
         "s",
-        Query(f"histogram_quantile(0.99, {total(WAITS, 'le', 'api')})", "{{api}}"),
+        Query(f"histogram_quantile(0.99, {total(WAITS, 'le', *PROCESS)})", NAME),
         width=THIRD,
     ),
     heat("Waits", "How many waits took how long.", "s", Query(total(WAITS, "le"), "{{le}}"), width=THIRD),
+]
+
+DETAILS = [
+    lines(
+        "99th percentile of a wait by API function",
+        "Of all processes.",
+        "s",
+        Query(f"histogram_quantile(0.99, {total(WAITS, 'le', 'api')})", "{{api}}"),
+        width=FULL,
+    ),
 ]
 
 ERROR_PANELS = [
@@ -246,5 +271,6 @@ def dashboard() -> Dashboard:
             "Copies": COPY_PANELS,
             "Waits": WAIT_PANELS,
             "Errors and blind spots": ERROR_PANELS,
+            DETAIL: DETAILS,
         },
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import THIRD, Query, board, lines, number, rate, rows, select, total
+from dashboards.parts import DETAIL, FULL, THIRD, Query, board, lines, number, rate, rows, select, total
 
 ATTACHED = select("accel_exporter_probe_attached")
 OVERHEAD = rate("accel_exporter_overhead_seconds_total")
@@ -102,9 +102,9 @@ PROBES = [
     ),
     lines(
         "Hits",
-        "How often each probed function was called.",
+        "How often functions that a probe is at were called.",
         "ops",
-        Query(f"topk(15, {total(rate('accel_exporter_probe_hits_total'), 'probe', 'symbol')})", "{{symbol}}"),
+        Query(total(rate("accel_exporter_probe_hits_total"), "probe"), "{{probe}}"),
         width=THIRD,
     ),
     lines(
@@ -396,6 +396,17 @@ CUSTOM = [
 ]
 
 
+DETAILS = [
+    lines(
+        "Hits by function",
+        "How often each probed function was called: the fifteen most frequent.",
+        "ops",
+        Query(f"topk(15, {total(rate('accel_exporter_probe_hits_total'), 'probe', 'symbol')})", "{{symbol}}"),
+        width=FULL,
+    ),
+]
+
+
 def dashboard() -> Dashboard:
     return board(
         "accel-exporter",
@@ -409,5 +420,6 @@ def dashboard() -> Dashboard:
             "Cost": COST,
             "Losses": LOSSES,
             "Custom probes": CUSTOM,
+            DETAIL: DETAILS,
         },
     )

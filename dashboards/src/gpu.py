@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, lines, number, rate, rows, select, total
+from dashboards.parts import DETAIL, FULL, HALF, THIRD, Query, board, choice, lines, number, rate, rows, select, total
 
 GPU = ('gpu=~"$gpu"',)
 WHICH = ("instance", "gpu")
@@ -210,9 +210,9 @@ LINKS = [
     ),
     lines(
         "NVLink errors",
-        "Errors and recoveries by link and kind.",
+        "Errors and recoveries by kind.",
         "eps",
-        Query(f"{rising('gpu_nvlink_link_errors_total', 'link', 'error')} > 0", f"{NAME} {{{{link}}}} {{{{error}}}}"),
+        Query(f"{rising('gpu_nvlink_link_errors_total', 'error')} > 0", f"{NAME} {{{{error}}}}"),
         width=THIRD,
     ),
 ]
@@ -316,6 +316,17 @@ WHO = [
 ]
 
 
+DETAILS = [
+    lines(
+        "NVLink errors by link",
+        "Errors and recoveries by link and kind.",
+        "eps",
+        Query(f"{rising('gpu_nvlink_link_errors_total', 'link', 'error')} > 0", f"{NAME} {{{{link}}}} {{{{error}}}}"),
+        width=FULL,
+    ),
+]
+
+
 def dashboard() -> Dashboard:
     return board(
         "accel-exporter-gpu",
@@ -329,5 +340,6 @@ def dashboard() -> Dashboard:
             "PCIe and NVLink": LINKS,
             "Health": HEALTH,
             "Who": WHO,
+            DETAIL: DETAILS,
         },
     )

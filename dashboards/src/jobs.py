@@ -62,8 +62,8 @@ REST = of_jobs("gpu_cuda_memory_unattributed_bytes")
 LAUNCHES = rising("gpu_cuda_kernel_launch_calls_total", DRIVER)
 GRAPHS = rising("gpu_cuda_graph_launch_calls_total", DRIVER)
 COPIES = rising("gpu_cuda_memory_copies_bytes_total")
-WAITED = rising("gpu_cuda_sync_wait_seconds_sum", 'api!~"cuda.*"')
-WAITS = rising("gpu_cuda_sync_wait_seconds_bucket", 'api!~"cuda.*"')
+WAITED = rising("gpu_cuda_sync_wait_seconds_sum", DRIVER)
+WAITS = rising("gpu_cuda_sync_wait_seconds_bucket", DRIVER)
 ERRORS = rising("gpu_cuda_api_errors_total", DRIVER)
 NCCL_ERRORS = rising("nccl_errors_total")
 BUS = rising("nccl_collective_bus_bytes_total")
@@ -383,7 +383,7 @@ BY_LABEL = [
 
 
 def dashboard() -> Dashboard:
-    seen = "gpu_process_memory_usage_bytes|gpu_cuda_api_calls_total|nccl_communicator_info|rdma_qp_info"
+    seen = "gpu_process_memory_usage_bytes|gpu_cuda_api_calls_total|nccl_communicator_info|rdma_queue_pairs"
     anyone = select("", f'__name__=~"{seen}|gpu_allocation_info"')
     label = TextBoxVariable("pod_label").label("Pod label").default_value("label_app")
     return board(

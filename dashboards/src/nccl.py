@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, total
+from dashboards.parts import (
+    DETAIL,
+    FULL,
+    HALF,
+    THIRD,
+    Query,
+    board,
+    choice,
+    heat,
+    lines,
+    number,
+    rate,
+    rows,
+    select,
+    total,
+)
 
 JOB = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
 COMMUNICATOR = ('comm_hash=~"$comm_hash"',)
@@ -106,7 +121,7 @@ TRAFFIC = [
         "Time to enqueue",
         "Mean host time in a call, which only enqueues: not the time of the transfer.",
         "s",
-        Query(mean("nccl_enqueue_seconds", "collective"), "{{collective}}"),
+        Query(mean("nccl_enqueue_seconds", "instance"), "{{instance}}"),
         width=THIRD,
     ),
     lines(
@@ -198,6 +213,17 @@ WHO = [
 ]
 
 
+DETAILS = [
+    lines(
+        "Time to enqueue by collective",
+        "Mean host time in a call of each collective.",
+        "s",
+        Query(mean("nccl_enqueue_seconds", "collective"), "{{collective}}"),
+        width=FULL,
+    ),
+]
+
+
 def dashboard() -> Dashboard:
     info = select("nccl_communicator_info")
     return board(
@@ -210,5 +236,5 @@ def dashboard() -> Dashboard:
             choice("slurm_job_id", "Slurm job", f"label_values({info}, slurm_job_id)", every=".*"),
             choice("comm_hash", "Communicator", f"label_values({info}, comm_hash)", every=".*"),
         ],
-        {"Overview": OVERVIEW, "Traffic": TRAFFIC, "Stragglers and hangs": STRAGGLERS, "Who": WHO},
+        {"Overview": OVERVIEW, "Traffic": TRAFFIC, "Stragglers and hangs": STRAGGLERS, "Who": WHO, DETAIL: DETAILS},
     )

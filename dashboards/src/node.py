@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import HALF, THIRD, Query, board, lines, number, rate, rows, select, total
+from dashboards.parts import DETAIL, HALF, THIRD, Query, board, lines, number, rate, rows, select, total
 
 GPU = ("instance", "gpu")
 NAME = "GPU {{gpu}} {{instance}}"
@@ -15,6 +15,7 @@ JOB = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid
 FAULT = select("node_fault_last_timestamp_seconds")
 OUT_OF_LIMITS = f"{select('node_hwmon_alarm')} == 1 or {select('node_ipmi_sensor_state')} == 2"
 NARROW = f"{select('node_pci_link_width_max')} - {select('node_pci_link_width')}"
+FEWER = f"{select('link:node_pci_link_width:best')} - {select('node_pci_link_width')}"
 
 
 def per(labels: tuple[str, ...], metric: str, *matchers: str) -> str:
@@ -150,7 +151,7 @@ JOBS = [
         ),
         Query(total(select("gpu_process_memory_usage_bytes"), *JOB), "Held", "bytes"),
         Query(rising(JOB, "gpu_cuda_kernel_launch_calls_total", 'api_layer="driver"'), "Launches", "ops"),
-        Query(rising(JOB, "gpu_cuda_sync_wait_seconds_sum", 'api!~"cuda.*"'), "Waiting", "percentunit"),
+        Query(rising(JOB, "gpu_cuda_sync_wait_seconds_sum", 'api_layer="driver"'), "Waiting", "percentunit"),
         Query(rising(JOB, "nccl_collective_bus_bytes_total"), "NCCL bus", "Bps"),
         Query(rising(JOB, "rdma_send_bytes_total"), "RDMA sent", "Bps"),
     ),
@@ -197,13 +198,11 @@ LINKS = [
     ),
     rows(
         "PCIe links",
-        "GPUs, NICs and drives: lanes in use, lanes beyond those that the device has, and 10⁹ transfers a second of a "
-        "lane, which GPUs lower when idle.",
+        "GPUs, NICs and drives: lanes in use, and how many fewer than before, as the alert's recorded series has it.",
         "short",
         {"instance": "Instance", "kind": "Kind", "pci_bus_id": "Address"},
         Query(per(PCI, "node_pci_link_width"), "Lanes"),
-        Query(f"max by ({', '.join(PCI)}) ({NARROW})", "Missing", alarm=1),
-        Query(per(PCI, "node_pci_link_speed"), "GT/s"),
+        Query(f"max by ({', '.join(PCI)}) ({FEWER})", "Fewer", alarm=1),
         width=HALF,
     ),
     lines(
@@ -297,11 +296,32 @@ MACHINE = [
 ]
 
 
+DETAILS = [
+    rows(
+        "PCIe links and what they could be",
+        "Lanes beyond those in use that the device has, and 10⁹ transfers a second of a lane, which GPUs lower when "
+        "idle.",
+        "short",
+        {"instance": "Instance", "kind": "Kind", "pci_bus_id": "Address"},
+        Query(f"max by ({', '.join(PCI)}) ({NARROW})", "Missing", alarm=1),
+        Query(per(PCI, "node_pci_link_speed"), "GT/s"),
+    ),
+]
+
+
 def dashboard() -> Dashboard:
     return board(
         "accel-exporter-node",
         "Node",
         "What does this node do, and is it healthy? GPUs and their processes, links, sensors, faults.",
         [],
-        {"Overview": OVERVIEW, "GPUs": GPUS, "Jobs": JOBS, "Links": LINKS, "Faults": FAULTS, "Machine": MACHINE},
+        {
+            "Overview": OVERVIEW,
+            "GPUs": GPUS,
+            "Jobs": JOBS,
+            "Links": LINKS,
+            "Faults": FAULTS,
+            "Machine": MACHINE,
+            DETAIL: DETAILS,
+        },
     )

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, total
+from dashboards.parts import (
+    DETAIL,
+    FULL,
+    HALF,
+    THIRD,
+    Query,
+    board,
+    choice,
+    heat,
+    lines,
+    number,
+    rate,
+    rows,
+    select,
+    total,
+)
 
 DEVICE = ('device=~"$device"',)
 WHO = (*DEVICE, 'namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
@@ -21,17 +36,10 @@ PROCESS_COLUMNS = {
 PORT = ("instance", "device", "port")
 PORT_NAME = "{{instance}} {{device}}/{{port}}"
 PORT_COLUMNS = {"instance": "Instance", "device": "Device", "port": "Port"}
-PAIR = ("instance", "device", "local_gid", "peer_gid", "peer_lid")
-PAIR_NAME = "{{instance}} {{device}} {{local_gid}} → {{peer_gid}} {{peer_lid}}"
-PAIR_COLUMNS = {
-    "instance": "Instance",
-    "device": "Device",
-    "local_gid": "Local GID",
-    "peer_gid": "Peer GID",
-    "peer_lid": "Peer LID",
-}
+PEER = ("instance", "device", "peer_gid", "peer_lid")
+PEER_NAME = "{{instance}} {{device}} → {{peer_gid}} {{peer_lid}}"
+PEER_COLUMNS = {"instance": "Instance", "device": "Device", "peer_gid": "Peer GID", "peer_lid": "Peer LID"}
 USER = ("job", "instance", "pid", "device")
-QP = (*USER, "qp")
 
 
 def of(metric: str, *matchers: str) -> str:
@@ -75,26 +83,18 @@ def of_speed(counter: str) -> str:
     return f"{traffic(counter)} / on ({', '.join(PORT)}) {speed}"
 
 
-def by_pair(metric: str) -> str:
-    """A counter of queue pairs by local and peer address, of queue pairs that are there."""
-    names = ", ".join((*QP, "local_gid", "peer_gid", "peer_lid"))
-    addresses = f"max by ({names}) ({INFO})"
-    joined = f"{used(metric, *QP)} * on ({', '.join(QP)}) group_left (local_gid, peer_gid, peer_lid) {addresses}"
-    return total(joined, *PAIR)
-
-
-def of_users(metric: str) -> str:
-    """A counter of processes by the addresses that each of them talks to."""
+def of_peers(metric: str) -> str:
+    """A counter of processes on a device by the peers that they send to, whichever of these it counted."""
     users = ", ".join(USER)
-    pairs = f"max by ({users}, local_gid, peer_gid, peer_lid) ({INFO})"
-    return total(f"{pairs} * on ({users}) group_left () {used(metric, *USER)}", *PAIR)
+    peers = f"group by ({users}, peer_gid, peer_lid) ({rate('rdma_send_bytes_total', *WHO)})"
+    return total(f"{peers} * on ({users}) group_left () {used(metric, *USER)}", *PEER)
 
 
-INFO = select("rdma_qp_info", *WHO)
-IN_ERROR, ADDRESSED = select("rdma_qp_info", *WHO, 'state="ERR"'), select("rdma_qp_info", 'local_gid!=""')
-ONE = ("instance", "comm", "pid", "device", "qp", "peer_gid", "peer_qp")
+QUEUE_PAIRS = select("rdma_queue_pairs", *WHO)
+IN_ERROR = select("rdma_queue_pairs", *WHO, 'state="ERR"')
+ONE = ("instance", "comm", "pid", "device", "qp", "peer_gid", "peer_lid", "peer_qp")
 LATENCY, ACK, POST = "rdma_work_request_latency_seconds", "rdma_ack_latency_seconds", "rdma_post_send_seconds"
-MEAN = f"{of_users(f'{LATENCY}_sum')} / ({of_users(f'{LATENCY}_count')} > 0)"
+MEAN = f"{of_peers(f'{LATENCY}_sum')} / ({of_peers(f'{LATENCY}_count')} > 0)"
 LOSS, SLOW = ('kind=~"sequence|implied"',), ('kind="rnr"',)
 RETRIES = (
     "retry_exceeded_err|retry_rnr_exceeded_err|req_transport_retries_exceeded|req_rnr_retries_exceeded|"
@@ -139,7 +139,7 @@ OVERVIEW = [
         "Queue pairs in error",
         "Queue pairs in state ERR now.",
         "short",
-        Query(f"count({IN_ERROR}) or vector(0)"),
+        Query(f"{total(IN_ERROR)} or vector(0)"),
         alarm=1,
     ),
     number("Posted", "Bytes of work requests posted.", "Bps", Query(used("rdma_send_bytes_total"))),
@@ -147,44 +147,17 @@ OVERVIEW = [
 
 LATENCIES = [
     lines(
-        "Work request latency by opcode",
+        "Work request latency by device",
         "From posting a signaled request until poll_cq returned its completion: queueing, transfer, acknowledgement, "
         "and the time until the program looked. A sample.",
         "s",
-        *quantiles(LATENCY, "opcode"),
+        *quantiles(LATENCY, "instance", "device"),
     ),
     heat(
         "Work request latency",
         "How many requests took how long; a sample.",
         "s",
         Query(used(f"{LATENCY}_bucket", "le"), "{{le}}"),
-    ),
-    lines(
-        "ACK latency",
-        "The same for single packets posted while nothing else was outstanding: close to the round trip. A sample.",
-        "s",
-        *quantiles(ACK, "instance", "device"),
-    ),
-    heat(
-        "ACK latencies",
-        "How many round trips took how long; a sample.",
-        "s",
-        Query(used(f"{ACK}_bucket", "le"), "{{le}}"),
-    ),
-    lines(
-        "Time in post_send",
-        "Time threads spent in the provider's post_send, every call, with the probe's own cost. It has no opcode: a "
-        "call may post several.",
-        "s",
-        *quantiles(POST, "instance", "device"),
-    ),
-    heat("Times in post_send", "How many calls took how long.", "s", Query(used(f"{POST}_bucket", "le"), "{{le}}")),
-    lines(
-        "Time in poll_cq",
-        "Of calls that returned completions, with the probe's own cost. A sample.",
-        "s",
-        *quantiles("rdma_poll_cq_seconds", "instance", "device"),
-        width=FULL,
     ),
 ]
 
@@ -197,17 +170,17 @@ TRAFFIC = [
     ),
     lines(
         "Bytes by peer",
-        "Posted to each peer's GID by all nodes; without one, where it was not seen set.",
+        "Posted to each peer's GID, or LID, by all nodes; without one, where it was not seen set.",
         "Bps",
-        Query(used("rdma_send_bytes_total", "peer_gid"), "{{peer_gid}}"),
+        Query(used("rdma_send_bytes_total", "peer_gid", "peer_lid"), "{{peer_gid}} {{peer_lid}}"),
     ),
     lines(
-        "Bytes by queue pair",
-        "The twenty queue pairs that post most.",
+        "Busiest queue pairs",
+        "The ten queue pairs of each node that post most.",
         "Bps",
         Query(
-            f"topk(20, {used('rdma_send_bytes_total', *ONE)})",
-            "{{instance}} {{comm}} {{pid}} {{device}} {{qp}} → {{peer_gid}} {{peer_qp}}",
+            f"topk(20, max by ({', '.join(ONE)}) ({select('rdma_qp_busiest_bytes_per_second', *WHO)}))",
+            "{{instance}} {{comm}} {{pid}} {{device}} {{qp}} → {{peer_gid}} {{peer_lid}} {{peer_qp}}",
         ),
     ),
     lines(
@@ -235,54 +208,48 @@ TRAFFIC = [
 PEERS = [
     rows(
         "Who talks to whom",
-        "Each pair of local and peer address, of queue pairs that are there now. Latency is the mean over the "
-        "processes that talk to that peer, whatever peer their requests went to; a sample.",
+        "Each device and the peers to which it posts. Latency is the mean over the processes that talk to that peer, "
+        "whichever peer their requests went to; a sample.",
         "short",
-        PAIR_COLUMNS,
-        Query(by_pair("rdma_send_bytes_total"), "Bytes", "Bps"),
-        Query(by_pair("rdma_send_work_requests_total"), "Requests", "cps"),
+        PEER_COLUMNS,
+        Query(used("rdma_send_bytes_total", *PEER), "Bytes", "Bps"),
         Query(MEAN, "Latency", "s"),
-        Query(f"count by ({', '.join(PAIR)}) (max by ({', '.join((*QP, *PAIR[2:]))}) ({INFO}))", "Queue pairs"),
     ),
     lines(
-        "Bytes by pair",
-        "What flows between each two addresses.",
+        "Bytes by device and peer",
+        "What is posted on each device for each peer.",
         "Bps",
-        Query(by_pair("rdma_send_bytes_total"), PAIR_NAME),
+        Query(used("rdma_send_bytes_total", *PEER), PEER_NAME),
     ),
     lines(
-        "Latency by pair",
+        "Latency by device and peer",
         "Mean of work requests of the processes that talk to that peer, as in the table.",
         "s",
-        Query(MEAN, PAIR_NAME),
+        Query(MEAN, PEER_NAME),
     ),
     rows(
-        "Whose a GID is",
+        "GID owners",
         "Nodes and devices of the GIDs that queue pairs here use: look up a peer's GID in it.",
         "short",
-        {"local_gid": "GID", "instance": "Instance", "device": "Device"},
-        Query(f"count by (local_gid, instance, device) ({ADDRESSED})", "Queue pairs"),
+        {"gid": "GID", "instance": "Instance", "device": "Device", "port": "Port"},
+        Query(f"count by (gid, {', '.join(PORT)}) ({of('rdma_gid_info')})", "Is"),
         width=HALF,
     ),
     rows(
-        "Queue pairs",
-        "Each queue pair, its process and what it was set to.",
+        "Queue pairs by setting",
+        "Queue pairs of each process, and what they were set to.",
         "short",
         {
             **PROCESS_COLUMNS,
             "device": "Device",
-            "qp": "QP",
             "type": "Type",
             "state": "State",
-            "peer_gid": "Peer GID",
-            "peer_qp": "Peer QP",
-            "peer_pod": "Peer pod",
             "mtu": "MTU",
             "timeout_seconds": "Timeout",
             "retries": "Retries",
             "rnr_retries": "RNR retries",
         },
-        Query(INFO, "Is"),
+        Query(QUEUE_PAIRS, "Queue pairs"),
         width=HALF,
     ),
 ]
@@ -445,7 +412,7 @@ RESOURCES = [
         "Queue pairs by state",
         "Of each type; those in ERR are dead until their program makes new ones.",
         "short",
-        Query(f"count by (type, state) ({INFO})", "{{type}} {{state}}"),
+        Query(total(QUEUE_PAIRS, "type", "state"), "{{type}} {{state}}"),
         stacked=True,
     ),
     lines(
@@ -464,7 +431,7 @@ RESOURCES = [
         "Registrations",
         "Memory regions registered, changed and deregistered. Steady flows are churn: registering is slow.",
         "ops",
-        Query(used("rdma_memory_region_operations_total", "operation", "memory"), "{{operation}} {{memory}}"),
+        Query(used("rdma_memory_region_operations_total", "operation"), "{{operation}}"),
     ),
 ]
 
@@ -504,8 +471,63 @@ BLIND = [
 ]
 
 
+DETAILS = [
+    lines(
+        "Work request latency by opcode",
+        "As above, by operation. A sample.",
+        "s",
+        *quantiles(LATENCY, "opcode"),
+    ),
+    lines(
+        "ACK latency",
+        "Of single packets posted while nothing else was outstanding: close to the round trip. A sample.",
+        "s",
+        *quantiles(ACK, "instance", "device"),
+    ),
+    heat(
+        "ACK latencies",
+        "How many round trips took how long; a sample.",
+        "s",
+        Query(used(f"{ACK}_bucket", "le"), "{{le}}"),
+    ),
+    lines(
+        "Time in post_send",
+        "Time threads spent in the provider's post_send, every call, with the probe's own cost. It has no opcode: a "
+        "call may post several.",
+        "s",
+        *quantiles(POST, "instance", "device"),
+    ),
+    heat("Times in post_send", "How many calls took how long.", "s", Query(used(f"{POST}_bucket", "le"), "{{le}}")),
+    lines(
+        "Time in poll_cq",
+        "Of calls that returned completions, with the probe's own cost. A sample.",
+        "s",
+        *quantiles("rdma_poll_cq_seconds", "instance", "device"),
+        width=HALF,
+    ),
+    rows(
+        "Queue pairs",
+        "Each queue pair with its process and peer. In profile node those in an error state, 16 at most.",
+        "short",
+        {
+            **PROCESS_COLUMNS,
+            "device": "Device",
+            "qp": "QP",
+            "type": "Type",
+            "state": "State",
+            "peer_gid": "Peer GID",
+            "peer_qp": "Peer QP",
+            "peer_pod": "Peer pod",
+            "peer_lid": "Peer LID",
+        },
+        Query(select("rdma_qp_info", *WHO), "Is"),
+        width=FULL,
+    ),
+]
+
+
 def dashboard() -> Dashboard:
-    info = select("rdma_qp_info")
+    info = select("rdma_queue_pairs")
     return board(
         "accel-exporter-rdma",
         "RDMA network",
@@ -513,7 +535,7 @@ def dashboard() -> Dashboard:
         [
             choice(name, title, f"label_values({selector}, {name})", every=".*")
             for name, title, selector in (
-                ("device", "Device", select("", '__name__=~"rdma_link_state|rdma_qp_info"')),
+                ("device", "Device", select("", '__name__=~"rdma_link_state|rdma_queue_pairs"')),
                 ("namespace", "Namespace", info),
                 ("pod", "Pod", info),
                 ("slurm_job_id", "Slurm job", info),
@@ -529,5 +551,6 @@ def dashboard() -> Dashboard:
             "Congestion": CONGESTION,
             "Queue pairs and memory": RESOURCES,
             "Blind spots": BLIND,
+            DETAIL: DETAILS,
         },
     )

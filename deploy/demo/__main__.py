@@ -100,7 +100,7 @@ def _demo(arguments: argparse.Namespace) -> None:
     ):
         print(f"accel-exporter starts on {demo.url} ...", flush=True)
         gpu = Gpu(Path(folder) / "scenario")
-        command = [sys.executable, "-m", "exporter", "--web.systemd-socket", *QUICK]
+        command = [sys.executable, "-m", "exporter", "--web.systemd-socket", "--profile=debug", *QUICK]
         demo.start("the exporter", command, bound, **gpu.environment(STANDINS))
         bound.close()  # when the exporter ends, a scrape is refused and does not wait
         demo.await_ready()

@@ -21,6 +21,7 @@ from exporter.series import limit_flag
 from exporter.verbs import control_samples, learning, metrics
 from exporter.verbs.activity import Activity, read, take
 from exporter.verbs.attaching import Attaching
+from exporter.verbs.busiest import Busiest
 from exporter.verbs.destroyed_qps import DestroyedQps
 from exporter.verbs.functions import HITS, POSTING, table
 from exporter.verbs.learning import Pointers
@@ -106,7 +107,7 @@ class Verbs(ProbeCollector[Activity]):
     def _prepare(self) -> None:
         self._timed = self._object.types.enum("timed")
         self._peers = Peers(self._node.sys)
-        self._peer_labels = PeerLabels(self._peers)
+        self._peer_labels, self._busiest = PeerLabels(self._peers), Busiest()
         self._destroyed_qps = DestroyedQps()
         self._sums = Sums()
 
@@ -159,7 +160,10 @@ class Verbs(ProbeCollector[Activity]):
         self._peer_labels.turn()
         for process in processes:
             yield from samples(process, self._timed, self._peer_labels)
-        yield from control_samples.samples([(process, process.activity.control) for process in processes], self._peers)
+        yield from self._busiest.samples(processes, self._peer_labels)
+        controls = [(process, process.activity.control) for process in processes]
+        yield from control_samples.samples(controls, self._peers)
+        yield from control_samples.gids(controls, self._peers)
 
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
         yield from samples(process, self._timed, self._peer_labels)

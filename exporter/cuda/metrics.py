@@ -108,10 +108,10 @@ COPIED = Metric(
 )
 WAITED = Metric(
     "gpu.cuda.sync_wait",
-    "Time threads were blocked in calls that wait for the GPU. cuda* calls wait in cu* calls: do not add them up.",
+    "Time threads were blocked in calls that wait for the GPU. cuda* calls wait in cu* calls: never add the layers.",
     Kind.HISTOGRAM,
     "s",
-    labels=("api",),
+    labels=("api_layer", "api"),
     process=True,
 )
 UNATTRIBUTED = Metric(

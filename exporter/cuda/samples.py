@@ -92,7 +92,7 @@ class _Part:
         for api, waits in self.activity.waits.items():
             bounds = _bounds(len(waits.slots))
             waited = Distribution(bounds, waits.slots, waits.sum_ns / 1e9, exemplars(api))
-            yield self._sample(metrics.WAITED, waited, api=function(api).name)
+            yield self._sample(metrics.WAITED, waited, api_layer=function(api).layer, api=function(api).name)
 
     def _sample(self, metric: Metric, value: Value, **own: str) -> Sample:
         if isinstance(value, int):  # what a library of their own makes up has to fit the 64 bits of OTLP

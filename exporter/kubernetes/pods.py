@@ -24,7 +24,8 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_BYTES = 8 << 20
 """The kubelet lists whole pods, 10 to 20 kB each; the API server returns the requested metadata only."""
 MOST_PODS = 4096
-MOST_NAMES = 16
+MOST_NAMES = 8
+"""So that no series has more than 20 label names."""
 _LONGEST = 63
 """Length of a label's value in Kubernetes."""
 _NAME = re.compile(r"(?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -58,7 +59,7 @@ def label_names(wanted: Collection[str]) -> dict[str, str]:
     Raises SettingsError for invalid names, for too many, and for two with the same sanitized name.
     """
     if len(wanted) > MOST_NAMES:
-        raise SettingsError(f"kubernetes.pod-labels: {MOST_NAMES} labels at most, because each makes series")
+        raise SettingsError(f"kubernetes.pod-labels: {MOST_NAMES} labels at most; leave some out")
     names: dict[str, str] = {}
     for name in wanted:
         if not _NAME.fullmatch(name):

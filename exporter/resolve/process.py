@@ -105,11 +105,11 @@ class ProcessTable:
             self._known.pop(pid, None)
 
     def jobs(self) -> Iterator[Sample]:
-        """Yield the job of each process that was looked at within five minutes, as far as it is known."""
+        """Yield container and job of each process that was looked at within five minutes, as far as they are known."""
         since = self._now() - workload.SECONDS
         with self._lock:
             recent = takewhile(lambda entry: entry.checked >= since, reversed(self._known.values()))
-            known = list(islice((it.identity for it in recent if it.identity.workload), workload.MOST))
+            known = list(islice((it.identity for it in recent if _has_info(it.identity)), workload.MOST))
         for identity in known:
             yield workload.INFO.sample(1, {**identity.labels, **identity.workload})
 
@@ -154,6 +154,10 @@ class ProcessTable:
         known = {name: value for name, value in labels.items() if value}
         resource, job_labels = service.resource(known, environ), workload.workload(environ)
         return Identity(known, started, group.pod_uid, resource, job_labels)
+
+
+def _has_info(identity: Identity) -> bool:
+    return bool(identity.workload) or "container_id" in identity.labels
 
 
 def start_time(proc: Path, pid: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
@@ -19,15 +20,29 @@ STATE_CHANGES = Metric(
 )
 QP = Metric(
     "rdma.qp.info",
-    "Always 1: a queue pair of the process, its peer and what was set by ibv_modify_qp; a label is absent where its "
-    "value was not seen set. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 being none; "
-    "rnr_retries=7 is without end. peer_pod and peer_namespace are known only where the peer is on this node. "
+    "Always 1: a queue pair of the process and its peer; a label is absent where its value was not seen set. peer_pod "
+    "and peer_namespace are known only where the peer is on this node. "
     "Of a queue pair that was there before the exporter the kernel reports type, state and peer_qp, once a minute.",
     Kind.GAUGE,
-    labels=("device", "port", "qp", "type", "state", "peer_qp", "local_gid", "peer_gid", "peer_lid", "mtu")
-    + ("timeout_seconds", "retries", "rnr_retries", "peer_pod", "peer_namespace"),
+    labels=("device", "port", "qp", "type", "state", "peer_qp", "local_gid", "peer_gid", "peer_lid")
+    + ("peer_pod", "peer_namespace"),
     process=True,
     identity=("qp", "peer_qp", "local_gid", "peer_gid", "peer_lid", "peer_pod", "peer_namespace"),
+)
+QUEUE_PAIRS = Metric(
+    "rdma.queue_pairs",
+    "Queue pairs of the process that are there, by state and by what was set by ibv_modify_qp; a label is absent where "
+    "its value was not seen set. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 being "
+    "none; rnr_retries=7 is without end.",
+    Kind.GAUGE,
+    labels=("device", "type", "state", "mtu", "timeout_seconds", "retries", "rnr_retries"),
+    process=True,
+)
+GID = Metric(
+    "rdma.gid.info",
+    "Always 1: a GID of this node that a queue pair uses. To be joined with peer_gid of other nodes.",
+    Kind.GAUGE,
+    labels=("device", "port", "gid"),
 )
 REGISTERED = Metric(
     "rdma.memory_region.registered",
@@ -98,6 +113,7 @@ def _queue_pairs(
     process: Owned, control: Control, peers: Peers, owners: Mapping[tuple[str, int], Mapping[str, str]]
 ) -> Iterator[Sample]:
     shown: set[tuple[str, int]] = set()
+    alike: Counter[tuple[tuple[str, str], ...]] = Counter()
     for qp in control.qps.values():
         if (qp.device, qp.number) in shown:  # one that was not seen destroyed
             continue
@@ -106,11 +122,28 @@ def _queue_pairs(
         if owner := owners.get((qp.peer_gid, qp.peer or 0)):
             labels |= {"peer_pod": owner.get("pod", ""), "peer_namespace": owner.get("namespace", "")}
         yield QP.sample(1, {**process.labels, **labels})
+        alike[_settings(qp)] += 1
     for kernel in peers.of(process.pid):
         if (kernel.device, kernel.number) not in shown:
             peers.want()  # its end will not be seen
             before = Qp(kernel.device, kernel.number, kernel.type, kernel.state, port=kernel.port)
             yield QP.sample(1, {**process.labels, **describe(before, peers)})
+            alike[_settings(before)] += 1
+    for settings, count in alike.items():
+        yield QUEUE_PAIRS.sample(count, {**process.labels, **dict(settings)})
+
+
+def gids(processes: Iterable[tuple[Owned, Control]], peers: Peers) -> Iterator[Sample]:
+    """Yield the GIDs of this node that queue pairs of processes use."""
+    found = {
+        (qp.device, str(qp.port), gid)
+        for process, control in processes
+        if not process.ended
+        for qp in control.qps.values()
+        if (gid := peers.gid(qp.device, qp.port, qp.gid_index))
+    }
+    for own in sorted(found):
+        yield GID.sample(1, dict(zip(GID.labels, own, strict=True)))
 
 
 def describe(qp: Qp, peers: Peers) -> dict[str, str]:
@@ -125,13 +158,23 @@ def describe(qp: Qp, peers: Peers) -> dict[str, str]:
         "state": _state(qp.state),
         "local_gid": peers.gid(qp.device, qp.port, qp.gid_index),
         "peer_gid": qp.peer_gid,
-        "mtu": str(qp.mtu or ""),
-        "timeout_seconds": "" if qp.timeout is None else _timeout(qp.timeout),
     }
-    for name, value in (("peer_qp", peer), ("peer_lid", qp.peer_lid), ("retries", qp.retries)):
+    for name, value in (("peer_qp", peer), ("peer_lid", qp.peer_lid)):
         labels[name] = "" if value is None else str(value)
-    labels["rnr_retries"] = "" if qp.rnr_retries is None else str(qp.rnr_retries)
     return labels
+
+
+def _settings(qp: Qp) -> tuple[tuple[str, str], ...]:
+    """Return the labels that queue pairs with the same state and settings share."""
+    return (
+        ("device", qp.device),
+        ("type", TYPES.get(qp.type, str(qp.type))),
+        ("state", _state(qp.state)),
+        ("mtu", str(qp.mtu or "")),
+        ("timeout_seconds", "" if qp.timeout is None else _timeout(qp.timeout)),
+        ("retries", "" if qp.retries is None else str(qp.retries)),
+        ("rnr_retries", "" if qp.rnr_retries is None else str(qp.rnr_retries)),
+    )
 
 
 def _state(state: int) -> str:

@@ -16,8 +16,9 @@ _POSTED = (
     " Without return probes (see accel_exporter_probe_attached), what a failed call refused is counted too. Not what "
     "bypasses verbs."
 )
-_QP = ("device", "qp", "peer_qp", "peer_gid", "opcode")
-_QP_IDENTITY = ("qp", "peer_qp", "peer_gid")
+_PEER = ("qp", "peer_qp", "peer_gid", "peer_lid")
+"""Labels of one queue pair; peer_lid is there where the path has no GID, as on InfiniBand within a subnet."""
+_QP = ("device", *_PEER, "opcode")
 BYTES = Metric(
     "rdma.send",
     "Bytes of work requests posted by ibv_post_send, or from ibv_wr_start to ibv_wr_complete; of RDMA_READ those to "
@@ -26,7 +27,7 @@ BYTES = Metric(
     "By",
     labels=_QP,
     process=True,
-    identity=_QP_IDENTITY,
+    identity=_PEER,
 )
 REQUESTS = Metric(
     "rdma.send.work_requests",
@@ -34,7 +35,7 @@ REQUESTS = Metric(
     Kind.COUNTER,
     labels=_QP,
     process=True,
-    identity=_QP_IDENTITY,
+    identity=_PEER,
 )
 PACKETS = Metric(
     "rdma.send.packets.estimated",
@@ -43,7 +44,17 @@ PACKETS = Metric(
     Kind.COUNTER,
     labels=_QP,
     process=True,
-    identity=_QP_IDENTITY,
+    identity=_PEER,
+)
+BUSIEST = Metric(
+    "rdma.qp.busiest",
+    "Bytes a second posted on each of the ten queue pairs of this node that posted most, between two readings at least "
+    "five seconds apart. Every process is in rdma_send_bytes_total.",
+    Kind.GAUGE,
+    "By/s",
+    labels=("device", *_PEER),
+    process=True,
+    identity=_PEER,
 )
 POST_SECONDS = Metric(
     "rdma.post_send",

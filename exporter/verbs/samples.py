@@ -44,7 +44,7 @@ class PeerLabels:
         self._known, self._used = self._used, {}
 
     def of(self, pid: int, qps: Mapping[QpId, Qp], qp_id: QpId) -> dict[str, str]:
-        """Return peer_qp and peer_gid, as far as they are or were known."""
+        """Return peer_qp, and peer_gid or else peer_lid, as far as they are or were known."""
         key = pid, qp_id
         found = self._find(pid, qps.get(qp_id), qp_id) or self._known.get(key, {})
         self._used[key] = found
@@ -55,8 +55,11 @@ class PeerLabels:
         remote = kernel.remote if kernel and kernel.remote and not qp_id.created_ns else None
         if qp:
             peer = remote if qp.peer is None else qp.peer
-            return {"peer_qp": "" if peer is None else str(peer), "peer_gid": qp.peer_gid}
-        return {"peer_qp": str(remote), "peer_gid": ""} if remote and kernel and kernel.pid == pid else {}
+            lid = "" if qp.peer_gid or not qp.peer_lid else str(qp.peer_lid)
+            return {"peer_qp": "" if peer is None else str(peer), "peer_gid": qp.peer_gid, "peer_lid": lid}
+        return (
+            {"peer_qp": str(remote), "peer_gid": "", "peer_lid": ""} if remote and kernel and kernel.pid == pid else {}
+        )
 
 
 def samples(process: Process[Activity], timed: Mapping[str, int], peer_labels: PeerLabels) -> Iterator[Sample]:

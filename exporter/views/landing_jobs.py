@@ -84,8 +84,7 @@ def processes(named: Named) -> dict[str, Process]:
     for process, sample in of("rdma.send"):
         process.sent = (process.sent or 0) + number(sample)
     for process, sample in of("gpu.cuda.sync_wait"):
-        # a cuda* call waits in a cu* call
-        if isinstance(sample.value, Distribution) and not sample.labels.get("api", "").startswith("cuda"):
+        if isinstance(sample.value, Distribution):
             process.waits += sum(sample.value.counts)
             process.waited += sample.value.sum
     return {pid: it for pid, it in found.items() if it.seen}

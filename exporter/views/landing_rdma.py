@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 
 from exporter.history import WINDOW, Key, Recent
+from exporter.model import Sample
 from exporter.views.html import (
     MOST_ROWS,
     NOTHING,
@@ -30,16 +31,26 @@ from exporter.views.spark import spark
 
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "about to go down"}
 """Of rdma.link.state."""
+_POSTED = "bytes posted a second"
 
 
 @dataclass(slots=True)
 class Pair:
-    """One queue pair. `sent` is None where nothing was seen posted."""
+    """One queue pair. `sent` is None where nothing was seen posted, or counts are not by queue pair.
+
+    `rate` is of one that is among those that post most.
+    """
 
     labels: Mapping[str, str]
     info: Mapping[str, str] = field(default_factory=dict)
     sent: float | None = None
     requests: float = 0.0
+    rate: float | None = None
+
+    @property
+    def working(self) -> bool:
+        """Whether the queue pair is not known to be in an error state."""
+        return self.info.get("state") not in ("ERR", "SQE")
 
     @property
     def peer(self) -> str:
@@ -61,23 +72,35 @@ def _address(gid: str) -> str:
 
 
 def pairs(named: Named) -> dict[tuple[str, str, str], Pair]:
-    """The queue pairs by process, device and number: those that are there, and those that sent."""
+    """The queue pairs by process, device and number: those that are there, and those that sent.
+
+    Below profile debug these are the ones in an error state, and those that post most.
+    """
     found = {
         queue_pair(it): Pair(it.labels, {key: value for key, value in it.labels.items() if value})
         for it in named.of_processes("rdma.qp.info")
     }
-    for sample in named.of_processes("rdma.send"):
+    for sample in named.of_processes("rdma.qp.busiest"):
+        pair = found.setdefault(queue_pair(sample), Pair(sample.labels))
+        pair.rate = number(sample)
+    for sample in _by_pair(named, "rdma.send"):
         pair = found.setdefault(queue_pair(sample), Pair(sample.labels))
         pair.sent = (pair.sent or 0) + number(sample)
-    for sample in named.of_processes("rdma.send.work_requests"):
+    for sample in _by_pair(named, "rdma.send.work_requests"):
         found.setdefault(queue_pair(sample), Pair(sample.labels)).requests += number(sample)
     return found
+
+
+def _by_pair(named: Named, name: str) -> Iterator[Sample]:
+    """The samples of a metric that are of one queue pair each; in profile node none is."""
+    return (sample for sample in named.of_processes(name) if sample.labels.get("qp"))
 
 
 def pair_table(named: Named, recent: Recent) -> str:
     found = pairs(named)
     keys = {of: (QP_SENT, "/".join(of)) for of in found}
-    ranked = sorted(found, key=lambda of: (-recent.rates.get(keys[of], 0), -(found[of].sent or 0), of))
+    rates = {of: recent.rates.get(keys[of], found[of].rate) for of in found}
+    ranked = sorted(found, key=lambda of: (found[of].working, -(rates[of] or 0), -(found[of].sent or 0), of))
     shown = ranked[:MOST_ROWS]
     own = [found[of] for of in shown]
     ratios = _ratios(named)
@@ -92,7 +115,7 @@ def pair_table(named: Named, recent: Recent) -> str:
         Column("QP", [cell(qp, "n") for _, _, qp in shown], True),
         Column("peer", [short(it.peer or UNKNOWN) for it in own]),
         Column("state", [cell(it.info.get("state", "")) for it in own]),
-        Column("sent/s", [_rate(recent, keys[of], "bytes posted a second") for of in shown], True),
+        Column("sent/s", [_pair_rate(recent, keys[of], rates[of]) for of in shown], True),
         Column("sent", [amount(None if it.sent is None else size(it.sent)) for it in own], True),
         Column("requests", [amount(None if it.sent is None else count(it.requests)) for it in own], True),
         Column("NACK ratio of the port", [_ratio(ratios, of[1], found[of]) for of in shown], True),
@@ -116,6 +139,10 @@ def _ratio(ratios: Mapping[str, float], device: str, pair: Pair) -> str:
     own = [ratio for at, ratio in ratios.items() if at.rpartition("/")[0] == device]
     ratio = ratios.get(f"{device}/{_port(pair)}") if _port(pair) else own[0] if len(own) == 1 else None
     return amount(None if ratio is None else share(ratio))
+
+
+def _pair_rate(recent: Recent, key: Key, rate: float | None) -> str:
+    return amount(None if rate is None else size(rate)) if key not in recent.rates else _rate(recent, key, _POSTED)
 
 
 def _rate(recent: Recent, key: Key, what: str) -> str:

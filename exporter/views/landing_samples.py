@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from exporter.model import Distribution, Sample
+from exporter.profile import INFO, JOINED
 
 
 class Named:
-    """Samples by the name of their metric."""
+    """Samples by the name of their metric; those of a process have the container's id, wherever that is (JOINED)."""
 
-    def __init__(self, samples: Iterable[Sample]) -> None:
+    def __init__(self, samples: Sequence[Sample]) -> None:
         self._by_name: dict[str, list[Sample]] = defaultdict(list)
+        joined = {
+            sample.labels["pid"]: sample.labels[JOINED]
+            for sample in samples
+            if sample.metric.name == INFO and JOINED in sample.labels
+        }
         for sample in samples:
+            container = joined.get(sample.labels.get("pid", ""))
+            if container and JOINED not in sample.labels:
+                sample = replace(sample, labels={**sample.labels, JOINED: container})
             self._by_name[sample.metric.name].append(sample)
 
     def all(self, name: str) -> Sequence[Sample]:

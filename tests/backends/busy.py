@@ -69,7 +69,7 @@ def busy(folder: Path, *flags: str, **variables: str) -> Iterator[Busy]:
     libraries, log = folder / "lib", folder / "kmsg"
     log.touch()
     scenario = nvml.Scenario(folder)
-    given = [f"--kmsg.path={log}"]
+    given = ["--profile=debug", f"--kmsg.path={log}"]
     with ExitStack() as stack:
         namespace = Namespace(libraries, stack)
         shutil.copy(BUILD / "libcuda.so.1", libraries)

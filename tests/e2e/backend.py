@@ -28,12 +28,25 @@ class Prometheus:
 
     program = "prometheus"
 
-    def __init__(self, folder: Path, target: str, rules: list[Path], others: Sequence[str] = (), **labels: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        target: str,
+        rules: list[Path],
+        others: Sequence[str] = (),
+        profile: str | None = None,
+        **labels: str,
+    ) -> None:
+        """`profile` is the one that is scraped; None is that of the exporter."""
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(path) for path in rules],
             "scrape_configs": [
-                {"job_name": "accel-exporter", "static_configs": [{"targets": [target, *others], "labels": labels}]}
+                {
+                    "job_name": "accel-exporter",
+                    "params": {"profile": [profile]} if profile else {},
+                    "static_configs": [{"targets": [target, *others], "labels": labels}],
+                }
             ],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))

@@ -36,6 +36,7 @@ JOBS = (
 USER = "pretrain"
 """The job that NVML lists on the GPU."""
 FLAGS = (
+    "--profile=debug",
     "--collector.nvml.fast-interval=1",
     "--collector.nvml.processes-interval=1",
     "--collector.infiniband.interval=1s",

@@ -101,7 +101,10 @@ lib.standin_fail(None, 0)
 
 
 class Scene:
-    """The node, its Prometheus, and when the faults began (seconds since 1970)."""
+    """The node, its Prometheus, and when the faults began (seconds since 1970).
+
+    `prometheus` scrapes profile node, as by default; `detail` scrapes debug.
+    """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         build_standins()
@@ -133,6 +136,7 @@ class Scene:
             f"--otlp.endpoint={sink.endpoint}",
             "--otlp.metrics-interval=2s",
             "--collector.ras.interval=5",
+            "--profile=debug",
             "--bpf.stats",
             *_custom_probe(folder),
             "--collector.verbs.poll-window-seconds=1",
@@ -142,7 +146,9 @@ class Scene:
         others = self.machine.node.address, f"127.0.0.1:{free_port()}"
         place = {"cluster": "lab", "rack": "r7", "switch": "leaf-3"}
         rules = shortened(folder)
-        self.prometheus = stack.enter_context(Prometheus(folder, exporter.address, rules, others, **place))
+        self.prometheus = stack.enter_context(Prometheus(folder, exporter.address, rules, others, "node", **place))
+        (detail := folder / "detail").mkdir()
+        self.detail = stack.enter_context(Prometheus(detail, exporter.address, [], (), "debug", **place))
         # Jobs that begin earlier are not seen from their first call: what runs is searched for libraries after ready.
         exporter.await_(lambda: exporter.value(PROBED) == 1)
         self._jobs(stack)

@@ -87,7 +87,9 @@ def calling_getenv() -> Iterator[None]:
 
 
 def start(run: Callable[..., Exporter], folder: Path, headers: str, *more: str, **words: object) -> Exporter:
-    return run(*ALONE, f"--custom.dir={folder}", f"--custom.kernel-headers={headers}", *more, **words).await_ready()
+    return run(
+        *ALONE, "--profile=debug", f"--custom.dir={folder}", f"--custom.kernel-headers={headers}", *more, **words
+    ).await_ready()
 
 
 def attached(exporter: Exporter, probe: str = "first") -> None:

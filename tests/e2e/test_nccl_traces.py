@@ -77,7 +77,7 @@ class Node:
             time.sleep(0.01)
 
     def start(self, sink: HttpSink) -> Exporter:
-        flags = ("--collector.nccl.spans-per-second=100000", "--otlp.spans-per-second=0")
+        flags = ("--profile=debug", "--collector.nccl.spans-per-second=100000", "--otlp.spans-per-second=0")
         self.exporter = Exporter(
             self.folder,
             *flags,

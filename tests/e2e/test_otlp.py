@@ -40,6 +40,7 @@ EXPECTED = [
     ("cuMemAlloc_v2", {"gpu.cuda.error.code": 2, "error.type": "CUDA_ERROR_OUT_OF_MEMORY"}),
 ]
 FLAGS = (
+    "--profile=debug",
     "--collector.cuda.wait-span-seconds=0.02",
     "--collector.cuda.allocation-span-bytes=1048576",
     "--collector.cuda.copy-span-bytes=1048576",

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.needs_bpf
 NCCL = BUILD / "libnccl.so.2"
 SEND = 2
 FLAGS = (
+    "--profile=debug",
     "--collector.verbs.poll-window-seconds=1",
     "--collector.verbs.poll-interval-seconds=1",
     "--collector.verbs.span-seconds=0",

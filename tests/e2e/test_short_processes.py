@@ -95,7 +95,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     libraries = [shutil.copy(BUILD / name, tmp_path) for name in ("libcuda.so.1", "libcudart.so.12")]
     files = " ".join(str(Path(library).stat().st_ino) for library in libraries)
     without = "--no-collector.nvml"  # a process of its own, started again and again where there is no driver
-    exporter = Exporter(tmp_path, without, prefix=(sys.executable, "-c", ONLY_OURS), FILES=files)
+    exporter = Exporter(tmp_path, "--profile=debug", without, prefix=(sys.executable, "-c", ONLY_OURS), FILES=files)
     try:
         exporter.await_ready()
         with Job(

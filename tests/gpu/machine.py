@@ -103,7 +103,15 @@ class Exporter:
             self._address = f"127.0.0.1:{free.getsockname()[1]}"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with this
         self._layers = ("driver", "runtime") if "--collector.cuda.layers=both" in arguments else ("driver",)
-        command = [sys.executable, "-m", "exporter", f"--web.listen-address={self._address}", *QUICK, *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "exporter",
+            f"--web.listen-address={self._address}",
+            "--profile=debug",
+            *QUICK,
+            *arguments,
+        ]
         self.process = psutil.Popen(command, cwd=ROOT, env=environment, stderr=self._log, stdout=subprocess.DEVNULL)
 
     def __enter__(self) -> Self:

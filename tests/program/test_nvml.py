@@ -38,7 +38,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[Scenario], Exporter]]:
     started: list[Exporter] = []
 
     def start(scenario: Scenario) -> Exporter:
-        started.append(Exporter(tmp_path, *NVML_ALONE, **scenario.environment()).await_ready())
+        started.append(Exporter(tmp_path, "--profile=debug", *NVML_ALONE, **scenario.environment()).await_ready())
         return started[-1]
 
     yield start

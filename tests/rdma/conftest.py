@@ -134,7 +134,12 @@ def _built(name: str) -> Path:
 
 def _exporter(host: Host) -> Command:
     wanted = [f"--collector.{name}" for name in ("infiniband", "verbs") if name in discover.collectors()]
-    flags = ["--collector.disable-defaults", *wanted, f"--collector.infiniband.interval={INTERVAL:g}s"]
+    flags = [
+        "--profile=debug",
+        "--collector.disable-defaults",
+        *wanted,
+        f"--collector.infiniband.interval={INTERVAL:g}s",
+    ]
     if "--collector.verbs" in wanted:
         flags += ["--collector.verbs.poll-window-seconds=1", "--collector.verbs.poll-interval-seconds=1"]  # always
     return host.begin(

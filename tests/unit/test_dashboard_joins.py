@@ -46,20 +46,25 @@ JOBS = {
 PID = 'instance="n1",comm="python",pid="1",device="m0"'
 PORT = 'instance="n1",device="m0",port="1"'
 RDMA = {
-    f'rdma_qp_info{{{PID},qp="5",state="RTS",local_gid="g1",peer_gid="g2"}}': "1x9",
-    f'rdma_qp_info{{{PID},qp="6",state="RTS",local_gid="g1",peer_gid="g2"}}': "1x9",
-    f'rdma_qp_info{{{PID},qp="7",state="ERR",local_gid="g1",peer_gid="g3"}}': "1x9",
+    f'rdma_queue_pairs{{{PID},type="RC",state="RTS",mtu="4096"}}': "2x9",
+    f'rdma_queue_pairs{{{PID},type="RC",state="ERR",mtu="4096"}}': "1x9",
+    f'rdma_gid_info{{{PORT},gid="g1"}}': "1x9",
     f'rdma_send_bytes_total{{{PID},qp="5",peer_gid="g2",opcode="SEND"}}': "0+60x9",
     f'rdma_send_bytes_total{{{PID},qp="5",peer_gid="g2",opcode="RDMA_WRITE"}}': "0+120x9",
     f'rdma_send_bytes_total{{{PID},qp="6",peer_gid="g2",opcode="SEND"}}': "0+60x9",
-    f'rdma_send_bytes_total{{{PID},qp="4",peer_gid="g2",opcode="SEND"}}': "0+600x9",
+    f'rdma_send_bytes_total{{{PID},qp="4",peer_lid="9",opcode="SEND"}}': "0+600x9",
     f'rdma_work_request_latency_seconds_sum{{{PID},opcode="SEND"}}': "0+6x9",
     f'rdma_work_request_latency_seconds_count{{{PID},opcode="SEND"}}': "0+60x9",
     f'rdma_port_hw_counter_total{{{PORT},group="counters",counter="port_xmit_data"}}': "0+6000x9",
     f'rdma_port_hw_counter_total{{{PORT},group="counters",counter="symbol_error"}}': "0+60x9",
     f"rdma_link_speed_bytes_per_second{{{PORT}}}": "400x9",
 }
-"""Queue pair 4 has gone: what it sent is in no row of those that are there."""
+"""Queue pair 4 is on a path without GIDs."""
+RDMA_OF_NODE = {series: values for series, values in RDMA.items() if "rdma_send_bytes" not in series} | {
+    f'rdma_send_bytes_total{{{PID},peer_gid="g2"}}': "0+240x9",
+    f'rdma_send_bytes_total{{{PID},peer_lid="9"}}': "0+600x9",
+}
+"""The same in profile node."""
 
 NCCL = 'instance="n1",comm="python",slurm_job_id="7"'
 SUCCESS, AVAILABLE = "accel_exporter_collector_success", "accel_exporter_collector_available"
@@ -109,6 +114,7 @@ FLEET = {
 NODE = {
     'node_boot_timestamp_seconds{instance="n1",boot_id="x"}': "-100x9",
     'node_pci_link_width{instance="n1",kind="gpu",pci_bus_id="a"}': "8x9",
+    'link:node_pci_link_width:best{instance="n1",kind="gpu",pci_bus_id="a"}': "12x9",
     'node_pci_link_width_max{instance="n1",kind="gpu",pci_bus_id="a"}': "16x9",
     f'gpu_cuda_memory_usage_bytes{{instance="n1",{TRAIN},api_layer="driver",memory="device"}}': "30x9",
     f'gpu_cuda_memory_usage_bytes{{instance="n1",{TRAIN},api_layer="driver",memory="pinned_host"}}': "50x9",
@@ -120,14 +126,14 @@ NODE = {
     'node_fault_source_available{instance="n1",source="kmsg"}': "1x9",
 }
 
-SERIES = {"jobs": JOBS, "rdma": RDMA, "fleet": FLEET, "node": NODE}
+SERIES = {"jobs": (JOBS,), "rdma": (RDMA, RDMA_OF_NODE), "fleet": (FLEET,), "node": (NODE,)}
 POD, JOB, ALONE, FOLDED = (
     {"namespace": "ml", "pod": "train-0"},
     {"slurm_job_id": "7"},
     {"command": "bash @ n2"},
     {"command": "(folded) @ n2"},
 )
-PAIR = {"instance": "n1", "device": "m0", "local_gid": "g1"}
+PEERS = [{"instance": "n1", "device": "m0", **peer} for peer in ({"peer_gid": "g2"}, {"peer_lid": "9"})]
 EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ("jobs", "Jobs", "GPUs"): [(POD, 2), (JOB, 1), (ALONE, 1), (FOLDED, 1)],
     ("jobs", "Jobs", "Memory (NVML)"): [(POD, 60), (JOB, 10), (ALONE, 5), (FOLDED, 1)],
@@ -154,16 +160,12 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ],
     ("jobs", "Device memory by pod label", ""): [({"label_app": "llm"}, 60)],
     ("jobs", "GPUs by pod label", ""): [({"label_app": "llm"}, 1), ({}, 2)],
-    ("rdma", "Who talks to whom", "Bytes"): [({**PAIR, "peer_gid": "g2"}, 4)],
-    ("rdma", "Who talks to whom", "Latency"): [({**PAIR, "peer_gid": gid}, 0.1) for gid in ("g2", "g3")],
-    ("rdma", "Who talks to whom", "Queue pairs"): [
-        ({**PAIR, "peer_gid": "g2"}, 2),
-        ({**PAIR, "peer_gid": "g3"}, 1),
-    ],
+    ("rdma", "Who talks to whom", "Bytes"): [(PEERS[0], 4), (PEERS[1], 10)],
+    ("rdma", "Who talks to whom", "Latency"): [(peer, 0.1) for peer in PEERS],
     ("rdma", "Sent over link speed", ""): [({"instance": "n1", "device": "m0", "port": "1"}, 0.25)],
     ("rdma", "Link errors", ""): [({"instance": "n1", "device": "m0", "port": "1", "counter": "symbol_error"}, 1)],
     ("rdma", "Queue pairs in error", ""): [({}, 1)],
-    ("rdma", "Whose a GID is", "Queue pairs"): [({"local_gid": "g1", "instance": "n1", "device": "m0"}, 3)],
+    ("rdma", "GID owners", "Is"): [({"gid": "g1", "instance": "n1", "device": "m0", "port": "1"}, 1)],
     ("fleet", "Exporters down", ""): [({}, 1)],
     ("fleet", "Nodes with new faults", ""): [({}, 1)],
     ("fleet", "GPUs not well", "In it"): [({"instance": "n1", "gpu": "0", "state": "lost"}, 1)],
@@ -186,7 +188,10 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ("fleet", "Clusters and racks", "Nodes with new faults"): [({"rack": "r1"}, 1)],
     ("fleet", "Exporters that do not see all", "Collectors"): [({"instance": "n2"}, 1)],
     ("node", "Up for", ""): [({}, 640)],
-    ("node", "PCIe links", "Missing"): [({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 8)],
+    ("node", "PCIe links", "Fewer"): [({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 4)],
+    ("node", "PCIe links and what they could be", "Missing"): [
+        ({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 8)
+    ],
     ("node", "Processes", "Allocated"): [({"instance": "n1", "namespace": "ml", "pod": "train-0"}, 30)],
     ("node", "RDMA sent and received", ""): [({"instance": "n1", "device": "m0", "port": "1"}, 1)],
     ("node", "Faults", "Ago"): [({"instance": "n1", "category": "gpu", "signal": "xid", "component": "0"}, 40)],
@@ -216,15 +221,18 @@ def test_joined(stem: str, title: str, column: str, tmp_path: Path) -> None:
         {"labels": "{" + ", ".join(f'{key}="{value}"' for key, value in labels.items()) + "}", "value": value}
         for labels, value in EXPECTED[stem, title, column]
     ]
-    test = {
-        "interval": "1m",
-        "input_series": [
-            {"series": name.replace("{", '{job="accel-exporter",', 1), "values": values}
-            for name, values in SERIES[stem].items()
-        ],
-        "promql_expr_test": [{"expr": query(stem, title, column), "eval_time": "9m", "exp_samples": expected}],
-    }
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [
+                {"series": name.replace("{", '{job="accel-exporter",', 1), "values": values}
+                for name, values in series.items()
+            ],
+            "promql_expr_test": [{"expr": query(stem, title, column), "eval_time": "9m", "exp_samples": expected}],
+        }
+        for series in SERIES[stem]
+    ]
     file = tmp_path / "panel.test.yaml"
-    file.write_text(yaml.safe_dump({"tests": [test]}))
+    file.write_text(yaml.safe_dump({"tests": tests}))
     checked = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -19,7 +19,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.build import HERE, render, stems
-from tests.metric_names import SCRAPED, declared, used
+from tests.metric_names import SCRAPED, declared, recorded, used
 
 UNITS = {
     *("bool_yes_no", "bytes", "Bps", "celsius", "cps", "eps", "hertz"),
@@ -197,11 +197,11 @@ def test_numbers_change_colour(board: dict[str, Any]) -> None:
 
 
 def test_metrics_are_declared_by_the_exporter(board: dict[str, Any]) -> None:
-    """Panels and variables name only series that the exporter's code declares or that Prometheus adds."""
+    """Panels and variables name only series that the exporter's code declares, or that rules or Prometheus add."""
     queries = [each["query"] for each in board["templating"]["list"] if each["type"] == "query"]
     named = {metric for query in queries for metric in re.findall(r"label_values\((\w+)", query)}
     named |= {metric for expr in expressions(board) for metric in used(expr)}
-    assert set() == named - declared() - SCRAPED
+    assert set() == named - declared() - recorded() - SCRAPED
 
 
 def links(board: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -325,3 +325,11 @@ def test_jobs_of_processes(tmp_path: Path) -> None:
     now.time += 301
     table.labels(8)
     assert [] == [*table.jobs()]
+
+
+def test_container_of_a_process(tmp_path: Path) -> None:
+    """A process in a container has a series with the container's id, also without variables of a launcher."""
+    process(tmp_path, cgroup=f"0::/system.slice/docker-{CID}.scope")
+    table = ProcessTable(tmp_path, tmp_path)
+    table.labels(7)
+    assert [{"pid": "7", "comm": "python3", "container_id": CID}] == [dict(it.labels) for it in table.jobs()]

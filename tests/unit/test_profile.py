@@ -8,10 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from dashboards import queries
+from dashboards.parts import DETAIL
 from exporter import discover
 from exporter.bpf import probe_metrics
-from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
+from exporter.collectors import allocation
+from exporter.kubernetes import pods
+from exporter.model import PROCESS_LABELS, Distribution, Exemplar, Kind, Metric, Sample
 from exporter.page import Pages
 from exporter.profile import (
     _IN_DEBUG,
@@ -21,14 +26,17 @@ from exporter.profile import (
     _PORT_COUNTERS,
     _REST_IN_DEBUG,
     MOST_RULES,
+    MOST_SINGLY,
+    SINGLY,
     Profile,
     Reduction,
     rule_of,
 )
+from exporter.resolve import workload
 from exporter.values import merged
 from exporter.verbs import control_samples, metrics
 from exporter.views import prometheus
-from tests import typical_node
+from tests import metric_names, typical_node
 
 ROOT = Path(__file__).parents[2]
 FEW = (Profile.FLEET, Profile.NODE)
@@ -128,7 +136,9 @@ def test_counters_never_fall() -> None:
 
 
 def test_what_does_not_work_is_shown_singly() -> None:
-    """A queue pair in an error state and a symbol without a probe have their series in every profile."""
+    """A queue pair in an error state, a symbol without a probe and an NVLink that is down have their series in every
+    profile.
+    """
     pair = {"pid": "1", "device": "d"}
     samples = [
         control_samples.QP.sample(1, {**pair, "qp": "5", "state": "RTS"}),
@@ -137,13 +147,26 @@ def test_what_does_not_work_is_shown_singly() -> None:
             probe_metrics.ATTACHED.sample(value, {"probe": "cuda", "symbol": symbol, "library": "l"})
             for symbol, value in (("a", 1), ("b", 1), ("c", 0))
         ),
+        *(declared()["gpu.nvlink.link.up"].sample(int(it != "4"), {"gpu": "0", "link": it}) for it in ("3", "4", "5")),
     ]
     for profile in FEW:
         found = [
-            (sample.labels.get("qp", sample.labels.get("symbol", "")), sample.value)
+            (next((sample.labels[it] for it in ("qp", "symbol", "link") if it in sample.labels), ""), sample.value)
             for sample in Reduction(profile).apply(samples)
         ]
-        assert [("6", 1), ("c", 0), ("", 2)] == found
+        assert [("c", 0), ("4", 0), ("", 2), ("", 2), ("6", 1)] == found
+
+
+def test_failed_queue_pairs_are_a_few() -> None:
+    """Of thousands in an error state the same few have a series of their own, whatever their order."""
+    pairs = [
+        control_samples.QP.sample(1, {"pid": "1", "device": "d", "qp": str(number), "state": "ERR"})
+        for number in range(5000)
+    ]
+    for profile in FEW:
+        reduction = Reduction(profile)
+        found, again = reduction.apply(pairs), reduction.apply(pairs[::-1])
+        assert found == again and MOST_SINGLY["rdma.qp.info"] == len(found)
 
 
 def test_peers_of_a_process(node: list[Sample]) -> None:
@@ -166,10 +189,47 @@ def test_errors_and_faults_are_in_every_profile() -> None:
 def test_the_tables_name_what_there_is() -> None:
     """Every metric and label of the tables is declared."""
     known = declared()
+    assert {*MOST_SINGLY} <= {*SINGLY} <= {*known}
     assert set() == {*_IN_DEBUG, *_IN_NODE, *_REST_IN_DEBUG, *_IN_DEBUG_LABELS, *_IN_NODE_LABELS} - {*known}
     assert set() == _IN_DEBUG & _IN_NODE
     for name, labels in (*_IN_DEBUG_LABELS.items(), *_IN_NODE_LABELS.items()):
         assert set() == {*labels} - {*known[name].labels}, name
+
+
+def test_the_container_is_joined() -> None:
+    """Below debug the id of a container is on job_process_info alone, where the pid leads to it."""
+    who = {"pid": "7", "comm": "x", "container_id": "c" * 64}
+    same = {"pid": "8", "container_id": "d" * 64}
+    job = workload.INFO.sample(1, {**who, "rank": "3"})
+    samples = [CALLS.sample(5, {**who, "api": "a"}), USED.sample(3, who), job, USED.sample(1, {"container_id": "e"})]
+    found = Reduction(Profile.NODE).apply(
+        [*samples, USED.sample(4, same), USED.sample(6, {**same, "container_id": "f"})]
+    )
+    assert [
+        ({"pid": "7", "comm": "x", "api": "a"}, 5),
+        ({"pid": "7", "comm": "x"}, 3),
+        (job.labels, 1),
+        ({"container_id": "e"}, 1),
+        ({"pid": "8"}, 4),
+        ({"pid": "8", "container_id": "f"}, 6),
+    ] == [(sample.labels, sample.value) for sample in found]
+
+
+@pytest.mark.parametrize("profile", FEW)
+def test_no_long_ids(profile: Profile, node: list[Sample]) -> None:
+    """Of a whole node no other series has the id of a container."""
+    found = {sample.metric.name for sample in Reduction(profile).apply(node) if "container_id" in sample.labels}
+    assert found == ({workload.INFO.name} if profile is Profile.NODE else set())
+
+
+def test_label_names_of_a_series() -> None:
+    """No metric has more than 20 label names, those of the process included."""
+    names = {
+        metric.name: {*metric.labels, *(PROCESS_LABELS if metric.process else ())} for metric in metric_names.metrics()
+    }
+    names[allocation.INFO.name] |= {f"label_{number}" for number in range(pods.MOST_NAMES)}
+    assert len(names) > 400
+    assert {} == {name: len(labels) for name, labels in names.items() if len(labels) > 20}
 
 
 def test_rules_have_their_series() -> None:
@@ -187,6 +247,45 @@ def test_rules_have_their_series() -> None:
         name for found in re.findall(r'hw_counter_total\{counter=~?"([^"]+)"', text) for name in found.split("|")
     }
     assert counters and counters <= _PORT_COUNTERS
+
+
+def test_rules_name_labels_that_there_are() -> None:
+    """No alert and no recording rule goes by a label that profile node leaves out."""
+    rules = [
+        rule["expr"]
+        for path in (ROOT / "alerts").glob("*.yaml")
+        if not path.name.endswith(".test.yaml")
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    assert len(rules) > 50
+    assert set() == {found for expr in rules for found in lost(re.sub(r"without \([^)]*\)", "", expr))}
+
+
+def test_panels_have_their_series() -> None:
+    """Panels name metrics and labels that profile node has; those that do not are in the row of profile debug."""
+    for panel in queries.panels():
+        exprs = [expr for expr, _ in panel.queries("1m").values()]
+        missing = {found for expr in exprs for found in lost(expr)}
+        assert bool(missing) == (panel.row == DETAIL), (panel.board, panel.title, missing)
+        counters = [
+            found for expr in exprs for found in re.findall(r'hw_counter_total\{[^}]*counter=~?"([^"]+)"', expr)
+        ]
+        assert {name for found in counters for name in found.split("|")} <= _PORT_COUNTERS, panel.title
+
+
+def lost(expr: str) -> set[str]:
+    """Metrics of an expression that profile node does not have at all, and labels that it leaves out of them."""
+    found = set()
+    for name, metric in declared().items():
+        if not wanted(expr, metric):
+            continue
+        rule = rule_of(metric, Profile.NODE)
+        if rule.singly is None and not rule.shown or name == "rdma.qp.info" and 'state="ERR"' not in expr:
+            found.add(name)
+        if rule.singly is None:
+            found |= {f"{name} {label}" for label in rule.without if re.search(rf"\b{label}\b", expr)}
+    return found
 
 
 def wanted(text: str, metric: Metric) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
+from dashboards import queries
+from dashboards.parts import DETAIL
 from exporter.model import PROCESS_LABELS, Metric
-from exporter.profile import BUCKETS, JOB, SINGLY, Profile, rule_of
+from exporter.profile import BUCKETS, JOB, MOST_SINGLY, SINGLY, Profile, rule_of
 from exporter.views import prometheus
 
 HEAD = """
@@ -17,8 +15,8 @@ How many series a node has is chosen with `--profile`, and for one request with 
 
 | profile | lines of /metrics | size | for |
 | --- | --- | --- | --- |
-| `debug` (default) | about 25,000 | 7.9 MB | everything that was observed, each queue pair and NVLink |
-| `node` | 3,000 at most | 0.6 MB | a Prometheus of the cluster, with all alerts and recording rules |
+| `debug` | about 25,000 | 7.8 MB | everything that was observed, each queue pair and NVLink |
+| `node` (default) | 3,000 at most | 0.5 MB | a Prometheus of the cluster: all alerts, rules and dashboards |
 | `fleet` | 1,200 at most | 0.13 MB | a store of many clusters: by job, pod and GPU instead of by process |
 
 The lines are those of a node with 8 GPUs with 18 NVLinks each, 8 NICs and 8 ranks with 256 queue pairs each, made up
@@ -27,8 +25,8 @@ with pods and container ids. CPU time is the same for all: what a page with fewe
 
 `--profile` decides what collectors make, what OTLP sends and what the page at `/` shows; a request gets that profile
 or one with fewer series: with `--profile=debug` a Prometheus on the node takes `/metrics` and a central one
-`/metrics?profile=fleet`. A request for a profile with more series is a 400. In the chart it is `config: {profile:
-node}`, and for one monitor `podMonitor.endpoint: {params: {profile: [fleet]}}`.
+`/metrics?profile=node` or `fleet`. A request for a profile with more series is a 400. In the chart it is `config:
+{profile: debug}`, and for one monitor `podMonitor.endpoint: {params: {profile: [fleet]}}`.
 
 - Where labels are left out, series that differ in nothing else are added up: a counter is the exact sum of what
   `debug` has, and does not fall when one of these series ends. Of times, ratios, temperatures and lags the largest is
@@ -38,41 +36,45 @@ node}`, and for one monitor `podMonitor.endpoint: {params: {profile: [fleet]}}`.
 - Metrics of errors and faults are in every profile. In `fleet` they keep the labels of the process, and so do series
   of NCCL's RAS those of the rank. Labels that name the place of an error in a device are left out of some of them, as
   the table has it.
-- RDMA in `node` is by process, device and GID of the peer (bytes) or operation (requests). Queue pairs are shown one
-  by one in `debug`, and everywhere while they are in an error state.
+- RDMA in `node` is by process, device and GID or LID of the peer (bytes) or operation (requests). Queue pairs are
+  shown one by one in `debug`. In `node` and on the page at `/` are the %(failed)s first of those in an error state,
+  which `rdma_queue_pairs` counts, and the ten that post most (`rdma_qp_busiest_bytes_per_second`).
+- `container_id` is on `job_process_info` alone, to be joined on the pid:
+  `gpu_cuda_memory_usage_bytes * on (job, instance, pid) group_left (container_id) job_process_info`.
 - Profiles are applied before the [limits of series](faq.md#how-many-series-is-that), which count what the profile
   leaves.
 
 Alerts and recording rules have their series in `node` and `debug`; in `fleet` those that go by process or by function
-of CUDA have none, so evaluate them where `node` is scraped. The dashboards are made for `debug`.
+of CUDA have none, so evaluate them where `node` is scraped. So do dashboards: what only `debug` has is in the last row
+of a dashboard, *%(detail)s*.
 """
 _SINGLY_TEXT: Mapping[str, str] = {
     "accel_exporter.probe.attached": "symbols without a probe singly, the others added up",
     "nccl.ras.rank.lag": "ranks that are behind",
-    "rdma.port.hw_counter": "the counters that alerts name, and bytes",
-    "rdma.qp.info": "queue pairs in the states ERR and SQE",
+    "gpu.nvlink.link.up": "links that are down singly, the others added up",
+    "hw.temperature.limit": "the limit of the memory (`memory_max`)",
+    "gpu.power.limit": "the limit in force (`enforced`)",
+    "rdma.port.hw_counter": "the counters that alerts and dashboards name",
+    "rdma.qp.info": f"{MOST_SINGLY['rdma.qp.info']} queue pairs at most, of those in the states ERR and SQE",
 }
-_ROOT = Path(__file__).parents[2]
 
 
 def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
     """Return the page of these metrics; `table` makes a table of a head and rows."""
     known = sorted((metric for metric in metrics if not metric.literal), key=prometheus.name)
     rows = [row for metric in known if (row := _row(metric))]
-    partly = SINGLY.keys() - {"rdma.qp.info"}
-    missing = [it for it in known if not rule_of(it, Profile.NODE).shown and it.name not in partly]
     buckets = " (node) and ".join(str(BUCKETS[profile]) for profile in (Profile.NODE, Profile.FLEET)) + " (fleet)"
     parts = [
         "# Series profiles",
-        HEAD.strip() % {"buckets": buckets},
+        HEAD.strip() % {"buckets": buckets, "failed": MOST_SINGLY["rdma.qp.info"], "detail": DETAIL},
         "## What is left out",
         "Metrics that are not listed are the same in all profiles. Besides, `fleet` has no "
         + ", ".join(f"`{label}`" for label in PROCESS_LABELS if label not in JOB)
         + " on metrics of processes, those of errors aside.",
         table(("metric", "node", "fleet"), rows),
         "## Panels without data in profile node",
-        "They show a metric that `node` does not have, or queue pairs that work.",
-        table(("dashboard", "panel"), list(_panels(missing))),
+        f"They are in the row *{DETAIL}*.",
+        table(("dashboard", "panel"), list(_panels())),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -92,18 +94,8 @@ def _cell(metric: Metric, profile: Profile) -> str:
     return "without " + ", ".join(without) if without else ""
 
 
-def _panels(missing: Iterable[Metric]) -> Iterator[tuple[str, str]]:
-    names = "|".join(prometheus.name(metric) for metric in missing)
-    wanted = re.compile(rf"\b(?:{names})(?:_bucket|_sum|_count)?\b")
-    for path in sorted((_ROOT / "dashboards").glob("*.json")):
-        board = json.loads(path.read_text())
-        for panel in _flat(board["panels"]):
-            queries = [target.get("expr", "") for target in panel.get("targets", ())]
-            if any(wanted.search(query) and 'state="ERR"' not in query for query in queries):
-                yield board["title"], panel["title"]
-
-
-def _flat(panels: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for panel in panels:
-        yield panel
-        yield from _flat(panel.get("panels", ()))
+def _panels() -> Iterator[tuple[str, str]]:
+    titles = {stem: board["title"] for stem, board in queries.boards().items()}
+    for panel in queries.panels():
+        if panel.row == DETAIL:
+            yield titles[panel.board], panel.title

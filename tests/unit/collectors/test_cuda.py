@@ -16,7 +16,7 @@ FIXED = {
     "gpu_cuda_kernel_launch_calls_total": {"api_layer"},
     "gpu_cuda_graph_launch_calls_total": {"api_layer"},
     "gpu_cuda_memory_copies_bytes_total": {"direction", "host_memory"},
-    "gpu_cuda_sync_wait_seconds": {"api"},
+    "gpu_cuda_sync_wait_seconds": {"api_layer", "api"},
     "gpu_cuda_last_launch_timestamp_seconds": set(),
 }
 

@@ -137,7 +137,7 @@ def test_waits() -> None:
     """A histogram in seconds from slots that double from a microsecond on, with its exemplars."""
     exemplar = Exemplar(2e-6, 1.0, "t", "s")
     activity = Counts(waits={API["cuStreamSynchronize"]: Waits(5_500, (3, 1, 0, 1))})
-    value = by_labels(activity, {1: exemplar})[metrics.WAITED, ("cuStreamSynchronize",)]
+    value = by_labels(activity, {1: exemplar})[metrics.WAITED, ("driver", "cuStreamSynchronize")]
     assert Distribution((1e-6, 2e-6, 4e-6), (3, 1, 0, 1), 5.5e-6, {1: exemplar}) == value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from exporter.ledger import Process
 from exporter.model import Sample
 from exporter.verbs.control import READ, Control, Qp, Regions, by_process, device_name
-from exporter.verbs.control_samples import OPERATIONS, QP, REGISTERED, STATE_CHANGES, samples
+from exporter.verbs.control_samples import OPERATIONS, QP, QUEUE_PAIRS, REGISTERED, STATE_CHANGES, gids, samples
 from exporter.verbs.netlink import KernelQp
 from exporter.verbs.peers import PAUSE, Peers, gid_text
 from exporter.views.prometheus import name
@@ -73,16 +74,32 @@ def test_both_ends_on_one_node(sysfs: Path) -> None:
         "peer_qp": "23",
         "local_gid": A,
         "peer_gid": B,
-        "mtu": "1024",
-        "timeout_seconds": "0.0671089",
-        "retries": "7",
-        "rnr_retries": "6",
         "peer_pod": "trainer-1",
         "peer_namespace": "ml",
     } == first
-    assert ("trainer-0", B, A, "0") == tuple(
-        second[it] for it in ("peer_pod", "local_gid", "peer_gid", "timeout_seconds")
-    )
+    assert ("trainer-0", B, A) == tuple(second[it] for it in ("peer_pod", "local_gid", "peer_gid"))
+
+
+def test_queue_pairs_are_counted_by_setting(sysfs: Path) -> None:
+    """Queue pairs that were set alike are one series, those of other settings or states are others."""
+    alike, other = dataclasses.replace(CONNECTED, number=18), dataclasses.replace(CONNECTED, number=19, state=6)
+    process_ = process(7, Control({1: CONNECTED, 2: alike, 3: other, 4: ACCEPTED}))
+    found = [sample for sample in samples([process_], peers(sysfs)) if sample.metric is QUEUE_PAIRS]
+    set_to = ("state", "mtu", "timeout_seconds", "retries", "rnr_retries")
+    assert {
+        ("RTS", "1024", "0.0671089", "7", "6"): 2,
+        ("ERR", "1024", "0.0671089", "7", "6"): 1,
+        ("RTS", "1024", "0", "7", "6"): 1,
+    } == {tuple(sample.labels[it] for it in set_to): sample.value for sample in found}
+
+
+def test_gids_that_are_in_use(sysfs: Path) -> None:
+    """Each GID that a queue pair of a living process uses once, and none of one that has ended."""
+    both = [process(7, Control({1: CONNECTED, 2: CONNECTED})), process(8, Control({1: ACCEPTED}))]
+    found = [dict(sample.labels) for sample in gids(both, peers(sysfs))]
+    assert [{"device": "rxe0", "port": "1", "gid": gid} for gid in sorted((A, B))] == found
+    both[0] = process(7, Control({1: CONNECTED}), ended=True)
+    assert [B] == [sample.labels["gid"] for sample in gids(both, peers(sysfs))]
 
 
 def test_every_label_is_declared(sysfs: Path) -> None:

@@ -11,8 +11,8 @@ from exporter.verbs.samples import PeerLabels, samples
 
 FIRST, SECOND, UNSEEN = QpId("rxe0", 17, 1000), QpId("rxe0", 17, 2000), QpId("rxe0", 18, 0)
 QPS: dict[QpId, Any] = {
-    FIRST: SimpleNamespace(peer=23, peer_gid="fe80::2"),
-    UNSEEN: SimpleNamespace(peer=None, peer_gid=""),
+    FIRST: SimpleNamespace(peer=23, peer_gid="fe80::2", peer_lid=5),
+    UNSEEN: SimpleNamespace(peer=None, peer_gid="", peer_lid=5),
 }
 KERNEL = SimpleNamespace(remote=42, pid=7)
 PEERS: Any = SimpleNamespace(kernel=lambda device, number: KERNEL if number == 18 else None)
@@ -21,10 +21,10 @@ PEERS: Any = SimpleNamespace(kernel=lambda device, number: KERNEL if number == 1
 def test_ends_are_remembered() -> None:
     """A queue pair that is gone keeps its other end, so its counters stay the same series; a later one has none."""
     peer_labels = PeerLabels(PEERS)
-    first = {"peer_qp": "23", "peer_gid": "fe80::2"}
+    first = {"peer_qp": "23", "peer_gid": "fe80::2", "peer_lid": ""}
 
     assert first == peer_labels.of(7, QPS, FIRST)
-    assert {"peer_qp": "42", "peer_gid": ""} == peer_labels.of(7, QPS, UNSEEN)
+    assert {"peer_qp": "42", "peer_gid": "", "peer_lid": "5"} == peer_labels.of(7, QPS, UNSEEN)
     peer_labels.turn()
     assert first == peer_labels.of(7, {}, FIRST)
     assert {} == peer_labels.of(8, {}, FIRST) == peer_labels.of(7, {}, SECOND) == peer_labels.of(8, {}, UNSEEN)

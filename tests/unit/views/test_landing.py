@@ -17,7 +17,7 @@ from exporter.views.landing import Page
 
 USAGE = Metric("gpu.cuda.memory.usage", "", Kind.GAUGE, "By", labels=("api_layer", "memory"), process=True)
 LAUNCHES = Metric("gpu.cuda.kernel.launch.calls", "", Kind.COUNTER, labels=("api_layer",), process=True)
-WAIT = Metric("gpu.cuda.sync_wait", "", Kind.HISTOGRAM, "s", labels=("api",), process=True)
+WAIT = Metric("gpu.cuda.sync_wait", "", Kind.HISTOGRAM, "s", labels=("api_layer", "api"), process=True)
 ATTACHED = Metric("accel_exporter.probe.attached", "", Kind.GAUGE, labels=("probe", "symbol", "library", "placement"))
 LOST = Metric("accel_exporter.events.lost", "", Kind.COUNTER, labels=("stream",))
 CUDA = State("cuda", Health.OK, 0.012)
@@ -61,8 +61,8 @@ def process(pid: str, launches: int = 1000, **labels: str) -> list[Sample]:
         USAGE.sample(1 << 30, {**who, "api_layer": "driver", "memory": "pool"}),
         USAGE.sample(9 << 30, {**who, "api_layer": "runtime", "memory": "device"}),
         LAUNCHES.sample(launches, {**who, "api_layer": "driver"}),
-        WAIT.sample(Distribution((1.0,), (3, 1), 5.0), {**who, "api": "cuStreamSynchronize"}),
-        WAIT.sample(Distribution((1.0,), (3, 1), 5.1), {**who, "api": "cudaStreamSynchronize"}),
+        WAIT.sample(Distribution((1.0,), (3, 1), 5.0), {**who, "api_layer": "driver", "api": "cuStreamSynchronize"}),
+        WAIT.sample(Distribution((1.0,), (3, 1), 5.1), {**who, "api_layer": "runtime", "api": "cudaStreamSynchronize"}),
     ]
 
 
@@ -140,6 +140,13 @@ def test_bytes_are_the_least_where_allocations_may_have_been_missed() -> None:
 def test_where_a_process_runs(labels: dict[str, str], where: str) -> None:
     """A pod, a Slurm job, a container or the host, by what is known."""
     assert where == row(Page().render(process("1", **labels), [CUDA]), "1")["where"]
+
+
+def test_where_a_process_runs_in_profile_node() -> None:
+    """The container is known from the one series that has it, by the pid."""
+    info = Metric("job.process.info", "", Kind.GAUGE, process=True)
+    page = Page().render([*process("1"), info.sample(1, {"pid": "1", "container_id": "c" * 64})], [CUDA])
+    assert "container " + "c" * 12 == row(page, "1")["where"]
 
 
 def test_rates_and_plots_are_those_of_the_history(monkeypatch: pytest.MonkeyPatch) -> None:

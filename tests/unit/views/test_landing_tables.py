@@ -65,6 +65,29 @@ def test_queue_pair_that_sent_nothing_and_ports_that_differ() -> None:
     assert ["mlx5_0", "200", "–", "", "–", "–", "–", "–"] == found[3:]
 
 
+def test_queue_pairs_in_profile_node() -> None:
+    """Failed ones and then the busiest, with their rate; sums over a process's queue pairs are no row."""
+    who = {"pid": "7", "comm": "nccl", "device": "mlx5_0"}
+    page = Page().render(
+        [
+            sample("rdma.send", 3072, **who, peer_gid="x"),
+            sample("rdma.send.work_requests", 3, **who, opcode="SEND"),
+            sample("rdma.qp.busiest", 1024, **who, qp="201", peer_qp="1"),
+            sample("rdma.qp.busiest", 2048, **who, qp="202", peer_qp="2"),
+            sample("rdma.qp.info", 1, **who, qp="200", state="ERR"),
+        ],
+        [],
+    )
+    found = Reader(page[page.index('id="rdma"') :]).rows[1:4]
+
+    assert [
+        ["200", "–", "ERR", "–", "–", "–"],
+        ["202", "2", "", "2.0 KiB", "–", "–"],
+        ["201", "1", "", "1.0 KiB", "–", "–"],
+    ] == [one[4:10] for one in found]
+    assert 'id="ports"' in page[page.index(">201<") :]
+
+
 def test_port() -> None:
     """The link and what the device counts; kinds of acknowledgements are added up."""
     port = {"device": "mlx5_0", "port": "1"}
