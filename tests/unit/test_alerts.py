@@ -130,12 +130,62 @@ def test_does_not_flap(alert: str) -> None:
 
 @each_alert
 def test_has_a_runbook(alert: str) -> None:
-    """The runbook of the alert exists and has its meaning, its effect, how to look and what to do."""
+    """The runbook of the alert exists: its meaning, its effect, how to look, what to do, and how to see the end."""
     path = ROOT / ALERTS[alert]["annotations"]["runbook_url"]
     assert RUNBOOKS / f"{alert.lower()}.md" == path
-    title, *sections = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-    expected = [alert, "Meaning", "Impact", "Diagnosis", "Mitigation"]
+    title, *sections = re.findall(r"^#+ (.*)$", _prose(path.read_text()), re.MULTILINE)
+    expected = [alert, "Meaning", "Impact", "Diagnosis", "Mitigation", "Verification"]
     assert expected == [title, *sections]
+
+
+def _prose(text: str) -> str:
+    """The text without its blocks of commands."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@each_alert
+def test_a_runbook_can_be_pasted(alert: str) -> None:
+    """The diagnosis has commands that a shell can parse, and the dashboard that the alert links to."""
+    diagnosis = _section(alert, "Diagnosis")
+    blocks = re.findall(r"^```sh\n(.+?)^```$", diagnosis, re.DOTALL | re.MULTILINE)
+    assert blocks
+    parsed = subprocess.run(["bash", "-n"], input="".join(blocks), capture_output=True, text=True, check=False)
+    assert (0, "") == (parsed.returncode, parsed.stderr)
+    url = ALERTS[alert]["annotations"]["dashboard_url"].replace("{{ $labels.instance | urlquery }}", "INSTANCE")
+    assert f"`{url}`" in diagnosis
+
+
+@each_alert
+def test_a_runbook_has_the_end(alert: str) -> None:
+    """The verification names a command or a query, and only series that exist."""
+    spans = re.findall(r"`([^`]+)`", _section(alert, "Verification"))
+    names = {name for span in spans for name in re.findall(r"\b[a-z_]+(?:_[a-z]+)+\b(?=\{|\[|$| )", span)}
+    known = declared() | SCRAPED | RECORDED.keys()
+    assert spans
+    series = {name for name in names if name.split("_")[0] in PREFIXES}
+    assert set() == series - known
+
+
+PREFIXES = {"accel", "cufile", "gpu", "hw", "nccl", "node", "rdma", "process"}
+"""First words of the names of series."""
+
+
+@needs_promtool
+def test_queries_of_runbooks(tmp_path: Path) -> None:
+    """Each query by which a person sees that it is mended is valid PromQL."""
+    spans = {span for alert in ALERTS for span in re.findall(r"`([^`]+)`", _section(alert, "Verification"))}
+    queries = sorted(span for span in spans if re.search(r"[({\[]", span) and "$" not in span and " -r " not in span)
+    assert len(queries) > 80
+    made = [{"record": f"a:b{number}:c", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "runbooks", "rules": made}]}))
+    checked = promtool("check", "rules", tmp_path / "rules.yaml")
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
+
+
+def _section(alert: str, title: str) -> str:
+    text = (RUNBOOKS / f"{alert.lower()}.md").read_text()
+    [found] = re.findall(rf"^## {title}\n(.+?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    return str(found)
 
 
 @each_alert
@@ -152,7 +202,10 @@ def test_no_runbook_is_orphaned() -> None:
     """Each runbook belongs to an alert, and links between runbooks lead somewhere."""
     assert {f"{alert.lower()}.md" for alert in ALERTS} == {path.name for path in RUNBOOKS.glob("*.md")}
     links = {link for path in RUNBOOKS.glob("*.md") for link in re.findall(r"\]\(([^)]+)\)", path.read_text())}
-    assert set() == {link for link in links if not (RUNBOOKS / link).exists()}
+    assert set() == {link for link in links if not (RUNBOOKS / link.partition("#")[0]).exists()}
+    titles = re.findall(r"^## (.+)$", (ROOT / "docs/dashboards.md").read_text(), re.MULTILINE)
+    anchors = {link.partition("#")[2] for link in links if "dashboards.md" in link}
+    assert {""} >= anchors - {title.lower().replace(" ", "-") for title in titles}
 
 
 @each_alert
