@@ -16,6 +16,7 @@ from exporter.discover import Found
 from exporter.log.losses import dropped
 from exporter.model import Kind, Metric, Sample
 from exporter.observer import Observer
+from exporter.options import SettingsError
 from exporter.otlp import Plan
 from exporter.page import Pages
 from exporter.push import Push
@@ -77,6 +78,13 @@ class App:
         self._server = Server(
             settings.web, scraper, page.render, self.reload, release, settings.profile, profiles, self._growth
         )
+        self._profile_push = None
+        if plan.profiles:
+            if not settings.web.enable_profiles:
+                raise SettingsError("otlp.profiles-interval: there are no profiles without web.enable-profiles")
+            from exporter.otlp_profiles import ProfilePush
+
+            self._profile_push = ProfilePush(plan.profiles, plan.profiles_interval, profiles, self._observer.resource)
         self._pushed = Pages(0, settings.profile)
 
     async def run(self) -> int:
@@ -142,6 +150,8 @@ class App:
             self._history.start(self._observer.scraper.gather)
             if self._growth:
                 self._growth.start()
+            if self._profile_push:
+                self._profile_push.start()
             if self._push:
                 self._push.start()
         finally:
@@ -151,6 +161,8 @@ class App:
         self._history.close()
         if self._growth:
             self._growth.close()
+        if self._profile_push:
+            self._profile_push.stop()
         with self._busy:
             if self._push:
                 self._push.stop()
@@ -181,6 +193,8 @@ class App:
         yield from dropped.samples()
         if self._push:
             yield from self._push.samples()
+        if self._profile_push:
+            yield from self._profile_push.samples()
 
 
 def _end_at(deadline: float) -> None:

@@ -12,7 +12,7 @@ from exporter.bpf.targets import Targets
 from exporter.discover import Found
 from exporter.faults.metrics import FAULTS
 from exporter.kmsg.kernel_log import KernelLog
-from exporter.model import Collector, Sample, Span
+from exporter.model import Collector, Labels, Sample, Span
 from exporter.node import Node
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
@@ -63,6 +63,10 @@ class Observer:
     def stack_profiles(self) -> StackProfiles:
         """The profiles of stacks that collectors publish."""
         return self._node.stack_profiles
+
+    def resource(self, pid: int) -> Labels:
+        """Return the OpenTelemetry resource attributes of a process that are not labels."""
+        return self._processes.identity(pid).resource
 
     def start(self) -> None:
         """Start the collectors, then the search for libraries. A failure to start is logged, and the rest runs."""

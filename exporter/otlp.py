@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 from exporter.options import SettingsError
 from exporter.sampling import Sampler, sampler
@@ -28,6 +29,7 @@ class OtlpSettings:
     headers: tuple[str, ...] = ()
     metrics_interval: float = 0.0
     spans_per_second: int = 1000
+    profiles_interval: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,20 @@ class Signal:
 
 @dataclass(frozen=True)
 class Plan:
-    """The signals to push, None for those without an endpoint. Times are in seconds."""
+    """The signals to push, None for those without an endpoint. Times are in seconds.
+
+    A plan is true where metrics or traces are pushed: profiles are pushed apart (exporter/otlp_profiles.py).
+    """
 
     metrics: Signal | None
     traces: Signal | None
+    profiles: Signal | None = None
     interval: float = 60.0
     delay: float = 5.0
     queue_size: int = 2048
     batch_size: int = 512
     spans_per_second: int = 1000
+    profiles_interval: float = 0.0
     sampler: Sampler = Sampler()
 
     def __bool__(self) -> bool:
@@ -70,13 +77,37 @@ def plan(settings: OtlpSettings, environ: Mapping[str, str]) -> Plan:
     return Plan(
         _signal("metrics", settings, environ),
         _signal("traces", settings, environ),
+        profiles(settings, environ),
         interval=settings.metrics_interval or _number(environ, "OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1000,
         delay=_number(environ, "OTEL_BSP_SCHEDULE_DELAY", 5000) / 1000,
         queue_size=queue_size,
         batch_size=min(queue_size, _number(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)),
         spans_per_second=settings.spans_per_second,
+        profiles_interval=settings.profiles_interval,
         sampler=sampler(environ),
     )
+
+
+def profiles(settings: OtlpSettings, environ: Mapping[str, str]) -> Signal | None:
+    """Return the destination of profiles of stacks, None where none are pushed. Raises SettingsError.
+
+    The path is that of the alpha signal, and the variables are those that a stable one will have.
+    """
+    if not settings.profiles_interval or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    signal = _signal("profiles", settings, environ)
+    if signal is None:
+        raise SettingsError(
+            "otlp.profiles-interval: there is no endpoint; give otlp.endpoint or OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
+    if signal.protocol == "grpc":
+        raise SettingsError("otlp.profiles-interval: profiles are pushed over HTTP only; use http/protobuf")
+    general = (settings.endpoint or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")).rstrip("/")
+    own = "" if settings.endpoint else environ.get("OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT", "")
+    given = [*filter(None, environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(","))]
+    headers = {name: unquote(value) for name, value in _headers(given).items()} | dict(signal.headers)
+    endpoint = own or f"{general}/v1development/profiles"
+    return replace(signal, endpoint=endpoint, headers=headers, target=_for_logs(endpoint))
 
 
 def _signal(name: str, settings: OtlpSettings, environ: Mapping[str, str]) -> Signal | None:

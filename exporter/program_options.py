@@ -131,6 +131,14 @@ OPTIONS = (
         "limit of spans, of all collectors; spans beyond it are dropped and counted; 0: no limit",
         "otlp",
     ),
+    Option(
+        "otlp.profiles-interval",
+        _OTLP.profiles_interval,
+        "between two pushes of profiles of stacks, with --web.enable-profiles; OTLP's signal is alpha, and here it "
+        "takes HTTP; 0: no push",
+        "otlp",
+        duration=True,
+    ),
     Option("log.level", "info", "least severity that is logged", "log", choices=tuple(log.LEVELS)),
     Option("log.format", "logfmt", "form of a log line", "log", choices=log.FORMATS),
     Option(

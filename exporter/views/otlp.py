@@ -112,13 +112,17 @@ class Resources:
         """The same object for the same process, as long as there are not too many."""
         if not span.process.get("pid"):  # a fault of a GPU is of no process
             return self._own
-        key = (*span.process.items(), None, *span.resource.items())
+        return self.of_process(span.process, span.resource)
+
+    def of_process(self, process: Labels, resource: Labels) -> Resource:
+        """The resource of a process by its labels and its resource attributes that are not labels."""
+        key = (*process.items(), None, *resource.items())
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= self.MOST:
                 self._known.clear()
-            given = {name: _text(value) for name, value in span.resource.items()}
-            made = {**_UNNAMED, **given, **self._node, **attributes(span.process)}
+            given = {name: _text(value) for name, value in resource.items()}
+            made = {**_UNNAMED, **given, **self._node, **attributes(process)}
             found = self._known[key] = _Hashed(made)
         return found
 
