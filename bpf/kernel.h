@@ -55,6 +55,7 @@ struct task_struct {
 	__u64 start_time;
 	__u64 start_boottime;
 	int exit_code;
+	unsigned int flags;
 	char comm[16];
 	struct task_struct *group_leader;
 	struct signal_struct *signal;

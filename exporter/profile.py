@@ -29,6 +29,8 @@ class Profile(IntEnum):
 PROFILES = tuple(profile.name.lower() for profile in Profile)
 BUCKETS: Mapping[Profile, int] = {Profile.FLEET: 4, Profile.NODE: 8}
 """Buckets of a histogram at most."""
+CONVENTIONAL = "gen_ai."
+"""Names of histograms with the bounds of a convention, which the profile node leaves as they are."""
 JOB = ("pod", "namespace", "slurm_job_id", "gpu")
 """The labels of a process that the profile fleet has."""
 _PROCESS = frozenset(PROCESS_LABELS) - {*JOB}
@@ -265,6 +267,8 @@ class Reduction:
 
     def _coarse(self, sample: Sample) -> Sample:
         if not isinstance(sample.value, Distribution):
+            return sample
+        if self._profile is Profile.NODE and sample.metric.name.startswith(CONVENTIONAL):
             return sample
         few = values.merged(sample.value, BUCKETS[self._profile])
         return Sample(sample.metric, sample.labels, few, sample.start)

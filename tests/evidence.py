@@ -60,6 +60,7 @@ FEATURES = {
     "management controller (IPMI)": "faults of the node",
     "SMART logs of drives": "faults of the node",
     "ends of GPU processes": "ends of GPU processes",
+    "LLM requests": "LLM serving",
     "custom probes": "your own",
     "GPUs of pods": "allocation of GPUs",
     "GPUs of Slurm jobs": "allocation of GPUs",

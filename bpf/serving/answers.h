@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What a server sends: answers to the requests that it has read, in their order. */
+#pragma once
+#include "http.h"
+
+/* Followed processes, and the requests that they have begun and ended to answer. User space adds and removes processes. */
+struct process {
+	__u64 begun;
+	__u64 ended;
+};
+
+static const struct process no_requests;
+MAP(processes, HASH, __u32, struct process, MOST_PROCESSES);
+EVENTS(requests, struct request, 1 << 22);
+
+/* Connections that were given up, for bytes that are not HTTP/1.1 or could not be read. */
+__u64 unreadable = 0;
+
+static __always_inline void begin_answer(struct connection *connection, struct walk *walk)
+{
+	struct pending *request = &connection->pending[connection->answered & (MOST_PENDING - 1)];
+	struct request *out = &connection->out;
+
+	__builtin_memset(out, 0, __builtin_offsetof(struct request, line));
+	__builtin_memset(&connection->event, 0, sizeof(connection->event));
+	__builtin_memcpy(out->line, request->line, LINE);
+	out->start = request->start;
+	out->queue_ns = request->queue_ns;
+	out->flags = request->flags;
+	connection->event.fresh = 1;
+	connection->answering = 1;
+	if (walk)
+		walk->kept = walk->at;
+}
+
+/* Sends the record of the answer that has ended. The end of the connection may be seen on another CPU meanwhile. */
+static __always_inline void finish(struct connection *connection, enum outcome outcome, __u64 now)
+{
+	struct pending *request = &connection->pending[connection->answered & (MOST_PENDING - 1)];
+	struct request *out = &connection->out;
+	struct process *process;
+	__u32 tgid = connection->tgid;
+
+	if (!__sync_lock_test_and_set(&connection->answering, 0))
+		return;
+	if (request->post) {
+		out->end = now;
+		out->outcome = outcome;
+		out->tgid = tgid;
+		out->request_bytes = request->bytes;
+		out->response_bytes = connection->writing.bytes;
+		if (bpf_ringbuf_output(&requests, out, sizeof(*out), 0))
+			add(&requests_lost, 1);
+		process = bpf_map_lookup_elem(&processes, &tgid);
+		if (process)
+			add(&process->ended, 1);
+	}
+	connection->answered++;
+}
+
+/* The head of an answer has ended. False where what follows is not HTTP/1.1. */
+static __always_inline bool answer_begins(struct connection *connection, struct walk *walk)
+{
+	struct pending *request = &connection->pending[connection->answered & (MOST_PENDING - 1)];
+	struct parser *parser = &connection->writing;
+	__u16 status = connection->out.status;
+
+	if (status < 200 && status != 101) {
+		connection->answering = 0;
+		parser->state = START;
+		return true;
+	}
+	parser->state = UNTIL_CLOSE;
+	if (request->head || status == 204 || status == 304 || status == 101)
+		parser->state = START; /* what follows 101 is another protocol, and gives the connection up */
+	else if (parser->chunked)
+		parser->state = CHUNK_SIZE;
+	else if (parser->has_length)
+		parser->state = parser->left ? BODY : START;
+	if (parser->state == CHUNK_SIZE)
+		parser->left = parser->extension = 0;
+	if (parser->state == START) {
+		keep_tail(walk, &connection->out);
+		finish(connection, COMPLETE, walk->now);
+	}
+	return true;
+}
+
+static __always_inline void answer_header(struct parser *parser, struct request *out)
+{
+	header(parser);
+	if (!BEGINS(parser->words[0], "content-"))
+		return;
+	if (BEGINS(parser->words[1], "type:tex") && BEGINS(parser->words[2], "t/event-"))
+		out->flags |= EVENT_STREAM;
+	if (BEGINS(parser->words[1], "encoding") && !BEGINS(parser->words[2], ":identi"))
+		out->flags |= ENCODED;
+}
+
+static __always_inline bool answer_line(struct connection *connection, struct walk *walk)
+{
+	struct parser *parser = &connection->writing;
+
+	if (parser->state == FIRST_LINE) {
+		if (!BEGINS(parser->words[0], "http/1."))
+			return false;
+		connection->out.status =
+		    (parser->line[8] - '0') * 100 + (parser->line[9] - '0') * 10 + (parser->line[10] - '0');
+		parser->state = HEADERS;
+	} else if (!parser->length) {
+		return answer_begins(connection, walk);
+	} else {
+		answer_header(parser, &connection->out);
+	}
+	forget_line(parser);
+	return true;
+}
+
+static __always_inline void keep_begin(struct request *out, __u64 from, __u64 size)
+{
+	__u32 at = out->begin_size;
+
+	if (at >= BEGIN || !from)
+		return;
+	if (size > BEGIN)
+		size = BEGIN;
+	if (!bpf_probe_read_user(out->begin + (at & (BEGIN - 1)), size, (void *)from))
+		out->begin_size = at + size;
+}
+
+/* Bytes of an answer's body. False where they cannot be read. */
+static __always_inline bool answer_body(struct connection *connection, struct walk *walk)
+{
+	struct parser *parser = &connection->writing;
+	struct request *out = &connection->out;
+	__u64 size = here(walk, parser), from = walk->base ? walk->base + walk->at : 0;
+
+	if ((out->flags & (EVENT_STREAM | ENCODED)) == EVENT_STREAM && size) {
+		if (!out->first) {
+			int byte = byte_at(walk, parser);
+
+			if (byte < 0)
+				return false;
+			if (out->begin_size < BEGIN)
+				out->begin[out->begin_size++ & (BEGIN - 1)] = byte;
+			if (parser->state != UNTIL_CLOSE)
+				parser->left--;
+			event_byte(&connection->event, out, byte, walk->now);
+			size = 0;
+		} else if (!from || !event_bytes(&connection->event, out, from, size, walk->now)) {
+			return false;
+		}
+	} else {
+		keep_begin(out, from, size);
+	}
+	skip(walk, parser, size);
+	if (parser->left || parser->state == UNTIL_CLOSE)
+		return true;
+	if (parser->state == CHUNK) {
+		parser->state = CHUNK_END;
+	} else {
+		parser->state = START;
+		keep_tail(walk, out);
+		finish(connection, COMPLETE, walk->now);
+	}
+	return true;
+}
+
+/* One step through what was sent; 1 ends the walk. */
+static long answer_step(__u32 index, struct walk *walk)
+{
+	struct connection *connection = walk->connection;
+	struct parser *parser = &connection->writing;
+	int byte;
+
+	if (walk->at >= walk->size)
+		return 1;
+	if (parser->state >= BODY) {
+		walk->failed = !answer_body(connection, walk);
+		return walk->failed ? 1 : 0;
+	}
+	if (parser->state == START) {
+		if (connection->answered == connection->received) {
+			walk->failed = 1;
+			return 1;
+		}
+		begin_answer(connection, walk);
+		begin_message(parser);
+	}
+	byte = byte_at(walk, parser);
+	if (byte < 0) {
+		walk->failed = 1;
+		return 1;
+	}
+	if (parser->state >= CHUNK_SIZE) {
+		if (chunk_line(parser, byte)) {
+			parser->state = START;
+			keep_tail(walk, &connection->out);
+			finish(connection, COMPLETE, walk->now);
+		}
+	} else if (byte == '\n') {
+		walk->failed = !answer_line(connection, walk);
+	} else if (byte != '\r') {
+		keep_line(parser, byte);
+	}
+	return walk->failed ? 1 : 0;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Server-sent events: which has the first token, and when each was sent. */
+#pragma once
+#include "serving.h"
+
+static __always_inline void event_sent(struct request *out, __u64 now)
+{
+	if (out->last && now > out->last) {
+		out->gaps[log2_slot(now - out->last, GAP_FIRST, GAP_SLOTS)]++;
+		out->gap_ns += now - out->last;
+	}
+	out->last = now;
+}
+
+/* Names of events that servers send before there is a token: those of Anthropic's Messages and OpenAI's Responses. */
+static __always_inline bool before_tokens(struct event *event)
+{
+	__u64 name = event->words[0] >> 48 | event->words[1] << 16;
+	__u64 more = event->words[1] >> 48 | event->words[2] << 16;
+
+	if ((name & 0xff) == ' ') {
+		name = name >> 8 | more << 56;
+		more >>= 8;
+	}
+	if (BEGINS(name, "response"))
+		return event->recent >> 16 != WORD(".delta");
+	return BEGINS(name, "message_") || BEGINS(name, "ping") ||
+	       (BEGINS(name, "content_") && BEGINS(more, "block_s"));
+}
+
+static __always_inline void event_line(struct event *event, struct request *out)
+{
+	__u64 word = event->words[0];
+
+	if (BEGINS(word, "event:")) {
+		event->preamble = before_tokens(event);
+	} else if (BEGINS(word, "data:")) {
+		event->data = 1;
+		if (BEGINS(word, "data: [D") || BEGINS(word, "data:[DO"))
+			event->ignored = 1;
+		if (BEGINS(word, "data: {\"") && BEGINS(event->words[1], "error\":")) {
+			event->ignored = 1;
+			out->flags |= FAILED_IN_STREAM;
+		}
+	}
+}
+
+/* One byte of a stream that has sent no token yet. */
+static __always_inline void event_byte(struct event *event, struct request *out, __u8 byte, __u64 now)
+{
+	if (byte == '\r')
+		return;
+	if (byte != '\n') {
+		if (event->length < sizeof(event->line))
+			event->line[event->length & (sizeof(event->line) - 1)] = byte;
+		event->length++;
+		event->recent = event->recent >> 8 | (__u64)byte << 56;
+		return;
+	}
+	if (event->length) {
+		event_line(event, out);
+	} else {
+		if (event->data && !event->preamble && !event->ignored)
+			out->first = out->last = now;
+		event->preamble = event->data = event->ignored = 0;
+		event->fresh = 1;
+	}
+	event->length = 0;
+	event->words[0] = event->words[1] = event->words[2] = event->words[3] = 0;
+}
+
+/* Some bytes of a stream that has sent its first token: an event is over where they end with an empty line. */
+static __always_inline bool event_bytes(struct event *event, struct request *out, __u64 from, __u64 size,
+					__u64 now)
+{
+	__u32 few = size < 4 ? size : 4, last = 0;
+	__u64 word = 0;
+
+	if (event->fresh) {
+		if (bpf_probe_read_user(&word, size < 8 ? size : 8, (void *)from))
+			return false;
+		event->ignored = BEGINS(word, ":") || BEGINS(word, "data: [D") || BEGINS(word, "data:[DO");
+		event->fresh = 0;
+	}
+	if (bpf_probe_read_user(&last, few, (void *)(from + size - few)))
+		return false;
+	if (few < 4)
+		last = event->last_bytes >> 8 * few | last << (32 - 8 * few);
+	event->last_bytes = last;
+	if (last >> 16 == 0x0a0a || last == 0x0a0d0a0d || last >> 16 == 0x0d0d) {
+		if (!event->ignored)
+			event_sent(out, now);
+		event->fresh = 1;
+	}
+	return true;
+}

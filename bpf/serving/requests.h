@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What a server reads: requests, of which those that post something are counted. */
+#pragma once
+#include "answers.h"
+
+static __always_inline bool begin_request(struct connection *connection, struct walk *walk)
+{
+	struct pending *request = &connection->pending[connection->received & (MOST_PENDING - 1)];
+
+	if (connection->received - connection->answered >= MOST_PENDING)
+		return false;
+	request->start = walk->arrived ? walk->arrived : walk->now;
+	request->queue_ns = walk->now - request->start;
+	request->flags = walk->arrived ? QUEUE_KNOWN : 0;
+	walk->arrived = 0; /* what follows in the same read came later */
+	__builtin_memset(request->line, 0, LINE);
+	begin_message(&connection->reading);
+	return true;
+}
+
+/* The head of a request has ended. */
+static __always_inline void request_begins(struct connection *connection)
+{
+	struct pending *request = &connection->pending[connection->received & (MOST_PENDING - 1)];
+	struct parser *parser = &connection->reading;
+	__u32 tgid = connection->tgid;
+	struct process *process;
+
+	request->post = BEGINS(request->word, "POST ");
+	request->head = BEGINS(request->word, "HEAD ");
+	request->bytes = parser->bytes;
+	if (parser->chunked) {
+		parser->state = CHUNK_SIZE;
+		parser->left = parser->extension = 0;
+	} else {
+		parser->state = parser->left ? BODY : START;
+	}
+	if (request->post) {
+		process = bpf_map_lookup_elem(&processes, &tgid);
+		if (process)
+			add(&process->begun, 1);
+	}
+	connection->received++;
+}
+
+static __always_inline void request_ends(struct connection *connection)
+{
+	connection->pending[(connection->received - 1) & (MOST_PENDING - 1)].bytes =
+	    connection->reading.bytes;
+	connection->reading.state = START;
+}
+
+static __always_inline bool request_line(struct connection *connection)
+{
+	struct parser *parser = &connection->reading;
+
+	if (parser->state == FIRST_LINE) {
+		if (!BEGINS(parser->recent, "HTTP/1."))
+			return false;
+		parser->state = HEADERS;
+	} else if (!parser->length) {
+		request_begins(connection);
+	} else {
+		header(parser);
+	}
+	forget_line(parser);
+	return true;
+}
+
+static __always_inline bool request_byte(struct connection *connection, struct walk *walk, __u8 byte)
+{
+	struct pending *request = &connection->pending[connection->received & (MOST_PENDING - 1)];
+	struct parser *parser = &connection->reading;
+
+	if (parser->state >= CHUNK_SIZE) {
+		if (chunk_line(parser, byte))
+			request_ends(connection);
+		return true;
+	}
+	if (byte == '\r')
+		return true;
+	if (parser->state == START) {
+		if (byte == '\n') /* between messages */
+			return true;
+		if (byte < 'A' || byte > 'Z' || !begin_request(connection, walk))
+			return false;
+		parser->bytes = 1;
+	}
+	if (byte == '\n')
+		return request_line(connection);
+	if (parser->state == FIRST_LINE) {
+		if (parser->length < LINE)
+			request->line[parser->length & (LINE - 1)] = byte;
+		parser->recent = parser->recent >> 8 | (__u64)byte << 56;
+		parser->length++;
+	} else {
+		keep_line(parser, byte);
+	}
+	return true;
+}
+
+/* One step through what was read; 1 ends the walk. */
+static long request_step(__u32 index, struct walk *walk)
+{
+	struct connection *connection = walk->connection;
+	struct parser *parser = &connection->reading;
+	int byte;
+
+	if (walk->at >= walk->size)
+		return 1;
+	if (parser->state >= BODY) {
+		skip(walk, parser, here(walk, parser));
+		if (!parser->left && parser->state == CHUNK)
+			parser->state = CHUNK_END;
+		else if (!parser->left)
+			request_ends(connection);
+		return 0;
+	}
+	byte = byte_at(walk, parser);
+	walk->failed = byte < 0 || !request_byte(connection, walk, byte);
+	return walk->failed ? 1 : 0;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Requests that HTTP/1.1 servers answer, from what they read from and write to their sockets. */
+#include "answers.h"
+#include "requests.h"
+#include "sockets.h"
+
+#define TCP_FIN_WAIT1 4
+#define TCP_CLOSE 7
+#define TCP_CLOSE_WAIT 8
+#define TCP_LAST_ACK 9
+#define PF_EXITING 4
+
+/* What was received, after the kernel has copied it. */
+SEC("raw_tp/sock_recv_length")
+int on_receive(struct bpf_raw_tracepoint_args *ctx)
+{
+	int size = ctx->args[1], flags = ctx->args[2];
+
+	if (size > 0 && !(flags & MSG_PEEK))
+		on_call((void *)ctx->args[0], size, false);
+	else if (!size)
+		on_unix_end((void *)ctx->args[0]);
+	return 0;
+}
+
+SEC("raw_tp/sock_send_length")
+int on_send(struct bpf_raw_tracepoint_args *ctx)
+{
+	int size = ctx->args[1];
+
+	if (size > 0)
+		on_call((void *)ctx->args[0], size, true);
+	else if (size == -EPIPE)
+		on_unix_end((void *)ctx->args[0]);
+	return 0;
+}
+
+/* When the first of the bytes that wait in a socket of a followed server came. */
+SEC("raw_tp/sk_data_ready")
+int on_data(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct sock *sk = (void *)ctx->args[0];
+	__u64 key = (__u64)sk, now, *arrived;
+
+	if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX ? !bpf_map_lookup_elem(&connections, &key)
+								 : !serves(sk))
+		return 0;
+	arrived = bpf_map_lookup_elem(&arrivals, &key);
+	if (arrived && *arrived)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (arrived)
+		*arrived = now;
+	else
+		bpf_map_update_elem(&arrivals, &key, &now, BPF_ANY);
+	return 0;
+}
+
+/* The end of a TCP connection, whichever side began it. */
+SEC("raw_tp/inet_sock_set_state")
+int on_state(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct sock *sk = (void *)ctx->args[0];
+	__u64 key = (__u64)sk;
+	int now = ctx->args[2];
+	struct connection *connection;
+	enum outcome outcome;
+
+	if (now != TCP_FIN_WAIT1 && now != TCP_CLOSE && now != TCP_CLOSE_WAIT && now != TCP_LAST_ACK)
+		return 0;
+	if (now == TCP_CLOSE)
+		bpf_map_delete_elem(&arrivals, &key);
+	connection = bpf_map_lookup_elem(&connections, &key);
+	if (!connection)
+		return 0;
+	if (now == TCP_CLOSE_WAIT) {
+		connection->client_closed = 1;
+		return 0;
+	}
+	if (connection->client_closed || BPF_CORE_READ(sk, sk_err))
+		outcome = CLIENT_GONE;
+	else
+		outcome = BPF_CORE_READ(task, flags) & PF_EXITING ? SERVER_GONE : UNTERMINATED;
+	drop(connection, key, outcome);
+	return 0;
+}
+
+/* A child of a followed process is one, too. */
+SEC("raw_tp/sched_process_fork")
+int on_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *parent = (void *)ctx->args[0], *child = (void *)ctx->args[1];
+	__u32 of = BPF_CORE_READ(parent, tgid), tgid = BPF_CORE_READ(child, tgid);
+
+	if (of != tgid && bpf_map_lookup_elem(&processes, &of))
+		lookup_or_init(processes, &tgid, &no_requests);
+	return 0;
+}
+
+/* A process that has ended is followed no more. Its connections are closed after this. */
+SEC("raw_tp/sched_process_exit")
+int on_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (void *)ctx->args[0];
+	__u32 tgid = BPF_CORE_READ(task, tgid);
+
+	if (!BPF_CORE_READ(task, signal, live.counter))
+		bpf_map_delete_elem(&processes, &tgid);
+	return 0;
+}

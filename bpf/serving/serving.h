@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What is kept of a connection of an HTTP/1.1 server, and the record of one request that user space gets. */
+#pragma once
+#include "kernel.h"
+
+#define MOST_CONNECTIONS 16384
+#define MOST_PROCESSES 16384
+#define MOST_PENDING 16 /* requests that a client may send ahead of their answers; a power of two */
+#define LINE 64		/* bytes of a request line that are kept; a power of two */
+#define BEGIN                                                                                                \
+	256 /* bytes of the beginning of an answer's body, and of its end, that are kept; powers of two */
+#define TAIL 512
+#define WINDOW 64    /* bytes that are read at once; a power of two */
+#define WORDS 6	     /* of a header's line */
+#define GAP_FIRST 18 /* 2^18 ns: 0.26 ms */
+#define GAP_SLOTS 18 /* up to 17 s, and more */
+
+/* How a request ended. */
+enum outcome {
+	COMPLETE = 1,
+	CLIENT_GONE,
+	SERVER_GONE,  /* the process that was to answer ended */
+	UNTERMINATED, /* the server closed the connection before the end of its answer */
+	UNREADABLE,   /* its bytes could not be followed to the end */
+};
+
+enum { EVENT_STREAM = 1, ENCODED = 2, QUEUE_KNOWN = 4, FAILED_IN_STREAM = 8 };
+
+/* One request and its answer. Times are CLOCK_MONOTONIC in nanoseconds, 0 where there is none. */
+struct request {
+	__u64 start;
+	__u64 queue_ns; /* from the arrival of its first byte to the read that took it */
+	__u64 first;	/* the first event that may have a token was sent */
+	__u64 last;	/* the last event was */
+	__u64 end;
+	__u64 request_bytes;
+	__u64 response_bytes;
+	__u64 gap_ns; /* sum of the gaps in `gaps` */
+	__u32 gaps[GAP_SLOTS];
+	__u32 tgid;
+	__u32 begin_size;
+	__u16 tail_at;	/* where the next byte goes: what is before it is newest, */
+	__u16 tail_end; /* and from it to here older */
+	__u16 status;
+	__u8 outcome;
+	__u8 flags;
+	char line[LINE];
+	char begin[2 * BEGIN];
+	char tail[2 * TAIL];
+};
+
+/* A request that has been read. */
+struct pending {
+	__u64 start;
+	__u64 queue_ns;
+	__u64 bytes;
+	__u8 flags;
+	__u8 post; /* only these are counted */
+	__u8 head; /* its answer has no body */
+	__u8 unused[5];
+	union {
+		char line[LINE];
+		__u64 word;
+	};
+};
+
+/* Where a direction of a connection is in its messages; the states of bodies are last. */
+enum state { START, FIRST_LINE, HEADERS, CHUNK_SIZE, CHUNK_END, TRAILER, BODY, CHUNK, UNTIL_CLOSE };
+
+struct parser {
+	__u64 left;   /* bytes of the body, or of the chunk, to come */
+	__u64 bytes;  /* of this message */
+	__u64 recent; /* the last eight bytes of the line, the newest in the highest byte */
+	union {
+		__u64 words[WORDS]; /* the line in lower case, without blanks */
+		char line[WORDS * 8];
+	};
+	char window[WINDOW];
+	__u32 length; /* of the line */
+	__u8 state;
+	__u8 chunked;
+	__u8 has_length;
+	__u8 extension; /* of a chunk's size */
+};
+
+/* The event of a stream that is being sent. */
+struct event {
+	union {
+		__u64 words[4]; /* its line, until the first token */
+		char line[32];
+	};
+	__u64 recent;
+	__u32 length;
+	__u32 last_bytes; /* of the stream, the newest in the highest byte */
+	__u8 preamble;	  /* it has a name of events that come before tokens */
+	__u8 data;
+	__u8 ignored; /* a comment, [DONE] or an error */
+	__u8 fresh;   /* the next byte begins another one */
+	__u8 unused[4];
+};
+
+struct connection {
+	struct parser reading;
+	struct parser writing;
+	struct event event;
+	struct pending pending[MOST_PENDING];
+	struct request out;
+	__u32 tgid;
+	__u32 received; /* requests that were read, */
+	__u32 answered; /* and answered, */
+	__u32 answering;
+	__u32 client_closed;
+	__u32 unused;
+};
+
+/* The first eight bytes of a text. */
+#define BYTE_(text, i) ((__u64)(__u8)(text "\0\0\0\0\0\0\0\0")[i] << 8 * (i))
+#define WORD(text)                                                                                           \
+	(BYTE_(text, 0) | BYTE_(text, 1) | BYTE_(text, 2) | BYTE_(text, 3) | BYTE_(text, 4) |                \
+	 BYTE_(text, 5) | BYTE_(text, 6) | BYTE_(text, 7))
+/* Whether a word begins with a text. */
+#define BEGINS(word, text) (!(((word) ^ WORD(text)) << 8 * (9 - sizeof(text))))

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Socket calls: of which process and connection they are, and where the bytes are that they moved. */
+#pragma once
+#include "requests.h"
+
+#define AF_UNIX 1
+#define MSG_PEEK 2
+#define SHUT_BOTH 3
+#define MOST_PIECES 256
+
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpadded" /* the layouts are the kernel's, not these */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct sock_common {
+	unsigned short skc_family;
+	__u16 skc_num;
+};
+struct sock {
+	struct sock_common __sk_common;
+	int sk_err;
+	__u8 sk_shutdown;
+};
+struct unix_sock {
+	struct sock *peer;
+};
+#pragma clang attribute pop
+#pragma clang diagnostic pop
+
+/* Of user space. */
+struct iovec {
+	__u64 base;
+	__u64 size;
+};
+struct message {
+	__u64 name;
+	__u64 name_size;
+	__u64 iov;
+	__u64 pieces;
+};
+
+/* The system calls by number, and what their second argument is. */
+#if defined(__TARGET_ARCH_x86)
+#define USER_CS 0x33
+enum { READ = 0, WRITE = 1, READV = 19, WRITEV = 20, SENDTO = 44, RECVFROM = 45, SENDMSG = 46, RECVMSG = 47 };
+#define CALL_OF(regs) ((regs)->cs == USER_CS ? (regs)->orig_rax : ~0ul)
+#define SECOND_OF(regs) ((regs)->rsi)
+#else
+enum {
+	READ = 63,
+	WRITE = 64,
+	READV = 65,
+	WRITEV = 66,
+	SENDTO = 206,
+	RECVFROM = 207,
+	SENDMSG = 211,
+	RECVMSG = 212
+};
+#define CALL_OF(regs) ((regs)->user_regs.regs[8])
+#define SECOND_OF(regs) ((regs)->user_regs.regs[1])
+#endif
+
+const volatile __u32 all_processes = 0;
+
+/* By the socket's address. They take memory only as they are used, and go with the connection. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MOST_CONNECTIONS);
+	__type(key, __u64);
+	__type(value, struct connection);
+} connections SEC(".maps");
+__u64 connections_lost = 0, connections_full_tick = 0;
+MAP(arrivals, LRU_HASH, __u64, __u64, MOST_CONNECTIONS);
+/* A bit for each port at which a followed process was seen to read a request. */
+MAP(ports, ARRAY, __u32, __u64, 1024);
+static const struct connection no_connection;
+
+/* Socket calls of followed processes that moved bytes which are not read: io_uring, sendfile, sendmmsg. */
+__u64 unread_calls = 0;
+
+static __always_inline bool serves(struct sock *sk)
+{
+	__u16 port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	__u32 word = port >> 6;
+	__u64 *bits = bpf_map_lookup_elem(&ports, &word);
+
+	return bits && *bits >> (port & 63) & 1;
+}
+
+static __always_inline void note_port(struct sock *sk)
+{
+	__u16 port = BPF_CORE_READ(sk, __sk_common.skc_num);
+	__u32 word = port >> 6;
+	__u64 *bits = bpf_map_lookup_elem(&ports, &word);
+
+	if (bits && port)
+		__sync_fetch_and_or(bits, 1ull << (port & 63));
+}
+
+/* Ends what is open on a connection, and forgets it. */
+static __always_inline void drop(struct connection *connection, __u64 key, enum outcome outcome)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (connection->answering && connection->writing.state == UNTIL_CLOSE && outcome == UNTERMINATED)
+		finish(connection, COMPLETE, now);
+	for (int i = 0; i < MOST_PENDING && connection->answered != connection->received; i++) {
+		if (!connection->answering) {
+			begin_answer(connection, NULL);
+			connection->writing.bytes = 0;
+		}
+		finish(connection, outcome, now);
+	}
+	bpf_map_delete_elem(&connections, &key);
+}
+
+/* The other side of a Unix socket is gone: of a server's, or of the client's that reads its end. */
+static __always_inline void on_unix_end(struct sock *sk)
+{
+	struct connection *connection;
+	__u64 key = (__u64)sk;
+	enum outcome outcome = CLIENT_GONE;
+
+	if (BPF_CORE_READ(sk, __sk_common.skc_family) != AF_UNIX ||
+	    BPF_CORE_READ(sk, sk_shutdown) != SHUT_BOTH)
+		return;
+	connection = bpf_map_lookup_elem(&connections, &key);
+	if (!connection) {
+		key = (__u64)BPF_CORE_READ((struct unix_sock *)sk, peer);
+		connection = bpf_map_lookup_elem(&connections, &key);
+		outcome = UNTERMINATED;
+	}
+	if (connection)
+		drop(connection, key, outcome);
+}
+
+static __always_inline bool is_request(__u64 word, __u32 size)
+{
+	if (size < 4)
+		return !((word ^ WORD("POST")) << (64 - 8 * size));
+	return BEGINS(word, "POST") || BEGINS(word, "GET ") || BEGINS(word, "HEAD") || BEGINS(word, "PUT ") ||
+	       BEGINS(word, "DELE") || BEGINS(word, "OPTI") || BEGINS(word, "PATC");
+}
+
+/* A connection that begins with what was just read; NULL if that is no request. */
+static __always_inline struct connection *new_connection(struct sock *sk, __u64 base, __u32 size, __u32 tgid)
+{
+	struct connection *connection;
+	__u64 key = (__u64)sk, word = 0;
+
+	if (size > 8)
+		size = 8;
+	if (!size || bpf_probe_read_user(&word, size, (void *)base) || !is_request(word, size))
+		return NULL;
+	connection = lookup_or_init(connections, &key, &no_connection);
+	if (connection) {
+		connection->tgid = tgid;
+		note_port(sk);
+	}
+	return connection;
+}
+
+static __always_inline void follow_piece(struct walk *walk, bool sends)
+{
+	walk->at = walk->window = walk->loaded = walk->kept = 0;
+	bpf_loop(MOST_STEPS, sends ? answer_step : request_step, walk, 0);
+	if (walk->at < walk->size)
+		walk->failed = 1;
+	if (sends && walk->connection->answering)
+		keep_tail(walk, &walk->connection->out);
+}
+
+static __always_inline long follow_vector(struct walk *walk, __u32 index, bool sends)
+{
+	struct iovec piece;
+
+	if (!walk->left)
+		return 1;
+	if (!read_user(&piece, walk->iov + index * sizeof(piece))) {
+		walk->failed = 1;
+		return 1;
+	}
+	walk->base = piece.base;
+	walk->size = piece.size < walk->left ? piece.size : walk->left;
+	walk->left -= walk->size;
+	follow_piece(walk, sends);
+	return walk->failed ? 1 : 0;
+}
+
+static long read_piece(__u32 index, struct walk *walk)
+{
+	return follow_vector(walk, index, false);
+}
+
+static long sent_piece(__u32 index, struct walk *walk)
+{
+	return follow_vector(walk, index, true);
+}
+
+/* Finds the bytes that a call moved: in one buffer (`base`), or in pieces (`iov`). False if it is another call. */
+static __always_inline bool find_bytes(struct walk *walk, bool sends)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	__u64 call = CALL_OF(regs), second = SECOND_OF(regs);
+	struct message message;
+
+	if (call == (sends ? WRITE : READ) || call == (sends ? SENDTO : RECVFROM)) {
+		walk->base = second;
+	} else if (call == (sends ? WRITEV : READV)) {
+		walk->iov = second;
+	} else if (call == (sends ? SENDMSG : RECVMSG)) {
+		if (!read_user(&message, second))
+			return false;
+		walk->iov = message.iov;
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static __always_inline void take_arrival(struct walk *walk, __u64 key)
+{
+	__u64 *arrived = bpf_map_lookup_elem(&arrivals, &key);
+
+	if (arrived && *arrived && *arrived < walk->now)
+		walk->arrived = *arrived;
+	if (arrived)
+		*arrived = 0;
+}
+
+/* A call of any process that moved bytes. */
+static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
+{
+	struct walk walk = {.left = size};
+	__u64 key = (__u64)sk;
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct iovec first;
+	bool found;
+
+	if (!bpf_map_lookup_elem(&processes, &tgid) &&
+	    (!all_processes || !lookup_or_init(processes, &tgid, &no_requests)))
+		return;
+	walk.connection = bpf_map_lookup_elem(&connections, &key);
+	if (sends && !walk.connection)
+		return;
+	found = find_bytes(&walk, sends);
+	if (!found)
+		add(&unread_calls, 1);
+	if (!walk.connection) {
+		if (!found)
+			return;
+		first = (struct iovec){.base = walk.base, .size = size};
+		if (walk.iov && !read_user(&first, walk.iov))
+			return;
+		walk.connection = new_connection(sk, first.base, first.size < size ? first.size : size, tgid);
+		if (!walk.connection)
+			return;
+	}
+	walk.now = bpf_ktime_get_ns();
+	if (!sends)
+		take_arrival(&walk, key);
+	if (walk.iov) {
+		bpf_loop(MOST_PIECES, sends ? sent_piece : read_piece, &walk, 0);
+		if (walk.left)
+			walk.failed = 1;
+	} else {
+		walk.size = size;
+		follow_piece(&walk, sends);
+	}
+	if (walk.failed) {
+		add(&unreadable, 1);
+		drop(walk.connection, key, UNREADABLE);
+	}
+}

@@ -1,0 +1,199 @@
+"""Requests of LLM servers, from their sockets: time to first token, tokens; up to 0.5 us a followed socket call."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+
+from exporter import pid_namespace
+from exporter.bpf import object_path
+from exporter.bpf.events import Events
+from exporter.bpf.libbpf import BpfError, Link, Object
+from exporter.bpf.library import Library
+from exporter.bpf.maps import MAP_FULL
+from exporter.bpf.native import not_started
+from exporter.bpf.status import ENDED_FOLDED
+from exporter.ledger import RETENTION, Ledger, Process
+from exporter.model import Metric, Sample
+from exporter.node import Node
+from exporter.options import Flag
+from exporter.series import SeriesLimit, limit_flag
+from exporter.serving import answer, metrics
+from exporter.serving.activity import Activity
+from exporter.serving.engines import engine
+from exporter.serving.family import families
+
+DEFAULT = False
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+FLAGS = (
+    Flag(
+        "processes",
+        "gpu",
+        "gpu: follow the sockets of processes that use a GPU, of their containers, pods and process trees; all: those "
+        "of every process of the node",
+        choices=("gpu", "all"),
+    ),
+    limit_flag(20_000),
+)
+SYMBOL = "cuInit"
+"""A process that maps a file with it uses a GPU: the driver's library has it, and nothing else."""
+AGAIN_SECONDS = 30.0
+"""Pause between two looks at the families of users of GPUs, at scrapes; what they start is followed at once."""
+_PROGRAMS = ("on_exit", "on_fork", "on_state", "on_data", "on_send", "on_receive")
+_GATHER = 0.02
+
+log = logging.getLogger(__name__)
+
+
+def create(node: Node) -> Serving:
+    return Serving(node)
+
+
+class _Nothing:
+    """There is no probe in the library: it only marks the processes that use a GPU."""
+
+    def close(self) -> None:
+        """Nothing was attached."""
+
+
+class Serving:
+    """Tracepoints of the kernel's socket calls for the whole node; one record for each request that has ended."""
+
+    name = "serving"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._all = node.settings["processes"] == "all"
+        self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
+        self._lock = threading.Lock()
+        self._activities: dict[int, Activity] = {}
+        self._users: set[int] = set()
+        self._looked = 0.0
+        self._ledger = Ledger[Activity](self._read, self._take, node.processes, node.proc, fold=self._fold)
+
+    def start(self) -> None:
+        """Load the programs, and attach them.
+
+        Raises Unavailable where the node lacks what the programs need, and BpfError for other failures.
+        """
+        links: list[Link] = []
+        try:
+            if not pid_namespace.is_host():
+                raise BpfError(errno.ENOTSUP, f"{pid_namespace.REFUSAL}: {pid_namespace.REMEDY}")
+            self._object = Object(object_path(self.name), constants={"all_processes": self._all})
+        except BpfError as error:
+            raise not_started("requests of LLM servers cannot be followed", error) from error
+        try:
+            for program in _PROGRAMS:
+                links.append(self._object.programs[program].attach())
+        except BpfError as error:
+            for link in links:
+                link.close()
+            self._object.close()
+            raise not_started("requests of LLM servers cannot be followed (Linux 6.3 can)", error) from error
+        self._links = links
+        self._events = Events()
+        self._events.add(self._object.maps["requests"], self._ended)
+        self._events.start("serving events", gather=_GATHER)
+        if not self._all:
+            self._node.targets.want(self)
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield the counts of processes within the series limit, then what is known of the losses.
+
+        Raises Unavailable, or BpfError for other failures, where processes of the driver are not searched for.
+        """
+        if not self._all:
+            self._node.targets.require()
+            if time.monotonic() - self._looked > AGAIN_SECONDS:
+                self._follow()
+        with self._ledger.page():
+            limited = self._limit.apply(self._samples())
+        yield from limited
+        rows = sum(1 for _ in self._object.maps["processes"].items())
+        yield metrics.FOLLOWED.sample(rows)
+        counted = self._object.globals()
+        yield metrics.UNREADABLE.sample(counted["unreadable"])
+        yield metrics.UNREAD_CALLS.sample(counted["unread_calls"])
+        for name in ("connections", "processes"):
+            yield MAP_FULL.sample(self._object.maps[name].lost() or 0, {"map": f"{self.name}.{name}"})
+        yield ENDED_FOLDED.sample(self._ledger.folded, {"collector": self.name})
+        yield from self._events.collect()
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+        self._events.close()
+        self._object.close()
+
+    # The processes of the driver's library (exporter.bpf.library.Interest).
+
+    @property
+    def symbols(self) -> Collection[str]:
+        return (SYMBOL,)
+
+    def attach(self, library: Library) -> _Nothing:
+        return _Nothing()
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        self._users.add(pid)
+        self._follow()
+
+    def processes_ended(self, pids: Collection[int]) -> None:
+        self._users.difference_update(pids)
+
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        self._users.difference_update(pids)
+
+    def _follow(self) -> None:
+        """Have the kernel follow the families of the users of GPUs that there are now, besides those followed."""
+        self._looked = time.monotonic()
+        found = families(self._node.proc, list(self._users))
+        processes = self._object.maps["processes"]
+        new = found.difference(pid for pid, _ in processes.items())
+        try:
+            processes.fill(new, processes.value())
+        except BpfError as error:
+            log.warning("not all processes of LLM servers are followed: %s", error)
+
+    # Requests.
+
+    def _ended(self, record: answer.Record) -> None:
+        """Count a request: called in the thread of the ring buffer."""
+        pid = record.tgid
+        read = answer.read(record)
+        with self._lock:
+            activity = self._activities.get(pid)
+        if activity is None:
+            activity = Activity(engine(self._node.proc, pid))
+        with self._lock:
+            self._activities.setdefault(pid, activity).add(read)
+
+    def _read(self) -> Mapping[int, Activity]:
+        with self._lock:
+            return dict(self._activities)
+
+    def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
+        with self._lock:
+            return {pid: self._activities.pop(pid) for pid in pids if pid in self._activities}
+
+    def _fold(self, process: Process[Activity]) -> None:
+        self._limit.retire(self._samples_of(process), RETENTION)
+
+    def _samples(self) -> Iterator[Sample]:
+        in_flight = {pid: max(0, it.begun - it.ended) for pid, it in self._object.maps["processes"].items() if it.begun}
+        for process in self._ledger.processes():
+            yield from self._samples_of(process)
+            if not process.ended:
+                yield Sample(metrics.IN_FLIGHT, process.labels, in_flight.pop(process.pid, 0), process.since)
+        for pid, count in in_flight.items():
+            yield Sample(metrics.IN_FLIGHT, self._node.processes.labels(pid), count)
+
+    def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
+        with self._lock:
+            values = list(process.activity.values())
+        for metric, value, labels in values:
+            yield Sample(metric, {**process.labels, **labels}, value, process.since)

@@ -1,0 +1,1 @@
+"""What LLM servers answer, from the bytes of their sockets."""

@@ -1,0 +1,125 @@
+"""The metrics of the requests that LLM servers answer. docs/serving.md has what begins and ends each clock."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+_MODEL = ("model", "route", "engine")
+
+REQUEST_DURATION = Metric(
+    "gen_ai.server.request.duration",
+    "Time from the arrival of a request's first byte in the server's socket to the write of the last byte of its "
+    "answer, of requests that were answered to the end.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=_MODEL,
+    process=True,
+)
+TIME_TO_FIRST_TOKEN = Metric(
+    "gen_ai.server.time_to_first_token",
+    "Time from the arrival of a request's first byte in the server's socket to the write of the first event that may "
+    "have a token: time in the socket and in front of the engine is in it. Of event streams with status 200.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=_MODEL,
+    process=True,
+)
+TIME_PER_OUTPUT_TOKEN = Metric(
+    "gen_ai.server.time_per_output_token",
+    "Time from the first event with a token to the last event, per token after the first, of streams that were sent "
+    "to the end. Only of streams that give their number of tokens (usage).",
+    Kind.HISTOGRAM,
+    "s",
+    labels=_MODEL,
+    process=True,
+)
+REQUESTS = Metric(
+    "gen_ai.server.requests",
+    "Requests that ended, by the status of the answer (none: the connection ended before there was one).",
+    Kind.COUNTER,
+    labels=(*_MODEL, "status"),
+    process=True,
+)
+ABORTED = Metric(
+    "gen_ai.server.requests.aborted",
+    "Requests without an answer to its end, by reason: client_gone (it closed or reset the connection), server_gone "
+    "(the process ended), unterminated (the server closed the connection in the middle of the answer), unreadable "
+    "(bytes that are not HTTP/1.1, or that the exporter could not read).",
+    Kind.COUNTER,
+    labels=(*_MODEL, "reason"),
+    process=True,
+)
+STREAM_ERRORS = Metric(
+    "gen_ai.server.stream.errors",
+    "Event streams with status 200 that began with an error in place of a token.",
+    Kind.COUNTER,
+    labels=_MODEL,
+    process=True,
+)
+IN_FLIGHT = Metric(
+    "gen_ai.server.requests.in_flight",
+    "POST requests that were read and have no end of an answer yet, those of other kinds included.",
+    Kind.GAUGE,
+    process=True,
+)
+TOKENS = Metric(
+    "gen_ai.server.tokens",
+    "Tokens that answers named in their usage, by type (input, output).",
+    Kind.COUNTER,
+    labels=(*_MODEL, "type"),
+    process=True,
+)
+REQUEST_BYTES = Metric(
+    "gen_ai.server.request.size",
+    "Bytes of the requests that ended, heads included.",
+    Kind.COUNTER,
+    "By",
+    labels=_MODEL,
+    process=True,
+)
+RESPONSE_BYTES = Metric(
+    "gen_ai.server.response.size",
+    "Bytes of answers that sockets took, heads included, of requests that ended.",
+    Kind.COUNTER,
+    "By",
+    labels=_MODEL,
+    process=True,
+)
+EVENT_GAP = Metric(
+    "llm.stream.event.gap",
+    "Time between two events of a stream, from the first with a token on; events sent at once are one. Added when the "
+    "stream ends.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=_MODEL,
+    process=True,
+)
+SOCKET_QUEUE = Metric(
+    "llm.socket.queue",
+    "Time from the arrival of a request's first byte to the read that took it: the server was busy with other things. "
+    "Without the first request of a port that the exporter has not seen before, and the first of a Unix connection.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=_MODEL,
+    process=True,
+)
+OTHER_REQUESTS = Metric(
+    "llm.http.requests.other",
+    "POST requests to followed processes that are no inference: of no known route, without a stream, a model or a "
+    "usage in the answer.",
+    Kind.COUNTER,
+    process=True,
+)
+FOLLOWED = Metric("llm.serving.processes", "Processes with followed sockets.", Kind.GAUGE)
+UNREADABLE = Metric(
+    "llm.serving.connections.unreadable",
+    "Connections that were given up: what was sent is not HTTP/1.1 (also after an upgrade to WebSocket), more than 16 "
+    "requests were sent ahead of their answers, or memory could not be read.",
+    Kind.COUNTER,
+)
+UNREAD_CALLS = Metric(
+    "llm.serving.socket.calls.unread",
+    "Socket calls of followed processes with bytes that are not looked at: by io_uring, sendfile, splice, sendmmsg and "
+    "recvmmsg.",
+    Kind.COUNTER,
+)

@@ -1,0 +1,185 @@
+"""Real HTTP servers with an LLM server's program, clients with a clock that is the truth, and the collector on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from exporter.bpf.library import Library
+from exporter.bpf.targets import Targets
+from exporter.collectors.serving import Serving
+from exporter.resolve.process import ProcessTable
+from exporter.serving import answer
+from exporter.serving.answer import Answer
+from tests.nodes import make_node
+from tests.support import free_port, until
+
+HERE = Path(__file__).parent
+ROUTE = "/v1/chat/completions"
+SERVERS = {
+    "uvicorn-uvloop": ("uvicorn", "--loop=uvloop", "--http=httptools"),
+    "uvicorn-asyncio": ("uvicorn", "--loop=asyncio", "--http=h11"),
+    "granian": ("granian", "--interface=asgi"),
+    "aiohttp": (),
+}
+
+
+class Observed(Serving):
+    """Keeps the meaning of each record, by pid."""
+
+    def __init__(self, processes: str = "all", targets: Targets | None = None, library: Path | None = None) -> None:
+        """Users of no other driver than `library` count: other tests have theirs."""
+        self.answers: dict[int, list[Answer]] = {}
+        self._library = library
+        super().__init__(make_node({"processes": processes, "series-limit": 20_000}, ProcessTable(), targets))
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        if library.path == str(self._library):
+            super().process_started(pid, library, from_first_call)
+
+    def _ended(self, record: answer.Record) -> None:
+        self.answers.setdefault(record.tgid, []).append(answer.read(record))
+        super()._ended(record)
+
+    def of(self, pids: set[int]) -> list[Answer]:
+        return [it for pid in pids for it in self.answers.get(pid, ())]
+
+    def numbers(self, pids: set[int], name: str, label: str = "") -> dict[str, Any]:
+        """The values of a metric of these processes, by a label."""
+        found: dict[str, Any] = {}
+        for it in self.collect():
+            if it.metric.name == name and it.labels.get("pid") in set(map(str, pids)):
+                key = it.labels.get(label, "")
+                found[key] = found[key] + it.value if key in found else it.value
+        return found
+
+
+class Server:
+    """A running server; `address` is what clients connect to."""
+
+    def __init__(self, process: subprocess.Popen[bytes], address: Any) -> None:
+        self.process, self.address = process, address
+
+    @property
+    def pids(self) -> set[int]:
+        """The process and those that it started: servers may answer in workers."""
+        found = {self.process.pid}
+        for task in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            found |= {int(pid) for pid in task.read_text().split()}
+        return found
+
+
+@contextmanager
+def served(kind: str, unix: str = "", *options: str) -> Iterator[Server]:
+    """A server of this kind, at a port of its own or at a Unix socket."""
+    words, port = SERVERS[kind], free_port()
+    if words:
+        where = [f"--uds={unix}"] if unix else ["--host=127.0.0.1", f"--port={port}"]
+        quiet = ["--log-level=critical"]
+        command = [sys.executable, "-m", *words, *where, *quiet, *options, "serving_app:application"]
+    else:
+        command = [sys.executable, "serving_app.py", str(port)]
+    process = subprocess.Popen(command, cwd=HERE, start_new_session=True)
+    server = Server(process, unix or ("127.0.0.1", port))
+    try:
+        until(lambda: _answers(server), f"{kind} answers")
+        yield server
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def _answers(server: Server) -> bool:
+    assert server.process.poll() is None
+    try:
+        with Client(server) as client:
+            client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            return client.receive_head().startswith(b"HTTP/1.1 200")
+    except OSError:
+        return False
+
+
+class Client:
+    """A connection that writes and reads bytes, with times of CLOCK_MONOTONIC."""
+
+    def __init__(self, server: Server) -> None:
+        kind = socket.AF_UNIX if isinstance(server.address, str) else socket.AF_INET
+        self.socket = socket.socket(kind)
+        self.socket.settimeout(60)
+        try:
+            self.socket.connect(server.address)
+        except OSError:
+            self.socket.close()
+            raise
+        self._read = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def stream(self, **wanted: Any) -> tuple[float, float, float]:
+        """Request a stream and read it to its end: seconds to the first token, to the last, and to the end."""
+        started = time.monotonic()
+        self.send(request(stream=True, **wanted))
+        return self.read_stream(started)
+
+    def read_stream(self, started: float) -> tuple[float, float, float]:
+        first = last = 0.0
+        while not self._read.endswith(b"0\r\n\r\n"):
+            before = len(self._read)
+            self._read += self._more()
+            now = time.monotonic() - started
+            if b"data: {" in self._read[max(0, before - 8) :]:
+                first, last = first or now, now
+        self._read = b""
+        return first, last, time.monotonic() - started
+
+    def whole(self, **wanted: Any) -> float:
+        """Request an answer in one piece: seconds to its end."""
+        started = time.monotonic()
+        self.send(request(**wanted))
+        self.receive_whole()
+        return time.monotonic() - started
+
+    def receive_head(self) -> bytes:
+        while b"\r\n\r\n" not in self._read:
+            self._read += self._more()
+        head, _, self._read = self._read.partition(b"\r\n\r\n")
+        return head
+
+    def receive_whole(self) -> bytes:
+        head = self.receive_head().lower()
+        size = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        while len(self._read) < size:
+            self._read += self._more()
+        body, self._read = self._read[:size], self._read[size:]
+        return body
+
+    def _more(self) -> bytes:
+        data = self.socket.recv(65_536)
+        if not data:
+            raise ConnectionResetError("the server closed the connection")
+        return data
+
+
+def request(route: str = ROUTE, **wanted: Any) -> bytes:
+    """A POST request for this answer."""
+    body = json.dumps(wanted).encode()
+    return (
+        f"POST {route} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode() + body

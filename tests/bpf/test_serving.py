@@ -1,0 +1,245 @@
+"""Requests of LLM servers: real servers of PyPI, each request counted once, against the client's clock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from exporter.bpf.targets import Targets
+from exporter.serving.answer import Answer
+from tests.bpf.cuda_node import BUILD, WITHIN, Script, build_standins
+from tests.bpf.serving_node import ROUTE, SERVERS, Client, Observed, Server, request, served
+from tests.support import until
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="real software")]
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    made = Observed()
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with served(request.param) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def uvicorn() -> Iterator[Server]:
+    with served("uvicorn-uvloop") as running:
+        yield running
+
+
+class Since:
+    """What was observed of a server from now on."""
+
+    def __init__(self, observed: Observed, server: Server) -> None:
+        self._observed, self._server = observed, server
+        self._before = len(observed.of(server.pids))
+
+    def answers(self, count: int) -> list[Answer]:
+        """Exactly so many answers."""
+        until(lambda: len(self._found()) >= count, lambda: f"{count} answers; there are {len(self._found())}", 10)
+        time.sleep(0.1)
+        assert count == len(self._found())
+        return self._found()
+
+    def _found(self) -> list[Answer]:
+        return self._observed.of(self._server.pids)[self._before :]
+
+
+def test_streams(observed: Observed, server: Server) -> None:
+    """23 streams of 5 tokens from 4 connections: each is one, with its tokens and the client's times."""
+    since = Since(observed, server)
+
+    def streams(count: int) -> list[tuple[float, float, float]]:
+        with Client(server) as client:
+            return [client.stream(tokens=5, first=0.02, gap=0.01) for _ in range(count)]
+
+    with ThreadPoolExecutor(4) as pool:
+        times = [it for found in pool.map(streams, (6, 6, 6, 5)) for it in found]
+    answers = since.answers(23)
+
+    assert {("200", "tiny", ROUTE, "")} == {(it.status, it.model, it.route, it.aborted) for it in answers}
+    assert [{"input": 11, "output": 5}] * 23 == [it.tokens for it in answers]
+    first = [it.time_to_first_token for it in answers if it.time_to_first_token]
+    assert 23 == len(first)
+    assert 0.01 > abs(statistics.median(first) - statistics.median(it[0] for it in times))
+    whole = [it.duration for it in answers if it.duration]
+    assert 0.01 > abs(statistics.median(whole) - statistics.median(it[2] for it in times))
+    per_token = statistics.median(it.time_per_output_token or 0 for it in answers)
+    assert per_token == pytest.approx(statistics.median((last - one) / 4 for one, last, _ in times), rel=0.1)
+    assert {True} == {4 <= sum(it.gaps) <= 5 for it in answers}
+
+
+def test_whole_answers(observed: Observed, server: Server) -> None:
+    """23 answers in one piece, and 3 that refuse, on connections that also serve what is no POST."""
+    since = Since(observed, server)
+    with Client(server) as client:
+        seconds = [client.whole(tokens=2000, first=0.01) for _ in range(23)]
+        client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.receive_whole()
+        for _ in range(3):
+            client.whole(tokens=0, status=429)
+    answers = since.answers(26)
+
+    assert ["200"] * 23 + ["429"] * 3 == [it.status for it in answers]
+    assert [(2000, "tiny")] * 23 == [(it.tokens["output"], it.model) for it in answers[:23]]
+    assert {None} == {it.time_to_first_token for it in answers}
+    assert sum(seconds) == pytest.approx(sum(it.duration or 0 for it in answers[:23]), abs=0.1)
+
+
+def test_bytes_one_by_one(observed: Observed, server: Server) -> None:
+    """A request that comes byte by byte, and a stream that is read a few bytes at a time."""
+    since = Since(observed, server)
+    with Client(server) as client:
+        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in request(stream=True, tokens=3):
+            client.send(bytes([byte]))
+        client.read_stream(0)
+    with Client(server) as client:
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        client.send(request(stream=True, tokens=60))
+        read = b""
+        while not read.endswith(b"0\r\n\r\n"):
+            read += client.socket.recv(50)
+    answers = since.answers(2)
+
+    assert [3, 60] == [it.tokens["output"] for it in answers]
+
+
+def test_clients_that_go(observed: Observed, server: Server) -> None:
+    """7 clients close or reset their connection in the middle of a stream; the 5 that stay are whole."""
+    since = Since(observed, server)
+
+    def leave(number: int) -> None:
+        with Client(server) as client:
+            client.send(request(stream=True, tokens=100, gap=0.01))
+            client.socket.recv(1)
+            if number % 2:
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def stay(_: int) -> None:
+        with Client(server) as client:
+            client.stream(tokens=5)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(leave, range(7)))
+        list(pool.map(stay, range(5)))
+    answers = since.answers(12)
+
+    assert 7 == [it.aborted for it in answers].count("client_gone")
+    assert 5 == [it.aborted for it in answers].count("")
+
+
+def test_pipelines(observed: Observed, uvicorn: Server) -> None:
+    """11 requests in one write are 11."""
+    since = Since(observed, uvicorn)
+    with Client(uvicorn) as client:
+        client.send(b"".join(request(tokens=number) for number in range(1, 12)))
+        for _ in range(11):
+            client.receive_whole()
+    answers = since.answers(11)
+
+    assert list(range(1, 12)) == [it.tokens["output"] for it in answers]
+
+
+def test_in_flight_then_killed(observed: Observed) -> None:
+    """3 streams are in flight; then the server is killed, and they have no end."""
+    with served("uvicorn-asyncio") as server:
+        pids = server.pids
+        clients = [Client(server) for _ in range(3)]
+        for client in clients:
+            client.send(request(stream=True, tokens=2, first=0.05, gap=60))
+            client.socket.recv(1)
+        assert {"": 3} == observed.numbers(pids, "gen_ai.server.requests.in_flight")
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.process.wait(30)
+        until(lambda: len(observed.of(pids)) == 3, "three requests have ended", 10)
+        assert ["server_gone"] * 3 == [it.aborted for it in observed.of(pids)]
+        for client in clients:
+            client.socket.close()
+
+
+def test_broken_stream(observed: Observed, uvicorn: Server) -> None:
+    """A server that closes the connection before the end of a stream has not terminated it."""
+    since = Since(observed, uvicorn)
+    with Client(uvicorn) as client, pytest.raises(ConnectionResetError):
+        client.stream(tokens=5, **{"break": 3})
+
+    assert ["unterminated"] == [it.aborted for it in since.answers(1)]
+
+
+def test_unix_socket(observed: Observed, tmp_path: Path) -> None:
+    """The same over a Unix socket: 5 streams, and one with a client that goes."""
+    with served("uvicorn-uvloop", str(tmp_path / "server")) as server:
+        with Client(server) as client:
+            for _ in range(5):
+                client.stream(tokens=3)
+        with Client(server) as client:
+            client.send(request(stream=True, tokens=50, gap=0.02))
+            client.socket.recv(1)
+        until(lambda: len(observed.of(server.pids)) == 6, "six requests have ended", 10)
+        assert [""] * 5 + ["client_gone"] == [it.aborted for it in observed.of(server.pids)]
+
+
+def test_queue_in_the_socket(observed: Observed, uvicorn: Server) -> None:
+    """A request that waits for a stopped server was in the socket all the while, and its clock runs."""
+    with Client(uvicorn) as client:
+        since = Since(observed, uvicorn)
+        client.whole(tokens=1)
+        for pid in uvicorn.pids:
+            os.kill(pid, signal.SIGSTOP)
+        started = time.monotonic()
+        client.send(request(stream=True, tokens=2))
+        time.sleep(0.2)
+        for pid in uvicorn.pids:
+            os.kill(pid, signal.SIGCONT)
+        first, _, _ = client.read_stream(started)
+    _, answer = since.answers(2)
+
+    assert answer.queue == pytest.approx(0.2, abs=0.1)
+    assert answer.time_to_first_token == pytest.approx(first, abs=0.02)
+
+
+def test_families_of_gpu_users(tmp_path: Path) -> None:
+    """A server is followed from when a process of its tree uses a GPU, and no longer than it runs."""
+    build_standins()
+    library = Path(shutil.copy(BUILD / "libcuda.so.1", tmp_path))
+    targets = Targets()
+    observed = Observed("gpu", targets, library)
+    observed.start()
+    try:
+        targets.start()
+        assert targets.scanned.wait(WITHIN)
+        with served("uvicorn-uvloop") as server:
+            with Client(server) as client:
+                client.whole(tokens=1)
+            followed = observed._object.maps["processes"]
+            assert not server.pids & {pid for pid, _ in followed.items()}
+            with Script(libraries=library.parent):
+                until(lambda: server.pids <= {pid for pid, _ in followed.items()}, "the server is followed")
+                with Client(server) as client:
+                    for _ in range(23):
+                        client.whole(tokens=2)
+                until(lambda: len(observed.of(server.pids)) >= 23, "23 answers", 10)
+            assert {"200": 23} == observed.numbers(server.pids, "gen_ai.server.requests", "status")
+            pids = server.pids
+        until(lambda: not pids & {pid for pid, _ in followed.items()}, "the server has ended")
+    finally:
+        targets.close()
+        observed.close()

@@ -1,0 +1,151 @@
+"""What records of requests mean: models, tokens and times, out of bytes of strangers."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.model import Distribution
+from exporter.serving import metrics
+from exporter.serving.activity import MOST_MODELS, OTHER, Activity
+from exporter.serving.answer import EVENT_STREAM, LONGEST_MODEL, QUEUE_KNOWN, Answer, read
+from exporter.serving.routes import route
+
+SECOND = 10**9
+TAIL = 512
+
+
+class Record(ctypes.Structure):
+    """struct request of bpf/serving/serving.h, with fewer gaps."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("start", "queue_ns", "first", "last", "end")),
+        *((name, ctypes.c_uint64) for name in ("request_bytes", "response_bytes", "gap_ns")),
+        ("gaps", ctypes.c_uint32 * 18),
+        *((name, ctypes.c_uint32) for name in ("tgid", "begin_size")),
+        *((name, ctypes.c_uint16) for name in ("tail_at", "tail_end", "status")),
+        *((name, ctypes.c_uint8) for name in ("outcome", "flags")),
+        ("line", ctypes.c_char * 64),
+        ("begin", ctypes.c_char * 512),
+        ("tail", ctypes.c_char * 1024),
+    ]
+
+
+def record(line: bytes = b"POST /v1/completions HTTP/1.1", begin: bytes = b"", tail: bytes = b"", **fields: int) -> Any:
+    made = Record(start=SECOND, end=3 * SECOND, status=200, outcome=1, line=line, begin=begin)
+    made.begin_size = len(begin)
+    written = 0
+    while written < len(tail):  # as the kernel does, with what one call sent
+        part = tail[written : written + 100]
+        made.tail_at = made.tail_at & (TAIL - 1)
+        where = Record.tail.offset + made.tail_at
+        ctypes.memmove(ctypes.addressof(made) + where, part, len(part))
+        after = made.tail_at + len(part)
+        made.tail_end = after if after >= TAIL else max(made.tail_end, after)
+        made.tail_at = 0 if after >= TAIL else after
+        written += len(part)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_stream() -> None:
+    """The model of the first event, tokens of the usage in the last, and the time per token between them."""
+    begin = b'data: {"id":"cmpl-1","model":"meta/\\"x","choices":[]}'
+    filler = b"12\r\n" + b"data: {}\n\n" * 100 + b"\r\n"
+    end = b'5f\r\ndata: {"choices":[],"usage":{"prompt_tok\r\n10\r\nens":7,"completion_tokens": 5}}\n\n\r\n0\r\n\r\n'
+    fields = {"first": 2 * SECOND, "last": 2 * SECOND + SECOND // 2, "flags": EVENT_STREAM | QUEUE_KNOWN}
+    found = read(record(begin=begin, tail=filler + end, queue_ns=1000, **fields))
+
+    assert ('meta/\\"x', "/v1/completions", {"input": 7, "output": 5}) == (found.model, found.route, found.tokens)
+    assert (2.0, 1.0, 0.125, 1e-6) == (
+        found.duration,
+        found.time_to_first_token,
+        found.time_per_output_token,
+        found.queue,
+    )
+
+
+@pytest.mark.parametrize(
+    ("tail", "tokens"),
+    [
+        (b'{"usage":{"input_tokens":3,"output_tokens":9,"output_tokens_details":{"reasoning_tokens":1}}}', (3, 9)),
+        (b'{"details":{"finish_reason":"length","generated_tokens":20,"seed":1}}', (None, 20)),
+        (b'{"done":true,"prompt_eval_count":26,"eval_count":290}', (26, 290)),
+        (b'{"content":"\\"usage\\":{\\"completion_tokens\\":9}"}', (None, None)),
+        (b'{"completion_tokens":99999999999999999999}', (None, None)),
+        (b'{"usage":null}', (None, None)),
+    ],
+)
+def test_tokens(tail: bytes, tokens: tuple[int | None, int | None]) -> None:
+    """In the words of each engine; text that an answer quotes is none."""
+    assert {"input": tokens[0], "output": tokens[1]} == read(record(tail=tail)).tokens
+
+
+def test_what_is_not_known_is_absent() -> None:
+    """A request without an answer has no times, tokens and status."""
+    found = read(record(status=0, outcome=2))
+
+    assert ("none", "client_gone", {}) == (found.status, found.aborted, found.tokens)
+    assert [None] * 4 == [found.duration, found.time_to_first_token, found.time_per_output_token, found.queue]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b"POST /v1/chat/completions HTTP/1.1", "/v1/chat/completions"),
+        (b"POST /openai/v1/completions?api-version=2 HTTP/1.1", "/v1/completions"),
+        (b"POST http://x:8000/generate/ HTTP/1.1", "/generate"),
+        (b"POST /v2/models/llama-3/generate_stream HTTP/1.1", "/v2/models/{model}/generate_stream"),
+        (b"POST /v1/models/m:predict HTTP/1.1", "/v1/models/{model}:predict"),
+        (b"POST /tokenize HTTP/1.1", ""),
+        (b"GET /v1/completions HTTP/1.1", ""),
+        (b"POST * HTTP/1.1", ""),
+        (b"POST /v1/completions\xff", "/v1/completions"),
+    ],
+)
+def test_routes(line: bytes, found: str) -> None:
+    """Routes are the ends of paths, of a list that does not grow."""
+    assert found == route(line)
+
+
+@given(st.binary(max_size=64), st.binary(max_size=256), st.binary(max_size=2000))
+def test_any_bytes(line: bytes, begin: bytes, tail: bytes) -> None:
+    """Whatever a server sends is read, and names are short and printable."""
+    found = read(record(line.replace(b"\0", b""), begin.replace(b"\0", b""), tail))
+    assert found.model.isprintable() and len(found.model) <= LONGEST_MODEL
+
+
+def test_models_are_bounded() -> None:
+    """A client that invents models gets series for some of them; the rest are one, and nothing is lost."""
+    activity = Activity("vllm")
+    for number in range(100):
+        activity.add(read(record(begin=b'{"model":"m%d"}' % number)))
+    counts = {labels["model"]: value for metric, value, labels in activity.values() if metric is metrics.REQUESTS}
+
+    assert MOST_MODELS + 1 == len(counts)
+    assert (100 - MOST_MODELS, 100) == (counts[OTHER], sum(int(str(it)) for it in counts.values()))
+
+
+def test_other_requests_are_no_inference() -> None:
+    """A POST to an unknown route, answered by what is no model, is counted apart."""
+    activity = Activity("unknown")
+    activity.add(read(record(b"POST /tokenize HTTP/1.1", begin=b'{"tokens":[1]}')))
+
+    assert [(metrics.OTHER_REQUESTS, 1, {})] == list(activity.values())
+
+
+def test_late_counts_are_added() -> None:
+    """What ends after a process was read is added to it."""
+    first, late = Activity("vllm"), Activity("vllm")
+    answer: Answer = read(record(first=2 * SECOND, flags=EVENT_STREAM))
+    first.add(answer)
+    late.add(answer)
+    first.absorb(late)
+    [value] = [value for metric, value, _ in first.values() if metric is metrics.TIME_TO_FIRST_TOKEN]
+
+    assert isinstance(value, Distribution) and (2, 2.0) == (sum(value.counts), value.sum)
