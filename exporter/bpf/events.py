@@ -26,6 +26,7 @@ EVENTS_LOST = Metric(
 _AT_ONCE = 4096
 _FEW = 64
 _STOP_SECONDS = 1.0
+_FLUSH_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
 
@@ -90,6 +91,16 @@ class Events:
             raise BpfError(errno.EBADF, "poll ring buffers: closed") from error
         with self._lock:
             return sum(self._drain(self._streams[fd]) for fd, _ in ready if fd in self._streams)
+
+    def flush(self, ring: Map) -> None:
+        """Hand over the records that a ring buffer has now, in this thread; nothing where callbacks keep it waiting."""
+        if not self._lock.acquire(timeout=_FLUSH_SECONDS):
+            return
+        try:
+            if ring.fd in self._streams:
+                self._drain(self._streams[ring.fd])
+        finally:
+            self._lock.release()
 
     def collect(self) -> Iterator[Sample]:
         """Records lost so far, by stream (the name of the ring buffer). Waits for no callback."""

@@ -159,6 +159,7 @@ class Cuda(ProbeCollector[Activity]):
 
     def _samples(self) -> Iterator[Sample]:
         self._on_gpus.refresh()
+        self._events.flush(self._object.maps["context_ends"])  # what these contexts had allocated is in no row below
         processes = self._ledger.processes()
         covered = {pid for pid, _ in self._object.maps["covered"].items()}  # after: one that is replaced is not in both
         for process in processes:

@@ -184,10 +184,10 @@ def test_destroying_a_context_frees_its_memory(observed: Observed, driver: Scrip
         "lib.cuCtxDestroy_v2(second)"
     )
     swept = {"device": 2 * MIB, "pinned_host": 4 * MIB}
-    until(lambda: implicit(observed, driver.pid) == swept, "the context swept")
+    assert implicit(observed, driver.pid) == swept
     assert {"device": MIB, "pool": 8 * MIB, "managed": 16 * MIB} == used(observed, driver.pid)
     driver.run("lib.cuCtxDestroy_v2(first)")
-    until(lambda: used(observed, driver.pid) == {"pool": 8 * MIB}, "the other context swept")
+    assert used(observed, driver.pid) == {"pool": 8 * MIB}
 
 
 def test_contexts_are_current_to_threads(observed: Observed, driver: Script) -> None:
@@ -200,7 +200,7 @@ def test_contexts_are_current_to_threads(observed: Observed, driver: Script) -> 
         "    thread = threading.Thread(target=work, args=(n,)); thread.start(); thread.join()\n"
         "lib.cuCtxSetCurrent(made[0]); new(lib.cuMemAlloc_v2, size(4 << 20)); lib.cuCtxDestroy_v2(made[0])"
     )
-    until(lambda: used(observed, driver.pid) == {"device": 2 * MIB}, "the context swept")
+    assert used(observed, driver.pid) == {"device": 2 * MIB}
 
 
 def test_resetting_a_device(observed: Observed, runtime: Script) -> None:
@@ -224,7 +224,7 @@ def test_the_last_release_of_a_primary_context(observed: Observed, driver: Scrip
     )
     assert {"device": MIB} == used(observed, driver.pid)
     driver.run("lib.cuDevicePrimaryCtxRelease_v2(0)")
-    until(lambda: used(observed, driver.pid) == ({} if seen else {"device": MIB}), "the context swept")
+    assert used(observed, driver.pid) == ({} if seen else {"device": MIB})
 
 
 def test_failures_change_no_bytes(observed: Observed, driver: Script) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.machine import Exporter
-from tests.real import releases, table, torch_job
+from tests.real import job as jobs
+from tests.real import releases, table
 from tests.real.comparison import counted, in_words, seen
-from tests.real.releases import RELEASES, NotInstalled, Release
-from tests.real.torch_job import DRIVER, TorchJob
+from tests.real.job import DRIVER, Job
+from tests.real.releases import NotInstalled, Release
 
 EXACT = "--overhead.max-ratio=0"
 """Every call counts: none is estimated, however little else a job does."""
@@ -22,10 +23,21 @@ EXACT = "--overhead.max-ratio=0"
 
 @pytest.fixture(scope="session", autouse=True)
 def built() -> None:
-    torch_job.build()
+    jobs.build()
 
 
-@pytest.fixture(scope="session", params=RELEASES, ids=lambda release: release.name)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "releases(*releases): what a test runs with; else its module's SOFTWARE")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "release" in metafunc.fixturenames:
+        marked = metafunc.definition.get_closest_marker("releases")
+        releases = marked.args if marked else metafunc.module.SOFTWARE
+        metafunc.parametrize("release", releases, ids=lambda release: release.name, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def release(request: pytest.FixtureRequest) -> Release:
     try:
         releases.python(request.param)
@@ -64,9 +76,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def job(release: Release, exporter: Exporter, folder: Path) -> Iterator[TorchJob]:
-    """PyTorch, seen from its first call on."""
-    with TorchJob(release, folder) as job:
+def job(release: Release, exporter: Exporter, folder: Path) -> Iterator[Job]:
+    """A job, seen from its first call on."""
+    with Job(release, folder) as job:
         yield job
 
 
@@ -76,7 +88,7 @@ class Ran:
     def __init__(self, item: pytest.Item, exporter: Exporter) -> None:
         self._item, self._exporter = item, exporter
 
-    def __call__(self, job: TorchJob) -> None:
+    def __call__(self, job: Job) -> None:
         """All that the exporter shows of a job equals what the soft driver has counted."""
         found = counted(job.counts)
         assert found == seen(self._exporter.scrape(), job.pid)

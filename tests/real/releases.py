@@ -1,8 +1,9 @@
-"""The releases of PyTorch that `make test-real` runs, and their virtual environments, kept for the next run."""
+"""The software that `make test-real` runs, as released on PyPI, and its virtual environments, kept for the next run."""
 
 from __future__ import annotations
 
 import fcntl
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,20 +15,50 @@ TIMEOUT_S = 1800
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release on PyPI, which links CUDA's runtime dynamically, and that runtime's release."""
+    """A release: what pip installs for it, and whether it calls CUDA's runtime, or the driver alone."""
 
-    torch: str
+    title: str
+    requirements: tuple[str, ...]
     cuda: int
     gigabytes: float
     """What its environment takes on disk."""
+    prelude: str
+    """Lines that each of its jobs begins with."""
+    runtime: bool = False
+    libraries: str = ""
+    """A folder in site-packages of libraries that it finds by their names only."""
 
     @property
     def name(self) -> str:
-        return f"torch-{self.torch}"
+        """Return the name of its environment: that of its first requirement."""
+        return re.sub(r"\[.*\]", "", self.requirements[0]).replace("==", "-")
 
 
-RELEASES = (Release("2.14.1", 13, 5.5), Release("2.10.0", 12, 7.0))
+def _torch(version: str, cuda: int, gigabytes: float) -> Release:
+    requirements = (f"torch=={version}", "numpy")
+    return Release(f"PyTorch {version} (CUDA {cuda})", requirements, cuda, gigabytes, "import torch", runtime=True)
+
+
+TORCH = (_torch("2.14.1", 13, 5.5), _torch("2.10.0", 12, 7.0))
 """2.10 is the last for CUDA 12 on PyPI. 2.15.0, the newest, depends on the runtime as 2.14.1 does and was not tried."""
+NUMBA = Release(
+    "Numba 0.68.1 (numba-cuda 0.30.4)",
+    ("numba-cuda[cu13]==0.30.4", "numba==0.68.1", "numpy"),
+    13,
+    0.8,
+    "import numpy as np\nfrom numba import cuda",
+)
+BINDINGS = Release(
+    "cuda-bindings 13.5.0", ("cuda-bindings==13.5.0",), 13, 0.1, "from cuda.bindings import driver as cu"
+)
+TINYGRAD = Release(
+    "tinygrad 0.14.0 (NVRTC 13.5)",
+    ("tinygrad==0.14.0", "nvidia-cuda-nvrtc==13.5.37", "numpy"),
+    13,
+    0.4,
+    "os.environ.update(DEV='CUDA', TRAINING='1')\nimport numpy as np\nfrom tinygrad import Device, Tensor, TinyJit, nn",
+    libraries="nvidia/cu13/lib",
+)
 
 
 class NotInstalled(Exception):
@@ -35,7 +66,10 @@ class NotInstalled(Exception):
 
 
 def python(release: Release) -> Path:
-    """The Python of an environment with the release and what it depends on, installed once. Raises NotInstalled."""
+    """Return the Python of an environment with the release and what it depends on, installed once.
+
+    Raises NotInstalled.
+    """
     folder = CACHE / release.name
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{release.name}.lock").open("w") as lock:
@@ -44,9 +78,17 @@ def python(release: Release) -> Path:
         if not done.exists():
             _run([sys.executable, "-m", "venv", "--clear", str(folder)])
             pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-cache-dir"]
-            _run([*pip, "--only-binary=:all:", f"torch=={release.torch}", "numpy"])
+            _run([*pip, "--only-binary=:all:", *release.requirements])
             done.touch()
     return folder / "bin" / "python"
+
+
+def libraries(release: Release) -> Path | None:
+    """Return the folder of libraries that the release does not find itself, None if it finds them all."""
+    if not release.libraries:
+        return None
+    (folder,) = (CACHE / release.name / "lib").glob(f"python*/site-packages/{release.libraries}")
+    return folder
 
 
 def _run(command: list[str]) -> None:

@@ -16,11 +16,11 @@ HEAD = """<!-- Written by `make test-real`; do not edit. -->
 
 # Real software
 
-Programs as their makers release them, run without a GPU and observed by the real exporter. PyTorch is PyPI's wheel for
-CUDA, with no file of it changed. Below it are a CUDA runtime and a CUDA driver of our own
-([tests/softgpu](../tests/softgpu)): their device memory is host memory, and their kernels do nothing. They count their
-own calls, and **every number here is the exporter's and equals theirs**: launches, calls and errors by function, waits,
-bytes in use by kind of memory, bytes copied by direction and kind of host memory.
+Programs as their makers release them, run without a GPU and observed by the real exporter: the wheels of PyPI, with no
+file of them changed. Below them are a CUDA driver of our own and, for PyTorch, a CUDA runtime
+([tests/softgpu](../tests/softgpu)); the other programs call the driver alone. Its device memory is host memory, and its
+kernels do nothing. Both count their own calls, and **every number here is the exporter's and equals theirs**: launches,
+calls and errors by function, waits, bytes in use by kind of memory, bytes copied by direction and kind of host memory.
 
 The table shows that each call of a real program is seen, once, and that bytes in use are PyTorch's `memory_reserved()`
 to the byte. It shows nothing of NVIDIA's runtime and driver: NVIDIA's runtime authenticates its driver and does not run
@@ -62,10 +62,10 @@ def _key(item: pytest.Item) -> tuple[str, str]:
     """The software, and what it does: the first line of the test's docstring."""
     release: Release = item.callspec.params["release"]  # type: ignore[attr-defined]
     title = (item.obj.__doc__ or item.name).strip().splitlines()[0].rstrip(".")  # type: ignore[attr-defined]
-    return f"PyTorch {release.torch} (CUDA {release.cuda})", title
+    return release.title, title
 
 
 def _written(page: str) -> dict[tuple[str, str], str]:
     """The rows of a page, but for the table's head."""
-    found = re.findall(r"^\| (PyTorch [^|]+) \| ([^|]+) \| (.+) \|$", page, re.MULTILINE)
+    found = re.findall(r"^\| ([^|]+) \| ([^|]+) \| (.+ \| \d{4}-.+) \|$", page, re.MULTILINE)
     return {(software, program): rest for software, program, rest in found}

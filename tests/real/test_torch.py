@@ -10,8 +10,8 @@ import pytest
 from tests.gpu.machine import Exporter
 from tests.real.comparison import ERRORS, counted, in_words, seen
 from tests.real.conftest import EXACT, Ran, attached
-from tests.real.releases import Release
-from tests.real.torch_job import TorchJob, runtime
+from tests.real.job import Job, runtime
+from tests.real.releases import TORCH, Release
 from tests.support import free_port, until
 
 pytestmark = [
@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.evidence(feature="CUDA waits and spans", on="real program on a stand-in"),
 ]
 
+SOFTWARE = TORCH
 ALLOCATED = "gpu_cuda_memory_allocations_bytes_total"
 SEEN_FROM_START = "gpu_cuda_seen_from_start"
 RESERVED = "torch.cuda.synchronize(); out = torch.cuda.memory_reserved()"
@@ -36,12 +37,12 @@ def train(steps):
 """
 
 
-def memory(exporter: Exporter, job: TorchJob) -> dict[str, int]:
+def memory(exporter: Exporter, job: Job) -> dict[str, int]:
     """Bytes in use by kind of memory, as the exporter shows them."""
     return seen(exporter.scrape(), job.pid)["memory"]
 
 
-def test_allocator(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
+def test_allocator(job: Job, exporter: Exporter, ran: Ran) -> None:
     """Caching allocator: 2,000 tensors of changing sizes, given back in part and at the end."""
     for lines in (
         "held = []\nfor n in range(2000):\n    held.append(torch.empty(1 + n * 4099 % (3 * MIB), device='cuda'))\n"
@@ -57,7 +58,7 @@ def test_allocator(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
     ran(job)
 
 
-def test_optimiser(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
+def test_optimiser(job: Job, exporter: Exporter, ran: Ran) -> None:
     """Forward, backward and Adam, 300 steps."""
     reserved = job.run(f"{TRAIN}\ntrain(300)\n{RESERVED}")
     assert {"device": reserved} == memory(exporter, job)
@@ -65,7 +66,7 @@ def test_optimiser(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
     ran(job)
 
 
-def test_copies(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
+def test_copies(job: Job, exporter: Exporter, ran: Ran) -> None:
     """23 copies each way of 5 MiB from pinned and 3 MiB from pageable memory, and between two GPUs."""
     job.run(
         "pinned = torch.empty(5 * MIB, dtype=torch.uint8, pin_memory=True)\n"
@@ -83,7 +84,7 @@ def test_copies(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
     ran(job)
 
 
-def test_streams(job: TorchJob, ran: Ran) -> None:
+def test_streams(job: Job, ran: Ran) -> None:
     """Four streams and two GPUs, events between them, and waits for each."""
     job.run(
         "streams = [torch.cuda.Stream() for _ in range(4)]\n"
@@ -100,7 +101,7 @@ def test_streams(job: TorchJob, ran: Ran) -> None:
     ran(job)
 
 
-def test_graphs(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
+def test_graphs(job: Job, exporter: Exporter, ran: Ran) -> None:
     """A captured step, replayed 100 times."""
     job.run(
         "x = torch.zeros(1000, device='cuda')\n"
@@ -118,7 +119,7 @@ def test_graphs(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
 
 def test_expandable_segments(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
     """Expandable segments (VMM): 20 of 50 MiB, half of them given back, then all."""
-    with TorchJob(release, folder, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True") as job:
+    with Job(release, folder, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True") as job:
         held = job.run(
             f"held = [torch.empty(50 * MIB, dtype=torch.uint8, device='cuda') for _ in range(20)]\n{RESERVED}"
         )
@@ -133,7 +134,7 @@ def test_expandable_segments(release: Release, exporter: Exporter, folder: Path,
 
 def test_malloc_async(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
     """The cudaMallocAsync backend: bytes in use are those of `memory_allocated()`."""
-    with TorchJob(release, folder, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync") as job:
+    with Job(release, folder, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync") as job:
         assert "cudaMallocAsync" == job.run("out = torch.cuda.get_allocator_backend()")
         allocated = job.run(
             "held = [torch.empty(1 + n * 99991 % MIB, device='cuda') for n in range(500)]; del held[::3]\n"
@@ -143,7 +144,7 @@ def test_malloc_async(release: Release, exporter: Exporter, folder: Path, ran: R
         ran(job)
 
 
-def test_data_loader(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
+def test_data_loader(job: Job, exporter: Exporter, ran: Ran) -> None:
     """A DataLoader with two forked workers and pinned memory feeds 50 batches to the GPU."""
     job.run(
         "class Data(torch.utils.data.Dataset):\n"
@@ -158,7 +159,7 @@ def test_data_loader(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
     ran(job)
 
 
-def test_fork(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
+def test_fork(job: Job, exporter: Exporter, ran: Ran) -> None:
     """A child by fork, which has no part of its parent's memory and calls, and makes calls of its own."""
     child = job.run(
         "held = torch.empty(64 * MIB, dtype=torch.uint8, device='cuda')\n"
@@ -176,7 +177,7 @@ def test_fork(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
 
 def test_out_of_memory(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
     """A GPU with 256 MiB: tensors until PyTorch raises OutOfMemoryError, then work goes on."""
-    with TorchJob(release, folder, SOFTGPU_BYTES=256 << 20) as job:
+    with Job(release, folder, SOFTGPU_BYTES=256 << 20) as job:
         made = job.run(
             "held = []\n"
             "try:\n"
@@ -205,7 +206,7 @@ def test_distributed(release: Release, exporter: Exporter, folder: Path, ran: Ra
         "for _ in range(50): model(torch.ones(100000, device='cuda')).backward()\n"
         f"{RESERVED}; d.destroy_process_group()"
     )
-    with TorchJob(release, folder) as first, TorchJob(release, folder) as second:
+    with Job(release, folder) as first, Job(release, folder) as second:
         port, jobs = free_port(), (first, second)
         for rank, job in enumerate(jobs):
             job.begin(f"rank, port = {rank}, {port}\n{lines}")
@@ -217,7 +218,7 @@ def test_distributed(release: Release, exporter: Exporter, folder: Path, ran: Ra
 
 def test_waits_that_last(release: Release, exporter: Exporter, folder: Path, ran: Ran) -> None:
     """Kernels of 2 ms, waited for 23 times: each counted, and as long as they last."""
-    with TorchJob(release, folder, SOFTGPU_KERNEL_NS=2_000_000) as job:
+    with Job(release, folder, SOFTGPU_KERNEL_NS=2_000_000) as job:
         job.run(
             "x = torch.zeros(1000, device='cuda'); torch.cuda.synchronize()\n"
             "for _ in range(23): x.add_(1); torch.cuda.synchronize()"
@@ -228,7 +229,7 @@ def test_waits_that_last(release: Release, exporter: Exporter, folder: Path, ran
         ran(job)
 
 
-def test_killed(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
+def test_killed(job: Job, exporter: Exporter, ran: Ran) -> None:
     """kill -9 in the middle of training: counts stay as they were, all memory is given back."""
     job.begin(f"{TRAIN}\ntrain(1 << 40)")
     until(lambda: job.counts.calls("cuLaunchKernel") > 10_000, "10,000 launches")
@@ -246,7 +247,7 @@ def test_killed(job: TorchJob, exporter: Exporter, ran: Ran) -> None:
     ran.note(f"{counts['launches']['driver']:,} launches, {int(back or 0):,} bytes given back")
 
 
-def test_there_before_the_exporter(job: TorchJob, ran: Ran) -> None:
+def test_there_before_the_exporter(job: Job, ran: Ran) -> None:
     """A job that runs, and holds memory, before an exporter starts: from then on every call."""
     job.run("held = torch.empty(64 * MIB, dtype=torch.uint8, device='cuda'); x = torch.zeros(1000, device='cuda')")
     with Exporter((EXACT,), dict(os.environ)) as late:
@@ -275,7 +276,7 @@ def test_runtime(release: Release, folder: Path, ran: Ran) -> None:
     """Both API layers probed: training, copies, a failed allocation, calls of CUDA's runtime."""
     with (
         Exporter((EXACT, "--collector.cuda.layers=both"), dict(os.environ)) as both,
-        TorchJob(release, folder, SOFTGPU_BYTES=256 << 20) as job,
+        Job(release, folder, SOFTGPU_BYTES=256 << 20) as job,
     ):
         job.run("pass")
         both.until(lambda: attached(both) and attached(both, runtime(release.cuda)), "the libraries were not probed")

@@ -38,7 +38,8 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 		return COUNTED(INVALID_DEVICE);
 	if (!primaries[device].holders)
 		return COUNTED(INVALID_CONTEXT);
-	__atomic_fetch_sub(&primaries[device].holders, 1, __ATOMIC_ACQ_REL);
+	if (__atomic_fetch_sub(&primaries[device].holders, 1, __ATOMIC_ACQ_REL) == 1)
+		release_context(&primaries[device]);
 	return COUNTED(SUCCESS);
 }
 
@@ -47,8 +48,92 @@ API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *a
 	COUNT;
 	if (device < 0 || device >= device_count())
 		return COUNTED(INVALID_DEVICE);
-	*flags = 0;
+	*flags = primaries[device].flags;
 	*active = primaries[device].holders > 0;
+	return COUNTED(SUCCESS);
+}
+
+/* A context of the program's own, which becomes the thread's current one. */
+static CUresult create(CUcontext *context, unsigned flags, CUdevice device)
+{
+	if (!context)
+		return INVALID_VALUE;
+	if (device < 0 || device >= device_count())
+		return INVALID_DEVICE;
+	if (depth == sizeof(stack) / sizeof(*stack))
+		return OUT_OF_MEMORY;
+	*context = calloc(1, sizeof(**context));
+	(*context)->device = device;
+	(*context)->flags = flags;
+	set_limits(*context);
+	stack[depth++] = *context;
+	return SUCCESS;
+}
+
+API CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+	COUNT;
+	return COUNTED(create(context, flags, device));
+}
+
+API CUresult cuCtxCreate_v3(CUcontext *context, const void *affinities, int count_, unsigned flags, CUdevice device)
+{
+	COUNT;
+	(void)affinities, (void)count_;
+	return COUNTED(create(context, flags, device));
+}
+
+API CUresult cuCtxCreate_v4(CUcontext *context, const void *parameters, unsigned flags, CUdevice device)
+{
+	COUNT;
+	(void)parameters;
+	return COUNTED(create(context, flags, device));
+}
+
+/* What was allocated in it goes with it. The structure stays: other threads may have it on their stacks. */
+API CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	COUNT;
+	if (!context || (context >= primaries && context < primaries + MAX_DEVICES))
+		return COUNTED(INVALID_CONTEXT);
+	if (current() == context)
+		depth--;
+	release_context(context);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxGetFlags(unsigned *flags)
+{
+	COUNT;
+	NEED_CONTEXT;
+	*flags = current()->flags;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
+{
+	COUNT;
+	(void)context;
+	*version = 3020;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
+{
+	COUNT;
+	if (device < 0 || device >= device_count())
+		return COUNTED(INVALID_DEVICE);
+	primaries[device].flags = flags;
+	return COUNTED(SUCCESS);
+}
+
+/* Takes away what was allocated, and leaves the context to those who hold it. */
+API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	COUNT;
+	if (device < 0 || device >= device_count())
+		return COUNTED(INVALID_DEVICE);
+	release_context(&primaries[device]);
 	return COUNTED(SUCCESS);
 }
 

@@ -123,6 +123,15 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 	return COUNTED(SUCCESS);
 }
 
+API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
+{
+	COUNT;
+	CHECK_DEVICE(device);
+	*major = attributes[75];
+	*minor = attributes[76];
+	return COUNTED(SUCCESS);
+}
+
 API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
 	COUNT;

@@ -15,19 +15,63 @@ struct executable {
 	size_t kernels;
 };
 
-int captured(CUstream stream, int type)
+static CUgraphNode add_node(CUgraph graph, int type)
 {
-	CUgraph graph = (uintptr_t)stream > 2 ? stream->graph : NULL;
-	struct node *node;
+	struct node *node = calloc(1, sizeof(*node));
 
-	if (!graph)
-		return 0;
-	node = calloc(1, sizeof(*node));
 	*node = (struct node){type, graph->first};
 	graph->first = node;
 	graph->nodes++;
 	graph->kernels += type == NODE_KERNEL;
-	return 1;
+	return node;
+}
+
+int captured(CUstream stream, int type)
+{
+	CUgraph graph = (uintptr_t)stream > 2 ? stream->graph : NULL;
+
+	return graph && add_node(graph, type);
+}
+
+API CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
+{
+	COUNT;
+	(void)flags;
+	*graph = calloc(1, sizeof(**graph));
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count_,
+				  const void *parameters)
+{
+	COUNT;
+	(void)after, (void)count_, (void)parameters;
+	*node = add_node(graph, NODE_KERNEL);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count_,
+				  const void *copy, CUcontext context)
+{
+	COUNT;
+	(void)after, (void)count_, (void)copy, (void)context;
+	*node = add_node(graph, NODE_COPY);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node, const void *parameters)
+{
+	COUNT;
+	(void)executable, (void)node, (void)parameters;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode node, const void *copy,
+					    CUcontext context)
+{
+	COUNT;
+	(void)executable, (void)node, (void)copy, (void)context;
+	return COUNTED(SUCCESS);
 }
 
 API CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
@@ -100,13 +144,25 @@ API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count_)
 	return COUNTED(SUCCESS);
 }
 
+static CUresult instantiate(CUgraphExec *executable, CUgraph graph)
+{
+	*executable = calloc(1, sizeof(**executable));
+	(*executable)->kernels = graph->kernels;
+	return SUCCESS;
+}
+
+API CUresult cuGraphInstantiate_v2(CUgraphExec *executable, CUgraph graph, CUgraphNode *wrong, char *log, size_t room)
+{
+	COUNT;
+	(void)wrong, (void)log, (void)room;
+	return COUNTED(instantiate(executable, graph));
+}
+
 API CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags)
 {
 	COUNT;
 	(void)flags;
-	*executable = calloc(1, sizeof(**executable));
-	(*executable)->kernels = graph->kernels;
-	return COUNTED(SUCCESS);
+	return COUNTED(instantiate(executable, graph));
 }
 
 API CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream)

@@ -23,15 +23,15 @@ static void *self(void)
 	return handle;
 }
 
-/* The newest variant of a name is what callers built since CUDA 4 mean. */
+/* The newest variant of a name is what callers built since CUDA 4 mean, but for cuCtxCreate(). */
 API CUresult cuGetProcAddress_v2(const char *name, void **address, int version, uint64_t flags, int *status)
 {
 	COUNT;
 	char full[128];
 
-	(void)version, (void)flags;
+	(void)flags;
 	*address = NULL;
-	for (int v = 4; v >= 2 && !*address; v--) {
+	for (int v = version < 13000 && !strcmp(name, "cuCtxCreate") ? 2 : 4; v >= 2 && !*address; v--) {
 		snprintf(full, sizeof(full), "%s_v%d", name, v);
 		*address = dlsym(self(), full);
 	}

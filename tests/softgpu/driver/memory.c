@@ -42,11 +42,36 @@ static CUresult release(uint64_t address)
 	return SUCCESS;
 }
 
+void release_context(CUcontext context)
+{
+	struct range range;
+
+	while (range_of_context(context, &range))
+		if (range.registered ? !take_range(range.begin, &range) : release(range.begin) != SUCCESS)
+			break;
+}
+
 API CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
 	COUNT;
 	NEED_CONTEXT;
 	return COUNTED(allocate(address, bytes, KIND_DEVICE, 0));
+}
+
+API CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+	COUNT;
+	NEED_CONTEXT;
+	(void)element;
+	*pitch = (width + 511) & ~511ull;
+	return COUNTED(allocate(address, *pitch * height, KIND_DEVICE, 0));
+}
+
+API CUresult cuMemAllocHost_v2(void **address, size_t bytes)
+{
+	COUNT;
+	NEED_CONTEXT;
+	return COUNTED(allocate((uint64_t *)address, bytes, KIND_PINNED, 0));
 }
 
 API CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned flags)

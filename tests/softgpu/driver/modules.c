@@ -11,12 +11,33 @@ struct function {
 	char name[1];
 };
 
+static CUresult load(CUmodule *module, const void *image)
+{
+	if (!current())
+		return INVALID_CONTEXT;
+	*module = calloc(1, sizeof(**module));
+	(*module)->image = image;
+	return SUCCESS;
+}
+
+static CUresult find(CUfunction *function, const char *name)
+{
+	*function = calloc(1, sizeof(**function) + strlen(name));
+	strcpy((*function)->name, name);
+	return SUCCESS;
+}
+
 API CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
 	COUNT;
-	*module = calloc(1, sizeof(**module));
-	(*module)->image = image;
-	return COUNTED(SUCCESS);
+	return COUNTED(load(module, image));
+}
+
+API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count_, int *options, void **values)
+{
+	COUNT;
+	(void)count_, (void)options, (void)values;
+	return COUNTED(load(module, image));
 }
 
 API CUresult cuModuleUnload(CUmodule module)
@@ -30,18 +51,62 @@ API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const ch
 {
 	COUNT;
 	(void)module;
-	*function = calloc(1, sizeof(**function) + strlen(name));
-	strcpy((*function)->name, name);
+	return COUNTED(find(function, name));
+}
+
+/* A library is a module of all contexts, its kernels are functions: cuLaunchKernel() takes either. */
+API CUresult cuLibraryLoadData(CUmodule *library, const void *code, int *jit, void **jit_values, unsigned jit_count,
+			       int *options, void **values, unsigned count_)
+{
+	COUNT;
+	(void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count_;
+	*library = calloc(1, sizeof(**library));
+	(*library)->image = code;
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuLibraryUnload(CUmodule library)
+{
+	COUNT;
+	free(library);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuLibraryGetKernel(CUfunction *kernel, CUmodule library, const char *name)
+{
+	COUNT;
+	(void)library;
+	return COUNTED(find(kernel, name));
+}
+
+API CUresult cuKernelGetFunction(CUfunction *function, CUfunction kernel)
+{
+	COUNT;
+	*function = kernel;
 	return COUNTED(SUCCESS);
 }
 
 /* By CUDA's number: threads for each block, shared, constant, local, registers, PTX, binary, cache, dynamic shared. */
-API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function)
+static int value_of(int attribute)
 {
 	static const int values[] = {1024, 0, 0, 0, 32, 90, 90, 0, 49152, -1};
+
+	return attribute >= 0 && attribute < 10 ? values[attribute] : 0;
+}
+
+API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function)
+{
 	COUNT;
 	(void)function;
-	*value = attribute >= 0 && attribute < 10 ? values[attribute] : 0;
+	*value = value_of(attribute);
+	return COUNTED(SUCCESS);
+}
+
+API CUresult cuKernelGetAttribute(int *value, int attribute, CUfunction kernel, CUdevice device)
+{
+	COUNT;
+	(void)kernel, (void)device;
+	*value = value_of(attribute);
 	return COUNTED(SUCCESS);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A tree of address ranges. Ranges that overlap compare equal, so a lookup finds the one that holds an address. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <search.h>
 #include <stdlib.h>
@@ -53,6 +54,36 @@ int find_range(uint64_t address, struct range *to)
 		*to = *found;
 	pthread_mutex_unlock(&lock);
 	return found != NULL;
+}
+
+struct search {
+	CUcontext context;
+	const struct range *found;
+};
+
+/* Pools and physical memory belong to a device. */
+static void look(const void *node, VISIT visit, void *closure)
+{
+	const struct range *range = *(const struct range *const *)node;
+	struct search *search = closure;
+
+	if (visit != preorder && visit != leaf)
+		return;
+	if (range->context == search->context && range->kind != KIND_POOL && range->kind != KIND_VMM)
+		search->found = range;
+}
+
+/* One of the ranges that a context holds; 0 if it holds none. */
+int range_of_context(CUcontext context, struct range *to)
+{
+	struct search search = {.context = context};
+
+	pthread_mutex_lock(&lock);
+	twalk_r(tree, look, &search);
+	if (search.found)
+		*to = *search.found;
+	pthread_mutex_unlock(&lock);
+	return search.found != NULL;
 }
 
 void add_range(struct range range)

@@ -16,6 +16,7 @@
 struct context {
 	CUdevice device;
 	int holders;
+	unsigned flags;
 	size_t limits[16];
 	uint64_t busy_until; /* of all its streams, in ns of CLOCK_MONOTONIC */
 	uint64_t legacy;     /* of the legacy stream */
@@ -45,6 +46,7 @@ int find_range(uint64_t address, struct range *to);
 void add_range(struct range range);
 int take_range(uint64_t begin, struct range *to);
 int change_range(uint64_t begin, int fd);
+int range_of_context(CUcontext context, struct range *to);
 int is_device(const struct range *range);
 uint64_t bytes_in_use(int device);
 /* Room on a device, taken if there is enough; of what has no range. */
@@ -52,6 +54,9 @@ int reserve(int device, uint64_t bytes);
 void give_back(int device, uint64_t bytes);
 const char *kind_name(enum kind kind);
 size_t pages(size_t bytes);
+
+/* ---- memory.c ---- */
+void release_context(CUcontext context);
 
 /* ---- streams.c ---- */
 struct stream {

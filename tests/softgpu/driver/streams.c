@@ -57,15 +57,28 @@ void occupy(CUstream stream, uint64_t ns)
 		delay(stream, (end > begin ? end : begin) + ns);
 }
 
-API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+static CUresult create(CUstream *stream, unsigned flags, int priority)
 {
 	static uint64_t next_id = 3;
-	COUNT;
-	NEED_CONTEXT;
+
+	if (!current())
+		return INVALID_CONTEXT;
 	*stream = calloc(1, sizeof(**stream));
 	**stream = (struct stream){.context = current(), .flags = flags, .priority = priority,
 				   .id = __atomic_fetch_add(&next_id, 1, __ATOMIC_RELAXED)};
-	return COUNTED(SUCCESS);
+	return SUCCESS;
+}
+
+API CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+	COUNT;
+	return COUNTED(create(stream, flags, 0));
+}
+
+API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+	COUNT;
+	return COUNTED(create(stream, flags, priority));
 }
 
 API CUresult cuStreamDestroy_v2(CUstream stream)

@@ -1,4 +1,4 @@
-"""A process with the real PyTorch on the soft GPU that does what it is sent, line by line."""
+"""A process with released software on the soft GPU that executes the lines that a test sends."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ DRIVER = BUILD / "libcuda.so.1"
 
 _LOOP = """
 import json, os, sys, time
-import torch
+MIB = 1 << 20
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # libraries print too
-MIB = 1 << 20
+exec(os.environ["JOB_PRELUDE"])
 for line in sys.stdin:
     out = None
     exec(json.loads(line))
@@ -40,8 +40,8 @@ def build() -> None:
     subprocess.run(["make", "-s", "-C", SOFTGPU], check=True)
 
 
-class TorchJob:
-    """To be used with `with`. Variables of the job's environment are keywords; `folder` is where calls are counted."""
+class Job:
+    """A context manager. Variables of the job's environment are keywords; `folder` is where calls are counted."""
 
     def __init__(self, release: Release, folder: Path, **environment: object) -> None:
         self.folder = folder
@@ -99,9 +99,11 @@ class TorchJob:
 
 def _environment(release: Release, folder: Path) -> Mapping[str, str]:
     """The soft runtime is there before the wheel's, under the same name; no file of the wheel is changed."""
+    paths = (BUILD, releases.libraries(release))
     return {
-        "LD_LIBRARY_PATH": str(BUILD),
-        "LD_PRELOAD": str(runtime(release.cuda)),
+        "LD_LIBRARY_PATH": ":".join(str(path) for path in paths if path),
         "SOFTGPU_COUNTS": str(folder),
+        "JOB_PRELUDE": release.prelude,
         "OMP_NUM_THREADS": "1",
+        **({"LD_PRELOAD": str(runtime(release.cuda))} if release.runtime else {}),
     }
