@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from exporter.stack_profiles.model import Profile
 from exporter.stack_profiles.published import NOBODY, StackProfiles
 from exporter.web import stack_profiles
 from tests import made_up_profiles as made_up
+from tests import profile_readers as readers
 from tests.standins.served import Served
 from tests.support import PATIENCE, until
 
@@ -236,3 +238,18 @@ def test_a_source_that_hangs_is_no_profile(published: StackProfiles, monkeypatch
 
     assert (503, "there is no profile: it takes longer than 0 s\n") == (answer.status, answer.text)
     assert 200 == metrics
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("options", "profiles"), [((), 1), (("-seconds=1",), 2)], ids=["now", "delta"])
+def test_go_fetches_it(
+    served: Served, published: StackProfiles, tmp_path: Path, options: tuple[str, ...], profiles: int
+) -> None:
+    """Go's pprof fetches a profile by its address, also a delta, which is the second profile less the first."""
+    environ = {"PPROF_TMPDIR": str(tmp_path), "PATH": ""}
+    url = f"http://127.0.0.1:{served.port}/debug/pprof/gpu_inuse"
+    command = [readers.go_pprof(), "-top", "-unit=B", "-symbolize=none", *options, url]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+
+    assert "of 1630B total" in done.stdout
+    assert profiles == getattr(published.source, "calls", None)
