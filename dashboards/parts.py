@@ -43,6 +43,8 @@ class Query:
     """Of a table's column, where it differs from the panel's."""
     alarm: float | None = None
     """The value from which on the cells of a table's column are red."""
+    hidden: bool = False
+    """Whether a table has rows by the query and no column with its value, which is always the same."""
 
 
 class Common(Protocol):
@@ -126,20 +128,32 @@ def heat(title: str, description: str, unit: str, query: Query, width: int = HAL
 
 
 def rows(
-    title: str, description: str, unit: str, labels: Mapping[str, str], *queries: Query, width: int = FULL
+    title: str,
+    description: str,
+    unit: str,
+    labels: Mapping[str, str],
+    *queries: Query,
+    width: int = FULL,
+    first: str = "",
 ) -> table.Panel:
-    """A table of now: a row for each set of `labels` (label to column title), a column for each query."""
+    """A table of now: a row for each set of `labels` (label to column title), a column for each query.
+
+    Sorted by the column `first`, where that is given.
+    """
     panel = _panel(table.Panel(), title, description, unit, queries, width, 9, PromQueryFormat.TABLE)
     values = {"Value" if len(queries) == 1 else f"Value #{_ref(i)}": query for i, query in enumerate(queries)}
     names = [*labels, *values]
+    hidden = {name for name, query in values.items() if query.hidden}
     titles = {**labels, **{name: query.legend for name, query in values.items()}}
     order = {name: index for index, name in enumerate(names)}
     for name, settings in {
         "merge": {},
-        "filterFieldsByName": {"include": {"names": names}},
+        "filterFieldsByName": {"include": {"names": [name for name in names if name not in hidden]}},
         "organize": {"indexByName": order, "renameByName": titles},
     }.items():
         panel.with_transformation(models.DataTransformerConfig(id_val=name, options=settings))
+    if first:
+        panel.sort_by([common.TableSortByFieldState().display_name(first).desc(False)])
     for label in _leading(labels, queries):
         panel.override_by_name(labels[label], [models.DynamicConfigValue(id_val="links", value=[_lead(label, labels)])])
     for query in queries:

@@ -26,7 +26,13 @@ GROUPS = {
 _WEB, _OTLP, _KMSG = WebSettings(), OtlpSettings(), KmsgSettings()
 
 OPTIONS = (
-    Option("config.file", "", "YAML file with any of these settings, nested at the dots", "general", metavar="FILE"),
+    Option(
+        "config.file",
+        "",
+        "YAML file with any of these settings; dots in names become nesting",
+        "general",
+        metavar="FILE",
+    ),
     Option(
         "profile",
         "node",

@@ -1,6 +1,7 @@
-"""Checks the words of identifiers, docstrings, comments and messages: `python -m tests.check_words [ROOT]`.
+"""Checks the words of code, documents and alerts: `python -m tests.check_words [ROOT]`.
 
-Covers all code of the repository. Prints one line for each word, and exits with 1 if there is one.
+Covers identifiers, docstrings, comments and messages, pages and rules (docs/style-of-words.md). Prints one line
+for each word, and exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -13,15 +14,47 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-FOLDERS = ("bench", "bpf", "dashboards", "deploy", "exporter", "setup.py", "tests", "tools")
-LISTS = {"tests/check_words.py", "tests/unit/test_check_words.py"}
-"""Files that have the words themselves."""
-PUBLISHED = re.compile(
-    r"gpu_recovery_asked|\"says\"|GPUs (not )?well|\"Not well\"|\"Who talks to whom\"|\"Whose a GID is\""
+FOLDERS = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "alerts",
+    "docs",
+    "bench",
+    "bpf",
+    "dashboards",
+    "deploy",
+    "exporter",
+    "setup.py",
+    "tests",
+    "tools",
 )
-"""Label values, keys of JSON and titles in dashboards that users rely on."""
+LISTS = {"docs/style-of-words.md", "tests/check_words.py", "tests/unit/test_check_words.py"}
+"""Files that have the words themselves."""
+PUBLISHED = re.compile(r"gpu_recovery_asked|\"says\"")
+"""Label values and keys of JSON that users rely on."""
 _SPEECH = {"tell", "tells", "telling", "told", "say", "says", "saying", "said", "ask", "asks", "asking", "asked"}
 IN_TEXT = _SPEECH | {"whose", "whom", "anew", "dear", "well", "unwell"}
+IN_DOCUMENTS = {
+    "tell",
+    "tells",
+    "telling",
+    "told",
+    "said",
+    "asked",
+    "whose",
+    "whom",
+    "anew",
+    "dear",
+    "dearest",
+    "unwell",
+}
+"""Words that no document has; as orders ("ask the owner") some of the others are right there."""
+PHRASES = re.compile(
+    r"\b(?:not well|as a rule|wants nothing|as it comes)\b|\bThe same (?:by|for|as|of|in)\b", re.IGNORECASE
+)
+"""Phrases that no help text and no text of an alert has."""
 IN_NAMES = _SPEECH | {"gone"}
 PRONOUNS = {"it", "its", "they", "their", "we", "our", "you", "your", "he", "she", "this", "that", "these", "those"}
 PRONOUNS |= {"such", "who", "none"}
@@ -57,15 +90,38 @@ def findings_in_c(source: str) -> Iterator[tuple[int, str]]:
             yield number, f"C has {word!r}: name the thing in the field's words"
 
 
+def findings_in_documents(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and a sentence for each forbidden word of a document, outside of code."""
+    code = False
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        for word in () if code else sorted(_words(_CODE.sub("", line)) & IN_DOCUMENTS):
+            yield number, f"document has {word!r}: report, request, allocate; docs/style-of-words.md"
+
+
+def findings_in_rules(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and a sentence for each forbidden word or phrase of a file of rules."""
+    yield from findings_in_documents(source)
+    for number, line in enumerate(source.splitlines(), 1):
+        for phrase in PHRASES.findall(line):
+            yield number, f"rule has {phrase!r}: name the thing and its state"
+
+
 def _words(text: str) -> set[str]:
     return {word.lower() for word in _WORDS.findall(text)}
 
 
-_CHECKS = {".py": findings, ".c": findings_in_c, ".h": findings_in_c}
+_CODE = re.compile(r"`[^`]*`|\]\([^)]*\)")
+_CHECKS = {".py": findings, ".c": findings_in_c, ".h": findings_in_c, ".md": findings_in_documents} | {
+    ".yaml": findings_in_rules
+}
 
 
 def _sources(path: Path) -> Iterable[Path]:
-    return (it for it in path.rglob("*") if it.suffix in _CHECKS) if path.is_dir() else (path,)
+    """Yields the files under a path that are checked; YAML is that of alerts alone."""
+    found = path.rglob("*") if path.is_dir() else (path,) if path.exists() else ()
+    return (it for it in found if it.suffix in _CHECKS and (it.suffix != ".yaml" or it.parent.name == "alerts"))
 
 
 def main(root: Path) -> int:

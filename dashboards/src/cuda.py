@@ -25,7 +25,7 @@ from dashboards.parts import (
 DRIVER = 'api_layer="driver"'
 WHO = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"', 'comm=~"$comm"')
 PROCESS = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
-NAME = "{{namespace}}/{{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
+NAME = "{{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
 COLUMNS = {
     "instance": "Instance",
     "namespace": "Namespace",
@@ -93,7 +93,7 @@ MEMORY_PANELS = [
     ),
     lines(
         "Memory in use by kind",
-        "The same by kind, and pinned host memory beside it.",
+        "Memory in use by kind, and pinned host memory beside it.",
         "bytes",
         Query(total(select("gpu_cuda_memory_usage_bytes", *WHO, DRIVER), "memory"), "{{memory}}"),
         stacked=True,

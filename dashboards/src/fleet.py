@@ -7,23 +7,34 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from dashboards.parts import FULL, HALF, THIRD, Query, board, lines, number, rate, rows, select, total
 
 HOUR, DAY = 3600, 86400
-FIRING = select("ALERTS", 'alertstate="firing"')
-CRITICAL, WARNING = (select("ALERTS", 'alertstate="firing"', f'severity="{it}"') for it in ("critical", "warning"))
+SLOWING = 'reason=~"(hw_|sw_)?thermal|hw_power_brake"'
+WITH_OR_WITHOUT = 'job=~"$job|", instance=~"$instance|", cluster=~"$cluster"'
+"""Alerts of a switch, a communicator or the whole fleet have no instance."""
+FIRING = f'ALERTS{{{WITH_OR_WITHOUT}, alertstate="firing", severity=~"critical|warning"}}'
+CRITICAL, WARNING = (f'{FIRING[:-1]}, severity="{it}"}}' for it in ("critical", "warning"))
 FAULT = select("node_fault_last_timestamp_seconds")
 NOT_OK = select("hw_status", 'state!="ok"')
 BUSY = select("hw_gpu_utilization_ratio", 'task="general"')
 HELD = select("gpu_process_memory_usage_bytes")
 SAME_GPU = "on (job, instance, gpu_uuid)"
 IDLE = f"{HELD} and {SAME_GPU} {BUSY} < 0.05"
-DOWN = f"{select('rdma_link_state')} < 4"
+DOWN = f"{select('rdma_link_state')} < 4 and {select('port:rdma_link_state:best')} >= 4"
+STANDING = select("workload_pid:nccl_last_call_timestamp_seconds:standing")
 LOST = select("rdma_nack_ratio", 'kind!="rnr"')
-OVERHEAD = rate("accel_exporter_overhead_seconds_total")
+VERSIONS = (
+    "max by (component, product, version) "
+    '(component_product_version:hw_gpu_info:nodes{job=~"$job", instance=~"$instance|", cluster=~"$cluster"})'
+)
 LAG = "nccl_rank_arrival_lag_seconds"
 RANK = ("instance", "comm_hash", "rank")
 PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
 IN_NCCL = f"({select('nccl_calls_in_flight')} or {select('nccl_rank_calls_behind')})"
 MISSING = select("nccl_ras_ranks_missing", 'state!="absent"')
-SLOWED = rate("gpu_clock_slowed_seconds_total", 'reason=~"(hw_|sw_)?thermal|hw_power_brake"')
+SLOWED = f"clamp_max({rate('gpu_clock_slowed_seconds_total', SLOWING)}, 1)"
+BEHIND = (
+    f"{select('nccl_rank_calls_behind')} > 0 and on (job, instance, pid) "
+    f"time() - {select('nccl_last_call_timestamp_seconds')} > 60"
+)
 FAILING = (
     f"{select('accel_exporter_collector_success')} == 0 "
     f"unless on (job, instance, collector) {select('accel_exporter_collector_available')} == 0"
@@ -49,14 +60,14 @@ def per_place(how: str, expr: str) -> str:
 ATTENTION = [
     number(
         "Critical alerts",
-        "Alerts of severity critical that fire for these nodes.",
+        "Alerts of severity critical that fire for these nodes, or for no single one.",
         "short",
         Query(f"count({CRITICAL}) or vector(0)"),
         alarm=1,
     ),
     number(
         "Warnings",
-        "Alerts of severity warning that fire for these nodes.",
+        "Alerts of severity warning that fire for these nodes, or for no single one.",
         "short",
         Query(f"count({WARNING}) or vector(0)"),
         alarm=1,
@@ -69,7 +80,7 @@ ATTENTION = [
         alarm=1,
     ),
     number(
-        "GPUs not well",
+        "Unhealthy GPUs",
         "GPUs that are lost, failed, stalled, or need a recovery.",
         "short",
         Query(total(NOT_OK)),
@@ -77,9 +88,10 @@ ATTENTION = [
     ),
     number(
         "RDMA links down",
-        "Ports that are not active; those nobody uses too.",
+        "Ports that were active before and are not now; one without a cable is none of them.",
         "short",
         Query(f"count({DOWN}) or vector(0)"),
+        alarm=1,
     ),
     number(
         "Exporters down",
@@ -89,23 +101,42 @@ ATTENTION = [
         alarm=1,
     ),
     rows(
-        "Alerts that fire",
-        "What Prometheus pages for. Alerts without an instance, as of a rack or a switch, are only in Prometheus.",
+        "Workloads that stand",
+        "Processes that have called no collective and launched nothing for five minutes, inside a call or with a busy "
+        "GPU: their GPUs are lost to the jobs.",
+        "short",
+        {"namespace": "Namespace", "slurm_job_id": "Slurm job", "workload": "Workload"},
+        Query(f"count by (namespace, slurm_job_id, workload) ({STANDING} > 300)", "Processes", alarm=1),
+        Query(f"max by (namespace, slurm_job_id, workload) ({STANDING} > 300)", "For", "s"),
+        width=HALF,
+    ),
+    lines(
+        "GPUs by health",
+        "GPUs that answer and need nothing, the others, and those that a node had before or should have.",
+        "short",
+        Query(total(select("hw_status", 'state="ok"')), "healthy"),
+        Query(total(NOT_OK), "unhealthy"),
+        Query(
+            f"sum({select('instance:hw_status:most')} - {select('instance:hw_status:working')}) or vector(0)", "missing"
+        ),
+        width=HALF,
+        stacked=True,
+    ),
+    rows(
+        "Firing alerts",
+        "What pages or is a ticket, the critical ones first; how many of it fire at the same place. Those without an "
+        "instance are of a workload, a communicator, a switch or the fleet.",
         "short",
         {
             "severity": "Severity",
             "alertname": "Alert",
             "instance": "Instance",
-            "gpu": "GPU",
-            "device": "Device",
-            "component": "Component",
-            "signal": "Signal",
-            "xid": "Xid",
+            "workload": "Workload",
             "comm_hash": "Communicator",
-            "pod": "Pod",
-            "slurm_job_id": "Slurm job",
+            "switch": "Switch",
         },
-        Query(f"topk(100, {FIRING})", "Firing"),
+        Query(f"count by (severity, alertname, instance, workload, comm_hash, switch) ({FIRING})", "Alerts"),
+        first="Severity",
     ),
 ]
 
@@ -127,11 +158,11 @@ FAULTS = [
         stacked=True,
     ),
     rows(
-        "GPUs not well",
+        "Unhealthy GPUs",
         "What state each is in, and what the driver requests: 1 GPU reset, 2 node reboot, 4 drain and reset.",
         "short",
         {**NODE, "gpu": "GPU", "state": "State"},
-        Query(f"max by (instance, gpu, state) ({NOT_OK}) == 1", "In it"),
+        Query(f"max by (instance, gpu, state) ({NOT_OK}) == 1", "In this state", hidden=True),
         Query(f"max by (instance, gpu) ({select('gpu_recovery_action')}) > 0", "Action", alarm=1),
         width=HALF,
     ),
@@ -165,14 +196,14 @@ WASTE = [
         "GPUs by use",
         "Held by a process and busy, held and idle (less than 5 % of the time), and held by nobody.",
         "short",
-        Query(f"count({BUSY} >= 0.05 and {SAME_GPU} {HELD}) or vector(0)", "held and busy"),
-        Query(f"count({BUSY} < 0.05 and {SAME_GPU} {HELD}) or vector(0)", "held and idle"),
-        Query(f"count({BUSY} unless {SAME_GPU} {HELD}) or vector(0)", "nobody's"),
+        Query(f"count({BUSY} >= 0.05 and {SAME_GPU} {HELD}) or vector(0)", "allocated and busy"),
+        Query(f"count({BUSY} < 0.05 and {SAME_GPU} {HELD}) or vector(0)", "allocated but idle"),
+        Query(f"count({BUSY} unless {SAME_GPU} {HELD}) or vector(0)", "unallocated"),
         width=HALF,
         stacked=True,
     ),
     rows(
-        "Held and idle",
+        "Allocated but idle",
         "Processes that hold the most memory of a GPU which is used less than 5 % of the time now.",
         "bytes",
         {**NODE, "gpu": "GPU", **WHO},
@@ -215,10 +246,11 @@ NETWORK = [
     ),
     lines(
         "Ranks behind",
-        "Collectives that another rank of the communicator on the node has called and this one has not.",
+        "Collectives that another rank of the communicator on the node has called and this one has not, of ranks that "
+        "have called none for a minute.",
         "short",
         Query(
-            f"topk(10, max by (instance, comm_hash, rank) ({select('nccl_rank_calls_behind')}) > 0)",
+            f"topk(10, max by (instance, comm_hash, rank) ({BEHIND}))",
             "rank {{rank}} of {{comm_hash}} {{instance}}",
         ),
         width=THIRD,
@@ -280,9 +312,10 @@ NODES = [
         Query(per_node("sum", select("hw_gpu_memory_usage_bytes")), "GPU memory", "bytes"),
         Query(per_node("sum", select("hw_power_watts")), "Power", "watt"),
         Query(per_node("max", select("hw_temperature_celsius", 'sensor="gpu"')), "Hottest", "celsius"),
-        Query(per_node("sum", NOT_OK), "Not well", alarm=1),
+        Query(per_node("sum", NOT_OK), "Unhealthy", alarm=1),
         Query(per_node("max", LOST), "Loss", "percentunit", alarm=0.001),
         Query(per_node("count", recent(DAY, "instance", "category", "signal", "component")), "Faults in a day"),
+        Query(per_node("count", recent(30 * DAY, "instance", "category", "signal", "component")), "In 30 days"),
         width=FULL,
     ),
     rows(
@@ -299,7 +332,7 @@ NODES = [
         ),
         Query(per_place("count", select("hw_status", 'state="ok"')), "GPUs"),
         Query(per_place("avg", BUSY), "Use", "percentunit"),
-        Query(per_place("sum", NOT_OK), "Not well", alarm=1),
+        Query(per_place("sum", NOT_OK), "Unhealthy", alarm=1),
         Query(per_place("count", DOWN), "RDMA links down"),
         Query(per_place("max", LOST), "Loss", "percentunit", alarm=0.001),
         width=FULL,
@@ -312,11 +345,11 @@ EXPORTERS = [
         "No answer to the last scrape: of these nodes nothing is known.",
         "short",
         NODE,
-        Query(f"min by (instance) ({select('up')}) == 0", "Up"),
+        Query(f"min by (instance) ({select('up')}) == 0", "Up", hidden=True),
         width=THIRD,
     ),
     rows(
-        "Exporters that do not see all",
+        "Degraded exporters",
         "Collectors that fail, functions that could not be probed, and what was lost of events per second.",
         "short",
         NODE,
@@ -325,13 +358,14 @@ EXPORTERS = [
         Query(f"{per_node('sum', rate('accel_exporter_events_lost_total'))} > 0", "Events lost", "eps", alarm=0),
         width=THIRD,
     ),
-    lines(
-        "Cost of the probes, dearest nodes",
-        "Calls times what such a call costs: time taken from the observed processes, in cores.",
-        "percentunit",
-        Query(f"topk(10, {per_node('sum', OVERHEAD)})", "{{instance}}"),
+    rows(
+        "Versions in use",
+        "Nodes by version of driver, VBIOS, firmware of NICs, and exporter. More than one of a product is an upgrade "
+        "that is under way, or was not finished.",
+        "short",
+        {"component": "Component", "product": "Product", "version": "Version"},
+        Query(VERSIONS, "Nodes"),
         width=THIRD,
-        alarm=0.01,
     ),
 ]
 

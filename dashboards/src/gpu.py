@@ -11,7 +11,7 @@ WHICH = ("instance", "gpu")
 NAME = "GPU {{gpu}} {{instance}}"
 COLUMNS = {"instance": "Instance", "gpu": "GPU"}
 PROCESS = ("instance", "gpu", "namespace", "pod", "slurm_job_id", "comm", "pid")
-PROCESS_NAME = "GPU {{gpu}} {{namespace}}/{{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
+PROCESS_NAME = "GPU {{gpu}} {{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}"
 PROCESS_COLUMNS = {
     **COLUMNS,
     "namespace": "Namespace",
@@ -44,7 +44,7 @@ XID_AGO = f"time() - max by (instance, gpu, xid, action, category) ({gauge('gpu_
 OVERVIEW = [
     number("GPUs", "Known to NVML, lost ones too.", "short", Query(f"count({OK})")),
     number(
-        "Not well",
+        "Unhealthy",
         "GPUs that are lost, failed, stalled, or need a recovery.",
         "short",
         Query(total(NOT_OK)),
@@ -64,7 +64,7 @@ OVERVIEW = [
     ),
     number("Power", "Drawn by all boards.", "watt", Query(total(gauge("hw_power_watts")))),
     number(
-        "Least margin",
+        "Minimum thermal margin",
         "Left until the first GPU slows down for heat; only newer GPUs report it.",
         "celsius",
         Query(f"min({gauge('gpu_temperature_margin_celsius')})"),
@@ -164,7 +164,7 @@ POWER = [
         "Slowed down",
         "Share of time in which clocks were held down, by reason. Reasons overlap: do not add them up.",
         "percentunit",
-        Query(f"{rising('gpu_clock_slowed_seconds_total', 'reason')} > 0", f"{NAME} {{{{reason}}}}"),
+        Query(f"clamp_max({rising('gpu_clock_slowed_seconds_total', 'reason')}, 1) > 0", f"{NAME} {{{{reason}}}}"),
         width=THIRD,
     ),
 ]
@@ -296,7 +296,7 @@ WHO = [
         width=HALF,
     ),
     rows(
-        "Given to",
+        "Allocated to",
         "The jobs that the kubelet or Slurm has given the GPU to, used or not.",
         "short",
         {
@@ -309,7 +309,8 @@ WHO = [
         },
         Query(
             f"max by (instance, gpu, namespace, pod, container, resource, slurm_job_id) ({GIVEN})",
-            "Given",
+            "Allocated",
+            hidden=True,
         ),
         width=HALF,
     ),

@@ -24,7 +24,7 @@ from dashboards.parts import (
 JOB = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
 COMMUNICATOR = ('comm_hash=~"$comm_hash"',)
 PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid", "gpu")
-PROCESS_NAME = "{{namespace}}/{{pod}} {{slurm_job_id}} {{comm}} {{pid}} GPU {{gpu}} {{instance}}"
+PROCESS_NAME = "{{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{gpu}} {{instance}}"
 PROCESS_COLUMNS = {
     "instance": "Instance",
     "namespace": "Namespace",
@@ -160,7 +160,7 @@ STRAGGLERS = [
         Query(per_rank("nccl_rank_calls_behind"), RANK_NAME),
     ),
     lines(
-        "Newest call",
+        "Time since last collective",
         "Time since each process called a collective last.",
         "s",
         Query(SINCE, PROCESS_NAME),
@@ -196,7 +196,7 @@ WHO = [
         "Which process is which rank, of how many.",
         "short",
         {"comm_hash": "Communicator", "rank": "Rank", "nranks": "Ranks", **PROCESS_COLUMNS},
-        Query(f"max by (comm_hash, rank, nranks, {', '.join(PROCESS)}) ({INFO})", "Is"),
+        Query(f"max by (comm_hash, rank, nranks, {', '.join(PROCESS)}) ({INFO})", "Is", hidden=True),
         width=FULL,
     ),
     rows(

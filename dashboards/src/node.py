@@ -14,6 +14,7 @@ PCI = ("instance", "pci_bus_id", "kind")
 JOB = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
 FAULT = select("node_fault_last_timestamp_seconds")
 OUT_OF_LIMITS = f"{select('node_hwmon_alarm')} == 1 or {select('node_ipmi_sensor_state')} == 2"
+SLOWING = 'reason=~"(hw_|sw_)?thermal|hw_power_brake"'
 NARROW = f"{select('node_pci_link_width_max')} - {select('node_pci_link_width')}"
 FEWER = f"{select('link:node_pci_link_width:best')} - {select('node_pci_link_width')}"
 
@@ -29,14 +30,16 @@ def rising(labels: tuple[str, ...], metric: str, *matchers: str) -> str:
 
 OVERVIEW = [
     number(
-        "Up for",
+        "Uptime",
         "Time since the kernel of the node started last; the shortest of the nodes chosen.",
         "s",
         Query(f"time() - max({select('node_boot_timestamp_seconds')})"),
     ),
-    number("GPUs well", "GPUs that answer and need nothing.", "short", Query(total(select("hw_status", 'state="ok"')))),
     number(
-        "GPUs not well",
+        "Healthy GPUs", "GPUs that answer and need nothing.", "short", Query(total(select("hw_status", 'state="ok"')))
+    ),
+    number(
+        "Unhealthy GPUs",
         "GPUs that are lost, failed, stalled, or need a recovery.",
         "short",
         Query(total(select("hw_status", 'state!="ok"'))),
@@ -44,19 +47,20 @@ OVERVIEW = [
     ),
     number(
         "RDMA links down",
-        "Ports that are not active; those nobody uses too.",
+        "Ports that were active before and are not now; one without a cable is none of them.",
         "short",
-        Query(f"count({select('rdma_link_state')} < 4) or vector(0)"),
+        Query(f"count({select('rdma_link_state')} < 4 and {select('port:rdma_link_state:best')} >= 4) or vector(0)"),
+        alarm=1,
     ),
     number(
-        "Kinds of faults",
+        "Distinct faults",
         "Kinds of faults seen within the last day.",
         "short",
         Query(f"count(time() - {FAULT} < 86400) or vector(0)"),
         alarm=1,
     ),
     number(
-        "Alarms of sensors",
+        "Sensor alarms",
         "Temperatures, fans, voltages and power supplies out of their limits, as the machine reports.",
         "short",
         Query(
@@ -115,7 +119,7 @@ GPUS = [
         "Share of time in which heat or the power brake held clocks down, by reason. Reasons overlap.",
         "percentunit",
         Query(
-            rising((*GPU, "reason"), "gpu_clock_slowed_seconds_total", 'reason=~"(hw_|sw_)?thermal|hw_power_brake"'),
+            f"clamp_max({rising((*GPU, 'reason'), 'gpu_clock_slowed_seconds_total', SLOWING)}, 1)",
             f"{{{{reason}}}} {NAME}",
         ),
         width=THIRD,
@@ -156,7 +160,7 @@ JOBS = [
         Query(rising(JOB, "rdma_send_bytes_total"), "RDMA sent", "Bps"),
     ),
     rows(
-        "Given GPUs",
+        "Allocated GPUs",
         "The jobs that the kubelet or Slurm gave each GPU to, used or not.",
         "short",
         {
@@ -168,7 +172,9 @@ JOBS = [
             "slurm_job_id": "Slurm job",
         },
         Query(
-            per(("instance", "gpu", "namespace", "pod", "container", "slurm_job_id"), "gpu_allocation_info"), "Given"
+            per(("instance", "gpu", "namespace", "pod", "container", "slurm_job_id"), "gpu_allocation_info"),
+            "Allocated",
+            hidden=True,
         ),
     ),
 ]
@@ -247,11 +253,11 @@ FAULTS = [
         width=HALF,
     ),
     rows(
-        "What cannot be seen",
+        "Unavailable sources",
         "Sources of faults that this node does not have or does not let us read.",
         "short",
         {"instance": "Instance", "source": "Source"},
-        Query(f"min by (instance, source) ({select('node_fault_source_available')}) == 0", "Readable"),
+        Query(f"min by (instance, source) ({select('node_fault_source_available')}) == 0", "Readable", hidden=True),
         width=HALF,
     ),
 ]
@@ -276,7 +282,7 @@ MACHINE = [
         width=THIRD,
     ),
     lines(
-        "Alarms of sensors",
+        "Sensor alarms",
         "1 while a sensor of the machine is out of its limits; the management controller's: 1 warning, 2 critical.",
         "short",
         Query(f"{select('node_hwmon_alarm')} == 1", "{{chip}} {{sensor}} {{instance}}"),
@@ -284,7 +290,7 @@ MACHINE = [
         width=THIRD,
     ),
     rows(
-        "Drives that warn",
+        "Drives with warnings",
         "The critical warning of SMART: 1 spare low, 2 temperature, 4 reliability, 8 read only, 16 backup, added up; "
         "and media errors per second.",
         "short",

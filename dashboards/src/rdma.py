@@ -207,7 +207,7 @@ TRAFFIC = [
 
 PEERS = [
     rows(
-        "Who talks to whom",
+        "Traffic by peer",
         "Each device and the peers to which it posts. Latency is the mean over the processes that talk to that peer, "
         "whichever peer their requests went to; a sample.",
         "short",
@@ -232,7 +232,7 @@ PEERS = [
         "Nodes and devices of the GIDs that queue pairs here use: look up a peer's GID in it.",
         "short",
         {"gid": "GID", "instance": "Instance", "device": "Device", "port": "Port"},
-        Query(f"count by (gid, {', '.join(PORT)}) ({of('rdma_gid_info')})", "Is"),
+        Query(f"count by (gid, {', '.join(PORT)}) ({of('rdma_gid_info')})", "Is", hidden=True),
         width=HALF,
     ),
     rows(
@@ -321,7 +321,7 @@ LINKS = [
         "State 4 is active; 1 down, 2 and 3 coming up. Physical 5 is up, 2 polling, 3 disabled, 4 training.",
         "short",
         {**PORT_COLUMNS, "link_layer": "Layer", "netdev": "Interface"},
-        Query(most("rdma_port_info", *PORT, "link_layer", "netdev"), "Is"),
+        Query(most("rdma_port_info", *PORT, "link_layer", "netdev"), "Is", hidden=True),
         Query(most("rdma_link_state", *PORT), "State"),
         Query(most("rdma_link_physical_state", *PORT), "Physical"),
         Query(most("rdma_link_speed_bytes_per_second", *PORT), "Speed", "Bps"),
@@ -464,7 +464,7 @@ BLIND = [
         "Whether each device was read in time, and counters of it that the driver refuses.",
         "short",
         {"instance": "Instance", "device": "Device", "driver": "Driver", "firmware": "Firmware", "error": "Error"},
-        Query(most("rdma_device_info", "instance", "device", "driver", "firmware"), "Is"),
+        Query(most("rdma_device_info", "instance", "device", "driver", "firmware"), "Is", hidden=True),
         Query(most("accel_exporter_infiniband_device_success", "instance", "device"), "Read", "bool_yes_no"),
         Query(most("accel_exporter_infiniband_files_unreadable", "instance", "device", "error"), "Refused"),
     ),
@@ -520,7 +520,7 @@ DETAILS = [
             "peer_pod": "Peer pod",
             "peer_lid": "Peer LID",
         },
-        Query(select("rdma_qp_info", *WHO), "Is"),
+        Query(select("rdma_qp_info", *WHO), "Is", hidden=True),
         width=FULL,
     ),
 ]

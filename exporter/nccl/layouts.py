@@ -81,7 +81,8 @@ def _read(library: Library) -> Layout | None:
         return UNKNOWN
     if layout == UNKNOWN:
         log.warning(
-            "the layout of communicators is not found in the code of an NCCL library", extra={"library": library.path}
+            "cannot determine the layout of communicators of an NCCL library; its ranks have no labels",
+            extra={"library": library.path},
         )
     return layout
 

@@ -110,7 +110,7 @@ LAG = Metric(
 BEHIND = Metric(
     "nccl.rank.calls_behind",
     "Collectives (Broadcast, Reduce, AllGather, ReduceScatter, AllReduce) that another rank of the communicator on "
-    "this node has called and this one not yet, at the most; compared as nccl_rank_arrival_lag_seconds is. A value "
+    "this node has called and this one not yet; compared as nccl_rank_arrival_lag_seconds is. A value "
     "that stays above 0 means that the other ranks wait for this one.",
     Kind.GAUGE,
     labels=_MEMBER,

@@ -171,7 +171,9 @@ SM_OCCUPANCY = _gauge(
 TENSOR_ACTIVE = _gauge(
     "gpu.tensor.active", "Share of time in which tensor cores were in use: activity, not model FLOPs utilisation.", "1"
 )
-TENSOR_KIND_ACTIVE = _gauge("gpu.tensor.pipe.active", "The same by kind of operation.", "1", "pipe")
+TENSOR_KIND_ACTIVE = _gauge(
+    "gpu.tensor.pipe.active", "Share of time in which tensor cores were in use, by kind of operation.", "1", "pipe"
+)
 DRAM_ACTIVE = _gauge("gpu.dram.active", "Device memory bandwidth in use as a share of the peak.", "1")
 INTEGER_ACTIVE = _gauge("gpu.integer.active", "Share of time in which integer pipes were in use.", "1")
 FP64_ACTIVE = _gauge("gpu.fp64.active", "Share of time in which FP64 pipes were in use, tensor cores aside.", "1")

@@ -85,7 +85,7 @@ LATENCY = Metric(
 )
 ACK = Metric(
     "rdma.ack.latency",
-    "The same for requests posted while nothing else was outstanding on their queue pair, no larger than the path's "
+    "Latency of requests posted while nothing else was outstanding on their queue pair, no larger than the path's "
     "MTU where that was seen set: close to the round trip, and the time until the program looked." + _SAMPLED,
     Kind.HISTOGRAM,
     "s",
@@ -104,7 +104,7 @@ SAMPLED = Metric(
     "rdma.poll_cq.sampled.ratio",
     "Share of the last minute for which poll_cq of this provider was probed: about 1 while no thread calls it often, "
     "as where programs wait for events; else windows only, so that a thread that polls without pause loses little of "
-    "its time. A program that does both by turns is seen more when it is calm.",
+    "its time. Programs that alternate are seen more in their quiet phases.",
     Kind.GAUGE,
     "1",
     labels=("library",),

@@ -34,11 +34,11 @@ WITHOUT: dict[str, dict[str, str]] = {
     "exporter": {"Probes not attached": "a function that cannot be probed; tests/bpf/test_bridge_failures.py has some"},
     "fleet": {
         "Waiting in NCCL": f"a rank that hangs for a minute; {JOINS}",
-        "Exporters that do not see all": f"an exporter that fails; {JOINS}",
+        "Degraded exporters": f"an exporter that fails; {JOINS}",
     },
     "gpu": {"PCIe replays and errors": "PCIe errors by kind, which newer GPUs report; tests/unit/nvml has them"},
     "jobs": {"SM time by pod label": IN_PODS, "Device memory by pod label": IN_PODS},
-    "node": {"Drives": SMART, "Drives that warn": SMART},
+    "node": {"Drives": SMART, "Drives with warnings": SMART},
     "rdma": {
         "GID owners": REAL_RDMA,
         "Memory registered": REAL_RDMA,

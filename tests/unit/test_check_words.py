@@ -33,6 +33,18 @@ def test_findings(source: str, expected: list[tuple[int, str]]) -> None:
     assert all(word in text for (_, word), (_, text) in zip(expected, found, strict=True))
 
 
+def test_findings_in_documents() -> None:
+    """Words of prose are found; those of code and of addresses are not, nor an order to a person."""
+    source = "Ask the owner.\nAs `told` by [it](whose.md), whose?\n```\ntold\n```\nUntold, it is told.\n"
+    assert [2, 6] == [line for line, _ in check_words.findings_in_documents(source)]
+
+
+def test_findings_in_rules() -> None:
+    """Texts of alerts have no phrase that names neither the thing nor its state."""
+    source = "summary: GPU is not well.\ndescription: The same for NICs.\nexpr: a  # as a rule\nexpr: is_of\n"
+    assert [1, 2, 3] == [line for line, _ in check_words.findings_in_rules(source)]
+
+
 def test_findings_in_c() -> None:
     """Words of names and comments are found with their line; parts of words are not."""
     source = "/* As it says,\n * essayed. */\nint is_told;\nint untold; /* dearth */\n"

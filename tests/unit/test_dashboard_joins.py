@@ -101,6 +101,10 @@ FLEET = {
     'rdma_link_state{instance="n1",device="m0",port="1"}': "1x9",
     'rdma_link_physical_state{instance="n1",device="m0",port="1"}': "2x9",
     'rdma_link_state{instance="n1",device="m1",port="1"}': "4x9",
+    'rdma_link_state{instance="n1",device="m9",port="1"}': "1x9",
+    'port:rdma_link_state:best{instance="n1",device="m0",port="1"}': "4x9",
+    'port:rdma_link_state:best{instance="n1",device="m1",port="1"}': "4x9",
+    'port:rdma_link_state:best{instance="n1",device="m9",port="1"}': "1x9",
     'rdma_link_physical_state{instance="n1",device="m1",port="1"}': "5x9",
     'rdma_nack_ratio{instance="n1",device="m1",port="1",kind="rnr"}': "0.5x9",
     'rdma_nack_ratio{instance="n1",device="m1",port="1",kind="sequence"}': "0.25x9",
@@ -154,26 +158,26 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
             1,
         )
     ],
-    ("jobs", "Use of the GPUs given", ""): [
+    ("jobs", "Use of allocated GPUs", ""): [
         ({**POD, "container": "c"}, 0.9),
         ({"namespace": "ml", "pod": "sleeper", "container": "c"}, 0),
     ],
     ("jobs", "Device memory by pod label", ""): [({"label_app": "llm"}, 60)],
     ("jobs", "GPUs by pod label", ""): [({"label_app": "llm"}, 1), ({}, 2)],
-    ("rdma", "Who talks to whom", "Bytes"): [(PEERS[0], 4), (PEERS[1], 10)],
-    ("rdma", "Who talks to whom", "Latency"): [(peer, 0.1) for peer in PEERS],
+    ("rdma", "Traffic by peer", "Bytes"): [(PEERS[0], 4), (PEERS[1], 10)],
+    ("rdma", "Traffic by peer", "Latency"): [(peer, 0.1) for peer in PEERS],
     ("rdma", "Sent over link speed", ""): [({"instance": "n1", "device": "m0", "port": "1"}, 0.25)],
     ("rdma", "Link errors", ""): [({"instance": "n1", "device": "m0", "port": "1", "counter": "symbol_error"}, 1)],
     ("rdma", "Queue pairs in error", ""): [({}, 1)],
     ("rdma", "GID owners", "Is"): [({"gid": "g1", "instance": "n1", "device": "m0", "port": "1"}, 1)],
     ("fleet", "Exporters down", ""): [({}, 1)],
     ("fleet", "Nodes with new faults", ""): [({}, 1)],
-    ("fleet", "GPUs not well", "In it"): [({"instance": "n1", "gpu": "0", "state": "lost"}, 1)],
+    ("fleet", "Unhealthy GPUs", "In this state"): [({"instance": "n1", "gpu": "0", "state": "lost"}, 1)],
     ("fleet", "Nodes with faults, by category", ""): [({"category": "gpu"}, 1), ({"category": "nic"}, 1)],
-    ("fleet", "GPUs by use", "held and busy"): [({}, 1)],
-    ("fleet", "GPUs by use", "held and idle"): [({}, 1)],
-    ("fleet", "GPUs by use", "nobody's"): [({}, 1)],
-    ("fleet", "Held and idle", ""): [({"instance": "n2", "gpu": "0", "namespace": "ml", "pod": "sleeper"}, 30)],
+    ("fleet", "GPUs by use", "allocated and busy"): [({}, 1)],
+    ("fleet", "GPUs by use", "allocated but idle"): [({}, 1)],
+    ("fleet", "GPUs by use", "unallocated"): [({}, 1)],
+    ("fleet", "Allocated but idle", ""): [({"instance": "n2", "gpu": "0", "namespace": "ml", "pod": "sleeper"}, 30)],
     ("fleet", "Slowed down, worst GPUs", ""): [({"instance": "n1", "gpu": "1", "reason": "hw_thermal"}, 0.1)],
     ("fleet", "Waiting in NCCL", ""): [
         ({"instance": "n1", "comm": "python", "slurm_job_id": "7", "pid": pid}, ago)
@@ -186,8 +190,8 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ("fleet", "Clusters and racks", "Nodes"): [({"rack": "r1"}, 2), ({"rack": "r2"}, 1)],
     ("fleet", "Clusters and racks", "Exporters down"): [({"rack": "r2"}, 1)],
     ("fleet", "Clusters and racks", "Nodes with new faults"): [({"rack": "r1"}, 1)],
-    ("fleet", "Exporters that do not see all", "Collectors"): [({"instance": "n2"}, 1)],
-    ("node", "Up for", ""): [({}, 640)],
+    ("fleet", "Degraded exporters", "Collectors"): [({"instance": "n2"}, 1)],
+    ("node", "Uptime", ""): [({}, 640)],
     ("node", "PCIe links", "Fewer"): [({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 4)],
     ("node", "PCIe links and what they could be", "Missing"): [
         ({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 8)
@@ -195,7 +199,7 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ("node", "Processes", "Allocated"): [({"instance": "n1", "namespace": "ml", "pod": "train-0"}, 30)],
     ("node", "RDMA sent and received", ""): [({"instance": "n1", "device": "m0", "port": "1"}, 1)],
     ("node", "Faults", "Ago"): [({"instance": "n1", "category": "gpu", "signal": "xid", "component": "0"}, 40)],
-    ("node", "What cannot be seen", ""): [({"instance": "n1", "source": "edac"}, 0)],
+    ("node", "Unavailable sources", ""): [({"instance": "n1", "source": "edac"}, 0)],
 }
 
 
