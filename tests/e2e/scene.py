@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ class Scene:
             f"--otlp.endpoint={sink.endpoint}",
             "--otlp.metrics-interval=2s",
             "--collector.ras.interval=5",
+            "--collector.serving",
             "--profile=debug",
             "--bpf.stats",
             *_custom_probe(folder),
@@ -188,6 +190,9 @@ class Scene:
         _start(stack, [sys.executable, "-m", "tests.standins.cufile_job", str(BUILD / "libcufile.so.0")], **environment)
         self._thread(stack, self._count)
         _start(stack, [sys.executable, str(ROOT / "tests/standins/ras.py"), "28028", "demo"])
+        port = free_port()
+        _start(stack, [sys.executable, str(ROOT / "tests/bpf/serving_app.py"), str(port)])
+        self._thread(stack, lambda: _chat(port, self._stop))
 
     def _thread(self, stack: ExitStack, work: Any) -> None:
         thread = threading.Thread(target=work, daemon=True)
@@ -252,6 +257,21 @@ def _talk(job: Job, number: int, stop: threading.Event) -> None:
             job.post(8, 1, size=512)
             job.step("complete", 1, 0)
             job.step("poll", 8)
+
+
+def _chat(port: int, stop: threading.Event) -> None:
+    """Has an LLM server answer streams, one after the other, and leaves every fifth before its end."""
+    body = b'{"stream": true, "tokens": 8, "first": 0.1, "gap": 0.02, "model": "tiny"}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for step in range(1 << 30):
+        if stop.wait(0.1):
+            return
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as client:
+            for _ in range(3):
+                client.sendall(head + body)
+                read = client.recv(65536)
+                while step % 5 and read and not read.endswith(b"0\r\n\r\n"):
+                    read = client.recv(65536)
 
 
 @contextmanager

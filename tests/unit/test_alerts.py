@@ -166,7 +166,7 @@ def test_a_runbook_has_the_end(alert: str) -> None:
     assert set() == series - known
 
 
-PREFIXES = {"accel", "cufile", "gpu", "hw", "nccl", "node", "rdma", "process"}
+PREFIXES = {"accel", "cufile", "gen", "gpu", "hw", "llm", "nccl", "node", "rdma", "process"}
 """First words of the names of series."""
 
 

@@ -1,0 +1,183 @@
+"""LLM serving: how long users of models wait, where, and what did not end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from grafana_foundation_sdk.builders.dashboard import CustomVariable
+from grafana_foundation_sdk.models.dashboard import Dashboard, VariableOption
+
+from dashboards.parts import FULL, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, total
+
+SERVED = ('namespace=~"$namespace"', 'pod=~"$pod"')
+MODEL = (*SERVED, 'model=~"$model"')
+WHO = ("instance", "namespace", "pod", "model")
+NAME = "{{namespace}}/{{pod}} {{model}} {{instance}}"
+COLUMNS = {"instance": "Instance", "namespace": "Namespace", "pod": "Pod", "model": "Model", "engine": "Engine"}
+FIRST, EACH, WHOLE = (
+    f"gen_ai_server_{name}_seconds" for name in ("time_to_first_token", "time_per_output_token", "request_duration")
+)
+REQUESTS, ABORTED = "gen_ai_server_requests_total", "gen_ai_server_requests_aborted_total"
+TOKENS, OUTPUT = "gen_ai_server_tokens_total", 'type="output"'
+PODS = "{{namespace}}/{{pod}} {{instance}}"
+OWN = 'reason=~"server_gone|unterminated"'
+
+
+def quantile(q: str, histogram: str, *labels: str) -> str:
+    return f"histogram_quantile({q}, {total(rate(f'{histogram}_bucket', *MODEL), 'le', *labels)})"
+
+
+def within(histogram: str, seconds: str, *labels: str) -> str:
+    """The share of observations up to a bound of the buckets."""
+    met = total(rate(f"{histogram}_bucket", *MODEL, f'le="{seconds}"'), *labels)
+    return f"{met} / ({total(rate(f'{histogram}_count', *MODEL), *labels)} > 0)"
+
+
+def bounds(name: str, label: str, chosen: str, others: Sequence[str]) -> CustomVariable:
+    """A variable with bounds of a histogram's buckets."""
+    values = ",".join(others)
+    variable = CustomVariable(name).label(label).values(values)
+    return variable.current(VariableOption(selected=True, text=chosen, value=chosen))
+
+
+OVERVIEW = [
+    number("Requests", "Requests that ended, per second.", "reqps", Query(total(rate(REQUESTS, *MODEL)))),
+    number(
+        "In flight",
+        "POST requests without the end of an answer yet.",
+        "short",
+        Query(total(select("gen_ai_server_requests_in_flight", *SERVED))),
+    ),
+    number("First token, p95", "Of event streams, from the socket.", "s", Query(quantile("0.95", FIRST))),
+    number("Per token, p95", "Of streams that give their number of tokens.", "s", Query(quantile("0.95", EACH))),
+    number("Output", "Tokens per second that answers named.", "short", Query(total(rate(TOKENS, *MODEL, OUTPUT)))),
+    number(
+        "Broken by the server",
+        "Share of requests that the server did not answer to the end.",
+        "percentunit",
+        Query(f"({total(rate(ABORTED, *MODEL, OWN))} or vector(0)) / {total(rate(REQUESTS, *MODEL))}"),
+        alarm=0.01,
+    ),
+]
+LATENCY = [
+    lines("First token", "95th percentile by server and model.", "s", Query(quantile("0.95", FIRST, *WHO), NAME)),
+    heat(
+        "First tokens",
+        "Time to first token, all chosen servers.",
+        "s",
+        Query(total(rate(f"{FIRST}_bucket", *MODEL), "le")),
+    ),
+    lines(
+        "Per output token",
+        "95th percentile of the mean time per token of a stream.",
+        "s",
+        Query(quantile("0.95", EACH, *WHO), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Gap between events",
+        "99th percentile: what a reader of a stream sees as a pause.",
+        "s",
+        Query(quantile("0.99", "llm_stream_event_gap_seconds", *WHO), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "Whole request",
+        "95th percentile of the time to the last byte of the answer.",
+        "s",
+        Query(quantile("0.95", WHOLE, *WHO), NAME),
+        width=THIRD,
+    ),
+]
+GOALS = [
+    lines(
+        "Goodput, first token",
+        "Share of streams with a first token within the chosen time.",
+        "percentunit",
+        Query(within(FIRST, "$first_token", *WHO), NAME),
+        alarm=0.95,
+        below=True,
+    ),
+    lines(
+        "Goodput, per token",
+        "Share of streams with a mean time per token within the chosen time.",
+        "percentunit",
+        Query(within(EACH, "$per_token", *WHO), NAME),
+        alarm=0.95,
+        below=True,
+    ),
+]
+QUEUES = [
+    lines(
+        "Wait in the socket",
+        "95th percentile of the time that a request lay in the socket before the server read it.",
+        "s",
+        Query(quantile("0.95", "llm_socket_queue_seconds", *WHO), NAME),
+    ),
+    lines(
+        "In flight by server",
+        "POST requests without the end of an answer yet.",
+        "short",
+        Query(total(select("gen_ai_server_requests_in_flight", *SERVED), "instance", "namespace", "pod"), PODS),
+    ),
+]
+LOAD = [
+    lines("Requests by status", "Per second.", "reqps", Query(total(rate(REQUESTS, *MODEL), "status"), "{{status}}")),
+    lines(
+        "Tokens", "Per second, as answers named them.", "short", Query(total(rate(TOKENS, *MODEL), "type"), "{{type}}")
+    ),
+    lines(
+        "Without an end",
+        "Requests per second without an answer to its end, by reason.",
+        "reqps",
+        Query(total(rate(ABORTED, *MODEL), "reason"), "{{reason}}"),
+    ),
+    lines(
+        "Bytes",
+        "Of requests, and of answers.",
+        "Bps",
+        Query(total(rate("gen_ai_server_request_size_bytes_total", *MODEL)), "requests"),
+        Query(total(rate("gen_ai_server_response_size_bytes_total", *MODEL)), "answers"),
+    ),
+    rows(
+        "Who serves what",
+        "Requests per second by server and model.",
+        "reqps",
+        COLUMNS,
+        Query(total(rate(REQUESTS, *MODEL), *COLUMNS), "Requests"),
+        width=FULL,
+    ),
+    lines(
+        "Kernel launches beside",
+        "Launches per second of all processes of the chosen pods.",
+        "cps",
+        Query(
+            total(
+                rate("gpu_cuda_kernel_launch_calls_total", *SERVED, 'api_layer="driver"'),
+                "instance",
+                "namespace",
+                "pod",
+            ),
+            PODS,
+        ),
+        width=FULL,
+    ),
+]
+
+
+def dashboard() -> Dashboard:
+    info = select(REQUESTS)
+    return board(
+        "accel-exporter-serving",
+        "LLM serving",
+        "How long users of models wait for the first and for each token, where, and which answers did not end? From "
+        "the sockets of servers (--collector.serving).",
+        [
+            choice("namespace", "Namespace", f"label_values({info}, namespace)", every=".*"),
+            choice("pod", "Pod", f"label_values({info}, pod)", every=".*"),
+            choice("model", "Model", f"label_values({info}, model)", every=".*"),
+            bounds("first_token", "First token within", "1.0", ("0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0")),
+            bounds("per_token", "Per token within", "0.05", ("0.01", "0.025", "0.05", "0.1", "0.2", "0.5")),
+        ],
+        {"Now": OVERVIEW, "Latency": LATENCY, "Goals": GOALS, "In front of the engine": QUEUES, "Load": LOAD},
+    )
