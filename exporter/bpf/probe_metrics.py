@@ -28,7 +28,7 @@ RUN = Metric(
 )
 MISSING = Metric(
     "accel_exporter.probe.symbols.missing",
-    "Symbols the probe wants that this library does not have; other versions of it do.",
+    "Symbols of the probe that this library lacks; other versions of it have them.",
     Kind.GAUGE,
     labels=("probe", "library"),
 )
@@ -40,7 +40,7 @@ UNCOVERED = Metric(
 )
 OVERHEAD = Metric(
     "accel_exporter.overhead",
-    "Time the probes took from the observed threads: calls times what the traps and programs of such a call cost, as "
+    "Time the probes took from the observed threads: calls times the cost of their traps and programs, as "
     "measured on this node once a library is probed, undisturbed; of RDMA and cuFile that of traps and small programs. "
     "Where libraries differ in placement, calls count at the price of the most expensive one probed by then. Before "
     "Linux 6.12 hits on many processors at once wait for each other, which is not in it.",

@@ -21,7 +21,7 @@ from exporter.node import Node
 EXITS = Metric(
     "gpu.process.exits",
     "Processes that ended while they had the CUDA driver's library mapped, by status: the number they exited with, or "
-    "the signal that killed them. By who they were, without their pid: a job that is started again goes on counting. "
+    "the signal that killed them. Not labelled by pid, so that counts survive a restart of the job. "
     "Of the last 1,024 such series. Without those that ended before discovery found them, as a crash in the first tens "
     "of milliseconds.",
     Kind.COUNTER,

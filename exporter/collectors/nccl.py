@@ -57,7 +57,7 @@ FLAGS = (
     Flag(
         "compare-across-containers",
         False,
-        "Compares when ranks arrive also where they are in several pods, jobs or users' processes. Whoever uses the "
+        "Compares when ranks arrive also where they are in several pods, jobs or users' processes. A job that uses the "
         "hash of another's communicator can then make its ranks look late.",
     ),
     Flag("cluster", "", "Mixed into trace ids. The same on all nodes; separates clusters that push to one backend."),

@@ -16,7 +16,7 @@ ALLOCATED = Metric(
 )
 FREED = Metric(
     "gpu.cuda.memory.frees",
-    "Bytes given back of allocations that were seen. implicit=true: not by a call, but because their context was "
+    "Bytes freed of allocations that were seen. implicit=true: not by a call, but because their context was "
     "destroyed or their process ended. Sum both for all, but for untracked memory.",
     Kind.COUNTER,
     "By",
@@ -25,7 +25,7 @@ FREED = Metric(
 )
 USED = Metric(
     "gpu.cuda.memory.usage",
-    "Bytes allocated and not given back, as the probes saw it; allocations older than the probes are missing. Absent "
+    "Bytes allocated and not freed, as the probes saw it; allocations older than the probes are missing. Absent "
     "where a part of it is untracked, return probes were off for a while, or another program replaced this one (exec).",
     Kind.GAUGE,
     "By",

@@ -16,8 +16,8 @@ FAULTS = Metric(
 )
 FAULT_LAST = Metric(
     "node.fault.last_timestamp",
-    "Unix time of the newest such fault, also of one from before the exporter started; for a state that lasts (an "
-    "alarm, a dead drive) the time at which the state was last read.",
+    "Unix time of the newest fault of the series, also of one from before the exporter started; for a state that lasts "
+    "(an alarm, a dead drive) the time at which the state was last read.",
     Kind.GAUGE,
     "s",
     labels=_FAULT,

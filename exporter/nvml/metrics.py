@@ -91,7 +91,7 @@ FAN = Metric(
     "hw.fan.speed_ratio", "Intended speed of the fan as a share of the highest.", Kind.GAUGE, "1", labels=HARDWARE
 )
 PERSISTENCE = _gauge("gpu.persistence_mode", "1 when the driver stays loaded without users, else 0.")
-COMPUTE_MODE = _gauge("gpu.compute_mode", "Who may compute: 0 all, 2 nobody, 3 one process.")
+COMPUTE_MODE = _gauge("gpu.compute_mode", "Processes that may compute: 0 all, 2 none, 3 one.")
 
 PCIE_GENERATION = _gauge("gpu.pcie.generation", "PCIe generation of the link now; it falls when the GPU idles.")
 PCIE_GENERATION_MAX = _gauge("gpu.pcie.generation.max", "Highest PCIe generation of GPU and slot.")
@@ -134,8 +134,8 @@ SRAM_THRESHOLD = _gauge(
     "gpu.ecc.sram.threshold_exceeded", "1 when uncorrected errors of on-chip memory exceed NVIDIA's limit."
 )
 ECC_ENABLED = _gauge("gpu.ecc.enabled", "1 while ECC is on, else 0.")
-RETIRED = _counter("gpu.memory.retired_pages", "Pages of memory given up (before Ampere), by cause.", "", "cause")
-RETIRED_PENDING = _gauge("gpu.memory.retired_pages.pending", "1 while pages wait for a reboot to be given up.")
+RETIRED = _counter("gpu.memory.retired_pages", "Pages of memory retired (before Ampere), by cause.", "", "cause")
+RETIRED_PENDING = _gauge("gpu.memory.retired_pages.pending", "1 while pages wait for a reboot to be retired.")
 REMAPPED = _counter(
     "gpu.memory.remapped_rows", "Rows of memory replaced by spare ones, by the errors they had.", "", "error_type"
 )
@@ -198,7 +198,7 @@ MIG_ACTIVE = _gauge(
     *MIG_LABELS,
     "part",
 )
-VGPU_LICENSED = _gauge("gpu.vgpu.licensed", "1 when the vGPU this machine was given is licensed, else 0.")
+VGPU_LICENSED = _gauge("gpu.vgpu.licensed", "1 when the vGPU of this machine is licensed, else 0.")
 VGPUS = _gauge("gpu.vgpu.instances", "vGPUs that machines on this host use of the GPU.")
 
 PROCESS_MEMORY = Metric(

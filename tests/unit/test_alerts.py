@@ -106,6 +106,17 @@ def test_has_severity_and_what_to_do(alert: str) -> None:
     assert description.endswith(".") and len(description) > len(summary)
 
 
+@each_file
+def test_summary_is_a_thing_its_state_and_a_place(stem: str) -> None:
+    """No summary has a verb of its own, and that of an alert with an instance ends with the instance."""
+    for rule in rules(stem):
+        summary = rule["annotations"]["summary"]
+        fired = scenarios(stem)[rule["alert"]]["promql_expr_test"][1]["exp_samples"]
+        placed = any(re.search(r'[{,]instance="', sample["labels"]) for sample in fired)
+        assert not placed or "on {{ $labels.instance }}" in summary, summary
+        assert not re.search(r"\b(is|are|was|were|has|have|does)\b", re.sub(r"\{\{.*?\}\}", "", summary)), summary
+
+
 def test_few_alerts_page() -> None:
     """At most twelve alerts are critical, which is a page."""
     assert 12 >= sum(rule["labels"]["severity"] == "critical" for rule in ALERTS.values())

@@ -66,3 +66,10 @@ def test_every_metric_has_help() -> None:
 
     assert sorted(set(names)) == sorted(names)
     assert [] == [row[0] for row in rows if not row[-1].endswith(". |")]
+
+
+def test_help_stands_alone() -> None:
+    """No help text refers to another, which /metrics does not have beside it, nor begins with a pronoun."""
+    texts = {row.split(" | ")[0]: row.split(" | ")[-1] for row in pages.metrics().splitlines() if row.startswith("| `")}
+    refers = re.compile(r"^(It|Its|They|This|That|These|Those|Such|Who|Of which)\b|\bThe same (by|for|as|of|in)\b")
+    assert [] == [name for name, text in texts.items() if refers.search(text)]

@@ -71,7 +71,7 @@ LOSSES = Metric(
 )
 LOSSES_REPLAYED = Metric(
     "gpu.bus.losses.replayed",
-    "Such lines that the kernel log already held when the exporter started: not in the counter.",
+    "Lines about a GPU off the bus that the kernel log already held when the exporter started: not in the counter.",
     Kind.GAUGE,
     labels=_BUS,
 )
