@@ -266,7 +266,7 @@ def test_panels_have_their_series() -> None:
     """Panels name metrics and labels that profile node has; those that do not are in the row of profile debug."""
     for panel in queries.panels():
         exprs = [expr for expr, _ in panel.queries("1m").values()]
-        missing = {found for expr in exprs for found in lost(expr)}
+        missing = {found for expr in exprs for part in re.split(r" or (?:on \([^)]*\))?", expr) for found in lost(part)}
         assert bool(missing) == (panel.row == DETAIL), (panel.board, panel.title, missing)
         counters = [
             found for expr in exprs for found in re.findall(r'hw_counter_total\{[^}]*counter=~?"([^"]+)"', expr)
