@@ -20,6 +20,7 @@ from exporter.nvml.gpus import Gpus
 from exporter.profile import Profile
 from exporter.resolve.allocations import Allocations
 from exporter.resolve.communicators import Communicators
+from exporter.resolve.pod_workload import PodWorkloads
 from exporter.stack_profiles.published import StackProfiles
 from exporter.verbs.posted import Posted
 
@@ -74,6 +75,7 @@ class Node:
     governor: Governor
     gpus: Gpus
     allocations: Allocations
+    workloads: PodWorkloads
     communicators: Communicators
     collectives: RecentCollectives
     faults: FaultLedger
@@ -115,6 +117,7 @@ class Node:
             governor=Governor(max_ratio),
             gpus=Gpus(),
             allocations=Allocations(),
+            workloads=PodWorkloads(),
             communicators=Communicators(),
             collectives=RecentCollectives(),
             faults=faults,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from exporter import log
@@ -51,7 +52,8 @@ class Observer:
         )
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""
-        shared = (lambda: self.targets.collect(), self._node.trial.collect, self._faults, self._processes.jobs)
+        jobs = partial(self._processes.jobs, self._node.workloads.of)
+        shared = (lambda: self.targets.collect(), self._node.trial.collect, self._faults, jobs)
         self.scraper = Scraper(self._make_all(), self._disabled(), (*shared, *own), self._search)
 
     @property

@@ -37,6 +37,11 @@ def jobs(expr: str, *labels: str) -> str:
     return total(job_of(expr), *JOB, *labels)
 
 
+def of_workloads(recorded: str) -> str:
+    """Sum of what is recorded of jobs with a name, over the chosen nodes."""
+    return total(select(f"instance_workload:{recorded}", 'namespace=~"$namespace"'), *NAMED)
+
+
 def of_jobs(metric: str, *matchers: str) -> str:
     return select(metric, *WHO, *matchers)
 
@@ -121,11 +126,16 @@ OVERVIEW = [
     ),
     rows(
         "Jobs by name",
-        "Names that launchers gave by variables of processes, and how many processes and nodes these are.",
+        "Names by launchers' variables of processes, or of the pod's workload, and what these jobs use on all nodes, "
+        "as the recording rules have it.",
         "short",
         NAMED,
         Query(f"count by ({', '.join(NAMED)}) ({NAMED_BY})", "Processes"),
         Query(f"count by ({', '.join(NAMED)}) (count by ({', '.join(NAMED)}, instance) ({NAMED_BY}))", "Nodes"),
+        Query(of_workloads("gpu_process_utilization_ratio:sum"), "SMs", "percentunit"),
+        Query(of_workloads("gpu_cuda_memory_usage_bytes:sum"), "Memory", "bytes"),
+        Query(of_workloads("nccl_collective_bus_bytes:rate5m"), "NCCL", "Bps"),
+        Query(of_workloads("rdma_send_bytes:rate5m"), "RDMA", "Bps"),
     ),
 ]
 

@@ -173,8 +173,8 @@ STRAGGLERS = [
     ),
     lines(
         "Behind over all nodes",
-        "Collectives that a rank is behind the first of its communicator, as NCCL's RAS counts them. 0 without a rank: no "
-        "rank of that communicator is behind.",
+        "Collectives that a rank is behind the first of its communicator, as NCCL's RAS counts them. 0 without a rank: "
+        "no rank of that communicator is behind.",
         "short",
         Query(
             f"max by ({', '.join(HOST)}) ({select('nccl_ras_rank_lag', *COMMUNICATOR)}) or on (comm_hash) "

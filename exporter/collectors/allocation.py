@@ -18,7 +18,7 @@ from exporter.kubernetes.pods import Api, Pod
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Option, Value
-from exporter.resolve import slurm
+from exporter.resolve import pod_workload, slurm
 from exporter.resolve.allocations import Allocation, of_containers, of_jobs
 from exporter.resolve.gpu import Inventory
 from exporter.resolve.slurm import JobGpu
@@ -26,6 +26,7 @@ from exporter.resolve.source import Source
 
 SOCKET, INTERVAL, FOLDER = "kubernetes.pod-resources-socket", "kubernetes.interval", "slurm.mapping-dir"
 LABELS, URL = "kubernetes.pod-labels", "kubernetes.pods-url"
+WORKLOADS = "kubernetes.workloads"
 TOKEN, AUTHORITY = "kubernetes.token-file", "kubernetes.ca-file"
 FOLDER_VARIABLE = "DCGM_HPC_JOB_MAPPING_DIR"
 OPTIONS = (
@@ -45,9 +46,15 @@ OPTIONS = (
     Option(
         LABELS,
         (),
-        "labels of pods to add to gpu_allocation_info, as label_NAME; empty: pods are not listed",
+        "labels of pods to add to gpu_allocation_info, as label_NAME; empty: pods are not listed for labels",
         "allocation",
         metavar="NAME,NAME",
+    ),
+    Option(
+        WORKLOADS,
+        False,
+        "workload, its kind and queue of each pod on the info metrics of GPUs and processes; lists pods",
+        "allocation",
     ),
     Option(
         URL,
@@ -82,7 +89,8 @@ INFO = Metric(
     "gpu.allocation_info",
     "Always 1: this GPU, or MIG device, is allocated to that container (resource and device as the kubelet names them) "
     "or Slurm job. Join it on gpu_uuid. A time-sliced GPU has several; gpu is absent where the device's name does not "
-    "identify the GPU. --kubernetes.pod-labels adds labels of the pod, as label_NAME.",
+    "identify the GPU. --kubernetes.pod-labels adds labels of the pod, as label_NAME, --kubernetes.workloads the pod's "
+    "workload.",
     Kind.GAUGE,
     labels=(
         "gpu",
@@ -94,11 +102,12 @@ INFO = Metric(
         "resource",
         "device",
         "slurm_job_id",
+        *pod_workload.NAMES,
     ),
 )
 SUCCESS = Metric(
     "accel_exporter.allocation.success",
-    "1 when the last reading of the source (kubelet, slurm, or pods: the labels of pods) succeeded, else 0.",
+    "1 when the last reading of the source (kubelet, slurm, or pods: labels and workloads of pods) succeeded, else 0.",
     Kind.GAUGE,
     labels=("source",),
 )
@@ -118,7 +127,7 @@ def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
         **values,
         FOLDER: values[FOLDER] or os.environ.get(FOLDER_VARIABLE, ""),
         LABELS: names,
-        URL: pods.url_of(str(values[URL]), os.environ) if names else "",
+        URL: pods.url_of(str(values[URL]), os.environ) if names or values[WORKLOADS] else "",
     }
 
 
@@ -133,11 +142,12 @@ def sources(
     interval = float(settings[INTERVAL])
     seconds, keep = min(interval, MOST_SECONDS), STALE * interval
     socket, folder, names = Path(settings[SOCKET]), Path(settings[FOLDER]), settings[LABELS]
+    workloads = bool(settings[WORKLOADS])
     api = Api(settings[URL], _file(settings[TOKEN]), _file(settings[AUTHORITY]), seconds)
     return (
         Source("kubelet", settings[SOCKET], lambda: podresources.container_devices(socket, seconds), keep, now),
         Source("slurm", settings[FOLDER], lambda: slurm.job_gpus(folder), keep, now),
-        Source("pods", settings[URL], lambda: pods.pods(api, names), keep, now),
+        Source("pods", settings[URL], lambda: pods.pods(api, names, workloads), keep, now),
     )
 
 
@@ -192,12 +202,16 @@ class AllocationCollector:
     def close(self) -> None:
         self._poller.close(1.0)
         self._node.allocations.replace(())
+        self._node.workloads.replace({})
 
     def _publish(self) -> list[Allocation]:
         """Publish the allocations to the other collectors and return them."""
         inventory = Inventory(self._node.gpus.snapshot())
-        pod_labels = {(pod.namespace, pod.name): pod.labels for pod in self._pods.items()}
-        containers = of_containers(self._kubelet.items(), inventory, pod_labels)
+        listed = {(pod.namespace, pod.name): pod for pod in self._pods.items()}
+        workloads = {of: pod.workload for of, pod in listed.items() if pod.workload}
+        self._node.workloads.replace(workloads)
+        labels = {of: pod.labels for of, pod in listed.items()}
+        containers = of_containers(self._kubelet.items(), inventory, labels, workloads)
         found = [*containers, *of_jobs(self._slurm.items(), inventory)]
         self._node.allocations.replace(found)
         return found

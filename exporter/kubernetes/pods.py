@@ -11,7 +11,7 @@ import re
 import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -19,6 +19,7 @@ from urllib.parse import urlencode, urlsplit
 from exporter.model import Labels
 from exporter.nodename import node_name
 from exporter.options import SettingsError
+from exporter.resolve.pod_workload import workload_of
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_BYTES = 8 << 20
@@ -36,11 +37,12 @@ _ACCEPT = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, app
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod with its configured labels, by their names as labels of a metric."""
+    """A pod with its configured labels, by their names as labels of a metric, and those of its workload."""
 
     namespace: str
     name: str
     labels: Labels
+    workload: Labels = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def url_of(given: str, environ: Mapping[str, str]) -> str:
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     if not host:
         raise SettingsError(
-            "kubernetes.pod-labels needs kubernetes.pods-url outside a pod, such as https://localhost:10250/pods"
+            "kubernetes.pod-labels and kubernetes.workloads need kubernetes.pods-url outside a pod, such as https://localhost:10250/pods"
         )
     port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS") or environ.get("KUBERNETES_SERVICE_PORT") or "443"
     node = node_name(environ)
@@ -92,20 +94,23 @@ def url_of(given: str, environ: Mapping[str, str]) -> str:
     return f"https://{f'[{host}]' if ':' in host else host}:{port}/api/v1/pods?{query}"
 
 
-def pods(api: Api, names: Mapping[str, str]) -> list[Pod]:
-    """Return the pods that have any of the labels in `names`, a mapping made by label_names().
+def pods(api: Api, names: Mapping[str, str], workloads: bool = False) -> list[Pod]:
+    """Return the pods that have any of the labels in `names`, a mapping made by label_names(), or a known workload.
 
     Raises OSError when there is no answer within `api.seconds` or access is refused, ValueError when the answer is not
     a list of pods.
     """
     try:
-        return list(parse(_fetch(api), names))
+        return list(parse(_fetch(api), names, workloads))
     except http.client.HTTPException as error:
         raise ValueError(f"no HTTP answer: {str(error)[:80] or type(error).__name__}") from error
 
 
-def parse(answer: bytes, names: Mapping[str, str]) -> Iterator[Pod]:
-    """Yield the pods of a PodList or PartialObjectMetadataList that have any of these labels. Raises ValueError."""
+def parse(answer: bytes, names: Mapping[str, str], workloads: bool = False) -> Iterator[Pod]:
+    """Yield the pods of a PodList or PartialObjectMetadataList that have any of these labels, or a known workload.
+
+    Raises ValueError.
+    """
     try:
         items = json.loads(answer)["items"] or ()
         if len(items) > MOST_PODS:
@@ -114,8 +119,9 @@ def parse(answer: bytes, names: Mapping[str, str]) -> Iterator[Pod]:
             metadata = item["metadata"]
             labels = metadata.get("labels") or {}
             known = {made: _value(labels[name]) for name, made in names.items() if labels.get(name)}
-            if known:
-                yield Pod(_value(metadata["namespace"], 253), _value(metadata["name"], 253), known)
+            workload = workload_of(metadata) if workloads else {}
+            if known or workload:
+                yield Pod(_value(metadata["namespace"], 253), _value(metadata["name"], 253), known, workload)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("the answer is no list of pods") from error
 

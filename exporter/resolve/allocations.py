@@ -28,13 +28,15 @@ class Allocation:
     device: str = ""
     slurm_job_id: str = ""
     pod_labels: Labels = field(default_factory=dict)
+    workload: Labels = field(default_factory=dict)
+    """The labels of the pod's workload."""
 
     @property
     def labels(self) -> Labels:
         """The labels of gpu_allocation_info."""
         gpu_labels = {**self.gpu.labels, "mig_uuid": self.gpu.mig_uuid} if self.gpu else {}
         names = ("pod", "namespace", "container", "resource", "device", "slurm_job_id")
-        labels = {**self.pod_labels, **gpu_labels, **{name: getattr(self, name) for name in names}}
+        labels = {**self.pod_labels, **self.workload, **gpu_labels, **{name: getattr(self, name) for name in names}}
         return {name: value for name, value in labels.items() if value}
 
 
@@ -42,17 +44,25 @@ def of_containers(
     containers: Iterable[ContainerDevice],
     inventory: Inventory,
     pod_labels: Mapping[tuple[str, str], Labels] | None = None,
+    workloads: Mapping[tuple[str, str], Labels] | None = None,
 ) -> list[Allocation]:
     """Return the allocations of the kubelet, one for each device, or several for the MIG devices of a GPU instance.
 
-    `pod_labels` are labels of pods by namespace and name.
+    `pod_labels` and `workloads` are labels of pods and of their workloads by namespace and name of the pod.
     """
-    labels = pod_labels or {}
+    labels, of_workloads = pod_labels or {}, workloads or {}
     found: list[Allocation] = []
     for held in containers:
-        own = labels.get((held.namespace, held.pod), {})
+        of = held.namespace, held.pod
         allocation = Allocation(
-            None, held.pod, held.namespace, held.container, held.resource, held.device, pod_labels=own
+            None,
+            held.pod,
+            held.namespace,
+            held.container,
+            held.resource,
+            held.device,
+            pod_labels=labels.get(of, {}),
+            workload=of_workloads.get(of, {}),
         )
         gpus = devices.gpus(held.device, inventory)
         found += [replace(allocation, gpu=gpu) for gpu in gpus] or [allocation]

@@ -104,14 +104,19 @@ class ProcessTable:
         with self._lock:
             self._known.pop(pid, None)
 
-    def jobs(self) -> Iterator[Sample]:
-        """Yield container and job of each process that was looked at within five minutes, as far as they are known."""
+    def jobs(self, of_pod: Callable[[str, str], Labels] = lambda namespace, pod: {}) -> Iterator[Sample]:
+        """Yield container and job of each process that was looked at within five minutes, as far as they are known.
+
+        `of_pod` returns the labels of a pod's workload by namespace and name. They count before what the process's
+        variables name, which is its owner's claim.
+        """
         since = self._now() - workload.SECONDS
         with self._lock:
             recent = takewhile(lambda entry: entry.checked >= since, reversed(self._known.values()))
             known = list(islice((it.identity for it in recent if _has_info(it.identity)), workload.MOST))
         for identity in known:
-            yield workload.INFO.sample(1, {**identity.labels, **identity.workload})
+            own = of_pod(identity.labels.get("namespace", ""), identity.labels.get("pod", ""))
+            yield workload.INFO.sample(1, {**identity.labels, **workload.in_pod(identity.workload, own)})
 
     def _nameless(self, entry: _Entry, now: float) -> bool:
         identity = entry.identity
@@ -152,7 +157,7 @@ class ProcessTable:
             "slurm_job_id": job,
         }
         known = {name: value for name, value in labels.items() if value}
-        resource, job_labels = service.resource(known, environ), workload.workload(environ)
+        resource, job_labels = service.resource(known, environ), workload.workload(environ, job)
         return Identity(known, started, group.pod_uid, resource, job_labels)
 
 

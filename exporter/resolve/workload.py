@@ -20,7 +20,7 @@ INFO = Metric(
     "process may have changed them, so they prove nothing. Until five minutes after the last look at the process, of "
     "1,024 processes.",
     Kind.GAUGE,
-    labels=("workload", "workload_kind", "queue", "account", "array_task", "step", "rank", "world_size"),
+    labels=("workload", "workload_kind", "queue", "account", "array_task", "het_group", "step", "rank", "world_size"),
     process=True,
 )
 MOST = 1024
@@ -58,21 +58,54 @@ _KINDS: Mapping[str, tuple[_Patterns, Mapping[str, _Patterns]]] = {
 _UNNAMED = ("", "none")
 """torchrun's name of a run that nobody named is "none"."""
 _OF_ANY: Mapping[str, _Patterns] = {
-    "rank": _number("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"),
-    "world_size": _number("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+    "rank": _number("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "VLLM_DP_RANK"),
+    "world_size": _number("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "VLLM_DP_SIZE"),
 }
-"""torchrun's first: a launcher that Slurm or MPI started once on each node has another rank than its workers."""
+"""torchrun's first: a launcher that Slurm or MPI started once on each node has another rank than its workers. Of vLLM
+it is the rank of the replica that the process belongs to (data parallel)."""
+_HET_SIZE = variable("SLURM_HET_SIZE", _NUMBER)
+_OF_POD = ("rank", "world_size")
+"""Labels from variables that count also where the pod's workload is known otherwise."""
 
 
-def workload(environ: bytes) -> Labels:
-    """Return the labels of a process's job from its /proc/PID/environ block, without those that are not known."""
+def workload(environ: bytes, slurm_job_id: str = "") -> Labels:
+    """Return the labels of a process's job from its /proc/PID/environ block, without those that are not known.
+
+    `slurm_job_id` is that of the process's cgroup: of a heterogeneous job that of the component, which has variables
+    of its own.
+    """
+    group = _het_group(environ, slurm_job_id)
+    environ = _of_component(environ, group) if group else environ
     found = {label: value for label, patterns in _OF_ANY.items() if (value := _first(patterns, environ))}
     for kind, (names, others) in _KINDS.items():
         name = _first(names, environ)
         if name not in _UNNAMED:
             own = {label: value for label, patterns in others.items() if (value := _first(patterns, environ))}
-            return {"workload": name, "workload_kind": kind, **own, **found}
+            het = {"het_group": group} if group and kind == "slurm" else {}
+            return {"workload": name, "workload_kind": kind, **own, **het, **found}
     return found
+
+
+def in_pod(own: Labels, of_pod: Labels) -> Labels:
+    """Return the labels of a process by its variables, `own`, and by its pod's workload, which counts first."""
+    if "workload" not in of_pod:
+        return {**own, **of_pod}
+    return {**{label: value for label, value in own.items() if label in _OF_POD}, **of_pod}
+
+
+def _het_group(environ: bytes, slurm_job_id: str) -> str:
+    """Return the number of the component of a heterogeneous Slurm job that has this job id; empty if there is none."""
+    if not slurm_job_id.isdecimal() or not _HET_SIZE.search(environ):
+        return ""
+    found = re.search(rb"(?:^|\0)SLURM_JOB_ID_HET_GROUP_([0-9]{1,3})=" + slurm_job_id.encode() + rb"(?=\0|\Z)", environ)
+    return found[1].decode() if found else ""
+
+
+def _of_component(environ: bytes, group: str) -> bytes:
+    """Return the variables with those of one component first, under the names that a job of one component has."""
+    suffix = f"_HET_GROUP_{group}=".encode()
+    own = (it.replace(suffix, b"=", 1) for it in environ.split(b"\0") if suffix in it.partition(b"=")[0] + b"=")
+    return b"\0".join((*own, environ))
 
 
 def _first(patterns: _Patterns, environ: bytes) -> str:

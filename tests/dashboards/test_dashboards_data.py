@@ -54,8 +54,12 @@ WITHOUT: dict[str, dict[str, str]] = {
 UNRECORDED = {
     *("namespace_pod:gpu_cuda_memory_usage_bytes:sum", "namespace_pod:nccl_collective_bus_bytes:rate5m"),
     "workload_pid:nccl_calls_in_flight:first",
+    *("name_setting:hw_gpu_info:on_ratio", "workload_gpu_uuid:gpu_clock_hertz:busy10m"),
+    "service:node_service_running:best",
 }
-"""Recorded of processes in pods, and of a first call that hangs: the tests of the rules have them."""
+"""Recorded of processes in pods, of a first call that hangs, of three nodes, of ranks with a GPU, and of services of
+NVIDIA: the tests of the rules have them.
+"""
 
 
 @pytest.fixture(scope="module")

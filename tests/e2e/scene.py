@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from dashboards import queries
 from tests.bpf.cuda_node import BUILD, build_standins
@@ -185,7 +186,8 @@ class Scene:
             }
         )
         for number in range(2):
-            job = stack.enter_context(Job())
+            with patch.dict(os.environ, NAMED):
+                job = stack.enter_context(Job())
             self._thread(stack, lambda job=job, number=number: _talk(job, number, self._stop))
         _start(stack, [sys.executable, "-m", "tests.standins.cufile_job", str(BUILD / "libcufile.so.0")], **environment)
         self._thread(stack, self._count)

@@ -39,6 +39,7 @@ runtimeClassName: nvidia
 webConfigSecret: web
 faultReports: "/var/lib/a b: c"
 podLabels: [app, team]
+workloads: true
 podAnnotations: {checksum/config: mine, team: ml}
 extraPodLabels: {team: ml, app.kubernetes.io/name: other}
 extraVolumes: [{name: probes, hostPath: {path: /etc/probes}}]

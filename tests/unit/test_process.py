@@ -298,11 +298,24 @@ SLURM = b"SLURM_JOB_NAME=pretrain\0SLURM_JOB_PARTITION=h100\0SLURM_JOB_ACCOUNT=m
         (b"TORCHELASTIC_RUN_ID=none\0", {}),
         (b"RAY_CLUSTER_NAME=serve\0TORCHELASTIC_RUN_ID=x\0", {"workload": "serve", "workload_kind": "raycluster"}),
         (b"OMPI_COMM_WORLD_RANK=1\0OMPI_COMM_WORLD_SIZE=4\0", {"rank": "1", "world_size": "4"}),
+        (b"VLLM_DP_RANK=1\0VLLM_DP_SIZE=2\0VLLM_DP_RANK_LOCAL=0\0", {"rank": "1", "world_size": "2"}),
         (b"MY_RANK=1\0RANK=-1\0WORLD_SIZE=12345678901\0", {}),
         (b"SLURM_JOB_NAME=\x1b[2J\0", {}),
         (b"SLURM_JOB_NAME=" + b"a" * 200 + b"\0", {"workload": "a" * 63, "workload_kind": "slurm"}),
     ],
-    ids=["nothing", "slurm", "torchrun in slurm", "torchrun", "unnamed", "ray", "mpi", "other", "unprintable", "long"],
+    ids=[
+        "nothing",
+        "slurm",
+        "torchrun in slurm",
+        "torchrun",
+        "unnamed",
+        "ray",
+        "mpi",
+        "vllm",
+        "other",
+        "unprintable",
+        "long",
+    ],
 )
 def test_the_job_of_a_process(environ: bytes, expected: dict[str, str]) -> None:
     """Launchers name job and rank by variables; what they do not name is absent, and values are bounded."""
@@ -325,6 +338,40 @@ def test_jobs_of_processes(tmp_path: Path) -> None:
     now.time += 301
     table.labels(8)
     assert [] == [*table.jobs()]
+
+
+def test_a_component_of_a_heterogeneous_job() -> None:
+    """A process has the variables of the component that its cgroup's job id belongs to; the leader's id is another."""
+    environ = (
+        b"SLURM_JOB_ID=11741\0SLURM_HET_SIZE=2\0SLURM_JOB_NAME=pretrain\0SLURM_JOB_PARTITION=cpu\0"
+        b"SLURM_JOB_ID_HET_GROUP_0=11741\0SLURM_JOB_PARTITION_HET_GROUP_0=cpu\0"
+        b"SLURM_JOB_ID_HET_GROUP_1=11742\0SLURM_JOB_PARTITION_HET_GROUP_1=h100\0SLURM_PROCID=3\0"
+    )
+    named = {"workload": "pretrain", "workload_kind": "slurm", "rank": "3"}
+    assert {**named, "queue": "h100", "het_group": "1"} == workload.workload(environ, "11742")
+    assert {**named, "queue": "cpu", "het_group": "0"} == workload.workload(environ, "11741")
+    assert {**named, "queue": "cpu"} == workload.workload(environ, "7") == workload.workload(environ)
+
+
+def test_a_process_in_a_pod_with_a_known_workload(tmp_path: Path) -> None:
+    """What is known of the pod counts before variables; the rank is the process's all the same."""
+    process(
+        tmp_path, cgroup=f"0::/kubepods/pod{UID}/{CID}", environ=b"TORCHELASTIC_RUN_ID=mine\0RANK=3\0WORLD_SIZE=8\0"
+    )
+    (tmp_path / "containers").mkdir()
+    (tmp_path / "containers" / f"train-0_research_pytorch-{CID}.log").touch()
+    table = ProcessTable(tmp_path, tmp_path)
+    table.labels(7)
+    known = {("research", "train-0"): {"workload": "pretrain", "workload_kind": "jobset", "queue": "vision"}}
+    queue_only = {("research", "train-0"): {"queue": "vision"}}
+
+    def job(pods: dict[tuple[str, str], dict[str, str]]) -> dict[str, str]:
+        [sample] = table.jobs(lambda namespace, pod: pods.get((namespace, pod), {}))
+        return {key: value for key, value in sample.labels.items() if key in workload.INFO.labels}
+
+    assert {**known["research", "train-0"], "rank": "3", "world_size": "8"} == job(known)
+    torchrun = {"workload": "mine", "workload_kind": "torchrun", "rank": "3", "world_size": "8"}
+    assert torchrun == job({}) and {**torchrun, "queue": "vision"} == job(queue_only)
 
 
 def test_container_of_a_process(tmp_path: Path) -> None:

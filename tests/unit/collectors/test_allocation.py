@@ -38,7 +38,7 @@ class Subject:
         if gpus:
             self.gpus.serve(lambda: snapshot(*gpus), lambda _: True)
         changed = {allocation.SOCKET: str(self.socket), allocation.INTERVAL: INTERVAL, **settings}
-        node = make_node(
+        self.node = node = make_node(
             configure(VALUES | changed) or {},
             None,  # type: ignore[arg-type]
             None,  # type: ignore[arg-type]
@@ -284,6 +284,33 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(allocation.FOLDER_VARIABLE, "/run/jobs")
     assert "/run/jobs" == (configure(VALUES) or {})[allocation.FOLDER]
     assert "/other" == (configure(VALUES | {allocation.FOLDER: "/other"}) or {})[allocation.FOLDER]
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+def test_workloads_of_pods(tmp_path: Path) -> None:
+    """The workload of a pod is on its GPUs, and known to others, until the list of pods is too old."""
+    queued = {"jobset.sigs.k8s.io/jobset-name": "pretrain", "kueue.x-k8s.io/local-queue-name": "vision"}
+    with (
+        pods.api(tmp_path, pods.pod("train-0", **queued), pods.pod("idle", app="x")) as api,
+        kubelet.kubelet(tmp_path / "kubelet.sock", pod("train-0", container("main", WHOLE.format(0)))),
+    ):
+        settings = {
+            allocation.WORKLOADS: True,
+            allocation.URL: api.url,
+            allocation.TOKEN: str(api.token_file),
+            allocation.AUTHORITY: str(api.ca),
+        }
+        subject = Subject(tmp_path, gpu(0), **settings)
+        subject.collector.read()
+        named = {"workload": "pretrain", "workload_kind": "jobset", "queue": "vision"}
+        assert [labels(WHOLE.format(0), **named)] == subject.info()
+        assert (named, {}) == (subject.node.workloads.of("ml", "train-0"), subject.node.workloads.of("ml", "idle"))
+
+        api.token = "another"
+        subject.time = 3 * INTERVAL + 1
+        subject.collector.read()
+        assert [labels(WHOLE.format(0))] == subject.info()
+        assert {} == subject.node.workloads.of("ml", "train-0")
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
