@@ -24,7 +24,7 @@ from exporter.views.landing_node import (
 )
 from exporter.views.landing_plots import BYTES, COLLECTIVES, GPU, LAUNCHES, NACKS, SENT
 from exporter.views.landing_rdma import pair_table, port_table
-from exporter.views.landing_samples import Named, number
+from exporter.views.landing_samples import Named, probes
 from exporter.views.spark import spark
 
 _REFRESH = 30
@@ -83,10 +83,9 @@ class Page:
 
 def _facts(named: Named, states: Sequence[State], jobs: int, lost: int) -> str:
     """How the node and the exporter are, a word on each, with a link to the table that has the rest."""
-    attached = named.all("accel_exporter.probe.attached")
+    probed, wanted = probes(named.all("accel_exporter.probe.attached"))
     working = sum(state.health is Health.OK for state in states)
     broken = any(state.health in (Health.FAILED, Health.LATE) for state in states)
-    probed = int(sum(map(number, attached)))
     live = sum(bool(seen) for _, seen, _ in faults(named))
     known = named.healthy("faults")
     facts = (
@@ -101,8 +100,8 @@ def _facts(named: Named, states: Sequence[State], jobs: int, lost: int) -> str:
             f"{working} of {len(states)} collectors at work",
             "bad" if broken else "ok" if working else "off",
         ),
-        ("probes", f"{probed} of {len(attached)} probes attached", "ok" if probed == len(attached) else "warn")
-        if attached or named.searched
+        ("probes", f"{probed} of {wanted} probes attached", "ok" if probed == wanted else "warn")
+        if wanted or named.searched
         else ("probes", "probes unknown", "off"),
         ("losses", f"{lost} kind{'s' * (lost != 1)} of losses" if lost else "no losses", "warn" if lost else "ok"),
     )

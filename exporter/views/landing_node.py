@@ -28,7 +28,7 @@ from exporter.views.html import (
     size,
 )
 from exporter.views.landing_plots import GPU
-from exporter.views.landing_samples import Named, none_seen, number
+from exporter.views.landing_samples import Named, none_seen, number, probes
 from exporter.views.spark import spark
 
 LOSSES = {
@@ -157,8 +157,8 @@ def library_table(named: Named, states: Sequence[State]) -> str:
     for sample in named.all("accel_exporter.probe.attached"):
         groups[sample.labels["probe"], sample.labels["library"]].append(sample)
     shown = sorted(groups.items())[:MOST_ROWS]
-    attached = [sum(bool(sample.value) for sample in group) for _, group in shown]
-    stepped = [sum(bool(it.value) and it.labels.get("placement") == "stepped" for it in group) for _, group in shown]
+    attached = [probes(group) for _, group in shown]
+    stepped = [probes(it for it in group if it.labels.get("placement") == "stepped")[0] for _, group in shown]
 
     def totals(name: str) -> list[str]:
         return [amount(count(named.total(name, probe=probe, library=library))) for (probe, library), _ in shown]
@@ -166,8 +166,8 @@ def library_table(named: Named, states: Sequence[State]) -> str:
     columns = (
         Column("library", [cell(library, "m") for (_, library), _ in shown]),
         Column("probe", [cell(probe) for (probe, _), _ in shown]),
-        Column("attached", [_attached(n, len(group)) for n, (_, group) in zip(attached, shown, strict=True)]),
-        Column("one trap", [amount(str(n - twice)) for n, twice in zip(attached, stepped, strict=True)], True),
+        Column("attached", [_attached(n, of) for n, of in attached]),
+        Column("one trap", [amount(str(n - twice)) for (n, _), twice in zip(attached, stepped, strict=True)], True),
         Column("two traps", [amount(str(twice)) for twice in stepped], True),
         Column("not in this version", totals("accel_exporter.probe.symbols.missing"), True),
         Column("not covered", totals("accel_exporter.probe.symbols.uncovered"), True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from exporter.model import Distribution, Sample
@@ -65,6 +65,15 @@ def none_seen(named: Named, collector: str, text: str) -> str:
 
 def number(sample: Sample) -> float:
     return 0.0 if isinstance(sample.value, Distribution) else float(sample.value)
+
+
+def probes(samples: Iterable[Sample]) -> tuple[int, int]:
+    """Return how many probes are attached, and how many there are to attach.
+
+    Below profile debug the attached ones of a library are one sample, and its value is their number.
+    """
+    values = [int(number(sample)) for sample in samples]
+    return sum(values), sum(max(1, value) for value in values)
 
 
 def place(sample: Sample) -> str:

@@ -142,6 +142,21 @@ def test_where_a_process_runs(labels: dict[str, str], where: str) -> None:
     assert where == row(Page().render(process("1", **labels), [CUDA]), "1")["where"]
 
 
+def test_probes_in_each_profile() -> None:
+    """Attached probes are counted alike whether each has its sample, or all of a library are one: here 3 of 4."""
+
+    def probe(value: int, placement: str, **symbol: str) -> Sample:
+        return ATTACHED.sample(value, {"probe": "cuda", "library": "libcuda.so.1", "placement": placement, **symbol})
+
+    missing = probe(0, "", symbol="d")
+    singly = [probe(1, "emulated", symbol="a"), probe(1, "emulated", symbol="b"), probe(1, "stepped", symbol="c")]
+    for samples in ([*singly, missing], [probe(2, "emulated"), probe(1, "stepped"), missing]):
+        page = Page().render(samples, [CUDA])
+        found = row(page, "libcuda.so.1")
+        assert ("3 of 4", "2", "1") == (found["attached"], found["one trap"], found["two traps"])
+        assert "3 of 4 probes attached" in Reader(page).text
+
+
 def test_where_a_process_runs_in_profile_node() -> None:
     """The container is known from the one series that has it, by the pid."""
     info = Metric("job.process.info", "", Kind.GAUGE, process=True)
