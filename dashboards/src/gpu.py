@@ -245,15 +245,26 @@ HEALTH = [
         alarm=1,
     ),
     rows(
+        "NVLink fabric",
+        "State of the registration: 1 not started, 2 in progress, 3 completed; its clique, and 1 where it is in a "
+        "cluster of several nodes.",
+        "short",
+        COLUMNS,
+        Query(per_gpu("gpu_fabric_state"), "State"),
+        Query(per_gpu("gpu_fabric_clique"), "Clique"),
+        Query(per_gpu("gpu_fabric_cluster_assigned"), "Cluster"),
+        width=THIRD,
+    ),
+    rows(
         "Memory repairs",
-        "Rows replaced or waiting for it, and pages given up on GPUs before Ampere. A failure means an exchange.",
+        "Rows replaced or waiting for it, and pages retired on GPUs before Ampere. A failure means an exchange.",
         "short",
         COLUMNS,
         Query(f"max by ({', '.join(WHICH)}) ({gauge('gpu_memory_row_remap_pending')})", "Rows pending"),
         Query(per_gpu("gpu_memory_row_remap_failure"), "Remap failed"),
         Query(per_gpu("gpu_memory_row_remap_banks", 'spare_rows="none"'), "Banks without spares"),
         Query(per_gpu("gpu_memory_retired_pages_pending"), "Pages pending"),
-        width=HALF,
+        width=THIRD,
     ),
     rows(
         "Xids",
@@ -261,7 +272,7 @@ HEALTH = [
         "s",
         {**COLUMNS, "xid": "Xid", "action": "Action", "category": "Kind"},
         Query(XID_AGO, "Ago"),
-        width=HALF,
+        width=THIRD,
     ),
     lines(
         "Xids over time",

@@ -24,6 +24,7 @@ pytestmark = [
 JOINS = "tests/unit/test_dashboard_joins.py has the series"
 ETHTOOL = "counters that only a NIC's driver has (ethtool -S); tests/unit/infiniband/test_netdev.py has them"
 SMART = "a drive's SMART log; tests/unit/faults/test_smart.py has one"
+PROCESSES = "tests/unit/faults/test_processes.py has it"
 IN_PODS = f"processes in the cgroup of a kubelet's pod; {JOINS}"
 REAL_RDMA = "queue pairs and memory of a device that the kernel knows: make test-rdma has them"
 WITHOUT: dict[str, dict[str, str]] = {
@@ -34,11 +35,21 @@ WITHOUT: dict[str, dict[str, str]] = {
     "exporter": {"Probes not attached": "a function that cannot be probed; tests/bpf/test_bridge_failures.py has some"},
     "fleet": {
         "Waiting in NCCL": f"a rank that hangs for a minute; {JOINS}",
+        "Workloads that stand": "ranks that hang for five minutes; alerts/nccl.test.yaml has some",
+        "Ranks behind": f"a rank that is behind for a minute; {JOINS}",
+        "RDMA links down": f"a port that was active before; {JOINS}",
         "Degraded exporters": f"an exporter that fails; {JOINS}",
     },
     "gpu": {"PCIe replays and errors": "PCIe errors by kind, which newer GPUs report; tests/unit/nvml has them"},
     "jobs": {"SM time by pod label": IN_PODS, "Device memory by pod label": IN_PODS},
-    "node": {"Drives": SMART, "Drives with warnings": SMART},
+    "node": {
+        "Drives": SMART,
+        "Drives with warnings": SMART,
+        "Devices": f"a node with --collector.faults.expected; {PROCESSES}",
+        "Services of the driver": f"NVIDIA's driver; {PROCESSES}",
+        "GPU processes stuck in the kernel": f"NVIDIA's driver; {PROCESSES}",
+        "Greatest error of the clock": f"a clock that is synchronized; {PROCESSES}",
+    },
     "rdma": {
         "GID owners": REAL_RDMA,
         "Memory registered": REAL_RDMA,

@@ -41,6 +41,15 @@ relabelings:
 Elsewhere in `static_configs`, `file_sd_configs` or `relabel_configs`. Where each NIC of a node has a switch of its own,
 set `switch` by device with `metric_relabel_configs` instead.
 """
+EXPECTED = """
+`--collector.faults.expected=gpu=8,rdma_port=9,nvlink=144` gives what the node should have working: DevicesMissing fires
+while it has less, also when the device was not there at the boot. Without the flag the node is compared with the other
+nodes of the same GPU, from three of them on. In Kubernetes set it for each pool of nodes (`config` of the chart).
+
+What jobs depend on besides devices: `node_service_running{service}` (fabricmanager, imex, persistenced) and
+`gpu_processes_blocked` (processes on GPUs that are stuck in the kernel), looked at once a minute where NVIDIA's driver
+is loaded; `node_clock_synchronized` and `node_clock_max_error_seconds`, by adjtimex(2), which changes nothing.
+"""
 REPORTED = """
 Other programs can report what the exporter does not observe: with `--collector.faults.reports=FOLDER`, a file in
 that folder is a fault or a maintenance of the node. Its name is `CATEGORY.COMPONENT`, such as `power_supply.PSU1` or
@@ -100,6 +109,8 @@ def page(notice: str, table: Table) -> str:
         "## By job, rack and switch",
         RECORDED.strip(),
         SWITCHES.strip(),
+        "## Expected of a node",
+        EXPECTED.strip(),
         "## Reported by others",
         REPORTED.strip(),
         "## In the words of another fleet",
