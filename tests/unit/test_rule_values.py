@@ -73,8 +73,12 @@ def test_a_threshold_is_in_its_rule_once(alert: str, name: str) -> None:
     assert 1 == list(THRESHOLDS[alert].values()).count(number)
 
 
-TWICE = {("GpuNvlinkErrorsRising", "perMinute")}
-"""Thresholds of two series each, of which a GPU has one."""
+TWICE = {
+    ("GpuNvlinkErrorsRising", "perMinute"),
+    ("LlmFirstTokenSlow", "ratio"),
+    ("LlmTokensSlow", "ratio"),
+}
+"""Thresholds of two series each of which a GPU has one, or of two windows."""
 
 
 def test_each_threshold_changes_its_rule(tmp_path: Path) -> None:
