@@ -174,9 +174,9 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ("fleet", "Nodes with new faults", ""): [({}, 1)],
     ("fleet", "Unhealthy GPUs", "In this state"): [({"instance": "n1", "gpu": "0", "state": "lost"}, 1)],
     ("fleet", "Nodes with faults, by category", ""): [({"category": "gpu"}, 1), ({"category": "nic"}, 1)],
-    ("fleet", "GPUs by use", "allocated and busy"): [({}, 1)],
-    ("fleet", "GPUs by use", "allocated but idle"): [({}, 1)],
-    ("fleet", "GPUs by use", "unallocated"): [({}, 1)],
+    ("fleet", "GPUs by use", "busy"): [({}, 1)],
+    ("fleet", "GPUs by use", "idle with a process"): [({}, 1)],
+    ("fleet", "GPUs by use", "without a process"): [({}, 1)],
     ("fleet", "Allocated but idle", ""): [({"instance": "n2", "gpu": "0", "namespace": "ml", "pod": "sleeper"}, 30)],
     ("fleet", "Slowed down, worst GPUs", ""): [({"instance": "n1", "gpu": "1", "reason": "hw_thermal"}, 0.1)],
     ("fleet", "Waiting in NCCL", ""): [
