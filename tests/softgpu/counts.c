@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ROOM 512
+#define ROOM 1024
 
 static struct count *table;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

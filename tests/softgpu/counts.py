@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ROW = struct.Struct("=56sQQq")
-_MEMORY, _COPIED = "memory ", "copied "
+_MEMORY, _GPU, _COPIED = "memory ", "gpu ", "copied "
 
 
 class Count(NamedTuple):
-    """Of a function: calls, those that failed. Of memory: allocations in use and bytes. Of copies: how many, bytes."""
+    """Of a function: calls and failures. Of memory and GPUs: allocations, bytes in use. Of copies: number, bytes."""
 
     calls: int
     failures: int
@@ -39,6 +39,11 @@ class Counts:
         """Bytes in use by kind of memory, those that are not 0."""
         found = {name.removeprefix(_MEMORY): row.bytes for name, row in self._rows.items() if name.startswith(_MEMORY)}
         return {kind: size for kind, size in found.items() if size}
+
+    @property
+    def gpus(self) -> dict[int, int]:
+        """Bytes in use on each GPU on which there were any, without those of pinned host memory."""
+        return {int(name.removeprefix(_GPU)): row.bytes for name, row in self._rows.items() if name.startswith(_GPU)}
 
     @property
     def copied(self) -> dict[str, int]:

@@ -7,7 +7,7 @@
 #define CHECK_DEVICE(device)                                                                                 \
 	if ((device) < 0 || (device) >= device_count())                                                      \
 	return COUNTED(INVALID_DEVICE)
-#define FIRST_BUS 0x10
+#define FIRST_BUS 0x18 /* as in tests/standins/libnvidia-ml.c */
 
 uint64_t setting(const char *name, uint64_t otherwise)
 {
@@ -69,7 +69,7 @@ API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
 	COUNT;
 	CHECK_DEVICE(device);
-	memcpy(uuid->bytes, "soft GPU\0\0\0\0\0\0\0", 16);
+	memset(uuid->bytes, 0, 16);
 	uuid->bytes[15] = device;
 	return COUNTED(SUCCESS);
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <search.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include "soft.h"
 
@@ -140,6 +141,14 @@ uint64_t bytes_in_use(int device)
 	return __atomic_load_n(&in_use[device], __ATOMIC_RELAXED);
 }
 
+static void note(int device, int64_t calls, int64_t bytes)
+{
+	char name[16];
+
+	snprintf(name, sizeof(name), "gpu %d", device);
+	add_bytes(name, calls, bytes);
+}
+
 int reserve(int device, uint64_t bytes)
 {
 	int room;
@@ -149,10 +158,13 @@ int reserve(int device, uint64_t bytes)
 	if (room)
 		__atomic_fetch_add(&in_use[device], bytes, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&lock);
+	if (room)
+		note(device, 1, bytes);
 	return room;
 }
 
 void give_back(int device, uint64_t bytes)
 {
 	__atomic_fetch_sub(&in_use[device], bytes, __ATOMIC_RELAXED);
+	note(device, -1, -(int64_t)bytes);
 }
