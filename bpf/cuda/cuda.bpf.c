@@ -224,6 +224,11 @@ int on_thread_end(void *ctx __attribute__((unused)))
 		remove_flight(&thread);
 	if (bpf_map_lookup_elem(&contexts, &id))
 		bpf_map_delete_elem(&contexts, &id);
+	if (profiled) {
+		bpf_map_delete_elem(&stack_ids, &thread);
+		thread.layer = layer_driver;
+		bpf_map_delete_elem(&stack_ids, &thread);
+	}
 	return 0;
 }
 

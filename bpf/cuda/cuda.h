@@ -136,7 +136,7 @@ struct live {
 	enum memory memory;
 	__u8 zero;
 	__u16 device;
-	__u32 unused;
+	__u32 stack; /* the number of the stack that allocated it, 0 if none was taken */
 };
 #define LIVE 262144
 MAP(live, HASH, struct live_key, struct live, LIVE);
@@ -235,6 +235,21 @@ struct context_end {
 };
 EVENTS(context_ends, struct context_end, 4096);
 #define CONTEXT_ENDS_PER_SECOND 32
+
+/* While profiles are on, bpf/stacks/ puts the number of the stack here when a call begins, and an allocation that
+ * succeeded is sent with it. The programs are without that while they are off. */
+const volatile bool profiled = false;
+MAP(stack_ids, HASH, struct thread, __u32, 1);
+struct allocation {
+	__u64 bytes;
+	__u32 tgid;
+	__u32 stack;
+	enum layer layer;
+	enum memory memory;
+	__u16 device;
+	__u32 zero;
+};
+EVENTS(allocations, struct allocation, 4096);
 
 const volatile __u64 allocation_span_bytes = 1ull << 26;
 const volatile __u64 copy_span_bytes = 1ull << 26;

@@ -56,6 +56,30 @@ static __always_inline __u16 device_of_handle(__u64 properties, __u16 current)
 	return location.type == LOCATION_DEVICE && location.id < 64 ? location.id + 1 : current;
 }
 
+static __always_inline __u32 stack_of(const struct thread *thread)
+{
+	__u32 *id = bpf_map_lookup_elem(&stack_ids, thread), taken = id ? *id : 0;
+
+	if (id)
+		*id = 0;
+	return taken;
+}
+
+static __always_inline void send_allocation(const struct live_key *key, const struct live *new)
+{
+	struct allocation *sent = reserve(allocations);
+
+	if (!sent)
+		return;
+	*sent = (struct allocation){.bytes = new->bytes,
+				    .tgid = key->tgid,
+				    .stack = new->stack,
+				    .layer = key->layer,
+				    .memory = new->memory,
+				    .device = new->device};
+	bpf_ringbuf_submit(sent, 0);
+}
+
 static __always_inline void allocate(const struct thread *thread, const struct flight *call, __u64 now,
 				     struct outcome *outcome)
 {
@@ -76,7 +100,11 @@ static __always_inline void allocate(const struct thread *thread, const struct f
 	/* Destroying a context does not free these two kinds (cuda.h, cuCtxDestroy). */
 	if (!handle && outcome->memory != memory_pool)
 		new.owner = current_context(thread);
+	if (profiled)
+		new.stack = stack_of(thread);
 	hold(&key, &new);
+	if (profiled)
+		send_allocation(&key, &new);
 }
 
 /* Pools are in no range: of a process that has one of host memory, it is not known what kind the rest is. */

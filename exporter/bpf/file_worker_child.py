@@ -35,7 +35,7 @@ class Child:
 
     def seconds(self) -> float:
         """Returns the processor time of both since the last call of this method."""
-        now = sum(map(_processor_seconds, (self.process.pid, self.reader)))
+        now = sum(map(processor_seconds, (self.process.pid, self.reader)))
         used, self.used = max(0.0, now - self.used), max(now, self.used)
         return used
 
@@ -75,7 +75,7 @@ class Child:
             return True
 
 
-def _processor_seconds(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
     """Processor time of a process, 0 for none and one that has ended; clock_getcpuclockid(3)."""
     with suppress(OSError):
         return time.clock_gettime((~pid << 3) | 2) if pid else 0.0

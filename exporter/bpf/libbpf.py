@@ -75,9 +75,9 @@ class Object:
     """A compiled BPF object, loaded into the kernel; a context manager.
 
     `constants` set its `const volatile` variables, `entries` the sizes of its maps, both by name; LRU maps get more
-    rows where there are many processors (exporter.bpf.sizing). Uprobe programs are loaded for multi-uprobe links where
-    the kernel has them, unless `multi` forbids or demands it. BpfError on any failure,
-    with nothing left behind.
+    rows where there are many processors (exporter.bpf.sizing). `shared` are maps of another object that stand in
+    place of those with these names. Uprobe programs are loaded for multi-uprobe links where the kernel has them, unless
+    `multi` forbids or demands it. BpfError on any failure, with nothing left behind.
     """
 
     types: Btf
@@ -90,6 +90,7 @@ class Object:
         constants: Mapping[str, int] = MappingProxyType({}),
         entries: Mapping[str, int] = MappingProxyType({}),
         multi: bool | None = None,
+        shared: Mapping[str, Map] = MappingProxyType({}),
     ) -> None:
         self._bpf, self._path, self._handle = library(), path, 0
         self._multi = multi_link.supported() if multi is None else multi
@@ -100,7 +101,7 @@ class Object:
         try:
             with self._bpf.loading:  # libbpf's messages are the process's: one load at a time keeps them apart
                 self._bpf.forget_messages()
-                self._load(constants, entries)
+                self._load(constants, entries, shared)
         except StaleObject:
             self.close()
             raise
@@ -136,7 +137,7 @@ class Object:
             if at.size <= 8
         }
 
-    def _load(self, constants: Mapping[str, int], entries: Mapping[str, int]) -> None:
+    def _load(self, constants: Mapping[str, int], entries: Mapping[str, int], shared: Mapping[str, Map]) -> None:
         bpf, path = self._bpf, self._path
         if not path.is_file():
             raise BpfError(errno.ENOENT, f"open {path}: no such object; {remedy()}")
@@ -150,6 +151,10 @@ class Object:
                 raise stale(path.name, f"map {name} to size")
             check(bpf.bpf_map__set_max_entries(maps[name], count), f"size map {name} of {path} to {count}")
         self._size_by_processors(maps)
+        for name, other in shared.items():
+            if name not in maps:
+                raise stale(path.name, f"map {name} to share")
+            check(bpf.bpf_map__reuse_fd(maps[name], other.fd), f"share map {name} with {path}")
         for handle in maps.values():
             if bpf.bpf_map__type(handle) == RINGBUF:
                 bpf.bpf_map__set_value_size(handle, 0)  # EVENTS() gave the record's, for Python only

@@ -96,6 +96,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "btf__raw_data": (_P, _P, ctypes.POINTER(_U32)),
     "bpf_map__name": (_S, _P),
     "bpf_map__fd": (_I, _P),
+    "bpf_map__reuse_fd": (_I, _P, _I),
     "bpf_map__type": (_I, _P),
     "bpf_map__max_entries": (_U32, _P),
     "bpf_map__set_max_entries": (_I, _P, _U32),

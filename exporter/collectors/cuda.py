@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exporter.bpf import object_path, process_links
 from exporter.bpf.ends import forget
@@ -31,8 +31,15 @@ from exporter.probe_collector import ProbeCollector, Receivers, Table
 from exporter.push import SPANS_DROPPED
 from exporter.resolve.process_gpus import ProcessGpus
 from exporter.series import limit_flag
+from exporter.stacks import metrics as stack_metrics
 
-METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+if TYPE_CHECKING:
+    from exporter.cuda.profiling import Profiling
+
+METRICS: tuple[Metric, ...] = (
+    *(value for value in vars(metrics).values() if isinstance(value, Metric)),
+    *stack_metrics.METRICS,
+)
 FLAGS = (
     Flag(
         "layers",
@@ -62,6 +69,22 @@ FLAGS = (
     ),
     limit_flag(10_000),
     Flag(
+        "profile-cpu-ratio",
+        0.05,
+        "Part of one processor that unwinding stacks may take, with --web.enable-profiles; a minute of it may be used "
+        "at once. What is allocated beyond that is in profiles without its stack.",
+        0.0,
+        1.0,
+    ),
+    Flag(
+        "profile-launches-every",
+        100,
+        "With --web.enable-profiles one launch in so many is in the profile of launches, and stands for all of them; "
+        "0: none is.",
+        0,
+        1 << 20,
+    ),
+    Flag(
         "all-errors",
         False,
         "Count errors of launches and of the runtime's copies too, at about twice the cost of these calls.",
@@ -73,6 +96,8 @@ GRANULE = 2 << 20
 """Bytes of the smallest physical allocation (cuMemGetAllocationGranularity): no GPU has more handles than these."""
 LIVE_LEAST, LIVE_MOST = 1 << 18, 1 << 20
 NVML_SECONDS = 3.0
+STACK_IDS, ALLOCATION_BYTES = 16_384, 1 << 20
+"""Threads that allocate, and bytes of a ring buffer, while profiles are on."""
 
 
 def live_rows(memory: int | None) -> int:
@@ -95,17 +120,24 @@ class Cuda(ProbeCollector[Activity]):
         self._joined: dict[int, set[str]] = {}
         """The libraries of a process that may have been called before they were attached to."""
         self._exemplars = Exemplars()
+        self._profiling: Profiling | None = None
 
     def start(self) -> None:
         """As of any probe; waits NVML_SECONDS at most for the memory of the node's GPUs."""
         self._live_rows = self._node.settings["live-allocations"] or live_rows(self._node.gpus.memory(NVML_SECONDS))
         super().start()
+        if self._profiling:
+            self._profiling.start()
 
     def _prepare(self) -> None:
         self._names = Names.of(self._object.types)
         self._on_gpus = ProcessGpus(self._node.gpus, self._node.proc)
         self._counted = Counted(self._object.maps, self._drop, self._gpus_of)
         every_error = self._node.settings["all-errors"]
+        if self._profiles:
+            from exporter.cuda.profiling import Profiling
+
+            self._profiling = Profiling(self._node, self._object, self._bounded, self._labels_of)
         self._hooks = {
             it.name: it.hooks(self._object.types, api, every_error, it.layer == self._bounded)
             for api, it in enumerate(FUNCTIONS, 1)
@@ -131,7 +163,15 @@ class Cuda(ProbeCollector[Activity]):
         }
 
     def _receivers(self) -> Receivers:
-        return {"cuda_spans": self._receive, "context_ends": self._sweep}
+        profiled = {"allocations": self._profiling.allocated} if self._profiling else {}
+        return {"cuda_spans": self._receive, "context_ends": self._sweep, **profiled}
+
+    @property
+    def _profiles(self) -> bool:
+        return self._node.stack_profiles.wanted
+
+    def _labels_of(self, pid: int, device: int) -> Labels:
+        return {**self._node.processes.labels(pid), **self._on_gpus.last(pid, device)}
 
     @property
     def _bounded(self) -> str:
@@ -192,6 +232,8 @@ class Cuda(ProbeCollector[Activity]):
         return self._on_gpus.labels(pid, activity.used, activity.first if seen else None)
 
     def close(self) -> None:
+        if self._profiling:
+            self._profiling.close()
         self._rehearsal.close()
         super().close()
 
@@ -244,6 +286,8 @@ class Cuda(ProbeCollector[Activity]):
         counted = self._object.globals()
         yield metrics.COPIES_UNREAD.sample(counted["copies_unread"])
         yield SPANS_DROPPED.sample(counted["spans_limited"], {"reason": "rate_limit"})
+        if self._profiling:
+            yield from self._profiling.collect()
 
     def _constants(self) -> dict[str, int]:
         settings = self._node.settings
@@ -253,16 +297,18 @@ class Cuda(ProbeCollector[Activity]):
             "wait_span_ns": round(settings["wait-span-seconds"] * 1e9),
             "spans_per_second": settings["spans-per-second"],
             "live_most": self._live_rows,
+            "profiled": int(self._profiles),
         }
 
     def _copy(self) -> Object:
         """The object once more, to try what its programs cost; it makes no spans."""
         never = dict.fromkeys(("allocation_span_bytes", "copy_span_bytes", "wait_span_ns"), 1 << 62)
-        constants = self._constants() | never | {"spans_per_second": 0}
+        constants = self._constants() | never | {"spans_per_second": 0, "profiled": 0}
         return small_copy(self._object, object_path(self.name), constants)
 
     def _entries(self) -> dict[str, int]:
-        return {"live": self._live_rows}
+        profiled = {"stack_ids": STACK_IDS, "allocations": ALLOCATION_BYTES} if self._profiles else {}
+        return {"live": self._live_rows, **profiled}
 
     def _receive(self, record: CudaSpan) -> None:
         called = function(record.api)

@@ -17,6 +17,7 @@ from exporter.governor.governor import Governor
 from exporter.model import Distribution, Sample, Span
 from exporter.nvml.gpus import Gpus
 from exporter.resolve.process import ProcessTable
+from exporter.stack_profiles.published import StackProfiles
 from exporter.views.prometheus import name
 from tests.nodes import make_node
 from tests.support import PATIENCE, until
@@ -92,7 +93,11 @@ class Observed:
 
 @contextmanager
 def observe(
-    gpus: Gpus | None = None, layers: str = "both", governor: Governor | None = None, **settings: Any
+    gpus: Gpus | None = None,
+    layers: str = "both",
+    governor: Governor | None = None,
+    stack_profiles: StackProfiles | None = None,
+    **settings: Any,
 ) -> Iterator[Observed]:
     """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
     spans: list[Span] = []
@@ -101,6 +106,7 @@ def observe(
     chosen = {"layers": layers} | {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
     shared = {"gpus": gpus or Gpus(), "governor": governor or Governor(0)}
+    shared["stack_profiles"] = stack_profiles or StackProfiles()
     cuda = Cuda(make_node(defaults | chosen, ProcessTable(), targets, spans.append, **shared))
     cuda.start()
     try:

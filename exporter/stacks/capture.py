@@ -1,0 +1,200 @@
+"""Stacks of CUDA calls that allocate and launch, from the kernel to the ledger, while profiles are on.
+
+The probes are an object of their own (bpf/stacks/) on the functions that the CUDA collector probes too: it puts the
+number of a call's stack where the collector's programs find it when the call has succeeded.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from exporter.bpf import object_path
+from exporter.bpf.events import Events
+from exporter.bpf.hooks import Hook
+from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.library import Library
+from exporter.bpf.native import not_started
+from exporter.bpf.probe import Probes
+from exporter.bpf.safety import protection
+from exporter.cuda.functions import FUNCTIONS, Function
+from exporter.model import Sample
+from exporter.node import Node
+from exporter.stacks import metrics, record
+from exporter.stacks.budget import Budget
+from exporter.stacks.ledger import StackLedger
+from exporter.stacks.worker import Worker
+
+_ALLOCATES = frozenset({"allocate", "allocate_pitch", "allocate_extent", "register", "create"})
+_TICK_SECONDS = 0.5
+_ONLY = 0
+_COOKIE = struct.Struct("=HB5x")
+"""struct cookie of bpf/stacks/stacks.bpf.c."""
+log = logging.getLogger(__name__)
+
+
+class Capture:
+    """Takes and unwinds stacks. `cuda` is the object of the CUDA collector, `layer` the API layer that is probed for
+    memory, `share` the part of a processor that unwinding may take. One of `every` launches is taken; 0: none.
+    """
+
+    def __init__(self, node: Node, cuda: Object, layer: str, share: float, every: int) -> None:
+        """Load the programs. Raises Unavailable where the node lacks what they need, BpfError for other failures."""
+        self._node, self.every = node, every
+        self.ledger = StackLedger()
+        try:
+            self._object = Object(
+                object_path("stacks"),
+                constants={"launches_every": max(every, 1)},
+                shared={"stack_ids": cuda.maps["stack_ids"]},
+            )
+        except BpfError as error:
+            raise not_started("the programs that take stacks cannot be loaded", error) from error
+        self._row = self._object.types.struct("interpreter")
+        layers = cuda.types.enum("layer")
+        hooks = {it.name: self._hooks(api, it, layers) for api, it in enumerate(FUNCTIONS, 1) if it.layer == layer}
+        self.probes = Probes(
+            "stacks",
+            self._object,
+            {name: found for name, found in hooks.items() if found},
+            hits=dict,
+            protection=partial(protection, node.proc),
+            returns_allowed=lambda _: (True, ""),
+            listener=self,
+        )
+        self._budget = Budget(share)
+        self._processes: set[int] = set()
+        self._problems: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._worker = Worker(self._receive, self._restarted)
+        self._events = Events()
+        self._ticking = threading.Thread(target=self._tick_on, name="stacks budget", daemon=True)
+
+    def start(self) -> None:
+        """Begin; libraries are attached to as discovery finds them."""
+        self._events.add(self._object.maps["stacks"], lambda raw: self._worker.give(record.pack(raw)))
+        self._events.start("stacks events")
+        self._worker.start()
+        self._ticking.start()
+
+    def close(self) -> None:
+        """Unload; discovery has detached before."""
+        self._closing.set()
+        self._ticking.join(2 * _TICK_SECONDS)
+        self._events.close()
+        self._worker.close()
+        self._object.close()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until the stacks taken before are unwound. Returns False if that takes longer."""
+        return self._worker.flush(seconds)
+
+    def problems(self) -> Iterator[str]:
+        """Yield why frames are missing in all stacks, or in those of a process."""
+        if self._worker.missing:
+            yield self._worker.missing
+        with self._lock:
+            known = list(self._problems.items())
+        yield from (f"no frames of Python in process {pid}: {why}" for pid, why in known)
+
+    def dropped(self) -> Mapping[str, int]:
+        """Return the stacks that were not taken or not unwound so far, by reason."""
+        counted = self._object.globals()
+        found = {
+            "budget": counted["over_budget"] + counted["launches_over_budget"],
+            "ring": counted["stacks_lost"],
+            "table": counted["stack_ids_lost"],
+        }
+        for reason, count in self._worker.dropped.items():
+            found[reason] = found.get(reason, 0) + count
+        return found
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield the metrics about stacks."""
+        yield metrics.TAKEN.sample(self._worker.unwound)
+        for reason, count in self.dropped().items():
+            yield metrics.DROPPED.sample(count, {"reason": reason})
+        for reason, count in [*self.ledger.truncated.items()]:
+            yield metrics.TRUNCATED.sample(count, {"reason": reason})
+
+    # The processes of probed libraries (exporter.bpf.probe.Listener).
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        """Have the code of this process opened, before it allocates if possible."""
+        with self._lock:
+            self._processes.add(pid)
+        self._worker.admit([pid])
+
+    def processes_ended(self, pids: Collection[int]) -> None:
+        """Forget these processes, but not what they allocated."""
+        with self._lock:
+            known = [pid for pid in pids if pid in self._processes]
+            self._processes.difference_update(known)
+            for pid in known:
+                self._problems.pop(pid, None)
+        self._object.maps["interpreters"].take(known)
+        self._worker.end(known)
+        self.ledger.ended(known)
+
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        """Forget what these processes ran before."""
+        self.processes_ended(pids)
+
+    def _hooks(self, api: int, function: Function, layers: Mapping[str, int]) -> list[Hook]:
+        cookie = int.from_bytes(_COOKIE.pack(api, layers[f"layer_{function.layer}"]), sys.byteorder)
+        if function.effect in _ALLOCATES:
+            return [Hook("on_allocation", cookie)]
+        if function.launches and self.every:
+            return [Hook("on_some_launches", cookie, sampled=True)]
+        return []
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        """Take a message of the child, which hostile files may have taken over.
+
+        Raises ValueError, TypeError or KeyError for one that is none.
+        """
+        if "stack" in message:
+            self.ledger.define(int(message["stack"]), message["frames"])
+        elif "id" in message:
+            self.ledger.unwound(message)
+            if message.get("lost"):
+                self._worker.dropped["process"] += 1
+        elif "walk" in message:
+            row = self._row(
+                runtime=int(message["runtime"]), **{name: int(value) for name, value in message["walk"].items()}
+            )
+            with self._lock:
+                if int(message["pid"]) in self._processes:
+                    self._object.maps["interpreters"].set(int(message["pid"]), row)
+        elif "problem" in message:
+            with self._lock:
+                if int(message["pid"]) in self._processes:
+                    self._problems[int(message["pid"])] = str(message["problem"])[:200]
+
+    def _restarted(self) -> None:
+        self.ledger.begin()
+        with self._lock:
+            pids = list(self._processes)
+        self._worker.admit(pids)
+
+    def _tick_on(self) -> None:
+        before = time.monotonic()
+        while not self._closing.is_set():
+            now = time.monotonic()
+            left = self._budget.allowance(
+                now - before, self._worker.seconds(), self._worker.unwound, self._worker.waiting
+            )
+            before = now
+            try:
+                self._object.maps["allowance"].set(_ONLY, left)
+            except BpfError as error:
+                log.error("the number of stacks cannot be bounded, so none is taken: %s", error)
+                return
+            self._closing.wait(_TICK_SECONDS)

@@ -1,0 +1,235 @@
+"""The child of exporter.stacks.worker, in two processes: one opens (opener.py), the other unwinds and names stacks.
+
+The one that unwinds reads hostile stacks, files and memory. It has no capabilities, opens nothing that it is not given,
+and may die: the exporter starts another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+
+from exporter.bpf import confined, privileges
+from exporter.stack_profiles.model import Frame
+from exporter.stacks import demangle, libdw, machine
+from exporter.stacks.files import CodeFile
+from exporter.stacks.memory import Memory
+from exporter.stacks.merge import Merged, PythonFrame, merge
+from exporter.stacks.opener import ADMIT, END, FLUSH, REFRESH, STACK, Opener
+from exporter.stacks.process import Mapped, ProcessCode
+from exporter.stacks.record import MOST_BYTES, PAGE, Record, unpack
+from exporter.stacks.unwind import Snapshot, Unwinder, Unwound
+
+_ADDRESS_SPACE = 1 << 38
+"""Bytes: files are mapped, and CUDA's libraries have gigabytes. Memory that is used is bounded by the exporter."""
+_MOST_DESCRIPTORS = 300
+_MOST_PROCESSES = 1024
+_MOST_STACKS = 1 << 15
+_AT_ONCE = 64
+TRUNCATED = Frame("[more frames, which could not be read]")
+
+
+class Stacks:
+    """Numbers for stacks of one process, each of which is sent to the exporter once."""
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[tuple[object, ...], int] = OrderedDict()
+        self._last = 0
+
+    def number(self, key: tuple[object, ...]) -> tuple[int, bool]:
+        """Return the number of a stack and whether it is new."""
+        known = self._numbers.get(key)
+        if known is not None:
+            self._numbers.move_to_end(key)
+            return known, False
+        self._last += 1
+        self._numbers[key] = self._last
+        if len(self._numbers) > _MOST_STACKS:
+            self._numbers.popitem(last=False)
+        return self._last, True
+
+
+class Naming:
+    """Receives messages of the opener, and sends the exporter stacks of frames with names."""
+
+    def __init__(self, opener: socket.socket, exporter: socket.socket) -> None:
+        self._opener, self._exporter = opener, exporter
+        self._poll = select.poll()
+        self._poll.register(opener, select.POLLIN)
+        self._machine = machine.this()
+        self._unwinder = Unwinder(self._machine)
+        self._files: dict[int, CodeFile] = {}
+        self._processes: OrderedDict[int, ProcessCode] = OrderedDict()
+        self._parts: dict[int, list[Mapped]] = {}
+        self._stacks = Stacks()
+        self._waiting: deque[bytes] = deque()
+        self._refreshed: dict[int, int] = {}
+        self._count = 0
+
+    def run(self) -> None:
+        """Answer until the opener has gone."""
+        while True:
+            batch = [self._next()]
+            while len(batch) < _AT_ONCE and batch[-1][:1] == STACK and (self._waiting or self._poll.poll(0)):
+                batch.append(self._next())
+            unwound = [it for message in batch if message[:1] == STACK and (it := self._unwind(message[1:]))]
+            self._look_up([frame for _, _, frames, _ in unwound for frame in frames])
+            for record, process, frames, truncated in unwound:
+                self._send_stack(record, process, frames, truncated)
+            for message in batch:
+                if message[:1] == FLUSH:
+                    self._send({"flushed": int(message[1:])})
+                elif message[:1] == END and (ended := self._processes.pop(int(message[1:]), None)):
+                    ended.close()
+
+    def _next(self) -> bytes:
+        return self._waiting.popleft() if self._waiting else self._receive()
+
+    def _receive(self) -> bytes:
+        message, descriptors, _, _ = socket.recv_fds(self._opener, MOST_BYTES, _MOST_DESCRIPTORS)
+        if not message:
+            raise EOFError
+        if message[:1] == ADMIT:
+            self._admit(json.loads(message[1:]), list(descriptors))
+        return message
+
+    def _admit(self, contents: dict[str, object], descriptors: list[int]) -> None:
+        pid = int(contents["pid"])  # type: ignore[call-overload]
+        if contents.get("gone"):
+            return
+        maps: Sequence[Sequence[int]] = contents["maps"]  # type: ignore[assignment]
+        files: Sequence[tuple[int, str]] = contents["files"]  # type: ignore[assignment]
+        if contents["memory"]:
+            memory = Memory(descriptors.pop(0))
+            known = self._processes.pop(pid, None)
+            if known is None:
+                known = ProcessCode(memory, self._files)
+            else:
+                memory.close()
+            self._processes[pid], self._parts[pid] = known, []
+            if len(self._processes) > _MOST_PROCESSES:
+                self._processes.popitem(last=False)[1].close()
+        for (number, path), descriptor in zip(files, descriptors, strict=True):
+            self._files[number] = CodeFile(descriptor, path, self._machine.preserved)
+        self._parts.setdefault(pid, []).extend(Mapped(*it) for it in maps)
+        process = self._processes.get(pid)
+        if contents["last"] and process:
+            had = process.python
+            process.update(self._parts.pop(pid))
+            if process.python and had is None:
+                self._send({"pid": pid, "runtime": process.python.runtime, "walk": asdict(process.python.layout.walk)})
+            elif process.problem:
+                self._send({"pid": pid, "problem": process.problem[:200]})
+
+    def _unwind(self, data: bytes) -> tuple[Record, ProcessCode, list[Merged], str] | None:
+        try:
+            record = unpack(data)
+        except struct.error:
+            return None
+        self._count += 1
+        process = self._processes.get(record.tgid)
+        if process is None:
+            self._send({"id": record.id, "pid": record.tgid, "api": record.api, "weight": record.weight, "lost": 1})
+            return None
+        unwound = self._frames(record, process)
+        if any(it.place is None for it in unwound.frames) and self._refresh(record.tgid):
+            unwound = self._frames(record, process)
+        python = process.python.file if process.python else None
+        truncated = unwound.truncated or ("python" if record.truncated else "")
+        return record, process, list(merge(unwound.frames, record.frames, python)), truncated
+
+    def _frames(self, record: Record, process: ProcessCode) -> Unwound:
+        registers = record.registers[: self._machine.count]
+        sp = registers[self._machine.stack]
+        snapshot = Snapshot(bytearray(record.memory), sp & ~(PAGE - 1), sp)
+        for at, address in record.hijacks:
+            snapshot.restore(at, address)
+        return self._unwinder.unwind(registers, snapshot, process)
+
+    def _refresh(self, pid: int) -> bool:
+        """Have the mappings of a process read again, but not for each stack of code that no file has."""
+        if self._count - self._refreshed.get(pid, -1 << 30) < _AT_ONCE:
+            return False
+        self._refreshed[pid] = self._count
+        if len(self._refreshed) > _MOST_PROCESSES:
+            self._refreshed.clear()
+        self._opener.sendall(REFRESH + str(pid).encode())
+        while True:
+            message = self._receive()
+            if message[:1] != ADMIT:
+                self._waiting.append(message)
+                continue
+            contents = json.loads(message[1:])
+            if contents["pid"] == pid and contents["last"]:
+                return not contents.get("gone")
+
+    def _look_up(self, frames: Sequence[Merged]) -> None:
+        """Find the names of all native frames, in one pass over each file's symbols."""
+        wanted: dict[int, list[int]] = {}
+        for frame in frames:
+            if not isinstance(frame, PythonFrame) and frame.place:
+                file = self._files.get(frame.place.module)
+                if file and file.unnamed(frame.place.address):
+                    wanted.setdefault(frame.place.module, []).append(frame.place.address)
+        for number, addresses in wanted.items():
+            self._files[number].look_up(addresses)
+
+    def _send_stack(self, record: Record, process: ProcessCode, merged: Sequence[Merged], truncated: str) -> None:
+        frames = [frame for it in merged if (frame := self._frame(it, process))]
+        if truncated:
+            frames.append(TRUNCATED)
+        number, new = self._stacks.number(tuple(frames))
+        if new:
+            for at in range(0, len(frames), _AT_ONCE):
+                self._send({"stack": number, "frames": [[*_fields(it)] for it in frames[at : at + _AT_ONCE]]})
+            if not frames:
+                self._send({"stack": number, "frames": []})
+        contents = {"id": record.id, "pid": record.tgid, "api": record.api, "weight": record.weight, "number": number}
+        self._send(contents | ({"truncated": truncated} if truncated else {}))
+
+    def _frame(self, merged: Merged, process: ProcessCode) -> Frame | None:
+        if isinstance(merged, PythonFrame):
+            return process.names.frame(merged.code, merged.instruction) if process.names else None
+        file = self._files.get(merged.place.module) if merged.place else None
+        if merged.place is None or file is None:
+            return Frame("", address=merged.pc)
+        return Frame(file.name(merged.place.address), "", 0, "native", file.path, file.build_id, merged.place.address)
+
+    def _send(self, contents: dict[str, object]) -> None:
+        self._exporter.sendall(json.dumps(contents).encode())
+
+
+def _fields(frame: Frame) -> tuple[str, str, int, str, str, str, int]:
+    return frame.function, frame.file, frame.line, frame.kind, frame.module, frame.build_id, frame.address
+
+
+def main(descriptor: str) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    exporter = socket.socket(fileno=int(descriptor))
+    reader = os.fork()
+    if reader:
+        theirs.close()
+        Opener(exporter, ours).run()
+        os._exit(0)
+    ours.close()
+    confined.die_with_parent()
+    demangle.prepare()
+    missing = libdw.missing()
+    with suppress(OSError):
+        privileges.drop(())
+    confined.limit(_ADDRESS_SPACE)
+    with suppress(EOFError, ConnectionError):
+        exporter.sendall(json.dumps({"reader": os.getpid(), "missing": missing}).encode())
+        Naming(theirs, exporter).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

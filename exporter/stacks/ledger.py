@@ -1,0 +1,173 @@
+"""Stacks and what they allocated and launched: the sums that profiles are made of.
+
+Numbers of stacks come from the child that unwinds, and begin again with each child; here a stack has one index for all
+time. What was allocated is known before its stack is, so it waits for that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from exporter.stack_profiles.model import Frame, Stack
+
+MOST_STACKS, MOST_ROWS, MOST_WAITING = 1 << 15, 1 << 17, 1 << 14
+NO_STACK = 0
+_MOST_FRAMES, _LONGEST = 1200, 4096
+
+
+class Place(NamedTuple):
+    """The owner of memory, its kind and its place: `memory` and `device` as in bpf/cuda/cuda.h. `since` counts the
+    programs of one pid.
+    """
+
+    pid: int
+    since: int
+    memory: int
+    device: int
+
+
+class Sums(NamedTuple):
+    """Bytes and number of allocations."""
+
+    bytes: int
+    objects: int
+
+
+class StackLedger:
+    """Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._frames: dict[Frame, Frame] = {}
+        self._stacks: list[Stack] = [()]
+        self._indices: dict[Stack, int] = {(): NO_STACK}
+        self._parts: dict[int, list[Frame]] = {}
+        self._numbers: dict[int, int] = {}
+        self._of_id: OrderedDict[int, int] = OrderedDict()
+        self._waiting: OrderedDict[int, tuple[Place, int]] = OrderedDict()
+        self._allocated: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._launched: Counter[tuple[int, int, int]] = Counter()
+        self._since: Counter[int] = Counter()
+        self.truncated: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """A new child numbers stacks from the start; what waits for the one before has no stack."""
+        with self._lock:
+            self._numbers.clear()
+            self._parts.clear()
+            for place, size in self._waiting.values():
+                self._add(place, NO_STACK, size)
+            self._waiting.clear()
+
+    def define(self, number: int, frames: Iterable[Any]) -> None:
+        """Take further frames of a stack of the child. Raises ValueError, TypeError for what is no frame."""
+        made = [_frame(it) for it in frames]
+        with self._lock:
+            known = self._parts.setdefault(number, [])
+            known += [self._frames.setdefault(frame, frame) for frame in made]
+            if len(known) > _MOST_FRAMES or len(self._parts) > MOST_STACKS:
+                raise ValueError("more frames than a stack has")
+
+    def unwound(self, message: Mapping[str, Any]) -> None:
+        """Take the stack of one allocation or launch: a message of child.py with an `number`."""
+        stack, number, pid = message.get("number"), int(message["id"]), int(message["pid"])
+        with self._lock:
+            index = NO_STACK if stack is None else self._index(int(stack))
+            if message.get("truncated"):
+                self.truncated[str(message["truncated"])[:40].replace(" ", "_")] += 1
+            if not number:
+                key = pid, self._since[pid], index
+                if key in self._launched or len(self._launched) < MOST_ROWS:
+                    self._launched[key] += int(message["weight"])
+                return
+            self._of_id[number] = index
+            if waiting := self._waiting.pop(number, None):
+                self._add(waiting[0], index, waiting[1])
+
+    def allocated(self, pid: int, memory: int, device: int, size: int, number: int) -> None:
+        """Count a successful allocation; `number` is that of its stack, 0 for none."""
+        with self._lock:
+            place = Place(pid, self._since[pid], memory, device)
+            index = self._of_id.get(number) if number else NO_STACK
+            if index is not None:
+                self._add(place, index, size)
+                return
+            self._waiting[number] = place, size
+            if len(self._waiting) > MOST_WAITING:
+                _, (place, size) = self._waiting.popitem(last=False)
+                self._add(place, NO_STACK, size)
+
+    def ended(self, pids: Collection[int]) -> None:
+        """Begin with another program for each of these pids, as the one before has ended or was replaced."""
+        with self._lock:
+            for pid in pids:
+                self._since[pid] += 1
+
+    def stack_of(self, number: int) -> int:
+        """Return the index of the stack of an allocation; NO_STACK where it was not taken."""
+        with self._lock:
+            return self._of_id.get(number, NO_STACK) if number else NO_STACK
+
+    def knows(self, ids: Iterable[int]) -> bool:
+        """Whether the stacks of all these allocations are here."""
+        with self._lock:
+            return all(number in self._of_id for number in ids if number)
+
+    def keep(self, live: Collection[int]) -> None:
+        """Forget the stacks of allocations that are not live any more, once that is worth while."""
+        with self._lock:
+            if len(self._of_id) > 2 * len(live) + MOST_WAITING:
+                recent = set(list(self._of_id)[-MOST_WAITING // 2 :])
+                kept = recent.union(live)
+                self._of_id = OrderedDict((number, index) for number, index in self._of_id.items() if number in kept)
+
+    @property
+    def remembered(self) -> int:
+        return len(self._of_id)
+
+    def stack(self, index: int) -> Stack:
+        return self._stacks[index]
+
+    def allocations(self) -> list[tuple[Place, int, Sums]]:
+        """Return everything allocated so far by place and index of its stack; of what waits, without a stack."""
+        with self._lock:
+            found = [(place, index, Sums(*sums)) for (place, index), sums in self._allocated.items()]
+            return found + [(place, NO_STACK, Sums(size, 1)) for place, size in self._waiting.values()]
+
+    def launches(self) -> list[tuple[int, int, int, int]]:
+        """Return pid, program of that pid, index of the stack and number of launches."""
+        with self._lock:
+            return [(pid, since, index, count) for (pid, since, index), count in self._launched.items()]
+
+    def _index(self, number: int) -> int:
+        if number not in self._numbers:
+            stack = tuple(self._parts.pop(number, ()))
+            index = self._indices.get(stack)
+            if index is None:
+                if len(self._stacks) >= MOST_STACKS:
+                    return NO_STACK
+                index = len(self._stacks)
+                self._stacks.append(stack)
+                self._indices[stack] = index
+            self._numbers[number] = index
+        return self._numbers[number]
+
+    def _add(self, place: Place, index: int, size: int) -> None:
+        if (place, index) not in self._allocated and len(self._allocated) >= MOST_ROWS:
+            index = NO_STACK
+        sums = self._allocated[place, index]
+        sums[0] += size
+        sums[1] += 1
+
+
+def _frame(message: Any) -> Frame:
+    function, file, line, kind, module, build_id, address = message
+    texts = (function, file, module, build_id)
+    if not all(isinstance(it, str) and len(it) <= _LONGEST for it in texts) or kind not in ("python", "native"):
+        raise ValueError("no frame")
+    if not (isinstance(line, int) and 0 <= line < 1 << 31 and isinstance(address, int) and 0 <= address < 1 << 64):
+        raise ValueError("no frame")
+    return Frame(function, file, line, kind, module, build_id, address)

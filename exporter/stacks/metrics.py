@@ -1,0 +1,30 @@
+"""The metrics about stacks that are taken for profiles."""
+
+from __future__ import annotations
+
+from exporter.model import Kind, Metric
+
+TAKEN = Metric(
+    "gpu.profile.stacks",
+    "Stacks of allocations and of sampled launches that were taken and unwound for profiles. Only with "
+    "--web.enable-profiles.",
+    Kind.COUNTER,
+)
+DROPPED = Metric(
+    "gpu.profile.stacks.dropped",
+    "Stacks that a profile has no frames for, by reason: budget (they would take more processor time than "
+    "--collector.cuda.profile-cpu-ratio allows), backlog and ring (no room in the queue, in the ring buffer), unwinder "
+    "(the child process had ended), table (no row for the thread), process (it ended first). What they allocated is in "
+    "profiles all the same, without frames.",
+    Kind.COUNTER,
+    labels=("reason",),
+)
+TRUNCATED = Metric(
+    "gpu.profile.stacks.truncated",
+    "Stacks of which the outermost frames are missing, by reason: stack (deeper than the 32 KiB that are copied), "
+    "frame_information (a function without valid .eh_frame), depth (more than 512 frames), python (more than 512 of "
+    "Python).",
+    Kind.COUNTER,
+    labels=("reason",),
+)
+METRICS = (TAKEN, DROPPED, TRUNCATED)

@@ -1,0 +1,98 @@
+"""What unwinding and naming need of an ELF file besides functions: data symbols, sections, names of addresses."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping
+
+from exporter.bpf.elf import Elf
+from exporter.bpf.elf_file import ElfError, Section
+
+_SYMBOL_BYTES = 24
+_CHUNK = _SYMBOL_BYTES << 13
+_SYMTAB, _STRTAB, _DYNSYM = 2, 3, 11
+_OBJECT, _FUNCTION, _INDIRECT = 1, 2, 10
+_MOST_SYMBOLS = 1 << 23
+_LONGEST_NAME = 1024
+_LONGEST_SECTION = 64
+
+
+class ObjectFile(Elf):
+    """An open ELF file of an observed process. Methods raise ElfError for a malformed one, OSError for unreadable."""
+
+    def address_of(self, offset: int) -> int:
+        """Return the address, before relocation, of the byte at an offset of the file; it lies in a code segment."""
+        for part in self.code_parts:
+            if 0 <= offset - part.offset < part.size:
+                return part.address + offset - part.offset
+        raise ElfError("an offset that is in no executable segment")
+
+    def data(self, wanted: Collection[str]) -> Mapping[str, int]:
+        """Return the addresses, before relocation, of the data objects among the wanted names."""
+        sections = self._sections()
+        found: dict[str, int] = {}
+        for table in self._tables(sections):
+            for _, name, (_, info, _, section, address, _) in self._symbols(table, sections, wanted):
+                if info & 0xF == _OBJECT and section:
+                    found.setdefault(name, address)
+        return found
+
+    def section(self, wanted: str) -> int | None:
+        """Return the address, before relocation, of the section of a name; None without one."""
+        sections = self._sections()
+        for names in sections:
+            if names.kind != _STRTAB or names.flags:  # the names of sections are not loaded
+                continue
+            for it in sections:
+                if it.address and it.name < names.size and self._text(names, it.name, _LONGEST_SECTION) == wanted:
+                    return it.address
+        return None
+
+    def names(self, addresses: Collection[int]) -> dict[int, str]:
+        """Return the names of the functions that the addresses, before relocation, are in; without those unknown.
+
+        One pass over the symbols for any number of addresses, which keeps no index.
+        """
+        wanted = sorted(set(addresses))
+        found: dict[int, tuple[int, Section, int]] = {}
+        sections = self._sections()
+        for table in self._tables(sections):
+            strings = sections[table.link]
+            for name, start, size in self._functions(table):
+                at = bisect_left(wanted, start)
+                while at < len(wanted) and wanted[at] < start + size:
+                    if wanted[at] not in found or size < found[wanted[at]][2]:
+                        found[wanted[at]] = name, strings, size
+                    at += 1
+        texts = {at: self._text(strings, name, _LONGEST_NAME) for at, (name, strings, _) in found.items()}
+        return {at: text for at, text in texts.items() if text}
+
+    def _tables(self, sections: list[Section]) -> Iterator[Section]:
+        for kind in (_SYMTAB, _DYNSYM):
+            table = next((it for it in sections if it.kind == kind), None)
+            if table is None:
+                continue
+            if table.item != _SYMBOL_BYTES or table.link >= len(sections) or sections[table.link].kind != _STRTAB:
+                raise ElfError("a symbol table without a string table")
+            if table.size > _MOST_SYMBOLS * _SYMBOL_BYTES:
+                raise ElfError("more symbols than a real library has")
+            yield table
+
+    def _functions(self, table: Section) -> Iterator[tuple[int, int, int]]:
+        """Yield place of the name, address and size of each function that has one."""
+        for first in range(0, table.size // _SYMBOL_BYTES * _SYMBOL_BYTES, _CHUNK):
+            chunk = self._read(table.offset + first, min(_CHUNK, table.size // _SYMBOL_BYTES * _SYMBOL_BYTES - first))
+            words = array("Q", chunk)
+            for head, start, size in zip(words[::3], words[1::3], words[2::3], strict=True):
+                if size and head >> 32 & 0xF in (_FUNCTION, _INDIRECT) and head >> 48:
+                    yield head & 0xFFFFFFFF, start, size
+
+    def _text(self, strings: Section, at: int, longest: int) -> str:
+        if at >= strings.size:
+            return ""
+        return (
+            self._read(strings.offset + at, min(longest, strings.size - at))
+            .partition(b"\0")[0]
+            .decode(errors="replace")
+        )

@@ -1,0 +1,101 @@
+"""One observed process, as the child that unwinds sees it: its mapped code, and its Python interpreter."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from exporter.stacks import interpreter
+from exporter.stacks.files import CodeFile, is_interpreter
+from exporter.stacks.interpreter import Layout, UnknownInterpreter
+from exporter.stacks.libdw import Rule
+from exporter.stacks.memory import Memory, Unreadable
+from exporter.stacks.python_code import PythonCode
+from exporter.stacks.unwind import Place
+
+_SYMBOLS = ("_PyRuntime", "Py_Version", "PyCode_Type")
+_SECTION = ".PyRuntime"
+
+
+class Mapped(NamedTuple):
+    """One executable mapping; `offset` is that of its start in the file of the number `file`."""
+
+    start: int
+    end: int
+    offset: int
+    file: int
+
+
+class Python(NamedTuple):
+    """The interpreter of a process: `runtime` is the address of _PyRuntime, `file` the number of its file."""
+
+    runtime: int
+    layout: Layout
+    file: int
+
+
+class ProcessCode:
+    """The code of one process. `files` are those of all processes by number; nothing here closes them."""
+
+    def __init__(self, memory: Memory, files: Mapping[int, CodeFile]) -> None:
+        self.memory, self._files = memory, files
+        self._mappings: Sequence[Mapped] = ()
+        self._starts: list[int] = []
+        self.python: Python | None = None
+        self.names: PythonCode | None = None
+        self.problem = ""
+        """Why its interpreter's frames cannot be read, if it has one."""
+
+    def update(self, mappings: Sequence[Mapped]) -> None:
+        """Take the mappings as they are now, and look for an interpreter where none was found."""
+        self._mappings = sorted(mappings)
+        self._starts = [it.start for it in self._mappings]
+        if self.python is None:
+            self._find_python()
+
+    def place(self, pc: int) -> Place | None:
+        at = bisect_right(self._starts, pc) - 1
+        if at < 0 or pc >= self._mappings[at].end:
+            return None
+        mapped = self._mappings[at]
+        file = self._files.get(mapped.file)
+        address = file.address_of(pc - mapped.start + mapped.offset) if file else None
+        return None if address is None else Place(mapped.file, address)
+
+    def rule(self, place: Place) -> Rule | None:
+        file = self._files.get(place.module)
+        return file.rule(place.address) if file else None
+
+    def close(self) -> None:
+        self.memory.close()
+
+    def _find_python(self) -> None:
+        looked_at: set[int] = set()
+        for n, mapped in enumerate(self._mappings):
+            file = self._files.get(mapped.file)
+            if file is None or mapped.file in looked_at or not is_interpreter(file.path, n == 0):
+                continue
+            looked_at.add(mapped.file)
+            address = file.address_of(mapped.offset)
+            if address is not None and self._take_python(mapped.file, file, mapped.start - address):
+                return
+
+    def _take_python(self, number: int, file: CodeFile, base: int) -> bool:
+        data = file.data(_SYMBOLS)
+        runtime = data.get("_PyRuntime") or file.section(_SECTION)
+        if runtime is None:
+            return False
+        try:
+            version = None
+            if at := data.get("Py_Version"):
+                version = int.from_bytes(self.memory.read(base + at, 4), "little")
+            layout = interpreter.layout(self.memory, base + runtime, version)
+        except (Unreadable, UnknownInterpreter) as error:
+            self.problem = str(error)
+            return False
+        self.problem = ""
+        self.python = Python(base + runtime, layout, number)
+        code_type = data.get("PyCode_Type", 0)
+        self.names = PythonCode(self.memory, layout, base + code_type if code_type else 0)
+        return True

@@ -1,0 +1,129 @@
+"""Profiles of GPU memory and launches: what the ledger and the table of live allocations have, as samples."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from exporter.bpf.libbpf import Map
+from exporter.cuda.names import Names
+from exporter.model import Labels
+from exporter.stack_profiles import model
+from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Profile, Sample
+from exporter.stacks.capture import Capture
+from exporter.stacks.ledger import NO_STACK, Place
+
+_FLUSH_SECONDS, _READ_SECONDS = 2.0, 0.5
+_KEPT_LABELS = 4096
+_MOST = (1 << 63) - 1
+LabelsOf = Callable[[int, int], Labels]
+"""Returns the labels of a process, with those of its GPU of a number (ordinal + 1, 0: the only one)."""
+
+
+class Numbers(Protocol):
+    """The part of exporter.bpf.btf.Btf that is used here."""
+
+    def enum(self, name: str) -> Mapping[str, int]: ...
+
+
+class CudaProfiles:
+    """The ProfileSource of the CUDA collector. `live` is its table of live allocations, `layer` the API layer of which
+    rows count.
+    """
+
+    def __init__(
+        self, capture: Capture, live: Map, types: Numbers, layer: str, labels_of: LabelsOf, problem: Callable[[], str]
+    ) -> None:
+        self._capture, self._live, self._labels_of, self._problem = capture, live, labels_of, problem
+        self._names = Names.of(types)
+        self._layer = types.enum("layer")[f"layer_{layer}"]
+        self._mapping = types.enum("thing")["thing_mapping"]
+        self._since_ns, self._started = time.time_ns(), time.monotonic_ns()
+        self._labels: dict[tuple[int, int, int], Labels] = {}
+
+    def inuse(self) -> Profile:
+        """Return the memory that is allocated now; its sum is that of the table of live allocations."""
+        self._capture.flush(_FLUSH_SECONDS)
+        ledger, until = self._capture.ledger, time.monotonic() + _READ_SECONDS
+        rows = self._rows()
+        while not ledger.knows(number for _, number, _ in rows) and time.monotonic() < until:
+            time.sleep(0.02)
+        sums: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
+        for place, number, size in rows:
+            found = sums[place, ledger.stack_of(number)]
+            found[0] += size
+            found[1] += 1
+        ledger.keep({number for _, number, _ in rows if number})
+        return self._profile(INUSE, ("space", "bytes"), ((place, at, tuple(it)) for (place, at), it in sums.items()), 0)
+
+    def alloc(self) -> Profile:
+        """Return everything that was allocated since the start of the collector."""
+        self._capture.flush(_FLUSH_SECONDS)
+        rows = ((place, at, tuple(sums)) for place, at, sums in self._capture.ledger.allocations())
+        return self._profile(ALLOC, ("space", "bytes"), rows, time.monotonic_ns() - self._started)
+
+    def launches(self) -> Profile:
+        """Return launches of kernels and graphs, as many as were sampled times the period."""
+        self._capture.flush(_FLUSH_SECONDS)
+        rows = ((Place(pid, since, -1, 0), at, (count,)) for pid, since, at, count in self._capture.ledger.launches())
+        made = self._profile(LAUNCHES, LAUNCHES[0], rows, time.monotonic_ns() - self._started)
+        return Profile(
+            made.sample_types,
+            made.samples,
+            made.period_type,
+            max(self._capture.every, 1),
+            made.time_ns,
+            made.duration_ns,
+            made.comments,
+        )
+
+    def problem(self) -> str:
+        return self._problem()
+
+    def _rows(self) -> list[tuple[Place, int, int]]:
+        """Return place, number of the stack and bytes of what is allocated now."""
+        return [
+            (Place(key.tgid, -1, value.memory, value.device), value.stack, value.bytes)
+            for key, value in self._live.items()
+            if key.layer == self._layer and key.thing != self._mapping
+        ]
+
+    def _profile(
+        self,
+        types: tuple[model.ValueType, ...],
+        period: model.ValueType,
+        rows: Iterator[tuple[Place, int, tuple[int, ...]]],
+        duration: int,
+    ) -> Profile:
+        samples = tuple(
+            Sample(
+                self._capture.ledger.stack(at) if at != NO_STACK else (),
+                self._sample_labels(place),
+                tuple(min(value, _MOST) for value in values),
+            )
+            for place, at, values in rows
+        )
+        since = self._since_ns if duration else time.time_ns()
+        return Profile(types, samples, period, 1, since, duration, tuple(self._comments()))
+
+    def _sample_labels(self, place: Place) -> Labels:
+        """Return the labels of a sample; of a process that has ended those it had when they were first needed."""
+        key = place.pid, place.since, place.device
+        labels = self._labels.get(key) if place.since >= 0 else None
+        if labels is None:
+            found = self._labels_of(place.pid, place.device)
+            labels = {name: found[name] for name in model.LABELS if found.get(name)}
+            if place.since >= 0:
+                if len(self._labels) >= _KEPT_LABELS:
+                    self._labels.clear()
+                self._labels[key] = labels
+        kind = self._names.memory.get(place.memory, "") if place.memory >= 0 else ""
+        return {**labels, "kind": kind} if kind else labels
+
+    def _comments(self) -> Iterator[str]:
+        yield from self._capture.problems()
+        for reason, count in self._capture.dropped().items():
+            if count:
+                yield f"{count} stacks are missing: {reason}"

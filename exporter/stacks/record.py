@@ -1,0 +1,63 @@
+"""struct stack of bpf/stacks/stacks.h as it travels to the child that unwinds: what is there of it, no more."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from exporter.stacks.merge import PythonFrame
+
+PAGE = 4096
+MOST_BYTES = 1 << 17
+_HEAD = struct.Struct("=IIIIHHHHII")
+_HIJACK, _FRAME, _WORD = struct.Struct("=QQ"), struct.Struct("=QQQ"), struct.Struct("=Q")
+
+
+@dataclass(slots=True)
+class Record:
+    """One stack: `memory` is that of the thread from the page of the stack pointer on."""
+
+    tgid: int
+    tid: int
+    id: int
+    weight: int
+    api: int
+    truncated: bool
+    interpreter: bool
+    """Whether the interpreter of the process was known when the stack was taken."""
+    registers: tuple[int, ...]
+    hijacks: tuple[tuple[int, int], ...]
+    frames: tuple[PythonFrame, ...]
+    memory: bytearray
+
+
+def pack(raw: Any) -> bytes:
+    """Return the used parts of a ctypes struct stack."""
+    head = _HEAD.pack(
+        *(raw.tgid, raw.tid, raw.id, raw.weight, raw.api, raw.python, raw.hijacked, raw.truncated),
+        *(raw.bytes, raw.interpreter),
+    )
+    used = (
+        bytes(raw.registers),
+        bytes(raw.hijacks)[: raw.hijacked * _HIJACK.size],
+        bytes(raw.frames)[: raw.python * _FRAME.size],
+        bytes(raw.memory)[: raw.bytes],
+    )
+    return b"".join((head, len(used[0]).to_bytes(4, "little"), *used))
+
+
+def unpack(data: bytes) -> Record:
+    """Return what `pack` made. Raises struct.error for anything else."""
+    tgid, tid, number, weight, api, python, hijacked, truncated, size, known = _HEAD.unpack_from(data)
+    at = _HEAD.size + 4
+    registers = int.from_bytes(data[_HEAD.size : at], "little")
+    first, second = at + registers, at + registers + hijacked * _HIJACK.size
+    third = second + python * _FRAME.size
+    return Record(
+        *(tgid, tid, number, weight, api, bool(truncated), bool(known)),
+        tuple(value for (value,) in _WORD.iter_unpack(data[at:first])),
+        tuple((a, b) for a, b in _HIJACK.iter_unpack(data[first:second])),
+        tuple(PythonFrame(*it) for it in _FRAME.iter_unpack(data[second:third])),
+        bytearray(data[third : third + size]),
+    )

@@ -1,0 +1,148 @@
+"""From registers and a piece of stack to the native frames of a call."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from exporter.stacks.expression import ExpressionError, evaluate
+from exporter.stacks.libdw import Rule
+from exporter.stacks.machine import Machine
+
+MOST_FRAMES = 512
+_WORD = struct.Struct("=Q")
+
+
+class Place(NamedTuple):
+    """A place in a module: `address` is before relocation."""
+
+    module: int
+    address: int
+
+
+class NativeFrame(NamedTuple):
+    """A native frame: where it is, and which part of the stack is its own, from `low` to below `high`."""
+
+    place: Place | None
+    pc: int
+    low: int
+    high: int
+
+
+class Unwound(NamedTuple):
+    """Frames, the leaf first. `truncated`: why there are no more, empty where the outermost one was reached."""
+
+    frames: list[NativeFrame]
+    truncated: str
+
+
+class Modules(Protocol):
+    """The code of one process."""
+
+    def place(self, pc: int) -> Place | None:
+        """Return where an address is; None where no file is mapped."""
+        ...
+
+    def rule(self, place: Place) -> Rule | None: ...
+
+
+class Snapshot:
+    """The copied piece of a thread's stack: `memory` is that from the address `start` on, valid from `sp` on."""
+
+    def __init__(self, memory: bytearray, start: int, sp: int) -> None:
+        self._memory, self._start, self._sp = memory, start, sp
+
+    def word(self, address: int) -> int:
+        """Return the word at an address. Raises LookupError where it was not copied."""
+        at = address - self._start
+        if address < self._sp or at + 8 > len(self._memory):
+            raise LookupError(address)
+        return int(_WORD.unpack_from(self._memory, at)[0])
+
+    def restore(self, address: int, value: int) -> None:
+        """Put back what a return probe has taken from the stack."""
+        at = address - self._start
+        if address >= self._sp and at + 8 <= len(self._memory):
+            _WORD.pack_into(self._memory, at, value)
+
+
+class Unwinder:
+    """Unwinds stacks of one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def unwind(self, registers: Sequence[int], stack: Snapshot, modules: Modules) -> Unwound:
+        """Return the frames of a thread that is at the first instruction of a function, or as good as."""
+        machine = self._machine
+        now = list(registers)
+        pc, sp = now[machine.program], now[machine.stack]
+        frames: list[NativeFrame] = []
+        try:
+            if machine.link is None:
+                back, high = stack.word(sp), sp + 8
+            else:
+                back, high = now[machine.link] & machine.code_mask, sp
+        except LookupError:
+            return Unwound([NativeFrame(modules.place(pc), pc, sp, sp)], "stack")
+        frames.append(NativeFrame(modules.place(pc), pc, sp, high))
+        pc, now[machine.stack], interrupted = back, high, False
+        while pc and len(frames) < MOST_FRAMES:
+            place = modules.place(pc if interrupted else pc - 1)
+            sp = now[machine.stack]
+            step = self._step(now, place, stack, modules)
+            if isinstance(step, str):
+                frames.append(NativeFrame(place, pc, sp, sp))
+                return Unwound(frames, step)
+            back, high, interrupted = step
+            frames.append(NativeFrame(place, pc, sp, high))
+            if back and high <= sp:
+                return Unwound(frames, "frame information")
+            pc, now[machine.stack] = back, high
+        return Unwound(frames, "" if not pc else "depth")
+
+    def _step(
+        self, now: list[int], place: Place | None, stack: Snapshot, modules: Modules
+    ) -> tuple[int, int, bool] | str:
+        """Change the registers to those of the caller. Returns its pc (0: there is none), its stack pointer, and
+        whether it was interrupted; or why it is not known.
+        """
+        rule = modules.rule(place) if place else None
+        if rule is None:
+            return self._by_frame_pointer(now, stack, modules)
+        if rule.outermost:
+            return 0, now[self._machine.stack], False
+        try:
+            cfa = self._cfa(rule, now, stack)
+            found = {register: stack.word(cfa + at & (1 << 64) - 1) for register, at in rule.saved}
+            for register, expression in rule.computed:
+                found[register] = stack.word(evaluate(expression, now, stack.word, cfa))
+        except LookupError:
+            return "stack"
+        except ExpressionError:
+            return "frame information"
+        for register, value in found.items():
+            now[register] = value
+        return now[rule.returns] & self._machine.code_mask, cfa, rule.signal
+
+    def _cfa(self, rule: Rule, now: Sequence[int], stack: Snapshot) -> int:
+        if rule.base < 0:
+            return evaluate(rule.cfa, now, stack.word)
+        if rule.base >= len(now):
+            raise ExpressionError("no such register")
+        return now[rule.base] + rule.offset & (1 << 64) - 1
+
+    def _by_frame_pointer(self, now: list[int], stack: Snapshot, modules: Modules) -> tuple[int, int, bool] | str:
+        """For code without frame information: its frame pointer, if that leads to code."""
+        frame = now[self._machine.frame]
+        try:
+            if frame < now[self._machine.stack]:
+                return "frame information"
+            before, back = stack.word(frame), stack.word(frame + 8) & self._machine.code_mask
+        except LookupError:
+            return "frame information"
+        if modules.place(back - 1) is None:
+            return "frame information"
+        now[self._machine.frame] = before
+        return back, frame + 16, False

@@ -1,0 +1,265 @@
+"""The child that unwinds stacks (child.py), as the exporter holds it: fed from a bounded queue, replaced when it ends.
+
+The processor time that it takes is the caller's to bound, by how many stacks are given to it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import exporter
+from exporter.background.child import offer_to_oom
+from exporter.bpf import privileges
+from exporter.bpf.file_worker_child import processor_seconds
+from exporter.stacks.opener import ADMIT, END, FLUSH, STACK
+from exporter.stacks.record import MOST_BYTES
+
+MOST_WAITING = 256
+"""Stacks in the queue, of up to 50 KB."""
+MEMORY = 256 << 20
+"""Bytes of anonymous memory of the child that unwinds, at most."""
+START_SECONDS, ANSWER_SECONDS = 60.0, 20.0
+_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+_LOOK_SECONDS = 1.0
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PATH")
+log = logging.getLogger(__name__)
+
+Receive = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class _Child:
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    reader: int = 0
+    given: int = 0
+    answered: int = 0
+    """Stacks given to it, and those that it has answered."""
+    last_answer: float = field(default_factory=time.monotonic)
+    flushed: int = 0
+
+    def seconds(self) -> float:
+        """Return the processor time that both processes have used."""
+        return processor_seconds(self.process.pid) + processor_seconds(self.reader)
+
+    def memory(self) -> int:
+        """Return bytes of anonymous memory of the process that unwinds; 0 where that is not known."""
+        with suppress(OSError, ValueError, IndexError):
+            lines = Path(f"/proc/{self.reader}/status").read_text().splitlines()
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+        return 0
+
+
+class Worker:
+    """Unwinds stacks in the background. `receive` gets the child's messages, in a thread of this object.
+
+    `restarted` is called when a new child has begun, which knows no process and numbers stacks from the start.
+    """
+
+    def __init__(self, receive: Receive, restarted: Callable[[], None]) -> None:
+        self._receive, self._restarted = receive, restarted
+        self._lock = threading.Condition()
+        self._queue: deque[bytes] = deque()
+        self._waiting = 0
+        self._child: _Child | None = None
+        self._closing = False
+        self._flush = 0
+        self._used = 0.0
+        self.dropped: Counter[str] = Counter()
+        """Stacks that were not unwound, by reason."""
+        self.unwound = 0
+        self.missing = ""
+        """Why native frames cannot be unwound, with the remedy."""
+        self._threads = [
+            threading.Thread(target=self._run, name="stacks", daemon=True),
+            threading.Thread(target=self._feed, name="stacks feed", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def admit(self, pids: Collection[int]) -> None:
+        """Have the code of processes opened, of which stacks follow."""
+        self._put([ADMIT + str(pid).encode() for pid in pids])
+
+    def end(self, pids: Collection[int]) -> None:
+        """Forget processes, behind the stacks that were given before."""
+        self._put([END + str(pid).encode() for pid in pids])
+
+    def give(self, stack: bytes) -> None:
+        """Queue a packed stack; it is dropped, and counted, where too many wait."""
+        with self._lock:
+            if self._waiting >= MOST_WAITING or self._child is None:
+                self.dropped["backlog" if self._child else "unwinder"] += 1
+                return
+            self._waiting += 1
+        self._put([STACK + stack])
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all stacks given before are answered. Returns False if that takes longer."""
+        with self._lock:
+            if self._child is None:
+                return False
+            self._flush += 1
+            number = self._flush
+        self._put([FLUSH + str(number).encode()])
+        with self._lock:
+            return self._lock.wait_for(lambda: self._child is None or self._child.flushed >= number, seconds)
+
+    def seconds(self) -> float:
+        """Return the processor time of all children so far, without that of their starts."""
+        with self._lock:
+            return self._used + (self._child.seconds() if self._child else 0.0)
+
+    @property
+    def waiting(self) -> int:
+        """Stacks that are not answered yet."""
+        child = self._child
+        return self._waiting + (child.given - child.answered if child else 0)
+
+    def close(self) -> None:
+        """End the child and the threads."""
+        with self._lock:
+            self._closing = True
+            child = self._child
+            self._lock.notify_all()
+        if child:
+            with suppress(OSError):
+                child.connection.shutdown(socket.SHUT_RDWR)  # the thread that follows it ends it
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(2.0)
+
+    def _put(self, messages: Collection[bytes]) -> None:
+        with self._lock:
+            self._queue.extend(messages)
+            self._lock.notify_all()
+
+    def _feed(self) -> None:
+        """Write what is queued to the child, which may take its time."""
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._closing or (self._queue and self._child and self._child.reader))
+                if self._closing:
+                    return
+                message, child = self._queue.popleft(), self._child
+                if message[:1] == STACK:
+                    self._waiting -= 1
+                    if child:
+                        child.given += 1
+                        child.last_answer = child.last_answer if child.given - child.answered > 1 else time.monotonic()
+            if child:
+                with suppress(OSError):  # its end is noticed by the other thread
+                    child.connection.sendall(message)
+
+    def _run(self) -> None:
+        pause = _PAUSE
+        while not self._closing:
+            began = time.monotonic()
+            reason = "ended"
+            try:
+                reason = self._run_child()
+            except OSError as error:
+                reason = str(error)
+            except Exception:
+                log.exception("the child that unwinds stacks is replaced")
+            if self._closing:
+                return
+            pause = _PAUSE if time.monotonic() - began > 60 else min(2 * pause, _LONGEST_PAUSE)
+            log.warning("the child that unwinds stacks is replaced in %.0f s: %s", pause, reason)
+            with self._lock:
+                self._lock.wait_for(lambda: self._closing, pause)
+
+    def _run_child(self) -> str:
+        child = self._spawn()
+        try:
+            return self._follow(child)
+        finally:
+            with self._lock:
+                self._used += child.seconds()
+                self._child = None
+                lost = child.given - child.answered + self._waiting
+                if lost and not self._closing:
+                    self.dropped["unwinder"] += lost
+                self._queue.clear()
+                self._waiting = 0
+                self._lock.notify_all()
+            self._end(child)
+
+    def _follow(self, child: _Child) -> str:
+        """Receive until the child ends; return the reason."""
+        poll = select.poll()
+        poll.register(child.connection, select.POLLIN)
+        while not self._closing:
+            if poll.poll(_LOOK_SECONDS * 1000):
+                message = child.connection.recv(MOST_BYTES)
+                if not message:
+                    return "it ended"
+                self._take(child, json.loads(message))
+                continue
+            silent = time.monotonic() - child.last_answer
+            if not child.reader and silent > START_SECONDS or child.given > child.answered and silent > ANSWER_SECONDS:
+                return "it does not answer"
+            if child.memory() > MEMORY:
+                return "it needs too much memory"
+        return ""
+
+    def _take(self, child: _Child, message: dict[str, Any]) -> None:
+        child.last_answer = time.monotonic()
+        if "reader" in message:
+            self.missing = str(message["missing"])
+            with self._lock:
+                child.reader = int(message["reader"])
+                self._used -= child.seconds()
+                self._child = child
+                self._lock.notify_all()
+            self._restarted()
+        elif "flushed" in message:
+            with self._lock:
+                child.flushed = int(message["flushed"])
+                self._lock.notify_all()
+        else:
+            if "id" in message:
+                child.answered += 1
+                self.unwound += 1
+            self._receive(message)
+
+    def _spawn(self) -> _Child:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        places = os.pathsep.join([str(Path(exporter.__file__).parents[1])])
+        with theirs:
+            privileges.pass_on()
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-S", "-m", "exporter.stacks.child", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL if not os.environ.get("STACKS_DEBUG") else None,
+                pass_fds=[theirs.fileno()],
+                env=environment | {"PYTHONPATH": places},
+            )
+        offer_to_oom(process.pid)
+        return _Child(process, ours)
+
+    @staticmethod
+    def _end(child: _Child) -> None:
+        """Kill both; the one that unwinds is killed by the kernel with the other, or ends with its connection."""
+        child.connection.close()
+        child.process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(1.0)

@@ -1,0 +1,256 @@
+"""Stacks of real interpreters that allocate through C and ctypes: each byte under its line and its function."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from exporter.stack_profiles.model import Frame, Profile, Sample
+from exporter.stack_profiles.published import StackProfiles
+from exporter.stacks import libdw
+from tests.bpf.cuda_node import BUILD, Observed, build_standins, observe
+from tests.interpreters import interpreters
+from tests.support import until
+
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.evidence(feature="profiles of stacks", on="real program on a stand-in"),
+]
+
+SOURCES = Path(__file__).parent / "stacks"
+JOB = SOURCES / "job.py"
+FOUND = interpreters()
+SITES = 23
+USED = "gpu_cuda_memory_usage_bytes"
+ALLOCATED = "gpu_cuda_memory_allocations_bytes_total"
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the C module, without frame pointers and with its symbols."""
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").exists():
+        pytest.skip("this interpreter has no Python.h to compile a module with")
+    build_standins()
+    folder = tmp_path_factory.mktemp("sites")
+    command = ["gcc", "-O2", "-g0", "-fPIC", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-shared"]
+    command += [f"-I{headers}", SOURCES / "sites.c", "-o", folder / "sites.so", BUILD / "libcuda.so.1"]
+    subprocess.run([*map(str, command)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    build_standins()
+    with observe(layers="driver", stack_profiles=StackProfiles(wanted=True), profile_launches_every=10) as observed:
+        yield observed
+
+
+class Job:
+    """An interpreter that runs job.py with the stand-in driver."""
+
+    def __init__(self, observed: Observed, program: Path, module: Path) -> None:
+        self.observed = observed
+        self.process = subprocess.Popen(
+            [program, "-E", "-s", JOB, module],
+            env=os.environ | {"LD_LIBRARY_PATH": str(BUILD)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self.process.pid
+
+    def __enter__(self) -> Job:
+        try:
+            until(self._known, "its interpreter is known and its calls are seen", 20)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _known(self) -> bool:
+        assert self.process.poll() is None, "it ended"
+        cuda = self.observed.cuda
+        interpreters = cuda._profiling._capture._object.maps["interpreters"]  # type: ignore[union-attr]
+        return interpreters.get(self.pid) is not None and self.pid in cuda._ledger
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def run(self, command: str) -> str:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def samples(self, profile: Callable[[], Profile]) -> list[Sample]:
+        return [it for it in profile().samples if it.labels.get("pid") == str(self.pid)]
+
+    def inuse(self) -> list[Sample]:
+        return self.samples(self.observed.cuda._node.stack_profiles.source.inuse)
+
+    def alloc(self) -> list[Sample]:
+        return self.samples(self.observed.cuda._node.stack_profiles.source.alloc)
+
+
+def line(text: str) -> int:
+    """The number of the line of job.py that has this text."""
+    [number] = [n for n, it in enumerate(JOB.read_text().splitlines(), 1) if text in it]
+    return number
+
+
+def python(sample: Sample) -> list[tuple[str, int]]:
+    return [(it.function.rpartition(".")[2], it.line) for it in sample.stack if it.kind == "python"]
+
+
+def named(sample: Sample, pattern: str) -> Frame | None:
+    return next((it for it in sample.stack if re.fullmatch(pattern, it.function)), None)
+
+
+def sums(samples: list[Sample]) -> Mapping[str, tuple[int, int]]:
+    """Bytes and objects by the C function of the module."""
+    found: Counter[str] = Counter()
+    objects: Counter[str] = Counter()
+    for it in samples:
+        frame = named(it, r"site_\d+")
+        found[frame.function if frame else ""] += it.values[0]
+        objects[frame.function if frame else ""] += it.values[1]
+    return {name: (found[name], objects[name]) for name in found}
+
+
+@pytest.mark.parametrize("version", FOUND)
+def test_23_sites(observed: Observed, module: Path, version: str) -> None:
+    with Job(observed, FOUND[version], module) as job:
+        for site in range(SITES):
+            job.run(f"layer.forward({site}, {1_000_003 + site})")
+            if site % 2:
+                job.run(f"layer.forward({site}, {1_000_003 + site})")
+        addresses = [job.run(f"by_ctypes({7_919 + n})") for n in range(SITES)]
+        samples = job.inuse()
+        expected = {f"site_{n}": ((1 + n % 2) * (1_000_003 + n), 1 + n % 2) for n in range(SITES)}
+        direct = SITES * 7_919 + sum(range(SITES))
+        assert sums(samples) == expected | {"": (direct, SITES)}
+        assert sum(it.values[0] for it in samples) == observed.value(USED, job.pid) > 0
+        callback = line("key=lambda")
+        for sample in samples:
+            if named(sample, r"site_\d+"):
+                called = python(sample)
+                assert called[:2] == [("<lambda>", callback), ("forward", callback)]
+                assert called[-1] == ("<module>", line("eval(line"))
+                assert len(called) == 4, "eval's code is the third: that may be gone before it is read"
+                natives = [it.function for it in sample.stack if it.kind == "native"]
+                assert natives[0] == "cuMemAlloc_v2" and re.fullmatch(r"site_\d+", natives[1])
+                assert natives[2:4] == ["allocate_at", "allocate"]
+            else:
+                assert python(sample)[0] == ("by_ctypes", line("assert not driver.cuMemAlloc_v2"))
+            assert sample.labels["kind"] == "device"
+        for address in addresses[::2]:
+            job.run(f"free({address})")
+        samples = job.inuse()
+        left = sum(7_919 + n for n in range(1, SITES, 2))
+        assert sums(samples) == expected | {"": (left, SITES // 2)}
+        assert sum(it.values[0] for it in samples) == observed.value(USED, job.pid)
+        allocated = job.alloc()
+        assert sums(allocated) == expected | {"": (direct, SITES)}
+        assert sum(it.values[0] for it in allocated) == observed.value(ALLOCATED, job.pid)
+
+
+@pytest.mark.parametrize("version", FOUND)
+def test_threads_generators_coroutines_and_depth(observed: Observed, module: Path, version: str) -> None:
+    with Job(observed, FOUND[version], module) as job:
+        job.run("[t.start() or t.join() for t in [threading.Thread(target=by_ctypes, args=(101,)) for n in range(5)]]")
+        job.run("next(layer.generated(103))")
+        job.run("asyncio.run(layer.awaited(107))")
+        job.run("layer.deep(400, 109)")
+        by_size = {it.values[0] // it.values[1]: it for it in job.inuse()}
+        assert by_size.keys() == {101, 103, 107, 109}
+        assert [name for name, _ in python(by_size[101])][:2] == ["by_ctypes", "run"]
+        assert by_size[101].values == (505, 5)
+        assert python(by_size[103])[1] == ("generated", line("yield by_ctypes"))
+        assert python(by_size[107])[1] == ("awaited", line("return by_ctypes(size)"))
+        deep = [name for name, _ in python(by_size[109])]
+        assert deep[:1] + deep[-2:] == ["by_ctypes", "<module>", "<module>"]
+        assert deep.count("deep") == (401 if deep.count("deep") > 300 else 0), (
+            "or the stack of 3.10 is too long to copy"
+        )
+
+
+def newest() -> Path:
+    return list(FOUND.values())[-1]
+
+
+def test_a_process_that_dies(observed: Observed, module: Path) -> None:
+    with Job(observed, newest(), module) as job:
+        for site in range(SITES):
+            job.run(f"layer.forward({site}, 4099)")
+        os.kill(job.pid, signal.SIGKILL)
+        until(lambda: not job.inuse(), "nothing is in use")
+        assert sums(job.alloc()) == {f"site_{n}": (4099, 1) for n in range(SITES)}
+
+
+def test_a_library_without_symbols(observed: Observed, module: Path, tmp_path: Path) -> None:
+    subprocess.run(["strip", "-s", "-o", tmp_path / "sites.so", module / "sites.so"], check=True)
+    with Job(observed, newest(), tmp_path) as job:
+        job.run("layer.forward(3, 4099)")
+        [sample] = job.inuse()
+        frames = [it for it in sample.stack if it.module.endswith("/sites.so")]
+        offsets = [it.address for it in frames]
+        table = subprocess.run(["nm", module / "sites.so"], capture_output=True, text=True, check=True).stdout
+        starts = {name: int(at, 16) for at, name in re.findall(r"^([0-9a-f]+) [tT] (\w+)$", table, re.MULTILINE)}
+        assert [it for it in frames if it.function in ("", "site_3", "allocate_at", "PyInit_sites")] == frames
+        for name, offset in zip(("site_3", "allocate_at", "allocate"), offsets, strict=True):
+            assert 0 < offset - starts[name] < 200
+        notes = subprocess.run(["readelf", "-n", tmp_path / "sites.so"], capture_output=True, text=True, check=True)
+        assert all(it.build_id and it.build_id in notes.stdout for it in frames)
+        assert [name for name, _ in python(sample)][:2] == ["<lambda>", "forward"]
+
+
+def test_frame_information_that_is_corrupt(observed: Observed, module: Path, tmp_path: Path) -> None:
+    library = tmp_path / "sites.so"
+    shutil.copy(module / "sites.so", library)
+    listing = subprocess.run(["readelf", "-SW", library], capture_output=True, text=True, check=True).stdout
+    found = re.search(r" \.eh_frame +PROGBITS +[0-9a-f]+ ([0-9a-f]+) ([0-9a-f]+)", listing)
+    assert found
+    with library.open("r+b") as file:
+        file.seek(int(found[1], 16))
+        file.write(os.urandom(int(found[2], 16)))
+    with Job(observed, newest(), tmp_path) as job:
+        for n in range(SITES):
+            job.run(f"layer.forward({n}, 4099)")
+        job.run("by_ctypes(8209)")
+        samples = job.inuse()
+        assert sum(it.values[0] for it in samples) == SITES * 4099 + 8209
+        direct = [it for it in samples if python(it)[0][0] == "by_ctypes"]
+        assert sum(it.values[0] for it in direct) == 8209, "others are not affected"
+        for sample in samples:
+            assert [name for name, _ in python(sample)][-2:] == ["<module>", "<module>"]
+            assert sample.stack[0].function == "cuMemAlloc_v2"
+
+
+def test_launches_are_sampled_without_bias(observed: Observed, module: Path) -> None:
+    """Of 50,000 launches one in 10 is taken: the sum is within four standard deviations, 4 * sqrt(50000 * 9)."""
+    with Job(observed, newest(), module) as job:
+        for _ in range(50):
+            job.run("sites.launch(1000)")
+        profile = observed.cuda._node.stack_profiles.source.launches()
+        samples = [it for it in profile.samples if it.labels.get("pid") == str(job.pid)]
+        dropped = {dict(it)["reason"]: n for it, n in observed.values("gpu_profile_stacks_dropped_total").items()}
+        lost = 10 * (dropped["budget"] + dropped["ring"] + dropped.get("backlog", 0))
+        assert profile.period == 10
+        assert abs(sum(it.values[0] for it in samples) + lost - 50_000) < 2684
+        assert all(it.stack[0].function == "cuLaunchKernel" and python(it) for it in samples if it.stack)
+
+
+def test_without_libdw_the_frames_of_python_remain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libdw, "_libraries", lambda: libdw.ctypes.CDLL("libdw-that-is-not-there.so"))
+    assert "install elfutils' libdw" in libdw.missing()
