@@ -33,6 +33,7 @@ from exporter.profile import (
     rule_of,
 )
 from exporter.resolve import workload
+from exporter.serving import activity as serving
 from exporter.values import merged
 from exporter.verbs import control_samples, metrics
 from exporter.views import prometheus
@@ -247,6 +248,33 @@ def test_rules_have_their_series() -> None:
         name for found in re.findall(r'hw_counter_total\{counter=~?"([^"]+)"', text) for name in found.split("|")
     }
     assert counters and counters <= _PORT_COUNTERS
+
+
+def test_bounds_that_are_named() -> None:
+    """Bounds of buckets that alerts and dashboards name are there in profile node."""
+    bounds = {
+        "gen_ai.server.time_to_first_token": serving.FIRST_TOKEN,
+        "gen_ai.server.time_per_output_token": serving.PER_TOKEN,
+        "llm.socket.queue": serving.QUEUE,
+    }
+    texts = [path.read_text() for path in (ROOT / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")]
+    for board in queries.boards().values():
+        exprs = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+        for each in board["templating"]["list"]:
+            if each["type"] == "custom":
+                exprs += [it.replace(f"${each['name']}", value) for it in exprs for value in each["query"].split(",")]
+        texts += [expr for expr in exprs if 'le="$' not in expr]
+    named: dict[str, set[float]] = {}
+    for series, le in re.findall(r'(\w+_bucket)\{[^}]*\ble="([0-9.]+)"', "\n".join(texts)):
+        named.setdefault(series, set()).add(float(le))
+    found = {}
+    for name, fine in bounds.items():
+        sample = declared()[name].sample(Distribution(fine, (1,) * (len(fine) + 1), 1.0), {"pid": "1"})
+        [coarse] = (it.value for it in Reduction(Profile.NODE).apply([sample]))
+        assert isinstance(coarse, Distribution)
+        found[f"{prometheus.name(declared()[name])}_bucket"] = {*coarse.bounds}
+    assert {} == {series: bounds - found[series] for series, bounds in named.items() if bounds - found[series]}
+    assert {*found} == {*named}
 
 
 def test_rules_name_labels_that_there_are() -> None:
