@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-TEXTS = {"$pod_label": "label_app"}
+TEXTS = {"$pod_label": "label_app", "$first_token": "1.0", "$per_token": "0.05"}
 """Variables that are no pattern, and what they are by default."""
 
 
