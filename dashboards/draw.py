@@ -268,7 +268,8 @@ def _table(axes: Axes, answers: _Answers) -> None:
 
 def _merged(answers: _Answers) -> tuple[list[str], list[list[str]]]:
     """Titles and rows as the panel's transformations make them: one row for each set of labels."""
-    options = {it["id"]: it["options"] for it in answers.panel.json["transformations"]}["organize"]
+    made = {it["id"]: it["options"] for it in answers.panel.json["transformations"]}
+    options, shown = made["organize"], made["filterFieldsByName"]["include"]["names"]
     titles = options["renameByName"]
     order = sorted(options["indexByName"], key=options["indexByName"].__getitem__)
     labels = [name for name in order if not name.startswith("Value")]
@@ -294,7 +295,11 @@ def _merged(answers: _Answers) -> tuple[list[str], list[list[str]]]:
         ]
         for key, row in found
     ]
+    for sort in reversed(answers.panel.json.get("options", {}).get("sortBy", ())):
+        place = next(at for at, name in enumerate(order) if titles[name] == sort["displayName"])
+        rows.sort(key=lambda row, place=place: row[place])  # type: ignore[misc]
     used = [at for at, name in enumerate(order) if name in values or any(row[at] for row in rows)]
+    used = [at for at in used if order[at] in shown]
     return [titles[order[at]] for at in used], [[row[at] for at in used] for row in rows]
 
 

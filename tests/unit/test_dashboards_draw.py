@@ -21,7 +21,8 @@ class Answers:
         return next((answer for word, answer in self._answers.items() if word in expr), [])
 
 
-def table() -> queries.Panel:
+def table(*hidden: str, first: str = "") -> queries.Panel:
+    """A table of two queries, without the hidden columns, sorted by the first one."""
     options = {"renameByName": {"job": "Job", "comm": "Command"}, "indexByName": {"job": 0, "comm": 1}}
     for number, letter in enumerate("AB"):
         options["renameByName"][f"Value #{letter}"] = letter
@@ -29,7 +30,10 @@ def table() -> queries.Panel:
     targets = [{"refId": letter, "expr": expr} for letter, expr in (("A", "copied"), ("B", "sent"))]
     fields = {"defaults": {"unit": "short"}, "overrides": []}
     shown = {"title": "", "type": "table", "targets": targets, "fieldConfig": fields}
-    return queries.Panel("", shown | {"transformations": [{"id": "organize", "options": options}]})
+    names = {"include": {"names": [name for name in options["indexByName"] if name not in hidden]}}
+    made = [{"id": "filterFieldsByName", "options": names}, {"id": "organize", "options": options}]
+    sort = {"options": {"sortBy": [{"displayName": first, "desc": False}]}} if first else {}
+    return queries.Panel("", shown | sort | {"transformations": made})
 
 
 def test_rows_of_different_jobs_stay_apart() -> None:
@@ -38,6 +42,13 @@ def test_rows_of_different_jobs_stay_apart() -> None:
     sent: Answer = [({"comm": "python"}, [(1.0, 4.0)]), ({"job": "7"}, [(1.0, 3.0)])]
     answers = draw._Answers(table(), Answers(copied=copied, sent=sent), 1.0)
     assert (["Job", "Command", "A", "B"], [["7", "", "1", "3"], ["", "python", "2", "4"]]) == draw._merged(answers)
+
+
+def test_hidden_columns_and_order() -> None:
+    """A hidden column is not drawn, and the rows are in the order of the column that the panel is sorted by."""
+    copied: Answer = [({"job": "8"}, [(1.0, 1.0)]), ({"job": "7"}, [(1.0, 2.0)])]
+    answers = draw._Answers(table("Value #A", first="Job"), Answers(copied=copied, sent=copied), 1.0)
+    assert (["Job", "B"], [["7", "2"], ["8", "1"]]) == draw._merged(answers)
 
 
 class Silent:

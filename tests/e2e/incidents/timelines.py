@@ -37,6 +37,7 @@ def _node(instance: str, gpus: int = 2, **labels: str) -> dict[str, str]:
             f'hw_status{{{which},hw_type="gpu",state="ok"}}': "1x60",
             f"gpu_recovery_action{{{which}}}": "0x60",
             f'hw_gpu_utilization_ratio{{{which},task="general"}}': "1x60",
+            f'hw_gpu_info{{{which},name="H100"}}': "1x60",
         }
     return series
 
@@ -77,19 +78,21 @@ def _incidents() -> Iterator[Incident]:
         f'gpu_xid_last_timestamp_seconds{{{pci},xid="79",action="RESTART_BM"}}': "_x10 600x50",
         f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
         f'hw_status{{{gpu},hw_type="gpu",state="lost"}}': "0x10 1x50",
+        f'hw_gpu_info{{{gpu},name="H100"}}': "1x10 stale",
         'accel_exporter_source_stalled{instance="n1",source="nvml"}': "0x10 1x20 0x30",
         'node_fault_last_timestamp_seconds{instance="n1",category="io_expansion_board",component="0000:3b:00.0",'
         'signal="pcie_fatal"}': "_x10 600x50",
     }
+    lost |= _node("n3") | _node("n4")
     for instance in ("n2", "n3", "n4"):
         counter = 'device="mlx5_0",port="1",group="hw_counters",counter="req_transport_retries_exceeded"'
         lost |= {f'rdma_port_hw_counter_total{{instance="{instance}",{counter}}}': "0x12 8x48"}
     yield Incident("gpu-off-the-bus", lost, ("GpuLost", "NcclHang"), ("RdmaRetriesExceeded",))
 
     hang: dict[str, str] = {}
-    for number in range(6):
-        hang |= _node(f"n{number}") | _ranks(f"n{number}", f"train-worker-{number}", STANDS)
-    yield Incident("job-of-many-ranks-hangs", hang, ("NcclHang",))
+    for number in range(250):
+        hang |= _ranks(f"n{number}", f"train-worker-{number}", STANDS, gpus=8, in_flight="0x10 1x50")
+    yield Incident("job-of-2000-ranks-hangs", hang, ("NcclHang",))
 
     first: dict[str, str] = {}
     for number in range(4):
