@@ -135,9 +135,9 @@ class Cuda(ProbeCollector[Activity]):
         self._counted = Counted(self._object.maps, self._drop, self._gpus_of)
         every_error = self._node.settings["all-errors"]
         if self._profiles:
-            from exporter.cuda.profiling import Profiling
+            from exporter.cuda import profiling
 
-            self._profiling = Profiling(self._node, self._object, self._bounded, self._labels_of)
+            self._profiling = profiling.create(self._node, self._object, self._bounded, self._labels_of)
         self._hooks = {
             it.name: it.hooks(self._object.types, api, every_error, it.layer == self._bounded)
             for api, it in enumerate(FUNCTIONS, 1)
@@ -179,7 +179,8 @@ class Cuda(ProbeCollector[Activity]):
         return "runtime" if self._node.settings["layers"] == "runtime" else "driver"
 
     def _subject(self) -> Subject:
-        self._launches = CountedLaunches(self._probes, self._object.maps, self._bounded)
+        probes = self._profiling.with_stacks(self._probes) if self._profiling else self._probes
+        self._launches = CountedLaunches(probes, self._object.maps, self._bounded)
         return self._launches
 
     def _read(self) -> Mapping[int, Activity]:

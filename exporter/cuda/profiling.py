@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from exporter.bpf.libbpf import Object
-from exporter.model import Sample
+from exporter.bpf.sampled_file import SampledFile
+from exporter.cuda.launches import Prices
+from exporter.model import Sample, Unavailable
 from exporter.node import Node
+from exporter.stack_profiles.model import Profile
 from exporter.stacks.capture import Capture
 from exporter.stacks.profiles import CudaProfiles, LabelsOf
+
+log = logging.getLogger(__name__)
 
 
 class Allocation(Protocol):
@@ -21,6 +29,58 @@ class Allocation(Protocol):
     layer: int
     memory: int
     device: int
+
+
+def create(node: Node, cuda: Object, layer: str, labels_of: LabelsOf) -> Profiling | None:
+    """Return what takes stacks; None where the node lacks what that needs, which is the published problem then."""
+    try:
+        return Profiling(node, cuda, layer, labels_of)
+    except (Unavailable, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        log.error("there are no profiles of stacks: %s", reason)
+        node.stack_profiles.publish(_Unavailable(reason))
+        return None
+
+
+class _Together:
+    """The probes of the collector and those that take stacks: where launches are probed in windows, both are."""
+
+    def __init__(self, probes: Prices, stacks: Prices) -> None:
+        self._probes, self._stacks = probes, stacks
+
+    def price(self, symbol: str) -> float | None:
+        return self._probes.price(symbol)
+
+    def sampled_files(self) -> Mapping[int, SampledFile]:
+        stacks = self._stacks.sampled_files()
+        return {
+            key: replace(it, probe=partial(_each, (it.probe, stacks[key].probe))) if key in stacks else it
+            for key, it in self._probes.sampled_files().items()
+        }
+
+
+def _each(functions: Sequence[Callable[[bool], None]], on: bool) -> None:
+    for function in functions:
+        function(on)
+
+
+class _Unavailable:
+    """A ProfileSource without profiles."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def inuse(self) -> Profile:
+        raise RuntimeError(self._reason)
+
+    def alloc(self) -> Profile:
+        raise RuntimeError(self._reason)
+
+    def launches(self) -> Profile:
+        raise RuntimeError(self._reason)
+
+    def problem(self) -> str:
+        return self._reason
 
 
 class Profiling:
@@ -44,6 +104,10 @@ class Profiling:
         """Receive a successful allocation."""
         if record.layer == self._layer:
             self._capture.ledger.allocated(record.tgid, record.memory, record.device, record.bytes, record.stack)
+
+    def with_stacks(self, probes: Prices) -> Prices:
+        """Return probes of which the launches come and go together with those that take stacks."""
+        return _Together(probes, self._capture.probes)
 
     def collect(self) -> Iterator[Sample]:
         """Yield the metrics about stacks."""

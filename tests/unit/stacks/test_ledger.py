@@ -1,0 +1,113 @@
+"""What the ledger makes of stacks and allocations, in whichever order they come."""
+
+from __future__ import annotations
+
+import pytest
+
+from exporter.stack_profiles.model import Frame
+from exporter.stacks import ledger as module
+from exporter.stacks.ledger import NO_STACK, StackLedger
+
+MALLOC = ["cuMemAlloc_v2", "", 0, "native", "/lib/libcuda.so.1", "ab", 4096]
+TRAIN = ["train", "train.py", 7, "python", "", "", 0]
+
+
+def message(id: int, number: int | None, pid: int = 7, **more: object) -> dict[str, object]:  # noqa: A002
+    return {"id": id, "pid": pid, "api": 1, "weight": 10} | ({} if number is None else {"number": number}) | more
+
+
+def totals(ledger: StackLedger) -> dict[tuple[str, ...], tuple[int, int]]:
+    found: dict[tuple[str, ...], tuple[int, int]] = {}
+    for _, index, sums in ledger.allocations():
+        names = tuple(frame.function for frame in ledger.stack(index))
+        before = found.get(names, (0, 0))
+        found[names] = before[0] + sums.bytes, before[1] + sums.objects
+    return found
+
+
+@pytest.mark.parametrize("stack_first", [True, False])
+def test_an_allocation_meets_its_stack(stack_first: bool) -> None:
+    ledger = StackLedger()
+    ledger.define(3, [MALLOC])
+    ledger.define(3, [TRAIN])
+    steps = [lambda: ledger.unwound(message(1, 3)), lambda: ledger.allocated(7, 0, 0, 100, 1)]
+    for step in steps if stack_first else reversed(steps):
+        step()
+    assert totals(ledger) == {("cuMemAlloc_v2", "train"): (100, 1)}
+    assert ledger.stack(ledger.stack_of(1))[1] == Frame("train", "train.py", 7, "python")
+    assert ledger.knows([1, 0]) and not ledger.knows([2])
+
+
+def test_the_same_stack_of_two_children_is_one() -> None:
+    ledger = StackLedger()
+    for number in (3, 9):
+        ledger.begin()
+        ledger.define(number, [MALLOC])
+        ledger.unwound(message(number, number))
+        ledger.allocated(7, 0, 0, 50, number)
+    assert totals(ledger) == {("cuMemAlloc_v2",): (100, 2)}
+
+
+def test_without_a_stack_bytes_count_all_the_same() -> None:
+    ledger = StackLedger()
+    ledger.allocated(7, 0, 0, 11, 0)
+    ledger.allocated(7, 0, 0, 13, 1)
+    ledger.unwound(message(1, None, lost=1))
+    ledger.allocated(7, 0, 0, 17, 2)
+    assert totals(ledger) == {(): (41, 3)}
+    ledger.begin()
+    assert totals(ledger) == {(): (41, 3)}, "what waited for the child that has ended has no stack"
+
+
+def test_programs_of_one_pid_are_apart() -> None:
+    ledger = StackLedger()
+    ledger.allocated(7, 0, 0, 11, 0)
+    ledger.ended([7])
+    ledger.allocated(7, 0, 0, 13, 0)
+    assert sorted(sums.bytes for _, _, sums in ledger.allocations()) == [11, 13]
+
+
+def test_launches_count_their_weight() -> None:
+    ledger = StackLedger()
+    ledger.define(1, [MALLOC])
+    for _ in range(23):
+        ledger.unwound(message(0, 1))
+    [(pid, _, _, count)] = ledger.launches()
+    assert (pid, count) == (7, 230)
+
+
+def test_stacks_beyond_the_limit_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_STACKS", 3)
+    ledger = StackLedger()
+    for number in range(1, 5):
+        ledger.define(number, [[f"f{number}", *MALLOC[1:]]])
+        ledger.unwound(message(number, number))
+    assert [ledger.stack_of(number) for number in range(1, 5)] == [1, 2, NO_STACK, NO_STACK]
+
+
+def test_what_is_not_live_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 10)
+    ledger = StackLedger()
+    ledger.define(1, [MALLOC])
+    for number in range(1, 101):
+        ledger.unwound(message(number, 1))
+    ledger.keep({1, 2})
+    assert ledger.remembered == 7
+    assert ledger.knows([1, 2, 96, 100]) and not ledger.knows([50])
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [MALLOC[:-1]],
+        [[1, *MALLOC[1:]]],
+        [["x" * 5000, *MALLOC[1:]]],
+        [[*MALLOC[:2], -1, *MALLOC[3:]]],
+        [[*MALLOC[:3], "kernel", *MALLOC[4:]]],
+        [[*MALLOC[:6], 1 << 64]],
+        [MALLOC] * 2000,
+    ],
+)
+def test_what_is_no_stack_is_refused(frames: list[object]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        StackLedger().define(1, frames)
