@@ -11,7 +11,28 @@ struct process {
 
 static const struct process no_requests;
 MAP(processes, HASH, __u32, struct process, MOST_PROCESSES);
+/* Which processes may be followed, by the low bits of their ids: most calls are of others, and end here. */
+MAP(candidates, ARRAY, __u32, __u32, CANDIDATES);
 EVENTS(requests, struct request, 1 << 22);
+
+static __always_inline __u32 *candidate(__u32 tgid)
+{
+	__u32 key = tgid & (CANDIDATES - 1);
+
+	return bpf_map_lookup_elem(&candidates, &key);
+}
+
+/* Follows a process. False where the table is full. */
+static __always_inline bool follow(__u32 tgid)
+{
+	__u32 *maybe = candidate(tgid);
+
+	if (!lookup_or_init(processes, &tgid, &no_requests))
+		return false;
+	if (maybe)
+		*maybe = 1;
+	return true;
+}
 
 /* Connections that were given up, for bytes that are not HTTP/1.1 or could not be read. */
 __u64 unreadable = 0;
@@ -24,6 +45,8 @@ static __always_inline void begin_answer(struct connection *connection, struct w
 	__builtin_memset(out, 0, __builtin_offsetof(struct request, line));
 	__builtin_memset(&connection->event, 0, sizeof(connection->event));
 	__builtin_memcpy(out->line, request->line, LINE);
+	if (connection->trace.known && connection->trace.of == connection->answered)
+		__builtin_memcpy(out->traceparent, connection->trace.parent, TRACEPARENT);
 	out->start = request->start;
 	out->queue_ns = request->queue_ns;
 	out->flags = request->flags;
@@ -78,7 +101,7 @@ static __always_inline bool answer_begins(struct connection *connection, struct 
 	else if (parser->has_length)
 		parser->state = parser->left ? BODY : START;
 	if (parser->state == CHUNK_SIZE)
-		parser->left = parser->extension = 0;
+		parser->left = parser->length = parser->extension = 0;
 	if (parser->state == START) {
 		keep_tail(walk, &connection->out);
 		finish(connection, COMPLETE, walk->now);
@@ -122,8 +145,7 @@ static __always_inline void keep_begin(struct request *out, __u64 from, __u64 si
 
 	if (at >= BEGIN || !from)
 		return;
-	if (size > BEGIN)
-		size = BEGIN;
+	size = at_most(size, BEGIN);
 	if (!bpf_probe_read_user(out->begin + (at & (BEGIN - 1)), size, (void *)from))
 		out->begin_size = at + size;
 }
@@ -147,7 +169,8 @@ static __always_inline bool answer_body(struct connection *connection, struct wa
 				parser->left--;
 			event_byte(&connection->event, out, byte, walk->now);
 			size = 0;
-		} else if (!from || !event_bytes(&connection->event, out, from, size, walk->now)) {
+		} else if (!from || !event_bytes(&connection->event, out, from, size, walk->now,
+						 size < 8 ? 0 : next_word(walk, parser))) {
 			return false;
 		}
 	} else {
@@ -157,7 +180,7 @@ static __always_inline bool answer_body(struct connection *connection, struct wa
 	if (parser->left || parser->state == UNTIL_CLOSE)
 		return true;
 	if (parser->state == CHUNK) {
-		parser->state = CHUNK_END;
+		chunk_ends(walk, parser);
 	} else {
 		parser->state = START;
 		keep_tail(walk, out);
@@ -187,6 +210,8 @@ static long answer_step(__u32 index, struct walk *walk)
 		begin_answer(connection, walk);
 		begin_message(parser);
 	}
+	if (parser->state == CHUNK_SIZE && !parser->length && size_line(walk, parser))
+		return 0;
 	byte = byte_at(walk, parser);
 	if (byte < 0) {
 		walk->failed = 1;

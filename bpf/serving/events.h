@@ -69,15 +69,15 @@ static __always_inline void event_byte(struct event *event, struct request *out,
 	event->words[0] = event->words[1] = event->words[2] = event->words[3] = 0;
 }
 
-/* Some bytes of a stream that has sent its first token: an event is over where they end with an empty line. */
+/* Some bytes of a stream that has sent its first token: an event is over where they end with an empty line.
+ * `word` are the first eight of them if they are known, else 0. */
 static __always_inline bool event_bytes(struct event *event, struct request *out, __u64 from, __u64 size,
-					__u64 now)
+					__u64 now, __u64 word)
 {
-	__u32 few = size < 4 ? size : 4, last = 0;
-	__u64 word = 0;
+	__u32 few = at_most(size, 4), last = 0;
 
 	if (event->fresh) {
-		if (bpf_probe_read_user(&word, size < 8 ? size : 8, (void *)from))
+		if (!word && bpf_probe_read_user(&word, at_most(size, 8), (void *)from))
 			return false;
 		event->ignored = BEGINS(word, ":") || BEGINS(word, "data: [D") || BEGINS(word, "data:[DO");
 		event->fresh = 0;

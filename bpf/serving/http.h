@@ -22,33 +22,50 @@ struct walk {
 	__u32 failed;
 };
 
+/* Has the bytes at this place in the parser's window. False where they cannot be read. */
+static __always_inline bool look(struct walk *walk, struct parser *parser)
+{
+	__u32 size;
+
+	if (walk->at - walk->window < walk->loaded)
+		return true;
+	size = at_most(walk->size - walk->at, WINDOW);
+	if (!walk->base || bpf_probe_read_user(parser->window, size, (void *)(walk->base + walk->at)))
+		return false;
+	walk->window = walk->at;
+	walk->loaded = size;
+	return true;
+}
+
 static __always_inline int byte_at(struct walk *walk, struct parser *parser)
 {
-	__u32 offset = walk->at - walk->window, size = walk->size - walk->at;
+	__u32 offset;
 
-	if (offset >= walk->loaded) {
-		if (size > WINDOW)
-			size = WINDOW;
-		if (!walk->base || bpf_probe_read_user(parser->window, size, (void *)(walk->base + walk->at)))
-			return -1;
-		walk->window = walk->at;
-		walk->loaded = size;
-		offset = 0;
-	}
+	if (!look(walk, parser))
+		return -1;
+	offset = walk->at - walk->window;
 	walk->at++;
 	parser->bytes++;
 	return (__u8)parser->window[offset & (WINDOW - 1)];
 }
 
+/* The next eight bytes, 0 where the window has fewer. */
+static __always_inline __u64 next_word(struct walk *walk, struct parser *parser)
+{
+	__u32 offset = walk->at - walk->window;
+
+	if (offset > WINDOW - 8 || offset + 8 > walk->loaded)
+		return 0;
+	return *(__u64 *)(parser->window + offset);
+}
+
 /* Keeps the end of an answer, up to here. */
 static __always_inline void keep_tail(struct walk *walk, struct request *out)
 {
-	__u32 at = out->tail_at & (TAIL - 1), size = walk->at - walk->kept;
+	__u32 at = out->tail_at & (TAIL - 1), size = at_most(walk->at - walk->kept, TAIL);
 
 	if (walk->kept >= walk->at)
 		return;
-	if (size > TAIL)
-		size = TAIL;
 	if (walk->base &&
 	    !bpf_probe_read_user(out->tail + at, size, (void *)(walk->base + walk->at - size))) {
 		at += size;
@@ -109,9 +126,17 @@ static __always_inline void header(struct parser *parser)
 	}
 }
 
+/* The value of a hexadecimal digit; more than 15 of any other byte. */
+static __always_inline __u8 digit_of(__u8 byte)
+{
+	__u8 letter = byte | 0x20;
+
+	return letter >= 'a' ? letter - 'a' + 10 : (__u8)(byte - '0') > 9 ? 255 : byte - '0';
+}
+
 static __always_inline void chunk_size(struct parser *parser, __u8 byte)
 {
-	__u8 digit = byte >= '0' && byte <= '9' ? byte - '0' : (byte | 0x20) - 'a' + 10;
+	__u8 digit = digit_of(byte);
 
 	if (digit > 15 || parser->extension)
 		parser->extension = 1;
@@ -119,33 +144,61 @@ static __always_inline void chunk_size(struct parser *parser, __u8 byte)
 		parser->left = parser->left << 4 | digit;
 }
 
-/* The lines of a chunked body. True at the end of the body. */
+/* One byte of the lines of a chunked body. True at the end of the body. */
 static __always_inline bool chunk_line(struct parser *parser, __u8 byte)
 {
-	switch (parser->state) {
-	case CHUNK_SIZE:
-		if (byte == '\n') {
-			parser->state = parser->left ? CHUNK : TRAILER;
-			parser->length = 0;
-		} else if (byte != '\r') {
+	if (byte == '\r')
+		return false;
+	if (byte != '\n') {
+		if (parser->state == CHUNK_SIZE)
 			chunk_size(parser, byte);
-		}
+		parser->length++;
 		return false;
-	case CHUNK_END:
-		if (byte == '\n') {
-			parser->state = CHUNK_SIZE;
-			parser->left = parser->extension = 0;
-		}
+	}
+	if (parser->state == TRAILER && !parser->length)
+		return true;
+	if (parser->state == CHUNK_SIZE)
+		parser->state = parser->left ? CHUNK : TRAILER;
+	else if (parser->state == CHUNK_END)
+		parser->state = CHUNK_SIZE;
+	parser->length = parser->extension = 0;
+	return false;
+}
+
+/* The same of a whole line of a size at once. False where it is not all there, or has more than a size. */
+static __always_inline bool size_line(struct walk *walk, struct parser *parser)
+{
+	__u64 word = look(walk, parser) ? next_word(walk, parser) : 0;
+	__u32 digits = 0, size = 0;
+
+#pragma clang loop unroll(full)
+	for (int i = 0; i < 6; i++) {
+		__u8 digit = digit_of(word);
+
+		if (digit > 15)
+			break;
+		size = size << 4 | digit;
+		word >>= 8;
+		digits++;
+	}
+	if (!size || (word & 0xffff) != 0x0a0d)
 		return false;
-	default:
-		if (byte == '\n') {
-			if (!parser->length)
-				return true;
-			parser->length = 0;
-		} else if (byte != '\r') {
-			parser->length++;
-		}
-		return false;
+	parser->left = size;
+	parser->state = CHUNK;
+	parser->bytes += digits + 2;
+	walk->at += digits + 2;
+	return true;
+}
+
+/* The data of a chunk has ended: the end of its line is mostly there, and need not be read. */
+static __always_inline void chunk_ends(struct walk *walk, struct parser *parser)
+{
+	parser->state = CHUNK_END;
+	if (walk->size - walk->at >= 2) {
+		walk->at += 2;
+		parser->bytes += 2;
+		parser->state = CHUNK_SIZE;
+		parser->length = parser->extension = 0;
 	}
 }
 

@@ -31,7 +31,7 @@ static __always_inline void request_begins(struct connection *connection)
 	request->bytes = parser->bytes;
 	if (parser->chunked) {
 		parser->state = CHUNK_SIZE;
-		parser->left = parser->extension = 0;
+		parser->left = parser->length = parser->extension = 0;
 	} else {
 		parser->state = parser->left ? BODY : START;
 	}
@@ -50,6 +50,19 @@ static __always_inline void request_ends(struct connection *connection)
 	connection->reading.state = START;
 }
 
+static __always_inline void keep_trace(struct connection *connection)
+{
+	struct parser *parser = &connection->reading;
+	const __u32 name = sizeof("traceparent:") - 1, size = TRACEPARENT - 1;
+
+	if (parser->length != name + size || !BEGINS(parser->words[0], "tracepar") ||
+	    !BEGINS(parser->words[1], "ent:"))
+		return;
+	__builtin_memcpy(connection->trace.parent, parser->line + name, size);
+	connection->trace.of = connection->received;
+	connection->trace.known = 1;
+}
+
 static __always_inline bool request_line(struct connection *connection)
 {
 	struct parser *parser = &connection->reading;
@@ -62,6 +75,7 @@ static __always_inline bool request_line(struct connection *connection)
 		request_begins(connection);
 	} else {
 		header(parser);
+		keep_trace(connection);
 	}
 	forget_line(parser);
 	return true;
@@ -111,7 +125,7 @@ static long request_step(__u32 index, struct walk *walk)
 	if (parser->state >= BODY) {
 		skip(walk, parser, here(walk, parser));
 		if (!parser->left && parser->state == CHUNK)
-			parser->state = CHUNK_END;
+			chunk_ends(walk, parser);
 		else if (!parser->left)
 			request_ends(connection);
 		return 0;

@@ -19,7 +19,7 @@ int on_receive(struct bpf_raw_tracepoint_args *ctx)
 
 	if (size > 0 && !(flags & MSG_PEEK))
 		on_call((void *)ctx->args[0], size, false);
-	else if (!size)
+	else if (!size || size == -ECONNRESET) /* the latter where the other side left bytes unread */
 		on_unix_end((void *)ctx->args[0]);
 	return 0;
 }
@@ -43,9 +43,14 @@ int on_data(struct bpf_raw_tracepoint_args *ctx)
 	struct sock *sk = (void *)ctx->args[0];
 	__u64 key = (__u64)sk, now, *arrived;
 
-	if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX ? !bpf_map_lookup_elem(&connections, &key)
-								 : !serves(sk))
+	if (!serves_tcp && !serves_unix)
 		return 0;
+	if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX) {
+		if (!serves_unix || !bpf_map_lookup_elem(&connections, &key))
+			return 0;
+	} else if (!serves(sk)) {
+		return 0;
+	}
 	arrived = bpf_map_lookup_elem(&arrivals, &key);
 	if (arrived && *arrived)
 		return 0;
@@ -95,7 +100,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	__u32 of = BPF_CORE_READ(parent, tgid), tgid = BPF_CORE_READ(child, tgid);
 
 	if (of != tgid && bpf_map_lookup_elem(&processes, &of))
-		lookup_or_init(processes, &tgid, &no_requests);
+		follow(tgid);
 	return 0;
 }
 

@@ -5,15 +5,17 @@
 
 #define MOST_CONNECTIONS 16384
 #define MOST_PROCESSES 16384
+#define CANDIDATES 8192 /* a power of two */
 #define MOST_PENDING 16 /* requests that a client may send ahead of their answers; a power of two */
 #define LINE 64		/* bytes of a request line that are kept; a power of two */
 #define BEGIN                                                                                                \
 	256 /* bytes of the beginning of an answer's body, and of its end, that are kept; powers of two */
 #define TAIL 512
-#define WINDOW 64    /* bytes that are read at once; a power of two */
-#define WORDS 6	     /* of a header's line */
-#define GAP_FIRST 18 /* 2^18 ns: 0.26 ms */
-#define GAP_SLOTS 18 /* up to 17 s, and more */
+#define WINDOW 64      /* bytes that are read at once; a power of two */
+#define TRACEPARENT 56 /* 55 bytes and a zero */
+#define WORDS 9	       /* of a header's line */
+#define GAP_FIRST 18   /* 2^18 ns: 0.26 ms */
+#define GAP_SLOTS 18   /* up to 17 s, and more */
 
 /* How a request ended. */
 enum outcome {
@@ -44,6 +46,7 @@ struct request {
 	__u16 status;
 	__u8 outcome;
 	__u8 flags;
+	char traceparent[TRACEPARENT];
 	char line[LINE];
 	char begin[2 * BEGIN];
 	char tail[2 * TAIL];
@@ -99,10 +102,18 @@ struct event {
 	__u8 unused[4];
 };
 
+/* The W3C trace context of the request that was read last, and which one that was. */
+struct trace {
+	__u32 of;
+	__u32 known;
+	char parent[TRACEPARENT];
+};
+
 struct connection {
 	struct parser reading;
 	struct parser writing;
 	struct event event;
+	struct trace trace;
 	struct pending pending[MOST_PENDING];
 	struct request out;
 	__u32 tgid;
@@ -120,3 +131,13 @@ struct connection {
 	 BYTE_(text, 5) | BYTE_(text, 6) | BYTE_(text, 7))
 /* Whether a word begins with a text. */
 #define BEGINS(word, text) (!(((word) ^ WORD(text)) << 8 * (9 - sizeof(text))))
+
+/* The smaller one. Compared again where the compiler cannot see it, so that the verifier does: older ones lose what they
+ * knew of a number when it is copied. */
+static __always_inline __u32 at_most(__u64 size, __u32 most)
+{
+	__u32 bounded = size < most ? size : most;
+
+	asm volatile("" : "+r"(bounded));
+	return bounded > most ? most : bounded;
+}

@@ -74,6 +74,8 @@ MAP(arrivals, LRU_HASH, __u64, __u64, MOST_CONNECTIONS);
 /* A bit for each port at which a followed process was seen to read a request. */
 MAP(ports, ARRAY, __u32, __u64, 1024);
 static const struct connection no_connection;
+/* Whether a request was ever read from a TCP or a Unix socket. */
+__u32 serves_tcp = 0, serves_unix = 0;
 
 /* Socket calls of followed processes that moved bytes which are not read: io_uring, sendfile, sendmmsg. */
 __u64 unread_calls = 0;
@@ -95,6 +97,7 @@ static __always_inline void note_port(struct sock *sk)
 
 	if (bits && port)
 		__sync_fetch_and_or(bits, 1ull << (port & 63));
+	serves_tcp = 1;
 }
 
 /* Ends what is open on a connection, and forgets it. */
@@ -148,14 +151,16 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 	struct connection *connection;
 	__u64 key = (__u64)sk, word = 0;
 
-	if (size > 8)
-		size = 8;
+	size = at_most(size, 8);
 	if (!size || bpf_probe_read_user(&word, size, (void *)base) || !is_request(word, size))
 		return NULL;
 	connection = lookup_or_init(connections, &key, &no_connection);
 	if (connection) {
 		connection->tgid = tgid;
-		note_port(sk);
+		if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX)
+			serves_unix = 1;
+		else
+			note_port(sk);
 	}
 	return connection;
 }
@@ -234,11 +239,13 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 	struct walk walk = {.left = size};
 	__u64 key = (__u64)sk;
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	__u32 *maybe = candidate(tgid);
 	struct iovec first;
 	bool found;
 
-	if (!bpf_map_lookup_elem(&processes, &tgid) &&
-	    (!all_processes || !lookup_or_init(processes, &tgid, &no_requests)))
+	if (!all_processes && !(maybe && *maybe))
+		return;
+	if (!bpf_map_lookup_elem(&processes, &tgid) && (!all_processes || !follow(tgid)))
 		return;
 	walk.connection = bpf_map_lookup_elem(&connections, &key);
 	if (sends && !walk.connection)

@@ -25,6 +25,7 @@ from exporter.serving import answer, metrics
 from exporter.serving.activity import Activity
 from exporter.serving.engines import engine
 from exporter.serving.family import families
+from exporter.serving.spans import span
 
 DEFAULT = False
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
@@ -156,6 +157,8 @@ class Serving:
         new = found.difference(pid for pid, _ in processes.items())
         try:
             processes.fill(new, processes.value())
+            candidates = self._object.maps["candidates"]
+            candidates.fill({pid % candidates.max_entries for pid in new}, 1)
         except BpfError as error:
             log.warning("not all processes of LLM servers are followed: %s", error)
 
@@ -171,6 +174,10 @@ class Serving:
             activity = Activity(engine(self._node.proc, pid))
         with self._lock:
             self._activities.setdefault(pid, activity).add(read)
+        if self._node.wants_spans and read.inference:
+            made = span(record, read, activity.engine, self._node.clock, self._node.processes.labels(pid))
+            if made:
+                self._node.spans(made)
 
     def _read(self) -> Mapping[int, Activity]:
         with self._lock:

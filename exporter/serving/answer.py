@@ -45,6 +45,7 @@ class Record(Protocol):
     status: int
     outcome: int
     flags: int
+    traceparent: bytes
     line: bytes
     begin: bytes
     tail: bytes

@@ -17,6 +17,7 @@ from typing import Any, Self
 from exporter.bpf.library import Library
 from exporter.bpf.targets import Targets
 from exporter.collectors.serving import Serving
+from exporter.model import Span
 from exporter.resolve.process import ProcessTable
 from exporter.serving import answer
 from exporter.serving.answer import Answer
@@ -39,8 +40,10 @@ class Observed(Serving):
     def __init__(self, processes: str = "all", targets: Targets | None = None, library: Path | None = None) -> None:
         """Users of no other driver than `library` count: other tests have theirs."""
         self.answers: dict[int, list[Answer]] = {}
+        self.spans: list[Span] = []
         self._library = library
-        super().__init__(make_node({"processes": processes, "series-limit": 20_000}, ProcessTable(), targets))
+        settings = {"processes": processes, "series-limit": 20_000}
+        super().__init__(make_node(settings, ProcessTable(), targets, self.spans.append))
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
         if library.path == str(self._library):

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.model import Distribution
+from exporter.model import Distribution, Span
+from exporter.node import Clock
 from exporter.serving import metrics
 from exporter.serving.activity import MOST_MODELS, OTHER, Activity
 from exporter.serving.answer import EVENT_STREAM, LONGEST_MODEL, QUEUE_KNOWN, Answer, read
 from exporter.serving.routes import route
+from exporter.serving.spans import span
 
 SECOND = 10**9
 TAIL = 512
@@ -29,6 +31,7 @@ class Record(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("tgid", "begin_size")),
         *((name, ctypes.c_uint16) for name in ("tail_at", "tail_end", "status")),
         *((name, ctypes.c_uint8) for name in ("outcome", "flags")),
+        ("traceparent", ctypes.c_char * 56),
         ("line", ctypes.c_char * 64),
         ("begin", ctypes.c_char * 512),
         ("tail", ctypes.c_char * 1024),
@@ -149,3 +152,41 @@ def test_late_counts_are_added() -> None:
     [value] = [value for metric, value, _ in first.values() if metric is metrics.TIME_TO_FIRST_TOKEN]
 
     assert isinstance(value, Distribution) and (2, 2.0) == (sum(value.counts), value.sum)
+
+
+def labelled(made: Span | None) -> Span:
+    assert made
+    return made
+
+
+def test_span_in_the_client_s_trace() -> None:
+    """A request with a traceparent is a child of the client's span; without one it has a trace of its own."""
+    made = record(begin=b'{"model":"tiny"}')
+    made.traceparent = f"00-{'a' * 32}-{'b' * 16}-01".encode()
+    child = labelled(span(made, read(made), "vllm", Clock(), {"pid": "7"}))
+    alone = labelled(span(record(), read(record()), "vllm", Clock(), {"pid": "7"}))
+
+    assert ("a" * 32, "b" * 16, True) == (child.trace_id, child.parent_id, child.parent_remote)
+    assert ("text_completion tiny", 2 * SECOND) == (child.name, child.end_ns - child.start_ns)
+    assert (200, "tiny") == (child.attributes["http.response.status_code"], child.attributes["gen_ai.response.model"])
+    assert ("", False) == (alone.parent_id, alone.parent_remote) and alone.trace_id != child.trace_id
+
+
+@pytest.mark.parametrize("text", ["00-" + "0" * 32 + "-" + "b" * 16 + "-01", "zz", "00-" + "a" * 32 + "-" + "b" * 16])
+def test_invalid_traces_are_ignored(text: str) -> None:
+    """What is no traceparent is no parent."""
+    made = record()
+    made.traceparent = text.encode()
+    assert "" == labelled(span(made, read(made), "vllm", Clock(), {})).parent_id
+
+
+def test_unsampled_traces_are_kept_where_they_failed() -> None:
+    """The client's decision counts, but for requests that failed or were slow."""
+    parent = f"00-{'a' * 32}-{'b' * 16}-00".encode()
+    fine, failed, slow = record(), record(outcome=4), record(end=30 * SECOND)
+    for it in (fine, failed, slow):
+        it.traceparent = parent
+    found = [span(it, read(it), "vllm", Clock(), {}) for it in (fine, failed, slow)]
+
+    assert [None, "unterminated", ""] == [it and it.error for it in found]
+    assert labelled(found[2]).slow

@@ -1,0 +1,73 @@
+"""Requests of LLM servers as spans, in the trace of their client where the request names one (W3C traceparent)."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from exporter.model import Labels, Span
+from exporter.node import Clock
+from exporter.serving.answer import Answer, Record
+
+SLOW_SECONDS = 10.0
+"""A first token, or without one a whole answer, that takes longer makes a span that is kept where it is not sampled."""
+_PARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
+_SAMPLED = 1
+_OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/chat/completions": "chat",
+    "/v1/messages": "chat",
+    "/v1/responses": "chat",
+    "/api/chat": "chat",
+    "/v1/completions": "text_completion",
+    "/completions": "text_completion",
+    "/completion": "text_completion",
+    "/v1/embeddings": "embeddings",
+    "/v2/embed": "embeddings",
+    "/embed": "embeddings",
+    "/embeddings": "embeddings",
+}
+"""Values of gen_ai.operation.name by route; of others it is generate_content."""
+
+
+def span(record: Record, answer: Answer, engine: str, clock: Clock, process: Labels) -> Span | None:
+    """Return the span of a request; None where its client decided that the trace is not sampled, and nothing failed."""
+    parent = _PARENT.fullmatch(record.traceparent)
+    error = answer.aborted or (answer.status if answer.status >= "500" else "")
+    seconds = answer.time_to_first_token or answer.duration or 0.0
+    slow = seconds > SLOW_SECONDS
+    if parent and not int(parent[3], 16) & _SAMPLED and not error and not slow:
+        return None
+    operation = _OPERATIONS.get(answer.route, "generate_content")
+    return Span(
+        name=f"{operation} {answer.model}".rstrip(),
+        trace_id=parent[1].decode() if parent else secrets.token_hex(16),
+        span_id=secrets.token_hex(8),
+        start_ns=clock.wall_ns(record.start),
+        end_ns=clock.wall_ns(record.end),
+        attributes=_attributes(answer, engine, operation, error),
+        process=process,
+        error=error,
+        parent_id=parent[2].decode() if parent else "",
+        parent_remote=bool(parent),
+        slow=slow,
+    )
+
+
+def _attributes(answer: Answer, engine: str, operation: str, error: str) -> dict[str, str | int | float | bool]:
+    known = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": engine,
+        "gen_ai.response.model": answer.model or None,
+        "gen_ai.usage.input_tokens": answer.tokens.get("input"),
+        "gen_ai.usage.output_tokens": answer.tokens.get("output"),
+        "gen_ai.response.time_to_first_chunk": answer.time_to_first_token,
+        "http.request.method": "POST",
+        "http.route": answer.route,
+        "http.response.status_code": int(answer.status) if answer.status.isdecimal() else None,
+        "http.request.size": answer.request_bytes,
+        "http.response.size": answer.response_bytes,
+        "llm.socket.queue": answer.queue,
+        "error.type": error or None,
+    }
+    return {name: value for name, value in known.items() if value is not None}

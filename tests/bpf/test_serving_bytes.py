@@ -1,0 +1,205 @@
+"""Requests of LLM servers: the forms that bytes may have between this process's sockets, and bytes of no form."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from exporter.serving.answer import Answer
+from tests.bpf.serving_node import Observed, request
+from tests.support import until
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="stand-in")]
+
+POST = request(tokens=1)
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+CHUNKED = STREAM + b"Transfer-Encoding: chunked\r\n\r\n"
+USAGE = b'data: {"choices":[],"model":"tiny","usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
+EVENTS = [b'data: {"model":"tiny","n":%d}\n\n' % number for number in range(3)] + [USAGE, b"data: [DONE]\n\n"]
+WHOLE = b'{"model":"tiny","usage":{"prompt_tokens":7,"completion_tokens":3}}'
+JSON = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(WHOLE), WHOLE)
+Pieces = Sequence[bytes | list[bytes] | float]
+"""What is written, one call each: bytes, parts of one sendmsg, or seconds of rest."""
+
+
+def chunk(*events: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(b"".join(events)), b"".join(events))
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    made = Observed()
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def answers(observed: Observed) -> Callable[[int], list[Answer]]:
+    """Exactly so many answers since the beginning of the test."""
+    before = len(observed.of({os.getpid()}))
+
+    def found() -> list[Answer]:
+        return observed.of({os.getpid()})[before:]
+
+    def exactly(count: int) -> list[Answer]:
+        until(lambda: len(found()) >= count, lambda: f"{count} answers; there are {len(found())}", 10)
+        time.sleep(0.05)
+        assert count == len(found())
+        return found()
+
+    return exactly
+
+
+def exchange(requests: Pieces, answer: Pieces, end: bool = True) -> None:
+    """Write a request to a server's socket, which reads each piece, and let the server write the answer."""
+    client, server = socket.socketpair()
+    with client, server:
+        for piece in requests:
+            if isinstance(piece, bytes):
+                client.sendall(piece)
+                server.recv(65_536)
+        _write(server, client, answer)
+        if end:
+            server.close()
+            while client.recv(65_536):
+                pass
+
+
+def _write(server: socket.socket, client: socket.socket, pieces: Pieces) -> None:
+    client.settimeout(10)
+    for piece in pieces:
+        if isinstance(piece, float):
+            time.sleep(piece)
+        elif isinstance(piece, bytes):
+            server.sendall(piece)
+            client.recv(65_536)
+        else:
+            server.sendmsg(piece)
+            client.recv(65_536)
+
+
+def single(data: bytes) -> list[bytes]:
+    return [bytes([byte]) for byte in data]
+
+
+FORMS: dict[str, tuple[Pieces, Pieces]] = {
+    "one write": ([POST], [CHUNKED + b"".join(map(chunk, EVENTS)) + b"0\r\n\r\n"]),
+    "a write for each event": ([POST], [CHUNKED, *map(chunk, EVENTS), b"0\r\n\r\n"]),
+    "a write for each byte": (single(POST), single(CHUNKED + b"".join(map(chunk, EVENTS)) + b"0\r\n\r\n")),
+    "several events in a chunk": ([POST], [CHUNKED, chunk(*EVENTS[:2]), chunk(*EVENTS[2:]), b"0\r\n\r\n"]),
+    "events over chunks": (
+        [POST],
+        [CHUNKED, *(chunk(EVENTS[0][:9]), chunk(EVENTS[0][9:])), *map(chunk, EVENTS[1:]), b"0\r\n\r\n"],
+    ),
+    "parts": ([POST], [CHUNKED, [b"%x\r\n" % len(b"".join(EVENTS)), *EVENTS, b"\r\n"], [b"0\r\n", b"\r\n"]]),
+    "100 parts": ([POST], [single((CHUNKED + chunk(*EVENTS) + b"0\r\n\r\n")[:100]), CHUNKED[100:]])
+    if len(CHUNKED) > 100
+    else ([POST], [single(CHUNKED), chunk(*EVENTS) + b"0\r\n\r\n"]),
+    "extensions and trailers": (
+        [POST],
+        [CHUNKED, *(chunk(event).replace(b"\r\n", b";a=b\r\n", 1) for event in EVENTS), b"0\r\nX: y\r\n\r\n"],
+    ),
+    "until the connection ends": ([POST], [STREAM + b"\r\n", *EVENTS]),
+    "length": ([POST], [JSON]),
+    "after 100 Continue": ([POST], [b"HTTP/1.1 100 Continue\r\n\r\n", JSON]),
+    "after other methods": (
+        [b"GET / HTTP/1.1\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n" + POST],
+        [b"HTTP/1.1 304 Not Modified\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", JSON],
+    ),
+    "a chunked request": (
+        [
+            POST.replace(b"Content-Length: 13", b"Transfer-Encoding: chunked")[:-13] + b"d\r\n",
+            POST[-13:],
+            b"\r\n0\r\n\r\n",
+        ],
+        [JSON],
+    ),
+    "comments between events": ([POST], [CHUNKED, chunk(b": ping\n\n"), *map(chunk, EVENTS), b"0\r\n\r\n"]),
+    "events that end with CR LF": (
+        [POST],
+        [CHUNKED, *(chunk(event.replace(b"\n", b"\r\n")) for event in EVENTS), b"0\r\n\r\n"],
+    ),
+}
+
+
+def test_traceparent(observed: Observed, answers: Callable[[int], list[Answer]]) -> None:
+    """The trace context of a request is on its span, and not on that of the next one."""
+    parent = f"00-{'1a' * 16}-{'2b' * 8}-01"
+    with_parent = POST.replace(b"Host: x", b"Host: x\r\nTraceParent:  " + parent.encode())
+    exchange([with_parent, POST], [JSON, JSON])
+    answers(2)
+
+    first, second = [it for it in observed.spans if it.process["pid"] == str(os.getpid())][-2:]
+    assert ("1a" * 16, "2b" * 8, "") == (first.trace_id, first.parent_id, second.parent_id)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(answers: Callable[[int], list[Answer]], form: str) -> None:
+    """Each form of a request and its answer is one request that came to its end, with its tokens."""
+    exchange(*FORMS[form])
+    [found] = answers(1)
+
+    assert ("", "200", "tiny", {"input": 7, "output": 3}) == (found.aborted, found.status, found.model, found.tokens)
+    assert bool(found.time_to_first_token) is (JSON not in FORMS[form][1])
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"event: message_start\ndata: {}\n\nevent: content_block_start\ndata: {}\n\n",
+        b"event: response.created\ndata: {}\n\nevent: response.in_progress\ndata: {}\n\n",
+        b": ping - 2026-11-23\n\nevent: ping\ndata: {}\n\n",
+    ],
+)
+@pytest.mark.parametrize("token", [b"data: {}\n\n", b"event: content_block_delta\ndata: {}\n\n"])
+def test_events_before_tokens(answers: Callable[[int], list[Answer]], before: bytes, token: bytes) -> None:
+    """What servers send before there is a token is no first token."""
+    exchange([POST], [CHUNKED, chunk(before), 0.05, chunk(token), b"0\r\n\r\n"])
+    [found] = answers(1)
+
+    assert 0.05 <= (found.time_to_first_token or 0)
+
+
+def test_an_error_in_a_stream(answers: Callable[[int], list[Answer]]) -> None:
+    """A stream that begins with an error has no first token, and is counted."""
+    exchange([POST], [CHUNKED, chunk(b'data: {"error": {"message": "no"}}\n\n'), chunk(EVENTS[-1]), b"0\r\n\r\n"])
+    [found] = answers(1)
+
+    assert (True, None) == (found.stream_error, found.time_to_first_token)
+
+
+def test_gaps(answers: Callable[[int], list[Answer]]) -> None:
+    """Gaps are between events that are sent one after the other; [DONE] is no event."""
+    pieces = [piece for event in EVENTS[:3] for piece in (chunk(event), 0.02)]
+    exchange([POST], [CHUNKED, *pieces, chunk(EVENTS[-1]), b"0\r\n\r\n"])
+    [found] = answers(1)
+
+    assert (2, pytest.approx(0.04, abs=0.02)) == (sum(found.gaps), found.gap_seconds)
+
+
+def test_1000_streams_of_no_form(observed: Observed) -> None:
+    """Bytes that were changed at random break nothing: whole ones count, and none stays in flight."""
+    seeded = random.Random(23)
+    whole = CHUNKED + b"".join(map(chunk, EVENTS)) + b"0\r\n\r\n"
+    for _ in range(1000):
+        wrong = bytearray(POST * seeded.choice((1, 2, 20)) if seeded.random() < 0.5 else whole)
+        for _ in range(seeded.randrange(1, 9)):
+            wrong[seeded.randrange(len(wrong))] = seeded.choice(b"\0\r\n 0f{:\xff") if seeded.random() < 0.8 else 65
+        exchange([bytes(wrong) if seeded.random() < 0.5 else POST], [bytes(wrong)])
+    assert {"": 0} == observed.numbers({os.getpid()}, "gen_ai.server.requests.in_flight")
+    time.sleep(1)  # the records of the last ones
+    before = len(observed.of({os.getpid()}))
+    for _ in range(23):
+        exchange([POST], [whole])
+
+    def found() -> list[Answer]:
+        return observed.of({os.getpid()})[before:]
+
+    until(lambda: len(found()) >= 23, lambda: f"23 answers; there are {len(found())}", 10)
+    assert [""] * 23 == [it.aborted for it in found()]
