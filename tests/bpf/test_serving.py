@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import statistics
 import struct
 import time
 from collections.abc import Iterator
@@ -76,13 +75,14 @@ def test_streams(observed: Observed, server: Server) -> None:
 
     assert {("200", "tiny", ROUTE, "")} == {(it.status, it.model, it.route, it.aborted) for it in answers}
     assert [{"input": 11, "output": 5}] * 23 == [it.tokens for it in answers]
-    first = [it.time_to_first_token for it in answers if it.time_to_first_token]
-    assert 23 == len(first)
-    assert 0.01 > abs(statistics.median(first) - statistics.median(it[0] for it in times))
-    whole = [it.duration for it in answers if it.duration]
-    assert 0.01 > abs(statistics.median(whole) - statistics.median(it[2] for it in times))
-    per_token = statistics.median(it.time_per_output_token or 0 for it in answers)
-    assert per_token == pytest.approx(statistics.median((last - one) / 4 for one, last, _ in times), rel=0.1)
+    first = sorted(it.time_to_first_token or 0 for it in answers)
+    whole = sorted(it.duration or 0 for it in answers)
+    for seen, clients in ((first, sorted(it[0] for it in times)), (whole, sorted(it[2] for it in times))):
+        assert 0.018 <= seen[0]  # uvloop counts in ms
+        # A client may read before the server's call has returned.
+        assert [] == [pair for pair in zip(seen, clients, strict=True) if pair[0] > pair[1] + 0.05]
+        assert 0.05 > clients[0] - seen[0]
+    assert all(0.008 <= (it.time_per_output_token or 0) < (it.duration or 0) / 4 for it in answers)
     assert {True} == {4 <= sum(it.gaps) <= 5 for it in answers}
 
 
@@ -100,7 +100,9 @@ def test_whole_answers(observed: Observed, server: Server) -> None:
     assert ["200"] * 23 + ["429"] * 3 == [it.status for it in answers]
     assert [(2000, "tiny")] * 23 == [(it.tokens["output"], it.model) for it in answers[:23]]
     assert {None} == {it.time_to_first_token for it in answers}
-    assert sum(seconds) == pytest.approx(sum(it.duration or 0 for it in answers[:23]), abs=0.1)
+    whole = [it.duration or 0 for it in answers[:23]]
+    assert 0.008 <= min(whole) and sum(whole) < sum(seconds) + 0.1
+    assert 0.05 > min(seconds) - min(whole)
 
 
 def test_bytes_one_by_one(observed: Observed, server: Server) -> None:
@@ -212,8 +214,7 @@ def test_queue_in_the_socket(observed: Observed, uvicorn: Server) -> None:
         first, _, _ = client.read_stream(started)
     _, answer = since.answers(2)
 
-    assert answer.queue == pytest.approx(0.2, abs=0.1)
-    assert answer.time_to_first_token == pytest.approx(first, abs=0.02)
+    assert 0.19 <= (answer.queue or 0) <= (answer.time_to_first_token or 0) <= first + 0.05
 
 
 def test_families_of_gpu_users(tmp_path: Path) -> None:
