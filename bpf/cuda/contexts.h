@@ -5,8 +5,11 @@
 
 #define CONTEXT_STACK 8
 
+/* The top of the thread's stack, as far as it is known: `depth` contexts, the newest at `top`. What lies below them is
+ * unknown, so that a push too many forgets the lowest one and no pop makes a wrong one current. */
 struct contexts {
-	__u64 depth;
+	__u32 depth;
+	__u32 top;
 	__u64 stack[CONTEXT_STACK];
 };
 
@@ -57,9 +60,7 @@ static __always_inline __u64 current_context(const struct thread *thread)
 	__u64 id = thread_id(thread);
 	struct contexts *known = bpf_map_lookup_elem(&contexts, &id);
 
-	if (!known || !known->depth || known->depth > CONTEXT_STACK)
-		return 0;
-	return known->stack[(known->depth - 1) % CONTEXT_STACK];
+	return known && known->depth ? known->stack[known->top % CONTEXT_STACK] : 0;
 }
 
 /* ordinal + 1, 0 if unknown. */
@@ -129,13 +130,16 @@ static __always_inline void change_context(const struct thread *thread, enum eff
 			return;
 	}
 	/* Setting replaces the top of the stack, and with NULL takes it away (cuda.h, cuCtxSetCurrent). */
-	if (known->depth && (effect == effect_context_pop || effect == effect_context_set))
+	if (known->depth && (effect == effect_context_pop || effect == effect_context_set)) {
 		known->depth--;
+		known->top--;
+	}
 	if (effect == effect_context_pop || !context)
 		return;
-	if (known->depth < CONTEXT_STACK) /* deeper ones are unknown */
-		known->stack[known->depth % CONTEXT_STACK] = context;
-	known->depth++;
+	known->top++;
+	known->stack[known->top % CONTEXT_STACK] = context;
+	if (known->depth < CONTEXT_STACK)
+		known->depth++;
 }
 
 static __always_inline void retain_primary(const struct thread *thread, const struct flight *call)

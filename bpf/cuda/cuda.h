@@ -134,7 +134,7 @@ struct live {
 	__u32 refs;	/* of a handle: creation and retentions not yet released */
 	__u32 mappings; /* of a handle */
 	enum memory memory;
-	__u8 zero;
+	__u8 doubtful; /* whether a context has ended that may have taken it along */
 	__u16 device;
 	__u32 stack; /* the number of the stack that allocated it, 0 if none was taken */
 };
@@ -161,12 +161,13 @@ struct total_key {
 	__u16 device;
 };
 
-/* Bytes, but for the last. In use is allocated - freed - implicit - untracked. */
+/* Bytes, but for the last. In use is allocated - freed - implicit - untracked, and unknown while some are doubtful. */
 struct total {
 	__u64 allocated;
 	__u64 freed;
 	__u64 implicit;	       /* freed by something else than a call that frees */
 	__u64 untracked;       /* allocated without a row of `live`: their frees will not be seen */
+	__u64 doubtful;	       /* in rows, but perhaps gone with a context */
 	__u64 unmatched_frees; /* frees of what was not seen allocated */
 };
 MAP(totals, HASH, struct total_key, struct total, 8192);

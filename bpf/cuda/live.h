@@ -17,8 +17,22 @@ static __always_inline void count_free(const struct live_key *key, const struct 
 {
 	struct total *total = total_of(key->tgid, key->layer, live->memory, live->device);
 
-	if (total)
-		add(implicit ? &total->implicit : &total->freed, live->bytes);
+	if (!total)
+		return;
+	add(implicit ? &total->implicit : &total->freed, live->bytes);
+	if (live->doubtful)
+		add(&total->doubtful, -live->bytes);
+}
+
+/* Its context is not known, and one has ended that may have been it. */
+static __always_inline void doubt(const struct live_key *key, struct live *held)
+{
+	struct total *total = total_of(key->tgid, key->layer, held->memory, held->device);
+
+	if (!total || held->doubtful)
+		return;
+	held->doubtful = 1;
+	add(&total->doubtful, held->bytes);
 }
 
 /* For a key that has no row. False, and counted, if it gets none. */
@@ -99,7 +113,15 @@ struct sweep {
 	__u64 before_ns;
 };
 
-static long drop(void *map, const struct live_key *at, const struct live *held, const struct sweep *sweep)
+/* Whether the end of a context takes this along, if that was its owner. */
+static __always_inline bool goes_with_context(const struct live_key *key, const struct live *held,
+					      const struct sweep *sweep)
+{
+	return key->tgid == sweep->tgid && key->thing == thing_allocation && held->memory != memory_pool &&
+	       held->since_ns <= sweep->before_ns;
+}
+
+static long drop(void *map, const struct live_key *at, struct live *held, const struct sweep *sweep)
 {
 	struct live_key key;
 	struct live gone;
@@ -108,8 +130,12 @@ static long drop(void *map, const struct live_key *at, const struct live *held, 
 	if (!sweep->context) {
 		if (!has_ended(at->tgid))
 			return 0;
-	} else if (at->tgid != sweep->tgid || at->thing != thing_allocation ||
-		   held->owner != sweep->context || held->since_ns > sweep->before_ns) {
+	} else if (!goes_with_context(at, held, sweep)) {
+		return 0;
+	} else if (held->owner != sweep->context) {
+		key = *at;
+		if (!held->owner)
+			doubt(&key, held);
 		return 0;
 	}
 	key = *at;

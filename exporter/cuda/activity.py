@@ -47,15 +47,18 @@ class Memory(NamedTuple):
     """Allocated without a row in the table of live allocations: their end is not seen before the process's."""
     unmatched_frees: int
     """Calls that freed what was not seen allocated."""
+    doubtful: int = 0
+    """Not freed by a call, but perhaps with a context: theirs is not known, and one was destroyed."""
 
     @property
     def usage(self) -> int | None:
-        """Bytes in use; None where it is not known, since some allocations are untracked."""
-        return None if self.untracked else max(0, self.allocated - self.freed - self.implicit)
+        """Bytes in use; None where it is not known, since some allocations are untracked or doubtful."""
+        return None if self.untracked or self.doubtful else max(0, self.allocated - self.freed - self.implicit)
 
     def ended(self) -> Memory:
         """After the process: the system took back what was tracked and not freed; who freed the rest is not known."""
-        return self._replace(implicit=max(self.implicit, self.allocated - self.freed - self.untracked))
+        implicit = max(self.implicit, self.allocated - self.freed - self.untracked)
+        return self._replace(implicit=implicit, doubtful=0)
 
 
 @dataclass(slots=True)
@@ -174,7 +177,7 @@ def _by_process(rows: Mapping[str, Iterable[tuple[Any, Any]]]) -> dict[int, Acti
     for key, value in rows["waits"]:
         seen[key.tgid].devices[key.device].waits[key.api] = Waits(value.sum_ns, tuple(value.slots))
     for key, value in rows["totals"]:
-        memory = Memory(value.allocated, value.freed, value.implicit, value.untracked, value.unmatched_frees)
+        memory = Memory(*(getattr(value, name) for name in Memory._fields))
         seen[key.tgid].devices[key.device].memory[key.layer, key.memory] = memory
     for key, value in rows["copies"]:
         seen[key.tgid].devices[key.device].copies[key.direction, key.host] = value

@@ -203,6 +203,39 @@ def test_contexts_are_current_to_threads(observed: Observed, driver: Script) -> 
     assert used(observed, driver.pid) == {"device": 2 * MIB}
 
 
+def test_more_contexts_than_are_kept_of_a_thread(observed: Observed, driver: Script) -> None:
+    """Each takes its memory along when it is destroyed, and later ones too: the newest of a stack are known."""
+    driver.run(
+        "def create(n):\n"
+        "    made.append(new(lib.cuCtxCreate_v2, 0, 0)); new(lib.cuMemAlloc_v2, size(n << 20))\n"
+        "made = []\n"
+        "for n in range(12): create(1)\n"
+        "while made: lib.cuCtxDestroy_v2(made.pop())"
+    )
+    assert {"device": 12 * MIB} == implicit(observed, driver.pid)
+    assert 0 == observed.value(USED, driver.pid, memory="device")
+    driver.run("create(5); lib.cuCtxDestroy_v2(made.pop())")
+    assert 0 == observed.value(USED, driver.pid, memory="device")
+
+
+def test_memory_of_an_unknown_context(observed: Observed, driver: Script) -> None:
+    """Usage is known until a context is destroyed that may be the memory's, and again when that memory is freed."""
+    driver.run(
+        "made = [new(lib.cuCtxCreate_v2, 0, 0) for _ in range(12)]\n"
+        "for _ in range(10): lib.cuCtxPopCurrent_v2(byref(c_uint64()))\n"
+        "held = new(lib.cuMemAlloc_v2, size(1 << 20)); new(lib.cuMemAllocAsync, size(2 << 20), None)"
+    )
+    assert {"device": MIB, "pool": 2 * MIB} == used(observed, driver.pid)
+    driver.run("lib.cuCtxDestroy_v2(made[5])")
+    assert observed.value(USED, driver.pid, memory="device") is None
+    assert {"pool": 2 * MIB} == used(observed, driver.pid)
+    driver.run("lib.cuCtxPushCurrent_v2(made[4]); lib.cuMemFree_v2(held); new(lib.cuMemAlloc_v2, size(23))")
+    assert {"device": 23, "pool": 2 * MIB} == used(observed, driver.pid)
+    driver.run("lib.cuCtxDestroy_v2(made[4])")
+    assert {"pool": 2 * MIB} == used(observed, driver.pid)
+    assert {"device": 23} == implicit(observed, driver.pid)
+
+
 def test_resetting_a_device(observed: Observed, runtime: Script) -> None:
     """cudaDeviceReset frees the memory of the primary context at both layers."""
     runtime.run("new(lib.cudaMalloc, size(1 << 20)); new(lib.cudaMallocHost, size(2 << 20)); lib.cudaDeviceReset()")

@@ -56,10 +56,11 @@ def test_hits_never_fall() -> None:
 def test_memory_of_an_ended_process() -> None:
     """What it had not freed was freed implicitly, but for what is untracked: that may have been freed by calls."""
     world = World()
-    total = row(allocated=100, freed=30, implicit=20, untracked=10, unmatched_frees=0)
+    total = row(allocated=100, freed=30, implicit=20, untracked=10, unmatched_frees=0, doubtful=5)
     world.maps["totals"].rows.append((row(tgid=7, layer=0, memory=0), total))
     activity = world.counted.read()[7]
     activity.ended()
 
     [memory] = activity.whole().memory.values()
+    assert 0 == memory.doubtful
     assert (100, 30, 60, 10) == (memory.allocated, memory.freed, memory.implicit, memory.untracked)
