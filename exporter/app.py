@@ -181,7 +181,8 @@ class App:
             await asyncio.sleep(self._notifier.interval)
 
     def _gather(self) -> Sequence[Sample]:
-        return self._pushed.within(self._observer.scraper.gather(), None, self._settings.profile)
+        samples = self._observer.scraper.gather()  # by one thread only
+        return self._pushed.within(lambda: samples, None, self._settings.profile)
 
     def _own(self) -> Iterable[Sample]:
         yield from self_metrics.build_info(version.build())

@@ -29,6 +29,8 @@ MOST_SELECTIONS = 8
 """Selections of collectors and profiles that are remembered; of more the least recently requested is forgotten."""
 
 Selection = frozenset[str] | None
+Gather = Callable[[], Sequence[Sample]]
+"""Returns the samples of an answer. One that is called later never returns older ones."""
 Write = Callable[[Sequence[Sample]], tuple[bytes, int]]
 """Returns an answer, and its size in bytes before compression."""
 
@@ -59,25 +61,29 @@ class Pages:
             )
         return wanted
 
-    def write(self, samples: Sequence[Sample], names: Selection, profile: Profile, write: Write) -> bytes:
+    def write(self, gather: Gather, names: Selection, profile: Profile, write: Write) -> bytes:
         """Return the answer that `write` makes of the samples of a profile within the limit."""
         began = self._clock()
-        within = self.within(samples, names, profile)
+        within = self.within(gather, names, profile)
         body, size = write(within)
         if names is None and profile is self._profile:
             self._last = lines(within), size, self._clock() - began
         return body
 
-    def within(self, samples: Sequence[Sample], names: Selection, profile: Profile) -> Sequence[Sample]:
-        """Return the samples of a profile within the limit."""
+    def within(self, gather: Gather, names: Selection, profile: Profile) -> Sequence[Sample]:
+        """Return the samples of a profile within the limit.
+
+        `gather` is called under the lock: with samples older than those of the answer before, counters would be taken
+        for counters that began again.
+        """
         if not self._most and profile is Profile.DEBUG:
-            return samples
+            return gather()
         with self._lock:
             page = self._known.setdefault((names, profile), SeriesLimit("page", self._most or MOST, profile=profile))
             self._known.move_to_end((names, profile))
             if len(self._known) > MOST_SELECTIONS:
                 self._known.popitem(last=False)
-            return page.apply(samples)
+            return page.apply(gather())
 
     def collect(self) -> Iterator[Sample]:
         """Yield what the last answer cost; nothing before the first one."""

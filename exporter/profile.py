@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from exporter import values
-from exporter.model import PROCESS_LABELS, Distribution, Kind, Labels, Metric, Sample, Value
+from exporter.model import PROCESS_LABELS, Metric, Sample
 
 
 class Profile(IntEnum):
@@ -141,8 +140,6 @@ INFO = "job.process.info"
 """The metric of a process that keeps the labels of JOINED."""
 JOINED = "container_id"
 """A long label of processes, which other series of node and fleet get by a join with INFO on the pid."""
-MOST_RULES = 4096
-"""Rules that a reduction remembers; there are some 700 metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,111 +170,3 @@ def rule_of(metric: Metric, profile: Profile) -> Rule:
     if joined and without:
         without.add(JOINED)
     return Rule(profile >= least, frozenset(without), SINGLY.get(name), joined)
-
-
-@dataclass(slots=True)
-class _Sum:
-    """A series to which others are added up. `counted` is unused for a gauge; `members` are those of one page."""
-
-    metric: Metric
-    labels: Labels
-    counted: Value
-    start: float | None
-    members: int = 0
-
-
-class Reduction:
-    """Reduces the samples of one page after the other to a profile. One thread at a time.
-
-    Counters and histograms that are added up keep the counts of members that vanish, and vanish with the last member.
-    Of gauges it is the sum, or the largest of times, ratios, temperatures and infos.
-    """
-
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
-        self._sums: dict[str, _Sum] = {}
-        self._rules: dict[int, tuple[Metric, Rule]] = {}
-        self._members: dict[str, Value] = {}
-
-    def apply(self, samples: Iterable[Sample]) -> list[Sample]:
-        """Return the samples of the profile."""
-        if self._profile is Profile.DEBUG:
-            return list(samples)
-        kept: list[Sample] = []
-        bounded: list[Sample] = []
-        shortened: set[str] = set()
-        gauges: dict[str, Value] = {}
-        seen: dict[str, Value] = {}
-        for one in self._sums.values():
-            one.members = 0
-        for sample in samples:
-            rule = self._rule(sample.metric)
-            if rule.joined and not rule.without:
-                sample = self._short(sample, shortened)
-            if rule.singly and rule.singly(sample):
-                (bounded if sample.metric.name in MOST_SINGLY else kept).append(sample)
-            elif rule.shown and not rule.without:
-                kept.append(self._coarse(sample))
-            elif rule.shown:
-                self._add(sample, rule.without, gauges, seen)
-        self._members = seen
-        self._sums = {key: one for key, one in self._sums.items() if one.members}
-        for key, one in self._sums.items():
-            value = gauges[key] if one.metric.kind is Kind.GAUGE else one.counted
-            kept.append(self._coarse(Sample(one.metric, one.labels, value, one.start)))
-        return kept + list(_first(bounded))
-
-    @staticmethod
-    def _short(sample: Sample, seen: set[str]) -> Sample:
-        """Return the sample without JOINED, unless another one of the page is the same without it."""
-        if not sample.labels.get("pid") or JOINED not in sample.labels:
-            return sample
-        labels = {name: text for name, text in sample.labels.items() if name != JOINED}
-        key = values.key(sample.metric, labels)
-        if key in seen:
-            return sample
-        seen.add(key)
-        return Sample(sample.metric, labels, sample.value, sample.start)
-
-    def _rule(self, metric: Metric) -> Rule:
-        """Return the rule of a metric, by its identity, as its hash would take the time of all its texts."""
-        known = self._rules.get(id(metric))
-        if known is None or known[0] is not metric:
-            if len(self._rules) >= MOST_RULES:  # metrics that other exporters and custom probes bring may be ever new
-                self._rules.clear()
-            known = self._rules[id(metric)] = metric, rule_of(metric, self._profile)
-        return known[1]
-
-    def _add(self, sample: Sample, without: frozenset[str], gauges: dict[str, Value], seen: dict[str, Value]) -> None:
-        metric, value = sample.metric, sample.value
-        labels = {name: text for name, text in sample.labels.items() if text and name not in without}
-        into = values.key(metric, labels)
-        one = self._sums.get(into)
-        if one is None:
-            one = self._sums[into] = _Sum(metric, labels, values.zero(value), sample.start)
-        one.members += 1
-        if sample.start is not None and (one.start is None or sample.start < one.start):
-            one.start = sample.start
-        if metric.kind is Kind.GAUGE:
-            gauges[into] = values.combine(metric, gauges[into], value) if into in gauges else value
-            return
-        of = values.key(metric, sample.labels)
-        one.counted = values.plus(one.counted, values.rise(self._members.get(of, values.zero(value)), value))
-        seen[of] = value
-
-    def _coarse(self, sample: Sample) -> Sample:
-        if not isinstance(sample.value, Distribution):
-            return sample
-        if self._profile is Profile.NODE and sample.metric.name.startswith(CONVENTIONAL):
-            return sample
-        few = values.merged(sample.value, BUCKETS[self._profile])
-        return Sample(sample.metric, sample.labels, few, sample.start)
-
-
-def _first(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield as many samples of each metric as MOST_SINGLY allows, the same ones while they are there."""
-    found: dict[str, list[Sample]] = {}
-    for sample in samples:
-        found.setdefault(sample.metric.name, []).append(sample)
-    for name, own in found.items():
-        yield from sorted(own, key=lambda sample: values.key(sample.metric, sample.labels))[: MOST_SINGLY[name]]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from itertools import islice
+from weakref import WeakValueDictionary
 
 from exporter.collector_state import Health, State, about, failure
 from exporter.counters import Tally
@@ -40,6 +41,8 @@ class Run:
         self.series = 0
         self.error: BaseException | None = None
         self.done: Future[None] = Future()
+        self.later: Run | None = None
+        """The collector's next run, once that has completed."""
 
 
 class Scraper:
@@ -68,6 +71,8 @@ class Scraper:
         self._started = started
         self._startable: dict[str, Collector] = {}
         self._running: dict[str, Run] = {}
+        self._latest: WeakValueDictionary[str, Run] = WeakValueDictionary()
+        """The last run of each collector that has completed, while a scrape has it."""
         self._states = {name: State(name, Health.WAITING) for name in self._collectors}
         self._logged: dict[str, tuple[Health, float]] = {}
         self._lock = threading.Lock()
@@ -138,10 +143,15 @@ class Scraper:
         return [self._run(one) for name, one in self._startable.items() if names is None or name in names]
 
     def finish(self, runs: Iterable[Run], names: Collection[str] | None = None) -> list[Sample]:
-        """Return the samples of completed runs, of the state of the named collectors, and of the exporter itself."""
+        """Return the samples of completed runs, of the state of the named collectors, and of the exporter itself.
+
+        Of a collector that has completed another run since, the samples are those of the later one.
+        """
         samples: list[Sample] = []
         for run in runs:
             name = run.collector.name
+            while run.later:
+                run = run.later
             if not run.done.done():
                 seconds = time.monotonic() - run.started
                 self._note(State(name, Health.LATE, seconds, f"still running after {seconds:.1f} s"))
@@ -223,6 +233,10 @@ class Scraper:
         run.seconds = time.monotonic() - run.started
         with self._lock:
             del self._running[run.collector.name]
+            before = self._latest.get(run.collector.name)
+            if before and before.collector is run.collector:
+                before.later = run
+            self._latest[run.collector.name] = run
         run.done.set_result(None)
 
     def _note(self, state: State) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter import values
+from exporter.members import Members
 from exporter.model import PROCESS_LABELS, Kind, Metric, Sample, Value
 from exporter.options import Flag
-from exporter.profile import Profile, Reduction
+from exporter.profile import Profile
+from exporter.reduction import Reduction
 
 FOLDED = Metric(
     "accel_exporter.series.folded",
@@ -42,15 +44,10 @@ class _Fold:
     labels: Mapping[str, str]
     lines: int
     counted: Value
+    present: bool = True
+    """Whether a member is on this page."""
     until: float = 0.0
     """When it vanishes if it has no members then."""
-
-
-@dataclass(slots=True)
-class _Member:
-    last: Value
-    into: str | None
-    """Key of the folded series; None where there is no room for one."""
 
 
 class SeriesLimit:
@@ -74,11 +71,11 @@ class SeriesLimit:
         profile: Profile = Profile.DEBUG,
     ) -> None:
         self._collector, self._now, self._profile = collector, now, profile
-        self._reduction = Reduction(profile)
+        self._reduction = Reduction(profile, now)
         self._most_folded = most // 5
         self._most_shown = most - self._most_folded
         self._shown: dict[str, int] = {}
-        self._members: dict[str, _Member] = {}
+        self._members = Members(now)
         self._folds: dict[str, _Fold] = {}
         self._lines = 0
         """Lines of all folded series."""
@@ -98,40 +95,43 @@ class SeriesLimit:
 
         They keep the labels of its workload and its name while these series take a quarter of the room for folded ones.
         """
-        for sample in Reduction(self._profile).apply(samples):
-            if sample.metric.kind is Kind.GAUGE:
-                continue
+        for sample in self._reduction.retire(samples, seconds):
             key = values.key(sample.metric, sample.labels)
             self._shown.pop(key, None)
-            member = self._members.pop(key, None)
-            if member is None:
-                member = _Member(values.zero(sample.value), self._into(sample, workload=True))
-            if member.into in self._folds:
-                self._add(sample, member, member.into, {})
-                self._folds[member.into].until = self._now() + seconds
+            into = self._members.into(key) if key in self._members else self._into(sample, workload=True)
+            rise = self._members.take(key, sample)
+            if fold := self._folds.get(into or ""):
+                fold.counted = values.plus(fold.counted, rise)
+                fold.until = self._now() + seconds
 
     def _fold(self, samples: list[Sample]) -> list[Sample]:
         keyed = {values.key(sample.metric, sample.labels): sample for sample in samples}
-        self._forget(keyed)
+        self._begin(keyed)
         gauges: dict[str, Value] = {}
         kept: list[Sample] = []
         for key, sample in keyed.items():
-            if key in self._shown:
+            if key in self._shown or (key not in self._members and self._show(key, sample)):
                 kept.append(sample)
                 continue
-            member = self._members.get(key)
-            if member is None:
-                more = values.lines_of(sample.value)
-                if self._lines_shown + more <= self._room(sample.metric):
-                    self._shown[key] = more
-                    self._lines_shown += more
-                    kept.append(sample)
-                    continue
+            if key in self._members:
+                into = self._members.into(key)
+            else:
                 self._ever += 1
-                member = self._members[key] = _Member(values.zero(sample.value), self._into(sample))
-            if member.into is not None:
-                self._add(sample, member, member.into, gauges)
+                into = self._into(sample)
+            rise = self._members.add(key, into, sample)
+            if into is not None:
+                self._add(sample, rise, into, gauges)
+        self._end()
         return [*kept, *self._folded(gauges)]
+
+    def _show(self, key: str, sample: Sample) -> bool:
+        """Return whether there is room for a new series, which it then has while it exists."""
+        more = values.lines_of(sample.value)
+        if self._lines_shown + more > self._room(sample.metric):
+            return False
+        self._shown[key] = more
+        self._lines_shown += more
+        return True
 
     def _room(self, metric: Metric) -> int:
         """Return the lines that series may take which are shown singly, where this metric's is one of them."""
@@ -139,14 +139,19 @@ class SeriesLimit:
             return self._most_shown
         return self._most_shown + self._most_folded - max(self._lines, self._most_folded // 2)
 
-    def _forget(self, keyed: Mapping[str, Sample]) -> None:
-        """Drop vanished series, and folded series without members."""
+    def _begin(self, keyed: Mapping[str, Sample]) -> None:
+        """Begin a page: drop series that have vanished."""
         self._shown = {key: lines for key, lines in self._shown.items() if key in keyed}
-        self._members = {key: member for key, member in self._members.items() if key in keyed}
         self._lines_shown = sum(self._shown.values())
-        used = {member.into for member in self._members.values()}
+        self._members.begin()
+        for fold in self._folds.values():
+            fold.present = False
+
+    def _end(self) -> None:
+        """End a page: drop folded series that no series can return to."""
+        self._members.end()
         now = self._now()
-        self._folds = {key: fold for key, fold in self._folds.items() if key in used or fold.until > now}
+        self._folds = {key: fold for key, fold in self._folds.items() if self._members.has(key) or fold.until > now}
         self._lines = sum(fold.lines for fold in self._folds.values())
 
     def _into(self, sample: Sample, workload: bool = False) -> str | None:
@@ -170,19 +175,24 @@ class SeriesLimit:
                 return key
         return None
 
-    def _add(self, sample: Sample, member: _Member, into: str, gauges: dict[str, Value]) -> None:
-        if sample.metric.kind is Kind.GAUGE:
-            known = gauges.get(into)
-            gauges[into] = sample.value if known is None else values.combine(sample.metric, known, sample.value)
+    def _add(self, sample: Sample, rise: Value, into: str, gauges: dict[str, Value]) -> None:
+        fold = self._folds[into]
+        fold.present = True
+        if sample.metric.kind is not Kind.GAUGE:
+            fold.counted = values.plus(fold.counted, rise)
+        elif into in gauges:
+            gauges[into] = values.combine(sample.metric, gauges[into], sample.value)
         else:
-            fold = self._folds[into]
-            fold.counted = values.plus(fold.counted, values.rise(member.last, sample.value))
-            member.last = sample.value
+            gauges[into] = sample.value
 
     def _folded(self, gauges: Mapping[str, Value]) -> Iterable[Sample]:
+        now = self._now()
         for key, fold in self._folds.items():
-            value = gauges[key] if fold.metric.kind is Kind.GAUGE else fold.counted
-            yield Sample(fold.metric, fold.labels, value)
+            if fold.metric.kind is Kind.GAUGE:
+                if key in gauges:
+                    yield Sample(fold.metric, fold.labels, gauges[key])
+            elif fold.present or fold.until > now:
+                yield Sample(fold.metric, fold.labels, fold.counted)
 
 
 def _after_faults(sample: Sample) -> bool:

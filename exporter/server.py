@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -17,7 +18,7 @@ from aiohttp import web
 from exporter.collector_state import State
 from exporter.model import Sample
 from exporter.options import SettingsError
-from exporter.page import Pages
+from exporter.page import Gather, Pages
 from exporter.profile import Profile
 from exporter.scrape import Run, Scraper
 from exporter.stack_profiles.growth import Growth
@@ -184,8 +185,8 @@ class Server:
             self._scraper.dropped.add("malformed", page.malformed)
             return page.compressed() if zipped else page.text, page.size
 
-        def render(samples: Sequence[Sample]) -> bytes:
-            return self.pages.write(samples, names, profile, write)
+        def render(gather: Gather) -> bytes:
+            return self.pages.write(gather, names, profile, write)
 
         headers = {"Content-Type": form.value, "Vary": "Accept, Accept-Encoding"}
         if zipped:
@@ -193,8 +194,8 @@ class Server:
         return await self._answer(request, names, timeout, render, headers)
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        def render(samples: Sequence[Sample]) -> bytes:
-            return self._landing(samples, self._scraper.states()).encode("utf-8", "replace")
+        def render(gather: Gather) -> bytes:
+            return self._landing(gather(), self._scraper.states()).encode("utf-8", "replace")
 
         return await self._answer(
             request,
@@ -213,7 +214,7 @@ class Server:
         request: web.Request,
         names: frozenset[str] | None,
         timeout: float,
-        render: Callable[[Sequence[Sample]], bytes],
+        render: Callable[[Gather], bytes],
         headers: dict[str, str],
     ) -> web.StreamResponse:
         """Gather, render and send. Sending counts for the limit of requests, because it holds a page in memory."""
@@ -229,7 +230,7 @@ class Server:
                 await asyncio.wait([asyncio.wrap_future(run.done) for run in runs], timeout=timeout)
 
             def work(runs: Sequence[Run] = runs) -> bytes:
-                return render(self._scraper.finish(runs, names))
+                return render(partial(self._scraper.finish, runs, names))
 
             body = await asyncio.get_running_loop().run_in_executor(self._workers, work)
             return await self._send(request, web.Response(body=body, headers=headers))

@@ -72,14 +72,6 @@ def minus(a: Value, b: Value) -> Value:
     return a - b
 
 
-def rise(before: Value, now: Value) -> Value:
-    """Return what a counter or histogram has counted since it was `before`.
-
-    One that is lower began again: its process runs another program, or its pid is another process's.
-    """
-    return now if count(now) < count(before) else minus(now, before)
-
-
 def merged(value: Distribution, most: int) -> Distribution:
     """Return the histogram with at most so many buckets: each is the sum of neighbours, so the counts are exact.
 

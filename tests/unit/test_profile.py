@@ -16,6 +16,7 @@ from exporter import discover
 from exporter.bpf import probe_metrics
 from exporter.collectors import allocation
 from exporter.kubernetes import pods
+from exporter.members import RETENTION
 from exporter.model import PROCESS_LABELS, Distribution, Exemplar, Kind, Metric, Sample
 from exporter.page import Pages
 from exporter.profile import (
@@ -25,15 +26,15 @@ from exporter.profile import (
     _IN_NODE_LABELS,
     _PORT_COUNTERS,
     _REST_IN_DEBUG,
-    MOST_RULES,
     MOST_SINGLY,
     SINGLY,
     Profile,
-    Reduction,
     rule_of,
 )
+from exporter.reduction import MOST_RULES, Reduction
 from exporter.resolve import workload
 from exporter.serving import activity as serving
+from exporter.series import SeriesLimit
 from exporter.values import merged
 from exporter.verbs import control_samples, metrics
 from exporter.views import prometheus
@@ -64,7 +65,7 @@ def declared() -> dict[str, Metric]:
 )
 def test_a_typical_node(node: list[Sample], profile: str, least: int, most: int) -> None:
     """8 GPUs with NVLink, 8 NICs, 8 ranks with 256 queue pairs each: lines of the page by profile."""
-    page = prometheus.render(Pages(50_000, Profile.DEBUG).within(node, None, Profile.of(profile)))
+    page = prometheus.render(Pages(50_000, Profile.DEBUG).within(lambda: node, None, Profile.of(profile)))
     assert (0, 0) == (page.duplicates, page.malformed)
     assert least < sum(not line.startswith(b"#") for line in page.text.splitlines()) <= most
 
@@ -114,9 +115,10 @@ def test_buckets_are_merged_exactly() -> None:
 
 
 def test_counters_never_fall() -> None:
-    """What a process has counted stays while its job has others, each start of one adds to it, and all of it ends with
-    the last process; gauges are of now.
+    """What a process has counted stays while its job has others, and for minutes after the last process is gone, each
+    start of one adds to it; gauges are of now.
     """
+    now = 0.0
 
     def scrape(**by_pid: int) -> dict[str, float]:
         samples = [
@@ -128,12 +130,52 @@ def test_counters_never_fall() -> None:
         assert all({"pod"} == {*sample.labels} for sample in found)
         return {sample.metric.name: sample.value for sample in found}  # type: ignore[misc]
 
-    reduction = Reduction(Profile.FLEET)
+    reduction = Reduction(Profile.FLEET, lambda: now)
     assert {"calls": 7, "used": 7, "last.timestamp": 5} == scrape(p1=5, p2=2)
     assert {"calls": 9, "used": 4, "last.timestamp": 4} == scrape(p2=4)
-    assert {"calls": 12, "used": 4, "last.timestamp": 3} == scrape(p2=1, p3=3) | {"calls": 12}
+    assert {"calls": 13, "used": 4, "last.timestamp": 3} == scrape(p2=1, p3=3)
+    assert {} == scrape()
+    assert {"calls": 14, "used": 1, "last.timestamp": 1} == scrape(p4=1)
+    assert {} == scrape()
+    now = RETENTION
     assert {} == scrape()
     assert {"calls": 1, "used": 1, "last.timestamp": 1} == scrape(p4=1)
+
+
+def test_what_is_missing_from_a_page_is_not_counted_again() -> None:
+    """A series that is missing once, because one reading or one collector failed, goes on where it was."""
+    reduction = Reduction(Profile.FLEET)
+    for pids, expected in (("12", 30), ("1", 30), ("12", 30), ("", None), ("12", 30), ("2", 30)):
+        samples = [CALLS.sample(10 * int(pid), {"pid": pid, "pod": "a"}) for pid in pids]
+        assert [expected] * bool(pids) == [sample.value for sample in reduction.apply(samples)]
+    assert [31] == [sample.value for sample in reduction.apply([CALLS.sample(11, {"pid": "1", "pod": "a"})])]
+
+
+@pytest.mark.parametrize("later", [2.0, 1.0])
+def test_a_program_that_is_replaced(later: float) -> None:
+    """A process that runs another program, of the same name and with as many calls, counts anew by its start."""
+    reduction = Reduction(Profile.FLEET)
+    found = [
+        reduction.apply([Sample(CALLS, {"pid": "1", "pod": "a"}, calls, start)])[0].value
+        for calls, start in ((100, 1.0), (120, later))
+    ]
+    assert [100, 220 if later > 1 else 120] == found
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_process_that_is_shown_no_more(seen: bool) -> None:
+    """Its counts are in the sum, once, whether it was on a page before or not, and the sum stays for a while."""
+    now = 0.0
+    limit = SeriesLimit("test", 1000, lambda: now, Profile.FLEET)
+    before, after = (Sample(CALLS, {"pid": "1", "pod": "a"}, calls, start) for calls, start in ((100, 1.0), (50, 2.0)))
+    if seen:
+        limit.apply([Sample(CALLS, before.labels, 90, 1.0)])
+    limit.retire([before], 300)
+    assert [100] == [sample.value for sample in limit.apply([]) if sample.metric is CALLS]
+    assert [150] == [sample.value for sample in limit.apply([after]) if sample.metric is CALLS]
+    limit.retire([after], 300)
+    now = 300.0
+    assert [] == [sample for sample in limit.apply([]) if sample.metric is CALLS]
 
 
 def test_what_does_not_work_is_shown_singly() -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import wait
 from typing import Any
 
 import pytest
@@ -316,3 +317,16 @@ def test_follower_sees_every_gathering(caplog: pytest.LogCaptureFixture) -> None
     scraping.subscribe(lambda samples, names: fail())
     assert len(everything) == len(scraping.gather())
     assert "could not be recorded for the page at /" in caplog.text
+
+
+def test_two_scrapes_at_once_count_once() -> None:
+    """Of two scrapes, the one that began first may be answered last: with the samples of the later run, not with older
+    ones, which a page that adds up counters would take for a counter that began again.
+    """
+    one = scraper(Fake("a"))
+    runs = []
+    for _ in range(2):
+        runs.append(one.begin())
+        wait([run.done for run in runs[-1]], 10)
+    assert [2, 2] == [values(one.finish(these))["test_value a"] for these in (runs[1], runs[0])]
+    assert 3 == values(one.gather())["test_value a"]

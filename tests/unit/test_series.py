@@ -111,6 +111,13 @@ def test_a_folded_counter_never_falls() -> None:
     assert 10 == shown(limit.apply([*more(7), *calls(p1=1, p3=0, p4=2)]))["calls", "+"]
 
 
+def test_a_member_that_is_missing_once() -> None:
+    """A folded series that is missing from one page is not counted again when it returns."""
+    limit = SeriesLimit("test", 10)
+    for pids, total in (({"p1": 5, "p2": 3}, 8), ({"p1": 5}, 8), ({}, None), ({"p1": 6, "p2": 3}, 9)):
+        assert total == shown(limit.apply([*more(8), *calls(**pids)])).get(("calls", "+"))
+
+
 def test_a_member_that_starts_anew() -> None:
     """A counter that falls, as of a process that runs another program, adds what it has counted since."""
     limit = SeriesLimit("test", 10)
@@ -237,7 +244,10 @@ def test_a_job_that_restarts() -> None:
     assert LIMIT / 2 < min(shown for shown, _, _ in scrapes) and max(shown for shown, _, _ in scrapes) <= LIMIT
     assert 90_000 < max(before for _, before, _ in scrapes)
     assert [] == [fell for _, _, falls in scrapes for fell in falls]
-    assert {} == job._limit._shown == job._limit._members == job._limit._folds
+    job.now += RETENTION
+    job.scrape()
+    assert not job._limit._members
+    assert {} == job._limit._shown == job._limit._folds
 
 
 def test_faults_are_folded_last() -> None:
@@ -277,7 +287,7 @@ def test_the_limit_of_a_page() -> None:
         return b"page", 4711
 
     assert [] == [*page.collect()]
-    assert b"page" == page.write(samples, None, Profile.DEBUG, write)
+    assert b"page" == page.write(lambda: samples, None, Profile.DEBUG, write)
     assert 17 == lines([*written[0]]) == series_lines(written[0]) - 2  # one metric is folded, into one series
     assert [
         ("accel_exporter.page.series", 19),
@@ -286,11 +296,11 @@ def test_the_limit_of_a_page() -> None:
     ] == [(it.metric.name, it.value) for it in page.collect()]
     few = frozenset({"cuda"})
     page = Pages(20, Profile.DEBUG)
-    page.write(samples, few, Profile.DEBUG, write)
-    page.write(samples[:3], None, Profile.DEBUG, write)
-    page.write(samples, few, Profile.DEBUG, write)
+    page.write(lambda: samples, few, Profile.DEBUG, write)
+    page.write(lambda: samples[:3], None, Profile.DEBUG, write)
+    page.write(lambda: samples, few, Profile.DEBUG, write)
     assert [*written[-1]] == [*written[-3]] and 0 == folded(written[-2], "page")
-    Pages(0, Profile.DEBUG).write(samples, None, Profile.DEBUG, write)
+    Pages(0, Profile.DEBUG).write(lambda: samples, None, Profile.DEBUG, write)
     assert samples == written[-1]
 
 

@@ -1,0 +1,111 @@
+"""Series of which others are the sum: what each added to it, also while a series is missing."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporter import values
+from exporter.model import Sample, Value
+
+RETENTION = 300.0
+"""Seconds for which the last value of a series that has vanished is kept: should it return, it goes on from there."""
+MOST_VANISHED = 16_384
+"""Vanished series that are kept at most; of more the longest vanished are forgotten."""
+
+
+@dataclass(slots=True)
+class _Member:
+    into: str | None
+    last: Value
+    start: float | None
+    vanished: float = 0.0
+
+
+class Members:
+    """The last values of series by their keys, and the key of the sum that each adds to (None: to none).
+
+    Pages are between `begin` and `end`. One thread at a time.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._present: dict[str, _Member] = {}
+        self._vanished: dict[str, _Member] = {}
+        """In the order in which they vanished."""
+        self._next: dict[str, _Member] = {}
+        self._of: Counter[str | None] = Counter()
+        """The number of members of each sum, with the vanished ones."""
+
+    def __bool__(self) -> bool:
+        return bool(self._present or self._vanished)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._present or key in self._vanished
+
+    def into(self, key: str) -> str | None:
+        """Return the key of the sum that a known member adds to."""
+        return (self._present.get(key) or self._vanished[key]).into
+
+    def has(self, into: str) -> bool:
+        """Return whether a sum has members, with those that have vanished for a while."""
+        return self._of[into] > 0
+
+    def begin(self) -> None:
+        """Begin a page."""
+        self._next = {}
+
+    def add(self, key: str, into: str | None, sample: Sample) -> Value:
+        """Return what a series of the page has counted since it was last on one; all of it for a new one.
+
+        A series that began later is another one: its process runs another program, or its pid is another process's. One
+        of unknown beginning that is lower has begun again. The result of a gauge has no meaning.
+        """
+        member = self._present.pop(key, None) or self._vanished.pop(key, None) or self._next.get(key)
+        if member is None:
+            member = _Member(into, values.zero(sample.value), sample.start)
+            self._of[into] += 1
+        rise = _rise(member, sample)
+        if rise is not None:
+            member.last, member.start = sample.value, sample.start
+        self._next[key] = member
+        return values.zero(sample.value) if rise is None else rise
+
+    def end(self) -> None:
+        """End a page: members that were not on it have vanished."""
+        now = self._now()
+        for key, member in self._present.items():
+            member.vanished = now
+            self._vanished[key] = member
+        self._present, self._next = self._next, {}
+        while self._vanished:
+            key = next(iter(self._vanished))
+            if len(self._vanished) <= MOST_VANISHED and self._vanished[key].vanished + RETENTION > now:
+                return
+            self._drop(self._vanished.pop(key))
+
+    def take(self, key: str, sample: Sample) -> Value:
+        """Return what a series has counted since it was last on a page, and forget it."""
+        member = self._present.pop(key, None) or self._vanished.pop(key, None)
+        if member is None:
+            return sample.value
+        self._drop(member)
+        rise = _rise(member, sample)
+        return values.zero(sample.value) if rise is None else rise
+
+    def _drop(self, member: _Member) -> None:
+        self._of[member.into] -= 1
+        if not self._of[member.into]:
+            del self._of[member.into]
+
+
+def _rise(member: _Member, sample: Sample) -> Value | None:
+    """Return what a member has counted since, None where it is lower though it did not begin again."""
+    known = sample.start is not None and member.start is not None
+    if known and sample.start > member.start:  # type: ignore[operator]
+        return sample.value
+    if values.count(sample.value) < values.count(member.last):
+        return None if known else sample.value
+    return values.minus(sample.value, member.last)

@@ -1,0 +1,166 @@
+"""Reduces samples to a profile: what a profile leaves out is added up exactly, from page to page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from exporter import values
+from exporter.members import Members
+from exporter.model import Distribution, Kind, Labels, Metric, Sample, Value
+from exporter.profile import BUCKETS, CONVENTIONAL, JOINED, MOST_SINGLY, Profile, Rule, rule_of
+
+MOST_RULES = 4096
+"""Rules that a reduction remembers; there are some 700 metrics."""
+
+
+@dataclass(slots=True)
+class _Sum:
+    """A series to which others are added up. `counted` is unused for a gauge."""
+
+    metric: Metric
+    labels: Labels
+    counted: Value
+    start: float | None
+    present: bool = True
+    """Whether a member is on this page."""
+    until: float = 0.0
+    """When it vanishes if it has no members then."""
+
+
+class Reduction:
+    """Reduces the samples of one page after the other to a profile. One thread at a time.
+
+    Counters and histograms that are added up keep the counts of members that vanish, and vanish with the last member;
+    a member that returns within minutes goes on where it was. Of gauges it is the sum, or the largest of times, ratios,
+    temperatures and infos.
+    """
+
+    def __init__(self, profile: Profile, now: Callable[[], float] = time.monotonic) -> None:
+        self._profile, self._now = profile, now
+        self._sums: dict[str, _Sum] = {}
+        self._rules: dict[int, tuple[Metric, Rule]] = {}
+        self._members = Members(now)
+
+    def apply(self, samples: Iterable[Sample]) -> list[Sample]:
+        """Return the samples of the profile."""
+        samples = list(samples)  # first: what makes them may retire processes
+        if self._profile is Profile.DEBUG:
+            return samples
+        kept: list[Sample] = []
+        bounded: list[Sample] = []
+        shortened: set[str] = set()
+        gauges: dict[str, Sample] = {}
+        self._members.begin()
+        for one in self._sums.values():
+            one.present = False
+        for sample in samples:
+            rule = self._rule(sample.metric)
+            if rule.joined and not rule.without:
+                sample = self._short(sample, shortened)
+            if rule.singly and rule.singly(sample):
+                (bounded if sample.metric.name in MOST_SINGLY else kept).append(sample)
+            elif rule.shown and not rule.without:
+                kept.append(self._coarse(sample))
+            elif rule.shown and sample.metric.kind is Kind.GAUGE:
+                _combine(sample, rule.without, gauges)
+            elif rule.shown:
+                self._add(sample, rule.without)
+        self._members.end()
+        return [*kept, *gauges.values(), *self._counted(), *_first(bounded)]
+
+    def retire(self, samples: Iterable[Sample], seconds: float) -> Iterator[Sample]:
+        """Yield the counters and histograms of a process that is shown no more, those that have series of their own.
+
+        What is part of a sum stays in the sum, which is shown for so many seconds at least.
+        """
+        shortened: set[str] = set()
+        for sample in samples:
+            rule = self._rule(sample.metric) if self._profile < Profile.DEBUG else None
+            if sample.metric.kind is Kind.GAUGE or (rule and not rule.shown):
+                continue
+            if rule and rule.without and not (rule.singly and rule.singly(sample)):
+                one, _ = self._sum(sample, rule.without)
+                rise = self._members.take(values.key(sample.metric, sample.labels), sample)
+                one.counted = values.plus(one.counted, rise)
+                one.until = self._now() + seconds
+            elif rule:
+                yield self._coarse(self._short(sample, shortened) if rule.joined else sample)
+            else:
+                yield sample
+
+    def _counted(self) -> Iterator[Sample]:
+        now = self._now()
+        for key, one in list(self._sums.items()):
+            if one.present or one.until > now:
+                yield self._coarse(Sample(one.metric, one.labels, one.counted, one.start))
+            elif not self._members.has(key):
+                del self._sums[key]
+
+    @staticmethod
+    def _short(sample: Sample, seen: set[str]) -> Sample:
+        """Return the sample without JOINED, unless another one of the page is the same without it."""
+        if not sample.labels.get("pid") or JOINED not in sample.labels:
+            return sample
+        labels = {name: text for name, text in sample.labels.items() if name != JOINED}
+        key = values.key(sample.metric, labels)
+        if key in seen:
+            return sample
+        seen.add(key)
+        return Sample(sample.metric, labels, sample.value, sample.start)
+
+    def _rule(self, metric: Metric) -> Rule:
+        """Return the rule of a metric, by its identity, as its hash would take the time of all its texts."""
+        known = self._rules.get(id(metric))
+        if known is None or known[0] is not metric:
+            if len(self._rules) >= MOST_RULES:  # metrics that other exporters and custom probes bring may be ever new
+                self._rules.clear()
+            known = self._rules[id(metric)] = metric, rule_of(metric, self._profile)
+        return known[1]
+
+    def _sum(self, sample: Sample, without: frozenset[str]) -> tuple[_Sum, str]:
+        """Return the sum that a counter or histogram is part of, and its key."""
+        labels = _left(sample, without)
+        into = values.key(sample.metric, labels)
+        one = self._sums.get(into)
+        if one is None:
+            one = self._sums[into] = _Sum(sample.metric, labels, values.zero(sample.value), sample.start)
+        if sample.start is not None and (one.start is None or sample.start < one.start):
+            one.start = sample.start
+        return one, into
+
+    def _add(self, sample: Sample, without: frozenset[str]) -> None:
+        one, into = self._sum(sample, without)
+        one.present = True
+        rise = self._members.add(values.key(sample.metric, sample.labels), into, sample)
+        one.counted = values.plus(one.counted, rise)
+
+    def _coarse(self, sample: Sample) -> Sample:
+        if not isinstance(sample.value, Distribution):
+            return sample
+        if self._profile is Profile.NODE and sample.metric.name.startswith(CONVENTIONAL):
+            return sample
+        few = values.merged(sample.value, BUCKETS[self._profile])
+        return Sample(sample.metric, sample.labels, few, sample.start)
+
+
+def _left(sample: Sample, without: frozenset[str]) -> Labels:
+    return {name: text for name, text in sample.labels.items() if text and name not in without}
+
+
+def _combine(sample: Sample, without: frozenset[str], gauges: dict[str, Sample]) -> None:
+    """Add a gauge to those of the page that differ from it in labels only which the profile leaves out."""
+    labels = _left(sample, without)
+    into = values.key(sample.metric, labels)
+    value = values.combine(sample.metric, gauges[into].value, sample.value) if into in gauges else sample.value
+    gauges[into] = Sample(sample.metric, labels, value)
+
+
+def _first(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield as many samples of each metric as MOST_SINGLY allows, the same ones while they are there."""
+    found: dict[str, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.metric.name, []).append(sample)
+    for name, own in found.items():
+        yield from sorted(own, key=lambda sample: values.key(sample.metric, sample.labels))[: MOST_SINGLY[name]]
