@@ -33,8 +33,8 @@ from exporter.profile import (
 )
 from exporter.reduction import MOST_RULES, Reduction
 from exporter.resolve import workload
-from exporter.serving import activity as serving
 from exporter.series import SeriesLimit
+from exporter.serving import activity as serving
 from exporter.values import merged
 from exporter.verbs import control_samples, metrics
 from exporter.views import prometheus
@@ -153,7 +153,7 @@ def test_what_is_missing_from_a_page_is_not_counted_again() -> None:
 
 @pytest.mark.parametrize("later", [2.0, 1.0])
 def test_a_program_that_is_replaced(later: float) -> None:
-    """A process that runs another program, of the same name and with as many calls, counts anew by its start."""
+    """A process that runs another program, of the same name, counts from 0 again, as its start shows."""
     reduction = Reduction(Profile.FLEET)
     found = [
         reduction.apply([Sample(CALLS, {"pid": "1", "pod": "a"}, calls, start)])[0].value
@@ -164,7 +164,7 @@ def test_a_program_that_is_replaced(later: float) -> None:
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_process_that_is_shown_no_more(seen: bool) -> None:
-    """Its counts are in the sum, once, whether it was on a page before or not, and the sum stays for a while."""
+    """Counts of a process are in the sum, once, whether it was on a page before or not; the sum stays for a while."""
     now = 0.0
     limit = SeriesLimit("test", 1000, lambda: now, Profile.FLEET)
     before, after = (Sample(CALLS, {"pid": "1", "pod": "a"}, calls, start) for calls, start in ((100, 1.0), (50, 2.0)))
