@@ -60,4 +60,4 @@ MAP(allowance, ARRAY, __u32, __s64, 1);
 __u64 over_budget = 0, launches_over_budget = 0;
 __u32 last_id = 0;
 
-const volatile __u32 launches_every = 100;
+const volatile __u32 launches_every = 1000;

@@ -78,7 +78,7 @@ FLAGS = (
     ),
     Flag(
         "profile-launches-every",
-        100,
+        1000,
         "With --web.enable-profiles one launch in so many is in the profile of launches, and stands for all of them; "
         "0: none is.",
         0,
