@@ -36,6 +36,7 @@ CHECKS: dict[str, Callable[[Settings], Answer]] = {
     "nvidia": node.nvidia,
     "kernel log": node.kernel_log,
     "ipmi": node.controller,
+    "stacks": node.stacks,
     "rdma": node.rdma,
     "rdma providers": node.providers,
     "cgroups": site.cgroups,

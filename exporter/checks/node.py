@@ -47,6 +47,16 @@ def addresses(settings: Settings) -> Answer:
     return Status.OK, f"{', '.join(settings.web.listen_address)} is free to listen on"
 
 
+def stacks(settings: Settings) -> Answer:
+    if not settings.web.enable_profiles:
+        return Status.INFO, "no profiles of stacks without --web.enable-profiles"
+    from exporter.stacks import libdw
+
+    if missing := libdw.missing():
+        return Status.WARN, missing.partition(":")[0], libdw.INSTALL
+    return Status.OK, "native frames of stacks can be unwound by libdw"
+
+
 def host_pids(_: Settings) -> Answer:
     if pid_namespace.is_host():
         return Status.OK, "this process sees the host's pids, as the kernel reports them to probes"

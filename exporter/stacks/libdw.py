@@ -81,7 +81,7 @@ def missing() -> str:
     try:
         _libraries()
     except (OSError, AttributeError) as error:
-        return f"no native frames ({error}): {INSTALL}"
+        return f"stacks have no native frames ({str(error).replace(': ', ', ')}): {INSTALL}"
     return ""
 
 
