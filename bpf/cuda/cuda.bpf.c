@@ -188,6 +188,8 @@ int on_return(struct pt_regs *ctx)
 		count_wait(&thread, cookie.api, now - call->start_ns);
 	if (code)
 		count_error(&thread, cookie.api, code, now);
+	if (profiled && code == OUT_OF_MEMORY)
+		send_out_of_memory(&thread, call);
 	if (worth_a_span(call, &outcome, code, now - call->start_ns))
 		send_span(&thread, call, &outcome, code, now);
 	end(&thread, call);

@@ -237,8 +237,9 @@ struct context_end {
 EVENTS(context_ends, struct context_end, 4096);
 #define CONTEXT_ENDS_PER_SECOND 32
 
-/* While profiles are on, bpf/stacks/ puts the number of the stack here when a call begins, and an allocation that
- * succeeded is sent with it. The programs are without that while they are off. */
+/* While profiles are on, bpf/stacks/ puts the number of the stack here when a call begins, and an allocation is sent
+ * with it: one that succeeded, and with `failed` one for which there was no memory. The programs are without that while
+ * they are off. */
 const volatile bool profiled = false;
 MAP(stack_ids, HASH, struct thread, __u32, 1);
 struct allocation {
@@ -248,7 +249,9 @@ struct allocation {
 	enum layer layer;
 	enum memory memory;
 	__u16 device;
-	__u32 zero;
+	__u16 api;
+	__u8 failed;
+	__u8 zero;
 };
 EVENTS(allocations, struct allocation, 4096);
 

@@ -65,6 +65,44 @@ static __always_inline __u32 stack_of(const struct thread *thread)
 	return taken;
 }
 
+#define OUT_OF_MEMORY 2 /* of cuda.h and driver_types.h */
+
+/* The bytes that a failed call wanted; of rows at least, which are padded if the call succeeds. */
+static __always_inline __u64 wanted_bytes(const struct flight *call)
+{
+	struct extent extent = {};
+
+	if (call->cookie.effect == effect_allocate_pitch)
+		return call->arguments[2] * call->arguments[3];
+	if (call->cookie.effect != effect_allocate_extent)
+		return call->arguments[1];
+	bpf_probe_read_user(&extent, sizeof(extent), BY_VALUE(call, 1));
+	return extent.width * extent.height * extent.depth;
+}
+
+/* Memory that was there before, and is only registered, is not allocated. */
+static __always_inline void send_out_of_memory(const struct thread *thread, const struct flight *call)
+{
+	enum effect effect = call->cookie.effect;
+	struct allocation *sent;
+
+	if (effect != effect_allocate && effect != effect_allocate_pitch &&
+	    effect != effect_allocate_extent && effect != effect_create)
+		return;
+	sent = reserve(allocations);
+	if (!sent)
+		return;
+	*sent = (struct allocation){.bytes = wanted_bytes(call),
+				    .tgid = thread->tgid,
+				    .stack = stack_of(thread),
+				    .layer = call->cookie.layer,
+				    .memory = call->cookie.memory,
+				    .device = device_of(thread_id(thread)),
+				    .api = call->cookie.api,
+				    .failed = 1};
+	bpf_ringbuf_submit(sent, 0);
+}
+
 static __always_inline void send_allocation(const struct live_key *key, const struct live *new)
 {
 	struct allocation *sent = reserve(allocations);

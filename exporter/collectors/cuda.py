@@ -315,7 +315,7 @@ class Cuda(ProbeCollector[Activity]):
         called = function(record.api)
         gpu = self._on_gpus.last(record.tgid, record.device)
         process = {**self._node.processes.labels(record.tgid), **gpu}
-        made = span(record, called, self._names, self._node.clock, process)
+        made = span(record, called, self._names, self._node.clock, process, self._profiles)
         if called.effect == "wait":
             self._exemplars.add(record.tgid, record.api, record.end_ns - record.start_ns, made)
         self._node.spans(made)

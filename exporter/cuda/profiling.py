@@ -11,6 +11,8 @@ from typing import Protocol
 from exporter.bpf.libbpf import Object
 from exporter.bpf.sampled_file import SampledFile
 from exporter.cuda.launches import Prices
+from exporter.cuda.names import Names
+from exporter.cuda.out_of_memory import OutOfMemory
 from exporter.model import Sample, Unavailable
 from exporter.node import Node
 from exporter.stack_profiles.model import Profile
@@ -29,6 +31,8 @@ class Allocation(Protocol):
     layer: int
     memory: int
     device: int
+    api: int
+    failed: int
 
 
 def create(node: Node, cuda: Object, layer: str, labels_of: LabelsOf) -> Profiling | None:
@@ -92,7 +96,11 @@ class Profiling:
         self._node = node
         self._layer = cuda.types.enum("layer")[f"layer_{layer}"]
         self._capture = Capture(node, cuda, layer, settings["profile-cpu-ratio"], settings["profile-launches-every"])
+        names = Names.of(cuda.types).memory
         self._source = CudaProfiles(self._capture, cuda.maps["live"], cuda.types, layer, labels_of, lambda: "")
+        self._out_of_memory = OutOfMemory(
+            node.stack_profiles, self._source.inuse, self._capture.stack_of, labels_of, names
+        )
 
     def start(self) -> None:
         """Take stacks from now on, of libraries as discovery finds them."""
@@ -101,8 +109,12 @@ class Profiling:
         self._node.stack_profiles.publish(self._source)
 
     def allocated(self, record: Allocation) -> None:
-        """Receive a successful allocation."""
-        if record.layer == self._layer:
+        """Receive an allocation that succeeded, or one for which there was no memory."""
+        if record.layer != self._layer:
+            return
+        if record.failed:
+            self._out_of_memory.failed(record)
+        else:
             self._capture.ledger.allocated(record.tgid, record.memory, record.device, record.bytes, record.stack)
 
     def with_stacks(self, probes: Prices) -> Prices:

@@ -16,12 +16,19 @@ from exporter.node import Clock
 
 Attribute = str | int | float | bool
 MOST_EXEMPLARS = 4096
+OUT_OF_MEMORY = 2
+_FAILED: dict[str, Attribute] = {"gpu.profile.path": "/flamegraph#profile=gpu_oom"}
 LAST_BUCKET = 27
 """WAIT_SLOTS of bpf/cuda/cuda.h less one."""
 
 
-def span(record: CudaSpan, function: Function, names: Names, clock: Clock, process: Labels) -> Span:
-    """The span of one call, in a trace of its own: nothing links it to others."""
+def span(
+    record: CudaSpan, function: Function, names: Names, clock: Clock, process: Labels, profiles: bool = False
+) -> Span:
+    """The span of one call, in a trace of its own: nothing links it to others.
+
+    With `profiles` that of an allocation that failed for want of memory has the path of what was in use.
+    """
     error = error_name(function.layer, record.code) or str(record.code) if record.code else ""
     return Span(
         name=function.name,
@@ -29,10 +36,16 @@ def span(record: CudaSpan, function: Function, names: Names, clock: Clock, proce
         span_id=secrets.token_hex(8),
         start_ns=clock.wall_ns(record.start_ns),
         end_ns=clock.wall_ns(record.end_ns),
-        attributes=_attributes(record, function, names, error),
+        attributes=_attributes(record, function, names, error)
+        | (_FAILED if profiles and _failed(record, function) else {}),
         process=process,
         error=error,
     )
+
+
+def _failed(record: CudaSpan, function: Function) -> bool:
+    allocates = function.effect.startswith("allocate") or function.effect == "create"
+    return record.code == OUT_OF_MEMORY and allocates and function.memory != "pinned_host"
 
 
 def _attributes(record: CudaSpan, function: Function, names: Names, error: str) -> dict[str, Attribute]:

@@ -26,6 +26,7 @@ from exporter.bpf.safety import protection
 from exporter.cuda.functions import FUNCTIONS, Function
 from exporter.model import Sample
 from exporter.node import Node
+from exporter.stack_profiles.model import Stack
 from exporter.stacks import metrics, record
 from exporter.stacks.budget import Budget
 from exporter.stacks.ledger import StackLedger
@@ -33,6 +34,7 @@ from exporter.stacks.worker import Worker
 
 _ALLOCATES = frozenset({"allocate", "allocate_pitch", "allocate_extent", "register", "create"})
 _TICK_SECONDS = 0.5
+_STACK_SECONDS = 2.0
 _ONLY = 0
 _COOKIE = struct.Struct("=HB5x")
 """struct cookie of bpf/stacks/stacks.bpf.c."""
@@ -95,6 +97,13 @@ class Capture:
     def flush(self, seconds: float) -> bool:
         """Wait until the stacks taken before are unwound. Returns False if that takes longer."""
         return self._worker.flush(seconds)
+
+    def stack_of(self, number: int) -> Stack:
+        """Return the stack of an allocation by its number; empty where it was not taken or is not known in time."""
+        until = time.monotonic() + _STACK_SECONDS
+        while not self.ledger.knows([number]) and time.monotonic() < until:
+            time.sleep(0.02)
+        return self.ledger.stack(self.ledger.stack_of(number))
 
     def problems(self) -> Iterator[str]:
         """Yield why frames are missing in all stacks, or in those of a process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from exporter.bpf.libbpf import Map
@@ -45,9 +46,10 @@ class CudaProfiles:
 
     def inuse(self) -> Profile:
         """Return the memory that is allocated now; its sum is that of the table of live allocations."""
+        read_ns = time.time_ns()
+        rows = self._rows()  # before stacks are waited for: what is allocated changes
         self._capture.flush(_FLUSH_SECONDS)
         ledger, until = self._capture.ledger, time.monotonic() + _READ_SECONDS
-        rows = self._rows()
         while not ledger.knows(number for _, number, _ in rows) and time.monotonic() < until:
             time.sleep(0.02)
         sums: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -56,7 +58,8 @@ class CudaProfiles:
             found[0] += size
             found[1] += 1
         ledger.keep({number for _, number, _ in rows if number})
-        return self._profile(INUSE, ("space", "bytes"), ((place, at, tuple(it)) for (place, at), it in sums.items()), 0)
+        found_rows = ((place, at, tuple(it)) for (place, at), it in sums.items())
+        return replace(self._profile(INUSE, ("space", "bytes"), found_rows, 0), time_ns=read_ns)
 
     def alloc(self) -> Profile:
         """Return everything that was allocated since the start of the collector."""

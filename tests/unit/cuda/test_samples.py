@@ -215,6 +215,22 @@ def test_a_span_of_a_failed_allocation() -> None:
     assert "4242" == made(record("cudaMalloc", code=4242)).error
 
 
+def test_a_failed_allocations_span_leads_to_its_profile() -> None:
+    """While profiles are on, the span of a call that found no memory of a GPU has the path; no other has."""
+
+    def path(name: str, code: int, profiles: bool = True) -> object:
+        of = span(record(name, code=code), function(API[name]), NAMES, FixedClock(), LABELS, profiles)
+        return of.attributes.get("gpu.profile.path")
+
+    assert "/flamegraph#profile=gpu_oom" == path("cuMemAlloc_v2", 2) == path("cuMemCreate", 2)
+    assert {None} == {
+        path("cuMemAlloc_v2", 2, profiles=False),
+        path("cuMemAlloc_v2", 1),
+        path("cuMemHostAlloc", 2),
+        path("cuStreamSynchronize", 2),
+    }
+
+
 def test_gpus() -> None:
     """Counts of devices that are the same GPU are one series, those of an unknown one have no GPU."""
     first, second = {"gpu": "0", "gpu_uuid": "GPU-a"}, {"gpu": "1", "gpu_uuid": "GPU-b"}
