@@ -97,7 +97,7 @@ class _Samples:
             yield self._sample(metrics.CALLS, it.calls, collective=collective)
             if it.calls > it.unsized and collective not in _WITHOUT_BYTES:
                 yield self._sample(metrics.BYTES, it.bytes, collective=collective)
-                if it.calls > it.anonymous:
+                if not it.anonymous:
                     yield self._sample(metrics.BUS_BYTES, it.bus_bytes, collective=collective)
             if it.unsized:
                 yield self._sample(metrics.UNSIZED, it.unsized, collective=collective)

@@ -46,6 +46,9 @@ def test_what_is_not_known_is_left_out() -> None:
     assert 40 == only(sized, "nccl_collective_bytes_total")
     assert 2 == only(sized, "nccl_collective_anonymous_calls_total")
     assert {"nccl_collective_bus_bytes_total", "nccl_calls_in_flight"}.isdisjoint(sized)
+    partly = shown(Activity(calls={0: Calls(5, 100, 60, 0, 2, 1)}))
+    assert 100 == only(partly, "nccl_collective_bytes_total")
+    assert "nccl_collective_bus_bytes_total" not in partly
     unsized = shown(Activity(calls={0: Calls(2, 0, 0, 2, 0, 1)}))
     assert 2 == only(unsized, "nccl_collective_unsized_calls_total")
     assert "nccl_collective_bytes_total" not in unsized
