@@ -88,8 +88,27 @@ static __always_inline void remove_flight(const struct thread *thread)
 		in_flight_full_tick = 0;
 }
 
-/* A row that is there already saves finding room for one, and giving it back: while there is room for others, a thread
- * keeps its own. */
+/* Whether a call of this kind changes what a process holds, or which context takes it along. */
+static __always_inline bool changes_memory(enum effect effect)
+{
+	return (effect >= effect_allocate && effect <= effect_release) ||
+	       (effect >= effect_context_create && effect <= effect_device_reset);
+}
+
+static __always_inline void miss(const struct thread *thread, const struct flight *call)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &thread->tgid);
+
+	add(&in_flight_lost, 1);
+	bpf_map_delete_elem(&covered, &thread->tgid); /* what it does is not seen */
+	if (!process || !changes_memory(call->cookie.effect))
+		return; /* without a row for the process none of its memory is counted */
+	add(&process->missed, 1);
+	add(&memory_missed, 1);
+}
+
+/* A row that is there already saves finding room for one, and giving it back: while few are taken, a thread keeps its
+ * own. Rows of idle threads are a quarter of the table at most, so they leave room for calls of other threads. */
 static __always_inline bool remember(const struct thread *thread, struct flight *call)
 {
 	struct flight *row = bpf_map_lookup_elem(&in_flight, thread);
@@ -99,11 +118,10 @@ static __always_inline bool remember(const struct thread *thread, struct flight 
 		*row = *call;
 		return true;
 	}
-	call->kept = flights < flights_most / 2;
+	call->kept = flights < flights_most / 4;
 	if (put_flight(thread, call))
 		return true;
-	add(&in_flight_lost, 1);
-	bpf_map_delete_elem(&covered, &thread->tgid); /* what it does is not seen */
+	miss(thread, call);
 	return false;
 }
 

@@ -150,6 +150,7 @@ struct process {
 	__u64 failures; /* rows of `errors` */
 	__u64 flights;	/* of `in_flight` */
 	__u64 unsure;	/* whether it has host memory that is in no range */
+	__u64 missed;	/* calls that may have changed what it holds, of which the end was not seen */
 	struct rate spans;
 };
 MAP(processes, HASH, __u32, struct process, 4096);
@@ -203,7 +204,8 @@ struct flight {
 };
 #define IN_FLIGHT 16384
 MAP(in_flight, HASH, struct thread, struct flight, IN_FLIGHT);
-__u64 flights = 0; /* its rows */
+__u64 flights = 0;	 /* its rows */
+__u64 memory_missed = 0; /* the sum of `missed` of all processes */
 const volatile __u64 flights_most = IN_FLIGHT;
 
 struct span {

@@ -203,9 +203,10 @@ class Cuda(ProbeCollector[Activity]):
         self._events.flush(self._object.maps["context_ends"])  # what these contexts had allocated is in no row below
         processes = self._ledger.processes()
         covered = {pid for pid, _ in self._object.maps["covered"].items()}  # after: one that is replaced is not in both
+        missed = self._missed()
         for process in processes:
             exemplars = partial(self._exemplars.of, process.pid)
-            unseen = process.pid in self._unseen and not process.ended
+            unseen = process.pid in self._unseen | missed and not process.ended
             yield from samples(process, self._names, self._node.clock.wall_ns, exemplars, unseen)
             if process.replaced and process.pid in self._ledger and process.pid not in covered:
                 # All calls of the program that runs now are among those of the one before, so it has no other series.
@@ -215,6 +216,12 @@ class Cuda(ProbeCollector[Activity]):
                 yield metrics.SEEN_FROM_START.sample(int(process.pid in covered), {**process.labels, **only})
             if not process.ended and process.pid in covered:
                 yield from self._unattributed(process)
+
+    def _missed(self) -> set[int]:
+        """Return the processes with calls on memory for which the table of calls in flight had no room."""
+        if not self._object.globals()["memory_missed"]:
+            return set()
+        return {pid for pid, it in self._object.maps["processes"].items() if it.missed}
 
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
         return samples(process, self._names, self._node.clock.wall_ns, lambda _: {})

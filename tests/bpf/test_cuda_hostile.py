@@ -119,6 +119,50 @@ def cancel(threads):
         assert 0 == libc.pthread_cancel(it) and 0 == libc.pthread_join(it, None)
 """
 ROWS = 32
+THREADS = f"""
+def allocate():
+    made.append(new(lib.cuMemAlloc_v2, size({MIB})))
+def stay():
+    allocate(); go.wait()
+def all_at_once(work, count):
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for it in threads: it.start()
+    return threads
+"""
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    constants, entries = Cuda._constants, Cuda._entries
+    monkeypatch.setattr(Cuda, "_constants", lambda self: constants(self) | {"flights_most": ROWS})
+    monkeypatch.setattr(Cuda, "_entries", lambda self: entries(self) | {"in_flight": ROWS})
+    build_standins()
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_idle_threads_leave_room() -> None:
+    """More threads than the table has rows allocate one after the other and stay: nothing is lost."""
+    with observe(layers="driver") as observed, Script() as job:
+        started(observed, job)
+        job.run(THREADS + f"made = []; go = threading.Event(); threads = all_at_once(stay, {2 * ROWS})")
+        until(lambda: job.run("out = len(made)") == 2 * ROWS, "all have allocated")
+        assert {} == observed.lost
+        assert 2 * ROWS * MIB == observed.value("gpu_cuda_memory_usage_bytes", job.pid, memory="device")
+        job.run("go.set(); [it.join() for it in threads]")
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_memory_of_calls_that_are_not_remembered() -> None:
+    """Usage is absent where a call on memory found no room; calls that leave memory alone change nothing."""
+    with observe(layers="driver") as observed, Script() as job:
+        started(observed, job).run(THREADS + "made = []; allocate()")
+        job.run(BLOCKED + f"\nthreads = block({ROWS})")
+        assert observed.lost["in_flight_lost"]
+        assert MIB == observed.value("gpu_cuda_memory_usage_bytes", job.pid, memory="device")
+        job.run("[it.join() for it in all_at_once(allocate, 1)]; cancel(threads)")
+        assert 2 == job.run("out = len(made)")
+        assert MIB == observed.value("gpu_cuda_memory_allocations_bytes_total", job.pid, memory="device")
+        assert observed.value("gpu_cuda_memory_usage_bytes", job.pid, memory="device") is None
 
 
 def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:
