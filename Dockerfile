@@ -36,7 +36,7 @@ RUN python3 -m venv /opt/accel-exporter \
 
 FROM ${BASE}
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends freeipmi-tools libbpf1 python3 \
+ && apt-get install --yes --no-install-recommends freeipmi-tools libbpf1 libdw1 python3 \
  && apt-get clean && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/accel-exporter /opt/accel-exporter
 ENV PATH=/opt/accel-exporter/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

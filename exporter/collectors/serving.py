@@ -1,4 +1,4 @@
-"""Requests of LLM servers, from their sockets: time to first token, tokens; up to 0.5 us a followed socket call."""
+"""Requests of LLM servers, from their sockets: time to first token, tokens; costs time at each socket call."""
 
 from __future__ import annotations
 
