@@ -187,7 +187,7 @@ class Cuda(ProbeCollector[Activity]):
         seen = self._counted.read()
         if self._watch:
             for pid, activity in seen.items():
-                self._launches.add(activity, self._watch.estimates.missed(pid))
+                self._launches.add(activity, self._watch.missed(pid))
         return seen
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
@@ -195,7 +195,7 @@ class Cuda(ProbeCollector[Activity]):
         if self._watch:
             for pid in pids:
                 activity = taken.get(pid, Activity())
-                self._launches.add(activity, self._watch.estimates.finish(pid, self._launches.last(activity)))
+                self._launches.add(activity, self._watch.finish(pid, self._launches.last(activity)))
         return taken
 
     def _samples(self) -> Iterator[Sample]:
@@ -213,7 +213,8 @@ class Cuda(ProbeCollector[Activity]):
                 yield metrics.SEEN_FROM_START.sample(0, self._node.processes.labels(process.pid))
             if not process.ended:
                 only = process.activity.gpus.get(0, {}) if len(process.activity.devices) <= 1 else {}
-                yield metrics.SEEN_FROM_START.sample(int(process.pid in covered), {**process.labels, **only})
+                seen = process.pid in covered and not (self._watch and self._watch.missed(process.pid) is None)
+                yield metrics.SEEN_FROM_START.sample(int(seen), {**process.labels, **only})
             if not process.ended and process.pid in covered:
                 yield from self._unattributed(process)
 

@@ -143,7 +143,7 @@ class Nccl(ProbeCollector[Activity]):
         seen = read(self._object.maps, self._kinds.none)
         if self._watch:
             for pid, activity in seen.items():
-                self._messages.add(activity, self._watch.estimates.missed(pid))
+                self._messages.add(activity, self._watch.missed(pid))
         return seen
 
     def _subject(self) -> Subject:
@@ -158,7 +158,7 @@ class Nccl(ProbeCollector[Activity]):
         for pid in pids:
             if self._watch:
                 activity = taken.get(pid, Activity())
-                self._messages.add(activity, self._watch.estimates.finish(pid, self._messages.last(activity)))
+                self._messages.add(activity, self._watch.finish(pid, self._messages.last(activity)))
             self._node.collectives.forget(pid)
             self._on_gpus.forget(pid)
         return taken

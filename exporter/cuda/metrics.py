@@ -128,7 +128,7 @@ SEEN_FROM_START = Metric(
     "gpu.cuda.seen_from_start",
     "1 for a process of which every call was seen; 0 for one that was running already, that replaced another program "
     "(exec) and may have made calls before this was noticed, or without return probes: memory it took before is in no "
-    "metric of its own.",
+    "metric of its own. 0 also while launches were left out (--overhead.max-ratio) of which the number is not known.",
     Kind.GAUGE,
     process=True,
 )

@@ -64,6 +64,12 @@ class _Piece:
         self.own += after.own - before.own
         self.cpu += after.cpu - before.cpu
 
+    def join(self, later: _Piece) -> None:
+        self.counts.update(later.counts)
+        self.reference += later.reference
+        self.own += later.own
+        self.cpu += later.cpu
+
 
 @dataclass(slots=True)
 class Estimate:
@@ -81,18 +87,32 @@ class Estimate:
     """Estimated counts of calls that were not seen, never falling."""
     unknown: bool = False
     """Whether calls were not seen that nothing could estimate."""
+    new: bool = False
+    """Whether its first gap began before it was first seen: then CPU time is no measure of that gap."""
+    pending: bool = False
+    """Whether windows do not hold enough yet for the gap, which goes on until they do: counts are not known so far."""
+    released: bool = False
+    """Whether all calls are counted from now on, which makes windows for a gap that is pending."""
     _before: deque[_Piece] = field(default_factory=lambda: deque(maxlen=_MOST_WINDOWS))
     _window: _Piece = field(default_factory=_Piece)
     _gap: _Piece = field(default_factory=_Piece)
 
     def advance(self, now: Tally, probed: bool) -> None:
         """Add the time since the last call, in which the calls were probed or not."""
-        (self._window if probed else self._gap).add(self.at, now)
+        (self._window if probed or self.released else self._gap).add(self.at, now)
         self.at = now
 
     def settle(self) -> None:
         """Estimate the gap before the window that ends now, by that window and those before the gap."""
-        self._before.append(self._window)
+        if self.pending and self._before:
+            self._before[-1].join(self._window)
+        else:
+            self._before.append(self._window)
+        self._window = _Piece()
+        self.pending = not self._enough()
+        if self.pending:
+            return
+        self.new = False
         reference, own = sum(it.reference for it in self._before), sum(it.own for it in self._before)
         unit, gap = (reference, self._gap.reference) if reference >= ENOUGH else (own, self._gap.own)
         called = {key for it in self._before for key, count in it.counts.items() if count}
@@ -102,7 +122,15 @@ class Estimate:
             seen = sum(it.counts[key] for it in self._before)
             self.missed[key] += max(0, round(seen * gap / unit) - self._gap.counts[key])
         self._forget()
-        self._window, self._gap = _Piece(), _Piece()
+        self._gap = _Piece()
+
+    def _enough(self) -> bool:
+        """Return whether windows hold enough for the gap; what they lack for good makes it unknown instead."""
+        reference = sum(it.reference for it in self._before)
+        if self.new:
+            return reference >= _PLENTY
+        called = any(any(it.counts.values()) for it in self._before)
+        return called or reference >= ENOUGH or self._gap.reference < ENOUGH
 
     def _forget(self) -> None:
         """Drop windows that are not needed for the next gap: the newest is, and more until they hold _PLENTY."""
@@ -136,16 +164,26 @@ class Estimates:
                     self._by_pid[pid] = _continued(known, before[pid], owner)
                     self._by_pid[pid].advance(now[pid], probed=True)
                     self._by_pid[pid].settle()
+                elif known.owner is owner and known.released:
+                    known.advance(now[pid], probed=True)
+                    known.settle()
+                    known.released = False
 
     def advance(self, owner: object, tallies: Mapping[int, Tally], probed: bool) -> None:
-        """Add the time since the last call for the owner's processes, those that are new included."""
+        """Add the time since the last call for the owner's processes, those that are new included.
+
+        What a new one did before is part of its first gap, also in a window: it may have been running before that.
+        """
         with self._lock:
             for pid, now in tallies.items():
                 known = self._by_pid.get(pid)
                 if known is None or known.owner is None:
                     at = Tally.first(now) if known is None else now
+                    fresh = known is None
                     known = self._by_pid[pid] = _continued(known, at, owner)
-                if known.owner is owner:
+                    known.new = known.pending = fresh
+                    known.advance(now, probed and not fresh)
+                elif known.owner is owner:
                     known.advance(now, probed)
 
     def settle(self, owner: object) -> None:
@@ -159,7 +197,7 @@ class Estimates:
         with self._lock:
             for estimate in self._of(owner):
                 estimate.settle()
-                estimate.owner = None
+                self._release(estimate)
 
     def release(self, owner: object, pids: Collection[int]) -> None:
         """Keep what was estimated of these: all their calls are counted from now on."""
@@ -167,13 +205,33 @@ class Estimates:
             for pid in pids:
                 if (known := self._by_pid.get(pid)) and known.owner is owner:
                     known.settle()
-                    known.owner = None
+                    self._release(known)
+
+    def follow(self, owner: object, tallies: Callable[[], Mapping[int, Tally]]) -> None:
+        """Go on with processes that were released while the estimate of a gap was pending."""
+        with self._lock:
+            if not any(it.released for it in self._of(owner)):
+                return
+        now = tallies()
+        with self._lock:
+            for pid in now.keys() & self._by_pid.keys():
+                known = self._by_pid[pid]
+                if known.owner is owner and known.released:
+                    known.advance(now[pid], probed=True)
+                    known.settle()
+                    self._release(known)
+
+    def knows(self, pid: int) -> bool:
+        with self._lock:
+            return pid in self._by_pid
 
     def missed(self, pid: int) -> Counts | None:
         """Return the estimated counts of what was not seen; empty where all was seen, None where they are not known."""
         with self._lock:
             known = self._by_pid.get(pid)
-            return dict(known.missed) if known and not known.unknown else None if known else {}
+            if known is None:
+                return {}
+            return None if known.unknown or known.pending else dict(known.missed)
 
     def finish(self, pid: int, last: Callable[[Tally], Tally]) -> Counts | None:
         """Remove a process that has ended. `last` returns its last tally from the one before.
@@ -188,7 +246,11 @@ class Estimates:
                 at = known.at
                 known.advance(last(at)._replace(cost=at.cost, other=at.other, cpu=at.cpu), probed=False)
                 known.settle()
-            return None if known.unknown else known.missed
+            return None if known.unknown or known.pending else known.missed
+
+    def _release(self, estimate: Estimate) -> None:
+        estimate.released = estimate.pending
+        estimate.owner = estimate.owner if estimate.pending else None
 
     def _of(self, owner: object) -> list[Estimate]:
         return [it for it in self._by_pid.values() if it.owner is owner]

@@ -74,8 +74,13 @@ class File:
         if self.ladder.throttled or busy:
             self._step()
         else:
+            self._estimates.follow(self, self._read)
             self._weigh({})
             self.due = self._clock() + LOOK_SECONDS
+
+    def leaves_out(self, pid: int) -> bool:
+        """Return whether calls of a process may be left out now."""
+        return self.ladder.throttled and pid not in self._standings.kept
 
     def sampled(self) -> float:
         """Return the share of the last minute for which the functions were probed."""
@@ -84,6 +89,7 @@ class File:
 
     def _look(self) -> None:
         """All calls are counted: compare cost and bound."""
+        self._estimates.follow(self, self._read)
         before, now = self._before, self._read()
         self._weigh(now)
         if self.ladder.throttled:
@@ -96,6 +102,7 @@ class File:
     def _begin(self) -> None:
         """A cycle ended: compare cost and bound, and choose the next window."""
         before, now = self._before, self._read()
+        self._estimates.follow(self, lambda: now)
         self._estimates.advance(self, self._others(now), probed=self._on)
         if self._on:
             self._estimates.settle(self)
@@ -150,7 +157,8 @@ class File:
         dropped = kept - wanted
         self._standings.kept = set(self.probed.keep(wanted))
         self._estimates.begin(self, {pid: before[pid] for pid in dropped & before.keys()}, now)
-        if new := self._standings.kept - kept:
+        # Those that the estimates do not know were counted whole so far.
+        if new := {pid for pid in self._standings.kept - kept if self._estimates.knows(pid)}:
             later = self._read()
             self._estimates.advance(self, {pid: later[pid] for pid in new & later.keys()}, probed=False)
             self._estimates.release(self, new)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from exporter.governor import metrics
-from exporter.governor.estimates import Estimates, Tally
+from exporter.governor.estimates import Counts, Estimates, Tally
 from exporter.governor.files import FLOOR, LOOK_SECONDS, File, Probed
 from exporter.model import Sample
 
@@ -87,6 +87,23 @@ class Watch:
                 file.step(self._busy)
                 self._report(present[key], before, file)
         return min((file.due for file in self._files.values()), default=self._clock() + LOOK_SECONDS)
+
+    def missed(self, pid: int) -> Counts | None:
+        """Return what Estimates.missed does; None for a process that windows have not come to yet."""
+        return None if self._unread(pid) else self.estimates.missed(pid)
+
+    def finish(self, pid: int, last: Callable[[Tally], Tally]) -> Counts | None:
+        """Return what Estimates.finish does; None for a process that was never read beside windows."""
+        unread = self._unread(pid)
+        missed = self.estimates.finish(pid, last)
+        return None if unread else missed
+
+    def _unread(self, pid: int) -> bool:
+        if self.estimates.knows(pid):
+            return False
+        files = [*self._files.values()]
+        own = [it for it in files if pid in it.probed.pids]
+        return any(it.leaves_out(pid) for it in own or files)
 
     def collect(self) -> Iterator[Sample]:
         """Yield shares and levels by symbol and file, and what is used of the bound."""

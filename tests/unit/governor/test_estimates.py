@@ -92,16 +92,58 @@ def test_an_idle_process_has_no_calls() -> None:
 
 
 def test_a_process_that_starts_between_windows() -> None:
-    """The process's groups so far count, at the rate of its first window; its CPU time so far is that of its start."""
+    """The process's groups so far count, at the rate of its windows once these hold enough; CPU time does not."""
     estimates = Estimates()
     estimates.advance(OWNER, {7: at(0, 200, 50.0)}, probed=False)
+    assert estimates.missed(7) is None
     estimates.advance(OWNER, {7: at(400, 250, 51.0)}, probed=True)
     estimates.settle(OWNER)
-    assert 1600 == estimates.missed(7)["calls"]
+    assert estimates.missed(7) is None
+    estimates.advance(OWNER, {7: at(400, 300, 52.0)}, probed=False)
+    estimates.advance(OWNER, {7: at(1200, 400, 53.0)}, probed=True)
+    estimates.settle(OWNER)
+    assert 8 * 250 == estimates.missed(7)["calls"]
     estimates.advance(OWNER, {8: at(0, 0, 50.0)}, probed=False)
     estimates.advance(OWNER, {8: at(400, 0, 51.0)}, probed=True)
     estimates.settle(OWNER)
-    assert 0 == estimates.missed(8)["calls"]
+    assert estimates.missed(8) is None is estimates.finish(8, lambda before: before)
+
+
+def test_a_window_in_which_a_process_is_first_seen() -> None:
+    """The process may have run before: 300 groups so far, of which 23 calls were seen, go by the next window."""
+    estimates = Estimates()
+    estimates.advance(OWNER, {7: at(23, 300)}, probed=True)
+    estimates.settle(OWNER)
+    assert estimates.missed(7) is None
+    estimates.advance(OWNER, {7: at(23 + 1600, 500)}, probed=True)
+    estimates.settle(OWNER)
+    assert 2400 - 23 == estimates.missed(7)["calls"]
+
+
+def test_windows_without_the_calls_of_a_gap() -> None:
+    """Idle in the windows, busy between them: the calls are not known before a window has seen some."""
+    estimates = Estimates()
+    estimates.begin(OWNER, {1: START}, {1: START})
+    estimates.advance(OWNER, {1: at(5, 300)}, probed=False)
+    estimates.settle(OWNER)
+    assert estimates.missed(1) is None
+    estimates.advance(OWNER, {1: at(805, 400)}, probed=True)
+    estimates.settle(OWNER)
+    assert 2400 - 5 == estimates.missed(1)["calls"]
+
+
+def test_a_new_process_that_leaves_the_windows() -> None:
+    """What all its calls show afterwards is what its gap goes by; its end then counts all."""
+    estimates = Estimates()
+    estimates.advance(OWNER, {7: at(0, 300)}, probed=False)
+    estimates.release(OWNER, {7})
+    assert estimates.missed(7) is None
+    estimates.follow(OWNER, lambda: {7: at(400, 350)})
+    assert estimates.missed(7) is None
+    estimates.follow(OWNER, lambda: {7: at(1200, 450)})
+    assert 2400 == estimates.missed(7)["calls"]
+    estimates.follow(OWNER, lambda: {7: at(0, 99_999)})
+    assert 2400 == estimates.finish(7, lambda before: at(80_000, 10_000))["calls"]
 
 
 def test_a_process_that_ends_between_windows() -> None:

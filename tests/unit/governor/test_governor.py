@@ -34,7 +34,8 @@ class Node:
             each()
 
     def counted(self, pid: int, job: Job) -> int:
-        missed = self.watch.estimates.missed(pid)
+        missed = self.watch.missed(pid)
+        assert missed is not None
         return int(job.seen) + missed.get("calls", 0)
 
     def value(self, name: str, **labels: str) -> Iterator[float]:
@@ -119,6 +120,30 @@ def test_counts_never_fall() -> None:
 
     node.run(300, check)
     assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["together", "one by one"])
+@pytest.mark.parametrize("own", [20e-6, 500e-6], ids=["short windows", "long windows"])
+def test_short_jobs_beside_one_in_windows(own: float, alone: bool) -> None:
+    """Steady ones that come and go: their counts are right to 5 % when they are shown, else they are not known."""
+    known = 0
+    for seed in range(40):
+        node = Node({1: Job(own=own, messages=50)})
+        node.files[0].alone = alone
+        node.run(30 + random.Random(seed).random() * 5)
+        job = node.files[0].jobs[2] = Job(own=50e-6, messages=23, idle=1.5e-3)
+        assert node.watch.missed(2) is None
+        node.run((1, 4, 8, 20)[seed % 4])
+        job.idle = 1e9
+        node.run(12)
+        missed = node.watch.missed(2)
+        if missed is not None and job.seen:
+            assert job.seen + missed.get("calls", 0) == pytest.approx(job.sent, rel=0.05)
+            known += 1
+        assert node.watch.finish(2, lambda before: before) == missed
+        del node.files[0].jobs[2]
+        assert node.watch.finish(2, lambda before: before) is None
+    assert known
 
 
 def test_a_polite_job_of_another_file_is_counted_whole() -> None:
