@@ -89,7 +89,10 @@ def read(maps: Mapping[str, Map], qps: DestroyedQps) -> dict[int, Activity]:
     Contexts of one device are one.
     """
     destroyed = qps.now()  # before the maps: what moves meanwhile must not be there twice
-    return _by_process({name: maps[name].items() for name in READ}, destroyed)
+    rows = {name: [*maps[name].items()] for name in READ}
+    for life in qps.expire({QpLife.of(key).place for key, _ in rows["calls"]}):
+        destroyed.pop(life, None)
+    return _by_process(rows, destroyed)
 
 
 def take(maps: Mapping[str, Map], qps: DestroyedQps, pids: Collection[int]) -> dict[int, Activity]:

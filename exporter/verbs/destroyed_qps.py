@@ -14,7 +14,7 @@ from exporter.verbs.control import Qp
 from exporter.verbs.records import PostedCounts, QpEnd, QpLifeKey
 
 MOST = 4096
-"""Queue pairs that are kept; of more the oldest are dropped first."""
+"""Queue pairs that are kept; of more the oldest are dropped first, with all that had the same number."""
 NO_OPCODE = 0xFFFFFFFF
 """As in bpf/verbs/qp.h: the record has no requests."""
 
@@ -38,6 +38,14 @@ class PostedRequests(NamedTuple):
         return PostedRequests(*(a + b for a, b in zip(self, more, strict=True)))
 
 
+class QpPlace(NamedTuple):
+    """What queue pairs that had one number in turn have in common, and their series with it."""
+
+    tgid: int
+    context: int
+    number: int
+
+
 class QpLife(NamedTuple):
     """struct qp_life: one queue pair, distinct from later ones of the same number."""
 
@@ -49,6 +57,10 @@ class QpLife(NamedTuple):
     @classmethod
     def of(cls, row: QpLifeKey) -> QpLife:
         return cls(row.qp.tgid, row.qp.context, row.qp.number, row.created_ns)
+
+    @property
+    def place(self) -> QpPlace:
+        return QpPlace(self.tgid, self.context, self.number)
 
 
 @dataclass(slots=True)
@@ -64,12 +76,15 @@ class Destroyed:
 
 
 class DestroyedQps:
-    """The queue pairs destroyed in the last five minutes (exporter.ledger.RETENTION). Safe from any thread."""
+    """The queue pairs destroyed in the last five minutes (exporter.ledger.RETENTION), and those before them of the
+    same numbers, or of numbers that living ones have: no series of theirs falls. Safe from any thread.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._lock = threading.Lock()
         self._destroyed: dict[QpLife, Destroyed] = {}
+        self._living: Collection[QpPlace] = frozenset()
 
     def add(self, record: QpEnd) -> None:
         """Add a struct qp_end."""
@@ -81,15 +96,29 @@ class DestroyedQps:
             if record.opcode != NO_OPCODE:
                 before = destroyed.posted.get(record.opcode, PostedRequests())
                 destroyed.posted[record.opcode] = before.plus(PostedRequests.of(record.posted))
-            while len(self._destroyed) > MOST:
-                del self._destroyed[next(iter(self._destroyed))]
+            if len(self._destroyed) > MOST:
+                self._make_room()
+
+    def _make_room(self) -> None:
+        """Drop an eighth, the oldest first and those of living numbers last."""
+        oldest = sorted(self._destroyed, key=lambda life: life.place in self._living)
+        dropped = {life.place for life in oldest[: MOST // 8]}
+        self._destroyed = {life: it for life, it in self._destroyed.items() if life.place not in dropped}
 
     def now(self) -> dict[QpLife, Destroyed]:
-        """Return copies of the queue pairs that are kept, and drop expired ones."""
+        """Return copies of the queue pairs that are kept."""
         with self._lock:
-            now = self._now()
-            self._destroyed = {life: it for life, it in self._destroyed.items() if it.expires > now}
             return {life: replace(it, posted=dict(it.posted)) for life, it in self._destroyed.items()}
+
+    def expire(self, living: Collection[QpPlace]) -> Collection[QpLife]:
+        """Drop the queue pairs of which the time is over, but for numbers that are used; return those dropped."""
+        with self._lock:
+            now, self._living = self._now(), living
+            kept = {life.place for life, it in self._destroyed.items() if it.expires > now}.union(living)
+            dropped = [life for life in self._destroyed if life.place not in kept]
+            for life in dropped:
+                del self._destroyed[life]
+            return dropped
 
     def take(self, pids: Collection[int]) -> dict[QpLife, Destroyed]:
         """Remove the queue pairs of these processes, and return them."""

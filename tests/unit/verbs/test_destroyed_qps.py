@@ -28,6 +28,7 @@ def test_one_queue_pair_in_several_records() -> None:
     assert (QpLife(7, 0x1000, 3, 5), 2) == (place, it.calls)
     assert {2: PostedRequests(4, 40, 0, 4), 0: PostedRequests(1, 10, 0, 1)} == it.posted
     now += RETENTION + 1
+    assert [place] == destroyed.expire(())
     assert {} == destroyed.now()
 
 
@@ -36,9 +37,30 @@ def test_bounds() -> None:
     destroyed = DestroyedQps(lambda: 1.0)
     for number in range(MOST + 10):
         destroyed.add(end(number, tgid=7 + number % 2))
-    assert {*range(10, MOST + 10)} == {place.number for place in destroyed.now()}
+    assert {*range(MOST // 8, MOST + 10)} == {place.number for place in destroyed.now()}
     assert {7} == {place.tgid for place in destroyed.take({7})}
     assert {8} == {place.tgid for place in destroyed.now()}
+
+
+def test_queue_pairs_of_a_number_that_is_used_again() -> None:
+    """Counts stay while a living one has the number, however many others come and go, and else go together."""
+    now = 100.0
+    destroyed = DestroyedQps(lambda: now)
+    for created in (5, 6):
+        record = end(7, 2, 50)
+        record.life.created_ns = created
+        destroyed.add(record)
+        now += RETENTION - 1
+    first, second = destroyed.now()
+    assert [] == destroyed.expire(())
+    now += 2
+    assert [] == destroyed.expire({first.place})
+    for number in range(100, 100 + 2 * MOST):
+        destroyed.add(end(number))
+    assert MOST >= len(destroyed.now())
+    assert {first, second} <= destroyed.now().keys()
+    assert {first, second} == {*destroyed.expire(())}
+    assert first not in destroyed.now()
 
 
 def test_what_is_destroyed_is_read_with_what_there_is() -> None:
