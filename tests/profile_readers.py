@@ -41,7 +41,9 @@ def schema(folder: Path) -> ModuleType:
 
 
 def npm(package: str) -> Path:
-    """The folder of one of the packages NPM. Skips with the reason where npm cannot get them."""
+    """The folder of one of the packages NPM. Skips with the reason where npm is not installed or cannot get them."""
+    if not shutil.which("npm"):  # Debian's takes some 400 packages with it: setup does not install it for this
+        pytest.skip("npm is not installed")
     return _had("npm", _npm) / "node_modules" / package
 
 
