@@ -5,12 +5,14 @@
 
 #define CONTEXT_STACK 8
 
-/* The top of the thread's stack, as far as it is known: `depth` contexts, the newest at `top`. What lies below them is
- * unknown, so that a push too many forgets the lowest one and no pop makes a wrong one current. */
+/* The top of the thread's stack, as far as it is known: `depth` contexts, the newest at `top`, each with how often it
+ * lies there in a row, since frameworks push the current one again with every call. What lies below them is unknown, so
+ * that a push too many forgets the lowest one and no pop makes a wrong one current. */
 struct contexts {
 	__u32 depth;
 	__u32 top;
 	__u64 stack[CONTEXT_STACK];
+	__u32 times[CONTEXT_STACK];
 };
 
 /* Losing a thread's row only means not knowing its context, so the longest unused ones may go. */
@@ -122,6 +124,7 @@ static __always_inline void change_context(const struct thread *thread, enum eff
 	static const struct contexts none;
 	__u64 id = thread_id(thread);
 	struct contexts *known = bpf_map_lookup_elem(&contexts, &id);
+	__u32 top;
 
 	if (!known) {
 		bpf_map_update_elem(&contexts, &id, &none, BPF_NOEXIST);
@@ -130,14 +133,21 @@ static __always_inline void change_context(const struct thread *thread, enum eff
 			return;
 	}
 	/* Setting replaces the top of the stack, and with NULL takes it away (cuda.h, cuCtxSetCurrent). */
-	if (known->depth && (effect == effect_context_pop || effect == effect_context_set)) {
+	top = known->top % CONTEXT_STACK;
+	if (known->depth && (effect == effect_context_pop || effect == effect_context_set) &&
+	    !--known->times[top]) {
 		known->depth--;
-		known->top--;
+		top = --known->top % CONTEXT_STACK;
 	}
 	if (effect == effect_context_pop || !context)
 		return;
-	known->top++;
-	known->stack[known->top % CONTEXT_STACK] = context;
+	if (known->depth && known->stack[top] == context) {
+		known->times[top]++;
+		return;
+	}
+	top = ++known->top % CONTEXT_STACK;
+	known->stack[top] = context;
+	known->times[top] = 1;
 	if (known->depth < CONTEXT_STACK)
 		known->depth++;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Stacks of calls that allocate GPU memory, and of some that launch: registers, a piece of the thread's stack and its
  * frames of Python, for user space to unwind. Attached only while profiles are on. */
+#include "kernel.h"
 #include "python.h"
 
 struct cookie {

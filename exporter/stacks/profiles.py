@@ -35,12 +35,18 @@ class CudaProfiles:
     """
 
     def __init__(
-        self, capture: Capture, live: Map, types: Numbers, layer: str, labels_of: LabelsOf, problem: Callable[[], str]
+        self,
+        capture: Capture,
+        live: Map,
+        cuda_types: Numbers,
+        layer: str,
+        labels_of: LabelsOf,
+        problem: Callable[[], str],
     ) -> None:
         self._capture, self._live, self._labels_of, self._problem = capture, live, labels_of, problem
-        self._names = Names.of(types)
-        self._layer = types.enum("layer")[f"layer_{layer}"]
-        self._mapping = types.enum("thing")["thing_mapping"]
+        self._names = Names.of(cuda_types)
+        self._layer = cuda_types.enum("layer")[f"layer_{layer}"]
+        self._mapping = cuda_types.enum("thing")["thing_mapping"]
         self._since_ns, self._started = time.time_ns(), time.monotonic_ns()
         self._labels: dict[tuple[int, int, int], Labels] = {}
 

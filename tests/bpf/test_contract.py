@@ -49,22 +49,32 @@ def stem_of(path: Path, tree: ast.AST) -> str | None:
     return next((stem for stem in (path.stem, path.parent.name) if stem in SOURCES), None)
 
 
-def names_used(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What a module looks up, as in maps["calls"], object.programs["on_call"], types.struct("call")."""
+def names_used(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """What a module looks up, as in maps["calls"], object.programs["on_call"], types.struct("call"); first the object
+    that the code names, as in cuda.types.enum("layer") and cuda_types.enum("layer"), else nothing.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.Subscript(
                 value=ast.Attribute(attr=("maps" | "programs") as kind) | ast.Name(id=("maps" | "programs") as kind),
                 slice=ast.Constant(value=str(name)),
             ):
-                yield kind, name
+                yield "", kind, name
+            case ast.Call(
+                func=ast.Attribute(
+                    value=ast.Attribute(value=ast.Name(id=owner), attr="types") | ast.Name(id=owner),
+                    attr=("struct" | "enum") as kind,
+                ),
+                args=[ast.Constant(value=str(name))],
+            ) if owner.removesuffix("_types") in SOURCES:
+                yield owner.removesuffix("_types"), kind, name
             case ast.Call(
                 func=ast.Attribute(
                     value=ast.Attribute(attr="types") | ast.Name(id="types"), attr=("struct" | "enum") as kind
                 ),
                 args=[ast.Constant(value=str(name))],
             ):
-                yield kind, name
+                yield "", kind, name
 
 
 def uses() -> list[tuple[str, str, str, str]]:
@@ -73,7 +83,9 @@ def uses() -> list[tuple[str, str, str, str]]:
     for path in MODULES:
         tree = ast.parse(path.read_text())
         if stem := stem_of(path, tree):
-            found += [(stem, kind, name, str(path.relative_to(ROOT))) for kind, name in names_used(tree)]
+            found += [
+                (named or stem, kind, name, str(path.relative_to(ROOT))) for named, kind, name in names_used(tree)
+            ]
     return sorted(set(found))
 
 

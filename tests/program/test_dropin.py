@@ -135,7 +135,7 @@ def scraped(folder: Path, scenario: Mapping[str, object]) -> Iterator[Both]:
     csv, kmsg = folder / "counters.csv", folder / "kmsg"
     csv.write_text("".join(f"{it.name}, {it.kind.value if it.kind else 'label'}, x\n" for it in FIELDS))
     kmsg.touch()
-    flags = ("--compat.dcgm", f"--compat.dcgm.csv={csv}", "--collector.xid", f"--kmsg.path={kmsg}")
+    flags = ("--profile=debug", "--compat.dcgm", f"--compat.dcgm.csv={csv}", "--collector.xid", f"--kmsg.path={kmsg}")
     with exporter(folder, *flags, **scenario) as subject, Prometheus(folder, subject.listen, []) as prometheus:
         yield Both(subject, prometheus)
 
