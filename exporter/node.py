@@ -103,6 +103,7 @@ class Node:
         max_ratio: float = 0.0,
         profile: Profile = Profile.DEBUG,
         profiles_wanted: bool = False,
+        returns_wanted: bool = True,
     ) -> Node:
         """Return a node with empty shared state and without settings, for all collectors."""
         clock, faults = Clock(), FaultLedger()
@@ -113,7 +114,7 @@ class Node:
             spans=spans,
             wants_spans=wants_spans,
             clock=clock,
-            trial=Trial(),
+            trial=Trial(returns_wanted),
             governor=Governor(max_ratio),
             gpus=Gpus(),
             allocations=Allocations(),

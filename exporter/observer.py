@@ -49,6 +49,7 @@ class Observer:
             settings.overhead.max_ratio,
             settings.profile,
             settings.web.enable_profiles,
+            settings.bpf_return_probes,
         )
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""

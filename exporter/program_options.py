@@ -41,6 +41,12 @@ OPTIONS = (
         "general",
         choices=PROFILES,
     ),
+    Option(
+        "bpf.return-probes",
+        True,
+        "probe where functions return; without, calls count and their waits, errors, bytes and allocations are absent",
+        "general",
+    ),
     Option("bpf.stats", False, "let the kernel time every BPF program (about 25 ns a hit)", "general"),
     Option("privileges.keep", False, "keep all capabilities, including those that no probe needs", "general"),
     Option(

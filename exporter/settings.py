@@ -54,6 +54,7 @@ class Settings:
     procfs: Path
     sysfs: Path
     logs: Path
+    bpf_return_probes: bool
     bpf_stats: bool
     privileges_keep: bool
     moved: tuple[str, ...]
@@ -116,6 +117,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], found: Sequence[F
         procfs=_folder("path.procfs", values),
         sysfs=_folder("path.sysfs", values),
         logs=Path(str(values["path.logs"])),
+        bpf_return_probes=bool(values["bpf.return-probes"]),
         bpf_stats=bool(values["bpf.stats"]),
         privileges_keep=bool(values["privileges.keep"]),
         moved=moved,

@@ -14,7 +14,13 @@ _log = logging.getLogger(__name__)
 
 
 class Trial:
-    """The trial of a node. Each part is tried when it is first used, in about 60 ms; the result stays."""
+    """The trial of a node. Each part is tried when it is first used, in about 60 ms; the result stays.
+
+    `returns` is whether return probes are wanted at all.
+    """
+
+    def __init__(self, returns: bool = True) -> None:
+        self._returns = returns
 
     @cached_property
     def survival(self) -> Survival:
@@ -31,6 +37,8 @@ class Trial:
 
     def returns_allowed(self, users: Collection[Protection]) -> tuple[bool, str]:
         """Whether a library that these use may get return probes; if not, why and what to do."""
+        if not self._returns:
+            return False, "they are switched off (--no-bpf.return-probes)"
         return returns_allowed(self.survival, users)
 
     def collect(self) -> Iterator[Sample]:

@@ -122,7 +122,9 @@ def btf(settings: Settings) -> Answer:
     return Status.WARN, f"no /sys/kernel/btf/vmlinux: {without}"
 
 
-def returns(_: Settings) -> Answer:
+def returns(settings: Settings) -> Answer:
+    if not settings.bpf_return_probes:
+        return Status.INFO, f"return probes are switched off (--no-bpf.return-probes): {_UNCOUNTED}"
     survival = try_return_probes()
     if survival.doubt:
         doubt = survival.doubt.partition("\n")[0]
@@ -133,7 +135,8 @@ def returns(_: Settings) -> Answer:
     if not survival.shadow_stack:
         summary = "return probes are safe, but not with a shadow stack: libraries that such a process uses get none"
         return Status.WARN, summary, "update to Linux 6.11 or later"
-    return Status.OK, "return probes are safe, also under seccomp filters and with shadow stacks"
+    confined = "return probes are safe, also under seccomp filters and with shadow stacks"
+    return Status.OK, f"{confined}; of signal handlers see docs/faq.md"
 
 
 def watch(_: Settings) -> Answer:
