@@ -79,7 +79,7 @@ FEATURES = {
     "the alert on RDMA loss": "",
     "queries of dashboards": "",
     "the page at /": "",
-    "profiles of stacks": "",
+    "profiles of stacks": "who holds GPU memory",
     "wheel": "",
     "systemd": "",
     "chart and manifests": "",

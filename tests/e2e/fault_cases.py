@@ -317,5 +317,18 @@ NOT_INJECTED = {
         "ethtool's counters need a NIC: tests/unit/infiniband",
     ),
     "RdmaQueuePairError": "takes a queue pair of the kernel's: make test-rdma",
+    **dict.fromkeys(
+        (
+            *(
+                "DevicesMissing",
+                "GpuCorrectedErrorsFrequent",
+                "GpuEccDisabled",
+                "GpuFabricUnassigned",
+                "GpuServiceDown",
+            ),
+            *("GpuSlow", "GpuSpareRowsLow", "RdmaPacketsDiscarded", "RdmaPausesSent", "RdmaSubnetManagerAbsent"),
+        ),
+        "compares days, or GPUs and nodes with each other, or takes a NIC: promtool tests it",
+    ),
 }
 """Alerts on faults that no case fires, and why. promtool tests their rules all the same (alerts/*.test.yaml)."""

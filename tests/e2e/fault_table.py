@@ -26,7 +26,7 @@ from tests.standins import nvml
 from tests.support import until
 
 ROOT = Path(__file__).parents[2]
-OF_OTHERS = {"NodeRebooted"}
+OF_OTHERS = {"NodeRebooted", "ClockUnsynchronized"}
 """Alerts of the machine that the test runs on; so are those of other processes there."""
 WITHIN = 55.0
 OWN_SIGHT = "(the exporter's own sight)"
