@@ -57,8 +57,8 @@ WITHOUT_DATA = {
 processes do not have; other processes may.
 """
 
-OF_OTHERS = {"fleet", "gpu", "jobs", "nccl", "node", "rdma"}
-"""Dashboards of what this run does not have: GPUs, NCCL, RDMA. That Prometheus takes their queries is tested."""
+OF_OTHERS = {"fleet", "gpu", "jobs", "nccl", "node", "rdma", "serving"}
+"""Dashboards of what this run does not have: GPUs, NCCL, RDMA, LLM servers. That Prometheus takes their queries is tested."""
 
 pytestmark = [
     pytest.mark.needs_bpf,
