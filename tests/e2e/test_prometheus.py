@@ -58,7 +58,7 @@ processes do not have; other processes may.
 """
 
 OF_OTHERS = {"fleet", "gpu", "jobs", "nccl", "node", "rdma", "serving"}
-"""Dashboards of what this run does not have: GPUs, NCCL, RDMA, LLM servers. That Prometheus takes their queries is tested."""
+"""Dashboards of what this run lacks: GPUs, NCCL, RDMA, LLM servers. That Prometheus takes their queries is tested."""
 
 pytestmark = [
     pytest.mark.needs_bpf,
