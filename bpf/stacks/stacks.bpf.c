@@ -130,9 +130,18 @@ int on_allocation(struct pt_regs *ctx)
 SEC("uprobe")
 int on_some_launches(struct pt_regs *ctx)
 {
+	__u64 id, zero = 0, *without;
+	__u32 tgid;
+
 	if (bpf_get_prandom_u32() % launches_every)
 		return 0;
-	if (is_allowed(LEAST_FOR_LAUNCHES, &launches_over_budget))
-		send(ctx, bpf_get_current_pid_tgid(), cookie_of(ctx).api, 0, launches_every);
+	id = bpf_get_current_pid_tgid();
+	if (is_allowed(LEAST_FOR_LAUNCHES, &launches_over_budget) &&
+	    send(ctx, id, cookie_of(ctx).api, 0, launches_every))
+		return 0;
+	tgid = id >> 32;
+	without = lookup_or_init(launches_without, &tgid, &zero);
+	if (without)
+		add(without, 1);
 	return 0;
 }

@@ -60,4 +60,7 @@ MAP(allowance, ARRAY, __u32, __s64, 1);
 __u64 over_budget = 0, launches_over_budget = 0;
 __u32 last_id = 0;
 
+/* Launches that were to be in the profile and have no stack, by process: each stands for `launches_every`. */
+MAP(launches_without, HASH, __u32, __u64, 4096);
+
 const volatile __u32 launches_every = 1000;

@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -35,6 +36,7 @@ from exporter.stacks.worker import Worker
 _ALLOCATES = frozenset({"allocate", "allocate_pitch", "allocate_extent", "register", "create"})
 _TICK_SECONDS = 0.5
 _STACK_SECONDS = 2.0
+_MOST_EARLY = 256
 _ONLY = 0
 _COOKIE = struct.Struct("=HB5x")
 """struct cookie of bpf/stacks/stacks.bpf.c."""
@@ -72,6 +74,8 @@ class Capture:
         )
         self._budget = Budget(share)
         self._processes: set[int] = set()
+        self._early: OrderedDict[int, None] = OrderedDict()
+        """Processes of stacks that came before discovery had found them."""
         self._problems: dict[int, str] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -81,7 +85,7 @@ class Capture:
 
     def start(self) -> None:
         """Begin; libraries are attached to as discovery finds them."""
-        self._events.add(self._object.maps["stacks"], lambda raw: self._worker.give(record.pack(raw)))
+        self._events.add(self._object.maps["stacks"], self._take)
         self._events.start("stacks events")
         self._worker.start()
         self._ticking.start()
@@ -125,6 +129,11 @@ class Capture:
             found[reason] = found.get(reason, 0) + count
         return found
 
+    def launches_without(self) -> Iterator[tuple[int, int]]:
+        """Yield pid and number of launches of which no stack was taken though they were chosen."""
+        for pid, count in self._object.maps["launches_without"].items():
+            yield pid, count * self.every
+
     def collect(self) -> Iterator[Sample]:
         """Yield the metrics about stacks."""
         yield metrics.TAKEN.sample(self._worker.unwound)
@@ -139,15 +148,19 @@ class Capture:
         """Have the code of this process opened, before it allocates if possible."""
         with self._lock:
             self._processes.add(pid)
+            self._early.pop(pid, None)
         self._worker.admit([pid])
 
     def processes_ended(self, pids: Collection[int]) -> None:
         """Forget these processes, but not what they allocated."""
         with self._lock:
-            known = [pid for pid in pids if pid in self._processes]
+            known = [pid for pid in pids if self._is_known(pid)]
             self._processes.difference_update(known)
             for pid in known:
+                self._early.pop(pid, None)
                 self._problems.pop(pid, None)
+        for pid, count in self._object.maps["launches_without"].take(known):
+            self.ledger.launched(pid, count * self.every)
         self._object.maps["interpreters"].take(known)
         self._worker.end(known)
         self.ledger.ended(known)
@@ -163,6 +176,22 @@ class Capture:
         if function.launches and self.every:
             return [Hook("on_some_launches", cookie, sampled=True)]
         return []
+
+    def _take(self, raw: Any) -> None:
+        """Take a stack of the kernel's program: of any process that has called what is probed, known or not."""
+        pid, late = raw.tgid, -1
+        with self._lock:
+            new = not self._is_known(pid)
+            if new:
+                self._early[pid] = None
+                late = next(iter(self._early)) if len(self._early) > _MOST_EARLY else -1
+        if new:
+            self._worker.admit([pid])
+        if late >= 0:
+            self.processes_ended([late])
+        program = self.ledger.taken(raw.id, pid, raw.weight)
+        if not self._worker.give(record.pack(raw, program)):
+            self.ledger.unwound({"id": raw.id, "pid": pid, "program": program, "weight": raw.weight})
 
     def _receive(self, message: dict[str, Any]) -> None:
         """Take a message of the child, which hostile files may have taken over.
@@ -180,17 +209,20 @@ class Capture:
                 runtime=int(message["runtime"]), **{name: int(value) for name, value in message["walk"].items()}
             )
             with self._lock:
-                if int(message["pid"]) in self._processes:
+                if self._is_known(int(message["pid"])):
                     self._object.maps["interpreters"].set(int(message["pid"]), row)
         elif "problem" in message:
             with self._lock:
-                if int(message["pid"]) in self._processes:
+                if self._is_known(int(message["pid"])):
                     self._problems[int(message["pid"])] = str(message["problem"])[:200]
+
+    def _is_known(self, pid: int) -> bool:
+        return pid in self._processes or pid in self._early
 
     def _restarted(self) -> None:
         self.ledger.begin()
         with self._lock:
-            pids = list(self._processes)
+            pids = [*self._processes, *self._early]
         self._worker.admit(pids)
 
     def _tick_on(self) -> None:

@@ -137,7 +137,7 @@ class Naming:
         self._count += 1
         process = self._processes.get(record.tgid)
         if process is None:
-            self._send({"id": record.id, "pid": record.tgid, "api": record.api, "weight": record.weight, "lost": 1})
+            self._send(_answer(record) | {"lost": 1})
             return None
         unwound = self._frames(record, process)
         if any(it.place is None for it in unwound.frames) and self._refresh(record.tgid):
@@ -192,8 +192,7 @@ class Naming:
                 self._send({"stack": number, "frames": [[*_fields(it)] for it in frames[at : at + _AT_ONCE]]})
             if not frames:
                 self._send({"stack": number, "frames": []})
-        contents = {"id": record.id, "pid": record.tgid, "api": record.api, "weight": record.weight, "number": number}
-        self._send(contents | ({"truncated": truncated} if truncated else {}))
+        self._send(_answer(record) | {"number": number} | ({"truncated": truncated} if truncated else {}))
 
     def _frame(self, merged: Merged, process: ProcessCode) -> Frame | None:
         if isinstance(merged, PythonFrame):
@@ -205,6 +204,10 @@ class Naming:
 
     def _send(self, contents: dict[str, object]) -> None:
         self._exporter.sendall(json.dumps(contents).encode())
+
+
+def _answer(record: Record) -> dict[str, object]:
+    return {"id": record.id, "pid": record.tgid, "program": record.program, "weight": record.weight}
 
 
 def _fields(frame: Frame) -> tuple[str, str, int, str, str, str, int]:

@@ -51,6 +51,8 @@ class StackLedger:
         self._allocated: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
         self._launched: Counter[tuple[int, int, int]] = Counter()
         self._since: Counter[int] = Counter()
+        self._taken: set[int] = set()
+        self._taken_launches: Counter[tuple[int, int]] = Counter()
         self.truncated: Counter[str] = Counter()
 
     def begin(self) -> None:
@@ -61,6 +63,32 @@ class StackLedger:
             for place, size in self._waiting.values():
                 self._add(place, NO_STACK, size)
             self._waiting.clear()
+            self._of_id.update(dict.fromkeys(self._taken, NO_STACK))
+            self._taken.clear()
+            for (pid, since), weight in self._taken_launches.items():
+                self._add_launches(pid, since, NO_STACK, weight)
+            self._taken_launches.clear()
+
+    def taken(self, number: int, pid: int, weight: int) -> int:
+        """Take note of a stack that `unwound` follows for, unless the child ends first. `number` is that of an
+        allocation, 0 for a launch. Returns which program of its pid that is.
+        """
+        with self._lock:
+            if number:
+                self._taken.add(number)
+            else:
+                self._taken_launches[pid, self._since[pid]] += weight
+            return self._since[pid]
+
+    def program(self, pid: int) -> int:
+        """Return which program of its pid runs now."""
+        with self._lock:
+            return self._since[pid]
+
+    def launched(self, pid: int, weight: int) -> None:
+        """Count launches without a stack, of the program that a pid runs now."""
+        with self._lock:
+            self._add_launches(pid, self._since[pid], NO_STACK, weight)
 
     def define(self, number: int, frames: Iterable[Any]) -> None:
         """Take further frames of a stack of the child. Raises ValueError, TypeError for what is no frame."""
@@ -79,10 +107,13 @@ class StackLedger:
             if message.get("truncated"):
                 self.truncated[str(message["truncated"])[:40].replace(" ", "_")] += 1
             if not number:
-                key = pid, self._since[pid], index
-                if key in self._launched or len(self._launched) < MOST_ROWS:
-                    self._launched[key] += int(message["weight"])
+                since, weight = int(message["program"]), int(message["weight"])
+                self._taken_launches[pid, since] -= weight
+                if self._taken_launches[pid, since] <= 0:
+                    del self._taken_launches[pid, since]
+                self._add_launches(pid, since, index, weight)
                 return
+            self._taken.discard(number)
             self._of_id[number] = index
             if waiting := self._waiting.pop(number, None):
                 self._add(waiting[0], index, waiting[1])
@@ -132,15 +163,16 @@ class StackLedger:
         return self._stacks[index]
 
     def allocations(self) -> list[tuple[Place, int, Sums]]:
-        """Return everything allocated so far by place and index of its stack; of what waits, without a stack."""
+        """Return everything allocated so far by place and index of its stack; of what waits none."""
         with self._lock:
             found = [(place, index, Sums(*sums)) for (place, index), sums in self._allocated.items()]
             return found + [(place, NO_STACK, Sums(size, 1)) for place, size in self._waiting.values()]
 
     def launches(self) -> list[tuple[int, int, int, int]]:
-        """Return pid, program of that pid, index of the stack and number of launches."""
+        """Return pid, program of that pid, index of the stack and number of launches; of what waits none."""
         with self._lock:
-            return [(pid, since, index, count) for (pid, since, index), count in self._launched.items()]
+            found = [(pid, since, index, count) for (pid, since, index), count in self._launched.items()]
+            return found + [(pid, since, NO_STACK, count) for (pid, since), count in self._taken_launches.items()]
 
     def _index(self, number: int) -> int:
         if number not in self._numbers:
@@ -154,6 +186,11 @@ class StackLedger:
                 self._indices[stack] = index
             self._numbers[number] = index
         return self._numbers[number]
+
+    def _add_launches(self, pid: int, since: int, index: int, weight: int) -> None:
+        if (pid, since, index) not in self._launched and len(self._launched) >= MOST_ROWS:
+            index = NO_STACK
+        self._launched[pid, since, index] += weight
 
     def _add(self, place: Place, index: int, size: int) -> None:
         if (place, index) not in self._allocated and len(self._allocated) >= MOST_ROWS:

@@ -76,7 +76,9 @@ class CudaProfiles:
     def launches(self) -> Profile:
         """Return launches of kernels and graphs, as many as were sampled times the period."""
         self._capture.flush(_FLUSH_SECONDS)
-        rows = ((Place(pid, since, -1, 0), at, (count,)) for pid, since, at, count in self._capture.ledger.launches())
+        without = [(pid, self._capture.ledger.program(pid), NO_STACK, n) for pid, n in self._capture.launches_without()]
+        found = self._capture.ledger.launches() + without
+        rows = ((Place(pid, since, -1, 0), at, (count,)) for pid, since, at, count in found)
         made = self._profile(LAUNCHES, LAUNCHES[0], rows, time.monotonic_ns() - self._started)
         return Profile(
             made.sample_types,

@@ -10,7 +10,7 @@ from exporter.stacks.merge import PythonFrame
 
 PAGE = 4096
 MOST_BYTES = 1 << 17
-_HEAD = struct.Struct("=IIIIHHHHII")
+_HEAD = struct.Struct("=IIIIHHHHIII")
 _HIJACK, _FRAME, _WORD = struct.Struct("=QQ"), struct.Struct("=QQQ"), struct.Struct("=Q")
 
 
@@ -21,6 +21,8 @@ class Record:
     tgid: int
     tid: int
     id: int
+    program: int
+    """Of the programs of that process: what exporter.stacks.ledger counts."""
     weight: int
     api: int
     truncated: bool
@@ -32,11 +34,11 @@ class Record:
     memory: bytearray
 
 
-def pack(raw: Any) -> bytes:
+def pack(raw: Any, program: int) -> bytes:
     """Return the used parts of a ctypes struct stack."""
     head = _HEAD.pack(
         *(raw.tgid, raw.tid, raw.id, raw.weight, raw.api, raw.python, raw.hijacked, raw.truncated),
-        *(raw.bytes, raw.interpreter),
+        *(raw.bytes, raw.interpreter, program),
     )
     used = (
         bytes(raw.registers),
@@ -49,13 +51,13 @@ def pack(raw: Any) -> bytes:
 
 def unpack(data: bytes) -> Record:
     """Return what `pack` made. Raises struct.error for anything else."""
-    tgid, tid, number, weight, api, python, hijacked, truncated, size, known = _HEAD.unpack_from(data)
+    tgid, tid, number, weight, api, python, hijacked, truncated, size, known, program = _HEAD.unpack_from(data)
     at = _HEAD.size + 4
     registers = int.from_bytes(data[_HEAD.size : at], "little")
     first, second = at + registers, at + registers + hijacked * _HIJACK.size
     third = second + python * _FRAME.size
     return Record(
-        *(tgid, tid, number, weight, api, bool(truncated), bool(known)),
+        *(tgid, tid, number, program, weight, api, bool(truncated), bool(known)),
         tuple(value for (value,) in _WORD.iter_unpack(data[at:first])),
         tuple((a, b) for a, b in _HIJACK.iter_unpack(data[first:second])),
         tuple(PythonFrame(*it) for it in _FRAME.iter_unpack(data[second:third])),

@@ -101,14 +101,15 @@ class Worker:
         """Forget processes, behind the stacks that were given before."""
         self._put([END + str(pid).encode() for pid in pids])
 
-    def give(self, stack: bytes) -> None:
-        """Queue a packed stack; it is dropped, and counted, where too many wait."""
+    def give(self, stack: bytes) -> bool:
+        """Queue a packed stack. Returns False where too many wait: it is dropped then, and counted."""
         with self._lock:
             if self._waiting >= MOST_WAITING or self._child is None:
                 self.dropped["backlog" if self._child else "unwinder"] += 1
-                return
+                return False
             self._waiting += 1
         self._put([STACK + stack])
+        return True
 
     def flush(self, seconds: float) -> bool:
         """Wait until all stacks given before are answered. Returns False if that takes longer."""

@@ -238,16 +238,18 @@ def test_frame_information_that_is_corrupt(observed: Observed, module: Path, tmp
 
 
 def test_launches_are_sampled_without_bias(observed: Observed, module: Path) -> None:
-    """Of 50,000 launches one in 10 is taken: the sum is within four standard deviations, 4 * sqrt(50000 * 9)."""
+    """Of 50,000 launches one in 10 is taken: the sum is within four standard deviations, 4 * sqrt(50000 * 9).
+
+    Some of their stacks are dropped: there are too many at once.
+    """
     with Job(observed, newest(), module) as job:
         for _ in range(50):
             job.run("sites.launch(1000)")
         profile = observed.cuda._node.stack_profiles.source.launches()
         samples = [it for it in profile.samples if it.labels.get("pid") == str(job.pid)]
-        dropped = {dict(it)["reason"]: n for it, n in observed.values("gpu_profile_stacks_dropped_total").items()}
-        lost = 10 * (dropped["budget"] + dropped["ring"] + dropped.get("backlog", 0))
         assert profile.period == 10
-        assert abs(sum(it.values[0] for it in samples) + lost - 50_000) < 2684
+        assert abs(sum(it.values[0] for it in samples) - 50_000) < 2684
+        assert any(it.stack for it in samples)
         assert all(it.stack[0].function == "cuLaunchKernel" and python(it) for it in samples if it.stack)
 
 

@@ -13,7 +13,7 @@ TRAIN = ["train", "train.py", 7, "python", "", "", 0]
 
 
 def message(id: int, number: int | None, pid: int = 7, **more: object) -> dict[str, object]:  # noqa: A002
-    return {"id": id, "pid": pid, "api": 1, "weight": 10} | ({} if number is None else {"number": number}) | more
+    return {"id": id, "pid": pid, "program": 0, "weight": 10} | ({} if number is None else {"number": number}) | more
 
 
 def totals(ledger: StackLedger) -> dict[tuple[str, ...], tuple[int, int]]:
@@ -74,6 +74,37 @@ def test_launches_count_their_weight() -> None:
         ledger.unwound(message(0, 1))
     [(pid, _, _, count)] = ledger.launches()
     assert (pid, count) == (7, 230)
+
+
+def test_launches_without_a_stack_count_all_the_same() -> None:
+    """Of those without a stack, with one that is not answered yet, or that was lost with its child."""
+    ledger = StackLedger()
+    ledger.define(1, [MALLOC])
+    assert [ledger.taken(0, 7, 10) for _ in range(3)] == [0, 0, 0]
+    ledger.unwound(message(0, 1))
+    ledger.launched(7, 50)
+    assert sorted(ledger.launches()) == [(7, 0, 0, 20), (7, 0, 0, 50), (7, 0, 1, 10)]
+    ledger.begin()
+    assert sorted(ledger.launches()) == [(7, 0, 0, 70), (7, 0, 1, 10)]
+
+
+def test_an_answer_belongs_to_the_program_of_its_stack() -> None:
+    """Also when the pid runs another program by then."""
+    ledger = StackLedger()
+    ledger.define(1, [MALLOC])
+    program = ledger.taken(0, 7, 10)
+    ledger.ended([7])
+    assert (program, ledger.taken(0, 7, 10)) == (0, 1)
+    ledger.unwound(message(0, 1))
+    assert sorted(ledger.launches()) == [(7, 0, 1, 10), (7, 1, 0, 10)]
+
+
+def test_a_stack_that_was_lost_is_known_to_be() -> None:
+    ledger = StackLedger()
+    ledger.taken(1, 7, 1)
+    assert not ledger.knows([1])
+    ledger.begin()
+    assert ledger.knows([1]) and ledger.stack_of(1) == NO_STACK
 
 
 def test_stacks_beyond_the_limit_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

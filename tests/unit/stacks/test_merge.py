@@ -57,8 +57,8 @@ def test_a_record_is_what_it_was() -> None:
     )
     raw.registers, raw.hijacks = struct.pack("=3Q", 1, 2, 3), struct.pack("=4Q", 5, 6, 0, 0)
     raw.frames, raw.memory = struct.pack("=9Q", *range(1, 10)), b"abcdefgh"
-    record = unpack(pack(raw))
-    assert (record.tgid, record.id, record.registers, record.hijacks) == (7, 9, (1, 2, 3), ((5, 6),))
+    record = unpack(pack(raw, 5))
+    assert (record.tgid, record.id, record.program, record.registers, record.hijacks) == (7, 9, 5, (1, 2, 3), ((5, 6),))
     assert record.frames == (PythonFrame(1, 2, 3), PythonFrame(4, 5, 6))
     assert record.memory == b"abcd"
     with pytest.raises(struct.error):
