@@ -130,12 +130,15 @@ class Verbs(ProbeCollector[Activity]):
         return {"verbs_spans": self._receive, "qp_ends": self._destroyed_qps.add}
 
     def _read(self) -> Mapping[int, Activity]:
-        return read(self._object.maps, self._destroyed_qps)
+        return read(self._object.maps, self._destroyed_qps, self._drain)
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
-        taken = take(self._object.maps, self._destroyed_qps, pids)
+        taken = take(self._object.maps, self._destroyed_qps, self._drain, pids)
         forget(self._object, pids)
         return taken
+
+    def _drain(self) -> None:
+        self._events.flush(self._object.maps["qp_ends"])
 
     def collect(self) -> Iterator[Sample]:
         yield from super().collect()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from exporter.verbs import control
 from exporter.verbs.control import Control, Map, Qp, Rows, device_name
 from exporter.verbs.destroyed_qps import Destroyed, DestroyedQps, PostedRequests, QpLife
+from exporter.verbs.records import PostedKey, QpLifeKey
 
 MAPS = (
     *("contexts", "queues", "receives", "calls", "posted", "completions", "times"),
@@ -18,6 +19,8 @@ MAPS = (
 """The maps of the data path; each has `tgid` in its key, alone, in `qp` or in `life`."""
 READ = (*control.READ, "contexts", "calls", "posted", "completions", "times")
 """The maps of MAPS and control.MAPS that are read."""
+
+_Ends = Mapping[QpLife, Destroyed]
 
 
 class QpId(NamedTuple):
@@ -83,20 +86,45 @@ class Activity:
         self.times[key] = more.plus(self.times[key]) if key in self.times else more
 
 
-def read(maps: Mapping[str, Map], qps: DestroyedQps) -> dict[int, Activity]:
+def read(maps: Mapping[str, Map], qps: DestroyedQps, drain: Callable[[], None]) -> dict[int, Activity]:
     """Return everything the maps hold now, by pid, with what destroyed queue pairs did.
 
-    Contexts of one device are one.
+    Contexts of one device are one. `drain` hands the records of destroyed queue pairs that are still in the ring buffer
+    to `qps`.
     """
-    destroyed = qps.now()  # before the maps: what moves meanwhile must not be there twice
+    drain()
+    added, before = qps.added, qps.now()
     rows = {name: [*maps[name].items()] for name in READ}
-    for life in qps.expire({QpLife.of(key).place for key, _ in rows["calls"]}):
-        destroyed.pop(life, None)
-    return _by_process(rows, destroyed)
+    drain()
+    destroyed = qps.now() if qps.added != added else before
+    expired = qps.expire({QpLife.of(key).place for key, _ in rows["calls"]})
+    if destroyed is not before:
+        rows["calls"] = [row for row in rows["calls"] if not _calls_moved(row[0], before, destroyed)]
+        rows["posted"] = [row for row in rows["posted"] if not _posted_moved(row[0], before, destroyed)]
+    return _by_process(rows, {life: it for life, it in destroyed.items() if life not in expired})
 
 
-def take(maps: Mapping[str, Map], qps: DestroyedQps, pids: Collection[int]) -> dict[int, Activity]:
-    """Return what `read` returns of these processes, and remove their rows and destroyed queue pairs."""
+def _calls_moved(key: QpLifeKey, before: _Ends, after: _Ends) -> bool:
+    """Return whether the record of a queue pair's calls came meanwhile: their row was read before it was deleted."""
+    life = QpLife.of(key)
+    return life in after and after[life].calls != _end(before, life).calls
+
+
+def _posted_moved(key: PostedKey, before: _Ends, after: _Ends) -> bool:
+    """Return whether the record of what a queue pair posted with one opcode came meanwhile."""
+    life = QpLife.of(key.life)
+    return life in after and after[life].posted.get(key.opcode) != _end(before, life).posted.get(key.opcode)
+
+
+def _end(ends: _Ends, life: QpLife) -> Destroyed:
+    return ends.get(life) or Destroyed(0.0)
+
+
+def take(
+    maps: Mapping[str, Map], qps: DestroyedQps, drain: Callable[[], None], pids: Collection[int]
+) -> dict[int, Activity]:
+    """Return what `read` returns of these processes, which have ended, and remove their rows and queue pairs."""
+    drain()
     destroyed = qps.take(pids)
     return _by_process({name: list(maps[name].take(pids)) for name in (*control.MAPS, *MAPS)}, destroyed)
 
@@ -112,6 +140,8 @@ def _by_process(rows: Rows, destroyed: Mapping[QpLife, Destroyed]) -> dict[int, 
 
     for was, end in destroyed.items():
         activity, ended = seen[was.tgid], identified(was)
+        if not ended.device and end.qp:  # a record that comes after its process's end, when the context has no row
+            ended = ended._replace(device=end.qp.device)
         activity.calls[ended] += end.calls
         if end.qp:
             activity.destroyed[ended] = end.qp

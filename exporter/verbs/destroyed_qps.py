@@ -85,11 +85,14 @@ class DestroyedQps:
         self._lock = threading.Lock()
         self._destroyed: dict[QpLife, Destroyed] = {}
         self._living: Collection[QpPlace] = frozenset()
+        self.added = 0
+        """Records so far."""
 
     def add(self, record: QpEnd) -> None:
         """Add a struct qp_end."""
         life = QpLife.of(record.life)
         with self._lock:
+            self.added += 1
             destroyed = self._destroyed.setdefault(life, Destroyed(self._now() + RETENTION))
             destroyed.qp = Qp.of(record.qp) if record.qp.number else destroyed.qp
             destroyed.calls += record.calls

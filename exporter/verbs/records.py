@@ -60,6 +60,15 @@ class QpLifeKey(Protocol):
     def qp(self) -> QpKey: ...
 
 
+class PostedKey(Protocol):
+    """struct posted_key: what one queue pair posted with one opcode."""
+
+    opcode: int
+
+    @property
+    def life(self) -> QpLifeKey: ...
+
+
 class PostedCounts(Protocol):
     """struct posted: work requests of one opcode."""
 

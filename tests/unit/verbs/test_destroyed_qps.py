@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from exporter.ledger import RETENTION
-from exporter.verbs.activity import Activity, QpId, Times, read
+from exporter.verbs.activity import MAPS, Activity, QpId, Times, read, take
 from exporter.verbs.control import MAPS as CONTROL_MAPS
 from exporter.verbs.destroyed_qps import MOST, NO_OPCODE, DestroyedQps, PostedRequests, QpLife
 
@@ -16,6 +19,14 @@ def end(number: int, opcode: int = NO_OPCODE, requests: int = 0, calls: int = 0,
     life = SimpleNamespace(qp=SimpleNamespace(tgid=tgid, context=0x1000, number=number), created_ns=5)
     posted = SimpleNamespace(requests=requests, bytes=10 * requests, packets=0, unsized=requests)
     return SimpleNamespace(life=life, qp=SimpleNamespace(number=0), opcode=opcode, posted=posted, calls=calls)
+
+
+def control(device: str, number: int) -> Any:
+    """A struct qp_control of which nothing is known but the device and the number."""
+    names = ("type", "state", "created_ns", "resets", "known", "routed", "port", "lid", "path_mtu", "gid_index", "peer")
+    rest = ("timeout", "retries", "rnr_retries", "send_psn", "receive_psn")
+    zeros = dict.fromkeys((*names, *rest), 0)
+    return SimpleNamespace(device=SimpleNamespace(name=device.encode()), number=number, peer_gid=b"", **zeros)
 
 
 def test_one_queue_pair_in_several_records() -> None:
@@ -63,21 +74,56 @@ def test_queue_pairs_of_a_number_that_is_used_again() -> None:
     assert first not in destroyed.now()
 
 
+def kernel_rows(calls: int = 0, requests: int = 0, context: bool = True) -> Any:
+    """The maps of a process with one queue pair, which has posted this."""
+    rows: dict[str, list[tuple[Any, Any]]] = {name: [] for name in (*CONTROL_MAPS, *MAPS)}
+    life = end(3).life
+    if context:
+        rows["contexts"] = [(SimpleNamespace(tgid=7, context=0x1000), SimpleNamespace(name=b"rxe0\0"))]
+    if calls:
+        rows["calls"] = [(life, SimpleNamespace(count=calls))]
+        posted = SimpleNamespace(requests=requests, bytes=2 * requests, packets=0, unsized=requests)
+        rows["posted"] = [(SimpleNamespace(life=life, opcode=2), posted)]
+    return {
+        name: SimpleNamespace(items=lambda found=found: iter(found), take=lambda _, found=found: iter(found))
+        for name, found in rows.items()
+    }
+
+
 def test_what_is_destroyed_is_read_with_what_there_is() -> None:
     """Rows of the kernel and those that it dropped are of one queue pair, on the device that its context is of."""
     destroyed = DestroyedQps(lambda: 1.0)
     destroyed.add(end(3, 2, 4, calls=1))
-    rows: dict[str, list[tuple[Any, Any]]] = {name: [] for name in (*CONTROL_MAPS, "completions", "times")}
-    life = end(3).life
-    rows["contexts"] = [(SimpleNamespace(tgid=7, context=0x1000), SimpleNamespace(name=b"rxe0\0"))]
-    rows["calls"] = [(life, SimpleNamespace(count=5))]
-    rows["posted"] = [
-        (SimpleNamespace(life=life, opcode=2), SimpleNamespace(requests=1, bytes=2, packets=0, unsized=1))
-    ]
-    maps: Any = {name: SimpleNamespace(items=lambda found=found: iter(found)) for name, found in rows.items()}
-    activity, here = read(maps, destroyed)[7], QpId("rxe0", 3, 5)
+    activity, here = read(kernel_rows(calls=5, requests=1), destroyed, lambda: None)[7], QpId("rxe0", 3, 5)
     assert {here: 6} == activity.calls
     assert {(here, 2): PostedRequests(5, 42, 0, 5)} == activity.posted
+
+
+@pytest.mark.parametrize("drained", [1, 2])
+def test_records_in_the_ring_buffer_are_counted_once(drained: int) -> None:
+    """A queue pair destroyed before the maps are read, or while they are, is neither missing nor there twice."""
+    destroyed, calls = DestroyedQps(lambda: 1.0), itertools.count(1)
+
+    def drain() -> None:
+        if next(calls) == drained:
+            destroyed.add(end(3, 2, 4))
+            destroyed.add(end(3, calls=4))
+
+    rows = kernel_rows(calls=4, requests=4) if drained == 2 else kernel_rows()
+    activity, here = read(rows, destroyed, drain)[7], QpId("rxe0", 3, 5)
+    assert {here: 4} == activity.calls
+    assert {2: 4} == {opcode: posted.requests for (_, opcode), posted in activity.posted.items()}
+
+
+def test_records_in_the_ring_buffer_when_the_process_ends() -> None:
+    """Records are taken with the rows; one that comes later still has its device, from the queue pair itself."""
+    destroyed, here = DestroyedQps(lambda: 1.0), QpId("rxe0", 3, 5)
+    taken = take(kernel_rows(), destroyed, lambda: destroyed.add(end(3, 2, 4)), [7])[7]
+    assert {(here, 2): PostedRequests(4, 40, 0, 4)} == taken.posted
+    late = end(3, 0, 1)
+    late.qp = control("rxe0", 3)
+    destroyed.add(late)
+    assert {(here, 0): PostedRequests(1, 10, 0, 1)} == read(kernel_rows(context=False), destroyed, int)[7].posted
 
 
 def test_late_counts_are_added_beside_readers() -> None:
