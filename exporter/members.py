@@ -36,11 +36,13 @@ class Members:
         self._vanished: dict[str, _Member] = {}
         """In the order in which they vanished."""
         self._next: dict[str, _Member] = {}
+        self.moved: dict[str, Value] = {}
+        """What members had counted that moved, by the key of the series which has these counts since."""
         self._of: Counter[str | None] = Counter()
         """The number of members of each sum, with the vanished ones."""
 
     def __bool__(self) -> bool:
-        return bool(self._present or self._vanished)
+        return bool(self._present or self._vanished or self.moved)
 
     def __contains__(self, key: str) -> bool:
         return key in self._present or key in self._vanished
@@ -94,6 +96,33 @@ class Members:
         self._drop(member)
         rise = _rise(member, sample)
         return values.zero(sample.value) if rise is None else rise
+
+    def move(self, key: str, into: str) -> str | None:
+        """Forget a series the counts of which are part of another one, `into`, from now on: there they count no more.
+
+        Returns the key of the sum that keeps the counts; None where the series is not known, or was added to no sum.
+        """
+        member = self._present.pop(key, None) or self._vanished.pop(key, None)
+        if member is None:
+            return None
+        self._drop(member)
+        if member.into is not None:
+            self.moved[into] = values.plus(self.moved[into], member.last) if into in self.moved else member.last
+        return member.into
+
+    def rest(self, key: str, sample: Sample) -> Sample:
+        """Return a sample of one of the series in `moved` without the counts that have moved into it."""
+        moved = self.moved[key]
+        if values.count(sample.value) < values.count(moved):  # it has begun again
+            del self.moved[key]
+            return sample
+        return Sample(sample.metric, sample.labels, values.minus(sample.value, moved), sample.start)
+
+    def end_of(self, key: str) -> None:
+        """Forget a series that has ended; another one of its key counts from 0."""
+        self.moved.pop(key, None)
+        if member := self._present.pop(key, None) or self._vanished.pop(key, None):
+            self._drop(member)
 
     def _drop(self, member: _Member) -> None:
         self._of[member.into] -= 1

@@ -8,8 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
 from exporter.model import Kind, Metric, Sample
+from exporter.moves import MovesReader
 from exporter.profile import Profile
-from exporter.series import MOST, SeriesLimit
+from exporter.series import ABOUT, MOST, SeriesLimit
 from exporter.values import lines
 
 SERIES = Metric(
@@ -42,10 +43,16 @@ class Pages:
     profile: a counter that one request leaves out is not gone for another.
     """
 
-    def __init__(self, most: int, profile: Profile, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._most, self._profile, self._clock = most, profile, clock
+    def __init__(
+        self,
+        most: int,
+        profile: Profile,
+        clock: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._profile, self._clock, self._now = most, profile, clock, now
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[Selection, Profile], SeriesLimit] = OrderedDict()
+        self._known: OrderedDict[tuple[Selection, Profile], tuple[SeriesLimit, MovesReader]] = OrderedDict()
         self._last: tuple[int, int, float] | None = None
 
     def profile(self, name: str | None) -> Profile:
@@ -79,11 +86,16 @@ class Pages:
         if not self._most and profile is Profile.DEBUG:
             return gather()
         with self._lock:
-            page = self._known.setdefault((names, profile), SeriesLimit("page", self._most or MOST, profile=profile))
+            if (names, profile) not in self._known:
+                limit = SeriesLimit("page", self._most or MOST, self._now, profile, own=ABOUT)
+                self._known[names, profile] = limit, MovesReader()
+            limit, reader = self._known[names, profile]
             self._known.move_to_end((names, profile))
             if len(self._known) > MOST_SELECTIONS:
                 self._known.popitem(last=False)
-            return page.apply(gather())
+            samples = gather()
+            limit.move(reader.read(samples))
+            return limit.apply(samples)
 
     def collect(self) -> Iterator[Sample]:
         """Yield what the last answer cost; nothing before the first one."""

@@ -91,7 +91,7 @@ OPTIONS = (
         "web.series-limit",
         _WEB.series_limit,
         "series of one answer to /metrics at most, each bucket of a histogram being one; further ones are folded into "
-        "series labelled overflow=true; 0: no limit",
+        "series labelled overflow=true; 10 at least; 0: no limit",
         "web",
     ),
     Option("web.max-requests", _WEB.max_requests, "requests answered at once, more get 503; 0: no limit", "web"),

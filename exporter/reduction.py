@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from exporter import values
-from exporter.members import Members
+from exporter.members import RETENTION, Members
 from exporter.model import Distribution, Kind, Labels, Metric, Sample, Value
+from exporter.moves import Move
 from exporter.profile import BUCKETS, CONVENTIONAL, JOINED, MOST_SINGLY, Profile, Rule, rule_of
 
 MOST_RULES = 4096
@@ -90,6 +91,24 @@ class Reduction:
             else:
                 yield sample
 
+    def move(self, moves: Iterable[Move]) -> Iterator[tuple[Move, tuple[str, ...]]]:
+        """Apply the moves of series that are part of sums, and yield the others with the keys that each may have here.
+
+        A sum keeps what it has of a series that moved, and is shown for RETENTION at least.
+        """
+        for move in moves:
+            rule = self._rule(move.metric) if self._profile < Profile.DEBUG else None
+            if move.labels is None:
+                self._members.end_of(move.into)
+                yield move, ()
+                continue
+            key = values.key(move.metric, move.labels)
+            if rule is None or not rule.without:
+                short = {name: text for name, text in move.labels.items() if name != JOINED}
+                yield move, (key, values.key(move.metric, short)) if rule and rule.joined else (key,)
+            elif into := self._members.move(key, move.into):
+                self._sums[into].until = self._now() + RETENTION
+
     def _counted(self) -> Iterator[Sample]:
         now = self._now()
         for key, one in list(self._sums.items()):
@@ -133,7 +152,10 @@ class Reduction:
     def _add(self, sample: Sample, without: frozenset[str]) -> None:
         one, into = self._sum(sample, without)
         one.present = True
-        rise = self._members.add(values.key(sample.metric, sample.labels), into, sample)
+        key = values.key(sample.metric, sample.labels)
+        if key in self._members.moved:
+            sample = self._members.rest(key, sample)
+        rise = self._members.add(key, into, sample)
         one.counted = values.plus(one.counted, rise)
 
     def _coarse(self, sample: Sample) -> Sample:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter import values
-from exporter.members import Members
+from exporter.members import MOST_VANISHED, RETENTION, Members
 from exporter.model import PROCESS_LABELS, Kind, Metric, Sample, Value
+from exporter.moves import Move, Moves, MovesSample
 from exporter.options import Flag
 from exporter.profile import Profile
 from exporter.reduction import Reduction
@@ -29,6 +30,8 @@ LIMIT = Metric(
 )
 LIMIT_HELP = "Series at most, each bucket of a histogram being one; the last fifth is for those labelled overflow=true."
 LEAST, MOST = 10, 1 << 24
+ABOUT = 2
+"""Lines of /metrics about a limit itself."""
 
 
 def limit_flag(most: int) -> Flag:
@@ -61,6 +64,9 @@ class SeriesLimit:
     last member: the members of a process stay for five minutes after the process's end, and so does the folded series.
     The counts of ended processes that are too many are folded too, before their five minutes are over (`retire`). A
     folded gauge is the sum of its members, or the largest of times, ratios and temperatures. One thread at a time.
+
+    A page of the samples of other limits is given their moves first (`move`): series of which it has counts in sums and
+    folded series, and which are part of those limits' folded series since. `own` lines of the limit are those about it.
     """
 
     def __init__(
@@ -69,11 +75,12 @@ class SeriesLimit:
         most: int,
         now: Callable[[], float] = time.monotonic,
         profile: Profile = Profile.DEBUG,
+        own: int = 0,
     ) -> None:
-        self._collector, self._now, self._profile = collector, now, profile
+        self._collector, self._most, self._now = collector, most, now
         self._reduction = Reduction(profile, now)
-        self._most_folded = most // 5
-        self._most_shown = most - self._most_folded
+        self._most_folded = (most - own) // 5
+        self._most_shown = most - own - self._most_folded
         self._shown: dict[str, int] = {}
         self._members = Members(now)
         self._folds: dict[str, _Fold] = {}
@@ -81,6 +88,11 @@ class SeriesLimit:
         """Lines of all folded series."""
         self._lines_shown = 0
         self._ever = 0
+        self._left: dict[str, None] = {}
+        """Series that were shown and have vanished, in that order: they may return as folded ones."""
+        self._moves = Moves()
+        self._applied: float | None = None
+        """The wall time of the page before."""
 
     def apply(self, samples: Iterable[Sample]) -> list[Sample]:
         """Return the samples within the limit, then the folded series, then what there is to know of the limit."""
@@ -88,7 +100,20 @@ class SeriesLimit:
         if self._members or self._folds or values.lines(samples) > self._most_shown:
             samples = self._fold(sorted(samples, key=_after_faults))
         of = {"collector": self._collector}
-        return [*samples, FOLDED.sample(self._ever, of), LIMIT.sample(self._most_shown + self._most_folded, of)]
+        folded = MovesSample(FOLDED, of, self._ever, moves=self._moves, count=self._moves.count)
+        self._applied = time.time()
+        return [*samples, folded, LIMIT.sample(self._most, of)]
+
+    def move(self, moves: Iterable[Move]) -> None:
+        """Count what has moved once: it stays in the sums and folded series of this page, for RETENTION at least."""
+        for move, keys in self._reduction.move(moves):
+            if not keys:
+                self._members.end_of(move.into)
+            for key in keys:
+                if key in self._members:
+                    if into := self._members.move(key, move.into):
+                        self._folds[into].until = self._now() + RETENTION
+                    break
 
     def retire(self, samples: Iterable[Sample], seconds: float) -> None:
         """Fold the counters and histograms of a process that is shown no more, for so many seconds at least.
@@ -98,7 +123,10 @@ class SeriesLimit:
         for sample in self._reduction.retire(samples, seconds):
             key = values.key(sample.metric, sample.labels)
             self._shown.pop(key, None)
-            into = self._members.into(key) if key in self._members else self._into(sample, workload=True)
+            known = key in self._members
+            into = self._members.into(key) if known else self._into(sample, workload=True)
+            if into and not known and self._may_be_shown(sample):
+                self._moves.add(sample.metric, sample.labels, into)
             rise = self._members.take(key, sample)
             if fold := self._folds.get(into or ""):
                 fold.counted = values.plus(fold.counted, rise)
@@ -106,29 +134,30 @@ class SeriesLimit:
 
     def _fold(self, samples: list[Sample]) -> list[Sample]:
         keyed = {values.key(sample.metric, sample.labels): sample for sample in samples}
+        for key in self._members.moved.keys() & keyed.keys():
+            keyed[key] = self._members.rest(key, keyed[key])
         self._begin(keyed)
         gauges: dict[str, Value] = {}
-        kept: list[Sample] = []
         for key, sample in keyed.items():
-            if key in self._shown or (key not in self._members and self._show(key, sample)):
-                kept.append(sample)
-                continue
-            if key in self._members:
-                into = self._members.into(key)
-            else:
-                self._ever += 1
-                into = self._into(sample)
-            rise = self._members.add(key, into, sample)
-            if into is not None:
-                self._add(sample, rise, into, gauges)
+            if key not in self._shown and (key in self._members or not self._show(key, sample)):
+                self._add(key, sample, gauges)
+        for key in self._shown.keys() & self._folds.keys():  # a series that a collector folded has the same labels
+            self._lines_shown -= self._shown.pop(key)
+            self._add(key, keyed[key], gauges)
         self._end()
+        kept = [sample for key, sample in keyed.items() if key in self._shown]
         return [*kept, *self._folded(gauges)]
+
+    def _may_be_shown(self, sample: Sample) -> bool:
+        """Return whether a series may have been on a page: what began since has not."""
+        return self._applied is not None and (sample.start is None or sample.start <= self._applied)
 
     def _show(self, key: str, sample: Sample) -> bool:
         """Return whether there is room for a new series, which it then has while it exists."""
         more = values.lines_of(sample.value)
         if self._lines_shown + more > self._room(sample.metric):
             return False
+        self._left.pop(key, None)
         self._shown[key] = more
         self._lines_shown += more
         return True
@@ -141,7 +170,11 @@ class SeriesLimit:
 
     def _begin(self, keyed: Mapping[str, Sample]) -> None:
         """Begin a page: drop series that have vanished."""
-        self._shown = {key: lines for key, lines in self._shown.items() if key in keyed}
+        for key in self._shown.keys() - keyed.keys():
+            self._left[key] = None
+            del self._shown[key]
+        while len(self._left) > MOST_VANISHED:
+            del self._left[next(iter(self._left))]
         self._lines_shown = sum(self._shown.values())
         self._members.begin()
         for fold in self._folds.values():
@@ -151,7 +184,10 @@ class SeriesLimit:
         """End a page: drop folded series that no series can return to."""
         self._members.end()
         now = self._now()
-        self._folds = {key: fold for key, fold in self._folds.items() if self._members.has(key) or fold.until > now}
+        for key, fold in list(self._folds.items()):
+            if not self._members.has(key) and fold.until <= now:
+                del self._folds[key]
+                self._moves.add(fold.metric, None, key)
         self._lines = sum(fold.lines for fold in self._folds.values())
 
     def _into(self, sample: Sample, workload: bool = False) -> str | None:
@@ -175,7 +211,20 @@ class SeriesLimit:
                 return key
         return None
 
-    def _add(self, sample: Sample, rise: Value, into: str, gauges: dict[str, Value]) -> None:
+    def _add(self, key: str, sample: Sample, gauges: dict[str, Value]) -> None:
+        """Fold a series of the page."""
+        if key in self._members:
+            into = self._members.into(key)
+        else:
+            self._ever += 1
+            into = self._into(sample)
+            if key in self._left:
+                del self._left[key]
+                if into and sample.metric.kind is not Kind.GAUGE:
+                    self._moves.add(sample.metric, sample.labels, into)
+        rise = self._members.add(key, into, sample)
+        if into is None:
+            return
         fold = self._folds[into]
         fold.present = True
         if sample.metric.kind is not Kind.GAUGE:

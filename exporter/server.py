@@ -21,6 +21,7 @@ from exporter.options import SettingsError
 from exporter.page import Gather, Pages
 from exporter.profile import Profile
 from exporter.scrape import Run, Scraper
+from exporter.series import LEAST
 from exporter.stack_profiles.growth import Growth
 from exporter.stack_profiles.published import StackProfiles
 from exporter.views import negotiation, prometheus
@@ -65,6 +66,8 @@ class WebSettings:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"/[A-Za-z0-9._~/-]*", self.telemetry_path) or self.telemetry_path in TAKEN_PATHS:
             raise SettingsError(f"web.telemetry-path: {self.telemetry_path!r} is no path to serve on, such as /metrics")
+        if 0 < self.series_limit < LEAST:
+            raise SettingsError(f"web.series-limit: {self.series_limit} is too few: give {LEAST} or more, 0 for none")
 
 
 class Server:

@@ -279,7 +279,7 @@ def test_what_a_fault_is() -> None:
 def test_the_limit_of_a_page() -> None:
     """The limit holds for all collectors together, and for each selection of them by itself; 0 is none."""
     samples = [*calls(p1=5, p2=7), *more(50)]
-    page = Pages(20, Profile.DEBUG, clock=iter((1.0, 3.0)).__next__)
+    page = Pages(22, Profile.DEBUG, clock=iter((1.0, 3.0)).__next__)
     written: list[Sequence[Sample]] = []
 
     def write(within: Sequence[Sample]) -> tuple[bytes, int]:

@@ -31,9 +31,9 @@ or one with fewer series: with `--profile=debug` a Prometheus on the node takes 
 - Where labels are left out, series that differ in nothing else are added up: a counter is the exact sum of what
   `debug` has, and does not fall when one of these series ends. Of times, ratios, temperatures and lags the largest is
   shown.
-- `/metrics?profile=` below `--profile`, and a page beyond `--web.series-limit`, add up what collectors show. There the
-  counts of a process that ran another program (exec), or was folded because more than 1,024 processes ended within five
-  minutes, are twice: in the sum, and in the series with `overflow="true"`. With `--profile` itself they are once.
+- That holds of `/metrics?profile=` below `--profile` and of pages beyond `--web.series-limit` too. The counts of a
+  process that ran another program (exec), or was folded because more than 1,024 processes ended within five minutes,
+  stay in the sum in which a page had them, for five minutes at least; the series with `overflow="true"` has the others.
 - Histograms have %(buckets)s buckets at most: neighbours are merged, so that counts at the bounds that stay are exact
   and quantiles are coarser.
 - Metrics of errors and faults are in every profile. In `fleet` they keep the labels of the process, and so do series
