@@ -1,36 +1,25 @@
-"""Incidents through Prometheus' rules and a real Alertmanager with the shipped configuration: who hears of what."""
+"""Incidents through a real Prometheus with the shipped rules and a real Alertmanager with the shipped configuration."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
-import threading
-import time
-import urllib.request
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
-import yaml
 
-from tests.e2e.backend import end, get
-from tests.e2e.incidents.timelines import INCIDENTS, MINUTES, Incident
-from tests.support import free_port, until
+from tests.e2e.incidents.cluster import CONFIG, RULES, Phone, happen
+from tests.e2e.incidents.faster import Clock
+from tests.e2e.incidents.timelines import HEALTHY, INCIDENTS, Incident, Notice
 
-ROOT = Path(__file__).parents[3]
-CONFIG = ROOT / "deploy/alertmanager/alertmanager.yml"
-RULES = [path for path in sorted((ROOT / "alerts").glob("*.yaml")) if not path.stem.endswith(".test")]
-MINUTE = 0.1
-"""Seconds that stand for a minute of the incident: here and in the durations of Alertmanager's configuration."""
-_UNITS = {"s": 1 / 60, "m": 1, "h": 60, "d": 1440}
+CLOCKS = (Clock(60), Clock(20))
+"""The second, where the machine stopped for so long in the first that series were absent as in no cluster."""
+MISSED = 4
+"""Minutes without a scrape after which that is so: Prometheus looks back for five."""
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         not (shutil.which("promtool") and shutil.which("prometheus-alertmanager") and shutil.which("amtool")),
         reason="Debian's prometheus and prometheus-alertmanager are not installed",
@@ -38,158 +27,18 @@ pytestmark = [
     pytest.mark.evidence(feature="alert and recording rules", on="real software"),
 ]
 
-Firing = frozenset[tuple[str, str]]
-
-
-def shortened(text: str) -> str:
-    """The configuration with each duration as short as the incident."""
-    durations = re.compile(r"((?:group_wait|group_interval|repeat_interval): )(\d+)([smhd])")
-
-    def short(found: re.Match[str]) -> str:
-        return f"{found[1]}{round(int(found[2]) * _UNITS[found[3]] * MINUTE * 1000)}ms"
-
-    return durations.sub(short, text)
-
-
-def firing(folder: Path) -> Mapping[str, Mapping[int, set[Firing]]]:
-    """The alerts that fire in each incident at each minute, as Prometheus evaluates the shipped rules.
-
-    promtool prints what a query gives where it was expected to give nothing.
-    """
-    tests = [
-        {
-            "interval": "1m",
-            "input_series": [
-                {"series": name.replace("{", '{job="accel-exporter",', 1), "values": values}
-                for name, values in ({'up{instance="n0"}': "1x60"} | incident.series).items()
-            ],
-            "promql_expr_test": [
-                {"expr": _query(incident), "eval_time": f"{minute}m", "exp_samples": []}
-                for minute in range(MINUTES + 1)
-            ],
-        }
-        for incident in INCIDENTS
-    ]
-    path = folder / "incidents.yaml"
-    content = {"rule_files": [str(it) for it in RULES], "evaluation_interval": "1m", "tests": tests}
-    path.write_text(yaml.safe_dump(content))
-    ran = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, check=False)
-    found: dict[str, dict[int, set[Firing]]] = defaultdict(lambda: defaultdict(set))
-    texts = re.split(r"\n\s+expr: ", ran.stdout + ran.stderr)
-    assert len(texts) > 1, ran.stdout + ran.stderr
-    for text in texts[1:]:
-        name = re.search(r'alertname!=\\"([\w-]+)\\"', text)
-        at = re.search(r"time: (?:(\d+)h)?(?:(\d+)m)?", text)
-        assert name and at, text
-        minute = 60 * int(at[1] or 0) + int(at[2] or 0)
-        for labels in re.findall(r"\{([^{}]*)\} 1E\+00", text.partition("got:")[2]):
-            found[name[1]][minute].add(frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels)))
-    return found
-
-
-def _query(incident: Incident) -> str:
-    return f'ALERTS{{alertstate="firing",alertname!="{incident.name}"}}'
-
-
-class Phone:
-    """The webhook of both receivers: what it was sent of alerts that fire, by cluster and path."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, str, frozenset[str]]] = []
-        phone = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                names = frozenset(it["labels"]["alertname"] for it in body["alerts"] if it["status"] == "firing")
-                if names:
-                    phone.sent.append((body["groupLabels"]["cluster"], self.path, names))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def of(self, cluster: str, path: str) -> list[frozenset[str]]:
-        return [names for where, how, names in self.sent if (where, how) == (cluster, path)]
-
 
 @pytest.fixture(scope="module")
-def phone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Phone]:
-    """After all incidents have happened at once, each in a cluster of its own."""
+def phone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Phone:
+    """After all incidents have happened at once, or those that -k chose."""
     folder = tmp_path_factory.mktemp("incidents")
-    alerts = firing(folder)
-    phone = Phone()
-    address = f"127.0.0.1:{free_port()}"
-    config = folder / "alertmanager.yml"
-    receiver = f"127.0.0.1:{phone.server.server_address[1]}"
-    config.write_text(shortened(CONFIG.read_text()).replace("localhost:9099", receiver))
-    with (folder / "alertmanager.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                *("prometheus-alertmanager", f"--config.file={config}", f"--storage.path={folder}/data"),
-                *(f"--web.listen-address={address}", "--cluster.listen-address="),
-            ],
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        until(lambda: get(f"http://{address}/-/ready") is not None, "Alertmanager is ready")
-        _replay(alerts, address)
-        _settle(phone)
-        yield phone
-    finally:
-        end(process)
-        phone.server.shutdown()
-        phone.server.server_close()
-
-
-def _replay(alerts: Mapping[str, Mapping[int, set[Firing]]], address: str) -> None:
-    """Sends Alertmanager what fires at each minute, and what does no more, as Prometheus does."""
-    before: set[tuple[str, Firing]] = set()
-    began = time.monotonic()
-    for minute in range(MINUTES + 1):
-        now = {(name, labels) for name, minutes in alerts.items() for labels in minutes.get(minute, ())}
-        body = [_alert(name, labels, 3600) for name, labels in now]
-        body += [_alert(name, labels, 0) for name, labels in before - now]
-        _post(f"http://{address}/api/v2/alerts", body)
-        before = now
-        time.sleep(max(0.0, began + (minute + 1) * MINUTE - time.monotonic()))
-
-
-def _alert(cluster: str, labels: Firing, seconds: float) -> dict[str, Any]:
-    """An alert of Alertmanager's interface, that ends in so many seconds."""
-    kept = {name: value for name, value in labels if name not in ("__name__", "alertstate")}
-    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time.time() + seconds)) + "Z"
-    return {"labels": kept | {"cluster": cluster}, "endsAt": at} | ({"startsAt": at} if not seconds else {})
-
-
-def _post(url: str, body: object) -> None:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=10):
-        pass
-
-
-def _settle(phone: Phone) -> None:
-    """Until what is expected has come; what comes beyond it has come before, as a group waits an hour at most."""
-    expected = {(it.name, f"/{how}", alert) for it in INCIDENTS for how, names in _expected(it) for alert in names}
-
-    def arrived() -> bool:
-        sent = {(cluster, path, name) for cluster, path, names in list(phone.sent) for name in names}
-        return expected <= sent
-
-    try:
-        until(arrived, seconds=60 * MINUTE)
-    except AssertionError:  # the test of the incident names what is missing
-        return
-    time.sleep(10 * MINUTE)
-
-
-def _expected(incident: Incident) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return ("page", tuple(incident.pages)), ("ticket", tuple(incident.tickets))
+    chosen = " ".join(it.name for it in request.session.items)
+    incidents = [it for it in (*INCIDENTS, *HEALTHY) if f"[{it.name}]" in chosen]
+    for clock in CLOCKS:
+        phone, missed = happen(folder / str(clock.factor), clock, incidents)
+        if missed < MISSED:
+            break
+    return phone
 
 
 def test_the_configuration_is_valid() -> None:
@@ -210,11 +59,45 @@ def test_inhibited_alerts_exist() -> None:
     assert [] == unknown
 
 
+def test_a_faster_clock_changes_durations_alone() -> None:
+    """A rule keeps its thresholds; its durations, its time and its rates are those of the faster clock."""
+    clock = Clock(60)
+    text = "sum(rate(a_total[5m])) / rate(b_total[10m] offset 1h) > 0.1 and time() - max_over_time(c[1d]) < 600"
+    assert clock.query(text, 7) == (
+        "sum((rate(a_total[5000ms]) / 60)) / (rate(b_total[10000ms] offset 60000ms) / 60) > 0.1 "
+        "and ((time() - 7.000) * 60) - max_over_time(c[1440000ms]) < 600"
+    )
+    rule = {"alert": "A", "expr": "avg_over_time((s < bool 4)[5m:15s])", "for": "3m", "labels": {"severity": "info"}}
+    assert clock.rules([rule], 0) == [rule | {"expr": "avg_over_time((s < bool 4)[5000ms:250ms])", "for": "3000ms"}]
+    assert "group_wait: 1000ms" in clock.alertmanager(CONFIG.read_text())
+
+
+def test_there_are_as_many_as_the_list_has() -> None:
+    """Twenty incidents, ten days on which there is none, each with a name of its own."""
+    assert len(INCIDENTS) >= 20 and len(HEALTHY) >= 10
+    assert len({it.name for it in (*INCIDENTS, *HEALTHY)}) == len(INCIDENTS) + len(HEALTHY)
+    assert all(it.pages or it.tickets for it in INCIDENTS) and not any(it.pages or it.tickets for it in HEALTHY)
+
+
+def _heard(phone: Phone, incident: Incident, path: str, notices: Sequence[Notice]) -> None:
+    sent = phone.of(incident.name, path)
+    assert sorted(it.alert for it in notices) == sorted({name for it in sent for name in it.names}), sent
+    for notice in notices:
+        first = next(it for it in sent if notice.alert in it.names)
+        assert notice.minute >= first.minute, (notice, sent)
+        assert any(notice.names in text for name, text in first.summaries if name == notice.alert), (notice, sent)
+
+
 @pytest.mark.parametrize("incident", INCIDENTS, ids=[it.name for it in INCIDENTS])
 def test_who_hears_of_it(phone: Phone, incident: Incident) -> None:
-    """Each cause is paged or ticketed once, nothing else is, and there are two pages at most."""
-    for how, names in _expected(incident):
-        sent = phone.of(incident.name, f"/{how}")
-        assert sorted(names) == sorted({name for it in sent for name in it}), how
-        assert len(names) == len(sent) if how == "page" else len(sent) <= 2 * len(names), (how, sent)
-    assert 2 >= len(phone.of(incident.name, "/page"))
+    """Each cause is paged or ticketed in time, names where it is, and nothing else is sent; two pages at most."""
+    _heard(phone, incident, "page", incident.pages)
+    _heard(phone, incident, "ticket", incident.tickets)
+    assert len(incident.pages) == len(phone.of(incident.name, "page")) <= 2, phone.of(incident.name, "page")
+    assert 2 * len(incident.tickets) >= len(phone.of(incident.name, "ticket")), phone.of(incident.name, "ticket")
+
+
+@pytest.mark.parametrize("incident", HEALTHY, ids=[it.name for it in HEALTHY])
+def test_nobody_hears_of_a_healthy_day(phone: Phone, incident: Incident) -> None:
+    """What happens every day is neither paged nor ticketed."""
+    assert [] == [message for cluster, message in phone.sent if cluster == incident.name]

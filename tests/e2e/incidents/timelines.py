@@ -11,16 +11,29 @@ BOOT = "-90000x60"
 
 
 @dataclass(frozen=True)
-class Incident:
-    """A timeline. `series` are promtool's: values a minute apart, by series without the label job.
+class Notice:
+    """An alert that a person hears of until a minute of the timeline; its summary names what is broken."""
 
-    `pages` and `tickets` are the alerts that a person hears of, each once. No other is sent.
+    alert: str
+    names: str
+    minute: int
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A timeline. `series` are in promtool's notation: values a minute apart, by series without the label job.
+
+    `pages` and `tickets` are what a person hears of, each once. Nothing else is sent.
     """
 
     name: str
     series: Mapping[str, str]
-    pages: Sequence[str] = ()
-    tickets: Sequence[str] = ()
+    pages: Sequence[Notice] = ()
+    tickets: Sequence[Notice] = ()
+    alone: bool = False
+    """Whether a Prometheus has this cluster alone."""
+    evaluated: str = "1m"
+    """How often the rules are: less often where thousands of ranks take long."""
 
 
 def _node(instance: str, gpus: int = 2, **labels: str) -> dict[str, str]:
@@ -73,7 +86,9 @@ STANDS = "0+60x10 600x50"
 def _incidents() -> Iterator[Incident]:
     gpu = 'instance="n1",gpu="1",gpu_uuid="n1-1"'
     pci = f'{gpu},pci_bus_id="0000:3B:00.0"'
-    lost = _node("n1") | _node("n2") | _ranks("n1", "train-0", STANDS) | _ranks("n2", "train-1", STANDS)
+    lost: dict[str, str] = {}
+    for number in range(8):
+        lost |= _node(f"n{number}", gpus=8) | _ranks(f"n{number}", f"train-{number}", STANDS, gpus=8)
     lost |= {
         f'gpu_xid_last_timestamp_seconds{{{pci},xid="79",action="RESTART_BM"}}': "_x10 600x50",
         f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
@@ -83,52 +98,60 @@ def _incidents() -> Iterator[Incident]:
         'node_fault_last_timestamp_seconds{instance="n1",category="io_expansion_board",component="0000:3b:00.0",'
         'signal="pcie_fatal"}': "_x10 600x50",
     }
-    lost |= _node("n3") | _node("n4")
-    for instance in ("n2", "n3", "n4"):
+    for number in range(2, 8):
         counter = 'device="mlx5_0",port="1",group="hw_counters",counter="req_transport_retries_exceeded"'
-        lost |= {f'rdma_port_hw_counter_total{{instance="{instance}",{counter}}}': "0x12 8x48"}
-    yield Incident("gpu-off-the-bus", lost, ("GpuLost", "NcclHang"), ("RdmaRetriesExceeded",))
+        lost |= {f'rdma_port_hw_counter_total{{instance="n{number}",{counter}}}': "0x12 8x48"}
+    yield Incident(
+        "gpu-off-the-bus",
+        lost,
+        (Notice("GpuLost", "on n1.", 19), Notice("NcclHang", "Workload train ", 35)),
+        (Notice("RdmaRetriesExceeded", "(mlx5_0)", 23),),
+    )
 
     hang: dict[str, str] = {}
     for number in range(250):
         hang |= _ranks(f"n{number}", f"train-worker-{number}", STANDS, gpus=8, in_flight="0x10 1x50")
-    yield Incident("job-of-2000-ranks-hangs", hang, ("NcclHang",))
+    yield Incident(
+        "job-of-2000-ranks-hangs", hang, (Notice("NcclHang", "Workload train-worker ", 55),), alone=True, evaluated="3m"
+    )
 
     first: dict[str, str] = {}
     for number in range(4):
         process = f'instance="n{number}",pid="7",comm="python3",namespace="ml",pod="train-{number}"'
         first |= {f"nccl_calls_in_flight{{{process}}}": "_x5 1x55"}
-    yield Incident("hang-in-init", first, ("NcclInitHang",))
+    yield Incident("hang-in-init", first, (Notice("NcclInitHang", "Workload train ", 34),))
 
     switch: dict[str, str] = {}
     for number in range(4):
         switch |= _link(f"n{number}", "4x20 1x15 4x25", switch="leaf1")
         switch |= _link(f"m{number}", "4x60", switch="leaf2")
-    yield Incident("leaf-switch-reboots", switch, ("SwitchSuspected",))
+    yield Incident("leaf-switch-reboots", switch, (Notice("SwitchSuspected", "leaf1", 32),))
 
-    yield Incident("link-flaps", _link("n1", "4x10 " + "1 1 4 4 " * 8 + "4x18"), ("RdmaLinkDown",))
+    flaps = _link("n1", "4x10 " + "1 1 4 4 " * 8 + "4x18")
+    yield Incident("link-flaps", flaps, (Notice("RdmaLinkDown", "on n1.", 26),))
 
     thermal: dict[str, str] = {}
     for number in range(4):
         for one in range(2):
             which = f'instance="n{number}",gpu="{one}",gpu_uuid="n{number}-{one}",reason="hw_thermal"'
             thermal |= {f"gpu_clock_slowed_seconds_total{{{which}}}": "0x10 0+30x50"}
-    yield Incident("rack-is-hot", thermal, (), ("GpuThermalSlowdown",))
+    yield Incident("rack-is-hot", thermal, (), (Notice("GpuThermalSlowdown", "slowed down by heat on n", 28),))
 
     contained = _node("n1") | {
         f'gpu_xid_last_timestamp_seconds{{{pci},xid="94",action="RESTART_APP"}}': "_x10 600x50",
         f'gpu_xid_bursts_total{{{pci},xid="94",action="RESTART_APP"}}': "_x10 1x50",
         f'hw_errors_total{{{gpu},hw_type="gpu",error_type="uncorrected",lifetime="volatile"}}': "0x10 1x50",
     }
-    yield Incident("ecc-contained", contained, (), ("GpuEccUncorrectable",))
+    yield Incident("ecc-contained", contained, (), (Notice("GpuEccUncorrectable", "GPU 1 on n1.", 22),))
 
     yield from _degraded()
 
     nfs = 'category="dependency",component="nfs1",signal="nfs_not_responding"'
     stall = {f'node_fault_last_timestamp_seconds{{instance="n{it}",{nfs}}}': "_x10 600x50" for it in range(4)}
-    yield Incident("nfs-stalls", stall, (), ("StorageNotResponding",))
+    yield Incident("nfs-stalls", stall, (), (Notice("StorageNotResponding", "not answering on n", 22),))
 
-    yield from _no_incidents()
+    yield from _hardware()
+    yield from _blind()
 
 
 def _degraded() -> Iterator[Incident]:
@@ -145,11 +168,86 @@ def _degraded() -> Iterator[Incident]:
                 f"nccl_rank_arrival_lag_seconds_sum{{{process}}}": "0x10 0+12x50" if late else "0x60",
                 f"nccl_rank_arrival_lag_seconds_count{{{process}}}": "0+600x60",
             }
-    yield Incident("one-rank-is-slow", slow, (), ("GpuSlow", "NcclStraggler"))
+    yield Incident(
+        "one-rank-is-slow", slow, (), (Notice("GpuSlow", "GPU 1 slower", 49), Notice("NcclStraggler", "on n2.", 49))
+    )
 
     supply = 'category="power_supply",component="PSU2",signal="ipmi_power_supply"'
     absent = {f'node_fault_last_timestamp_seconds{{instance="n{it}",{supply}}}': "0+60x60" for it in range(3)}
-    yield Incident("second-power-supply-is-absent", absent, (), ("ChassisFault",))
+    yield Incident("second-power-supply-is-absent", absent, (), (Notice("ChassisFault", "out of its limits on n", 12),))
+
+
+def _hardware() -> Iterator[Incident]:
+    """Devices that fail, one kind each."""
+    switch = 'instance="n1",pci_bus_id="0000:C1:00.0",sxid="24007",severity="fatal",category="nvswitch"'
+    series = _node("n1", gpus=8) | {f"gpu_sxid_last_timestamp_seconds{{{switch}}}": "_x10 600x50"}
+    yield Incident("nvswitch-fails", series, (Notice("NvswitchFatalError", "on n1.", 19),))
+
+    nic = 'instance="n1",category="nic",component="0000:18:00.0"'
+    series = _node("n1") | _link("n1", "4x10 1x50") | _link("n1", "4x60", device="mlx5_1")
+    series |= {f'node_fault_last_timestamp_seconds{{{nic},signal="nic_health_compromised"}}': "_x10 600x50"}
+    yield Incident("nic-fails", series, (Notice("NicFault", "on n1.", 19),))
+
+    port = 'instance="n1",device="mlx5_0",port="1"'
+    storm = _node("n1") | {
+        f'rdma_pfc_pause_storms_total{{{port},severity="error"}}': "0x10 0+3x50",
+        f'rdma_pfc_pause_time_seconds_total{{{port},priority="3",direction="sent"}}': "0x10 0+30x50",
+    }
+    yield Incident("nic-stops-its-switch", storm, (Notice("RdmaPauseStorm", "mlx5_0 on n1.", 19),))
+
+    ras = 'instance="n0",comm_hash="0xc0ffee"'
+    missing = {
+        f"nccl_ras_communicator_ranks{{{ras}}}": "2000x60",
+        f'nccl_ras_ranks_missing{{{ras},state="dead"}}': "0x10 8x50",
+        f'nccl_ras_ranks_missing{{{ras},state="unresponsive"}}': "0x60",
+    }
+    yield Incident("ranks-die", missing, (Notice("NcclRankMissing", "8 ranks", 31),))
+
+    seven: dict[str, str] = {}
+    for number in range(3):
+        seven |= _node(f"n{number}", gpus=7 if number == 1 else 8)
+        seven |= {f'node_devices_expected{{instance="n{number}",kind="gpu"}}': "8x60"}
+    yield Incident("node-boots-with-seven-gpus", seven, (), (Notice("DevicesMissing", "on n1: 1 of kind gpu", 43),))
+
+    gpu = 'instance="n1",gpu="1",gpu_uuid="n1-1"'
+    remap = _node("n1") | {f"gpu_memory_row_remap_failure{{{gpu}}}": "0x10 1x50"}
+    yield Incident("spare-rows-are-used-up", remap, (), (Notice("GpuRowRemapFailed", "GPU 1 out of", 28),))
+
+    width = 'node_pci_link_width{instance="n1",pci_bus_id="0000:3b:00.0",kind="gpu"}'
+    yield Incident(
+        "slot-loses-lanes", _node("n1") | {width: "16x10 8x50"}, (), (Notice("PcieLinkDegraded", "on n1.", 32),)
+    )
+
+
+def _blind() -> Iterator[Incident]:
+    """What stops, of which nobody would know otherwise."""
+    up = 'up{instance="n0"}'
+    yield Incident(
+        "nothing-is-scraped",
+        {up: "1x10 stale"},
+        (Notice("AccelExporterAbsent", "not scraped on any instance", 31),),
+        alone=True,
+    )
+
+    down = {f'up{{instance="n{it}"}}': "1x10 0x50" if it == 1 else "1x60" for it in range(4)}
+    yield Incident("exporter-stops-on-a-node", down, (), (Notice("AccelExporterDown", "on n1.", 27),))
+
+    service = 'node_service_running{instance="n1",service="fabricmanager"}'
+    yield Incident(
+        "fabric-manager-stops",
+        _node("n1", gpus=8) | {service: "1x10 0x50"},
+        (),
+        (Notice("GpuServiceDown", "fabricmanager not running on n1.", 37),),
+    )
+
+    clock = {f'node_clock_synchronized{{instance="n{it}"}}': "1x5 0x55" if it == 1 else "1x60" for it in range(3)}
+    yield Incident("clock-drifts", clock, (), (Notice("ClockUnsynchronized", "on n1.", 48),))
+
+    released = {
+        'accel_exporter_nvml_released{instance="n1"}': "0x10 1x50",
+        'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x10 stale",
+    }
+    yield Incident("gpus-stay-released", released, (), (Notice("AccelExporterGpusReleased", "on n1.", 37),))
 
 
 def _no_incidents() -> Iterator[Incident]:
@@ -248,3 +346,4 @@ def _reconfigured() -> dict[str, str]:
 
 
 INCIDENTS = tuple(_incidents())
+HEALTHY = tuple(_no_incidents())
