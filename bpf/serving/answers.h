@@ -37,6 +37,23 @@ static __always_inline bool follow(__u32 tgid)
 /* Connections that were given up, for bytes that are not HTTP/1.1 or could not be read. */
 __u64 unreadable = 0;
 
+static __always_inline void request_received(struct connection *connection)
+{
+	struct pending *request = &connection->pending[connection->received & (MOST_PENDING - 1)];
+	__u32 tgid = connection->tgid;
+	struct process *process;
+
+	request->post = BEGINS(request->word, "POST ");
+	request->head = BEGINS(request->word, "HEAD ");
+	request->bytes = connection->reading.bytes;
+	if (request->post) {
+		process = bpf_map_lookup_elem(&processes, &tgid);
+		if (process)
+			add(&process->begun, 1);
+	}
+	connection->received++;
+}
+
 static __always_inline void begin_answer(struct connection *connection, struct walk *walk)
 {
 	struct pending *request = &connection->pending[connection->answered & (MOST_PENDING - 1)];
@@ -116,6 +133,9 @@ static __always_inline void answer_header(struct parser *parser, struct request 
 		return;
 	if (BEGINS(parser->words[1], "type:tex") && BEGINS(parser->words[2], "t/event-"))
 		out->flags |= EVENT_STREAM;
+	if (BEGINS(parser->words[1], "type:app") && BEGINS(parser->words[2], "lication") &&
+	    (BEGINS(parser->words[3], "/x-ndjso") || BEGINS(parser->words[3], "/jsonl")))
+		out->flags |= EVENT_STREAM | LINES;
 	if (BEGINS(parser->words[1], "encoding") && !BEGINS(parser->words[2], ":identi"))
 		out->flags |= ENCODED;
 }
@@ -150,6 +170,24 @@ static __always_inline void keep_begin(struct request *out, __u64 from, __u64 si
 		out->begin_size = at + size;
 }
 
+/* Passes eight bytes in the middle of a line of an event, of which enough is known. False where there are not so many. */
+static __always_inline bool long_line(struct connection *connection, struct walk *walk, __u64 size)
+{
+	struct parser *parser = &connection->writing;
+	struct event *event = &connection->event;
+	__u64 word;
+
+	if (size < 8 || event->length < sizeof(event->line) || connection->out.begin_size < BEGIN)
+		return false;
+	word = look(walk, parser) ? next_word(walk, parser) : 0;
+	if (!word || has_byte(word, '\n') || has_byte(word, '\r'))
+		return false;
+	event->length += 8;
+	event->recent = word;
+	skip(walk, parser, 8);
+	return true;
+}
+
 /* Bytes of an answer's body. False where they cannot be read. */
 static __always_inline bool answer_body(struct connection *connection, struct walk *walk)
 {
@@ -159,8 +197,11 @@ static __always_inline bool answer_body(struct connection *connection, struct wa
 
 	if ((out->flags & (EVENT_STREAM | ENCODED)) == EVENT_STREAM && size) {
 		if (!out->first) {
-			int byte = byte_at(walk, parser);
+			int byte;
 
+			if (long_line(connection, walk, size))
+				return true;
+			byte = byte_at(walk, parser);
 			if (byte < 0)
 				return false;
 			if (out->begin_size < BEGIN)
@@ -189,6 +230,19 @@ static __always_inline bool answer_body(struct connection *connection, struct wa
 	return true;
 }
 
+/* An answer to a request with no end of its head yet: too large, malformed, late. What comes of it is read no more.
+ * False where no request has begun. */
+static __always_inline bool refuse(struct connection *connection)
+{
+	struct parser *parser = &connection->reading;
+
+	if (parser->state != FIRST_LINE && parser->state != HEADERS)
+		return false;
+	request_received(connection);
+	parser->state = UNTIL_CLOSE;
+	return true;
+}
+
 /* One step through what was sent; 1 ends the walk. */
 static long answer_step(__u32 index, struct walk *walk)
 {
@@ -203,7 +257,7 @@ static long answer_step(__u32 index, struct walk *walk)
 		return walk->failed ? 1 : 0;
 	}
 	if (parser->state == START) {
-		if (connection->answered == connection->received) {
+		if (connection->answered == connection->received && !refuse(connection)) {
 			walk->failed = 1;
 			return 1;
 		}

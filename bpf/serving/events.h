@@ -31,18 +31,33 @@ static __always_inline bool before_tokens(struct event *event)
 static __always_inline void event_line(struct event *event, struct request *out)
 {
 	__u64 word = event->words[0];
+	bool failed = false;
 
 	if (BEGINS(word, "event:")) {
 		event->preamble = before_tokens(event);
+		failed = BEGINS(word, "event: e") && BEGINS(event->words[1], "rror");
 	} else if (BEGINS(word, "data:")) {
 		event->data = 1;
 		if (BEGINS(word, "data: [D") || BEGINS(word, "data:[DO"))
 			event->ignored = 1;
-		if (BEGINS(word, "data: {\"") && BEGINS(event->words[1], "error\":")) {
-			event->ignored = 1;
-			out->flags |= FAILED_IN_STREAM;
-		}
+		failed = (BEGINS(word, "data: {\"") && BEGINS(event->words[1], "error\":")) ||
+			 (BEGINS(word, "data:{\"e") && BEGINS(event->words[1], "rror\":"));
+	} else {
+		failed = BEGINS(word, "error:"); /* llama.cpp's */
 	}
+	if (failed) {
+		event->ignored = 1;
+		out->flags |= FAILED_IN_STREAM;
+	}
+}
+
+/* The end of a line of JSON, which is an event. */
+static __always_inline void line_sent(struct event *event, struct request *out, __u64 now)
+{
+	if (BEGINS(event->words[0], "{\"error\""))
+		out->flags |= FAILED_IN_STREAM;
+	else
+		out->first = out->last = now;
 }
 
 /* One byte of a stream that has sent no token yet. */
@@ -57,7 +72,11 @@ static __always_inline void event_byte(struct event *event, struct request *out,
 		event->recent = event->recent >> 8 | (__u64)byte << 56;
 		return;
 	}
-	if (event->length) {
+	if (out->flags & LINES) {
+		if (event->length)
+			line_sent(event, out, now);
+		event->fresh = 1;
+	} else if (event->length) {
 		event_line(event, out);
 	} else {
 		if (event->data && !event->preamble && !event->ignored)
@@ -87,7 +106,8 @@ static __always_inline bool event_bytes(struct event *event, struct request *out
 	if (few < 4)
 		last = event->last_bytes >> 8 * few | last << (32 - 8 * few);
 	event->last_bytes = last;
-	if (last >> 16 == 0x0a0a || last == 0x0a0d0a0d || last >> 16 == 0x0d0d) {
+	if ((out->flags & LINES && last >> 24 == '\n') || last >> 16 == 0x0a0a || last == 0x0a0d0a0d ||
+	    last >> 16 == 0x0d0d) {
 		if (!event->ignored)
 			event_sent(out, now);
 		event->fresh = 1;

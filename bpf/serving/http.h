@@ -4,7 +4,7 @@
 #include "events.h"
 
 /* Bytes of heads, sizes of chunks and events before the first token that one call is followed through. */
-#define MOST_STEPS 16384
+#define MOST_STEPS (1 << 17)
 
 /* What one call read or sent. */
 struct walk {
@@ -57,6 +57,13 @@ static __always_inline __u64 next_word(struct walk *walk, struct parser *parser)
 	if (offset > WINDOW - 8 || offset + 8 > walk->loaded)
 		return 0;
 	return *(__u64 *)(parser->window + offset);
+}
+
+/* Whether one of a word's bytes is this one. */
+static __always_inline bool has_byte(__u64 word, __u8 byte)
+{
+	word ^= 0x0101010101010101ull * byte;
+	return (word - 0x0101010101010101ull) & ~word & 0x8080808080808080ull;
 }
 
 /* Keeps the end of an answer, up to here. */
@@ -121,7 +128,7 @@ static __always_inline void header(struct parser *parser)
 			parser->left = parser->left * 10 + digit;
 		}
 	} else if (BEGINS(parser->words[0], "transfer") && BEGINS(parser->words[1], "-encodin") &&
-		   BEGINS(parser->words[2], "g:")) {
+		   BEGINS(parser->words[2], "g:") && !BEGINS(parser->words[2], "g:identi")) {
 		parser->chunked = 1;
 	}
 }

@@ -21,26 +21,15 @@ static __always_inline bool begin_request(struct connection *connection, struct 
 /* The head of a request has ended. */
 static __always_inline void request_begins(struct connection *connection)
 {
-	struct pending *request = &connection->pending[connection->received & (MOST_PENDING - 1)];
 	struct parser *parser = &connection->reading;
-	__u32 tgid = connection->tgid;
-	struct process *process;
 
-	request->post = BEGINS(request->word, "POST ");
-	request->head = BEGINS(request->word, "HEAD ");
-	request->bytes = parser->bytes;
+	request_received(connection);
 	if (parser->chunked) {
 		parser->state = CHUNK_SIZE;
 		parser->left = parser->length = parser->extension = 0;
 	} else {
 		parser->state = parser->left ? BODY : START;
 	}
-	if (request->post) {
-		process = bpf_map_lookup_elem(&processes, &tgid);
-		if (process)
-			add(&process->begun, 1);
-	}
-	connection->received++;
 }
 
 static __always_inline void request_ends(struct connection *connection)
@@ -130,6 +119,8 @@ static long request_step(__u32 index, struct walk *walk)
 			request_ends(connection);
 		return 0;
 	}
+	if (parser->state == CHUNK_SIZE && !parser->length && size_line(walk, parser))
+		return 0;
 	byte = byte_at(walk, parser);
 	walk->failed = byte < 0 || !request_byte(connection, walk, byte);
 	return walk->failed ? 1 : 0;

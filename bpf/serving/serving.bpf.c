@@ -5,10 +5,6 @@
 #include "requests.h"
 #include "sockets.h"
 
-#define TCP_FIN_WAIT1 4
-#define TCP_CLOSE 7
-#define TCP_CLOSE_WAIT 8
-#define TCP_LAST_ACK 9
 #define PF_EXITING 4
 
 /* What was received, after the kernel has copied it. */
@@ -62,7 +58,8 @@ int on_data(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* The end of a TCP connection, whichever side began it. */
+/* The end of a TCP connection, whichever side began it. It was missed if another one begins at the socket's address: the
+ * kernel leaves out a program that was interrupted on this CPU. */
 SEC("raw_tp/inet_sock_set_state")
 int on_state(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -73,7 +70,8 @@ int on_state(struct bpf_raw_tracepoint_args *ctx)
 	struct connection *connection;
 	enum outcome outcome;
 
-	if (now != TCP_FIN_WAIT1 && now != TCP_CLOSE && now != TCP_CLOSE_WAIT && now != TCP_LAST_ACK)
+	if (now != TCP_FIN_WAIT1 && now != TCP_CLOSE && now != TCP_CLOSE_WAIT && now != TCP_LAST_ACK &&
+	    now != TCP_SYN_RECV)
 		return 0;
 	if (now == TCP_CLOSE)
 		bpf_map_delete_elem(&arrivals, &key);
@@ -113,5 +111,14 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!BPF_CORE_READ(task, signal, live.counter))
 		bpf_map_delete_elem(&processes, &tgid);
+	return 0;
+}
+
+/* Run at each scrape, and attached nowhere. */
+SEC("raw_tp")
+int sweep(void *ctx __attribute__((unused)))
+{
+	if (serves_unix)
+		bpf_for_each_map_elem(&connections, end_unix, NULL, 0);
 	return 0;
 }

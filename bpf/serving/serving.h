@@ -6,7 +6,7 @@
 #define MOST_CONNECTIONS 16384
 #define MOST_PROCESSES 16384
 #define CANDIDATES 8192 /* a power of two */
-#define MOST_PENDING 16 /* requests that a client may send ahead of their answers; a power of two */
+#define MOST_PENDING 64 /* requests that a client may send ahead of their answers; a power of two */
 #define LINE 64		/* bytes of a request line that are kept; a power of two */
 #define BEGIN                                                                                                \
 	256 /* bytes of the beginning of an answer's body, and of its end, that are kept; powers of two */
@@ -26,7 +26,8 @@ enum outcome {
 	UNREADABLE,   /* its bytes could not be followed to the end */
 };
 
-enum { EVENT_STREAM = 1, ENCODED = 2, QUEUE_KNOWN = 4, FAILED_IN_STREAM = 8 };
+/* LINES: a stream of JSON texts, one a line (Ollama's), which are its events. */
+enum { EVENT_STREAM = 1, ENCODED = 2, QUEUE_KNOWN = 4, FAILED_IN_STREAM = 8, LINES = 16 };
 
 /* One request and its answer. Times are CLOCK_MONOTONIC in nanoseconds, 0 where there is none. */
 struct request {
@@ -121,7 +122,7 @@ struct connection {
 	__u32 answered; /* and answered, */
 	__u32 answering;
 	__u32 client_closed;
-	__u32 unused;
+	__u32 is_unix;
 };
 
 /* The first eight bytes of a text. */

@@ -6,6 +6,11 @@
 #define AF_UNIX 1
 #define MSG_PEEK 2
 #define SHUT_BOTH 3
+#define TCP_SYN_RECV 3
+#define TCP_FIN_WAIT1 4
+#define TCP_CLOSE 7
+#define TCP_CLOSE_WAIT 8
+#define TCP_LAST_ACK 9
 #define MOST_PIECES 256
 
 #pragma clang diagnostic push
@@ -14,6 +19,7 @@
 struct sock_common {
 	unsigned short skc_family;
 	__u16 skc_num;
+	volatile unsigned char skc_state;
 };
 struct sock {
 	struct sock_common __sk_common;
@@ -133,8 +139,18 @@ static __always_inline void on_unix_end(struct sock *sk)
 		connection = bpf_map_lookup_elem(&connections, &key);
 		outcome = UNTERMINATED;
 	}
+	if (connection && outcome == UNTERMINATED && !bpf_map_lookup_elem(&processes, &connection->tgid))
+		outcome = SERVER_GONE;
 	if (connection)
 		drop(connection, key, outcome);
+}
+
+/* A Unix connection of a process that has ended: its client need not call anything after that. */
+static long end_unix(void *map, __u64 *key, struct connection *connection, void *unused)
+{
+	if (connection->is_unix && !bpf_map_lookup_elem(&processes, &connection->tgid))
+		drop(connection, *key, SERVER_GONE);
+	return 0;
 }
 
 static __always_inline bool is_request(__u64 word, __u32 size)
@@ -152,15 +168,19 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 	__u64 key = (__u64)sk, word = 0;
 
 	size = at_most(size, 8);
-	if (!size || bpf_probe_read_user(&word, size, (void *)base) || !is_request(word, size))
+	if (BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE || !size ||
+	    bpf_probe_read_user(&word, size, (void *)base) || !is_request(word, size))
 		return NULL;
 	connection = lookup_or_init(connections, &key, &no_connection);
 	if (connection) {
 		connection->tgid = tgid;
-		if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX)
-			serves_unix = 1;
-		else
+		if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX) {
+			serves_unix = connection->is_unix = 1;
+		} else {
 			note_port(sk);
+			connection->client_closed =
+			    BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE_WAIT;
+		}
 	}
 	return connection;
 }
@@ -264,8 +284,12 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 			return;
 	}
 	walk.now = bpf_ktime_get_ns();
-	if (!sends)
+	if (!sends) {
 		take_arrival(&walk, key);
+		if (walk.connection->answered == walk.connection->received)
+			walk.connection->tgid =
+			    tgid; /* it may have been given the connection by another process */
+	}
 	if (walk.iov) {
 		bpf_loop(MOST_PIECES, sends ? sent_piece : read_piece, &walk, 0);
 		if (walk.left)

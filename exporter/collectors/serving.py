@@ -111,6 +111,7 @@ class Serving:
             self._node.targets.require()
             if time.monotonic() - self._looked > AGAIN_SECONDS:
                 self._follow()
+        self._object.programs["sweep"].run()
         with self._ledger.page():
             limited = self._limit.apply(self._samples())
         yield from limited

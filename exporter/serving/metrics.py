@@ -113,7 +113,7 @@ OTHER_REQUESTS = Metric(
 FOLLOWED = Metric("llm.serving.processes", "Processes with followed sockets.", Kind.GAUGE)
 UNREADABLE = Metric(
     "llm.serving.connections.unreadable",
-    "Connections no longer followed: what was sent is not HTTP/1.1 (also after an upgrade to WebSocket), more than 16 "
+    "Connections no longer followed: what was sent is not HTTP/1.1 (also after an upgrade to WebSocket), more than 64 "
     "requests were sent ahead of their answers, or memory could not be read.",
     Kind.COUNTER,
 )

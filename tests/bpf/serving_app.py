@@ -54,7 +54,7 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         body += message.get("body", b"")
         if not message.get("more_body"):
             break
-    if scope["method"] == "GET":
+    if scope["method"] != "POST":
         return await _whole(send, 200, b"ok")
     wanted = json.loads(body)
     if wanted.get("status", 200) != 200:

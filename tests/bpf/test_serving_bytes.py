@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,9 @@ CHUNKED = STREAM + b"Transfer-Encoding: chunked\r\n\r\n"
 USAGE = b'data: {"choices":[],"model":"tiny","usage":{"prompt_tokens":7,"completion_tokens":3}}\n\n'
 EVENTS = [b'data: {"model":"tiny","n":%d}\n\n' % number for number in range(3)] + [USAGE, b"data: [DONE]\n\n"]
 WHOLE = b'{"model":"tiny","usage":{"prompt_tokens":7,"completion_tokens":3}}'
+LINES = [b'{"model":"tiny","response":"%d","done":false}\n' % number for number in range(3)]
+LAST_LINE = b'{"model":"tiny","done":true,"prompt_eval_count":7,"eval_count":3}\n'
+NDJSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
 JSON = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(WHOLE), WHOLE)
 Pieces = Sequence[bytes | list[bytes] | float]
 """What is written, one call each: bytes, parts of one sendmsg, or seconds of rest."""
@@ -121,6 +126,20 @@ FORMS: dict[str, tuple[Pieces, Pieces]] = {
         [JSON],
     ),
     "comments between events": ([POST], [CHUNKED, chunk(b": ping\n\n"), *map(chunk, EVENTS), b"0\r\n\r\n"]),
+    "events without a blank": (
+        [POST],
+        [CHUNKED, *(chunk(event.replace(b"data: ", b"data:")) for event in EVENTS), b"0\r\n\r\n"],
+    ),
+    "lines of JSON": ([POST], [NDJSON, *map(chunk, LINES), chunk(LAST_LINE), b"0\r\n\r\n"]),
+    "no transfer encoding": ([POST], [JSON.replace(b"\r\n", b"\r\nTransfer-Encoding: identity\r\n", 1)]),
+    "a request of small chunks": (
+        [
+            POST.replace(b"Content-Length: 13", b"Transfer-Encoding: chunked")[:-13]
+            + b"1\r\nx\r\n" * 10_000
+            + b"0\r\n\r\n"
+        ],
+        [JSON],
+    ),
     "events that end with CR LF": (
         [POST],
         [CHUNKED, *(chunk(event.replace(b"\n", b"\r\n")) for event in EVENTS), b"0\r\n\r\n"],
@@ -146,7 +165,7 @@ def test_forms(answers: Callable[[int], list[Answer]], form: str) -> None:
     [found] = answers(1)
 
     assert ("", "200", "tiny", {"input": 7, "output": 3}) == (found.aborted, found.status, found.model, found.tokens)
-    assert bool(found.time_to_first_token) is (JSON not in FORMS[form][1])
+    assert bool(found.time_to_first_token) is (FORMS[form][1][-1] != JSON and form != "no transfer encoding")
 
 
 @pytest.mark.parametrize(
@@ -155,6 +174,7 @@ def test_forms(answers: Callable[[int], list[Answer]], form: str) -> None:
         b"event: message_start\ndata: {}\n\nevent: content_block_start\ndata: {}\n\n",
         b"event: response.created\ndata: {}\n\nevent: response.in_progress\ndata: {}\n\n",
         b": ping - 2026-11-23\n\nevent: ping\ndata: {}\n\n",
+        b'event: response.created\ndata: {"instructions":"%s"}\n\n' % (b"word " * 20_000),
     ],
 )
 @pytest.mark.parametrize("token", [b"data: {}\n\n", b"event: content_block_delta\ndata: {}\n\n"])
@@ -166,12 +186,78 @@ def test_events_before_tokens(answers: Callable[[int], list[Answer]], before: by
     assert 0.05 <= (found.time_to_first_token or 0)
 
 
-def test_an_error_in_a_stream(answers: Callable[[int], list[Answer]]) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'data: {"error": {"message": "no"}}\n\n',
+        b'data:{"error":"no","error_type":"generation"}\n\n',
+        b'event: error\ndata: {"type":"error"}\n\n',
+        b'error: {"code":400}\n\n',
+    ],
+)
+def test_an_error_in_a_stream(answers: Callable[[int], list[Answer]], error: bytes) -> None:
     """A stream that begins with an error has no first token, and is counted."""
-    exchange([POST], [CHUNKED, chunk(b'data: {"error": {"message": "no"}}\n\n'), chunk(EVENTS[-1]), b"0\r\n\r\n"])
+    exchange([POST], [CHUNKED, chunk(error), chunk(EVENTS[-1]), b"0\r\n\r\n"])
     [found] = answers(1)
 
     assert (True, None) == (found.stream_error, found.time_to_first_token)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"br", b"zstd"])
+def test_a_compressed_stream(answers: Callable[[int], list[Answer]], encoding: bytes) -> None:
+    """A compressed stream is counted with its duration; first token, tokens and model are not known."""
+    head = CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: " + encoding + b"\r\n\r\n")
+    exchange([POST], [head, *(chunk(gzip.compress(event)) for event in EVENTS), b"0\r\n\r\n"])
+    [found] = answers(1)
+
+    assert (True, "200", "", "", None) == (
+        *(found.inference, found.status, found.aborted, found.model),
+        found.time_to_first_token,
+    )
+    assert (None, 0) == (found.tokens["output"], sum(found.gaps)) and found.duration
+
+
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+def test_answers_without_a_body(answers: Callable[[int], list[Answer]], status: bytes) -> None:
+    """Answers with these statuses end with their heads, whatever length those name: another answer follows."""
+    exchange([POST, POST], [b"HTTP/1.1 " + status + b"\r\nContent-Length: 99\r\n\r\n", JSON])
+    first, second = answers(2)
+
+    assert (status[:3].decode(), "", "200", "tiny") == (first.status, first.aborted, second.status, second.model)
+
+
+def test_64_requests_ahead(answers: Callable[[int], list[Answer]]) -> None:
+    """As many as 64 requests may wait for their answers."""
+    exchange([POST * 64], [JSON] * 64)
+
+    assert [("200", "", 3)] * 64 == [(it.status, it.aborted, it.tokens["output"]) for it in answers(64)]
+
+
+def test_a_refused_head(answers: Callable[[int], list[Answer]]) -> None:
+    """A server that answers before the end of the head has answered; what else comes of the request is nothing."""
+    begin = b"POST /v1/chat/completions HTTP/1.1\r\nX-Long: " + b"x" * 5000
+    exchange([begin], [b"HTTP/1.1 431 Too Large\r\ncontent-length: 0\r\n\r\n"])
+    [found] = answers(1)
+
+    assert ("431", "") == (found.status, found.aborted)
+
+
+def test_a_server_that_dies(observed: Observed) -> None:
+    """A Unix connection ends with its server, although the client does not read the end."""
+    client, server = socket.socketpair()
+    child = os.fork()
+    if not child:
+        server.recv(65_536)
+        server.sendall(CHUNKED)
+        time.sleep(60)
+    server.close()
+    with client:
+        client.sendall(POST)
+        assert client.recv(65_536)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        until(lambda: list(observed.collect()) and observed.of({child}), "the request has ended", 10)
+        assert ["server_gone"] == [it.aborted for it in observed.of({child})]
 
 
 def test_gaps(answers: Callable[[int], list[Answer]]) -> None:
