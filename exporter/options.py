@@ -63,9 +63,9 @@ class Option:
     def range(self) -> str:
         """The range of valid numbers as text; empty without a limit."""
         unit = "s" if self.duration else ""
-        least = f"{self.least or 0}{unit}"
+        least = f"{_plain(self.least or 0)}{unit}"
         if self.most is not None:
-            return f"{least} to {self.most}{unit}"
+            return f"{least} to {_plain(self.most)}{unit}"
         return f"{least} or more" if self.least is not None else ""
 
     @property
@@ -146,3 +146,8 @@ class Flag:
 def formerly(option: Option, *names: str) -> tuple[Option, ...]:
     """Return an option, and its former names as options that stand for it."""
     return (option, *(replace(option, name=name, moved_to=option.name) for name in names))
+
+
+def _plain(number: float) -> str:
+    """Return a number without the zero that a whole float has behind its point."""
+    return str(int(number)) if float(number).is_integer() else str(number)

@@ -29,96 +29,104 @@ OPTIONS = (
     Option(
         "config.file",
         "",
-        "YAML file with any of these settings; dots in names become nesting",
+        "YAML file with any of these settings; dots in names become nesting. Empty: none.",
         "general",
         metavar="FILE",
     ),
     Option(
         "profile",
         "node",
-        "how many series: at most 3,000 of a node with 8 GPUs and 8 NICs (node), all 25,000 of it (debug), or 1,200 "
-        "(fleet); /metrics?profile= gives a smaller one",
+        "Set of series: node has at most 3,000 of a node with 8 GPUs and 8 NICs, debug all 25,000 of it, fleet "
+        "1,200. /metrics?profile= selects a smaller one.",
         "general",
         choices=PROFILES,
     ),
     Option(
         "bpf.return-probes",
         True,
-        "probe where functions return; without, calls count and their waits, errors, bytes and allocations are absent",
+        "Probe where functions return. Without these probes calls are counted; their waits, errors, bytes and "
+        "allocations are absent.",
         "general",
     ),
-    Option("bpf.stats", False, "let the kernel time every BPF program (about 25 ns a hit)", "general"),
-    Option("privileges.keep", False, "keep all capabilities, including those that no probe needs", "general"),
+    Option(
+        "bpf.stats", False, "Enable the kernel's run-time statistics of BPF programs, at about 25 ns a hit.", "general"
+    ),
+    Option("privileges.keep", False, "Keep all capabilities, including those that no probe needs.", "general"),
     Option(
         "web.listen-address",
         _WEB.listen_address,
-        "host:port, [IPv6]:port or :port to serve on; may be repeated",
+        "Address to serve on, as host:port, [IPv6]:port or :port. May be repeated.",
         "web",
         metavar="ADDRESS",
     ),
-    Option("web.systemd-socket", _WEB.systemd_socket, "serve on the sockets that systemd's socket unit opened", "web"),
+    Option("web.systemd-socket", _WEB.systemd_socket, "Serve on the sockets that systemd's socket unit opened.", "web"),
     Option(
         "web.config.file",
         _WEB.config_file,
-        "TLS and basic auth, in the format of Prometheus' exporter-toolkit",
+        "File with TLS and basic auth, in the format of Prometheus' exporter-toolkit. Empty: none.",
         "web",
         metavar="FILE",
     ),
     Option(
         "web.enable-lifecycle",
         _WEB.enable_lifecycle,
-        "accept POST /-/reload and /-/release-gpus over the network too, not only from root on the node",
+        "Accept POST /-/reload and /-/release-gpus over the network too, not only from root on the node.",
         "web",
     ),
     Option(
         "web.enable-profiles",
         _WEB.enable_profiles,
-        "serve profiles of stacks at /debug/pprof/ and /flamegraph; they show names of functions and files of all "
-        "users' processes",
+        "Serve profiles of stacks at /debug/pprof/ and /flamegraph. They show names of functions and files of all"
+        " users' processes.",
         "web",
     ),
     Option(
         "web.growing-stacks-window",
         _WEB.growing_stacks_window,
-        "time within which /flamegraph and /api/growing-stacks look for stacks with memory in use that only grows",
+        "Time within which /flamegraph and /api/growing-stacks look for stacks with memory in use that only grows.",
         "web",
         duration=True,
         least=10.0,
         most=86400.0,
     ),
-    Option("web.telemetry-path", _WEB.telemetry_path, "path of the metrics", "web", metavar="PATH"),
+    Option("web.telemetry-path", _WEB.telemetry_path, "Path of the metrics.", "web", metavar="PATH"),
     Option(
         "web.series-limit",
         _WEB.series_limit,
-        "series of one answer to /metrics at most, each bucket of a histogram being one; further ones are folded into "
-        "series labelled overflow=true; 10 at least; 0: no limit",
+        "Maximum number of series in one answer to /metrics, each bucket of a histogram being one; further ones "
+        "are folded into series labelled overflow=true. At least 10. 0: no limit.",
         "web",
     ),
-    Option("web.max-requests", _WEB.max_requests, "requests answered at once, more get 503; 0: no limit", "web"),
+    Option(
+        "web.max-requests",
+        _WEB.max_requests,
+        "Maximum number of requests answered at once; further ones get 503. 0: no limit.",
+        "web",
+    ),
     Option(
         "web.timeout-offset",
         _WEB.timeout_offset,
-        "subtracted from the scraper's own timeout, for sending the response",
+        "Time subtracted from the scraper's own timeout, for sending the response.",
         "web",
         duration=True,
     ),
     Option(
         "web.disable-exporter-metrics",
         _WEB.disable_exporter_metrics,
-        "leave out the process_* metrics of the exporter itself",
+        "Leave out the process_* metrics of the exporter itself.",
         "web",
     ),
     Option(
         "otlp.endpoint",
         _OTLP.endpoint,
-        "where to push metrics and spans, as http://host:4318; empty: OTEL_EXPORTER_OTLP_ENDPOINT, or no push",
+        "URL to push metrics and spans to, as http://host:4318. Empty: OTEL_EXPORTER_OTLP_ENDPOINT, or no push.",
         "otlp",
         metavar="URL",
     ),
     Option(
         "otlp.protocol",
         _OTLP.protocol,
-        "how to push; empty: OTEL_EXPORTER_OTLP_PROTOCOL, or http/protobuf",
+        "Protocol of pushes. Empty: OTEL_EXPORTER_OTLP_PROTOCOL, or http/protobuf.",
         "otlp",
         choices=("", *PROTOCOLS),
         metavar="|".join(PROTOCOLS),
@@ -126,51 +134,51 @@ OPTIONS = (
     Option(
         "otlp.headers",
         _OTLP.headers,
-        "headers of a request; OTEL_EXPORTER_OTLP_HEADERS keeps passwords out of the list of processes",
+        "Headers of a request. OTEL_EXPORTER_OTLP_HEADERS keeps passwords out of the list of processes. Empty: none.",
         "otlp",
         metavar="NAME=VALUE",
     ),
     Option(
         "otlp.metrics-interval",
         _OTLP.metrics_interval,
-        "between two pushes of metrics; 0: OTEL_METRIC_EXPORT_INTERVAL, or 60s",
+        "Interval between pushes of metrics. 0: OTEL_METRIC_EXPORT_INTERVAL, or 60s.",
         "otlp",
         duration=True,
     ),
     Option(
         "otlp.spans-per-second",
         _OTLP.spans_per_second,
-        "limit of spans, of all collectors; spans beyond it are dropped and counted; 0: no limit",
+        "Maximum number of spans a second, of all collectors; further ones are dropped and counted. 0: no limit.",
         "otlp",
     ),
     Option(
         "otlp.profiles-interval",
         _OTLP.profiles_interval,
-        "between two pushes of profiles of stacks, with --web.enable-profiles; OTLP's signal is alpha, and here it "
-        "takes HTTP; 0: no push",
+        "Interval between pushes of profiles of stacks, with --web.enable-profiles. OTLP's signal is alpha, and "
+        "needs HTTP here. 0: no push.",
         "otlp",
         duration=True,
     ),
-    Option("log.level", "info", "least severity that is logged", "log", choices=tuple(log.LEVELS)),
-    Option("log.format", "logfmt", "form of a log line", "log", choices=log.FORMATS),
+    Option("log.level", "info", "Lowest severity that is logged.", "log", choices=tuple(log.LEVELS)),
+    Option("log.format", "logfmt", "Format of a log line.", "log", choices=log.FORMATS),
     Option(
         "overhead.max-ratio",
         0.01,
-        "part of a process's CPU time that probes may take before calls that may be estimated (launches of CUDA, "
-        "ncclSend, ncclRecv) are probed in windows; 0: no limit, every call counts",
+        "Maximum part of a process's CPU time that probes may take before calls that may be estimated (launches "
+        "of CUDA, ncclSend, ncclRecv) are probed in windows. 0: no limit, every call counts.",
         "overhead",
         most=1.0,
     ),
     Option(
-        "path.procfs", "/proc", "mount point of procfs, of the host's pid namespace", "path", metavar="DIR", path=True
+        "path.procfs", "/proc", "Mount point of procfs, of the host's PID namespace.", "path", metavar="DIR", path=True
     ),
-    Option("path.sysfs", "/sys", "mount point of sysfs", "path", metavar="DIR", path=True),
-    Option("path.logs", "/var/log", "folder of the kubelet's pods/ and containers/", "path", metavar="DIR", path=True),
+    Option("path.sysfs", "/sys", "Mount point of sysfs.", "path", metavar="DIR", path=True),
+    Option("path.logs", "/var/log", "Folder of the kubelet's pods/ and containers/.", "path", metavar="DIR", path=True),
     *formerly(
         Option(
             "kmsg.path",
             _KMSG.path,
-            "the kernel log; a FIFO or a file with lines of the same form serves for tests",
+            "Path of the kernel log. A FIFO or a file with lines in its format serves for tests.",
             "kmsg",
             metavar="FILE",
             path=True,
@@ -182,11 +190,11 @@ OPTIONS = (
         Option(
             "kmsg.from-processes",
             _KMSG.from_processes,
-            "accept lines that a process wrote into the kernel log too: echo NVRM: Xid ... > /dev/kmsg tests an alert",
+            "Accept lines that a process wrote into the kernel log too: echo NVRM: Xid ... > /dev/kmsg tests an alert.",
             "kmsg",
         ),
         "collector.xid.from-processes",
         "collector.faults.from-processes",
     ),
-    Option("collector.disable-defaults", False, "run only collectors that are switched on explicitly", "collectors"),
+    Option("collector.disable-defaults", False, "Run only collectors that are enabled explicitly.", "collectors"),
 )

@@ -28,7 +28,10 @@ LIMIT = Metric(
     Kind.GAUGE,
     labels=("collector",),
 )
-LIMIT_HELP = "Series at most, each bucket of a histogram being one; the last fifth is for those labelled overflow=true."
+LIMIT_HELP = (
+    "Maximum number of series, each bucket of a histogram being one. The last fifth is for those labelled "
+    "overflow=true."
+)
 LEAST, MOST = 10, 1 << 24
 ABOUT = 2
 """Lines of /metrics about a limit itself."""

@@ -86,10 +86,10 @@ def make_parser(found: Iterable[Found]) -> Parser:
         ),
     )
     general = made.add_argument_group("Instead of running")
-    general.add_argument("-h", "--help", action="help", help="show this and exit")
-    general.add_argument("--version", action="version", version=str(version.build()), help="show the build and exit")
-    general.add_argument("--check", action="store_true", help="doctor: load and attach everything, then detach")
-    general.add_argument("--json", action="store_true", help="doctor: answer in JSON")
+    general.add_argument("-h", "--help", action="help", help="Show this and exit.")
+    general.add_argument("--version", action="version", version=str(version.build()), help="Show the build and exit.")
+    general.add_argument("--check", action="store_true", help="Load and attach everything in doctor, then detach.")
+    general.add_argument("--json", action="store_true", help="Print the answer of doctor as JSON.")
     return made
 
 
@@ -214,5 +214,4 @@ def _folder(name: str, values: Mapping[str, Value]) -> Path:
 
 
 def _switch_help(collector: Found) -> str:
-    text = collector.help.rstrip(".")
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+    return f"Enable the {collector.name} collector. {collector.help}"

@@ -30,14 +30,23 @@ WORKLOADS = "kubernetes.workloads"
 TOKEN, AUTHORITY = "kubernetes.token-file", "kubernetes.ca-file"
 FOLDER_VARIABLE = "DCGM_HPC_JOB_MAPPING_DIR"
 OPTIONS = (
-    Option("collector.allocation", True, "allocation of GPUs to pods and Slurm jobs", "allocation"),
     Option(
-        SOCKET, str(podresources.SOCKET), "the kubelet's PodResources API; empty: none", "allocation", metavar="PATH"
+        "collector.allocation",
+        True,
+        "Enable the allocation collector. Allocation of GPUs to pods and Slurm jobs.",
+        "allocation",
+    ),
+    Option(
+        SOCKET,
+        str(podresources.SOCKET),
+        "Socket of the kubelet's PodResources API. Empty: none.",
+        "allocation",
+        metavar="PATH",
     ),
     Option(
         INTERVAL,
         30.0,
-        "between two readings of the kubelet and of the folder",
+        "Interval between readings of the kubelet and of --slurm.mapping-dir.",
         "allocation",
         duration=True,
         least=1,
@@ -46,41 +55,42 @@ OPTIONS = (
     Option(
         LABELS,
         (),
-        "labels of pods to add to gpu_allocation_info, as label_NAME; empty: pods are not listed for labels",
+        "Labels of pods to add to gpu_allocation_info, as label_NAME. Empty: pods are not listed for labels.",
         "allocation",
         metavar="NAME,NAME",
     ),
     Option(
         WORKLOADS,
         False,
-        "workload, its kind and queue of each pod on the info metrics of GPUs and processes; lists pods",
+        "Add workload, its kind and queue of each pod to the info metrics of GPUs and processes. Lists pods.",
         "allocation",
     ),
     Option(
         URL,
         "",
-        "this node's pods, from the kubelet (/pods) or the API server; empty: the API server by a pod's variables",
+        "URL of this node's pods, of the kubelet (/pods) or the API server. Empty: the API server by a pod's "
+        "variables.",
         "allocation",
         metavar="URL",
     ),
     Option(
         TOKEN,
         str(pods.ACCOUNT / "token"),
-        "token for that URL, sent over https only; empty: none",
+        "File with the token for --kubernetes.pods-url, sent over https only. Empty: none.",
         "allocation",
         metavar="FILE",
     ),
     Option(
         AUTHORITY,
         str(pods.ACCOUNT / "ca.crt"),
-        "certificate authorities for that URL; empty: the system's",
+        "File with the certificate authorities for --kubernetes.pods-url. Empty: those of the system.",
         "allocation",
         metavar="FILE",
     ),
     Option(
         FOLDER,
         "",
-        f"dcgm-exporter's HPC mapping folder: a file of jobs for each GPU; empty: {FOLDER_VARIABLE}, or none",
+        f"Folder of dcgm-exporter's HPC mapping: a file of jobs for each GPU. Empty: {FOLDER_VARIABLE}, or none.",
         "allocation",
         metavar="DIR",
     ),

@@ -1,4 +1,4 @@
-"""What CUDA jobs do: launches, memory, copies, waits and errors by process, from probes on the driver."""
+"""CUDA jobs: launches, memory, copies, waits and errors by process, from probes on the driver."""
 
 from __future__ import annotations
 
@@ -44,26 +44,35 @@ FLAGS = (
     Flag(
         "layers",
         "driver",
-        "API layers that are probed. What the runtime does, it does through the driver: with both, calls of programs "
-        "with a shared runtime cost twice as much, and are counted by the runtime's names too.",
+        "API layers that are probed. The runtime calls the driver: with both, calls of programs with a shared "
+        "runtime cost twice as much, and are counted by the runtime's names too.",
         choices=("driver", "runtime", "both"),
     ),
     Flag(
         "live-allocations",
         0,
-        "Live allocations that can be tracked, of all processes (120 bytes of kernel memory each). 0: three for each 4 "
-        "MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not report it) and 1,048,576 at "
-        "most. One process gets an eighth of the table, at least one, and more while less than half is taken.",
+        "Maximum number of live allocations that are tracked, of all processes, with 120 bytes of kernel memory "
+        "each. One process gets an eighth of the table, at least one, and more while less than half is taken. 0: "
+        "three for each 4 MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not report"
+        " it) and 1,048,576 at most.",
         0,
         1 << 24,
     ),
-    Flag("allocation-span-bytes", 1 << 26, "Allocations and frees from this size on become spans.", 0, 1 << 50),
-    Flag("copy-span-bytes", 1 << 26, "Copies from this size on become spans.", 0, 1 << 50),
-    Flag("wait-span-seconds", 0.1, "Waits for the GPU from this length on become spans.", 0, 1_000_000_000),
+    Flag(
+        "allocation-span-bytes",
+        1 << 26,
+        "Least size of an allocation or free that becomes a span, in bytes.",
+        0,
+        1 << 50,
+    ),
+    Flag("copy-span-bytes", 1 << 26, "Least size of a copy that becomes a span, in bytes.", 0, 1 << 50),
+    Flag(
+        "wait-span-seconds", 0.1, "Least time of a wait for the GPU that becomes a span, in seconds.", 0, 1_000_000_000
+    ),
     Flag(
         "spans-per-second",
         100,
-        "Spans of a process at most, errors included; of all together ten times that.",
+        "Maximum number of spans a second of a process, errors included; ten times that of all processes together.",
         0,
         1 << 30,
     ),
@@ -71,16 +80,16 @@ FLAGS = (
     Flag(
         "profile-cpu-ratio",
         0.05,
-        "Part of one processor that unwinding stacks may take, with --web.enable-profiles; a minute of it may be used "
-        "at once. What is allocated beyond that is in profiles without its stack.",
+        "Maximum part of one processor that unwinding stacks may take, with --web.enable-profiles; a minute of it"
+        " may be used at once. Further allocations are in profiles without their stacks.",
         0.0,
         1.0,
     ),
     Flag(
         "profile-launches-every",
         1000,
-        "With --web.enable-profiles one launch in so many is in the profile of launches, and stands for all of them; "
-        "0: none is.",
+        "Number of launches of which one is in the profile of launches, and stands for all of them, with "
+        "--web.enable-profiles. 0: none is.",
         0,
         1 << 20,
     ),

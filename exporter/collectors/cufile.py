@@ -1,4 +1,4 @@
-"""What jobs read and write with GPUDirect Storage: bytes, latency, errors by file system, from probes on libcufile."""
+"""GPUDirect Storage: bytes that jobs read and write, latency, errors by file system, from probes on libcufile."""
 
 from __future__ import annotations
 

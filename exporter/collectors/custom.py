@@ -31,16 +31,29 @@ from exporter.series import LEAST, LIMIT_HELP, MOST, SeriesLimit
 DIR, PYTHON, HEADERS, INTERVAL = "custom.dir", "custom.python", "custom.kernel-headers", "custom.interval"
 SPANS, SERIES = "custom.spans-per-second", "custom.series-limit"
 OPTIONS = (
+    Option(DIR, "", "Folder of custom probes: NAME.c for bcc with NAME.yaml. Empty: none.", "custom", metavar="DIR"),
     Option(
-        DIR, "", "folder of probes of your own: NAME.c for bcc with NAME.yaml; empty: none", "custom", metavar="DIR"
+        PYTHON,
+        "/usr/bin/python3",
+        "Python interpreter with the bcc module, which compiles custom probes.",
+        "custom",
+        metavar="FILE",
+        path=True,
+    ),
+    Option(HEADERS, "", "Folder of the kernel's headers. Empty: /lib/modules/RELEASE/build.", "custom", metavar="DIR"),
+    Option(
+        INTERVAL,
+        5.0,
+        "Interval between readings of the maps of custom probes.",
+        "custom",
+        duration=True,
+        least=0.1,
+        most=3600,
     ),
     Option(
-        PYTHON, "/usr/bin/python3", "the Python that has bcc, which compiles them", "custom", metavar="FILE", path=True
+        SPANS, 100, "Maximum number of spans a second of each probe; further ones are dropped and counted.", "custom"
     ),
-    Option(HEADERS, "", "the kernel's headers; empty: /lib/modules/RELEASE/build", "custom", metavar="DIR"),
-    Option(INTERVAL, 5.0, "between two readings of their maps", "custom", duration=True, least=0.1, most=3600),
-    Option(SPANS, 100, "spans at most of each probe; further spans are dropped and counted", "custom"),
-    Option(SERIES, 5_000, LIMIT_HELP.replace("at most", "of each probe at most"), "custom", least=LEAST, most=MOST),
+    Option(SERIES, 5_000, LIMIT_HELP.replace("series", "series of each probe", 1), "custom", least=LEAST, most=MOST),
 )
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 

@@ -24,46 +24,59 @@ from exporter.nvml.snapshot import Values
 from exporter.options import Option, SettingsError, Value
 
 OPTIONS = (
-    Option("compat.dcgm", False, "also dcgm-exporter's series, in its names, units and labels, from NVML", "dcgm"),
+    Option("compat.dcgm", False, "Add dcgm-exporter's series, in its names, units and labels, from NVML.", "dcgm"),
     Option(
         "compat.dcgm.csv",
         "",
-        "which fields, in dcgm-exporter's own format; empty: its default ones",
+        "File with the fields, in dcgm-exporter's own format. Empty: the default fields of dcgm-exporter.",
         "dcgm",
         metavar="FILE",
     ),
     Option(
         "compat.dcgm.names",
         "old",
-        "names of the fields: old as up to DCGM 4.5 (and as the file has them), new as since 4.6, or both",
+        "Names of the fields: old as up to DCGM 4.5 (and as the file has them), new as since 4.6, or both.",
         "dcgm",
         choices=("old", "new", "both"),
     ),
     Option(
         "compat.hostname-label",
         "Hostname",
-        "label of this node's name: Hostname as dcgm-exporter up to 4.8.2, hostname as after it",
+        "Label of this node's name: Hostname as dcgm-exporter up to 4.8.2, hostname as after it.",
         "dcgm",
         choices=tuple(HOSTNAME_LABELS),
     ),
     Option(
-        "dcgm.url", "", "URL of a dcgm-exporter: its series are passed on, with pod and gpu_uuid", "dcgm", metavar="URL"
+        "dcgm.url",
+        "",
+        "URL of a dcgm-exporter, of which the series are passed on, with pod and gpu_uuid. Empty: none.",
+        "dcgm",
+        metavar="URL",
     ),
     Option(
         "dcgm.bindings",
         "",
-        "folder of NVIDIA's Python bindings (pydcgm.py): values of DCGM that NVML lacks before Hopper",
+        "Folder of NVIDIA's Python bindings (pydcgm.py), for values of DCGM that NVML lacks before Hopper. Empty:"
+        " none.",
         "dcgm",
         metavar="DIR",
     ),
     Option(
         "dcgm.host-engine",
         "localhost",
-        f"host or host:port of the nv-hostengine for the bindings; {EMBEDDED}: one in a child process of the exporter",
+        f"Host or host:port of the nv-hostengine for the bindings. {EMBEDDED}: one in a child process of the exporter.",
         "dcgm",
         metavar="HOST",
     ),
-    Option("dcgm.interval", 15.0, "between two readings of either", "dcgm", duration=True, least=1, most=86_400),
+    Option(
+        "dcgm.interval",
+        15.0,
+        "Interval between readings of --dcgm.url and of --dcgm.bindings.",
+        "dcgm",
+        duration=True,
+        least=1,
+        most=86_400,
+    ),
 )
 FILLED = tuple(metric(row, row.name) for row in csv.every() if row.kind is not None)
 """Metrics with the default help texts; those of a file may differ."""

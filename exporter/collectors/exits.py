@@ -1,4 +1,4 @@
-"""How processes that use a GPU end: with which status, or killed by which signal."""
+"""Ends of processes that use a GPU: exit status, or signal."""
 
 from __future__ import annotations
 

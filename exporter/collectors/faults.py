@@ -1,4 +1,4 @@
-"""Faults that stop jobs: from the kernel log, PCIe, memory controllers, sensors, drives, and processes that crashed."""
+"""Faults that stop jobs, from the kernel log, PCIe, memory controllers, sensors, drives, and processes that crashed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from exporter.options import Flag, SettingsError, Value
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
-    Flag("interval", 15.0, "Seconds between two readings of sysfs.", 1, 86_400),
+    Flag("interval", 15.0, "Interval between readings of sysfs, in seconds.", 1, 86_400),
     Flag("shutdown-file", str(machine.SCHEDULED), "File in which systemd-logind keeps a scheduled shutdown."),
     Flag(
         "nvme-smart",
         False,
-        "Read the SMART log of NVMe drives every minute, which takes CAP_SYS_ADMIN.",
+        "Read the SMART log of NVMe drives every minute, which needs CAP_SYS_ADMIN.",
         capability=privileges.READING_DRIVES,
     ),
     Flag(
@@ -38,25 +38,31 @@ FLAGS = (
         False,
         "Read the management controller's sensors with FreeIPMI's ipmi-sensors and /dev/ipmi0 (docs/ipmi.md).",
     ),
-    Flag("ipmi-interval", 300.0, "Seconds between two rounds over the management controller's sensors.", 1, 86_400),
-    Flag("ipmi-host", "", "ADDRESS or ADDRESS:PORT of the controller in the network, in place of /dev/ipmi0."),
     Flag(
-        "ipmi-config", "", "FreeIPMI configuration file: user, password, sensors to leave out; empty: FreeIPMI's own."
+        "ipmi-interval",
+        300.0,
+        "Interval between readings of the management controller's sensors, in seconds.",
+        1,
+        86_400,
+    ),
+    Flag("ipmi-host", "", "Address of the controller in the network, as ADDRESS or ADDRESS:PORT. Empty: /dev/ipmi0."),
+    Flag(
+        "ipmi-config", "", "FreeIPMI configuration file: user, password, sensors to leave out. Empty: FreeIPMI's own."
     ),
     Flag(
         "reports",
         "",
-        "Folder where other programs report faults or maintenance, a file CATEGORY.COMPONENT each; empty: none.",
+        "Folder where other programs report faults or maintenance, a file CATEGORY.COMPONENT each. Empty: none.",
     ),
     Flag(
         "expected",
         "",
-        "Devices that the node should have working, such as gpu=8,rdma_port=9,nvlink=144; empty: unknown.",
+        "Devices that the node should have working, such as gpu=8,rdma_port=9,nvlink=144. Empty: unknown.",
     ),
     Flag(
         "diagnostic-stamp",
         "",
-        "File that a test of the GPUs (dcgmi diag, a burn-in) touches when it has passed; empty: none.",
+        "File that a test of the GPUs (dcgmi diag, a burn-in) touches when it has passed. Empty: none.",
     ),
 )
 _MANY = re.compile(r"[, ]|\[[^]:]*\]")

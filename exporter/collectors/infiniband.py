@@ -27,14 +27,18 @@ INTERVAL, DEADLINE = "collector.infiniband.interval", "collector.infiniband.dead
 SERIES_LIMIT, COMPATIBLE = "collector.infiniband.series-limit", "compat.node-exporter"
 QP_COUNTERS = "collector.infiniband.qp-counters"
 OPTIONS = (
-    Option(SWITCH, True, "counters and links of RDMA devices", "collectors"),
+    Option(SWITCH, True, "Enable the infiniband collector. Counters and links of RDMA devices.", "collectors"),
     Option(
-        EXCLUDE, (), "devices that are not read; * and ? stand for any characters", "collectors", metavar="NAME,NAME"
+        EXCLUDE,
+        (),
+        "Devices that are not read; * and ? stand for any characters. Empty: none.",
+        "collectors",
+        metavar="NAME,NAME",
     ),
     Option(
         INTERVAL,
         5.0,
-        "between two readings of a device; short, so that no 32-bit counter wraps twice in between",
+        "Interval between readings of a device: short, so that no 32-bit counter wraps twice in between.",
         "collectors",
         duration=True,
         least=1,
@@ -43,7 +47,7 @@ OPTIONS = (
     Option(
         DEADLINE,
         5.0,
-        "time limit of a reading; a device beyond it has no series",
+        "Time limit of a reading; a device that takes longer has no series.",
         "collectors",
         duration=True,
         least=0.1,
@@ -52,14 +56,15 @@ OPTIONS = (
     Option(
         QP_COUNTERS,
         "",
-        "let devices count by process (pid) or type of queue pair; changes the devices' state until the exporter ends",
+        "Attribute by which devices count: process (pid) or type of queue pair. Changes the devices' state until the "
+        "exporter ends. Empty: none.",
         "collectors",
         choices=tuple(MASKS),
         metavar="pid|type|type,pid",
         capability=privileges.COUNTING_QUEUE_PAIRS,
     ),
     Option(SERIES_LIMIT, 10_000, LIMIT_HELP, "collectors", least=LEAST, most=MOST),
-    Option(COMPATIBLE, False, "also node_exporter's series of InfiniBand, in its names and units", "collectors"),
+    Option(COMPATIBLE, False, "Add node_exporter's series of InfiniBand, in its names and units.", "collectors"),
 )
 METRICS = (*(value for value in vars(metrics).values() if isinstance(value, Metric)), *node_exporter.METRICS)
 CLOSE_SECONDS = 2.5

@@ -1,4 +1,4 @@
-"""What NCCL and RCCL jobs do: collectives, bytes, communicators and errors by process, from probes on their calls."""
+"""NCCL and RCCL jobs: collectives, bytes, communicators and errors by process, from probes on their calls."""
 
 from __future__ import annotations
 
@@ -38,29 +38,35 @@ FLAGS = (
     Flag(
         "spans-per-second",
         1000,
-        "Spans at most. Where calls are more, collectives are sampled: the same ones by all ranks on all nodes.",
+        "Maximum number of spans a second. Where calls are more, collectives are sampled: the same ones by all "
+        "ranks on all nodes.",
         0,
         1 << 30,
     ),
     Flag(
         "slow-call-seconds",
         1.0,
-        "Calls that take so long have a span though their trace is not sampled.",
+        "Least time of a call that has a span though its trace is not sampled, in seconds.",
         0,
         1_000_000_000,
     ),
     Flag(
         "message-spans",
         False,
-        "Times each Send and Recv, also those of groups, and makes spans of them: two traps a message instead of one.",
+        "Time each Send and Recv, also those of groups, and make spans of them: two traps a message instead of one.",
     ),
     Flag(
         "compare-across-containers",
         False,
-        "Compares when ranks arrive also where they are in several pods, jobs or users' processes. A job that uses the "
-        "hash of another's communicator can then make its ranks look late.",
+        "Compare when ranks arrive also where they are in several pods, jobs or users' processes. A job that uses"
+        " the hash of another's communicator can then make its ranks look late.",
     ),
-    Flag("cluster", "", "Mixed into trace ids. The same on all nodes; separates clusters that push to one backend."),
+    Flag(
+        "cluster",
+        "",
+        "Name of the cluster, mixed into trace ids and equal on all nodes. Separates clusters that push to one "
+        "backend. Empty: none.",
+    ),
     limit_flag(10_000),
 )
 

@@ -26,20 +26,26 @@ FLAGS = (
     Flag(
         "fast-interval",
         10.0,
-        "Seconds between readings of use, memory, clocks, power, temperature and links.",
+        "Interval between readings of use, memory, clocks, power, temperature and links, in seconds.",
         SHORTEST,
         LONGEST,
     ),
     Flag(
         "processes-interval",
         15.0,
-        "Seconds between readings of the processes on each GPU, which cost the most.",
+        "Interval between readings of the processes on each GPU, which cost the most, in seconds.",
         SHORTEST,
         LONGEST,
     ),
-    Flag("slow-interval", 60.0, "Seconds between readings of errors, limits and modes.", SHORTEST, LONGEST),
+    Flag(
+        "slow-interval", 60.0, "Interval between readings of errors, limits and modes, in seconds.", SHORTEST, LONGEST
+    ),
     limit_flag(10_000),
-    Flag("peaks", "", "YAML file of peak operations per second by model, over those built in (see docs/gpu.md)."),
+    Flag(
+        "peaks",
+        "",
+        "YAML file of peak operations per second by model, over those built in (docs/gpu.md). Empty: those built in.",
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""The state of jobs as NCCL reports it (its RAS subsystem): missing and dead ranks, collectives of each rank."""
+"""State of jobs as NCCL's RAS subsystem reports it: missing and dead ranks, collectives of each rank."""
 
 from __future__ import annotations
 
@@ -25,12 +25,18 @@ from exporter.series import SeriesLimit, limit_flag
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
-    Flag("interval", 60.0, "Seconds between two queries to a job: each makes all its ranks answer.", 1, 86_400),
-    Flag("timeout", 10.0, "Seconds to wait for an answer.", 1, 600),
+    Flag(
+        "interval",
+        60.0,
+        "Interval between queries to a job, each of which all its ranks answer, in seconds.",
+        1,
+        86_400,
+    ),
+    Flag("timeout", 10.0, "Time limit of an answer, in seconds.", 1, 600),
     Flag(
         "namespaces",
         False,
-        "Enter the network namespaces of containers for queries, which takes CAP_SYS_ADMIN.",
+        "Enter the network namespaces of containers for queries, which needs CAP_SYS_ADMIN.",
         capability=privileges.ENTERING_NAMESPACES,
     ),
     limit_flag(5_000),

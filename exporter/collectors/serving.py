@@ -33,8 +33,8 @@ FLAGS = (
     Flag(
         "processes",
         "gpu",
-        "gpu: follow the sockets of processes that use a GPU, of their containers, pods and process trees; all: those "
-        "of every process of the node",
+        "Processes with sockets that are followed. gpu: those that use a GPU, their containers, pods and process "
+        "trees; all: every process of the node.",
         choices=("gpu", "all"),
     ),
     limit_flag(20_000),

@@ -1,4 +1,4 @@
-"""What RDMA jobs do: posts, bytes, completions and latencies by queue pair, from probes on verbs and providers."""
+"""RDMA jobs: posts, bytes, completions and latencies by queue pair, from probes on verbs and providers."""
 
 from __future__ import annotations
 
@@ -39,33 +39,34 @@ FLAGS = (
     Flag(
         "queue-pairs",
         2048,
-        "Queue pairs with requests that can be followed at once (12.4 KB of kernel memory each).",
+        "Maximum number of queue pairs with requests that are followed at once, with 12.4 KB of kernel memory each.",
         1,
         1 << 20,
     ),
     Flag(
         "poll-window-seconds",
         0.1,
-        "For how long poll_cq is probed at a time where it is called often; equal to the interval: always, which costs "
-        "programs that poll without pause most of their speed.",
+        "Time for which poll_cq is probed at once where it is called often, in seconds. Equal to the interval: "
+        "always, which costs programs that poll without pause most of their speed.",
         0.01,
         3600,
     ),
     Flag(
         "poll-interval-seconds",
         10.0,
-        "How often poll_cq is probed where it is called often; elsewhere it is always.",
+        "Interval between windows in which poll_cq is probed where it is called often, in seconds. Elsewhere it "
+        "is always probed.",
         0.01,
         3600,
     ),
     Flag(
         "span-seconds",
         0.01,
-        "Work requests that took this long or longer, and failed ones, become spans.",
+        "Least time of a work request that becomes a span, in seconds. Failed ones always become spans.",
         0,
         1_000_000_000,
     ),
-    Flag("spans-per-second", 100, "Spans at most; further ones are counted.", 0, 1 << 30),
+    Flag("spans-per-second", 100, "Maximum number of spans a second; further ones are counted.", 0, 1 << 30),
     limit_flag(10_000),
 )
 _LEAST_ROWS = 8192
