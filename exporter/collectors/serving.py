@@ -112,6 +112,7 @@ class Serving:
             if time.monotonic() - self._looked > AGAIN_SECONDS:
                 self._follow()
         self._object.programs["sweep"].run()
+        self._events.flush(self._object.maps["requests"])
         with self._ledger.page():
             limited = self._limit.apply(self._samples())
         yield from limited
