@@ -25,7 +25,7 @@ SECONDS = 120.0
 """For what takes one or two on a machine that nothing else runs on."""
 SERVICE = "train-7"
 NODE = "node-7"
-XID = "NVRM: Xid (PCI:0000:00:00): 94, pid='<unknown>', name=<unknown>, Contained: SM (0x1). RST: No, D-RST: No"
+XID = "NVRM: Xid (PCI:0000:00:00): 171, pid='<unknown>', name=<unknown>, DRAM uncorrectable error"
 _GROUP = "lib.ncclGroupStart(); reduce_all(c, 1); reduce_all(c, 1); lib.ncclGroupEnd()"
 _FAILURE = "cuda = ctypes.CDLL({!r}); new(cuda.cuMemAlloc_v2, size(1 << 50), check=2)"
 
