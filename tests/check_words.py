@@ -51,10 +51,16 @@ IN_DOCUMENTS = {
     "unwell",
 }
 """Words that no document has; as orders ("ask the owner") some of the others are right there."""
-PHRASES = re.compile(
-    r"\b(?:not well|as a rule|wants nothing|as it comes)\b|\bThe same (?:by|for|as|of|in)\b", re.IGNORECASE
-)
+PHRASES = re.compile(r"\b(?:not well|wants nothing|as it comes)\b|\bThe same (?:by|for|as|of|in)\b", re.IGNORECASE)
 """Phrases that no help text and no text of an alert has."""
+UNPLAIN = re.compile(
+    r"\b(?:as a rule|for want of|of ours|beside us|in vain|by turns|who(?:m)?ever|somebody|for ever|and its kin|"
+    r"g(?:ive|ives|iven|ave|iving) (?:\w+ ){0,3}back|given away|is wanted|what exceeds)\b",
+    re.IGNORECASE,
+)
+"""Phrases that no text for users has: pages, alerts, and texts in code that are not docstrings."""
+RECORDS = {"CHANGELOG.md", "CONTRIBUTING.md", "docs/decisions", "docs/architecture.md", "docs/real-software.md"}
+"""Pages for developers, and of what was, where UNPLAIN is not looked for."""
 IN_NAMES = _SPEECH | {"gone"}
 PRONOUNS = {"it", "its", "they", "their", "we", "our", "you", "your", "he", "she", "this", "that", "these", "those"}
 PRONOUNS |= {"such", "who", "none"}
@@ -90,6 +96,27 @@ def findings_in_c(source: str) -> Iterator[tuple[int, str]]:
             yield number, f"C has {word!r}: name the thing in the field's words"
 
 
+def findings_in_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and a sentence for each phrase of Python source, docstrings aside, that is not plain."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in _TEXTS - {tokenize.COMMENT} and not token.string.startswith(('"""', 'r"""')):
+            yield from ((token.start[0], _unplain(it)) for it in UNPLAIN.findall(token.string))
+
+
+def findings_in_pages(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and a sentence for each phrase of a page for users that is not plain, outside of code."""
+    code = False
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        for phrase in () if code else UNPLAIN.findall(_CODE.sub("", line)):
+            yield number, _unplain(phrase)
+
+
+def _unplain(phrase: str) -> str:
+    return f"text has {phrase!r}: docs/style-of-words.md"
+
+
 def findings_in_documents(source: str) -> Iterator[tuple[int, str]]:
     """Yields the line and a sentence for each forbidden word of a document, outside of code."""
     code = False
@@ -103,6 +130,7 @@ def findings_in_documents(source: str) -> Iterator[tuple[int, str]]:
 def findings_in_rules(source: str) -> Iterator[tuple[int, str]]:
     """Yields the line and a sentence for each forbidden word or phrase of a file of rules."""
     yield from findings_in_documents(source)
+    yield from findings_in_pages(source)
     for number, line in enumerate(source.splitlines(), 1):
         for phrase in PHRASES.findall(line):
             yield number, f"rule has {phrase!r}: name the thing and its state"
@@ -129,6 +157,12 @@ def main(root: Path) -> int:
     lists = {root / name for name in LISTS}
     paths = [path for name in FOLDERS for path in sorted(_sources(root / name)) if path not in lists]
     found = [(path, *finding) for path in paths for finding in _CHECKS[path.suffix](path.read_text())]
+    records = [root / name for name in RECORDS]
+    for path in paths:
+        if path.suffix == ".md" and not any(path.is_relative_to(record) for record in records):
+            found += [(path, *finding) for finding in findings_in_pages(path.read_text())]
+        elif path.suffix == ".py" and path.relative_to(root).parts[0] in {"exporter", "dashboards", "deploy", "tools"}:
+            found += [(path, *finding) for finding in findings_in_texts(path.read_text())]
     for path, line, text in found:
         print(f"{path.relative_to(root)}:{line}: {text}")
     return 1 if found else 0

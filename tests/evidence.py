@@ -19,7 +19,7 @@ GROUNDS = {
     "not run": "Rendered, parsed or compiled, and checked in that form. Nothing has run it.",
     "stand-in": "A library, file or peer made for the tests, with the real names and formats. Kernel, probes and "
     "exporter are the real ones.",
-    "real program on a stand-in": "A program as its makers release it, on a library of ours in the driver's place.",
+    "real program on a stand-in": "A program as its makers release it, on a simulated driver library.",
     "real software": "The library, program or kernel as its makers release it, without the hardware behind it.",
     "real kernel, emulated hardware": "Linux' own drivers in a virtual machine, on soft-RoCE or what QEMU and OpenIPMI "
     "emulate.",

@@ -59,7 +59,7 @@ OVERVIEW = [
     number("Device memory", "Allocated and not freed, as the probes saw it.", "bytes", Query(total(MEMORY))),
     number("Kernel launches", "Kernels launched by calls, without graph replays.", "ops", Query(total(LAUNCHES))),
     number("Graph launches", "Graphs launched; one may hold many kernels.", "ops", Query(total(GRAPHS))),
-    number("Copies", "Bytes given to copy calls, all directions.", "Bps", Query(total(COPIES))),
+    number("Copies", "Bytes of copy calls, all directions.", "Bps", Query(total(COPIES))),
     number(
         "Errors",
         "Calls that returned an error, in the layer that has more.",
@@ -69,7 +69,7 @@ OVERVIEW = [
     ),
     rows(
         "Processes",
-        "Who uses what now. Waiting is the time its threads spent blocked in synchronising calls, over wall time; "
+        "Usage by process. Waiting is the time its threads spent blocked in synchronising calls, over wall time; "
         "more than 100 % means several threads. A high share is right while the GPU is busy.",
         "short",
         COLUMNS,
@@ -107,7 +107,7 @@ MEMORY_PANELS = [
     ),
     lines(
         "Processes not seen from their start",
-        "Processes that were under way before the probes: what they had allocated until then only NVML knows.",
+        "Processes that ran before the probes were attached: earlier allocations are known to NVML alone.",
         "short",
         Query(total(f"1 - {select('gpu_cuda_seen_from_start', *WHO)}", "instance"), "{{instance}}"),
     ),
@@ -137,7 +137,7 @@ WORK = [
     lines("Graph launches", "Graph launches by process.", "ops", Query(total(GRAPHS, *PROCESS), NAME)),
     lines(
         "Time since the last launch",
-        "Of a kernel or a graph. A line that climbs is a process that gives the GPU nothing to do.",
+        "Of a kernel or a graph. A rising line is a process that gives the GPU no work.",
         "s",
         Query(LAST_LAUNCH, NAME),
     ),
@@ -154,7 +154,7 @@ WORK = [
 COPY_PANELS = [
     lines(
         "Copies by direction",
-        "Bytes given to copy calls: h2d host to device, d2h back, d2d on or between devices. Enqueued, not yet moved.",
+        "Bytes of copy calls: h2d host to device, d2h back, d2d on or between devices. Enqueued, not yet moved.",
         "Bps",
         Query(total(COPIES, "direction"), "{{direction}}"),
         width=THIRD,
@@ -197,7 +197,7 @@ WAIT_PANELS = [
         Query(f"histogram_quantile(0.99, {total(WAITS, 'le', *PROCESS)})", NAME),
         width=THIRD,
     ),
-    heat("Waits", "How many waits took how long.", "s", Query(total(WAITS, "le"), "{{le}}"), width=THIRD),
+    heat("Waits", "Distribution of waits.", "s", Query(total(WAITS, "le"), "{{le}}"), width=THIRD),
 ]
 
 DETAILS = [
@@ -219,14 +219,14 @@ ERROR_PANELS = [
     ),
     rows(
         "Last errors",
-        "How long ago a process last got which error from which call.",
+        "Time since the newest error of each process, by call and code.",
         "s",
         {**COLUMNS, "api": "Call", "code": "Code", "error": "Error"},
         Query(f"time() - max by ({', '.join((*PROCESS, 'api', 'code', 'error'))}) ({LAST_ERROR})", "Ago"),
         width=HALF,
     ),
     lines(
-        "Allocations not remembered",
+        "Untracked allocations",
         "Bytes for which the table of live allocations had no room: bytes in use are too low by these.",
         "Bps",
         Query(total(rate("gpu_cuda_memory_untracked_bytes_total", *WHO, DRIVER), *PROCESS), NAME),
@@ -234,7 +234,7 @@ ERROR_PANELS = [
     ),
     lines(
         "Frees of unseen allocations",
-        "Memory that is older than the probes or another process's; bytes in use never held it.",
+        "Memory older than the probes, or of another process; never part of the bytes in use.",
         "ops",
         Query(total(rate("gpu_cuda_memory_frees_unseen_total", *WHO, DRIVER), *PROCESS), NAME),
         width=THIRD,
@@ -254,7 +254,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-cuda",
         "CUDA jobs",
-        "What does a process do with its GPU: memory, launches, copies, waits, errors? From probes on the driver.",
+        "Memory, launches, copies, waits and errors of processes on GPUs. From probes on the driver.",
         [
             choice(name, title, f"label_values({calls}, {name})", every=".*")
             for name, title in (
@@ -265,7 +265,7 @@ def dashboard() -> Dashboard:
             )
         ],
         {
-            "Who uses what": OVERVIEW,
+            "Usage": OVERVIEW,
             "Memory": MEMORY_PANELS,
             "Work": WORK,
             "Copies": COPY_PANELS,

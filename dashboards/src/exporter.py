@@ -149,7 +149,7 @@ PROBES = [
         width=THIRD,
     ),
     lines(
-        "Libraries left alone",
+        "Libraries not probed",
         "Libraries in use that are not probed: too many (limit, share, descriptors), or attaching failed (error). "
         "Each try counts.",
         "cps",
@@ -158,14 +158,15 @@ PROBES = [
     ),
     lines(
         "Processes found late",
-        "Found by the regular look at all processes, for their events were lost: their first calls are not counted.",
+        "Found by the periodic scan of all processes, because their events were lost: their first calls are not "
+        "counted.",
         "cps",
         Query(total(rate("accel_exporter_discovery_late_total"), "instance"), "{{instance}}"),
         width=THIRD,
     ),
     rows(
         "Probes not attached",
-        "What is called by processes and not seen. The exporter's log and landing page have the reasons.",
+        "Functions that processes call and that are not counted. The exporter's log and landing page have the reasons.",
         "short",
         {"instance": "Instance", "probe": "Probe", "library": "Library", "symbol": "Function"},
         Query(f"min by (instance, probe, library, symbol) ({ATTACHED}) == 0", "Attached"),
@@ -233,7 +234,7 @@ COST = [
     ),
     lines(
         "Samples per scrape",
-        "Series the exporter gave to Prometheus.",
+        "Series in each answer to Prometheus.",
         "short",
         Query(select("scrape_samples_scraped"), "{{instance}}"),
         width=THIRD,
@@ -267,7 +268,7 @@ LOSSES = [
     ),
     lines(
         "Log lines dropped",
-        "Lines beyond the rate of one place in the code, or that a stopped reader of the log had no room for.",
+        "Lines beyond the rate limit of one place in the code, or that a stopped reader of the log did not take.",
         "cps",
         Query(total(rate("accel_exporter_log_lines_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
         width=THIRD,
@@ -291,7 +292,7 @@ LOSSES = [
         width=THIRD,
     ),
     lines(
-        "Samples kept off the page",
+        "Samples dropped",
         "Samples that repeat a series or have no valid form: a collector's defect.",
         "cps",
         Query(total(rate("accel_exporter_samples_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
@@ -306,7 +307,7 @@ LOSSES = [
     ),
     lines(
         "Series by collector",
-        "Lines of /metrics that each collector's last run gave; a bucket of a histogram is one.",
+        "Lines of /metrics of each collector's last run; a bucket of a histogram is one.",
         "short",
         Query(
             f"max by (instance, collector) ({select('accel_exporter_collector_series')})", "{{collector}} {{instance}}"
@@ -336,8 +337,8 @@ LOSSES = [
 
 CUSTOM = [
     lines(
-        "Custom probes that run",
-        "1 while a site's own probe is compiled, loaded and read. The exporter's landing page has the reason of a 0.",
+        "Custom probes running",
+        "1 while a custom probe is compiled, loaded and read. The exporter's landing page has the reason for a 0.",
         "short",
         Query(f"min by (instance, probe) ({select('accel_exporter_custom_up')})", "{{probe}} {{instance}}"),
         width=THIRD,
@@ -345,8 +346,8 @@ CUSTOM = [
         below=True,
     ),
     lines(
-        "Fill of their maps",
-        "Keys in a map over those it has room for; at 100 % nothing is counted for new ones.",
+        "Map usage of custom probes",
+        "Keys in a map over its capacity; at 100 % new keys are not counted.",
         "percentunit",
         Query(
             f"max by (instance, probe, map) ({select('accel_exporter_custom_map_entries')} "
@@ -357,7 +358,7 @@ CUSTOM = [
         alarm=0.9,
     ),
     lines(
-        "Lost by them",
+        "Losses of custom probes",
         "What their programs report as lost, and records beyond the spans of a second.",
         "eps",
         Query(total(rate("accel_exporter_custom_lost_total"), "instance", "probe"), "{{probe}} {{instance}}"),
@@ -368,8 +369,8 @@ CUSTOM = [
         width=THIRD,
     ),
     lines(
-        "Time in their programs",
-        "What the BPF programs of custom probes take from other processes, in cores.",
+        "Time in custom programs",
+        "Time that the BPF programs of custom probes take from other processes, in cores.",
         "percentunit",
         Query(
             total(rate("accel_exporter_probe_run_seconds_total", 'probe=~"custom_.*"'), "instance", "probe"),
@@ -378,14 +379,14 @@ CUSTOM = [
         width=THIRD,
     ),
     lines(
-        "CPU of their processes",
+        "CPU of custom probes",
         "Compiling and reading, in cores.",
         "percentunit",
         Query(total(rate("accel_exporter_custom_cpu_seconds_total"), "instance", "probe"), "{{probe}} {{instance}}"),
         width=THIRD,
     ),
     lines(
-        "Memory of their processes",
+        "Memory of custom probes",
         "Resident memory; most of it is the compiler.",
         "bytes",
         Query(
@@ -411,7 +412,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter",
         "Accelerator exporter",
-        "Does the exporter see everything, and what does that cost? Its collectors, probes, losses and overhead.",
+        "Completeness and overhead of the exporter. Its collectors, probes, losses and overhead.",
         [],
         {
             "Overview": OVERVIEW,

@@ -95,13 +95,13 @@ ATTENTION = [
     ),
     number(
         "Exporters down",
-        "Exporters that did not answer the last scrape: of their nodes nothing is known.",
+        "Exporters that did not answer the last scrape: the state of their nodes is unknown.",
         "short",
         Query(f"count({select('up')} == 0) or vector(0)"),
         alarm=1,
     ),
     rows(
-        "Workloads that stand",
+        "Stalled workloads",
         "Processes that have called no collective and launched nothing for five minutes, inside a call or with a busy "
         "GPU: their GPUs are lost to the jobs.",
         "short",
@@ -124,8 +124,8 @@ ATTENTION = [
     ),
     rows(
         "Firing alerts",
-        "What pages or is a ticket, the critical ones first; how many of it fire at the same place. Those without an "
-        "instance are of a workload, a communicator, a switch or the fleet.",
+        "Pages and tickets, critical ones first, with the number of alerts at the same place. Those without an "
+        "instance belong to a workload, a communicator, a switch or the fleet.",
         "short",
         {
             "severity": "Severity",
@@ -168,7 +168,7 @@ FAULTS = [
     ),
     rows(
         "Xids of the last day",
-        "What NVIDIA's driver reported of GPUs, how long ago, and what is to be done.",
+        "Xids that NVIDIA's driver reported, how long ago, and the recommended action.",
         "s",
         {**NODE, "gpu": "GPU", "xid": "Xid", "action": "Action"},
         Query(
@@ -215,7 +215,7 @@ WASTE = [
     ),
     lines(
         "Slowed down, worst GPUs",
-        "Share of time in which heat or the power brake held clocks down. A job of many GPUs goes at the pace of the "
+        "Share of time in which heat or the power brake held clocks down. A job of many GPUs runs at the pace of the "
         "slowest.",
         "percentunit",
         Query(f"topk(10, max by (instance, gpu, reason) ({SLOWED}) > 0)", "GPU {{gpu}} {{reason}} {{instance}}"),
@@ -293,7 +293,7 @@ NETWORK = [
         width=HALF,
     ),
     lines(
-        "Ports that lose packets, by node",
+        "Ports with packet loss, by node",
         "Ports that were sent negative acknowledgements for missing packets within the last minute.",
         "short",
         Query(f"topk(10, count by (instance) ({LOST} > 0))", "{{instance}}"),
@@ -342,7 +342,7 @@ NODES = [
 EXPORTERS = [
     rows(
         "Exporters down",
-        "No answer to the last scrape: of these nodes nothing is known.",
+        "No answer to the last scrape: the state of these nodes is unknown.",
         "short",
         NODE,
         Query(f"min by (instance) ({select('up')}) == 0", "Up", hidden=True),

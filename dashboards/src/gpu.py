@@ -73,7 +73,8 @@ OVERVIEW = [
     ),
     rows(
         "GPUs",
-        "What each does now. Use is any kernel at all; SMs and DRAM: how much of the GPU was, where it reports that.",
+        "Current state of each GPU. Use is any kernel at all; SMs and DRAM show how much of the GPU was in use, where"
+        " it reports that.",
         "short",
         COLUMNS,
         Query(per_gpu("hw_gpu_utilization_ratio", 'task="general"'), "Use", "percentunit"),
@@ -124,7 +125,7 @@ USE = [
 POWER = [
     lines(
         "Power",
-        "What each board draws, and the limit enforced.",
+        "Power draw of each board, and the enforced limit.",
         "watt",
         Query(gauge("hw_power_watts"), NAME),
         Query(gauge("gpu_power_limit_watts", 'limit="enforced"'), f"{NAME} limit"),
@@ -257,7 +258,8 @@ HEALTH = [
     ),
     rows(
         "Memory repairs",
-        "Rows replaced or waiting for it, and pages retired on GPUs before Ampere. A failure means an exchange.",
+        "Rows replaced or waiting for it, and pages retired on GPUs before Ampere. A GPU with a failure must be "
+        "replaced.",
         "short",
         COLUMNS,
         Query(f"max by ({', '.join(WHICH)}) ({gauge('gpu_memory_row_remap_pending')})", "Rows pending"),
@@ -299,7 +301,7 @@ WHO = [
     ),
     rows(
         "Processes",
-        "Who is on which GPU now.",
+        "Processes on each GPU.",
         "short",
         PROCESS_COLUMNS,
         Query(total(gauge("gpu_process_memory_usage_bytes"), *PROCESS), "Memory", "bytes"),
@@ -308,7 +310,7 @@ WHO = [
     ),
     rows(
         "Allocated to",
-        "The jobs that the kubelet or Slurm has given the GPU to, used or not.",
+        "Jobs to which the kubelet or Slurm has allocated the GPU, used or not.",
         "short",
         {
             **COLUMNS,
@@ -351,7 +353,7 @@ def dashboard() -> Dashboard:
             "Power and heat": POWER,
             "PCIe and NVLink": LINKS,
             "Health": HEALTH,
-            "Who": WHO,
+            "Processes and jobs": WHO,
             DETAIL: DETAILS,
         },
     )

@@ -94,7 +94,7 @@ OVERVIEW = [
     ),
     number(
         "GPUs idle",
-        "Given to a pod or a Slurm job, and no process is on them.",
+        "Allocated to a pod or a Slurm job, with no process on them.",
         "short",
         Query(f"count(count by (gpu_uuid) ({IDLE})) or vector(0)"),
         alarm=1,
@@ -194,7 +194,7 @@ MEMORY_PANELS = [
 WORK = [
     lines("Kernel launches", "Launch calls by job, without graph replays.", "ops", Query(jobs(LAUNCHES), NAME)),
     lines("Graph launches", "Graph launches by job; one may hold many kernels.", "ops", Query(jobs(GRAPHS), NAME)),
-    lines("Copies by job", "Bytes given to copy calls, all directions.", "Bps", Query(jobs(COPIES), NAME), width=THIRD),
+    lines("Copies by job", "Bytes of copy calls, all directions.", "Bps", Query(jobs(COPIES), NAME), width=THIRD),
     lines(
         "Copies by kind",
         "h2d host to device, d2h back, d2d on or between devices; by the host's kind of memory. Pageable memory is "
@@ -231,7 +231,7 @@ WAIT_PANELS = [
     ),
     heat(
         "Waits",
-        "How many waits took how long; the dots are single waits, and lead to their traces.",
+        "Distribution of waits; the dots are single waits, and lead to their traces.",
         "s",
         Query(total(WAITS, "le"), "{{le}}"),
         width=THIRD,
@@ -273,14 +273,14 @@ STORAGE = [
     ),
     lines(
         "GPUDirect bytes submitted",
-        "Bytes named by asynchronous calls and batches of cuFile; what of it was moved is not known.",
+        "Bytes named by asynchronous calls and batches of cuFile; how much of it was transferred is not known.",
         "Bps",
         Query(jobs(SUBMITTED, "operation"), f"{NAME} {{{{operation}}}}"),
         width=THIRD,
     ),
     lines(
         "GPUDirect bytes by file system",
-        "The same as the first, by the type of the file's file system.",
+        "Bytes that jobs read and wrote with cuFile, by the type of the file system.",
         "Bps",
         Query(total(MOVED, "filesystem", "operation"), "{{filesystem}} {{operation}}"),
         width=THIRD,
@@ -339,7 +339,7 @@ TROUBLE = [
 ALLOCATIONS = [
     rows(
         "Idle allocations",
-        "GPUs that the kubelet gave to a container, or a prolog to a Slurm job, and that no process is on.",
+        "GPUs that the kubelet allocated to a container, or a prolog to a Slurm job, with no process on them.",
         "bool_yes_no",
         {**GPU_COLUMNS, "mig_uuid": "MIG UUID", **OWNER_COLUMNS},
         Query(f"max by ({', '.join((*GPU, 'mig_uuid', *OWNER))}) ({IDLE})", "Idle", hidden=True),
@@ -347,14 +347,14 @@ ALLOCATIONS = [
     ),
     lines(
         "Use of allocated GPUs",
-        "Share of time in which any kernel ran, mean of the GPUs given. A GPU that several share counts for each.",
+        "Share of time in which any kernel ran, mean of the allocated GPUs. A GPU that several share counts for each.",
         "percentunit",
         Query(f"avg by ({', '.join(OWNER)}) ({GIVEN} * {SAME_GPU} group_left () {BUSY})", OWNER_NAME),
         width=HALF,
     ),
     lines(
         "GPUs allocated",
-        "GPUs, MIG devices or slices given to each container and Slurm job.",
+        "GPUs, MIG devices or slices allocated to each container and Slurm job.",
         "short",
         Query(f"count by ({', '.join(OWNER)}) ({GIVEN})", OWNER_NAME),
         width=HALF,
@@ -366,7 +366,7 @@ LABEL_NAME = "{{$pod_label}}"
 BY_LABEL = [
     lines(
         "GPUs by pod label",
-        "GPUs, MIG devices or slices given to pods, by the label named above, as app, team or owner. Needs "
+        "GPUs, MIG devices or slices allocated to pods, by the label named above, as app, team or owner. Needs "
         "--kubernetes.pod-labels.",
         "short",
         Query(total(PODS, "$pod_label"), LABEL_NAME),
@@ -407,7 +407,7 @@ def dashboard() -> Dashboard:
             label.current(VariableOption(selected=True, text="label_app", value="label_app")),
         ],
         {
-            "Who uses what": OVERVIEW,
+            "Usage": OVERVIEW,
             "Shares of the GPUs": SHARES,
             "Memory": MEMORY_PANELS,
             "Work": WORK,

@@ -136,7 +136,7 @@ TRAFFIC = [
 STRAGGLERS = [
     heat(
         "Arrival lags",
-        "How many calls came how much later than the first rank's of their node. A band apart: a straggler.",
+        "Distribution of the lag behind the first rank of the node. A separate band is a straggler.",
         "s",
         Query(rising_lags("le"), "{{le}}"),
     ),
@@ -155,7 +155,8 @@ STRAGGLERS = [
     ),
     lines(
         "Calls behind",
-        "Collectives that another rank of the node has called and this one not yet. Who stays behind is waited for.",
+        "Collectives that another rank of the node has called and this one not yet. The other ranks wait for a rank "
+        "that stays behind.",
         "short",
         Query(per_rank("nccl_rank_calls_behind"), RANK_NAME),
     ),
@@ -198,7 +199,7 @@ STRAGGLERS = [
 WHO = [
     rows(
         "Communicators",
-        "Which process is which rank, of how many.",
+        "Rank of each process, and size of the communicator.",
         "short",
         {"comm_hash": "Communicator", "rank": "Rank", "nranks": "Ranks", **PROCESS_COLUMNS},
         Query(f"max by (comm_hash, rank, nranks, {', '.join(PROCESS)}) ({INFO})", "Is", hidden=True),
@@ -206,7 +207,7 @@ WHO = [
     ),
     rows(
         "Errors by call",
-        "How long ago which call of which process failed.",
+        "Time since the newest failed call, by process and function.",
         "s",
         {**PROCESS_COLUMNS, "api": "Call", "error": "Error", "code": "Code"},
         Query(
@@ -241,5 +242,11 @@ def dashboard() -> Dashboard:
             choice("slurm_job_id", "Slurm job", f"label_values({info}, slurm_job_id)", every=".*"),
             choice("comm_hash", "Communicator", f"label_values({info}, comm_hash)", every=".*"),
         ],
-        {"Overview": OVERVIEW, "Traffic": TRAFFIC, "Stragglers and hangs": STRAGGLERS, "Who": WHO, DETAIL: DETAILS},
+        {
+            "Overview": OVERVIEW,
+            "Traffic": TRAFFIC,
+            "Stragglers and hangs": STRAGGLERS,
+            "Communicators and errors": WHO,
+            DETAIL: DETAILS,
+        },
     )

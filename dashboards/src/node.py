@@ -73,7 +73,8 @@ OVERVIEW = [
 GPUS = [
     rows(
         "GPUs",
-        "What each does now, and what the driver requests: 1 GPU reset, 2 node reboot, 4 drain and reset.",
+        "Current state of each GPU, and the action that the driver requests: 1 GPU reset, 2 node reboot, 4 drain and "
+        "reset.",
         "short",
         {"instance": "Instance", "gpu": "GPU"},
         Query(per(GPU, "hw_gpu_utilization_ratio", 'task="general"'), "Use", "percentunit"),
@@ -94,7 +95,7 @@ GPUS = [
     ),
     lines(
         "Power",
-        "What each board draws.",
+        "Power draw of each board.",
         "watt",
         Query(select("hw_power_watts"), NAME),
         width=THIRD,
@@ -161,7 +162,7 @@ JOBS = [
     ),
     rows(
         "Allocated GPUs",
-        "The jobs that the kubelet or Slurm gave each GPU to, used or not.",
+        "Jobs to which the kubelet or Slurm has allocated each GPU, used or not.",
         "short",
         {
             "instance": "Instance",
@@ -243,7 +244,7 @@ FAULTS = [
     ),
     rows(
         "Xids",
-        "What NVIDIA's driver reported of GPUs, how long ago, and what is to be done.",
+        "Xids that NVIDIA's driver reported, how long ago, and the recommended action.",
         "s",
         {"instance": "Instance", "gpu": "GPU", "xid": "Xid", "category": "Category", "action": "Action"},
         Query(
@@ -254,7 +255,7 @@ FAULTS = [
     ),
     rows(
         "Unavailable sources",
-        "Sources of faults that this node does not have or does not let us read.",
+        "Sources of faults that this node lacks, or that the exporter may not read.",
         "short",
         {"instance": "Instance", "source": "Source"},
         Query(f"min by (instance, source) ({select('node_fault_source_available')}) == 0", "Readable", hidden=True),
@@ -337,7 +338,7 @@ MACHINE = [
 
 DETAILS = [
     rows(
-        "PCIe links and what they could be",
+        "PCIe links, current and maximum",
         "Lanes beyond those in use that the device has, and 10⁹ transfers a second of a lane, which GPUs lower when "
         "idle.",
         "short",

@@ -155,7 +155,7 @@ LATENCIES = [
     ),
     heat(
         "Work request latency",
-        "How many requests took how long; a sample.",
+        "Distribution of latencies; a sample.",
         "s",
         Query(used(f"{LATENCY}_bucket", "le"), "{{le}}"),
     ),
@@ -265,7 +265,8 @@ LOSSES = [
     ),
     lines(
         "NACK ratio: receiver not ready",
-        "Negative acknowledgements for want of a receive buffer (RNR), over packets sent: the peer's program is slow.",
+        "Negative acknowledgements because the receiver was not ready (RNR), over packets sent: the peer's program is"
+        " slow.",
         "percentunit",
         Query(most("rdma_nack_ratio", *PORT, only=SLOW), PORT_NAME),
         width=THIRD,
@@ -279,14 +280,16 @@ LOSSES = [
     ),
     lines(
         "NAKs received",
-        "By kind; what this port sent arrived badly. Absent where the driver does not count them.",
+        "By kind; packets of this port that a peer did not receive in order. Absent where the driver does not count "
+        "them.",
         "cps",
         Query(rising("rdma_naks_received_total", *PORT, "kind"), f"{PORT_NAME} {{{{kind}}}}"),
         width=THIRD,
     ),
     lines(
         "NAKs sent",
-        "By kind; what this port received came badly. The same events as the peers' received ones: never add both.",
+        "By kind; packets that this port did not receive in order. The same events as the peers' received ones: never"
+        " add both.",
         "cps",
         Query(rising("rdma_naks_sent_total", *PORT, "kind"), f"{PORT_NAME} {{{{kind}}}}"),
         width=THIRD,
@@ -376,7 +379,7 @@ CONGESTION = [
     ),
     lines(
         "Pause frames",
-        "By priority and direction; storms are pauses without end.",
+        "By priority and direction; storms are pauses that do not end.",
         "cps",
         Query(
             rising("rdma_pfc_pause_frames_total", *PORT, "priority", "direction"),
@@ -393,7 +396,7 @@ CONGESTION = [
     ),
     lines(
         "Congestion notifications",
-        "Sent to whoever sends here too fast; handled and ignored are received.",
+        "Sent to peers that send here too fast; handled and ignored are received.",
         "cps",
         Query(rising("rdma_cnp_packets_total", *PORT, "kind"), f"{PORT_NAME} {{{{kind}}}}"),
         width=THIRD,
@@ -452,7 +455,7 @@ BLIND = [
         width=THIRD,
     ),
     lines(
-        "Not matched or not read",
+        "Completions not matched or not read",
         "Completions not matched to a request with certainty, and parts of calls that could not be read.",
         "cps",
         Query(total(rate("rdma_completions_unmatched_total"), "instance"), "{{instance}} unmatched"),
@@ -486,7 +489,7 @@ DETAILS = [
     ),
     heat(
         "ACK latencies",
-        "How many round trips took how long; a sample.",
+        "Distribution of round trips; a sample.",
         "s",
         Query(used(f"{ACK}_bucket", "le"), "{{le}}"),
     ),
@@ -497,7 +500,7 @@ DETAILS = [
         "s",
         *quantiles(POST, "instance", "device"),
     ),
-    heat("Times in post_send", "How many calls took how long.", "s", Query(used(f"{POST}_bucket", "le"), "{{le}}")),
+    heat("Times in post_send", "Distribution of calls.", "s", Query(used(f"{POST}_bucket", "le"), "{{le}}")),
     lines(
         "Time in poll_cq",
         "Of calls that returned completions, with the probe's own cost. A sample.",
@@ -531,7 +534,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-rdma",
         "RDMA network",
-        "Is the network lossless and fast, and between which peers is it not? Traffic, latency, losses and links.",
+        "Loss and latency of the RDMA network, and the peers that are affected. Traffic, latency, losses and links.",
         [
             choice(name, title, f"label_values({selector}, {name})", every=".*")
             for name, title, selector in (

@@ -52,7 +52,7 @@ OVERVIEW = [
     number("Per token, p95", "Of streams that give their number of tokens.", "s", Query(quantile("0.95", EACH))),
     number("Output", "Tokens per second that answers named.", "short", Query(total(rate(TOKENS, *MODEL, OUTPUT)))),
     number(
-        "Broken by the server",
+        "Incomplete answers",
         "Share of requests that the server did not answer to the end.",
         "percentunit",
         Query(f"({total(rate(ABORTED, *MODEL, OWN))} or vector(0)) / {total(rate(REQUESTS, *MODEL))}"),
@@ -76,7 +76,7 @@ LATENCY = [
     ),
     lines(
         "Gap between events",
-        "99th percentile: what a reader of a stream sees as a pause.",
+        "99th percentile: a pause that a reader of the stream notices.",
         "s",
         Query(quantile("0.99", "llm_stream_event_gap_seconds", *WHO), NAME),
         width=THIRD,
@@ -110,7 +110,7 @@ GOALS = [
 QUEUES = [
     lines(
         "Wait in the socket",
-        "95th percentile of the time that a request lay in the socket before the server read it.",
+        "95th percentile of the time that a request waited in the socket before the server read it.",
         "s",
         Query(quantile("0.95", "llm_socket_queue_seconds", *WHO), NAME),
     ),
@@ -127,7 +127,7 @@ LOAD = [
         "Tokens", "Per second, as answers named them.", "short", Query(total(rate(TOKENS, *MODEL), "type"), "{{type}}")
     ),
     lines(
-        "Without an end",
+        "Incomplete answers by reason",
         "Requests per second without an answer to its end, by reason.",
         "reqps",
         Query(total(rate(ABORTED, *MODEL), "reason"), "{{reason}}"),
@@ -140,7 +140,7 @@ LOAD = [
         Query(total(rate("gen_ai_server_response_size_bytes_total", *MODEL)), "answers"),
     ),
     rows(
-        "Who serves what",
+        "Requests by server and model",
         "Requests per second by server and model.",
         "reqps",
         COLUMNS,
@@ -148,7 +148,7 @@ LOAD = [
         width=FULL,
     ),
     lines(
-        "Kernel launches beside",
+        "Kernel launches of the pods",
         "Launches per second of all processes of the chosen pods.",
         "cps",
         Query(
@@ -170,7 +170,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-serving",
         "LLM serving",
-        "How long users of models wait for the first and for each token, where, and which answers did not end? From "
+        "Waits of users for the first and for each token, and incomplete answers. From "
         "the sockets of servers (--collector.serving).",
         [
             choice("namespace", "Namespace", f"label_values({info}, namespace)", every=".*"),
@@ -179,5 +179,5 @@ def dashboard() -> Dashboard:
             bounds("first_token", "First token within", "1.0", ("0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0")),
             bounds("per_token", "Per token within", "0.05", ("0.01", "0.025", "0.05", "0.1", "0.2", "0.5")),
         ],
-        {"Now": OVERVIEW, "Latency": LATENCY, "Goals": GOALS, "In front of the engine": QUEUES, "Load": LOAD},
+        {"Now": OVERVIEW, "Latency": LATENCY, "Goals": GOALS, "Socket queue": QUEUES, "Load": LOAD},
     )

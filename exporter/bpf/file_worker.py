@@ -111,7 +111,7 @@ class Worker:
         """
         result, held = self._call(function, arguments, {"keep": True, "within": within})
         if held is None:
-            raise ChildError("the process that reads files gave none back")
+            raise ChildError("the process that reads files returned none")
         return result, held
 
     def spent(self) -> float:

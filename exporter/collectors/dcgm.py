@@ -82,13 +82,13 @@ FILLED = tuple(metric(row, row.name) for row in csv.every() if row.kind is not N
 """Metrics with the default help texts; those of a file may differ."""
 SUCCESS = Metric(
     "accel_exporter.dcgm.success",
-    "1 when DCGM, or the dcgm-exporter beside us, answered the last request, else 0.",
+    "1 when DCGM, or the dcgm-exporter at --dcgm.url, answered the last request, else 0.",
     Kind.GAUGE,
     labels=("source",),
 )
 REFUSED = Metric(
     "accel_exporter.dcgm.lines.refused",
-    "Lines of the last page of the dcgm-exporter beside us that are no gauge or counter, or too many.",
+    "Lines of the last page of the dcgm-exporter at --dcgm.url that are no gauge or counter, or too many.",
     Kind.GAUGE,
 )
 LOOK_SECONDS = 5.0

@@ -45,8 +45,8 @@ UNTRACKED = Metric(
 UNMATCHED_FREES = Metric(
     "gpu.cuda.memory.frees.unseen",
     "Successful frees of memory without a seen allocation: it is older than the probes, another process's, or "
-    "untracked. `memory` is what the called function frees as a rule. Handles (cuMemRelease) are not among them: those "
-    "not seen are imported ones as a rule.",
+    "untracked. `memory` is what the called function usually frees. Handles (cuMemRelease) are not among them: those "
+    "not seen are usually imported ones.",
     Kind.COUNTER,
     labels=("api_layer", "memory"),
     process=True,

@@ -78,7 +78,7 @@ class OutOfMemory:
             request = replace(request, stack=self._stack_of(number))
             frozen = self._profiles.frozen.freeze(self._of_gpu(profile, request, time_ns), request, time_ns)
             log.warning(
-                "%s of %d bytes by process %s failed for want of memory: /debug/pprof/gpu_oom?n=%d has what was in use",
+                "%s of %d bytes by process %s failed, out of memory: /debug/pprof/gpu_oom?n=%d has what was in use",
                 request.api,
                 request.size,
                 request.labels.get("pid", "?"),

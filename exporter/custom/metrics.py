@@ -53,7 +53,7 @@ ENTRIES = Metric(
 )
 LIMIT = Metric(
     "accel_exporter.custom.map.max_entries",
-    "Keys that the map has room for. Not shown of LRU maps, which give up old keys for new ones.",
+    "Keys that the map has room for. Absent for LRU maps, which evict old keys.",
     Kind.GAUGE,
     labels=("probe", "map"),
 )

@@ -44,7 +44,7 @@ class DeviceReader(Poller[list[Sample]]):
         last, busy = self.last, self.busy
         failure = f"{self._device} is not seen: {last.error}" if last.error else ""
         if busy is not None and (busy > self._deadline or not self.read_once.is_set()):
-            failure = f"{self._device} is not seen: reading it takes more than {self._deadline:g} s and goes on"
+            failure = f"{self._device} is not seen: reading it takes more than {self._deadline:g} s and has not ended"
         if failure and not self._logged:
             log.warning("%s", failure)
         elif self._logged and not failure:

@@ -104,7 +104,7 @@ class ProfileRequests:
             if not kept and (problem := await self._work(lambda: self._published.source.problem())):
                 raise web.HTTPServiceUnavailable(text=f"there is no profile: {problem}\n")
             numbers = ", ".join(str(it.number) for it in kept)
-            reason = f"there are {numbers}" if kept else "no allocation has failed for want of memory since the start"
+            reason = f"there are {numbers}" if kept else "no allocation has run out of memory since the start"
             raise web.HTTPNotFound(text=f"there is no such profile: {reason}\n")
         return await self._written(request, "gpu_oom", found.with_failed(), query)
 

@@ -29,13 +29,13 @@ IN_PODS = f"processes in the cgroup of a kubelet's pod; {JOINS}"
 REAL_RDMA = "queue pairs and memory of a device that the kernel knows: make test-rdma has them"
 WITHOUT: dict[str, dict[str, str]] = {
     "cuda": {
-        "Allocations not remembered": "a full table; tests/bpf/test_cuda_memory.py fills one",
+        "Untracked allocations": "a full table; tests/bpf/test_cuda_memory.py fills one",
         "Frees of unseen allocations": "memory older than the probes; tests/bpf/test_cuda_memory.py has some",
     },
     "exporter": {"Probes not attached": "a function that cannot be probed; tests/bpf/test_bridge_failures.py has some"},
     "fleet": {
         "Waiting in NCCL": f"a rank that hangs for a minute; {JOINS}",
-        "Workloads that stand": "ranks that hang for five minutes; alerts/nccl.test.yaml has some",
+        "Stalled workloads": "ranks that hang for five minutes; alerts/nccl.test.yaml has some",
         "Ranks behind": f"a rank that is behind for a minute; {JOINS}",
         "RDMA links down": f"a port that was active before; {JOINS}",
         "Degraded exporters": f"an exporter that fails; {JOINS}",

@@ -42,7 +42,15 @@ def test_findings_in_documents() -> None:
 def test_findings_in_rules() -> None:
     """Texts of alerts have no phrase that names neither the thing nor its state."""
     source = "summary: GPU is not well.\ndescription: The same for NICs.\nexpr: a  # as a rule\nexpr: is_of\n"
-    assert [1, 2, 3] == [line for line, _ in check_words.findings_in_rules(source)]
+    assert [1, 2, 3] == sorted(line for line, _ in check_words.findings_in_rules(source))
+
+
+def test_findings_in_pages_and_texts() -> None:
+    """Phrases that are not plain are found in prose and in texts of code, not in code, docstrings and comments."""
+    page = "It gives every handle\nback.\nIt gave it back; `for ever`\n```\nas a rule\n```\nWhoever it is.\n"
+    assert [3, 7] == [line for line, _ in check_words.findings_in_pages(page)]
+    source = '"""Waits for ever."""\n# as a rule\nx = f"{y} of ours"\nz = "forever"\n'
+    assert [3] == [line for line, _ in check_words.findings_in_texts(source)]
 
 
 def test_findings_in_c() -> None:

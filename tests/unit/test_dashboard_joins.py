@@ -193,9 +193,7 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ("fleet", "Degraded exporters", "Collectors"): [({"instance": "n2"}, 1)],
     ("node", "Uptime", ""): [({}, 640)],
     ("node", "PCIe links", "Fewer"): [({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 4)],
-    ("node", "PCIe links and what they could be", "Missing"): [
-        ({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 8)
-    ],
+    ("node", "PCIe links, current and maximum", "Missing"): [({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 8)],
     ("node", "Processes", "Allocated"): [({"instance": "n1", "namespace": "ml", "pod": "train-0"}, 30)],
     ("node", "RDMA sent and received", ""): [({"instance": "n1", "device": "m0", "port": "1"}, 1)],
     ("node", "Faults", "Ago"): [({"instance": "n1", "category": "gpu", "signal": "xid", "component": "0"}, 40)],
