@@ -15,6 +15,8 @@ from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.rehearsal import Rehearsal, small_copy
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity, Counted
+from exporter.cuda.flags import FLAGS as FLAGS
+from exporter.cuda.flags import live_rows
 from exporter.cuda.functions import FUNCTIONS, coverable, layer, scene
 from exporter.cuda.interposers import passes_on
 from exporter.cuda.launches import CountedLaunches
@@ -26,11 +28,9 @@ from exporter.governor.governor import Subject
 from exporter.ledger import Process
 from exporter.model import Labels, Metric, Sample
 from exporter.node import Node
-from exporter.options import Flag
 from exporter.probe_collector import ProbeCollector, Receivers, Table
 from exporter.push import SPANS_DROPPED
 from exporter.resolve.process_gpus import ProcessGpus
-from exporter.series import limit_flag
 from exporter.stacks import metrics as stack_metrics
 
 if TYPE_CHECKING:
@@ -40,78 +40,9 @@ METRICS: tuple[Metric, ...] = (
     *(value for value in vars(metrics).values() if isinstance(value, Metric)),
     *stack_metrics.METRICS,
 )
-FLAGS = (
-    Flag(
-        "layers",
-        "driver",
-        "API layers that are probed. The runtime calls the driver: with both, calls of programs with a shared "
-        "runtime cost twice as much, and are counted by the runtime's names too.",
-        choices=("driver", "runtime", "both"),
-    ),
-    Flag(
-        "live-allocations",
-        0,
-        "Maximum number of live allocations that are tracked, of all processes, with 120 bytes of kernel memory "
-        "each. One process gets an eighth of the table, at least one, and more while less than half is taken. 0: "
-        "three for each 4 MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not report"
-        " it) and 1,048,576 at most.",
-        0,
-        1 << 24,
-    ),
-    Flag(
-        "allocation-span-bytes",
-        1 << 26,
-        "Least size of an allocation or free that becomes a span, in bytes.",
-        0,
-        1 << 50,
-    ),
-    Flag("copy-span-bytes", 1 << 26, "Least size of a copy that becomes a span, in bytes.", 0, 1 << 50),
-    Flag(
-        "wait-span-seconds", 0.1, "Least time of a wait for the GPU that becomes a span, in seconds.", 0, 1_000_000_000
-    ),
-    Flag(
-        "spans-per-second",
-        100,
-        "Maximum number of spans a second of a process, errors included; ten times that of all processes together.",
-        0,
-        1 << 30,
-    ),
-    limit_flag(10_000),
-    Flag(
-        "profile-cpu-ratio",
-        0.05,
-        "Maximum part of one processor that unwinding stacks may take, with --web.enable-profiles; a minute of it"
-        " may be used at once. Further allocations are in profiles without their stacks.",
-        0.0,
-        1.0,
-    ),
-    Flag(
-        "profile-launches-every",
-        1000,
-        "Number of launches of which one is in the profile of launches, and stands for all of them, with "
-        "--web.enable-profiles. 0: none is.",
-        0,
-        1 << 20,
-    ),
-    Flag(
-        "all-errors",
-        False,
-        "Count errors of launches and of the runtime's copies too, at about twice the cost of these calls.",
-    ),
-)
-
-
-GRANULE = 2 << 20
-"""Bytes of the smallest physical allocation (cuMemGetAllocationGranularity): no GPU has more handles than these."""
-LIVE_LEAST, LIVE_MOST = 1 << 18, 1 << 20
 NVML_SECONDS = 3.0
 STACK_IDS, ALLOCATION_BYTES = 16_384, 1 << 20
 """Threads that allocate, and bytes of a ring buffer, while profiles are on."""
-
-
-def live_rows(memory: int | None) -> int:
-    """LinkedProcesses of the table of live allocations for so many bytes on all GPUs, half of them to spare."""
-    return min(max((memory or 0) // GRANULE * 3 // 2, LIVE_LEAST), LIVE_MOST)
 
 
 def create(node: Node) -> Cuda:

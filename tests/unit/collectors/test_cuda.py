@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.collectors.cuda import LIVE_LEAST, LIVE_MOST, METRICS, live_rows
+from exporter.collectors.cuda import METRICS
+from exporter.cuda.flags import LIVE_LEAST, LIVE_MOST, live_rows
 from exporter.views.prometheus import name
 
 FIXED = {

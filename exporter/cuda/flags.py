@@ -1,0 +1,75 @@
+"""Flags of the collector, and the size of the table of allocations that follows from one of them."""
+
+from __future__ import annotations
+
+from exporter.options import Flag
+from exporter.series import limit_flag
+
+GRANULE = 2 << 20
+"""Bytes of the smallest physical allocation (cuMemGetAllocationGranularity): no GPU has more handles than these."""
+LIVE_LEAST, LIVE_MOST = 1 << 18, 1 << 20
+
+FLAGS = (
+    Flag(
+        "layers",
+        "driver",
+        "API layers that are probed. The runtime calls the driver: with both, calls of programs with a shared "
+        "runtime cost twice as much, and are counted by the runtime's names too.",
+        choices=("driver", "runtime", "both"),
+    ),
+    Flag(
+        "live-allocations",
+        0,
+        "Maximum number of live allocations that are tracked, of all processes, with 120 bytes of kernel memory "
+        "each. One process gets an eighth of the table, at least one, and more while less than half is taken. 0: "
+        "three for each 4 MiB of the memory of the node's GPUs, 262,144 at least (also where NVML does not report"
+        " it) and 1,048,576 at most.",
+        0,
+        1 << 24,
+    ),
+    Flag(
+        "allocation-span-bytes",
+        1 << 26,
+        "Least size of an allocation or free that becomes a span, in bytes.",
+        0,
+        1 << 50,
+    ),
+    Flag("copy-span-bytes", 1 << 26, "Least size of a copy that becomes a span, in bytes.", 0, 1 << 50),
+    Flag(
+        "wait-span-seconds", 0.1, "Least time of a wait for the GPU that becomes a span, in seconds.", 0, 1_000_000_000
+    ),
+    Flag(
+        "spans-per-second",
+        100,
+        "Maximum number of spans a second of a process, errors included; ten times that of all processes together.",
+        0,
+        1 << 30,
+    ),
+    limit_flag(10_000),
+    Flag(
+        "profile-cpu-ratio",
+        0.05,
+        "Maximum part of one processor that unwinding stacks may take, with --web.enable-profiles; a minute of it"
+        " may be used at once. Further allocations are in profiles without their stacks.",
+        0.0,
+        1.0,
+    ),
+    Flag(
+        "profile-launches-every",
+        1000,
+        "Number of launches of which one is in the profile of launches, and stands for all of them, with "
+        "--web.enable-profiles. 0: none is.",
+        0,
+        1 << 20,
+    ),
+    Flag(
+        "all-errors",
+        False,
+        "Count errors of launches and of the runtime's copies too, at about twice the cost of these calls.",
+    ),
+)
+
+
+def live_rows(memory: int | None) -> int:
+    """Return the rows of the table of live allocations for GPUs with so many bytes (None: not known), half to spare."""
+    return min(max((memory or 0) // GRANULE * 3 // 2, LIVE_LEAST), LIVE_MOST)
