@@ -109,7 +109,7 @@ def test_blocked(
         line for line in found if 'device="mlx5_0"' in line
     ]
     assert 'rdma_naks_received_total{device="mlx5_1",kind="sequence",port="1"} 1' in found
-    assert ["mlx5_0 is not seen: reading it takes more than 1 s and goes on"] == list(subject.problems())
+    assert ["mlx5_0 is not seen: reading it takes more than 1 s and has not ended"] == list(subject.problems())
     write(tree.port("mlx5_1") / "hw_counters/packet_seq_err", 2)
     until(lambda: 'rdma_naks_received_total{device="mlx5_1",kind="sequence",port="1"} 2' in page(subject))
     answer.set()
