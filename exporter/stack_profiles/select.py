@@ -25,6 +25,8 @@ def delta(before: Profile, after: Profile, falls: bool) -> Profile:
     start) what fell or is no longer there is left out: its process has ended.
     """
     earlier, later = added(before), added(after)
+    if not falls:
+        _unfold(earlier, later)
     samples = []
     for key in later | earlier if falls else later:
         now, then = later.get(key), earlier.get(key)
@@ -33,6 +35,17 @@ def delta(before: Profile, after: Profile, falls: bool) -> Profile:
             samples.append(Sample(key[0], dict(key[1]), values))
     start, end = (it.time_ns + it.duration_ns for it in (before, after))
     return replace(after, samples=tuple(samples), time_ns=start, duration_ns=max(0, end - start))
+
+
+def _unfold(earlier: Mapping[Key, tuple[int, ...]], later: dict[Key, tuple[int, ...]]) -> None:
+    """Take from samples without a process what was that of one before: the source adds up processes that ended."""
+    for key, values in earlier.items():
+        if key in later:
+            continue
+        kind = tuple(it for it in key[1] if it[0] == "kind")
+        rest = next((it for it in ((key[0], kind), ((), kind)) if it != key and it in later), None)
+        if rest:
+            later[rest] = tuple(b - a for a, b in zip(values, later[rest], strict=True))
 
 
 def key_of(sample: Sample) -> Key:

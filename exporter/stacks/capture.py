@@ -124,6 +124,7 @@ class Capture:
             "budget": counted["over_budget"] + counted["launches_over_budget"],
             "ring": counted["stacks_lost"],
             "table": counted["stack_ids_lost"],
+            "limit": self.ledger.refused,
         }
         for reason, count in self._worker.dropped.items():
             found[reason] = found.get(reason, 0) + count
@@ -233,6 +234,8 @@ class Capture:
                 now - before, self._worker.seconds(), self._worker.unwound, self._worker.waiting
             )
             before = now
+            if self.ledger.make_room():
+                self._worker.number_again()
             try:
                 self._object.maps["allowance"].set(_ONLY, left)
             except BpfError as error:

@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -23,7 +23,7 @@ from exporter.stacks import demangle, libdw, machine
 from exporter.stacks.files import CodeFile
 from exporter.stacks.memory import Memory
 from exporter.stacks.merge import Merged, PythonFrame, merge
-from exporter.stacks.opener import ADMIT, END, FLUSH, REFRESH, STACK, Opener
+from exporter.stacks.opener import ADMIT, AGAIN, END, FLUSH, REFRESH, STACK, Opener
 from exporter.stacks.process import Mapped, ProcessCode
 from exporter.stacks.record import MOST_BYTES, PAGE, Record, unpack
 from exporter.stacks.unwind import Snapshot, Unwinder, Unwound
@@ -38,14 +38,15 @@ TRUNCATED = Frame("[more frames, which could not be read]")
 
 
 class Stacks:
-    """Numbers for stacks of one process, each of which is sent to the exporter once."""
+    """Numbers for stacks, each of which is sent to the exporter once. Kept are 64-bit hashes: names may be long."""
 
     def __init__(self) -> None:
-        self._numbers: OrderedDict[tuple[object, ...], int] = OrderedDict()
+        self._numbers: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._last = 0
 
-    def number(self, key: tuple[object, ...]) -> tuple[int, bool]:
+    def number(self, frames: Sequence[Frame]) -> tuple[int, bool]:
         """Return the number of a stack and whether it is new."""
+        key = hash(tuple(frames)), len(frames)
         known = self._numbers.get(key)
         if known is not None:
             self._numbers.move_to_end(key)
@@ -55,6 +56,10 @@ class Stacks:
         if len(self._numbers) > _MOST_STACKS:
             self._numbers.popitem(last=False)
         return self._last, True
+
+    def forget(self) -> None:
+        """Send all stacks once more, with numbers that were not used before."""
+        self._numbers.clear()
 
 
 class Naming:
@@ -87,6 +92,8 @@ class Naming:
             for message in batch:
                 if message[:1] == FLUSH:
                     self._send({"flushed": int(message[1:])})
+                elif message[:1] == AGAIN:
+                    self._stacks.forget()
                 elif message[:1] == END and (ended := self._processes.pop(int(message[1:]), None)):
                     ended.close()
 
@@ -104,6 +111,7 @@ class Naming:
     def _admit(self, contents: dict[str, object], descriptors: list[int]) -> None:
         pid = int(contents["pid"])  # type: ignore[call-overload]
         if contents.get("gone"):
+            self._send({"opened": pid})
             return
         maps: Sequence[Sequence[int]] = contents["maps"]  # type: ignore[assignment]
         files: Sequence[tuple[int, str]] = contents["files"]  # type: ignore[assignment]
@@ -124,6 +132,7 @@ class Naming:
         if contents["last"] and process:
             had = process.python
             process.update(self._parts.pop(pid))
+            self._send({"opened": pid})
             if process.python and had is None:
                 self._send({"pid": pid, "runtime": process.python.runtime, "walk": asdict(process.python.layout.walk)})
             elif process.problem:
@@ -186,12 +195,10 @@ class Naming:
         frames = [frame for it in merged if (frame := self._frame(it, process))]
         if truncated:
             frames.append(TRUNCATED)
-        number, new = self._stacks.number(tuple(frames))
+        number, new = self._stacks.number(frames)
         if new:
-            for at in range(0, len(frames), _AT_ONCE):
-                self._send({"stack": number, "frames": [[*_fields(it)] for it in frames[at : at + _AT_ONCE]]})
-            if not frames:
-                self._send({"stack": number, "frames": []})
+            for message in definition(number, frames):
+                self._exporter.sendall(message)
         self._send(_answer(record) | {"number": number} | ({"truncated": truncated} if truncated else {}))
 
     def _frame(self, merged: Merged, process: ProcessCode) -> Frame | None:
@@ -204,6 +211,22 @@ class Naming:
 
     def _send(self, contents: dict[str, object]) -> None:
         self._exporter.sendall(json.dumps(contents).encode())
+
+
+def definition(number: int, frames: Sequence[Frame]) -> Iterator[bytes]:
+    """Yield messages that define a stack, of MOST_BYTES at most; what is not ASCII takes six to twelve bytes."""
+    parts: list[str] = []
+    for frame in frames:
+        text = json.dumps(_fields(frame))
+        if parts and sum(map(len, parts)) + len(text) > MOST_BYTES // 2:
+            yield _defined(number, parts)
+            parts = []
+        parts.append(text)
+    yield _defined(number, parts)
+
+
+def _defined(number: int, parts: Sequence[str]) -> bytes:
+    return f'{{"stack": {number}, "frames": [{", ".join(parts)}]}}'.encode()
 
 
 def _answer(record: Record) -> dict[str, object]:

@@ -101,7 +101,7 @@ _HEAD = "version free_threaded"
 _RUNTIME = "runtime.size runtime.finalizing runtime.heads"
 _INTERPRETER = (
     "interpreter.size interpreter.id interpreter.next interpreter.threads {main} interpreter.gc interpreter.imports "
-    "interpreter.sysdict interpreter.builtins interpreter.gil gil.state gil.enabled gil.locked gil.holder"
+    "interpreter.sysdict interpreter.builtins interpreter.gil gil.state gil.enabled gil.locked gil.holder {generations}"
 )
 _THREAD = (
     "thread.size thread.prev thread.next thread.interp thread.frame thread.id thread.native thread.chunk thread.status"
@@ -109,11 +109,18 @@ _THREAD = (
 _FRAME = "frame.size frame.previous frame.code frame.instruction frame.locals frame.owner {stackpointer}"
 _CODE = (
     "code.size code.filename code.name code.qualname code.lines code.first_line code.arguments code.names code.kinds "
-    "code.bytecode object.size object.type type.size type.name type.repr type.flags tuple.size tuple.item tuple.length "
-    "list.size list.item list.length {set} dict.size dict.keys dict.values float.size float.value long.size long.tag "
-    "long.digit bytes.size bytes.length bytes.data text.size text.state text.length text.ascii"
+    "code.bytecode {tlbc} object.size object.type type.size type.name type.repr type.flags tuple.size tuple.item "
+    "tuple.length list.size list.item list.length {set} dict.size dict.keys dict.values float.size float.value "
+    "long.size long.tag long.digit bytes.size bytes.length bytes.data text.size text.state text.length text.ascii"
 )
-_NEWER = {"main": "threads.main", "stackpointer": "frame.stackpointer", "set": "set.size set.used set.table set.mask"}
+_NEWER = {
+    "main": "threads.main",
+    "generations": "interpreter.codes interpreter.tlbc",
+    "stackpointer": "frame.stackpointer frame.tlbc",
+    "tlbc": "code.tlbc",
+    "set": "set.size set.used set.table set.mask",
+}
+"""Fields of 3.14; tlbc is the bytecode of a thread."""
 _OLDER = dict.fromkeys(_NEWER, "")
 
 
@@ -171,7 +178,7 @@ def _from_debug_offsets(memory: Memory, runtime: int) -> Layout:
         type=at["object.type"],
         text_length=at["text.length"],
         text_state=at["text.state"],
-        ascii=20 if minor >= 14 else 6,
+        ascii=12 if at["free_threaded"] else 6,  # behind `interned`: a byte, or two bits
         bytes_length=at["bytes.length"],
         bytes_data=at["bytes.data"],
     )

@@ -7,20 +7,19 @@ time. What was allocated is known before its stack is, so it waits for that.
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from exporter.stack_profiles.model import Frame, Stack
+from exporter.stack_profiles.model import Stack
+from exporter.stacks.table import NO_STACK, StackTable
 
-MOST_STACKS, MOST_ROWS, MOST_WAITING = 1 << 15, 1 << 17, 1 << 14
-NO_STACK = 0
-_MOST_FRAMES, _LONGEST = 1200, 4096
+MOST_ROWS, MOST_WAITING, MOST_ENDED = 1 << 17, 1 << 14, 1024
 
 
 class Place(NamedTuple):
     """The owner of memory, its kind and its place: `memory` and `device` as in bpf/cuda/cuda.h. `since` counts the
-    programs of one pid.
+    programs of one pid. The pid 0 has what programs did that ended long ago; of their memory the device is not known.
     """
 
     pid: int
@@ -41,11 +40,8 @@ class StackLedger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._frames: dict[Frame, Frame] = {}
-        self._stacks: list[Stack] = [()]
-        self._indices: dict[Stack, int] = {(): NO_STACK}
-        self._parts: dict[int, list[Frame]] = {}
-        self._numbers: dict[int, int] = {}
+        self._table = StackTable()
+        self._ended: deque[tuple[int, int]] = deque()
         self._of_id: OrderedDict[int, int] = OrderedDict()
         self._waiting: OrderedDict[int, tuple[Place, int]] = OrderedDict()
         self._allocated: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -58,8 +54,7 @@ class StackLedger:
     def begin(self) -> None:
         """A new child numbers stacks from the start; what waits for the one before has no stack."""
         with self._lock:
-            self._numbers.clear()
-            self._parts.clear()
+            self._table.begin()
             for place, size in self._waiting.values():
                 self._add(place, NO_STACK, size)
             self._waiting.clear()
@@ -92,18 +87,14 @@ class StackLedger:
 
     def define(self, number: int, frames: Iterable[Any]) -> None:
         """Take further frames of a stack of the child. Raises ValueError, TypeError for what is no frame."""
-        made = [_frame(it) for it in frames]
         with self._lock:
-            known = self._parts.setdefault(number, [])
-            known += [self._frames.setdefault(frame, frame) for frame in made]
-            if len(known) > _MOST_FRAMES or len(self._parts) > MOST_STACKS:
-                raise ValueError("more frames than a stack has")
+            self._table.define(number, frames)
 
     def unwound(self, message: Mapping[str, Any]) -> None:
         """Take the stack of one allocation or launch: a message of child.py with an `number`."""
         stack, number, pid = message.get("number"), int(message["id"]), int(message["pid"])
         with self._lock:
-            index = NO_STACK if stack is None else self._index(int(stack))
+            index = NO_STACK if stack is None else self._table.index(int(stack))
             if message.get("truncated"):
                 self.truncated[str(message["truncated"])[:40].replace(" ", "_")] += 1
             if not number:
@@ -135,7 +126,10 @@ class StackLedger:
         """Begin with another program for each of these pids, as the one before has ended or was replaced."""
         with self._lock:
             for pid in pids:
+                self._ended.append((pid, self._since[pid]))
                 self._since[pid] += 1
+            if len(self._ended) > 2 * MOST_ENDED:
+                self._fold({self._ended.popleft() for _ in range(MOST_ENDED)}, stacks=True)
 
     def stack_of(self, number: int) -> int:
         """Return the index of the stack of an allocation; NO_STACK where it was not taken."""
@@ -160,7 +154,26 @@ class StackLedger:
         return len(self._of_id)
 
     def stack(self, index: int) -> Stack:
-        return self._stacks[index]
+        with self._lock:
+            return self._table.stack(index)
+
+    @property
+    def refused(self) -> int:
+        """Stacks for which the table had no room."""
+        return self._table.refused
+
+    def make_room(self) -> bool:
+        """Forget the stacks of programs that have ended, where the table is full. Returns whether the child has to
+        number stacks from the start.
+        """
+        with self._lock:
+            if not self._table.is_full or not (self._ended or self._table.is_worn):
+                return False
+            self._fold(set(self._ended), stacks=False)
+            self._ended.clear()
+            used = {index for _, index in self._allocated} | {index for _, _, index in self._launched}
+            self._table.keep(used.union(self._of_id.values()))
+            return True
 
     def allocations(self) -> list[tuple[Place, int, Sums]]:
         """Return everything allocated so far by place and index of its stack; of what waits none."""
@@ -174,23 +187,21 @@ class StackLedger:
             found = [(pid, since, index, count) for (pid, since, index), count in self._launched.items()]
             return found + [(pid, since, NO_STACK, count) for (pid, since), count in self._taken_launches.items()]
 
-    def _index(self, number: int) -> int:
-        if number not in self._numbers:
-            stack = tuple(self._parts.pop(number, ()))
-            index = self._indices.get(stack)
-            if index is None:
-                if len(self._stacks) >= MOST_STACKS:
-                    return NO_STACK
-                index = len(self._stacks)
-                self._stacks.append(stack)
-                self._indices[stack] = index
-            self._numbers[number] = index
-        return self._numbers[number]
-
     def _add_launches(self, pid: int, since: int, index: int, weight: int) -> None:
         if (pid, since, index) not in self._launched and len(self._launched) >= MOST_ROWS:
             index = NO_STACK
         self._launched[pid, since, index] += weight
+
+    def _fold(self, ended: Collection[tuple[int, int]], stacks: bool) -> None:
+        """Add up what these programs and those folded before did, by kind of memory and, if wanted, by stack."""
+        folded = {*ended, (0, 0)}
+        for place, index in [key for key in self._allocated if key[0][:2] in folded]:
+            sums = self._allocated.pop((place, index))
+            rest = self._allocated[Place(0, 0, place.memory, 0), index if stacks else NO_STACK]
+            rest[:] = map(sum, zip(rest, sums, strict=True))
+        for pid, since, index in [key for key in self._launched if key[:2] in folded]:
+            count = self._launched.pop((pid, since, index))
+            self._launched[0, 0, index if stacks else NO_STACK] += count
 
     def _add(self, place: Place, index: int, size: int) -> None:
         if (place, index) not in self._allocated and len(self._allocated) >= MOST_ROWS:
@@ -198,13 +209,3 @@ class StackLedger:
         sums = self._allocated[place, index]
         sums[0] += size
         sums[1] += 1
-
-
-def _frame(message: Any) -> Frame:
-    function, file, line, kind, module, build_id, address = message
-    texts = (function, file, module, build_id)
-    if not all(isinstance(it, str) and len(it) <= _LONGEST for it in texts) or kind not in ("python", "native"):
-        raise ValueError("no frame")
-    if not (isinstance(line, int) and 0 <= line < 1 << 31 and isinstance(address, int) and 0 <= address < 1 << 64):
-        raise ValueError("no frame")
-    return Frame(function, file, line, kind, module, build_id, address)

@@ -14,8 +14,8 @@ DROPPED = Metric(
     "gpu.profile.stacks.dropped",
     "Stacks that a profile has no frames for, by reason: budget (they would take more processor time than "
     "--collector.cuda.profile-cpu-ratio allows), backlog and ring (no room in the queue, in the ring buffer), unwinder "
-    "(the child process had ended), table (no row for the thread), process (it ended first). What they allocated is in "
-    "profiles all the same, without frames.",
+    "(the child process had ended), table (no row for the thread), limit (more different stacks than are kept), "
+    "process (it ended first). What they allocated is in profiles all the same, without frames.",
     Kind.COUNTER,
     labels=("reason",),
 )

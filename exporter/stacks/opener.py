@@ -19,12 +19,13 @@ from exporter.bpf import privileges
 from exporter.bpf.reader import OPENING
 from exporter.stacks.record import MOST_BYTES
 
-ADMIT, END, STACK, FLUSH, REFRESH = b"A", b"E", b"S", b"F", b"R"
+ADMIT, END, STACK, FLUSH, AGAIN, REFRESH = b"A", b"E", b"S", b"F", b"N", b"R"
 """First bytes of messages: of the exporter, the last one of the process that unwinds."""
 MOST_FILES = 1500
 """Open at once; the child that has so many ends, and its successor begins with none."""
 _MOST_MAPPINGS, _MOST_MAPS = 8192, 8 << 20
-_AT_ONCE = 100
+_AT_ONCE = 32
+"""Mappings in a message: each may have a name of 512 characters, which take six bytes where they are not ASCII."""
 
 
 class _Mapping(NamedTuple):
@@ -75,7 +76,11 @@ class Opener:
             self._send({"pid": int(rest or 0), "last": True, "gone": True}, [])
 
     def _open(self, pid: int) -> None:
-        """Send what a process has mapped, with its memory and the files that were not sent before."""
+        """Send what a process has mapped, with its memory and the files that were not sent before.
+
+        The exporter knows of it before: a file system may not answer.
+        """
+        self._exporter.sendall(json.dumps({"opening": pid}).encode())
         try:
             memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
             mappings = list(_executable(pid))

@@ -14,7 +14,8 @@ from exporter.model import Labels
 from exporter.stack_profiles import model
 from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Profile, Sample
 from exporter.stacks.capture import Capture
-from exporter.stacks.ledger import NO_STACK, Place
+from exporter.stacks.ledger import Place
+from exporter.stacks.table import NO_STACK
 
 _FLUSH_SECONDS, _READ_SECONDS = 2.0, 0.5
 _KEPT_LABELS = 4096
@@ -124,7 +125,7 @@ class CudaProfiles:
         key = place.pid, place.since, place.device
         labels = self._labels.get(key) if place.since >= 0 else None
         if labels is None:
-            found = self._labels_of(place.pid, place.device)
+            found = self._labels_of(place.pid, place.device) if place.pid else {}
             labels = {name: found[name] for name in model.LABELS if found.get(name)}
             if place.since >= 0:
                 if len(self._labels) >= _KEPT_LABELS:

@@ -6,6 +6,7 @@ import struct
 from collections import OrderedDict
 from typing import NamedTuple
 
+from exporter.stack_profiles.bounds import MOST_NAME
 from exporter.stack_profiles.model import Frame
 from exporter.stacks.interpreter import Code, Layout, line_of
 from exporter.stacks.memory import Memory, Unreadable
@@ -13,7 +14,9 @@ from exporter.stacks.memory import Memory, Unreadable
 UNKNOWN = Frame("[unknown Python function]", kind="python")
 """A code object that could not be read: its process has ended, or it was freed."""
 _KEPT = 16_384
-_MOST_TEXT, _MOST_LINES = 1024, 1 << 20
+_MOST_TEXT, _MOST_LINES = MOST_NAME + 1, 1 << 20
+_MOST_BYTES = 8 << 20
+"""Of names and tables of lines that are kept of a process."""
 _KINDS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _WORD, _INT = struct.Struct("=Q"), struct.Struct("=i")
 
@@ -33,6 +36,11 @@ class _Known(NamedTuple):
     file: str
     table: bytes
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about."""
+        return 4 * (len(self.function) + len(self.file)) + len(self.table)
+
 
 class PythonCode:
     """Frames of Python of one process. `code_type` is the address of PyCode_Type, or 0 where it is not known."""
@@ -41,7 +49,8 @@ class PythonCode:
         self._memory, self._at, self._minor, self._type = memory, layout.code, layout.version[1], code_type
         self._size = 8 + max(layout.code.filename, layout.code.name, layout.code.lines, layout.code.first_line)
         self._known: OrderedDict[int, _Known] = OrderedDict()
-        self._frames: dict[tuple[int, int], Frame] = {}
+        self._bytes = 0
+        self._frames: dict[tuple[int, _Seen, int], Frame] = {}
 
     def frame(self, code: int, instruction: int) -> Frame:
         """Return the frame of a code object at an instruction, as the kernel's program read both."""
@@ -49,11 +58,12 @@ class PythonCode:
             known = self._code(code)
         except (Unreadable, ValueError):
             return UNKNOWN
-        frame = self._frames.get((code, instruction))
+        key = code, known.seen, instruction  # another code object may be there later
+        frame = self._frames.get(key)
         if frame is None:
             if len(self._frames) >= _KEPT:
                 self._frames.clear()
-            frame = self._frames[code, instruction] = self._make(known, code, instruction)
+            frame = self._frames[key] = self._make(known, code, instruction)
         return frame
 
     def _code(self, code: int) -> _Known:
@@ -65,11 +75,12 @@ class PythonCode:
         known = self._known.get(code)
         if known is None or known.seen != seen:
             if known is not None:
-                self._frames = {key: frame for key, frame in self._frames.items() if key[0] != code}
+                self._bytes -= known.size
             known = _Known(seen, self._text(seen.name), self._text(seen.filename), self._lines(seen.lines))
             self._known[code] = known
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
+            self._bytes += known.size
+            while len(self._known) > _KEPT or self._bytes > _MOST_BYTES:
+                self._bytes -= self._known.popitem(last=False)[1].size
         return known
 
     def _make(self, known: _Known, code: int, instruction: int) -> Frame:

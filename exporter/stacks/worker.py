@@ -25,7 +25,7 @@ import exporter
 from exporter.background.child import offer_to_oom
 from exporter.bpf import privileges
 from exporter.bpf.file_worker_child import processor_seconds
-from exporter.stacks.opener import ADMIT, END, FLUSH, STACK
+from exporter.stacks.opener import ADMIT, AGAIN, END, FLUSH, STACK
 from exporter.stacks.record import MOST_BYTES
 
 MOST_WAITING = 256
@@ -33,6 +33,8 @@ MOST_WAITING = 256
 MEMORY = 256 << 20
 """Bytes of anonymous memory of the child that unwinds, at most."""
 START_SECONDS, ANSWER_SECONDS = 60.0, 20.0
+REST_SECONDS = 600.0
+"""So long a process is left out of which the files did not answer."""
 _PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _LOOK_SECONDS = 1.0
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME", "PATH")
@@ -51,6 +53,8 @@ class _Child:
     """Stacks given to it, and those that it has answered."""
     last_answer: float = field(default_factory=time.monotonic)
     flushed: int = 0
+    opening: int = 0
+    """The process of which files are being opened and looked into first; 0: none."""
 
     def seconds(self) -> float:
         """Return the processor time that both processes have used."""
@@ -79,6 +83,7 @@ class Worker:
         self._closing = False
         self._flush = 0
         self._used = 0.0
+        self._stuck: dict[int, float] = {}
         self.dropped: Counter[str] = Counter()
         """Stacks that were not unwound, by reason."""
         self.unwound = 0
@@ -94,12 +99,20 @@ class Worker:
             thread.start()
 
     def admit(self, pids: Collection[int]) -> None:
-        """Have the code of processes opened, of which stacks follow."""
-        self._put([ADMIT + str(pid).encode() for pid in pids])
+        """Have the code of processes opened, of which stacks follow; not of those on a file system that hung."""
+        now = time.monotonic()
+        self._stuck = {pid: until for pid, until in self._stuck.items() if until > now}
+        self._put([ADMIT + str(pid).encode() for pid in pids if pid not in self._stuck])
 
     def end(self, pids: Collection[int]) -> None:
         """Forget processes, behind the stacks that were given before."""
+        for pid in pids:
+            self._stuck.pop(pid, None)
         self._put([END + str(pid).encode() for pid in pids])
+
+    def number_again(self) -> None:
+        """Have stacks sent again that were sent before: the exporter has forgotten them."""
+        self._put([AGAIN])
 
     def give(self, stack: bytes) -> bool:
         """Queue a packed stack. Returns False where too many wait: it is dropped then, and counted."""
@@ -214,6 +227,9 @@ class Worker:
                 self._take(child, json.loads(message))
                 continue
             silent = time.monotonic() - child.last_answer
+            if child.opening and silent > ANSWER_SECONDS:
+                self._stuck[child.opening] = time.monotonic() + REST_SECONDS
+                return f"a file of process {child.opening} cannot be opened or read, its file system does not answer"
             if not child.reader and silent > START_SECONDS or child.given > child.answered and silent > ANSWER_SECONDS:
                 return "it does not answer"
             if child.memory() > MEMORY:
@@ -230,6 +246,8 @@ class Worker:
                 self._child = child
                 self._lock.notify_all()
             self._restarted()
+        elif "opening" in message or "opened" in message:
+            child.opening = int(message.get("opening", 0))
         elif "flushed" in message:
             with self._lock:
                 child.flushed = int(message["flushed"])

@@ -6,7 +6,9 @@ import pytest
 
 from exporter.stack_profiles.model import Frame
 from exporter.stacks import ledger as module
-from exporter.stacks.ledger import NO_STACK, StackLedger
+from exporter.stacks import table
+from exporter.stacks.ledger import StackLedger
+from exporter.stacks.table import NO_STACK
 
 MALLOC = ["cuMemAlloc_v2", "", 0, "native", "/lib/libcuda.so.1", "ab", 4096]
 TRAIN = ["train", "train.py", 7, "python", "", "", 0]
@@ -108,7 +110,7 @@ def test_a_stack_that_was_lost_is_known_to_be() -> None:
 
 
 def test_stacks_beyond_the_limit_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_STACKS", 3)
+    monkeypatch.setattr(table, "MOST_STACKS", 3)
     ledger = StackLedger()
     for number in range(1, 5):
         ledger.define(number, [[f"f{number}", *MALLOC[1:]]])
@@ -142,3 +144,57 @@ def test_what_is_not_live_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_stack_is_refused(frames: list[object]) -> None:
     with pytest.raises((ValueError, TypeError)):
         StackLedger().define(1, frames)
+
+
+def test_programs_that_ended_long_ago_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By stack; rows do not grow with the number of processes."""
+    monkeypatch.setattr(module, "MOST_ENDED", 4)
+    ledger = StackLedger()
+    ledger.define(1, [MALLOC])
+    for pid in range(1, 24):
+        ledger.unwound(message(pid, 1, pid))
+        ledger.unwound(message(0, 1, pid))
+        ledger.allocated(pid, 0, 3, 100, pid)
+        ledger.ended([pid])
+    assert totals(ledger) == {("cuMemAlloc_v2",): (2300, 23)}
+    assert len(ledger.allocations()) < 10
+    assert sum(count for _, _, _, count in ledger.launches()) == 230
+    assert len(ledger.launches()) < 10
+
+
+def test_a_full_table_makes_room_of_programs_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of theirs stay, without stacks; indices of others stay; the child numbers its stacks again."""
+    monkeypatch.setattr(table, "MOST_STACKS", 4)
+    ledger = StackLedger()
+    for number in range(1, 5):
+        ledger.define(number, [[f"f{number}", *MALLOC[1:]]])
+        ledger.unwound(message(number, number, pid=number))
+        ledger.allocated(number, 0, 0, 100, number)
+    assert not ledger.make_room(), "all of them run"
+    assert ledger.refused == 1
+    kept = ledger.stack_of(1)
+    ledger.ended([2, 3])
+    monkeypatch.setattr(module, "MOST_WAITING", 1)
+    ledger.keep({1})
+    assert ledger.make_room() and not ledger.make_room()
+    assert totals(ledger) == {("f1",): (100, 1), (): (300, 3)}
+    assert ledger.stack_of(1) == kept and ledger.stack(kept)[0].function == "f1"
+    ledger.define(9, [["f9", *MALLOC[1:]]])
+    ledger.unwound(message(9, 9))
+    assert ledger.stack(ledger.stack_of(9))[0].function == "f9"
+
+
+def test_stacks_of_long_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their characters and by their frames, of all together."""
+    monkeypatch.setattr(table, "MOST_TEXT", 10_000)
+    ledger = StackLedger()
+    for number in range(1, 101):
+        ledger.define(number, [[f"{number}" + "x" * 1000, *MALLOC[1:]]])
+        ledger.unwound(message(number, number))
+    assert 85 < ledger.refused < 95
+    monkeypatch.setattr(table, "MOST_PLACES", 50)
+    ledger = StackLedger()
+    for number in range(1, 101):
+        ledger.define(number, [[f"f{number}", *MALLOC[1:]]] * 10)
+        ledger.unwound(message(number, number))
+    assert ledger.refused == 95

@@ -1,0 +1,62 @@
+"""Messages of the children, which are bounded whatever functions and files are called."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.stack_profiles.model import Frame
+from exporter.stacks import opener
+from exporter.stacks.child import definition
+from exporter.stacks.opener import Opener
+from exporter.stacks.record import MOST_BYTES
+from exporter.stacks.table import StackTable
+
+LONGEST = "\N{GRINNING FACE}" * 513
+
+
+@pytest.mark.parametrize("name", ["f", "\n", "\x00", "\ud800", LONGEST], ids=ascii)
+def test_a_stack_arrives_whole_whatever_its_names(name: str) -> None:
+    """Stacks of 512 frames and of none; no message is longer than what the exporter receives at once."""
+    table = StackTable()
+    stacks = [[Frame(name, name, at, "python") for at in range(512)], []]
+    for number, frames in enumerate(stacks, 1):
+        for message in definition(number, frames):
+            assert len(message) <= MOST_BYTES
+            contents = json.loads(message)
+            table.define(contents["stack"], contents["frames"])
+        assert table.stack(table.index(number)) == tuple(frames)
+
+
+def test_mapped_files_with_long_names_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message is not longer than what its receiver takes, nor than what the kernel does."""
+    exporter, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    unwinder, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    found = [opener._Mapping(at << 12, at + 1 << 12, 0, "\N{REPLACEMENT CHARACTER}" * 512) for at in range(99)]
+    files = [tmp_path / str(at) for at in range(99)]
+    for file in files:
+        file.touch()
+    numbers = iter(range(99))
+
+    def opened(self: Opener, pid: int, mapping: Any) -> tuple[int, int]:
+        number = next(numbers)
+        return number, opener.os.open(files[number], opener.os.O_RDONLY)
+
+    monkeypatch.setattr(opener, "_executable", lambda _: found)
+    monkeypatch.setattr(Opener, "_file", opened)
+    received: list[int] = []
+    with exporter, theirs, unwinder, its:
+        unwinder.setblocking(False)
+        its.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        Opener(theirs, its)._open(opener.os.getpid())
+        while len(received) < 99:
+            message, descriptors, flags, _ = socket.recv_fds(unwinder, MOST_BYTES, 300)
+            assert not flags & socket.MSG_TRUNC
+            received += [number for number, _ in json.loads(message[1:])["files"]]
+            for descriptor in descriptors:
+                opener.os.close(descriptor)
+    assert received == list(range(99))
