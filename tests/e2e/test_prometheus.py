@@ -47,7 +47,7 @@ WITHOUT_DATA = {
     ("exporter", "Custom probes running"),
     ("exporter", "Map usage of custom probes"),
     ("exporter", "Losses of custom probes"),
-    *(("exporter", f"{what} of their processes") for what in ("CPU", "Memory")),
+    *(("exporter", f"{what} of custom probes") for what in ("CPU", "Memory")),
     ("exporter", "Time in custom programs"),
     *(("exporter", title) for title in ("Bound used by the worst process", "Probed in windows")),
     *(("cuda", f"${label}") for label in ("namespace", "pod", "slurm_job_id")),
