@@ -121,6 +121,29 @@ QUEUES = [
         Query(total(select("gen_ai_server_requests_in_flight", *SERVED), "instance", "namespace", "pod"), PODS),
     ),
 ]
+ENGINE = [
+    lines(
+        "Before the engine",
+        "Mean time to first token from the socket, less the engine's own: event loop, authentication, parsing.",
+        "s",
+        Query(select("instance_pod:gen_ai_server_time_to_first_token_seconds:before_engine5m", *SERVED), PODS),
+    ),
+    lines(
+        "Requests in the engine",
+        "Waiting and running, as the engine's own metrics have them.",
+        "short",
+        *(
+            Query(total(select(f"llm_engine_requests_{name}", *MODEL), *WHO), f"{name} {NAME}")
+            for name in ("waiting", "running")
+        ),
+    ),
+    lines(
+        "KV cache",
+        "Share in use, as the engine's own metrics have it.",
+        "percentunit",
+        Query(f"max by ({', '.join(WHO)}) ({select('llm_engine_kv_cache_utilization_ratio', *MODEL)})", NAME),
+    ),
+]
 LOAD = [
     lines("Requests by status", "Per second.", "reqps", Query(total(rate(REQUESTS, *MODEL), "status"), "{{status}}")),
     lines(
@@ -179,5 +202,12 @@ def dashboard() -> Dashboard:
             bounds("first_token", "First token within", "1.0", ("0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0")),
             bounds("per_token", "Per token within", "0.05", ("0.01", "0.025", "0.05", "0.1", "0.2", "0.5")),
         ],
-        {"Now": OVERVIEW, "Latency": LATENCY, "Goals": GOALS, "Socket queue": QUEUES, "Load": LOAD},
+        {
+            "Now": OVERVIEW,
+            "Latency": LATENCY,
+            "Goals": GOALS,
+            "Socket queue": QUEUES,
+            "Engine": ENGINE,
+            "Load": LOAD,
+        },
     )

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from exporter.background.poller import Poller
 from exporter.bpf import privileges, status
 from exporter.counters import Tally
+from exporter.loopback import Endpoint
 from exporter.model import Metric, Sample
 from exporter.node import Node
 from exporter.options import Flag
 from exporter.ras import metrics
-from exporter.ras.client import Endpoint, RasError, endpoint
+from exporter.ras.client import RasError, endpoint
 from exporter.ras.owners import CommunicatorOwners
 from exporter.ras.query import listening_process, query, user
 from exporter.ras.report import MOST_RANKS, Report, ReportError

@@ -7,9 +7,10 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from exporter import pid_namespace
-from exporter.bpf import object_path
+from exporter.bpf import object_path, privileges
 from exporter.bpf.events import Events
 from exporter.bpf.libbpf import BpfError, Link, Object
 from exporter.bpf.library import Library
@@ -27,6 +28,9 @@ from exporter.serving.engines import engine
 from exporter.serving.family import families
 from exporter.serving.spans import span
 
+if TYPE_CHECKING:
+    from exporter.serving.engine_numbers import EngineNumbers
+
 DEFAULT = False
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
@@ -36,6 +40,19 @@ FLAGS = (
         "Processes with sockets that are followed. gpu: those that use a GPU, their containers, pods and process "
         "trees; all: every process of the node.",
         choices=("gpu", "all"),
+    ),
+    Flag(
+        "engine-metrics",
+        False,
+        "Read the /metrics of inference engines among the followed processes, and show them in their own names with "
+        "the labels of the process.",
+    ),
+    Flag("engine-interval", 15.0, "Interval between two readings of an engine's metrics, in seconds.", 1, 3600),
+    Flag(
+        "engine-namespaces",
+        False,
+        "Enter the network namespaces of containers to read engines' metrics, which takes CAP_SYS_ADMIN.",
+        capability=privileges.ENTERING_NAMESPACES,
     ),
     limit_flag(20_000),
 )
@@ -73,6 +90,7 @@ class Serving:
         self._activities: dict[int, Activity] = {}
         self._users: set[int] = set()
         self._looked = 0.0
+        self._engines: EngineNumbers | None = None
         self._ledger = Ledger[Activity](self._read, self._take, node.processes, node.proc, fold=self._fold)
 
     def start(self) -> None:
@@ -101,6 +119,11 @@ class Serving:
         self._events.start("serving events", gather=_GATHER)
         if not self._all:
             self._node.targets.want(self)
+        if self._node.settings.get("engine-metrics"):
+            from exporter.serving.engine_numbers import EngineNumbers
+
+            self._engines = EngineNumbers(self._node, self._followed, float(self._node.settings["engine-interval"]))
+            self._engines.start()
 
     def collect(self) -> Iterator[Sample]:
         """Yield the counts of processes within the series limit, then what is known of the losses.
@@ -114,7 +137,8 @@ class Serving:
         self._object.programs["sweep"].run()
         self._events.flush(self._object.maps["requests"])
         with self._ledger.page():
-            limited = self._limit.apply(self._samples())
+            engines = self._engines.samples() if self._engines else ()
+            limited = self._limit.apply((*self._samples(), *engines))
         yield from limited
         rows = sum(1 for _ in self._object.maps["processes"].items())
         yield metrics.FOLLOWED.sample(rows)
@@ -126,7 +150,14 @@ class Serving:
         yield ENDED_FOLDED.sample(self._ledger.folded, {"collector": self.name})
         yield from self._events.collect()
 
+    def problems(self) -> Iterator[str]:
+        """Yield the reasons why engines' metrics were not read, for the landing page."""
+        if self._engines:
+            yield from self._engines.problems()
+
     def close(self) -> None:
+        if self._engines:
+            self._engines.close()
         for link in self._links:
             link.close()
         self._events.close()
@@ -150,6 +181,9 @@ class Serving:
 
     def processes_replaced(self, pids: Collection[int]) -> None:
         self._users.difference_update(pids)
+
+    def _followed(self) -> set[int]:
+        return {pid for pid, _ in self._object.maps["processes"].items()}
 
     def _follow(self) -> None:
         """Have the kernel follow the families of the users of GPUs that there are now, besides those followed."""

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import socket
-import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from exporter import process_memory
+from exporter import loopback, process_memory
+from exporter.loopback import Endpoint
 from exporter.resolve.environment import variable
 
 PORT = 28028
 MOST_BYTES = 16 << 20
 """Largest answer that is read, about 25,000 ranks."""
-_CONNECT_SECONDS = 1.0
 _ENVIRON_BYTES = 1 << 20
 _ADDRESS = variable("NCCL_RAS_ADDR", r"[^\0]{1,255}")
 _DISABLED = variable("NCCL_RAS_ENABLE", "0")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "::", "[::]")
-_CLONE_NEWNET = 0x40000000
 
 
 class RasError(Exception):
     """The reason why RAS was not queried or did not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A port in a network namespace; processes that share both share the endpoint."""
-
-    namespace: int
-    port: int
 
 
 def endpoint(proc: Path, pid: int) -> Endpoint:
@@ -42,7 +29,7 @@ def endpoint(proc: Path, pid: int) -> Endpoint:
     NCCL_RAS_ADDR is under the control of the process: only its port is used, because the address could be any host's.
     """
     try:
-        namespace = (process_memory.living(proc, pid) / "ns" / "net").stat().st_ino
+        namespace = loopback.namespace(proc, pid)
         environ = process_memory.read(proc, pid, "environ", _ENVIRON_BYTES)
     except OSError as error:
         raise RasError(f"process {pid} cannot be read: {error.strerror}") from error
@@ -60,7 +47,9 @@ def endpoint(proc: Path, pid: int) -> Endpoint:
 def connect(proc: Path, pid: int, at: Endpoint) -> socket.socket:
     """Return a connection to the RAS of a process. Raises RasError."""
     try:
-        return _connected(proc, pid, at)
+        return loopback.connect(proc, pid, at)
+    except loopback.OtherNamespaceError as error:
+        raise RasError(f"{error}: give --collector.ras.namespaces, or run the job with the host's network") from error
     except OSError as error:
         raise RasError(f"the RAS of process {pid} cannot be queried: {error.strerror or error}") from error
 
@@ -98,46 +87,3 @@ def _request_report(connection: socket.socket, until: float, seconds: float) -> 
     if len(lines) < 4:
         raise RasError("RAS closed the connection before it answered")
     return lines[3]
-
-
-def _connected(proc: Path, pid: int, at: Endpoint) -> socket.socket:
-    """Return a connection to the endpoint on the namespace's loopback. Raises OSError or RasError."""
-    if (proc / "self" / "ns" / "net").stat().st_ino == at.namespace:
-        return _connect(at.port)
-    result: list[socket.socket | OSError] = []
-    # In a separate thread: setns() moves the calling thread, and a socket stays in the namespace it was made in.
-    visitor = threading.Thread(target=lambda: result.append(_visit(proc, pid, at)), name="ras visit", daemon=True)
-    visitor.start()
-    visitor.join(2 * _CONNECT_SECONDS + 1)
-    if not result:
-        raise TimeoutError
-    [found] = result
-    if isinstance(found, PermissionError):
-        raise RasError(
-            f"process {pid} is in another network namespace, which takes CAP_SYS_ADMIN to enter: "
-            "give --collector.ras.namespaces, or run the job with the host's network"
-        )
-    if isinstance(found, OSError):
-        raise found
-    return found
-
-
-def _visit(proc: Path, pid: int, at: Endpoint) -> socket.socket | OSError:
-    try:
-        with (process_memory.living(proc, pid) / "ns" / "net").open("rb") as namespace:
-            if os.fstat(namespace.fileno()).st_ino != at.namespace:
-                raise ProcessLookupError(f"process {pid} has ended")
-            libc = ctypes.CDLL(None, use_errno=True)
-            if libc.setns(namespace.fileno(), _CLONE_NEWNET):
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code))
-        return _connect(at.port)
-    except OSError as error:
-        return error
-
-
-def _connect(port: int) -> socket.socket:
-    try:
-        return socket.create_connection(("127.0.0.1", port), _CONNECT_SECONDS)
-    except ConnectionRefusedError:
-        return socket.create_connection(("::1", port), _CONNECT_SECONDS)

@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from exporter.background.child import ChildProcess
+from exporter.loopback import Endpoint
 from exporter.ras import messages
-from exporter.ras.client import Endpoint, RasError, connect
+from exporter.ras.client import RasError, connect
 from exporter.ras.reader import ReaderJob
 from exporter.ras.report import Report
 from exporter.resolve import sockets

@@ -45,8 +45,12 @@ def client(proc: Path, near: object, far: object) -> int | None:
 
 def listeners(proc: Path, pid: int, port: int) -> set[int]:
     """Return the uids that listen at a port of the loopback in the network namespace of a process."""
-    found = (row for row in rows(proc, pid) if row.state == _LISTEN and row.local[1] == port)
-    return {row.uid for row in found if _reached_by_loopback(row.local[0])}
+    return {row.uid for row in listening(proc, pid) if row.local[1] == port}
+
+
+def listening(proc: Path, pid: int) -> Iterator[Row]:
+    """Yield the sockets that listen at the loopback in the network namespace of a process, whoever has them."""
+    return (row for row in rows(proc, pid) if row.state == _LISTEN and _reached_by_loopback(row.local[0]))
 
 
 def ip(address: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

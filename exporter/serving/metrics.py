@@ -123,3 +123,40 @@ UNREAD_CALLS = Metric(
     "recvmmsg.",
     Kind.COUNTER,
 )
+_OF_ENGINE = ("model", "engine")
+ENGINE_WAITING = Metric(
+    "llm.engine.requests.waiting",
+    "Requests that wait in the engine, as its own metrics have them.",
+    Kind.GAUGE,
+    labels=_OF_ENGINE,
+    process=True,
+)
+ENGINE_RUNNING = Metric(
+    "llm.engine.requests.running",
+    "Requests that the engine works on, as its own metrics have them.",
+    Kind.GAUGE,
+    labels=_OF_ENGINE,
+    process=True,
+)
+ENGINE_CACHE = Metric(
+    "llm.engine.kv_cache.utilization",
+    "Share of the KV cache in use, as the engine's own metrics have it; of several caches the fullest one's.",
+    Kind.GAUGE,
+    "1",
+    labels=_OF_ENGINE,
+    process=True,
+)
+ENGINE_FIRST_TOKEN = Metric(
+    "llm.engine.time_to_first_token",
+    "Time to first token as the engine's own metrics have it: without the time in front of the engine.",
+    Kind.HISTOGRAM,
+    "s",
+    labels=_OF_ENGINE,
+    process=True,
+)
+ENGINE_READS = Metric(
+    "llm.serving.engine.metrics.reads",
+    "Readings of the /metrics of inference engines, by result (read, failed: of an engine that was read before).",
+    Kind.COUNTER,
+    labels=("result",),
+)

@@ -9,8 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import AsyncIterator
 from typing import Any
+
+FIRST_TOKENS: list[float] = []
+"""Seconds of each stream."""
 
 
 def event(data: dict[str, Any] | str) -> bytes:
@@ -20,7 +24,9 @@ def event(data: dict[str, Any] | str) -> bytes:
 async def events(wanted: dict[str, Any]) -> AsyncIterator[bytes]:
     """The stream that was wanted for, in the form of OpenAI's chat completions."""
     answer = {"id": "chatcmpl-23", "object": "chat.completion.chunk", "model": wanted.get("model", "tiny")}
+    began = time.monotonic()
     await asyncio.sleep(wanted.get("first", 0.0))
+    FIRST_TOKENS.append(time.monotonic() - began)
     for number in range(wanted["tokens"]):
         if number:
             await asyncio.sleep(wanted.get("gap", 0.0))
@@ -75,6 +81,18 @@ async def _whole(send: Any, status: int, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def metrics() -> str:
+    """The numbers that an engine has of its streams, under vLLM's names."""
+    model = 'engine="0",model_name="tiny"'
+    begun = len(FIRST_TOKENS)
+    gauges = {"num_requests_running": begun % 3, "num_requests_waiting": begun % 2, "kv_cache_usage_perc": 0.5}
+    lines = [f"# TYPE vllm:{name} gauge\nvllm:{name}{{{model}}} {value}" for name, value in gauges.items()]
+    histogram = "vllm:time_to_first_token_seconds"
+    lines += [f"# TYPE {histogram} histogram", f'{histogram}_bucket{{{model},le="+Inf"}} {begun}']
+    lines += [f"{histogram}_count{{{model}}} {begun}", f"{histogram}_sum{{{model}}} {sum(FIRST_TOKENS)}", ""]
+    return "\n".join(lines)
+
+
 def aiohttp_program(port: int) -> None:
     """Serve the same with aiohttp."""
     from aiohttp import web
@@ -92,8 +110,8 @@ def aiohttp_program(port: int) -> None:
             await stream.write(one)
         return stream
 
-    async def health(_: web.Request) -> web.StreamResponse:
-        return web.Response(text="ok")
+    async def health(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=metrics() if request.path == "/metrics" else "ok")
 
     program = web.Application()
     program.router.add_post("/{path:.*}", answer)

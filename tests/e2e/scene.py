@@ -139,6 +139,8 @@ class Scene:
             "--otlp.metrics-interval=2s",
             "--collector.ras.interval=5",
             "--collector.serving",
+            "--collector.serving.engine-metrics",
+            "--collector.serving.engine-interval=1",
             "--profile=debug",
             "--bpf.stats",
             *_custom_probe(folder),
@@ -193,7 +195,7 @@ class Scene:
         self._thread(stack, self._count)
         _start(stack, [sys.executable, str(ROOT / "tests/standins/ras.py"), "28028", "demo"])
         port = free_port()
-        _start(stack, [sys.executable, str(ROOT / "tests/bpf/serving_app.py"), str(port)])
+        _start(stack, [sys.executable, str(ROOT / "tests/bpf/serving_app.py"), str(port), "vllm"])
         self._thread(stack, lambda: _chat(port, self._stop))
 
     def _thread(self, stack: ExitStack, work: Any) -> None:

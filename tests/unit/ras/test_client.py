@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from exporter.loopback import Endpoint
 from exporter.ras import client as module
-from exporter.ras.client import PORT, Endpoint, RasError, connect, endpoint, request_report
+from exporter.ras.client import PORT, RasError, connect, endpoint, request_report
 from tests.standins import ras
 
 pytestmark = pytest.mark.evidence(feature="NCCL RAS", on="stand-in")

@@ -12,7 +12,7 @@ import pytest
 
 from exporter.collectors import ras as module
 from exporter.collectors.ras import FLAGS, Ras
-from exporter.ras.client import Endpoint
+from exporter.loopback import Endpoint
 from exporter.resolve.communicators import Communicators, Member
 from exporter.views import prometheus
 from tests.nodes import make_node

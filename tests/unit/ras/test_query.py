@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from exporter.loopback import Endpoint
 from exporter.ras import messages
-from exporter.ras.client import MOST_BYTES, Endpoint, RasError
+from exporter.ras.client import MOST_BYTES, RasError
 from exporter.ras.owners import CommunicatorOwners
 from exporter.ras.query import listening_process, query
 from exporter.ras.report import MOST_COMMUNICATORS, MOST_RANKS, Communicator, Report, ReportError, parse

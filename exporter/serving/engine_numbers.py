@@ -1,0 +1,131 @@
+"""The engines' own numbers: their /metrics, read in the background, with the labels of their processes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from exporter.background.poller import Poller
+from exporter.counters import Tally
+from exporter.loopback import Endpoint
+from exporter.model import Kind, Metric, Sample
+from exporter.node import Node
+from exporter.serving import engine_pages, engine_table, metrics
+from exporter.serving.engine_pages import NoPageError
+from exporter.serving.engines import UNKNOWN, engine
+from exporter.serving.exposition import Series, joined, series
+
+KEPT = 3
+"""Intervals for which numbers count that could not be read again."""
+AGAIN_S = 300.0
+"""Pause before a port that had no metrics is tried again: it may be one for which a request by HTTP is a fault."""
+MOST_ENGINES = 64
+MOST_SERIES = 20_000
+"""Of all engines together, a histogram being one."""
+MOST_NAMES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    pid: int
+    engine: str
+    series: tuple[Series, ...]
+    at: float
+
+
+class EngineNumbers:
+    """Reads the metrics of engines among the followed processes; a scrape shows what was read last."""
+
+    def __init__(self, node: Node, followed: Callable[[], Collection[int]], interval: float) -> None:
+        self._node, self._followed, self._interval = node, followed, interval
+        self._pages: dict[Endpoint, _Page] = {}
+        self._without: dict[tuple[int, Endpoint], float] = {}
+        """Ports of processes that had no metrics, and until when they are left alone."""
+        self._failures: tuple[str, ...] = ()
+        self._declared: dict[tuple[str, Kind], Metric] = {}
+        self._reads = Tally(metrics.ENGINE_READS, ("read", "failed"))
+        self._lock = threading.Lock()
+        self._poller = Poller("engine metrics", self.read, interval, steady=True)
+
+    def start(self) -> None:
+        self._poller.start()
+
+    def close(self) -> None:
+        self._poller.close(1.0)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the series of the engines in their own names, what several have in common, and the readings."""
+        with self._lock:
+            pages = list(self._pages.values())
+        left = MOST_SERIES
+        for page in pages:
+            labels = self._node.processes.labels(page.pid)
+            for one in page.series[:left]:
+                if metric := self._metric(one):
+                    yield Sample(metric, joined(labels, one.labels), one.value)
+            yield from engine_table.samples(page.series, page.engine, labels)
+            left = max(0, left - len(page.series))
+        yield from self._reads.samples()
+
+    def problems(self) -> tuple[str, ...]:
+        """Return the reasons why engines were not read, for the landing page."""
+        return self._failures
+
+    def read(self) -> None:
+        """Read every engine once."""
+        now = time.monotonic()
+        self._without = {it: until for it, until in self._without.items() if until > now}
+        failures: dict[str, None] = {}
+        done: set[Endpoint] = set()
+        engines = 0
+        for pid in sorted(self._followed()):
+            name = engine(self._node.proc, pid)
+            if self._poller.closing.is_set() or engines == MOST_ENGINES:
+                break
+            if name == UNKNOWN:
+                continue
+            try:
+                found = engine_pages.endpoints(self._node.proc, pid)
+            except OSError:
+                continue
+            if found and done.isdisjoint(found):  # workers share a port
+                engines += 1
+                done.update(found)
+                if failure := self._read_engine(pid, name, found):
+                    failures[failure] = None
+        with self._lock:
+            self._pages = {at: it for at, it in self._pages.items() if it.at >= now - KEPT * self._interval}
+        self._failures = tuple(failures)
+
+    def _read_engine(self, pid: int, name: str, found: list[Endpoint]) -> str:
+        """Read the first of a process's ports that has metrics. Returns why none has, empty where one has."""
+        known = [at for at in found if at in self._pages]
+        failure = ""
+        for at in known or [at for at in found if (pid, at) not in self._without]:
+            if self._poller.closing.is_set():
+                break
+            try:
+                page = tuple(series(engine_pages.read(self._node.proc, pid, at, name)))
+                failure = failure or ("" if page else f"port {at.port} of process {pid} has no metrics of an engine")
+            except NoPageError as error:
+                page, failure = (), str(error)
+            if page:
+                with self._lock:
+                    self._pages[at] = _Page(pid, name, page, time.monotonic())
+                self._reads.add("read")
+                return ""
+            if at in known:
+                self._reads.add("failed")
+            else:
+                self._without[pid, at] = time.monotonic() + AGAIN_S
+        return failure
+
+    def _metric(self, one: Series) -> Metric | None:
+        """Return the metric of a name and kind: the same for all engines; None beyond MOST_NAMES."""
+        known = self._declared.get((one.name, one.kind))
+        if known is None and len(self._declared) < MOST_NAMES:
+            known = Metric(one.name, one.help, one.kind, process=True, literal=True)
+            self._declared[one.name, one.kind] = known
+        return known

@@ -1,0 +1,140 @@
+"""What an inference engine's /metrics has, from Prometheus' text format. All of it is that of strangers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from exporter.model import Distribution, Kind, Labels, Value
+
+MOST_LINES = 20_000
+MOST_SERIES = 5_000
+"""Of one page, a histogram being one."""
+MOST_LABELS = 16
+LONGEST_VALUE = 128
+LONGEST_HELP = 300
+PREFIXES = ("vllm:", "sglang:", "trtllm_", "dynamo_", "nv_", "llamacpp:", "tgi_")
+"""Names of vLLM, SGLang, TensorRT-LLM, Dynamo, Triton, llama.cpp and TGI; what else a page has is not of the engine."""
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]{0,199})(?:\{([^{}]*)\})? ([^ ]{1,40})(?: -?\d{1,20})?", re.ASCII)
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]{0,99})="((?:[^"\\]|\\.)*)"(?:,|$)', re.ASCII)
+_ESCAPED = re.compile(r'\\([\\"n])')
+_KINDS = {kind.value: kind for kind in Kind}
+_PARTS = ("_bucket", "_sum", "_count")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A series of an engine, in the engine's own name and labels."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: Labels
+    value: Value
+
+
+@dataclass(slots=True)
+class _Histogram:
+    buckets: dict[float, float] = field(default_factory=dict)
+    sum: float | None = None
+    count: float | None = None
+
+    def distribution(self) -> Distribution | None:
+        """Return what it counted; None where its parts are not all there or contradict each other."""
+        bounds = sorted(self.buckets)
+        cumulated = [self.buckets[bound] for bound in bounds]
+        if self.sum is None or not bounds or bounds[-1] != math.inf or self.count not in (None, cumulated[-1]):
+            return None
+        counts = [cumulated[0], *(later - earlier for earlier, later in pairwise(cumulated))]
+        if any(count < 0 or count != int(count) for count in counts):
+            return None
+        return Distribution(tuple(bounds[:-1]), tuple(map(int, counts)), self.sum)
+
+
+def series(text: str) -> Iterator[Series]:
+    """Yield the counters, gauges and histograms of a page that are an engine's, at most MOST_SERIES.
+
+    Lines that are malformed, of other kinds or without a TYPE are left out, and values that are no finite numbers.
+    """
+    kinds: dict[str, Kind] = {}
+    helps: dict[str, str] = {}
+    histograms: dict[tuple[str, tuple[tuple[str, str], ...]], _Histogram] = {}
+    left = MOST_SERIES
+    for line in text.split("\n", MOST_LINES)[:MOST_LINES]:
+        if line.startswith("#"):
+            _describe(line, kinds, helps)
+            continue
+        found = _SAMPLE.fullmatch(line.rstrip())
+        if not found or not found[1].startswith(PREFIXES):
+            continue
+        name, labels, value = found[1], _labels(found[2] or ""), _number(found[3])
+        if labels is None or value is None:
+            continue
+        base = next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), "")
+        if kinds.get(base) is Kind.HISTOGRAM:
+            bound = _number(labels.pop("le", ""), infinite=True)
+            key = base, tuple(sorted(labels.items()))
+            if key not in histograms and left:
+                histograms[key], left = _Histogram(), left - 1
+            if key in histograms:
+                _add(histograms[key], name, bound, value)
+        elif (kind := kinds.get(name)) in (Kind.COUNTER, Kind.GAUGE) and kind is not None and left:
+            left -= 1
+            yield Series(name, kind, helps.get(name, ""), labels, value)
+    for (name, pairs), histogram in histograms.items():
+        distribution = histogram.distribution()
+        if distribution is not None:
+            yield Series(name, Kind.HISTOGRAM, helps.get(name, ""), dict(pairs), distribution)
+
+
+def _describe(line: str, kinds: dict[str, Kind], helps: dict[str, str]) -> None:
+    words = line.split(" ", 3)
+    if len(words) < 4 or not words[2].startswith(PREFIXES) or words[2].endswith("_created"):
+        return
+    if words[1] == "TYPE" and words[3].strip() in _KINDS:
+        kinds[words[2]] = _KINDS[words[3].strip()]
+    elif words[1] == "HELP":
+        helps[words[2]] = "".join(char if char.isprintable() else " " for char in words[3][:LONGEST_HELP])
+
+
+def _add(histogram: _Histogram, name: str, bound: float | None, value: float) -> None:
+    if name.endswith("_bucket") and bound is not None:
+        histogram.buckets[bound] = value
+    elif name.endswith("_sum"):
+        histogram.sum = value
+    elif name.endswith("_count"):
+        histogram.count = value
+
+
+def _labels(text: str) -> dict[str, str] | None:
+    """Return the labels, values cut to LONGEST_VALUE; None where the text is no list of labels."""
+    labels: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        found = _LABEL.match(text, at)
+        if not found or len(labels) == MOST_LABELS:
+            return None
+        labels[found[1]] = _printable(found[2])
+        at = found.end()
+    return labels
+
+
+def _printable(value: str) -> str:
+    value = _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
+    return "".join(char if char.isprintable() else "?" for char in value[:LONGEST_VALUE])
+
+
+def _number(text: str, infinite: bool = False) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) or (infinite and value == math.inf) else None
+
+
+def joined(own: Mapping[str, str], labels: Labels) -> dict[str, str]:
+    """Return the labels of a process with those of an engine; of two of one name the engine's is `exported_NAME`."""
+    return {**own, **{f"exported_{name}" if name in own else name: value for name, value in labels.items()}}

@@ -1,0 +1,113 @@
+"""The numbers of inference engines, from the texts of their /metrics and from texts of no form."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.model import Distribution, Kind
+from exporter.serving.exposition import MOST_SERIES, joined, series
+from tests.unit.serving import engine_texts as texts
+
+MODEL = {"model_name": "llama"}
+FIRST_TOKENS = Distribution((0.5,), (3, 2), 4.5)
+
+
+def test_vllm() -> None:
+    """Gauges, counters and histograms of the engine are there; Python's own numbers and times of creation are not."""
+    found = {it.name: it for it in series(texts.VLLM)}
+
+    assert {
+        "vllm:num_requests_running": (Kind.GAUGE, 7),
+        "vllm:num_requests_waiting": (Kind.GAUGE, 23),
+        "vllm:kv_cache_usage_perc": (Kind.GAUGE, 0.875),
+        "vllm:prompt_tokens_total": (Kind.COUNTER, 1_234_567),
+        "vllm:time_to_first_token_seconds": (Kind.HISTOGRAM, Distribution((0.001, 0.5), (0, 3, 2), 4.5)),
+    } == {name: (it.kind, it.value) for name, it in found.items()}
+    assert {("engine", "0"), ("model_name", "meta-llama/Llama-3.1-8B")} == {
+        pair for it in found.values() for pair in it.labels.items()
+    }
+    assert "Number of requests waiting to be processed." == found["vllm:num_requests_waiting"].help
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (texts.SGLANG, {"sglang:num_running_reqs": 7, "sglang:num_queue_reqs": 23, "sglang:token_usage": 0.875}),
+        (texts.TENSORRT_LLM, {"trtllm_time_to_first_token_seconds": FIRST_TOKENS}),
+        (texts.TRITON, {"nv_inference_request_success": 23, "nv_inference_pending_request_count": 7}),
+        (
+            texts.DYNAMO,
+            {"dynamo_frontend_inflight_requests": 7, "dynamo_frontend_time_to_first_token_seconds": FIRST_TOKENS},
+        ),
+        (
+            texts.LLAMA_CPP,
+            {"llamacpp:prompt_tokens_total": 54, "llamacpp:requests_processing": 7, "llamacpp:requests_deferred": 23},
+        ),
+        (texts.TGI, {"tgi_queue_size": 23, "tgi_request_success": 7}),
+    ],
+    ids=["SGLang", "TensorRT-LLM", "Triton", "Dynamo", "llama.cpp", "TGI"],
+)
+def test_engines(text: str, expected: dict[str, object]) -> None:
+    """What each engine names is there under its own name."""
+    assert expected == {it.name: it.value for it in series(text)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm:n",
+        "vllm:n NaN",
+        "vllm:n +Inf",
+        "vllm:n one",
+        'vllm:n{a="b} 1',
+        "vllm:n{a=b} 1",
+        'vllm:n{a="b" c="d"} 1',
+        "vllm:n{{{}}} 1".format(",".join(f'l{number}="x"' for number in range(17))),
+        "other 1",
+    ],
+)
+def test_malformed_lines(line: str) -> None:
+    """A line that is no number of the engine is left out, and the others are not."""
+    found = list(series(f'# TYPE vllm:n gauge\n{line}\nvllm:n{{of="1"}} 2\n'))
+
+    assert [({"of": "1"}, 2)] == [(it.labels, it.value) for it in found]
+
+
+@pytest.mark.parametrize("buckets", [(("0.5", 3), ("+Inf", 2)), (("0.5", 3),), (("0.5", 3), ("+Inf", 4.5))])
+def test_contradicting_histograms(buckets: tuple[tuple[str, float], ...]) -> None:
+    """A histogram that counts down, has no last bucket or parts of observations is left out."""
+    lines = [f'vllm:h_bucket{{le="{bound}"}} {count}' for bound, count in buckets]
+    assert [] == list(series("\n".join(["# TYPE vllm:h histogram", *lines, "vllm:h_sum 1", ""])))
+
+
+def test_hostile_labels() -> None:
+    """Values of labels are short and printable; those of the process stay what they are."""
+    [found] = series('# TYPE vllm:n gauge\nvllm:n{pid="\\"\\n\\x1b",model_name="%s"} 1\n' % ("m" * 5000))
+
+    assert ("m" * 128, '"?\\x1b') == (found.labels["model_name"], found.labels["pid"])
+    assert {"pid": "7", "exported_pid": '"?\\x1b'}.items() <= joined({"pid": "7"}, found.labels).items()
+
+
+def test_bounds() -> None:
+    """No more than MOST_SERIES are taken, and no text takes long."""
+    text = "# TYPE vllm:n gauge\n" + "".join(f'vllm:n{{a="{number}"}} 1\n' for number in range(MOST_SERIES + 100))
+    assert MOST_SERIES == len(list(series(text)))
+    started = time.monotonic()
+    for text in ("vllm:n{" + 'a="' * 500_000, "vllm:n{" + 'a="\\' * 500_000 + "} 1", "vllm:" + "n" * 2_000_000):
+        assert [] == list(series("# TYPE vllm:n gauge\n" + text))
+    assert 20 > time.monotonic() - started
+
+
+@given(
+    st.lists(st.sampled_from(["# TYPE ", "vllm:n", " gauge", "histogram", "_bucket", '{le="1"}', " 1", "\n", "{", '"']))
+)
+def test_texts_of_no_form(pieces: list[str]) -> None:
+    """Whatever a text has, what is taken from it are finite numbers of an engine."""
+    for it in series("".join(pieces)):
+        assert it.name.startswith("vllm:")
+        assert isinstance(it.value, Distribution) or math.isfinite(it.value)
