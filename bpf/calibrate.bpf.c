@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /* What a small probe does, for measuring what a hit costs here and whether return probes are safe. */
-#include "probe.h"
+#include "returns.h"
 
 enum hit { ENTRY, RETURN, KINDS };
 
@@ -26,8 +26,7 @@ int on_entry(void *ctx __attribute__((unused)))
 	return count(ENTRY);
 }
 
-SEC("uretprobe")
-int on_return(void *ctx __attribute__((unused)))
+AT_RETURN(on_return)
 {
 	return count(RETURN);
 }

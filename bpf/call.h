@@ -3,7 +3,7 @@
  * made itself. For functions that block or are rare, since a call takes two traps (CONTRIBUTING.md walks through one).
  *
  *	SEC("uprobe") int on_enter(...)     { struct call call; if (enter(ctx, &call)) count that it was called; }
- *	SEC("uretprobe") int on_return(...) { struct call call; if (leave(ctx, &call)) count what it did; }
+ *	AT_RETURN(on_return)            { struct call call; if (leave(ctx, &call)) count what it did; }
  *
  * The probe declares `enum api` with the names of its functions, from which the exporter makes its table
  * (exporter/call_collector.py), and FORGET() for what it keeps besides counts. */
@@ -70,6 +70,8 @@ static __always_inline bool enter(struct pt_regs *ctx, struct call *call)
 	};
 	if (nested(call))
 		return false;
+	if (call->returning && is_beside(call->sp))
+		call->returning = 0;
 	if (!call->returning)
 		return true;
 	call->start_ns = bpf_ktime_get_ns();

@@ -123,8 +123,7 @@ int on_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uretprobe")
-int on_return(struct pt_regs *ctx)
+AT_RETURN(on_return)
 {
 	__s64 result = PT_REGS_RC(ctx);
 	struct call call;

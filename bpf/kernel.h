@@ -49,6 +49,16 @@ struct signal_struct {
 	int group_exit_code;
 };
 
+struct return_instance {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
 struct task_struct {
 	int pid;
 	int tgid;
@@ -61,6 +71,7 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct mm_struct *mm;
 	struct files_struct *files;
+	struct uprobe_task *utask;
 };
 
 struct vm_area_struct {

@@ -108,21 +108,6 @@ static __always_inline __u64 read_u64(__u64 address)
 	return value;
 }
 
-/* Whether a call that began with this stack pointer may still return: of one that waits for its return probe the caller's
- * address is replaced by the kernel's trampoline, with which a page begins (get_trampoline_vaddr of the kernel). After a
- * longjmp later frames have other things there. On arm64 the address is in a register. */
-static __always_inline bool may_return(__u64 sp)
-{
-#if defined(__TARGET_ARCH_x86)
-	__u64 address;
-
-	return !read_user(&address, sp) || (address && !(address & 4095));
-#else
-	(void)sp;
-	return true;
-#endif
-}
-
 static __always_inline void add(__u64 *to, __u64 n)
 {
 	__sync_fetch_and_add(to, n);

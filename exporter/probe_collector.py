@@ -15,6 +15,7 @@ from exporter.bpf.library import Interest, Library
 from exporter.bpf.maps import MAP_FULL
 from exporter.bpf.native import not_started
 from exporter.bpf.probe import Probes
+from exporter.bpf.probe_metrics import RETURNS_SKIPPED
 from exporter.bpf.safety import Protection, protection
 from exporter.bpf.status import ENDED_FOLDED
 from exporter.governor.governor import Subject, Watch
@@ -210,6 +211,8 @@ class ProbeCollector(ABC, Generic[A]):
     def _losses(self) -> Iterator[Sample]:
         """Yield the keys that maps had no room for; records lost by ring buffers are among the events' samples."""
         counted = self._object.globals()
+        if "returns_skipped" in counted:
+            yield RETURNS_SKIPPED.sample(counted["returns_skipped"], {"probe": self.name})
         for name, rows in self._object.maps.items():
             if f"{name}_lost" in counted and rows.can_be_full:
                 yield MAP_FULL.sample(counted[f"{name}_lost"], {"map": f"{self.name}_{name}"})

@@ -2,6 +2,7 @@
 /* Calls: which one a probe was hit by, its counters, and the record of it between its beginning and its end. */
 #pragma once
 #include "contexts.h"
+#include "returns.h"
 
 COOKIE()
 
@@ -28,7 +29,26 @@ static __always_inline bool is_current(const struct flight *call)
 	return call->returning && call->returning == returning_of(call->cookie.library);
 }
 
-/* A call that will return: true if it is to be remembered, false if its return is not seen or a hooked function of its
+/* Whether a call of this kind changes what a process holds, or which context takes it along. */
+static __always_inline bool changes_memory(enum effect effect)
+{
+	return (effect >= effect_allocate && effect <= effect_release) ||
+	       (effect >= effect_context_create && effect <= effect_device_reset);
+}
+
+/* What the call does is not seen. */
+static __always_inline void miss(const struct thread *thread, const struct flight *call)
+{
+	struct process *process = bpf_map_lookup_elem(&processes, &thread->tgid);
+
+	bpf_map_delete_elem(&covered, &thread->tgid);
+	if (!process || !changes_memory(call->cookie.effect))
+		return; /* without a row for the process none of its memory is counted */
+	add(&process->missed, 1);
+	add(&memory_missed, 1);
+}
+
+/* A call that will return: true if it is to be remembered, false if its return is not seen, or a hooked function of its
  * layer made it.
  * One that never returned (longjmp, a cancelled thread) is recognised by a stack that is shorter now, or that has
  * something else where its return was; should two probes be on one function, the second finds what the first took. */
@@ -43,6 +63,10 @@ static __always_inline bool begin(struct pt_regs *ctx, struct thread *thread, st
 	call->returning = returning_of(call->cookie.library);
 	if (!call->returning)
 		return false;
+	if (is_beside(call->sp)) {
+		miss(thread, call);
+		return false;
+	}
 	before = bpf_map_lookup_elem(&in_flight, thread);
 	if (before && !is_current(before))
 		before = NULL;
@@ -88,25 +112,6 @@ static __always_inline void remove_flight(const struct thread *thread)
 		in_flight_full_tick = 0;
 }
 
-/* Whether a call of this kind changes what a process holds, or which context takes it along. */
-static __always_inline bool changes_memory(enum effect effect)
-{
-	return (effect >= effect_allocate && effect <= effect_release) ||
-	       (effect >= effect_context_create && effect <= effect_device_reset);
-}
-
-static __always_inline void miss(const struct thread *thread, const struct flight *call)
-{
-	struct process *process = bpf_map_lookup_elem(&processes, &thread->tgid);
-
-	add(&in_flight_lost, 1);
-	bpf_map_delete_elem(&covered, &thread->tgid); /* what it does is not seen */
-	if (!process || !changes_memory(call->cookie.effect))
-		return; /* without a row for the process none of its memory is counted */
-	add(&process->missed, 1);
-	add(&memory_missed, 1);
-}
-
 /* A row that is there already saves finding room for one, and giving it back: while few are taken, a thread keeps its
  * own. Rows of idle threads are a quarter of the table at most, so they leave room for calls of other threads. */
 static __always_inline bool remember(const struct thread *thread, struct flight *call)
@@ -121,6 +126,7 @@ static __always_inline bool remember(const struct thread *thread, struct flight 
 	call->kept = flights < flights_most / 4;
 	if (put_flight(thread, call))
 		return true;
+	add(&in_flight_lost, 1);
 	miss(thread, call);
 	return false;
 }

@@ -167,8 +167,7 @@ int on_free(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uretprobe")
-int on_return(struct pt_regs *ctx)
+AT_RETURN(on_return)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread(cookie.layer);
@@ -197,8 +196,7 @@ int on_return(struct pt_regs *ctx)
 }
 
 /* Serves functions that have no on_enter: whether the call failed. */
-SEC("uretprobe")
-int on_failure(struct pt_regs *ctx)
+AT_RETURN(on_failure)
 {
 	struct flight call = {.cookie = cookie_of(ctx)};
 	struct thread thread = this_thread(call.cookie.layer);

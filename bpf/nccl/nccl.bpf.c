@@ -76,6 +76,8 @@ int on_enter(struct pt_regs *ctx)
 	__u32 returning = returning_of(cookie.library);
 	__u64 now = bpf_ktime_get_ns();
 
+	if (returning && is_beside(PT_REGS_SP(ctx)))
+		returning = 0;
 	if (caller && returning && !nested(ctx, caller)) {
 		begin(ctx, cookie, &caller->call, now);
 		caller->call.returning = returning;
@@ -165,8 +167,7 @@ static __always_inline void finish(const struct thread *thread, struct caller *c
 		take_back(thread->tgid, on, call, caller->capturing);
 }
 
-SEC("uretprobe")
-int on_return(struct pt_regs *ctx)
+AT_RETURN(on_return)
 {
 	struct cookie cookie = cookie_of(ctx);
 	struct thread thread = this_thread();

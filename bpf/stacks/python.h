@@ -41,14 +41,6 @@ struct thread_struct {
 	unsigned long fsbase;
 };
 #endif
-struct return_instance {
-	unsigned long stack;
-	unsigned long orig_ret_vaddr;
-	struct return_instance *next;
-};
-struct uprobe_task {
-	struct return_instance *return_instances;
-};
 struct task_struct___stacks {
 #if defined(__TARGET_ARCH_x86)
 	struct thread_struct thread;

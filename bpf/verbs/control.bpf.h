@@ -217,6 +217,8 @@ int control_enter(struct pt_regs *ctx)
 	if (before &&
 	    made_by(before->sp, before->call == call.call, call.sp)) /* as ibv_reg_mr does ibv_reg_mr_iova2 */
 		return 0;
+	if (is_beside(call.sp))
+		return 0;
 	call.arguments[0] = PT_REGS_PARM1(ctx);
 	call.arguments[1] = PT_REGS_PARM2(ctx);
 	call.arguments[2] = PT_REGS_PARM3(ctx);
@@ -229,8 +231,7 @@ int control_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uretprobe")
-int control_return(struct pt_regs *ctx)
+AT_RETURN(control_return)
 {
 	struct thread thread = this_thread();
 	struct control_flight *call = flight_of(control_flights, &thread);

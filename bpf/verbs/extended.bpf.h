@@ -133,8 +133,7 @@ int extended_complete(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uretprobe")
-int extended_complete_return(struct pt_regs *ctx)
+AT_RETURN(extended_complete_return)
 {
 	struct thread thread = this_thread();
 	struct post_flight *call = flight_of(post_flights, &thread);

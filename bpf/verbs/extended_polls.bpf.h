@@ -70,7 +70,8 @@ int extended_poll_enter(struct pt_regs *ctx)
 		return 0;
 	}
 	flight.call = call + 1;
-	put_flight(poll_flights, &thread, &flight);
+	if (!is_beside(flight.sp))
+		put_flight(poll_flights, &thread, &flight);
 	return 0;
 }
 
@@ -120,8 +121,7 @@ static __always_inline void learn_completion(const struct poll_flight *flight, _
 	}
 }
 
-SEC("uretprobe")
-int extended_poll_return(struct pt_regs *ctx)
+AT_RETURN(extended_poll_return)
 {
 	struct thread thread = this_thread();
 	struct poll_flight *flight = flight_of(poll_flights, &thread);

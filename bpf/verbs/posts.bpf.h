@@ -89,6 +89,8 @@ static __always_inline bool returns(struct pt_regs *ctx, struct post_flight *cal
 	bool seen = returning_of(bpf_get_attach_cookie(ctx) >> 8);
 	struct post_flight *before = flight_of(post_flights, &thread);
 
+	if (seen && is_beside(call->sp))
+		return false;
 	if (before)
 		end_unseen(before);
 	if (seen)
@@ -245,8 +247,7 @@ int post_send_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uretprobe")
-int post_send_return(struct pt_regs *ctx)
+AT_RETURN(post_send_return)
 {
 	return_post(ctx, false);
 	return 0;
@@ -260,8 +261,7 @@ int post_recv_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uretprobe")
-int post_recv_return(struct pt_regs *ctx)
+AT_RETURN(post_recv_return)
 {
 	return_post(ctx, true);
 	return 0;

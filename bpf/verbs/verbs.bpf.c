@@ -14,12 +14,12 @@ int poll_cq_enter(struct pt_regs *ctx)
 	count_hit(hit_poll_cq);
 	call.start_ns = bpf_ktime_get_ns();
 	count_poll(thread, bpf_get_attach_cookie(ctx), call.start_ns);
-	put_flight(poll_flights, &thread, &call);
+	if (!is_beside(call.sp))
+		put_flight(poll_flights, &thread, &call);
 	return 0;
 }
 
-SEC("uretprobe")
-int poll_cq_return(struct pt_regs *ctx)
+AT_RETURN(poll_cq_return)
 {
 	struct thread thread = this_thread();
 	struct poll_flight *call = flight_of(poll_flights, &thread);

@@ -102,9 +102,11 @@ PROBES = [
     ),
     lines(
         "Hits",
-        "How often functions that a probe is at were called.",
+        "How often functions that a probe is at were called, and of these, on a signal handler's stack inside another "
+        "call, where the return is not probed: they are counted without bytes, waits and errors.",
         "ops",
         Query(total(rate("accel_exporter_probe_hits_total"), "probe"), "{{probe}}"),
+        Query(total(rate("accel_exporter_probe_returns_skipped_total"), "probe"), "{{probe}}, return not probed"),
         width=THIRD,
     ),
     lines(

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from exporter.bpf import multi as multi_link
-from exporter.bpf import sizing
+from exporter.bpf import sessions, sizing
 from exporter.bpf.btf import Btf, CType, Variable
 from exporter.bpf.events import Events
 from exporter.bpf.maps import RINGBUF, Map
@@ -21,6 +21,8 @@ from exporter.bpf.stale import Named, StaleObject, remedy, stale
 __all__ = ["BpfError", "Events", "Link", "Map", "Object", "Program", "run_time_statistics"]
 
 _UPROBES = ("uprobe", "uretprobe")
+_AT_RETURN = "uretprobe/session"
+"""Section of AT_RETURN() programs (bpf/returns.h)."""
 _RUN_TIME = 0  # BPF_STATS_RUN_TIME
 _BESIDES = 8
 """Descriptors of an object besides its maps and programs: types, and what waits for events."""
@@ -41,10 +43,12 @@ class Link:
 class Program:
     """One program of a loaded object."""
 
-    def __init__(self, handle: int, name: str, section: str, multi: bool) -> None:
+    def __init__(self, handle: int, name: str, section: str, multi: bool, session: bool = False) -> None:
         self.handle, self.name, self.section = handle, name, section
         self.multi = multi
         """Loaded for multi-uprobe links; the kernel refuses to attach such a program any other way."""
+        self.session = session
+        """Loaded for links in which it runs at calls too, and chooses of which the return is probed (bpf/returns.h)."""
         self.fd: int = library().bpf_program__fd(handle)
 
     def attach(self) -> Link:
@@ -94,6 +98,7 @@ class Object:
     ) -> None:
         self._bpf, self._path, self._handle = library(), path, 0
         self._multi = multi_link.supported() if multi is None else multi
+        self._sessions = sessions.places() if self._multi else {}
         self.maps = Named[Map](path.name, "map")
         self.programs = Named[Program](path.name, "program")
         self._globals: dict[str, Variable] = {}
@@ -145,7 +150,9 @@ class Object:
         check(self._handle, f"open {path}", bpf.messages)
         self.types = self._read_types()
         maps, programs = self._each("map"), self._each("program")
-        self._set_constants(maps, constants)
+        if not self._sessions.keys() <= self.types.variables(".rodata").keys():
+            self._sessions = {}  # made without bpf/returns.h
+        self._set_constants(maps, {**constants, **self._sessions})
         for name, count in entries.items():
             if name not in maps:
                 raise stale(path.name, f"map {name} to size")
@@ -160,13 +167,15 @@ class Object:
                 bpf.bpf_map__set_value_size(handle, 0)  # EVENTS() gave the record's, for Python only
         for handle in programs.values() if self._multi else ():
             if self._section(handle).startswith(_UPROBES):
-                bpf.bpf_program__set_expected_attach_type(handle, multi_link.ATTACH_TYPE)
+                kind = multi_link.SESSION if self._in_session(handle) else multi_link.ATTACH_TYPE
+                bpf.bpf_program__set_expected_attach_type(handle, kind)
         require_descriptors(len(maps) + len(programs) + _BESIDES, f"load {path}")
         check(bpf.bpf_object__load(self._handle), f"load {path}", bpf.messages)
         self._take_maps(maps)
         for name, handle in programs.items():
             section = self._section(handle)
-            self.programs[name] = Program(handle, name, section, self._multi and section.startswith(_UPROBES))
+            multi = self._multi and section.startswith(_UPROBES)
+            self.programs[name] = Program(handle, name, section, multi, self._in_session(handle))
 
     def _size_by_processors(self, maps: Mapping[str, int]) -> None:
         bpf = self._bpf
@@ -190,6 +199,9 @@ class Object:
     def _section(self, program: int) -> str:
         name: bytes = self._bpf.bpf_program__section_name(program)
         return name.decode()
+
+    def _in_session(self, program: int) -> bool:
+        return bool(self._sessions) and self._section(program) == _AT_RETURN
 
     def _read_types(self) -> Btf:
         size = ctypes.c_uint32()

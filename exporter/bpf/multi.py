@@ -13,7 +13,7 @@ import platform
 import struct
 from collections.abc import Sequence
 
-ATTACH_TYPE = 48  # BPF_TRACE_UPROBE_MULTI
+ATTACH_TYPE, SESSION = 48, 57  # BPF_TRACE_UPROBE_MULTI, BPF_TRACE_UPROBE_SESSION
 _SYSCALL = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD, LINK_CREATE = 5, 28
 _KPROBE, _RETURN = 2, 1  # BPF_PROG_TYPE_KPROBE, BPF_F_UPROBE_MULTI_RETURN
@@ -29,11 +29,12 @@ def link(
     returns: bool,
     semaphores: Sequence[int] = (),
     pid: int = 0,
+    kind: int = ATTACH_TYPE,
 ) -> int:
     """The descriptor of a new link from a program's descriptor to file offsets. OSError; then nothing is attached.
 
     `semaphores` are the places in the file of counters that the kernel raises while a point is probed; 0: none. `pid`
-    is the one process that is probed; 0: every one.
+    is the one process that is probed; 0: every one. A SESSION runs at calls and at their returns; `returns` is false.
     """
     count = len(offsets)
     counters = (ctypes.c_uint64 * count)(*semaphores) if any(semaphores) else None
@@ -42,7 +43,7 @@ def link(
     counted = ctypes.addressof(counters) if counters else 0
     addresses = [ctypes.addressof(name), ctypes.addressof(points), counted, ctypes.addressof(tags)]
     flags = _RETURN if returns else 0
-    return bpf(LINK_CREATE, struct.pack("=4I4Q4I", program, 0, ATTACH_TYPE, 0, *addresses, count, flags, pid, 0))
+    return bpf(LINK_CREATE, struct.pack("=4I4Q4I", program, 0, kind, 0, *addresses, count, flags, pid, 0))
 
 
 def supported() -> bool:
@@ -50,19 +51,19 @@ def supported() -> bool:
     return refusal() == 0
 
 
-def refusal() -> int:
-    """The errno with which the kernel refuses multi-uprobe links, 0 where it permits them.
+def refusal(kind: int = ATTACH_TYPE) -> int:
+    """The errno with which the kernel refuses multi-uprobe links of a kind, 0 where it permits them.
 
     One that may pass is tried again at the next call.
     """
     try:
-        return _lasting_refusal()
+        return _lasting_refusal(kind)
     except OSError as error:
         return error.errno or errno.EINVAL
 
 
 @functools.cache
-def _lasting_refusal() -> int:
+def _lasting_refusal(kind: int) -> int:
     """The refusal that does not pass; OSError for one that may. Tries a link on a directory, which only a kernel that
     has such links objects to.
     """
@@ -70,11 +71,11 @@ def _lasting_refusal() -> int:
     name = ctypes.create_string_buffer(b"GPL")
     head = struct.pack("=2I2Q", _KPROBE, 2, ctypes.addressof(exit_zero), ctypes.addressof(name))
     try:
-        program = bpf(_PROG_LOAD, head + struct.pack("=2IQ2I16s2I", 0, 0, 0, 0, 0, b"", 0, ATTACH_TYPE))
+        program = bpf(_PROG_LOAD, head + struct.pack("=2IQ2I16s2I", 0, 0, 0, 0, 0, b"", 0, kind))
     except OSError as error:
         return _lasting(error)
     try:
-        os.close(link(program, b"/", [0], [0], returns=False))
+        os.close(link(program, b"/", [0], [0], returns=False, kind=kind))
     except OSError as error:
         return 0 if error.errno == errno.EBADF else _lasting(error)
     finally:

@@ -19,6 +19,13 @@ HITS = Metric(
     Kind.COUNTER,
     labels=("probe", "symbol"),
 )
+RETURNS_SKIPPED = Metric(
+    "accel_exporter.probe.returns.skipped",
+    "Calls made on a higher stack inside another call, as by a signal handler on its sigaltstack: to probe their "
+    "returns would kill the process, so what depends on their result (bytes, frees, waits, errors) is not counted.",
+    Kind.COUNTER,
+    labels=("probe",),
+)
 RUN = Metric(
     "accel_exporter.probe.run",
     "Time spent in the probe's BPF programs, as the kernel measured it; only while its BPF statistics are switched on.",

@@ -4,6 +4,9 @@ On x86-64 a return probe replaces the caller's return address. Since Linux 6.11 
 (uretprobe, 335), which a seccomp filter that does not know it denies or punishes by death; 6.14 and its backports let
 it pass (commit cf6cb56ef244). Where there are shadow stacks, Linux 6.6 to 6.10 does not put the new address there too.
 Elsewhere the replacement is a breakpoint, which no filter sees.
+
+On every kernel a call on a higher stack drops the calls that wait for their return probes below (bpf/returns.h), but
+where the programs prevent that, which takes uprobe sessions.
 """
 
 from __future__ import annotations
@@ -11,13 +14,13 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
-from exporter.bpf import object_path
+from exporter.bpf import object_path, sessions
 from exporter.bpf.elf import X86_64
-from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.libbpf import BpfError, Object, Program
 from exporter.bpf.trial_program import BASE, CODE, MACHINES, TrialProgram, assemble, executable
 from exporter.bpf.uprobe import Point, attach
 from exporter.model import Unavailable
@@ -60,6 +63,24 @@ b8 2a 00 00 00  mov eax, 0x2a
 5d  pop rbp
 c3  ret
 """
+# Calls a function that, like a signal handler on its own stack, calls one on a stack above its own.
+STACKS_LISTING = """
+48 81 ec 00 10 00 00  sub rsp, 4096
+e8 34 00 00 00  call 0x40
+89 c7  mov edi, eax
+b8 3c 00 00 00  mov eax, 0x3c
+0f 05  syscall
+"""
+STACKS_FUNCTION = """
+55  push rbp
+48 89 e5  mov rbp, rsp
+48 81 c4 00 08 00 00  add rsp, 2048
+e8 10 00 00 00  call 0x60
+48 89 ec  mov rsp, rbp
+5d  pop rbp
+c3  ret
+"""
+ABOVE_AT = 0x60
 
 _EXIT, _PRCTL, _ARCH_PRCTL = 60, 157, 158
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
@@ -80,7 +101,7 @@ class Confinement(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """Whether a thread survives return probes under a seccomp filter, and with a shadow stack.
+    """Whether a thread survives return probes under a seccomp filter, with a shadow stack, and with signal stacks.
 
     `doubt` is why that could not be tried; what is not proven to be survived counts as deadly.
     """
@@ -88,6 +109,8 @@ class Survival:
     seccomp: bool
     shadow_stack: bool
     doubt: str = ""
+    signal_stacks: bool = True
+    """Whether a call may be made inside another on a higher stack, as by a handler on its sigaltstack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +124,7 @@ class Protection:
 def try_return_probes() -> Survival:
     """Runs a return-probed program under each confinement, in about 60 ms, most of them waiting for the kernel."""
     if MACHINES.get(os.uname().machine) != X86_64:
-        return Survival(seccomp=True, shadow_stack=True)
+        return Survival(seccomp=True, shadow_stack=True, signal_stacks=bool(sessions.places()))
     try:
         with Object(object_path("calibrate")) as loaded, TrialProgram(image()) as program:
             point = Point(CODE + FUNCTION_AT)
@@ -110,9 +133,22 @@ def try_return_probes() -> Survival:
                 ends = {confinement: program.run(confinement)[0] for confinement in Confinement}
             finally:
                 link.close()
-            return judge(ends, loaded.maps["hits"].get(RETURN) or 0)
+            found = judge(ends, loaded.maps["hits"].get(RETURN) or 0)
+            return replace(found, signal_stacks=_try_stacks(loaded.programs["on_return"]))
     except (BpfError, Unavailable) as error:
         return Survival(seccomp=False, shadow_stack=False, doubt=f"return probes could not be tried: {error}")
+
+
+def _try_stacks(on_return: Program) -> bool:
+    """Whether a call on another stack leaves the one alive that it was made in; without sessions it does not."""
+    if not on_return.session:
+        return False
+    with TrialProgram(stacks_image()) as program:
+        link = attach(on_return, program.path, [Point(CODE + at) for at in (FUNCTION_AT, ABOVE_AT)], returns=True)
+        try:
+            return program.run()[0] == RETURNED
+        finally:
+            link.close()
 
 
 def judge(ends: Mapping[Confinement, int], hits: int) -> Survival:
@@ -176,6 +212,12 @@ def image() -> bytes:
     steps = b"".join(_steps(confinement).ljust(64, b"\0") for confinement in Confinement)
     code = code.ljust(STEPS_AT, b"\0") + steps
     return executable(X86_64, code.ljust(FILTERS_AT, b"\0") + _filter(0, _ERRNO_EPERM) + _filter(1, _KILL_PROCESS))
+
+
+def stacks_image() -> bytes:
+    """The program of the trial of stacks, for x86-64."""
+    code = assemble(STACKS_LISTING).ljust(FUNCTION_AT, b"\0") + assemble(STACKS_FUNCTION)
+    return executable(X86_64, code.ljust(ABOVE_AT, b"\0") + assemble(FUNCTION))
 
 
 def _steps(confinement: Confinement) -> bytes:

@@ -88,7 +88,10 @@ def _attach_multi(program: Program, path: str, points: Sequence[Point], returns:
 
 def _multi(program: Program, path: str, points: Sequence[Point], returns: bool) -> int:
     offsets, cookies = [point.offset for point in points], [point.cookie for point in points]
-    return multi.link(program.fd, os.fsencode(path), offsets, cookies, returns, [it.semaphore for it in points])
+    semaphores = [it.semaphore for it in points]
+    if program.session:
+        return multi.link(program.fd, os.fsencode(path), offsets, cookies, False, semaphores, kind=multi.SESSION)
+    return multi.link(program.fd, os.fsencode(path), offsets, cookies, returns, semaphores)
 
 
 def _accepted(program: Program, path: str, point: Point, returns: bool) -> bool:

@@ -135,8 +135,15 @@ def returns(settings: Settings) -> Answer:
     if not survival.shadow_stack:
         summary = "return probes are safe, but not with a shadow stack: libraries that such a process uses get none"
         return Status.WARN, summary, "update to Linux 6.11 or later"
-    confined = "return probes are safe, also under seccomp filters and with shadow stacks"
-    return Status.OK, f"{confined}; of signal handlers see docs/faq.md"
+    if not survival.signal_stacks:
+        summary = (
+            "return probes are no uprobe sessions here: a process dies if its signal handler runs on a stack above "
+            "that of the thread (sigaltstack) and calls a probed function while the thread is in another"
+        )
+        remedy = "update to Linux 6.13 or later with type information (BTF), or start with --no-bpf.return-probes"
+        return Status.WARN, summary, remedy
+    safe = "return probes are safe (uprobe sessions), also under seccomp filters, with shadow and with signal stacks"
+    return Status.OK, safe
 
 
 def watch(_: Settings) -> Answer:

@@ -26,8 +26,9 @@ FREED = Metric(
 USED = Metric(
     "gpu.cuda.memory.usage",
     "Bytes allocated and not freed, as the probes saw it; allocations older than the probes are missing. Absent where "
-    "a part of it is untracked, a call found no room in the table of calls in flight, return probes were off for a "
-    "while, another program replaced this one (exec), or a context was destroyed that may have been that of a part.",
+    "a part of it is untracked, a call found no room in the table of calls in flight or was made on a signal stack "
+    "inside another call, return probes were off for a while, another program replaced this one (exec), or a context "
+    "was destroyed that may have been that of a part.",
     Kind.GAUGE,
     "By",
     labels=("api_layer", "memory"),

@@ -14,7 +14,7 @@ class Loaded(Program):
 
     def __init__(self, name: str, descriptor: int) -> None:
         self.handle, self.name, self.section = 0, name, "uprobe"
-        self.multi, self.fd = multi.supported(), descriptor
+        self.multi, self.session, self.fd = multi.supported(), False, descriptor
 
 
 class Programs:

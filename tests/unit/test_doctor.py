@@ -215,6 +215,7 @@ def test_no_mount(place: str) -> None:
     [
         (Survival(seccomp=True, shadow_stack=True), Status.OK),
         (Survival(seccomp=True, shadow_stack=False), Status.WARN),
+        (Survival(seccomp=True, shadow_stack=True, signal_stacks=False), Status.WARN),
         (Survival(seccomp=False, shadow_stack=True), Status.WARN),
         (Survival(seccomp=False, shadow_stack=False, doubt="it could not be tried: oh\n  more"), Status.WARN),
     ],

@@ -37,8 +37,7 @@ int on_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uretprobe")
-int on_return(struct pt_regs *ctx)
+AT_RETURN(on_return)
 {
 	__s32 code = PT_REGS_RC(ctx);
 	struct work *counted;

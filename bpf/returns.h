@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Programs that run where a function returns. The kernel puts an address of its own, the trampoline's, in place of the
+ * caller's, and keeps a list of what it replaced. At each replacement it drops from that list what lies below the stack
+ * pointer, as calls that were left by longjmp (cleanup_return_instances). A call on another stack above, of a signal
+ * handler on its sigaltstack as a rule, would so drop calls that still return: the process dies at their return.
+ *
+ * Since Linux 6.13 a program can run at the call too and prevent the replacement (BPF_TRACE_UPROBE_SESSION). The exporter
+ * loads AT_RETURN() programs so where it can, and sets the constants here. The program at the entry takes a call that
+ * is_beside() as one of which the return is not seen. SEC("uretprobe") programs have no such protection. */
+#pragma once
+#include "probe.h"
+
+/* Where a thread's list is in the kernel's structures, in bytes (bpf/session.bpf.c); all 0: no sessions. */
+const volatile __u32 task_utask = 0, utask_instances = 0, instance_stack = 0, instance_next = 0;
+__u64 returns_skipped = 0; /* calls that were beside another */
+
+#define MOST_INSTANCES 64 /* MAX_URETPROBE_DEPTH of kernel/events/uprobes.c */
+
+/* Whether a call that began with this stack pointer may still return: of one that waits for its return probe the caller's
+ * address is replaced by the kernel's trampoline, with which a page begins (get_trampoline_vaddr of the kernel). After a
+ * longjmp later frames have other things there. On arm64 the address is in a register. */
+static __always_inline bool may_return(__u64 sp)
+{
+#if defined(__TARGET_ARCH_x86)
+	__u64 address;
+
+	return !read_user(&address, sp) || (address && !(address & 4095));
+#else
+	(void)sp;
+	return true;
+#endif
+}
+
+/* A pointer in a structure of the kernel, read without a helper, as the verifier knows the structure's type. 0 where
+ * that cannot be read. */
+static __always_inline void *kernel_pointer(void *structure, __u32 at)
+{
+	return *(void **)(structure + at);
+}
+
+/* Whether the thread is in a call below this stack pointer, which still returns: then this one is on another stack. */
+static __noinline int is_beside_any(__u64 sp)
+{
+	void *utask = kernel_pointer(bpf_get_current_task_btf(), task_utask), *instance;
+	__u64 stack;
+
+	if (!utask)
+		return 0;
+	instance = kernel_pointer(utask, utask_instances);
+	for (int i = 0; i < MOST_INSTANCES && instance; i++) {
+		stack = *(__u64 *)(instance + instance_stack);
+		if (stack > sp)
+			return 0;
+		if (may_return(stack))
+			return stack < sp; /* the same: this call is a jump from that one */
+		instance = kernel_pointer(instance, instance_next);
+	}
+	return 0;
+}
+
+/* At an entry: whether the return of this call is not seen, as it would harm a call on another stack. Counts it. */
+static __always_inline bool is_beside(__u64 sp)
+{
+	if (!task_utask || !is_beside_any(sp))
+		return false;
+	add(&returns_skipped, 1);
+	return true;
+}
+
+/* Whether a program runs at the call, as one in a session does too. */
+static __always_inline bool at_call(struct pt_regs *ctx)
+{
+	return task_utask && bpf_get_func_ip(ctx) == PT_REGS_IP(ctx);
+}
+
+/* AT_RETURN(name) { ... } is a program with `struct pt_regs *ctx` that runs where a function returns. In a session it
+ * begins at the call, where 1 prevents that the return is probed. */
+#define AT_RETURN(name)                                                                                      \
+	static __always_inline int name##_body(struct pt_regs *ctx);                                         \
+	SEC("uretprobe/session")                                                                             \
+	int name(struct pt_regs *ctx)                                                                        \
+	{                                                                                                    \
+		return at_call(ctx) ? is_beside_any(PT_REGS_SP(ctx)) : name##_body(ctx);                     \
+	}                                                                                                    \
+	static __always_inline int name##_body(struct pt_regs *ctx)
