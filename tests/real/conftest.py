@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,24 +49,47 @@ def release(request: pytest.FixtureRequest) -> Release:
     return request.param
 
 
-@pytest.fixture(scope="session")
-def keeper(built: None) -> Iterator[None]:
+class Keeper:
     """A process with the driver, so that its functions stay probed between jobs, and a job's first call is seen."""
-    code = f"import ctypes; ctypes.CDLL({str(DRIVER)!r}); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
-        yield
-        process.kill()
+
+    _CODE = """
+import ctypes, sys
+cuda, held = ctypes.CDLL(sys.argv[1]), ctypes.c_uint64()
+assert not cuda.cuInit(0) and not cuda.cuCtxCreate_v2(ctypes.byref(held), 0, 0)
+for _ in sys.stdin:
+    assert not cuda.cuMemAlloc_v2(ctypes.byref(held), ctypes.c_size_t(4096)) and not cuda.cuMemFree_v2(held)
+"""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([sys.executable, "-c", self._CODE, str(DRIVER)], stdin=subprocess.PIPE)
+
+    def observed(self, exporter: Exporter) -> bool:
+        """Whether the return of an allocation has been seen: return probes are attached after those at entries."""
+        assert self._process.stdin
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+        return bool(exporter.scrape().total("gpu_cuda_memory_allocations_bytes_total", pid=str(self._process.pid)))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 @pytest.fixture(scope="session")
-def exporter(keeper: None) -> Iterator[Exporter]:
+def keeper(built: None) -> Iterator[Keeper]:
+    with closing(Keeper()) as keeper:
+        yield keeper
+
+
+@pytest.fixture(scope="session")
+def exporter(keeper: Keeper) -> Iterator[Exporter]:
     with Exporter((EXACT,), dict(os.environ)) as exporter:
-        exporter.until(lambda: attached(exporter), "the soft driver was not probed")
+        exporter.until(lambda: keeper.observed(exporter), "the soft driver was not probed")
         yield exporter
 
 
 def attached(exporter: Exporter, library: Path = DRIVER) -> bool:
-    """Whether the functions of a library, the soft driver or a soft runtime, are probed."""
+    """Whether the functions of a library, the soft driver or a soft runtime, are probed at their entries."""
     return bool(exporter.scrape().total("accel_exporter_probe_attached", library=str(library)))
 
 

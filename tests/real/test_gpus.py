@@ -10,7 +10,7 @@ import pytest
 
 from tests.gpu.machine import Exporter
 from tests.real.comparison import LAUNCHES, USED
-from tests.real.conftest import EXACT, Ran, attached
+from tests.real.conftest import EXACT, Keeper, Ran
 from tests.real.job import Job
 from tests.real.releases import NUMBA, TINYGRAD, TORCH, Release
 from tests.softgpu.story import CONTEXT, Story
@@ -59,9 +59,9 @@ def story(scenario: nvml.Scenario) -> Story:
 
 
 @pytest.fixture(scope="module")
-def exporter(keeper: None, scenario: nvml.Scenario, story: Story) -> Iterator[Exporter]:
+def exporter(keeper: Keeper, scenario: nvml.Scenario, story: Story) -> Iterator[Exporter]:
     with Exporter((EXACT,), {**os.environ, **scenario.environment()}) as exporter:
-        exporter.until(lambda: attached(exporter), "the soft driver was not probed")
+        exporter.until(lambda: keeper.observed(exporter), "the soft driver was not probed")
         yield exporter
 
 
