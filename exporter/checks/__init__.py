@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from exporter.bpf.native import BpfError
 from exporter.checks import kernel, mounts, node, probed, site
@@ -48,22 +50,46 @@ CHECKS: dict[str, Callable[[Settings], Answer]] = {
 
 
 SECONDS = 60.0
-"""How long one check may take."""
+"""How long one check may wait for something else than a processor."""
+MOST_SECONDS = 900.0
+"""How long one check may take, also one that computes: an emulated machine verifies all probes in minutes."""
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
     """Run all checks, from the general to the special; a check that raises an exception is a failed one.
 
-    One that takes longer than SECONDS is left alone: reading of a process that keeps its memory map locked, or of a
+    One that waits longer than SECONDS is left alone: reading of a process that keeps its memory map locked, or of a
     file system that does not answer, may take for ever.
     """
     for name, check in CHECKS.items():
         answer: queue.SimpleQueue[Finding] = queue.SimpleQueue()
-        threading.Thread(target=_examine, args=(answer, name, check, settings), name=name, daemon=True).start()
+        thread = threading.Thread(target=_examine, args=(answer, name, check, settings), name=name, daemon=True)
+        thread.start()
+        yield _awaited(answer, thread) or _unfinished(name)
+
+
+def _awaited(answer: queue.SimpleQueue[Finding], thread: threading.Thread) -> Finding | None:
+    """Return what the thread answers, or None when it has waited for too long."""
+    began = time.monotonic()
+    waited = 0.0
+    while waited < SECONDS and time.monotonic() - began < MOST_SECONDS:
         try:
-            yield answer.get(timeout=SECONDS)
+            return answer.get(timeout=min(SECONDS - waited, 1.0))
         except queue.Empty:
-            yield _unfinished(name)
+            waited = time.monotonic() - began - _on_processor(thread)
+    return None
+
+
+def _on_processor(thread: threading.Thread) -> float:
+    """Return the seconds that a thread ran or was ready to run; those that this process ran where unknown.
+
+    Source: Documentation/scheduler/sched-stats.rst, /proc/PID/task/TID/schedstat.
+    """
+    try:
+        run, ready, _ = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()
+        return (int(run) + int(ready)) / 1e9
+    except (OSError, ValueError):
+        return time.process_time()
 
 
 def _examine(

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -298,6 +299,37 @@ def test_a_check_that_hangs(node: Settings, monkeypatch: pytest.MonkeyPatch) -> 
     assert "not examined within 2 s" in first.summary
     assert "state D" in first.remedy
     assert "not examined" not in second.summary
+
+
+def test_a_check_that_computes(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine that is at work is waited for longer than one that does not answer."""
+
+    def compute(_: Settings) -> checks.Answer:
+        while time.thread_time() < 0.5:
+            pass
+        return Status.OK, "done"
+
+    monkeypatch.setattr(checks, "CHECKS", {"slow": compute})
+    monkeypatch.setattr(checks, "SECONDS", 0.2)
+    (only,) = checks.examine(node)
+    assert (Status.OK, "done") == (only.status, only.summary)
+
+
+def test_a_check_that_computes_for_ever(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work without an end is given up."""
+    end = threading.Event()
+
+    def compute(_: Settings) -> checks.Answer:
+        while not end.is_set():
+            pass
+        return Status.OK, "too late"
+
+    monkeypatch.setattr(checks, "CHECKS", {"endless": compute})
+    monkeypatch.setattr(checks, "SECONDS", 0.2)
+    monkeypatch.setattr(checks, "MOST_SECONDS", 1)
+    (only,) = checks.examine(node)
+    end.set()
+    assert "not examined" in only.summary
 
 
 @pytest.mark.parametrize(
