@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from exporter.bpf import object_path
 from exporter.bpf.events import Events
 from exporter.bpf.hooks import Hook
-from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.libbpf import BpfError, Link, Object
 from exporter.bpf.library import Interest, Library
 from exporter.bpf.maps import MAP_FULL
 from exporter.bpf.native import not_started
@@ -59,11 +59,7 @@ class ProbeCollector(ABC, Generic[A]):
             self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
         except BpfError as error:
             raise not_started(f"the {self.api} probes cannot be loaded", error) from error
-        try:
-            self._thread_ends = self._object.programs["on_thread_end"].attach()
-        except BpfError as error:
-            self._object.close()
-            raise not_started("ends of threads cannot be watched", error) from error
+        self._follow_threads()
         self._prepare()
         self._ledger = Ledger[A](self._read, self._take, self._processes(), self._node.proc, fold=self._fold)
         self._probes = Probes(
@@ -85,6 +81,19 @@ class ProbeCollector(ABC, Generic[A]):
             self._events.add(self._object.maps[stream], receive)
         self._events.start(f"{self.name} events", self.gather)
         self._node.targets.want(interest)
+
+    def _follow_threads(self) -> None:
+        """Attach the programs that are in no library: at ends of threads, and at exec where the object has one."""
+        programs = self._object.programs
+        self._attached: list[Link] = []
+        try:
+            for name in ("on_thread_end", *({"on_exec"} & programs.keys())):
+                self._attached.append(programs[name].attach())
+        except BpfError as error:
+            for link in self._attached:
+                link.close()
+            self._object.close()
+            raise not_started("ends of threads cannot be watched", error) from error
 
     def collect(self) -> Iterator[Sample]:
         """Yield the samples of processes within the series limit, then those about the probe itself.
@@ -120,7 +129,8 @@ class ProbeCollector(ABC, Generic[A]):
         if self._watch:
             self._node.governor.leave(self._watch)
         self._events.close()
-        self._thread_ends.close()
+        for link in self._attached:
+            link.close()
         self._object.close()
 
     # The processes of probed libraries (exporter.bpf.probe.Listener).

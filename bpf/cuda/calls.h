@@ -36,6 +36,13 @@ static __always_inline bool changes_memory(enum effect effect)
 	       (effect >= effect_context_create && effect <= effect_device_reset);
 }
 
+/* What the process holds is not known any more. */
+static __always_inline void lose_sight(struct process *process)
+{
+	add(&process->missed, 1);
+	add(&memory_missed, 1);
+}
+
 /* What the call does is not seen. */
 static __always_inline void miss(const struct thread *thread, const struct flight *call)
 {
@@ -44,8 +51,7 @@ static __always_inline void miss(const struct thread *thread, const struct fligh
 	bpf_map_delete_elem(&covered, &thread->tgid);
 	if (!process || !changes_memory(call->cookie.effect))
 		return; /* without a row for the process none of its memory is counted */
-	add(&process->missed, 1);
-	add(&memory_missed, 1);
+	lose_sight(process);
 }
 
 /* A call that will return: true if it is to be remembered, false if its return is not seen, or a hooked function of its

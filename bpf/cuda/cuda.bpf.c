@@ -232,6 +232,19 @@ int on_thread_end(void *ctx __attribute__((unused)))
 	return 0;
 }
 
+/* Until the exporter has noticed, rows of the program before and of this one have the same keys. */
+SEC("raw_tp/sched_process_exec")
+int on_exec(void *ctx __attribute__((unused)))
+{
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct process *process = bpf_map_lookup_elem(&processes, &tgid);
+
+	bpf_map_delete_elem(&covered, &tgid);
+	if (process)
+		lose_sight(process);
+	return 0;
+}
+
 static long drop_flight(void *map, const struct thread *at, const struct flight *value, void *unused)
 {
 	struct thread key = *at;

@@ -150,7 +150,7 @@ struct process {
 	__u64 failures; /* rows of `errors` */
 	__u64 flights;	/* of `in_flight` */
 	__u64 unsure;	/* whether it has host memory that is in no range */
-	__u64 missed;	/* calls that may have changed what it holds, of which the end was not seen */
+	__u64 missed;	/* execs, and calls that may have changed what it holds without a seen end */
 	struct rate spans;
 };
 MAP(processes, HASH, __u32, struct process, 4096);

@@ -335,6 +335,7 @@ def test_another_program_that_calls_before_it_is_noticed(
         noticing.clear()
         script.begin(f"os.execv({str(tmp_path / program)!r}, [{program!r}, *{work!r}])")
         made = script.report()
+        assert ({}, 0) == (observed.values(USED, script.pid), observed.value(SEEN, script.pid))
         noticing.set()
         until(lambda: not observed.kernel("totals", script.pid) and script.pid in observed.cuda._ledger, "exec noticed")
 
