@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from exporter.bpf.file_worker import Held
 from exporter.bpf.library import Closeable, Interest, Library
 from exporter.bpf.mappings import File
+from exporter.bpf.overwrites import UNFOLLOWED
 from exporter.bpf.shares import User
 
 
@@ -24,5 +25,7 @@ class Attached:
     """When the last link was attached, CLOCK_MONOTONIC."""
     users: set[int] = field(default_factory=set)
     idle_since: float = 0.0
+    watch: int = UNFOLLOWED
+    """The number of the file in exporter.bpf.overwrites."""
     detached: bool = False
     """Whether it is attached to no more, though processes may have it mapped: it was overwritten."""

@@ -17,6 +17,7 @@ from exporter.bpf.attached import Attached
 from exporter.bpf.file_worker import WORKER
 from exporter.bpf.library import Closeable, Examined, Interest, KeepingInterest, Library, Wait, imports_of, usdt_of
 from exporter.bpf.mappings import File, Mapping
+from exporter.bpf.overwrites import UNFOLLOWED, Overwrites
 from exporter.bpf.shares import NOBODY, Shares, User
 from exporter.bpf.verdicts import Verdicts
 
@@ -42,6 +43,7 @@ _REFUSALS = {
     "descriptors": descriptors.RAISE,
 }
 
+_OVERWRITTEN = "a library was overwritten in place"
 _GIVEN_UP = "its user has more than others of all places, which are taken"
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class Attachments:
     def __init__(self, interests: Sequence[Interest], proc: Path, grace: float) -> None:
         self._interests, self._grace = interests, grace
         self.verdicts = Verdicts(interests, proc)
+        self.overwrites = Overwrites()
         self._by_inode: dict[tuple[int, ...], Attached] = {}
         self._shares = Shares(proc)
         self._pid, self._user = 0, NOBODY
@@ -139,18 +142,31 @@ class Attachments:
                 next_due = min(next_due, due)
         return next_due
 
+    def leave_overwritten(self) -> Collection[int]:
+        """Detaches from files that were written to. Returns the processes that use them, which are to be looked at.
+
+        Probes in code that changed would run instructions that are not there any more.
+        """
+        written = self.overwrites.drain()
+        users = set[int]()
+        for attached in [it for it in self if it.watch in written]:
+            log.info(_OVERWRITTEN, extra={"library": attached.library.path})
+            users |= attached.users
+            self._withdraw(attached)
+        return users
+
     def close(self) -> None:
         """Detaches from everything, side by side: each waits for the kernel."""
         everything = list(self._by_inode.values())
         if everything:
             with ThreadPoolExecutor(min(len(everything), _CLOSERS), "detach") as pool:
                 list(pool.map(self._detach, everything))
+        self.overwrites.close()
 
     def _judge(self, mapping: Mapping, file: File) -> Attached | None:
         before = self._by_inode.get(file.unchanging)
         found = self.verdicts.examine(mapping)
         if before is not None:
-            # Probes in code that changed would run instructions that are not there any more.
             unknown = found is None and self.verdicts.is_doubtful(file) and file == before.file
             if unknown or (found and _same_code(found.library, before.library)):
                 if found:
@@ -159,13 +175,13 @@ class Attachments:
                 self.verdicts.forget(before.file)
                 before.file = file
                 return before
-            log.info("a library was overwritten in place", extra={"library": before.library.path})
+            log.info(_OVERWRITTEN, extra={"library": before.library.path})
             self._detach(before)
         return self._attach(found, file) if found else None
 
     def _attach(self, found: Examined, file: File) -> Attached | None:
         library, links = found.library, list[tuple[Interest, Closeable]]()
-        full = self._full(found)
+        watch, full = UNFOLLOWED, self._full(found)
         if full:
             self.refused[full] += 1
             log.warning("this library is not observed: %s", _REFUSALS[full], extra={"library": library.path})
@@ -173,15 +189,18 @@ class Attachments:
                 self.verdicts.turn_away(file, self._user)
         else:
             self.verdicts.admit(file)
+            watch = self.overwrites.follow(library.open_path, file.device)  # first, so that no write is missed
             links = self._links(library, file)
         if not links:
+            self.overwrites.forget(watch)
             os.close(found.held.descriptor)
             self.verdicts.doubt(file)
             if not full:
                 self._shares.give_place(self._user)
             return None
         idle_since = time.monotonic()
-        attached = Attached(library, file, found.held, self._user, links, time.monotonic_ns(), idle_since=idle_since)
+        made_ns = time.monotonic_ns()
+        attached = Attached(library, file, found.held, self._user, links, made_ns, idle_since=idle_since, watch=watch)
         self._by_inode[file.unchanging] = attached
         log.info("attached to a library", extra={"library": library.path, "functions": len(library.functions)})
         return attached
@@ -217,6 +236,11 @@ class Attachments:
     def _give_up(self, attached: Attached) -> None:
         self.refused["limit"] += 1
         log.warning("this library is no longer observed: %s", _GIVEN_UP, extra={"library": attached.library.path})
+        self._withdraw(attached)
+        self.verdicts.give_up(attached)
+
+    def _withdraw(self, attached: Attached) -> None:
+        """Detaches from a library though processes use it."""
         for interest, _ in attached.links:
             if isinstance(interest, KeepingInterest):
                 try:
@@ -224,7 +248,6 @@ class Attachments:
                 except Exception:
                     log.exception("an interest failed on a library that is given up")
         self._detach(attached)
-        self.verdicts.give_up(attached)
 
     def _links(
         self, library: Library, file: File, linked: Collection[Interest] = ()
@@ -252,6 +275,7 @@ class Attachments:
                 link.close()
             except Exception:
                 log.exception("detaching failed")
+        self.overwrites.forget(attached.watch)
         os.close(attached.held.descriptor)
         self.verdicts.forget(attached.file)
         if self._by_inode.pop(attached.file.unchanging, None):

@@ -87,6 +87,11 @@ class Search:
         if not self._hints.add(pid, since_ns, delay, place):
             self.count_lost(1)
 
+    def look_again(self, pids: Iterable[int]) -> None:
+        """Has processes looked at soon, as after a mapping."""
+        for pid in pids:
+            self._add_hint(pid, time.monotonic_ns(), _KNOWN_DELAY)
+
     def look(self) -> None:
         """Looks at the processes of the hints that are due."""
         due = self._hints.take_due()

@@ -97,6 +97,11 @@ class Targets:
         self._lister = PatientLister(_choose_lister(self._proc), self._proc)
         self._users = Users(self._poll)
         self._attachments = Attachments(self._interests, self._proc, self._grace)
+        self._urgent = select.poll()
+        self._urgent.register(self._wake, select.POLLIN)
+        if (overwrites := self._attachments.overwrites.descriptor) >= 0:
+            self._urgent.register(overwrites, select.POLLIN)
+            self._poll.register(overwrites, select.EPOLLIN)
         self._search = Search(self._proc, self._lister, self._users, self._attachments, self._closing, self._resync)
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
         self._thread.start()
@@ -139,9 +144,19 @@ class Targets:
                     self._search.resync_soon()
                 self._publish()
                 busy = time.thread_time() + self._lister.cpu_seconds - started
-                self._closing.wait(min(max(busy, _PAUSE), _LONGEST_PAUSE))  # others need this CPU too
+                self._rest(min(max(busy, _PAUSE), _LONGEST_PAUSE))
         finally:
             self._close_all()
+
+    def _rest(self, seconds: float) -> None:
+        """Leaves this CPU to others; a library that is overwritten meanwhile cannot wait."""
+        until = time.monotonic() + seconds
+        if self._urgent.poll(1000 * seconds):
+            self._leave_overwritten()
+            self._closing.wait(max(0.0, until - time.monotonic()))
+
+    def _leave_overwritten(self) -> None:
+        self._search.look_again(self._attachments.leave_overwritten())
 
     def _wait(self) -> None:
         """Sleeps until something happens or is due; takes note of the processes that ended."""
@@ -156,6 +171,7 @@ class Targets:
                 self._watch.drop(descriptor)
 
     def _step(self) -> None:
+        self._leave_overwritten()
         search, batch = self._search, self._watch.drain()
         if batch.lost:
             search.count_lost(batch.lost)

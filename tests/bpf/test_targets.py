@@ -412,6 +412,45 @@ def test_overwritten_in_place(
     assert 1 == counter.closed
 
 
+def test_probes_leave_before_other_code_is_mapped(
+    library: Path,
+    compile_library: Callable[[str, str], Path],
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+) -> None:
+    """A library is overwritten in place: the next process runs its code, with no breakpoint where the old one was."""
+    start_targets(grace=600)
+    old = start_job().open(library)
+    assert counter.hears("started", old.pid, False)
+    old.end()
+    assert counter.hears("ended", old.pid)
+    [attached] = counter.attached
+    numbers = "".join(".quad 0x1122334455667788; " for _ in range(4096))
+    source = f'__asm__(".text; .globl numbers; numbers: {numbers}"); int {SYMBOL}(int a) {{ return a; }}'
+    library.write_bytes(compile_library("other.so", source).read_bytes())
+    until(lambda: counter.closed == 1, "detached")
+    read = f"import ctypes; print(ctypes.string_at(ctypes.CDLL({str(library)!r}).numbers, 32768).hex())"
+    found = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True).stdout
+    assert bytes.fromhex(found) == bytes.fromhex("8877665544332211") * 4096
+    assert attached.functions[SYMBOL].offset < 32768
+
+
+def test_a_job_goes_on_in_a_library_that_is_written_again(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """The same content is written over a library that is in use: it is attached to again, and calls count."""
+    start_targets()
+    job = start_job().open(library)
+    assert counter.hears("started", job.pid, False)
+    with library.open("r+b") as file:
+        file.write(library.read_bytes()[:64])
+    until(lambda: counter.closed == 1 and len(counter.attached) == 2, "attached again")
+    until(lambda: counter.news.count(("started", job.pid, False)) == 2, "heard of again")
+    job.do("call 23")
+    assert 23 == counter.hits(job.pid)
+
+
 def test_a_function_in_the_program_itself(
     tmp_path: Path, start_targets: Callable[..., Targets], counter: Counter
 ) -> None:

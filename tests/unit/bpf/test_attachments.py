@@ -72,6 +72,25 @@ def test_an_overwritten_library_is_attached_to_again(proc: Proc, built: Path, ot
     assert (2, 2, 0) == (len(interest.attached), interest.closed, len(kept))
 
 
+def test_a_library_is_left_when_it_is_written_to(proc: Proc, built: Path, tmp_path: Path) -> None:
+    """Probes go at once, whoever maps it; its users are to be looked at, and it is attached to again."""
+    interest = Recorder()
+    kept = Attachments([interest], proc.root, grace=0)
+    path = Path(shutil.copy(built, tmp_path / "lib.so"))
+    attached = kept.of(proc.map(path))
+    assert attached
+    attached.users.add(23)
+    assert not kept.leave_overwritten()
+    path.write_bytes(built.read_bytes())
+    assert {23} == kept.leave_overwritten()
+    assert (1, 1, 0) == (len(interest.attached), interest.closed, len(kept))
+    os.utime(path, ns=(5, 5))
+    again = kept.of(proc.map(path))
+    assert again and again is not attached
+    assert attached.detached
+    kept.close()
+
+
 def test_failing_to_attach_is_counted_and_tried_again(proc: Proc, built: Path) -> None:
     """When every interest fails nothing is kept open, and another try is made after `retry`."""
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -81,6 +100,7 @@ def test_failing_to_attach_is_counted_and_tried_again(proc: Proc, built: Path) -
         assert kept.of(mapping) is None
         kept.verdicts.retry()
     assert (2, 2) == (kept.verdicts.examined, kept.failed)
+    kept.close()
     assert before == len(list(Path("/proc/self/fd").iterdir()))
 
 
