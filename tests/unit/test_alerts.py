@@ -135,7 +135,7 @@ def test_no_alert_is_of_a_process(stem: str) -> None:
 def test_does_not_flap(alert: str) -> None:
     """A rule that compares a present value waits; one that looks back over a span of time need not."""
     rule = ALERTS[alert]
-    looks_back = re.search(r"increase\(|changes\(|time\(\) - ", rule["expr"])
+    looks_back = re.search(r"increase\(|changes\(|time\(\) - |:most1d", rule["expr"])
     assert "for" in rule or looks_back
 
 
