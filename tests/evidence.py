@@ -65,6 +65,7 @@ FEATURES = {
     "GPUs of pods": "allocation of GPUs",
     "GPUs of Slurm jobs": "allocation of GPUs",
     "labels of pods": "allocation of GPUs",
+    "place of a node": "allocation of GPUs",
     "finding and attaching": "itself",
     "return probes": "itself",
     "cost of probes": "itself",

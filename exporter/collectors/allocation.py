@@ -13,8 +13,9 @@ from typing import Any
 from exporter.background.poller import Poller
 from exporter.bpf import status
 from exporter.kubernetes import podresources, pods
+from exporter.kubernetes.api import ACCOUNT, Api
 from exporter.kubernetes.podresources import ContainerDevice
-from exporter.kubernetes.pods import Api, Pod
+from exporter.kubernetes.pods import Pod
 from exporter.model import Kind, Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Option, Value
@@ -75,14 +76,14 @@ OPTIONS = (
     ),
     Option(
         TOKEN,
-        str(pods.ACCOUNT / "token"),
+        str(ACCOUNT / "token"),
         "File with the token for --kubernetes.pods-url, sent over https only. Empty: none.",
         "allocation",
         metavar="FILE",
     ),
     Option(
         AUTHORITY,
-        str(pods.ACCOUNT / "ca.crt"),
+        str(ACCOUNT / "ca.crt"),
         "File with the certificate authorities for --kubernetes.pods-url. Empty: those of the system.",
         "allocation",
         metavar="FILE",

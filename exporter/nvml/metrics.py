@@ -159,6 +159,14 @@ FABRIC_CLUSTER = _gauge(
     "1 when the fabric has given the GPU the UUID of a cluster, 0 when it is all zeros, as it is within one node. Once "
     "registered.",
 )
+FABRIC_INFO = _gauge(
+    "gpu.fabric_info",
+    "Always 1: the NVLink domain of several nodes in which the GPU is registered, by the UUID of its cluster and its "
+    "clique there.",
+    "",
+    "cluster_uuid",
+    "clique_id",
+)
 FABRIC_HEALTH = _gauge("gpu.fabric.condition", "1 while the condition of the fabric holds, else 0.", "", "condition")
 
 GRAPHICS_ACTIVE = _gauge(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from uuid import UUID
 
 from exporter.model import Labels, Metric, Sample
 from exporter.nvml import metrics
@@ -106,13 +107,33 @@ def _derived(gpu: Gpu, labels: Labels) -> Iterator[Sample]:
     status, health = gpu.value("fabric_status"), gpu.value("fabric_health")
     if gpu.value("fabric_state") == _FABRIC_REGISTERED and status is not None:
         yield metrics.FABRIC_STATUS.sample(status, labels)
-        for key, metric in (("fabric_clique", metrics.FABRIC_CLIQUE), ("fabric_cluster", metrics.FABRIC_CLUSTER)):
-            if (value := gpu.value(key)) is not None:
-                yield metric.sample(value, labels)
+        if (clique := gpu.value("fabric_clique")) is not None:
+            yield metrics.FABRIC_CLIQUE.sample(clique, labels)
+        if (cluster := gpu.value("fabric_cluster")) is not None:
+            yield metrics.FABRIC_CLUSTER.sample(int(bool(cluster)), labels)
+        if found := _fabric(gpu):
+            yield metrics.FABRIC_INFO.sample(1, {**labels, "cluster_uuid": found[0], "clique_id": found[1]})
     for condition, shift in _FABRIC_CONDITIONS.items():
         state = int(health or 0) >> shift & 3
         if state in (1, 2):
             yield metrics.FABRIC_HEALTH.sample(int(state == 1), {**labels, "condition": condition})
+
+
+def nvlink_domain(snapshot: Snapshot) -> str:
+    """Returns cluster UUID and clique of the GPUs as UUID.CLIQUE, empty where they have none, or not all the same one.
+
+    NVIDIA's GPU operator writes the same into the label nvidia.com/gpu.clique of a node.
+    """
+    found = {_fabric(gpu) for gpu in snapshot.gpus}
+    [one] = found if len(found) == 1 else (None,)
+    return ".".join(one) if one else ""
+
+
+def _fabric(gpu: Gpu) -> tuple[str, str] | None:
+    """Returns cluster UUID and clique of a GPU that has joined both; None of another one."""
+    cluster, clique = gpu.value("fabric_cluster"), gpu.value("fabric_clique")
+    joined = gpu.value("fabric_state") == _FABRIC_REGISTERED and gpu.value("fabric_status") == 0
+    return (str(UUID(int=int(cluster))), str(int(clique))) if joined and cluster and clique is not None else None
 
 
 def _mig(mig: Mig, values: Values, labels: Labels) -> Iterator[Sample]:

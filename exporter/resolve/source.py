@@ -21,8 +21,10 @@ class Source(Generic[T]):
         read: Callable[[], Sequence[T]],
         keep: float,
         now: Callable[[], float],
+        what: str = "",
     ) -> None:
-        self.name, self.location = name, location
+        """`what` names in a failure what is not known; empty: the allocations of this source."""
+        self.name, self.location, self._what = name, location, what or f"allocations of {name}"
         self._read, self._keep, self._now = read, keep, now
         self.exists = bool(location)
         """Whether there is a source, readable or not."""
@@ -67,5 +69,6 @@ class Source(Generic[T]):
     def _sentence(self, error: Exception) -> str:
         if isinstance(error, PermissionError):
             return f"{self.location} may not be used by this user: run as root, or grant access to it"
+        verb = "are" if self._what.startswith("allocations") else "is"
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return f"allocations of {self.name} are not known, {self.location}: {reason}"
+        return f"{self._what} {verb} not known, {self.location}: {reason}"

@@ -297,7 +297,7 @@ CASES = (
 )
 NOT_INJECTED = {
     "RdmaLinkDown": "takes a gigabyte of traffic within the hour before: promtool tests it",
-    "SwitchSuspected": "takes a label that relabelling sets, on several nodes: promtool tests it",
+    "SwitchSuspected": "takes links of several nodes to one switch: promtool tests it",
     "GpuNvmlRestarting": "takes three crashes of NVML with growing pauses between: tests/unit/nvml/test_supervisor.py",
     "GpuRepeatedJobFault": "takes three bursts with three minutes between: see tests/unit/faults/xid/test_counts.py",
     "NcclInitHang": "takes a first NCCL call that lasts 20 minutes: promtool tests it",

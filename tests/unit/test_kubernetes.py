@@ -40,6 +40,7 @@ webConfigSecret: web
 faultReports: "/var/lib/a b: c"
 podLabels: [app, team]
 workloads: true
+topology: {nodeLabels: true}
 podAnnotations: {checksum/config: mine, team: ml}
 extraPodLabels: {team: ml, app.kubernetes.io/name: other}
 extraVolumes: [{name: probes, hostPath: {path: /etc/probes}}]

@@ -48,7 +48,7 @@ COVERAGE: Mapping[str, Coverage] = {
             *("RdmaPausesSent", "RdmaPacketsDiscarded", "RdmaSubnetManagerAbsent"),
         ),
         "port counters and link states of RDMA devices",
-        "the switch itself: SwitchSuspected infers it from several nodes, where they have a label `switch`",
+        "the switch itself: SwitchSuspected infers it from several nodes, where their [topology](topology.md) is known",
     ),
     rows.MAINTENANCE: Coverage(
         ("NodeShutdownScheduled", "NodeMaintenanceAnnounced", "NodeRebooted"),

@@ -29,17 +29,10 @@ With `--no-collector.faults` the faults that other collectors find (Xids, crashe
 still shown, because rules and dashboards that sum `node_fault_total` would take their absence for a healthy node.
 """
 RECORDED = """
-alerts/recording.yaml sums over the nodes of a job, a pod, a rack and a switch. The exporter does not know the rack and
-the switch of a node: give its target the labels `rack` and `switch` from your inventory. In Kubernetes these can be
-labels of the node, with `attachMetadata: {node: true}` in the monitor:
-
-```yaml
-relabelings:
-  - {sourceLabels: [__meta_kubernetes_node_label_topology_kubernetes_io_rack], targetLabel: rack}
-```
-
-Elsewhere in `static_configs`, `file_sd_configs` or `relabel_configs`. Where each NIC of a node has a switch of its own,
-set `switch` by device with `metric_relabel_configs` instead.
+alerts/recording.yaml sums over the nodes of a job, a pod and a place. [accel_node_topology_info](topology.md) has the
+rack, the leaf switch and the NVLink domain of each node, with `--set topology.nodeLabels=true` of the chart from the
+labels of nodes in Kubernetes. Labels `rack` and `switch` of a target count before it: set them with `relabel_configs`,
+or `relabelings` of the monitor with `attachMetadata: {node: true}`.
 """
 EXPECTED = """
 `--collector.faults.expected=gpu=8,rdma_port=9,nvlink=144` gives what the node should have working: DevicesMissing fires
@@ -77,8 +70,9 @@ one function (edac_raw_mc_handle_error), and a counter includes earlier errors. 
 the AER counters of sysfs for the same reason; many kernels have no ras:aer_event.
 """
 SWITCHES = """
-SwitchSuspected fires when links of two nodes or more, and of a tenth of its nodes, to one `switch` are down that were
-active. [Alertmanager's configuration](alerts.md) lets it stand for the alerts of the ports.
+SwitchSuspected fires when links of two nodes or more, and of a tenth of its nodes, to one `switch` (the leaf of
+node or device) are down that were active. [Alertmanager's configuration](alerts.md) lets it stand for the alerts of
+the ports.
 """
 CRASHES = (
     "process_sigabrt, process_sigsegv, …",

@@ -38,7 +38,7 @@ resolves. Faults and days are made up: no cluster has lived with these rules yet
 Load the files with `rule_files` of Prometheus, or set `prometheusRule.enabled` of the
 [chart](deployment.md). They work unedited if the scrape job is called `accel-exporter`. What to adapt: links, which are
 paths (`make rules` writes them with RUNBOOKS=URL and GRAFANA=URL, the chart with `prometheusRule.runbooks` and
-`prometheusRule.grafana`); labels `rack` and `switch` for your nodes, which some rules group by. In Kubernetes
+`prometheusRule.grafana`); the place of your nodes ([topology](topology.md)), which some rules group by. In Kubernetes
 PFC pauses and NCCL's RAS take the chart's `hostNetwork` ([deployment](deployment.md)):
 without it their rules never fire.
 It takes Prometheus 2.42 or later, which knows `keep_firing_for`.

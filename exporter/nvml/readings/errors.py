@@ -48,12 +48,12 @@ def _fabric(name: str, take: Callable[[str], Take] = member) -> Call:
     return Call("nvmlDeviceGetGpuFabricInfoV", take(name), structure="c_nvmlGpuFabricInfo_v2_t")
 
 
-def _is_set(name: str) -> Take:
-    """Returns the Take of whether a member of a structure has a byte other than 0."""
+def _number(name: str) -> Take:
+    """Returns the Take of the bytes of a member as one number, the first byte being the highest."""
 
     def take(result: Any) -> int:
         place = getattr(type(result), name)
-        return int(any(bytes(result)[place.offset : place.offset + place.size]))
+        return int.from_bytes(bytes(result)[place.offset : place.offset + place.size], "big")
 
     return take
 
@@ -184,5 +184,5 @@ SLOW = (
     Reading("fabric_status", _fabric("status")),
     Reading("fabric_health", _fabric("healthMask")),
     Reading("fabric_clique", _fabric("cliqueId")),
-    Reading("fabric_cluster", _fabric("clusterUuid", _is_set)),
+    Reading("fabric_cluster", _fabric("clusterUuid", _number)),
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.kubernetes import api as kubernetes
 from exporter.kubernetes import pods
 from exporter.kubernetes.pods import Pod, label_names, parse, url_of
 from exporter.options import SettingsError
@@ -20,7 +21,7 @@ needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl 
 
 
 def fetch(running: Api, seconds: float = 5.0) -> list[Pod]:
-    return pods.pods(pods.Api(running.url, running.token_file, running.ca, seconds), NAMES)
+    return pods.pods(kubernetes.Api(running.url, running.token_file, running.ca, seconds), NAMES)
 
 
 @needs_openssl
@@ -68,7 +69,7 @@ def test_nobody_vouches_for_it(tmp_path: Path) -> None:
     """A server that the authorities do not know gets no request, hence no token."""
     with api(tmp_path, pod("a", app="llm")) as running:
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            pods.pods(pods.Api(running.url, running.token_file, None, 5), NAMES)
+            pods.pods(kubernetes.Api(running.url, running.token_file, None, 5), NAMES)
         running.ca.unlink()
         with pytest.raises(OSError, match="there is no .*/ca.crt; give --kubernetes.ca-file"):
             fetch(running)
@@ -103,7 +104,7 @@ def test_a_server_that_hangs(tmp_path: Path) -> None:
 
 def test_an_answer_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading stops when the limit is passed."""
-    monkeypatch.setattr(pods, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(kubernetes, "MOST_BYTES", 10_000)
     with api(tmp_path, *(pod(f"a{n}", app="x" * 60) for n in range(200)), tls=False) as running:
         running.token = ""
         with pytest.raises(ValueError, match="larger than 10000 bytes"):

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.model import PROCESS_LABELS, Sample
 from exporter.nvml.readings import GPU_BY_KEY, LINK_BY_KEY, MIG_BY_KEY
-from exporter.nvml.samples import samples
+from exporter.nvml.samples import nvlink_domain, samples
 from exporter.nvml.snapshot import DriverVersions, Gpu, GpuIdentity, GpuProcess, Mig, Readings, Snapshot
 from exporter.views import prometheus
 
@@ -117,6 +117,27 @@ def test_the_fabric_once_registered() -> None:
     series = page(read(fabric_state=3, **known))
     assert ("3", "0") == (series[f"gpu_fabric_clique{{{GPU}}}"], series[f"gpu_fabric_cluster_assigned{{{GPU}}}"])
     assert not [name for name in page(read(fabric_state=2, **known)) if "cl" in name.partition("gpu_fabric_")[2][:2]]
+
+
+CLUSTER = 0x5E0A1C2B_0000_4000_8000_0000000000FF
+JOINED: dict[str, int | float] = {"fabric_state": 3, "fabric_status": 0, "fabric_clique": 7, "fabric_cluster": CLUSTER}
+
+
+def test_the_domain_of_several_nodes() -> None:
+    """Cluster and clique are labels of a GPU that joined them, and of none that failed to or is of one node."""
+    uuid = "5e0a1c2b-0000-4000-8000-0000000000ff"
+    assert "1" == page(read(**JOINED))[f'gpu_fabric_info{{clique_id="7",cluster_uuid="{uuid}",{GPU}}}']
+    assert "1" == page(read(**JOINED))[f"gpu_fabric_cluster_assigned{{{GPU}}}"]
+    snapshot = Snapshot("running", gpus=(read(**JOINED), read(**JOINED)))
+    assert f"{uuid}.7" == nvlink_domain(snapshot)
+    assert (
+        ""
+        == nvlink_domain(Snapshot())
+        == nvlink_domain(Snapshot(gpus=(read(**JOINED), read(**JOINED, energy_mj=1), read())))
+    )
+    for other in ({"fabric_status": 3}, {"fabric_cluster": 0}, {"fabric_state": 2}):
+        assert not any(series.startswith("gpu_fabric_info") for series in page(read(**{**JOINED, **other})))
+        assert "" == nvlink_domain(Snapshot(gpus=(read(**{**JOINED, **other}),)))
 
 
 def test_links() -> None:

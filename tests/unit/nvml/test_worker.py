@@ -129,7 +129,7 @@ def test_slow_readings(tmp_path: Path) -> None:
         assert readings is not None
 
     values_read = readings.values
-    assert (3, 7, 7, 3, 0x2A, 3, 1) == tuple(
+    assert (3, 7, 7, 3, 0x2A, 3, 9) == tuple(
         values_read[key]
         for key in (
             "ecc_uncorrected_volatile_dram",
