@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import shutil
@@ -103,7 +102,7 @@ def test_has_severity_and_what_to_do(alert: str) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     summary, description = rule["annotations"]["summary"], rule["annotations"]["description"]
     assert summary.endswith(".") and len(re.sub(r"\{\{.*?\}\}", "", summary)) < 100
-    assert description.endswith(".") and len(description) > len(summary)
+    assert description.endswith(".") and len(description) > len(re.sub(r"\{\{.*?\}\}", "", summary))
 
 
 @each_file
@@ -156,14 +155,12 @@ def _prose(text: str) -> str:
 
 @each_alert
 def test_a_runbook_can_be_pasted(alert: str) -> None:
-    """The diagnosis has commands that a shell can parse, and the dashboard that the alert links to."""
+    """The diagnosis has commands that a shell can parse."""
     diagnosis = _section(alert, "Diagnosis")
     blocks = re.findall(r"^```sh\n(.+?)^```$", diagnosis, re.DOTALL | re.MULTILINE)
     assert blocks
     parsed = subprocess.run(["bash", "-n"], input="".join(blocks), capture_output=True, text=True, check=False)
     assert (0, "") == (parsed.returncode, parsed.stderr)
-    url = ALERTS[alert]["annotations"]["dashboard_url"].replace("{{ $labels.instance | urlquery }}", "INSTANCE")
-    assert f"`{url}`" in diagnosis
 
 
 @each_alert
@@ -197,16 +194,6 @@ def _section(alert: str, title: str) -> str:
     text = (RUNBOOKS / f"{alert.lower()}.md").read_text()
     [found] = re.findall(rf"^## {title}\n(.+?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     return str(found)
-
-
-@each_alert
-def test_links_to_a_dashboard(alert: str) -> None:
-    """The dashboard exists; an alert of an instance leads to that instance."""
-    annotation = ALERTS[alert]["annotations"]
-    board, _, query = annotation["dashboard_url"].removeprefix("/d/").partition("?")
-    assert board in {json.loads(path.read_text())["uid"] for path in (ROOT / "dashboards").glob("*.json")}
-    assert query in ("", "var-instance={{ $labels.instance | urlquery }}")
-    assert bool(query) is ("$labels.instance" in annotation["summary"])
 
 
 def test_no_runbook_is_orphaned() -> None:

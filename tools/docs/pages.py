@@ -35,6 +35,11 @@ a ticket, `info` is for the record. "For" is how long the condition holds before
 one event is enough. Every rule is tested with promtool: it fires on its fault, is silent on a healthy day, and
 resolves. Faults and days are made up: no cluster has lived with these rules yet, so expect to adjust thresholds.
 
+Words in capitals in the commands of a runbook (NODE, GPU, PID) are yours to replace. The tools are Debian's:
+infiniband-diags, ethtool, pciutils, mstflint (`mstlink` is `mlxlink` in NVIDIA's MFT), ipmitool, rasdaemon, edac-utils,
+smartmontools, nvme-cli, nfs-common, rpcbind, lm-sensors; and those of NVIDIA's driver, of DCGM and of PyPI (py-spy).
+`dashboard_url` of an alert leads to the dashboard with its variables set to the alert's labels.
+
 Load the files with `rule_files` of Prometheus, or set `prometheusRule.enabled` of the
 [chart](deployment.md). They work unedited if the scrape job is called `accel-exporter`. What to adapt: links, which are
 paths (`make rules` writes them with RUNBOOKS=URL and GRAFANA=URL, the chart with `prometheusRule.runbooks` and

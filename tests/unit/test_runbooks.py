@@ -1,0 +1,120 @@
+"""What a person pastes out of a runbook, and where an alert's links lead: metrics, variables and words that exist."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.metric_names import declared
+from tests.unit.test_alerts import ALERTS, ROOT, RUNBOOKS, needs_promtool, promtool
+
+pytestmark = pytest.mark.evidence(feature="alert and recording rules", on="real software")
+
+PLACEHOLDERS = {
+    "ADDRESS", "DEVICE", "DRIVE", "FILE_OF_DIAGNOSTIC_STAMP", "FOLDER_OF_REPORTS", "GPU", "HOST", "JOB", "LID",
+    "CATEGORY.COMPONENT", "MOUNTPOINT", "NAMESPACE", "NETDEV", "NODE", "PID", "POD", "PORT", "PROGRAM", "PROMETHEUS",
+    "SERVER", "SWITCH", "SWITCH_LID", "SWITCH_PORT", "TID",
+}  # fmt: skip
+"""Words in a command that a person replaces."""
+_VARIABLE = re.compile(r"[?&]var-(\w+)=\{\{ (?:\$labels\.(\w+)|\.) \| urlquery \}\}")
+_OPTIONAL = re.compile(r"\{\{ with \$labels\.(\w+) \}\}&var-(\w+)=\{\{ \. \| urlquery \}\}\{\{ end \}\}")
+each_runbook = pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("*.md")), ids=lambda path: path.stem)
+
+
+def shown(url: str) -> str:
+    """Return a dashboard's address as a runbook shows it, with a word in capitals for each label."""
+    url = _OPTIONAL.sub(lambda found: f"&var-{found[2]}={found[1].upper()}", url)
+    return re.sub(r"\{\{ \$labels\.(\w+) \| urlquery \}\}", lambda found: found[1].upper(), url)
+
+
+def commands(path: Path) -> list[str]:
+    blocks = re.findall(r"^```sh\n(.+?)^```$", path.read_text(), re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def alternatives(pattern: str) -> Iterator[str]:
+    """Yield each of the patterns that a pattern with one level of groups stands for."""
+    pieces = [piece.split("|") for piece in re.split(r"\(([^()]*)\)", pattern)]
+    if len(pieces) == 1:
+        yield from pieces[0]
+    elif any(len(piece) > 1 for piece in pieces[::2]):
+        for part in re.findall(r"(?:[^|()]|\([^()]*\))+", pattern):
+            yield from alternatives(part)
+    else:
+        yield from ("".join(choice) for choice in itertools.product(*pieces))
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_a_link_fills_in_the_variables(alert: str) -> None:
+    """Each variable of an alert's link is one of the dashboard, filled in by the label of that name."""
+    url = ALERTS[alert]["annotations"]["dashboard_url"]
+    boards = [json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")]
+    [board] = [it for it in boards if it["uid"] == url.removeprefix("/d/").partition("?")[0]]
+    variables = {it["name"] for it in board["templating"]["list"]}
+    named = [(found[1], found[2]) for found in _OPTIONAL.finditer(url)]
+    named += [(found[2], found[1]) for found in _VARIABLE.finditer(_OPTIONAL.sub("", url))]
+    assert all(label == variable and variable in variables for label, variable in named), named
+    assert url.count("var-") == len(named)
+    assert ("instance", "instance") in named or "$labels.instance" not in ALERTS[alert]["annotations"]["summary"]
+    assert f"`{shown(url)}`" in (RUNBOOKS / f"{alert.lower()}.md").read_text()
+
+
+@each_runbook
+def test_commands_name_what_is_on_the_page(path: Path) -> None:
+    """What a command looks for on the exporter's page is a series that the code declares, each alternative of it."""
+    for line in commands(path):
+        if found := re.search(r"19445/metrics \| grep (?:-E )?(?:'([^']+)'|([\w_]+))", line):
+            for pattern in alternatives(found[1] or found[2]):
+                names = declared() | {"rnr", "^#"}
+                assert any(re.search(pattern, name) for name in names) or "symbol_error" in line, pattern
+
+
+@each_runbook
+def test_words_to_replace_are_few(path: Path) -> None:
+    """A word in capitals in a command is one of those that docs/alerts.md explains, a variable or in quotes."""
+    for line in commands(path):
+        bare = re.sub(
+            r"'[^']*'|\"[^\"]*\"|#.*| -d [A-Z]+_?(?:[A-Z]*,\S+|[A-Z]*(?= -i)|[A-Z]*$)|\bgrep \S+|reason=\S+| -o \S+",
+            " ",
+            line,
+        )
+        words = {it.rstrip(";") for it in re.findall(r"(?<![\w.-])[A-Z][A-Z_.]{2,}[A-Z]\b", bare)}
+        assert set() == words - PLACEHOLDERS - {"POST"}, line
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_a_workload_is_that_of_a_namespace(alert: str) -> None:
+    """A query in a text that selects a workload selects its namespace: another may have one of the same name."""
+    for text in ALERTS[alert]["annotations"].values():
+        for selector in re.findall(r"\{([^{}]*workload=%q[^{}]*)\}", text):
+            assert "namespace=%q" in selector
+
+
+@needs_promtool
+def test_two_workloads_of_one_name(tmp_path: Path) -> None:
+    """Each of two alerts on workloads of one name in two namespaces names its own node."""
+    series = [
+        {
+            "series": f'gpu_cuda_api_last_error_timestamp_seconds{{job="j",instance="{node}",pid="1",'
+            f'namespace="{namespace}",'
+            'pod="train-0",api_layer="driver",api="cuMemcpy",code="214",error="e"}',
+            "values": f"{newest}x10",
+        }
+        for node, namespace, newest in (("n1", "a", 60), ("n2", "b", 120))
+    ]
+    expected = {"alertname": "CudaHardwareError", "eval_time": "5m", "exp_alerts": []}
+    tests = [{"interval": "1m", "input_series": series, "alert_rule_test": [expected]}]
+    shutil.copy(ROOT / "alerts/cuda.yaml", tmp_path)
+    made = {"rule_files": ["cuda.yaml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(made))
+    got = promtool("test", "rules", tmp_path / "t.yaml")
+    texts = got.stdout + got.stderr
+    found = re.findall(r'namespace="(\w)"[^}]*\}\s+Annotations:\{[^}]*?summary="[^"]* on (n\d)\."', texts)
+    assert {("a", "n1"), ("b", "n2")} == set(found), texts
