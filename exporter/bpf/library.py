@@ -17,6 +17,7 @@ from exporter.bpf.dynamic import soname
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.file_worker import WORKER, File, Held, Worker
 from exporter.bpf.mappings import Mapping as MappedFile
+from exporter.bpf.trial_program import MACHINES
 from exporter.bpf.usdt import Site
 
 _DELETED = " (deleted)"
@@ -195,7 +196,13 @@ def examine(
 
 
 def search(elf: Elf, wanted: list[str], imported: list[str], traced: list[str]) -> Contents | None:
-    """What of these names a file defines, imports, or has probes of; None if nothing at all."""
+    """What of these names a file defines, imports, or has probes of; None if nothing at all.
+
+    None too where the file is of another architecture, as an emulator (qemu-user) maps them: this machine's breakpoint
+    would be wrong code there.
+    """
+    if elf.machine != MACHINES.get(os.uname().machine, elf.machine):
+        return None
     functions, imports, probes = elf.functions(wanted), elf.imports(imported), usdt.find(elf, traced)
     if not (functions or imports or probes):
         return None

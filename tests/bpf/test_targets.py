@@ -436,6 +436,22 @@ def test_probes_leave_before_other_code_is_mapped(
     assert attached.functions[SYMBOL].offset < 32768
 
 
+def test_who_maps_a_probed_file_privately_sees_breakpoints(
+    library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
+) -> None:
+    """Tools that map a library to copy or translate it (llvm-strip, valgrind) get them, as docs/faq.md has it; readers
+    of the file do not.
+    """
+    start_targets()
+    assert counter.hears("started", start_job().open(library).pid, False)
+    content = library.read_bytes()
+    with library.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        shared = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    assert mapped[:] != content
+    assert shared[:] == content == library.read_bytes()
+
+
 def test_a_job_goes_on_in_a_library_that_is_written_again(
     library: Path, start_job: Callable[..., Job], start_targets: Callable[..., Targets], counter: Counter
 ) -> None:

@@ -26,6 +26,15 @@ def test_wanted_functions_are_found_and_the_file_stays_open(proc: Proc, built: P
     os.close(found.held.descriptor)
 
 
+def test_files_of_other_architectures_are_no_libraries(proc: Proc, built: Path, tmp_path: Path) -> None:
+    """An emulator maps them, and would run into breakpoints that it does not know."""
+    path = Path(shutil.copy(built, tmp_path / "lib.so"))
+    content = bytearray(path.read_bytes())
+    content[18:20] = (243).to_bytes(2, "little")  # e_machine: RISC-V
+    path.write_bytes(content)
+    assert library.examine(proc.root, proc.map(path), {"wanted"}) is None
+
+
 def test_importers_and_definers(proc: Proc, built: Path, calling: Path) -> None:
     """A file that imports a function is found for interests in importers, and for no others."""
     assert library.examine(proc.root, proc.map(calling), {"wanted"}) is None
