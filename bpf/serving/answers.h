@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What a server sends: answers to the requests that it has read, in their order. */
 #pragma once
-#include "http.h"
+#include "http2.h"
 
 /* Followed processes, and the requests that they have begun and ended to answer. User space adds and removes processes. */
 struct process {
@@ -13,7 +13,7 @@ static const struct process no_requests;
 MAP(processes, HASH, __u32, struct process, MOST_PROCESSES);
 /* Which processes may be followed, by the low bits of their ids: most calls are of others, and end here. */
 MAP(candidates, ARRAY, __u32, __u32, CANDIDATES);
-EVENTS(requests, struct request, 1 << 22);
+EVENTS(requests, union record, 1 << 22);
 
 static __always_inline __u32 *candidate(__u32 tgid)
 {
@@ -105,7 +105,9 @@ static __always_inline bool answer_begins(struct connection *connection, struct 
 	struct parser *parser = &connection->writing;
 	__u16 status = connection->out.status;
 
-	if (status < 200 && status != 101) {
+	if (status == 101 && request->upgrade && connection->answered + 1 == connection->received)
+		connection->http2 = UPGRADED;
+	if (connection->http2 || (status < 200 && status != 101)) {
 		connection->answering = 0;
 		parser->state = START;
 		return true;
@@ -171,13 +173,12 @@ static __always_inline void keep_begin(struct request *out, __u64 from, __u64 si
 }
 
 /* Passes eight bytes in the middle of a line of an event, of which enough is known. False where there are not so many. */
-static __always_inline bool long_line(struct connection *connection, struct walk *walk, __u64 size)
+static __always_inline bool long_line(struct walk *walk, struct parser *parser, struct event *event,
+				      struct request *out, __u64 size)
 {
-	struct parser *parser = &connection->writing;
-	struct event *event = &connection->event;
 	__u64 word;
 
-	if (size < 8 || event->length < sizeof(event->line) || connection->out.begin_size < BEGIN)
+	if (size < 8 || event->length < sizeof(event->line) || out->begin_size < BEGIN)
 		return false;
 	word = look(walk, parser) ? next_word(walk, parser) : 0;
 	if (!word || has_byte(word, '\n') || has_byte(word, '\r'))
@@ -185,6 +186,33 @@ static __always_inline bool long_line(struct connection *connection, struct walk
 	event->length += 8;
 	event->recent = word;
 	skip(walk, parser, 8);
+	return true;
+}
+
+/* Takes some of the next bytes of an event stream, of which `size` are here. False where they cannot be read. */
+static __always_inline bool stream_bytes(struct walk *walk, struct parser *parser, struct event *event,
+					 struct request *out, __u64 size)
+{
+	__u64 from = walk->base ? walk->base + walk->at : 0;
+	int byte;
+
+	if (out->first) {
+		if (!from ||
+		    !event_bytes(event, out, from, size, walk->now, size < 8 ? 0 : next_word(walk, parser)))
+			return false;
+		skip(walk, parser, size);
+		return true;
+	}
+	if (long_line(walk, parser, event, out, size))
+		return true;
+	byte = byte_at(walk, parser);
+	if (byte < 0)
+		return false;
+	if (out->begin_size < BEGIN)
+		out->begin[out->begin_size++ & (BEGIN - 1)] = byte;
+	if (parser->state != UNTIL_CLOSE)
+		parser->left--;
+	event_byte(event, out, byte, walk->now);
 	return true;
 }
 
@@ -196,28 +224,12 @@ static __always_inline bool answer_body(struct connection *connection, struct wa
 	__u64 size = here(walk, parser), from = walk->base ? walk->base + walk->at : 0;
 
 	if ((out->flags & (EVENT_STREAM | ENCODED)) == EVENT_STREAM && size) {
-		if (!out->first) {
-			int byte;
-
-			if (long_line(connection, walk, size))
-				return true;
-			byte = byte_at(walk, parser);
-			if (byte < 0)
-				return false;
-			if (out->begin_size < BEGIN)
-				out->begin[out->begin_size++ & (BEGIN - 1)] = byte;
-			if (parser->state != UNTIL_CLOSE)
-				parser->left--;
-			event_byte(&connection->event, out, byte, walk->now);
-			size = 0;
-		} else if (!from || !event_bytes(&connection->event, out, from, size, walk->now,
-						 size < 8 ? 0 : next_word(walk, parser))) {
+		if (!stream_bytes(walk, parser, &connection->event, out, size))
 			return false;
-		}
 	} else {
 		keep_begin(out, from, size);
+		skip(walk, parser, size);
 	}
-	skip(walk, parser, size);
 	if (parser->left || parser->state == UNTIL_CLOSE)
 		return true;
 	if (parser->state == CHUNK) {
@@ -282,5 +294,5 @@ static long answer_step(__u32 index, struct walk *walk)
 	} else if (byte != '\r') {
 		keep_line(parser, byte);
 	}
-	return walk->failed ? 1 : 0;
+	return walk->failed || connection->http2 ? 1 : 0;
 }

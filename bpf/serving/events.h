@@ -3,13 +3,16 @@
 #pragma once
 #include "serving.h"
 
-static __always_inline void event_sent(struct request *out, __u64 now)
+CHECKED_ONCE int event_sent(struct request *out, __u64 now)
 {
+	if (!out)
+		return 0;
 	if (out->last && now > out->last) {
 		out->gaps[log2_slot(now - out->last, GAP_FIRST, GAP_SLOTS)]++;
 		out->gap_ns += now - out->last;
 	}
 	out->last = now;
+	return 0;
 }
 
 /* Names of events that servers send before there is a token: those of Anthropic's Messages and OpenAI's Responses. */
@@ -61,16 +64,16 @@ static __always_inline void line_sent(struct event *event, struct request *out, 
 }
 
 /* One byte of a stream that has sent no token yet. */
-static __always_inline void event_byte(struct event *event, struct request *out, __u8 byte, __u64 now)
+CHECKED_ONCE int event_byte(struct event *event, struct request *out, __u8 byte, __u64 now)
 {
-	if (byte == '\r')
-		return;
+	if (!event || !out || byte == '\r')
+		return 0;
 	if (byte != '\n') {
 		if (event->length < sizeof(event->line))
 			event->line[event->length & (sizeof(event->line) - 1)] = byte;
 		event->length++;
 		event->recent = event->recent >> 8 | (__u64)byte << 56;
-		return;
+		return 0;
 	}
 	if (out->flags & LINES) {
 		if (event->length)
@@ -86,6 +89,7 @@ static __always_inline void event_byte(struct event *event, struct request *out,
 	}
 	event->length = 0;
 	event->words[0] = event->words[1] = event->words[2] = event->words[3] = 0;
+	return 0;
 }
 
 /* Some bytes of a stream that has sent its first token: an event is over where they end with an empty line.

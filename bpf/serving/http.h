@@ -9,6 +9,7 @@
 /* What one call read or sent. */
 struct walk {
 	struct connection *connection;
+	__u64 key; /* of the connection */
 	__u64 now;
 	__u64 arrived; /* 0 where it is not known */
 	__u64 iov;
@@ -66,15 +67,16 @@ static __always_inline bool has_byte(__u64 word, __u8 byte)
 	return (word - 0x0101010101010101ull) & ~word & 0x8080808080808080ull;
 }
 
-/* Keeps the end of an answer, up to here. */
-static __always_inline void keep_tail(struct walk *walk, struct request *out)
+/* Keeps the end of an answer, of which these bytes were sent before this address. */
+CHECKED_ONCE int keep_end(struct request *out, __u64 until, __u32 size)
 {
-	__u32 at = out->tail_at & (TAIL - 1), size = at_most(walk->at - walk->kept, TAIL);
+	__u32 at;
 
-	if (walk->kept >= walk->at)
-		return;
-	if (walk->base &&
-	    !bpf_probe_read_user(out->tail + at, size, (void *)(walk->base + walk->at - size))) {
+	if (!out)
+		return 0;
+	at = out->tail_at & (TAIL - 1);
+	size = at_most(size, TAIL);
+	if (!bpf_probe_read_user(out->tail + at, size, (void *)(until - size))) {
 		at += size;
 		if (at >= TAIL) {
 			out->tail_end = at;
@@ -84,6 +86,16 @@ static __always_inline void keep_tail(struct walk *walk, struct request *out)
 		}
 		out->tail_at = at;
 	}
+	return 0;
+}
+
+/* Keeps the end of an answer, up to here. */
+static __always_inline void keep_tail(struct walk *walk, struct request *out)
+{
+	if (walk->kept >= walk->at)
+		return;
+	if (walk->base)
+		keep_end(out, walk->base + walk->at, walk->at - walk->kept);
 	walk->kept = walk->at;
 }
 

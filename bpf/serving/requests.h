@@ -12,6 +12,7 @@ static __always_inline bool begin_request(struct connection *connection, struct 
 	request->start = walk->arrived ? walk->arrived : walk->now;
 	request->queue_ns = walk->now - request->start;
 	request->flags = walk->arrived ? QUEUE_KNOWN : 0;
+	request->upgrade = 0;
 	walk->arrived = 0; /* what follows in the same read came later */
 	__builtin_memset(request->line, 0, LINE);
 	begin_message(&connection->reading);
@@ -54,10 +55,13 @@ static __always_inline void keep_trace(struct connection *connection)
 
 static __always_inline bool request_line(struct connection *connection)
 {
+	struct pending *request = &connection->pending[connection->received & (MOST_PENDING - 1)];
 	struct parser *parser = &connection->reading;
 
 	if (parser->state == FIRST_LINE) {
-		if (!BEGINS(parser->recent, "HTTP/1."))
+		if (BEGINS(parser->recent, "HTTP/2.0") && BEGINS(request->word, "PRI * HT"))
+			connection->http2 = PRIOR_KNOWLEDGE;
+		else if (!BEGINS(parser->recent, "HTTP/1."))
 			return false;
 		parser->state = HEADERS;
 	} else if (!parser->length) {
@@ -65,6 +69,8 @@ static __always_inline bool request_line(struct connection *connection)
 	} else {
 		header(parser);
 		keep_trace(connection);
+		if (BEGINS(parser->words[0], "upgrade:") && parser->words[1] == WORD("h2c"))
+			request->upgrade = 1;
 	}
 	forget_line(parser);
 	return true;
@@ -123,5 +129,5 @@ static long request_step(__u32 index, struct walk *walk)
 		return 0;
 	byte = byte_at(walk, parser);
 	walk->failed = byte < 0 || !request_byte(connection, walk, byte);
-	return walk->failed ? 1 : 0;
+	return walk->failed || connection->http2 ? 1 : 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Requests that HTTP/1.1 servers answer, from what they read from and write to their sockets. */
+/* Requests that servers of HTTP/1.1 and HTTP/2 answer, from what they read from and write to their sockets. */
 #include "kernel.h"
 #include "answers.h"
 #include "requests.h"

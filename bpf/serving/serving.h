@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What is kept of a connection of an HTTP/1.1 server, and the record of one request that user space gets. */
+/* What is kept of a connection of an HTTP server, and the record of one request that user space gets. */
 #pragma once
 #include "kernel.h"
 
@@ -26,11 +26,17 @@ enum outcome {
 	UNREADABLE,   /* its bytes could not be followed to the end */
 };
 
-/* LINES: a stream of JSON texts, one a line (Ollama's), which are its events. */
-enum { EVENT_STREAM = 1, ENCODED = 2, QUEUE_KNOWN = 4, FAILED_IN_STREAM = 8, LINES = 16 };
+/* LINES: a stream of JSON texts, one a line (Ollama's), which are its events; MESSAGES: of gRPC's messages. */
+enum { EVENT_STREAM = 1, ENCODED = 2, QUEUE_KNOWN = 4, FAILED_IN_STREAM = 8, LINES = 16, MESSAGES = 32 };
+
+/* What a record for user space is; the others are of HTTP/2 (http2.h). */
+enum kind { REQUEST, REQUEST_FIELDS, ANSWER_FIELDS, CONNECTION_ENDED };
 
 /* One request and its answer. Times are CLOCK_MONOTONIC in nanoseconds, 0 where there is none. */
 struct request {
+	__u32 kind;
+	__u32 stream; /* of an HTTP/2 connection, else 0 */
+	__u64 connection;
 	__u64 start;
 	__u64 queue_ns; /* from the arrival of its first byte to the read that took it */
 	__u64 first;	/* the first event that may have a token was sent */
@@ -41,7 +47,9 @@ struct request {
 	__u64 gap_ns; /* sum of the gaps in `gaps` */
 	__u32 gaps[GAP_SLOTS];
 	__u32 tgid;
+	__u32 messages; /* of gRPC that were sent */
 	__u32 begin_size;
+	__u32 unused;
 	__u16 tail_at;	/* where the next byte goes: what is before it is newest, */
 	__u16 tail_end; /* and from it to here older */
 	__u16 status;
@@ -59,9 +67,10 @@ struct pending {
 	__u64 queue_ns;
 	__u64 bytes;
 	__u8 flags;
-	__u8 post; /* only these are counted */
-	__u8 head; /* its answer has no body */
-	__u8 unused[5];
+	__u8 post;    /* only these are counted */
+	__u8 head;    /* its answer has no body */
+	__u8 upgrade; /* to HTTP/2 */
+	__u8 unused[4];
 	union {
 		char line[LINE];
 		__u64 word;
@@ -122,8 +131,13 @@ struct connection {
 	__u32 answered; /* and answered, */
 	__u32 answering;
 	__u32 client_closed;
-	__u32 is_unix;
+	__u8 is_unix;
+	__u8 http2; /* enum preface */
+	__u8 unused[2];
 };
+
+/* How a connection became one of HTTP/2. */
+enum preface { NO_PREFACE, PRIOR_KNOWLEDGE, UPGRADED };
 
 /* The first eight bytes of a text. */
 #define BYTE_(text, i) ((__u64)(__u8)(text "\0\0\0\0\0\0\0\0")[i] << 8 * (i))
@@ -132,6 +146,9 @@ struct connection {
 	 BYTE_(text, 5) | BYTE_(text, 6) | BYTE_(text, 7))
 /* Whether a word begins with a text. */
 #define BEGINS(word, text) (!(((word) ^ WORD(text)) << 8 * (9 - sizeof(text))))
+
+/* Of a function that the verifier checks once, not at each call. Its pointers may be NULL as far as it knows. */
+#define CHECKED_ONCE __attribute__((noinline))
 
 /* The smaller one. Compared again where the compiler cannot see it, so that the verifier does: older ones lose what they
  * knew of a number when it is copied. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Socket calls: of which process and connection they are, and where the bytes are that they moved. */
 #pragma once
+#include "frames.h"
 #include "requests.h"
 
 #define AF_UNIX 1
@@ -111,6 +112,8 @@ static __always_inline void drop(struct connection *connection, __u64 key, enum 
 {
 	__u64 now = bpf_ktime_get_ns();
 
+	if (connection->http2)
+		end_streams(key, outcome, now);
 	if (connection->answering && connection->writing.state == UNTIL_CLOSE && outcome == UNTERMINATED)
 		finish(connection, COMPLETE, now);
 	for (int i = 0; i < MOST_PENDING && connection->answered != connection->received; i++) {
@@ -156,9 +159,10 @@ static long end_unix(void *map, __u64 *key, struct connection *connection, void 
 static __always_inline bool is_request(__u64 word, __u32 size)
 {
 	if (size < 4)
-		return !((word ^ WORD("POST")) << (64 - 8 * size));
+		return !((word ^ WORD("POST")) << (64 - 8 * size)) ||
+		       !((word ^ WORD("PRI ")) << (64 - 8 * size));
 	return BEGINS(word, "POST") || BEGINS(word, "GET ") || BEGINS(word, "HEAD") || BEGINS(word, "PUT ") ||
-	       BEGINS(word, "DELE") || BEGINS(word, "OPTI") || BEGINS(word, "PATC");
+	       BEGINS(word, "DELE") || BEGINS(word, "OPTI") || BEGINS(word, "PATC") || BEGINS(word, "PRI ");
 }
 
 /* A connection that begins with what was just read; NULL if that is no request. */
@@ -188,7 +192,10 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 static __always_inline void follow_piece(struct walk *walk, bool sends)
 {
 	walk->at = walk->window = walk->loaded = walk->kept = 0;
-	bpf_loop(MOST_STEPS, sends ? answer_step : request_step, walk, 0);
+	if (!walk->connection->http2)
+		bpf_loop(MOST_STEPS, sends ? answer_step : request_step, walk, 0);
+	if (walk->connection->http2 && !walk->failed)
+		follow_frames(walk, sends);
 	if (walk->at < walk->size)
 		walk->failed = 1;
 	if (sends && walk->connection->answering)
@@ -256,7 +263,7 @@ static __always_inline void take_arrival(struct walk *walk, __u64 key)
 /* A call of any process that moved bytes. */
 static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 {
-	struct walk walk = {.left = size};
+	struct walk walk = {.left = size, .key = (__u64)sk};
 	__u64 key = (__u64)sk;
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	__u32 *maybe = candidate(tgid);

@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 class _Stream:
     map: Map
     callback: Callable[[Any], object]
+    size: int
     ring: int = 0
     failed: int = 0
     budget: int = 0
@@ -63,8 +64,11 @@ class Events:
         self.close()
 
     def add(self, ring: Map, callback: Callable[[Any], object]) -> None:
-        """From now on `callback` gets a copy of each record, as the type that EVENTS() names. BpfError."""
-        stream = _Stream(ring, callback)
+        """From now on `callback` gets a copy of each record, as the type that EVENTS() names. BpfError.
+
+        What a record is shorter than its type is zeros.
+        """
+        stream = _Stream(ring, callback, ctypes.sizeof(ring.value))
         stream.receive = EVENT(lambda _, data, size: self._receive(stream, data, size))
         stream.ring = self._bpf.ring_buffer__new(ring.fd, stream.receive, None, None)
         check(stream.ring, f"read ring buffer {ring.name}")
@@ -141,7 +145,8 @@ class Events:
     def _receive(self, stream: _Stream, data: int, size: int) -> int:
         """libbpf's callback: nothing may be raised through it; a negative result ends this round."""
         try:
-            stream.callback(stream.map.value.from_buffer_copy(ctypes.string_at(data, size)))
+            record = ctypes.string_at(data, size).ljust(stream.size, b"\0")
+            stream.callback(stream.map.value.from_buffer_copy(record))
         except Exception:
             if not stream.failed:
                 _log.exception("a record of %s was lost: its reader failed (logged once, counted)", stream.map.name)

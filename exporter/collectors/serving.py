@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from exporter import pid_namespace
 from exporter.bpf import object_path, privileges
@@ -26,10 +26,11 @@ from exporter.serving import answer, metrics
 from exporter.serving.activity import Activity
 from exporter.serving.engines import engine
 from exporter.serving.family import families
-from exporter.serving.spans import span
+from exporter.serving.spans import TRACEPARENT, span
 
 if TYPE_CHECKING:
     from exporter.serving.engine_numbers import EngineNumbers
+    from exporter.serving.http2 import Fields, Streams
 
 DEFAULT = False
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
@@ -91,6 +92,7 @@ class Serving:
         self._users: set[int] = set()
         self._looked = 0.0
         self._engines: EngineNumbers | None = None
+        self._streams: Streams | None = None
         self._ledger = Ledger[Activity](self._read, self._take, node.processes, node.proc, fold=self._fold)
 
     def start(self) -> None:
@@ -115,7 +117,7 @@ class Serving:
             raise not_started("requests of LLM servers cannot be followed (Linux 6.3 can)", error) from error
         self._links = links
         self._events = Events()
-        self._events.add(self._object.maps["requests"], self._ended)
+        self._events.add(self._object.maps["requests"], self._received)
         self._events.start("serving events", gather=_GATHER)
         if not self._all:
             self._node.targets.want(self)
@@ -145,7 +147,8 @@ class Serving:
         counted = self._object.globals()
         yield metrics.UNREADABLE.sample(counted["unreadable"])
         yield metrics.UNREAD_CALLS.sample(counted["unread_calls"])
-        for name in ("connections", "processes"):
+        yield metrics.STREAMS_LOST.sample(counted["streams_lost"])
+        for name in ("connections", "processes", "http2_connections"):
             yield MAP_FULL.sample(self._object.maps[name].lost() or 0, {"map": f"{self.name}.{name}"})
         yield ENDED_FOLDED.sample(self._ledger.folded, {"collector": self.name})
         yield from self._events.collect()
@@ -200,10 +203,28 @@ class Serving:
 
     # Requests.
 
+    def _received(self, record: Any) -> None:
+        """Take a record (union record of bpf/serving/http2.h): called in the thread of the ring buffer."""
+        if record.request.kind == answer.REQUEST:
+            self._ended(record.request)
+            return
+        if self._streams is None:
+            from exporter.serving.http2 import Streams
+
+            self._streams = Streams()
+        self._streams.take(record.fields)
+
     def _ended(self, record: answer.Record) -> None:
-        """Count a request: called in the thread of the ring buffer."""
+        """Count a request."""
         pid = record.tgid
-        read = answer.read(record)
+        fields = self._streams.pop(record.connection, record.stream) if self._streams else None
+        read = answer.read(record, fields)
+        if read:
+            self._count(pid, record, read, fields)
+
+    def _count(self, pid: int, record: answer.Record, read: answer.Answer, fields: Fields | None) -> None:
+        if fields and fields.traceparent:
+            record.traceparent = fields.traceparent[:TRACEPARENT]
         with self._lock:
             activity = self._activities.get(pid)
         if activity is None:

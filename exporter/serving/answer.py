@@ -5,17 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from exporter.serving.routes import route
+from exporter.serving.routes import route, streams_answers
 
-EVENT_STREAM, ENCODED, QUEUE_KNOWN, FAILED_IN_STREAM = 1, 2, 4, 8
+if TYPE_CHECKING:
+    from exporter.serving.http2 import Fields
+
+EVENT_STREAM, ENCODED, QUEUE_KNOWN, FAILED_IN_STREAM, LINES, MESSAGES = 1, 2, 4, 8, 16, 32
 """Flags of bpf/serving/serving.h."""
+REQUEST = 0
+"""Of its enum kind."""
 COMPLETE = 1
 _ABORTED = {2: "client_gone", 3: "server_gone", 4: "unterminated", 5: "unreadable"}
 """Values of its enum outcome."""
 LONGEST_MODEL = 96
-NO_STATUS = "none"
+NO_STATUS, UNKNOWN_STATUS = "none", "unknown"
+GRPC_STATUSES = (
+    *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
+    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
+    *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
+)
+"""Names of gRPC's statuses by number (doc/statuscodes.md of grpc)."""
 _MODEL = re.compile(rb'(?<=[{,\s])"model"\s*:\s*"((?:[^"\\\x00-\x1f]|\\.){1,256})"')
 _INPUT = re.compile(
     rb'(?<=[{,\s])"(?:prompt_tokens|input_tokens|prompt_eval_count|tokens_evaluated)"\s*:\s*(\d{1,12})(?!\d)'
@@ -29,6 +40,8 @@ _CHUNK_LINES = re.compile(rb"\r\n(?:[0-9A-Fa-f]{1,8}\r\n)?")
 class Record(Protocol):
     """struct request of bpf/serving/serving.h."""
 
+    stream: int
+    connection: int
     start: int
     queue_ns: int
     first: int
@@ -39,6 +52,7 @@ class Record(Protocol):
     gap_ns: int
     gaps: Sequence[int]
     tgid: int
+    messages: int
     begin_size: int
     tail_at: int
     tail_end: int
@@ -59,6 +73,7 @@ class Answer:
     route: str
     model: str
     status: str
+    error: str
     aborted: str
     stream_error: bool
     tokens: Mapping[str, int | None]
@@ -72,30 +87,89 @@ class Answer:
     gap_seconds: float
 
 
-def read(record: Record) -> Answer:
-    """Return the meaning of a record."""
-    complete, succeeded = record.outcome == COMPLETE, record.status == 200
-    stream = bool(record.flags & EVENT_STREAM)
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the heads of a request and of its answer have, and whether the answer is a stream of events."""
+
+    line: bytes
+    status: int
+    label: str
+    stream: bool
+    succeeded: bool
+
+
+def read(record: Record, fields: Fields | None = None) -> Answer | None:
+    """Return the meaning of a record, with its fields if it is one of HTTP/2; None where it is no POST request."""
+    head = _of_http2(record, fields) if record.stream else _of_http1(record)
+    if head is None:
+        return None
+    complete = record.outcome == COMPLETE
+    whole, stream = complete and head.succeeded, head.succeeded and head.stream
     begin, end = raw(record, "begin")[: record.begin_size], tail(record)
     model = _model(begin) or _model(end)
-    known, tokens = route(raw(record, "line")), _tokens(begin, end) if complete and succeeded else {}
+    known, tokens = route(head.line), _tokens(begin, end) if whole else {}
+    aborted = _ABORTED.get(record.outcome, "")
     return Answer(
-        inference=bool(known or stream or model or tokens.get("output") is not None),
+        inference=bool(known or head.stream or model or tokens.get("output") is not None),
         route=known or "other",
         model=model,
-        status=str(record.status) if 200 <= record.status < 600 else NO_STATUS,
-        aborted=_ABORTED.get(record.outcome, ""),
+        status=head.label,
+        error=aborted or (head.label if head.status >= 500 or (head.status == 200 and not head.succeeded) else ""),
+        aborted=aborted,
         stream_error=bool(record.flags & FAILED_IN_STREAM),
         tokens=tokens,
         duration=_seconds(record.start, record.end) if complete else None,
-        time_to_first_token=_seconds(record.start, record.first) if succeeded else None,
-        time_per_output_token=_per_token(record, tokens.get("output")) if complete and succeeded else None,
+        time_to_first_token=_seconds(record.start, record.first) if stream else None,
+        time_per_output_token=_per_token(record, tokens.get("output")) if stream and complete else None,
         queue=record.queue_ns / 1e9 if record.flags & QUEUE_KNOWN else None,
         request_bytes=record.request_bytes,
         response_bytes=record.response_bytes,
-        gaps=tuple(record.gaps),
-        gap_seconds=record.gap_ns / 1e9,
+        gaps=tuple(record.gaps) if head.stream else (),
+        gap_seconds=record.gap_ns / 1e9 if head.stream else 0.0,
     )
+
+
+def _of_http1(record: Record) -> _Head:
+    status = record.status
+    label = str(status) if 200 <= status < 600 else NO_STATUS
+    return _Head(raw(record, "line"), status, label, bool(record.flags & EVENT_STREAM), status == 200)
+
+
+def _of_http2(record: Record, fields: Fields | None) -> _Head | None:
+    line = raw(record, "line").rstrip(b"\0")  # of a request that was upgraded
+    method, path, status = (fields.method, fields.path, _number(fields.status)) if fields else (b"", b"", 0)
+    if (method or line.partition(b" ")[0] or b"POST") != b"POST":
+        return None
+    kind = fields.content_type if fields else b""
+    grpc = kind.startswith(b"application/grpc") if kind else bool(record.flags & MESSAGES)
+    no_status = UNKNOWN_STATUS if record.response_bytes else NO_STATUS
+    label = str(status) if 200 <= status < 600 else no_status
+    succeeded = status == 200
+    if grpc and (succeeded or label == UNKNOWN_STATUS):
+        label = _grpc_status(record, fields.grpc_status if fields else b"")
+        succeeded = label in (GRPC_STATUSES[0], NO_STATUS, UNKNOWN_STATUS)
+    return _Head(line or b"POST " + path, status, label, _is_stream(record, kind, path if grpc else None), succeeded)
+
+
+def _grpc_status(record: Record, number: bytes) -> str:
+    """Return the name of a status in the trailers: none where the answer did not come that far."""
+    if number:
+        code = _number(number)
+        return GRPC_STATUSES[code] if 0 <= code < len(GRPC_STATUSES) else UNKNOWN_STATUS
+    return UNKNOWN_STATUS if record.outcome == COMPLETE else NO_STATUS
+
+
+def _is_stream(record: Record, kind: bytes, path: bytes | None) -> bool:
+    """Whether an answer is a stream. A whole one of gRPC (its `path`) is one message: a stream of one looks like it."""
+    if path is not None:
+        return record.messages > (record.outcome == COMPLETE) and streams_answers(path)
+    if kind.startswith((b"application/x-ndjson", b"application/jsonl")):
+        return True
+    return kind.startswith(b"text/event-stream") if kind else record.flags & (EVENT_STREAM | LINES) == EVENT_STREAM
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() and len(text) < 5 else -1
 
 
 def tail(record: Record) -> bytes:

@@ -35,7 +35,8 @@ TIME_PER_OUTPUT_TOKEN = Metric(
 )
 REQUESTS = Metric(
     "gen_ai.server.requests",
-    "Requests that ended, by the status of the answer (none: the connection ended before there was one).",
+    "Requests that ended, by the status of the answer (none: the connection ended before there was one). That of gRPC "
+    "is its name (OK, UNAVAILABLE), and unknown where the fields of an HTTP/2 connection could not be decoded.",
     Kind.COUNTER,
     labels=(*_MODEL, "status"),
     process=True,
@@ -44,7 +45,7 @@ ABORTED = Metric(
     "gen_ai.server.requests.aborted",
     "Requests without an answer to its end, by reason: client_gone (it closed or reset the connection), server_gone "
     "(the process ended), unterminated (the server closed the connection in the middle of the answer), unreadable "
-    "(bytes that are not HTTP/1.1, or that the exporter could not read).",
+    "(bytes that are not HTTP/1.1 or HTTP/2, or that the exporter could not read).",
     Kind.COUNTER,
     labels=(*_MODEL, "reason"),
     process=True,
@@ -58,7 +59,8 @@ STREAM_ERRORS = Metric(
 )
 IN_FLIGHT = Metric(
     "gen_ai.server.requests.in_flight",
-    "POST requests that were read and have no end of an answer yet, those of other kinds included.",
+    "POST requests that were read and have no end of an answer yet, those that are no inference and, of HTTP/2, of "
+    "other methods included.",
     Kind.GAUGE,
     process=True,
 )
@@ -71,7 +73,7 @@ TOKENS = Metric(
 )
 REQUEST_BYTES = Metric(
     "gen_ai.server.request.size",
-    "Bytes of the requests that ended, heads included.",
+    "Bytes of the requests that ended, heads included (of HTTP/2 as they are compressed, without those of frames).",
     Kind.COUNTER,
     "By",
     labels=_MODEL,
@@ -79,7 +81,7 @@ REQUEST_BYTES = Metric(
 )
 RESPONSE_BYTES = Metric(
     "gen_ai.server.response.size",
-    "Bytes of answers that sockets took, heads included, of requests that ended.",
+    "Bytes of answers that sockets took, heads included, of requests that ended; of HTTP/2 as those of requests are.",
     Kind.COUNTER,
     "By",
     labels=_MODEL,
@@ -110,11 +112,16 @@ OTHER_REQUESTS = Metric(
     Kind.COUNTER,
     process=True,
 )
+STREAMS_LOST = Metric(
+    "llm.serving.streams.lost",
+    "Requests over HTTP/2 that were not followed: more than 256 were open on their connection, or 16,384 on the node.",
+    Kind.COUNTER,
+)
 FOLLOWED = Metric("llm.serving.processes", "Processes with followed sockets.", Kind.GAUGE)
 UNREADABLE = Metric(
     "llm.serving.connections.unreadable",
-    "Connections no longer followed: what was sent is not HTTP/1.1 (also after an upgrade to WebSocket), more than 64 "
-    "requests were sent ahead of their answers, or memory could not be read.",
+    "Connections no longer followed: what was sent is not HTTP/1.1 or HTTP/2 (also after an upgrade to WebSocket), "
+    "more than 64 requests were sent ahead of their answers, or memory could not be read.",
     Kind.COUNTER,
 )
 UNREAD_CALLS = Metric(

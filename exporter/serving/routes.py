@@ -14,11 +14,27 @@ _KNOWN = (
     *("/embed", "/embedding", "/embeddings", "/encode", "/classify", "/rerank", "/score", "/pooling", "/predict"),
     *("/invocations", "/inference/v1/generate", "/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
 )
+_OF_GRPC = (
+    *("/inference.GRPCInferenceService/ModelInfer", "/inference.GRPCInferenceService/ModelStreamInfer"),
+    *("/tensorflow.serving.PredictionService/Predict", "/generate.v2.TextGenerationService/Generate"),
+    *("/fmaas.GenerationService/Generate", "/fmaas.GenerationService/GenerateStream"),
+    *("/vllm.grpc.engine.VllmEngine/Generate", "/vllm.grpc.engine.VllmEngine/Embed"),
+    *("/sglang.grpc.scheduler.SglangScheduler/Generate", "/sglang.grpc.scheduler.SglangScheduler/Embed"),
+    *("/trtllm.TrtllmService/Generate", "/trtllm.TrtllmService/Embed"),
+)
+"""KServe and Triton, TensorFlow Serving, TGI's shards, TGIS; of smg-grpc-proto vLLM, SGLang and TensorRT-LLM."""
+_NO_INFERENCE = re.compile(rb"/grpc\.|/[^/]*/SubscribeKvEvents$")
+"""gRPC's own services (health, reflection), and events of caches: streams that answer no request."""
 _OF_A_MODEL = re.compile(
     r"/v2/models/[^/]+(?:/versions/[^/]+)?/(infer|generate|generate_stream)$|/v1/models/[^/]+:(predict)$"
 )
 _LINE = re.compile(rb"POST (?:https?://[^/ ]*)?(/[!-~]*)")
-_BY_LENGTH = sorted(_KNOWN, key=len, reverse=True)
+_BY_LENGTH = sorted(_KNOWN + _OF_GRPC, key=len, reverse=True)
+
+
+def streams_answers(path: bytes) -> bool:
+    """Return whether a stream of gRPC may be the answer to a request for inference."""
+    return not _NO_INFERENCE.match(path)
 
 
 def route(line: bytes) -> str:

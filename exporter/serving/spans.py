@@ -7,11 +7,13 @@ import secrets
 
 from exporter.model import Labels, Span
 from exporter.node import Clock
-from exporter.serving.answer import Answer, Record
+from exporter.serving.answer import GRPC_STATUSES, Answer, Record
 
 SLOW_SECONDS = 10.0
 """A first token, or without one a whole answer, that takes longer makes a span that is kept where it is not sampled."""
 _PARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
+TRACEPARENT = 55
+"""Bytes of a traceparent; of later versions what follows is not read."""
 _SAMPLED = 1
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -33,7 +35,7 @@ _OPERATIONS = {
 def span(record: Record, answer: Answer, engine: str, clock: Clock, process: Labels) -> Span | None:
     """Return the span of a request; None where its client decided that the trace is not sampled, and nothing failed."""
     parent = _PARENT.fullmatch(record.traceparent)
-    error = answer.aborted or (answer.status if answer.status >= "500" else "")
+    error = answer.error
     seconds = answer.time_to_first_token or answer.duration or 0.0
     slow = seconds > SLOW_SECONDS
     if parent and not int(parent[3], 16) & _SAMPLED and not error and not slow:
@@ -65,6 +67,7 @@ def _attributes(answer: Answer, engine: str, operation: str, error: str) -> dict
         "http.request.method": "POST",
         "http.route": answer.route,
         "http.response.status_code": int(answer.status) if answer.status.isdecimal() else None,
+        "rpc.response.status_code": answer.status if answer.status in GRPC_STATUSES else None,
         "http.request.size": answer.request_bytes,
         "http.response.size": answer.response_bytes,
         "llm.socket.queue": answer.queue,

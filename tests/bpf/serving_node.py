@@ -21,6 +21,7 @@ from exporter.model import Span
 from exporter.resolve.process import ProcessTable
 from exporter.serving import answer
 from exporter.serving.answer import Answer
+from exporter.serving.http2 import Fields
 from tests.nodes import make_node
 from tests.support import free_port, until
 
@@ -49,9 +50,9 @@ class Observed(Serving):
         if library.path == str(self._library):
             super().process_started(pid, library, from_first_call)
 
-    def _ended(self, record: answer.Record) -> None:
-        self.answers.setdefault(record.tgid, []).append(answer.read(record))
-        super()._ended(record)
+    def _count(self, pid: int, record: answer.Record, read: Answer, fields: Fields | None) -> None:
+        self.answers.setdefault(pid, []).append(read)
+        super()._count(pid, record, read, fields)
 
     def of(self, pids: set[int]) -> list[Answer]:
         return [it for pid in pids for it in self.answers.get(pid, ())]

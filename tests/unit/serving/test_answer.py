@@ -25,10 +25,11 @@ class Record(ctypes.Structure):
     """struct request of bpf/serving/serving.h, with fewer gaps."""
 
     _fields_ = [
-        *((name, ctypes.c_uint64) for name in ("start", "queue_ns", "first", "last", "end")),
+        *((name, ctypes.c_uint32) for name in ("kind", "stream")),
+        *((name, ctypes.c_uint64) for name in ("connection", "start", "queue_ns", "first", "last", "end")),
         *((name, ctypes.c_uint64) for name in ("request_bytes", "response_bytes", "gap_ns")),
         ("gaps", ctypes.c_uint32 * 18),
-        *((name, ctypes.c_uint32) for name in ("tgid", "begin_size")),
+        *((name, ctypes.c_uint32) for name in ("tgid", "messages", "begin_size", "unused")),
         *((name, ctypes.c_uint16) for name in ("tail_at", "tail_end", "status")),
         *((name, ctypes.c_uint8) for name in ("outcome", "flags")),
         ("traceparent", ctypes.c_char * 56),
