@@ -72,6 +72,11 @@ def rate(metric: str, *matchers: str) -> str:
     return f"rate({select(metric, *matchers)}[$__rate_interval])"
 
 
+def share(expr: str) -> str:
+    """The expression, a share of time or of a whole, without what a restart between two scrapes makes more than all."""
+    return f"clamp_max({expr}, 1)"
+
+
 def total(expr: str, *labels: str) -> str:
     """Sum of an expression by labels, or all of it."""
     by = f" by ({', '.join(labels)})" if labels else ""

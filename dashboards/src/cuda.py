@@ -19,6 +19,7 @@ from dashboards.parts import (
     red,
     rows,
     select,
+    share,
     total,
 )
 
@@ -176,7 +177,7 @@ COPY_PANELS = [
         "Pageable share by process",
         "Pageable bytes over all bytes copied between host and device. Pin the buffers of processes that stay high.",
         "percentunit",
-        Query(f"{total(PAGEABLE, *PROCESS)} / ({total(OVER_THE_BUS, *PROCESS)} > 0)", NAME),
+        Query(share(f"{total(PAGEABLE, *PROCESS)} / ({total(OVER_THE_BUS, *PROCESS)} > 0)"), NAME),
         width=THIRD,
     ),
 ]

@@ -207,7 +207,7 @@ COST = [
     ),
     lines(
         "Time in the BPF programs",
-        "Measured by the kernel, without the trap; only while BPF statistics are on.",
+        "Measured by the kernel, in cores, without the trap; only while BPF statistics are on.",
         "percentunit",
         Query(total(rate("accel_exporter_probe_run_seconds_total"), "instance", "probe"), "{{probe}} {{instance}}"),
         width=THIRD,

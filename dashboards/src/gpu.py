@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import DETAIL, FULL, HALF, THIRD, Query, board, choice, lines, number, rate, rows, select, total
+from dashboards.parts import (
+    DETAIL,
+    FULL,
+    HALF,
+    THIRD,
+    Query,
+    board,
+    choice,
+    lines,
+    number,
+    rate,
+    rows,
+    select,
+    share,
+    total,
+)
 
 GPU = ('gpu=~"$gpu"',)
 WHICH = ("instance", "gpu")
@@ -60,7 +75,7 @@ OVERVIEW = [
         "Memory",
         "Device memory allocated, of all there is.",
         "percentunit",
-        Query(f"{total(gauge('hw_gpu_memory_usage_bytes'))} / {total(gauge('hw_gpu_memory_limit_bytes'))}"),
+        Query(share(f"{total(gauge('hw_gpu_memory_usage_bytes'))} / {total(gauge('hw_gpu_memory_limit_bytes'))}")),
     ),
     number("Power", "Drawn by all boards.", "watt", Query(total(gauge("hw_power_watts")))),
     number(
@@ -297,7 +312,7 @@ WHO = [
         "SMs by process",
         "Share of time in which SMs worked for the process. Not on MIG.",
         "percentunit",
-        Query(total(gauge("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS), PROCESS_NAME),
+        Query(share(total(gauge("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS)), PROCESS_NAME),
     ),
     rows(
         "Processes",
@@ -305,7 +320,7 @@ WHO = [
         "short",
         PROCESS_COLUMNS,
         Query(total(gauge("gpu_process_memory_usage_bytes"), *PROCESS), "Memory", "bytes"),
-        Query(total(gauge("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS), "SMs", "percentunit"),
+        Query(share(total(gauge("gpu_process_utilization_ratio", 'engine="sm"'), *PROCESS)), "SMs", "percentunit"),
         width=HALF,
     ),
     rows(

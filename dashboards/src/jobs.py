@@ -8,7 +8,22 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders.dashboard import TextBoxVariable
 from grafana_foundation_sdk.models.dashboard import Dashboard, VariableOption
 
-from dashboards.parts import FULL, HALF, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, total
+from dashboards.parts import (
+    FULL,
+    HALF,
+    THIRD,
+    Query,
+    board,
+    choice,
+    heat,
+    lines,
+    number,
+    rate,
+    rows,
+    select,
+    share,
+    total,
+)
 
 WHO = ('namespace=~"$namespace"', 'pod=~"$pod"', 'slurm_job_id=~"$slurm_job_id"')
 JOB = ("namespace", "pod", "slurm_job_id", "command")
@@ -127,7 +142,7 @@ OVERVIEW = [
     rows(
         "Jobs by name",
         "Names by launchers' variables of processes, or of the pod's workload, and what these jobs use on all nodes, "
-        "as the recording rules have it.",
+        "as the recording rules have it. SMs is the sum over their GPUs: 200 % is two GPUs' worth.",
         "short",
         NAMED,
         Query(f"count by ({', '.join(NAMED)}) ({NAMED_BY})", "Processes"),
@@ -152,15 +167,15 @@ SHARES = [
         "Use of the GPUs a job is on",
         "The same over the number of GPUs that the job has processes on. Low where it holds more GPUs than it feeds.",
         "percentunit",
-        Query(f"{jobs(SM)} / {GPUS}", NAME),
+        Query(share(f"{jobs(SM)} / {GPUS}"), NAME),
     ),
     rows(
         "Shares of each GPU",
         "Who is on which GPU, with how much of its SM time and of its memory.",
         "percentunit",
         {**COLUMNS, **GPU_COLUMNS},
-        Query(jobs(SM, *GPU), "SMs"),
-        Query(total(f"{jobs(HELD, 'job', *GPU)} / {SAME_GPU} group_left () {LIMIT}", *JOB, *GPU), "Memory"),
+        Query(share(jobs(SM, *GPU)), "SMs"),
+        Query(share(total(f"{jobs(HELD, 'job', *GPU)} / {SAME_GPU} group_left () {LIMIT}", *JOB, *GPU)), "Memory"),
     ),
 ]
 
@@ -248,8 +263,8 @@ NETWORK = [
     ),
     lines(
         "Time in NCCL calls",
-        "Host time in NCCL's calls over wall time, all ranks: enqueueing, not the transfers. A high share is a job "
-        "that is held up by the host, or waits in blocking groups.",
+        "Host time in NCCL's calls over wall time; several threads can exceed 100 %. Enqueueing, not the transfers: a "
+        "high share is a job that is held up by the host, or waits in blocking groups.",
         "percentunit",
         Query(jobs(IN_NCCL), NAME),
         width=THIRD,

@@ -138,7 +138,8 @@ GPUS = [
 JOBS = [
     rows(
         "Processes",
-        "Memory that the probes saw allocated, what the process holds by NVML, launches, waits for the GPU.",
+        "Memory that the probes saw allocated, what the process holds by NVML, launches, waits for the GPU "
+        "(several threads can exceed 100 %).",
         "short",
         {
             "instance": "Instance",

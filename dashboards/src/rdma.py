@@ -18,6 +18,7 @@ from dashboards.parts import (
     rate,
     rows,
     select,
+    share,
     total,
 )
 
@@ -336,13 +337,13 @@ LINKS = [
         "Sent over link speed",
         "Bytes sent by each port as a share of what its link carries, by the device's own counter.",
         "percentunit",
-        Query(of_speed("port_xmit_data"), PORT_NAME),
+        Query(share(of_speed("port_xmit_data")), PORT_NAME),
     ),
     lines(
         "Received over link speed",
         "Bytes received by each port as a share of what its link carries.",
         "percentunit",
-        Query(of_speed("port_rcv_data"), PORT_NAME),
+        Query(share(of_speed("port_rcv_data")), PORT_NAME),
     ),
     lines(
         "Link state",
@@ -373,7 +374,7 @@ CONGESTION = [
         "Share of time for which a port was paused by its peer (received) or paused it (sent), by priority.",
         "percentunit",
         Query(
-            rising("rdma_pfc_pause_time_seconds_total", *PORT, "priority", "direction"),
+            share(rising("rdma_pfc_pause_time_seconds_total", *PORT, "priority", "direction")),
             f"{PORT_NAME} {{{{priority}}}} {{{{direction}}}}",
         ),
     ),

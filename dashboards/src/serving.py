@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from grafana_foundation_sdk.builders.dashboard import CustomVariable
 from grafana_foundation_sdk.models.dashboard import Dashboard, VariableOption
 
-from dashboards.parts import FULL, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, total
+from dashboards.parts import FULL, THIRD, Query, board, choice, heat, lines, number, rate, rows, select, share, total
 
 SERVED = ('namespace=~"$namespace"', 'pod=~"$pod"')
 MODEL = (*SERVED, 'model=~"$model"')
 WHO = ("instance", "namespace", "pod", "model")
-NAME = "{{namespace}}/{{pod}} {{model}} {{instance}}"
+NAME = "{{namespace}} {{pod}} {{model}} {{instance}}"
 COLUMNS = {"instance": "Instance", "namespace": "Namespace", "pod": "Pod", "model": "Model", "engine": "Engine"}
 FIRST, EACH, WHOLE = (
     f"gen_ai_server_{name}_seconds" for name in ("time_to_first_token", "time_per_output_token", "request_duration")
 )
 REQUESTS, ABORTED = "gen_ai_server_requests_total", "gen_ai_server_requests_aborted_total"
 TOKENS, OUTPUT = "gen_ai_server_tokens_total", 'type="output"'
-PODS = "{{namespace}}/{{pod}} {{instance}}"
+PODS = "{{namespace}} {{pod}} {{instance}}"
 OWN = 'reason=~"server_gone|unterminated"'
 
 
@@ -55,7 +55,7 @@ OVERVIEW = [
         "Incomplete answers",
         "Share of requests that the server did not answer to the end.",
         "percentunit",
-        Query(f"({total(rate(ABORTED, *MODEL, OWN))} or vector(0)) / {total(rate(REQUESTS, *MODEL))}"),
+        Query(share(f"({total(rate(ABORTED, *MODEL, OWN))} or vector(0)) / {total(rate(REQUESTS, *MODEL))}")),
         alarm=0.01,
     ),
 ]
@@ -94,7 +94,7 @@ GOALS = [
         "Goodput, first token",
         "Share of streams with a first token within the chosen time.",
         "percentunit",
-        Query(within(FIRST, "$first_token", *WHO), NAME),
+        Query(share(within(FIRST, "$first_token", *WHO)), NAME),
         alarm=0.95,
         below=True,
     ),
@@ -102,7 +102,7 @@ GOALS = [
         "Goodput, per token",
         "Share of streams with a mean time per token within the chosen time.",
         "percentunit",
-        Query(within(EACH, "$per_token", *WHO), NAME),
+        Query(share(within(EACH, "$per_token", *WHO)), NAME),
         alarm=0.95,
         below=True,
     ),
