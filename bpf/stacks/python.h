@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The frames of Python of the current thread, out of the interpreter's own structures. Their layout differs by version:
+/* The frames of Python of a thread, out of the interpreter's own structures. Their layout differs by version:
  * user space finds it (exporter/stacks/interpreter.py). */
 #pragma once
 #include "stacks.h"
+
+/* Reads memory of a thread's process: 0, or an error. The current thread is its own `task`; a sleepable program that
+ * defines OTHER_TASKS reads that of any. */
+#ifdef OTHER_TASKS
+#define read_memory(task, to, size, from) bpf_copy_from_user_task(to, size, (void *)(from), task, 0)
+#else
+#define read_memory(task, to, size, from) bpf_probe_read_user(to, size, (void *)(from))
+#endif
 
 /* How the frames of one run of the interpreter's loop end. */
 enum loop_ends { loop_each, loop_flag, loop_owner } __attribute__((packed));
@@ -52,69 +60,84 @@ struct task_struct___stacks {
 
 /* What distinguishes the thread in PyThreadState: its pthread_self() is the base of FS in glibc and musl; on arm64
  * the kernel's number of the thread, which is Python's too outside of containers. */
-static __always_inline __u64 thread_mark(const struct interpreter *python, __u32 tid)
+static __always_inline __u64 thread_mark(struct task_struct *task, const struct interpreter *python,
+					 __u32 tid)
 {
-	(void)python;
 #if defined(__TARGET_ARCH_x86)
-	struct task_struct___stacks *task = (void *)bpf_get_current_task();
+	struct task_struct___stacks *of = (void *)task;
 
-	return python->native_id ? tid : BPF_CORE_READ(task, thread.fsbase);
+	return python->native_id ? tid : BPF_CORE_READ(of, thread.fsbase);
 #else
+	(void)task, (void)python;
 	return tid;
 #endif
 }
 
-static __always_inline __u64 state_of_thread(const struct interpreter *python, __u32 tid)
+static __always_inline __u64 read_word(struct task_struct *task, __u64 address)
 {
-	__u64 mark = thread_mark(python, tid);
-	__u64 head = read_u64(python->runtime + python->heads);
-	__u64 state = head ? read_u64(head + python->threads) : 0;
+	__u64 value = 0;
+
+	(void)task;
+	read_memory(task, &value, sizeof(value), address); /* leaves 0 where it fails */
+	return value;
+}
+
+static __always_inline __u8 read_byte(struct task_struct *task, __u64 address)
+{
+	__u8 value = 0;
+
+	(void)task;
+	read_memory(task, &value, sizeof(value), address); /* leaves 0 where it fails */
+	return value;
+}
+
+static __always_inline __u64 state_of_thread(struct task_struct *task, const struct interpreter *python,
+					     __u32 tid)
+{
+	__u64 mark = thread_mark(task, python, tid);
+	__u64 head = read_word(task, python->runtime + python->heads);
+	__u64 state = head ? read_word(task, head + python->threads) : 0;
 
 	for (int i = 0; i < THREADS && state; i++) {
-		if (read_u64(state + python->thread_id) == mark)
+		if (read_word(task, state + python->thread_id) == mark)
 			return state;
-		state = read_u64(state + python->next);
+		state = read_word(task, state + python->next);
 	}
 	return 0;
 }
 
-static __always_inline __u8 read_u8(__u64 address)
+static __always_inline void walk_python(struct task_struct *task, struct stack *stack,
+					const struct interpreter *python)
 {
-	__u8 value = 0;
-
-	bpf_probe_read_user(&value, sizeof(value), (void *)address);
-	return value;
-}
-
-static __always_inline void walk_python(struct stack *stack, const struct interpreter *python)
-{
-	__u64 state = state_of_thread(python, stack->tid), cframe = 0, frame;
+	__u64 state = state_of_thread(task, python, stack->tid), cframe = 0, frame;
 	__u32 n;
 
 	if (!state)
 		return;
 	if (python->cframe != NONE)
-		cframe = read_u64(state + python->cframe);
-	frame = python->frame != NONE ? read_u64(state + python->frame)
-				      : read_u64(cframe + python->frame_of_cframe);
+		cframe = read_word(task, state + python->cframe);
+	frame = python->frame != NONE ? read_word(task, state + python->frame)
+				      : read_word(task, cframe + python->frame_of_cframe);
 	for (n = 0; n < PYTHON_FRAMES && frame; n++) {
 		struct python_frame *to = &stack->frames[n];
 		bool ends = python->ends == loop_each;
 
 		if (python->ends == loop_flag)
-			ends = read_u8(frame + python->end);
+			ends = read_byte(task, frame + python->end);
 		else if (python->ends == loop_owner)
-			ends = read_u8(frame + python->end) >= OWNED_BY_INTERPRETER;
-		to->code =
-		    python->ends == loop_owner && ends ? 0 : read_u64(frame + python->code) & CODE_MASK;
-		to->instruction = python->instruction == NONE ? 0 : read_u64(frame + python->instruction);
+			ends = read_byte(task, frame + python->end) >= OWNED_BY_INTERPRETER;
+		to->code = python->ends == loop_owner && ends
+			       ? 0
+			       : read_word(task, frame + python->code) & CODE_MASK;
+		to->instruction =
+		    python->instruction == NONE ? 0 : read_word(task, frame + python->instruction);
 		to->loop = 0;
 		if (ends) {
 			to->loop = python->ends == loop_owner ? frame : cframe;
 			if (python->ends != loop_owner)
-				cframe = read_u64(cframe + python->previous_of_cframe);
+				cframe = read_word(task, cframe + python->previous_of_cframe);
 		}
-		frame = read_u64(frame + python->previous);
+		frame = read_word(task, frame + python->previous);
 	}
 	stack->python = n;
 	stack->truncated = frame != 0;

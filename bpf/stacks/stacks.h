@@ -10,6 +10,7 @@
 #define PAGES 9 /* 8 whole ones, wherever the stack pointer is in the first */
 #define REGISTERS 34
 #define HIJACKED 16
+#define OF_THREAD (1u << 31)
 
 /* One frame of Python: where its code object is, where in the code it is, and, of the last frame of a run of the
  * interpreter's loop, an address in the stack of the C function that runs it; 0 for the others. */
@@ -31,7 +32,7 @@ struct stack {
 	__u64 time_ns;
 	__u32 tgid;
 	__u32 tid;
-	__u32 id; /* of an allocation: what its row of `live` has */
+	__u32 id; /* of an allocation: what its row of `live` has; of a thread anywhere: OF_THREAD | tid */
 	__u32 weight;
 	__u16 api;
 	__u16 python; /* frames */

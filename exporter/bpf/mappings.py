@@ -12,15 +12,13 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from exporter.bpf import object_path
+from exporter.bpf import iterators, object_path
 from exporter.bpf.libbpf import Object
-from exporter.bpf.native import BpfError, check, library
+from exporter.bpf.native import BpfError
 from exporter.bpf.stale import stale
 from exporter.process_memory import living
 
-_TRACE_ITER = 28  # enum bpf_attach_type
-_READ_BYTES = 1 << 15
-"""As much as the kernel gives at once (bpf_seq_read)."""
+_LISTING = "list executable mappings by a BPF iterator"
 _ONE_BY_ONE = 64
 _TRIES = 3
 
@@ -131,22 +129,10 @@ class IteratorLister:
         self._object.close()
 
     def _create_link(self, pid: int = 0) -> int:
-        target = struct.pack("=III", 0, pid, 0)  # union bpf_iter_link_info: tid, pid, pid_fd
-        copy = ctypes.create_string_buffer(target, len(target))
-        options = struct.pack("=QIIQIIQ", 40, 0, 0, ctypes.addressof(copy), len(target), 0, 0)  # bpf_link_create_opts
-        program = self._object.programs["mappings"].fd
-        link = library().bpf_link_create(program, 0, _TRACE_ITER, options if pid else None)
-        return check(link, "list executable mappings by a BPF iterator")
+        return iterators.link(self._object.programs["mappings"].fd, _LISTING, pid=pid)
 
     def _rows(self, link: int) -> list[Mapping]:
-        reader = check(library().bpf_iter_create(link), "list executable mappings by a BPF iterator")
-        try:
-            parts = list(iter(lambda: os.read(reader, _READ_BYTES), b""))
-        except OSError as error:
-            raise BpfError(error.errno or errno.EIO, f"listing executable mappings failed: {error.strerror}") from error
-        finally:
-            os.close(reader)
-        return [Mapping._make(fields) for fields in self._row.iter_unpack(b"".join(parts))]
+        return [Mapping._make(fields) for fields in self._row.iter_unpack(iterators.read(link, _LISTING))]
 
 
 class ProcLister:

@@ -15,7 +15,7 @@ from exporter.governor.governor import Subject
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.nccl import metrics
-from exporter.nccl.activity import Activity, read, take
+from exporter.nccl.activity import Activity, in_flight, read, take
 from exporter.nccl.functions import COVERABLE, FUNCTIONS, family, scene
 from exporter.nccl.layouts import Layouts
 from exporter.nccl.messages import Messages
@@ -32,6 +32,7 @@ from exporter.push import SPANS_DROPPED
 from exporter.resolve.communicators import Member
 from exporter.resolve.process_gpus import ProcessesWithGpu, ProcessGpus
 from exporter.series import limit_flag
+from exporter.stack_profiles.hangs import Standing
 
 METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
 FLAGS = (
@@ -132,7 +133,17 @@ class Nccl(ProbeCollector[Activity]):
     def _samples_of(self, process: Process[Activity]) -> Iterator[Sample]:
         return samples(process, self._kinds, self._node.clock.wall_ns, self._returns)
 
+    def start(self) -> None:
+        super().start()
+        if self._node.stack_profiles.wanted:
+            self._node.stack_profiles.standing.add(self.name, self._standing)
+
+    def _standing(self) -> Iterator[Standing]:
+        for pid, call in in_flight(self._object.maps):
+            yield Standing(pid, call.start_ns, function(call.cookie.api).name)
+
     def close(self) -> None:
+        self._node.stack_profiles.standing.remove(self.name)
         self._rehearsal.close()
         super().close()
 

@@ -63,6 +63,15 @@ FLAGS = (
         1 << 20,
     ),
     Flag(
+        "hang-stacks-seconds",
+        300.0,
+        "Seconds after which a call of CUDA or NCCL that has not returned, or a thread in state D, is a hang: stacks "
+        "of all threads of the job's processes on the node are kept as a profile, with --web.enable-profiles. There is "
+        "one profile in ten minutes at most. 0: none.",
+        0.0,
+        1_000_000.0,
+    ),
+    Flag(
         "all-errors",
         False,
         "Count errors of launches and of the runtime's copies too, at about twice the cost of these calls.",

@@ -13,10 +13,12 @@ from exporter.bpf.sampled_file import SampledFile
 from exporter.cuda.launches import Prices
 from exporter.cuda.names import Names
 from exporter.cuda.out_of_memory import OutOfMemory
+from exporter.cuda.standing import StandingCalls
 from exporter.model import Sample, Unavailable
 from exporter.node import Node
 from exporter.stack_profiles.model import Profile
 from exporter.stacks.capture import Capture
+from exporter.stacks.hang_watch import HangWatch
 from exporter.stacks.profiles import CudaProfiles, LabelsOf
 
 log = logging.getLogger(__name__)
@@ -101,12 +103,31 @@ class Profiling:
         self._out_of_memory = OutOfMemory(
             node.stack_profiles, self._source.inuse, self._capture.stack_of, labels_of, names
         )
+        self._standing = StandingCalls(cuda.maps)
+        self._hangs = self._watch(settings["hang-stacks-seconds"])
+
+    def _watch(self, seconds: float) -> HangWatch | None:
+        if not seconds:
+            return None
+        node, capture = self._node, self._capture
+        return HangWatch(
+            seconds,
+            node.stack_profiles,
+            node.communicators,
+            node.proc,
+            lambda: capture.processes,
+            node.processes.labels,
+            capture.of_threads,
+        )
 
     def start(self) -> None:
         """Take stacks from now on, of libraries as discovery finds them."""
         self._capture.start()
         self._node.targets.want(self._capture.probes)
         self._node.stack_profiles.publish(self._source)
+        self._node.stack_profiles.standing.add("cuda", self._standing.look)
+        if self._hangs:
+            self._hangs.start()
 
     def allocated(self, record: Allocation) -> None:
         """Receive an allocation that succeeded, or one for which there was no memory."""
@@ -124,8 +145,13 @@ class Profiling:
     def collect(self) -> Iterator[Sample]:
         """Yield the metrics about stacks."""
         yield from self._capture.collect()
+        if self._hangs:
+            yield from self._hangs.collect()
 
     def close(self) -> None:
         """Withdraw the profiles and unload; discovery has detached before."""
+        self._node.stack_profiles.standing.remove("cuda")
+        if self._hangs:
+            self._hangs.close()
         self._node.stack_profiles.withdraw(self._source)
         self._capture.close()

@@ -93,7 +93,7 @@ class Processes:
             for number, thread in enumerate((self._proc / str(pid) / "task").iterdir()):
                 if number >= MOST_THREADS:
                     break
-                if (switches := _uninterruptible(thread)) is None:
+                if (switches := uninterruptible(thread)) is None:
                     continue
                 known = before.get(thread)
                 since = known.since if known and known.switches == switches else now
@@ -115,7 +115,7 @@ def _service(path: Path) -> str:
         return ""
 
 
-def _uninterruptible(thread: Path) -> tuple[bytes, ...] | None:
+def uninterruptible(thread: Path) -> tuple[bytes, ...] | None:
     """Return how often a thread in state D was switched, None in any other state. Raises OSError when it has ended."""
     found = _STATE.search((thread / "stat").read_bytes().rpartition(b"(")[2])
     if found is None or found[1] != b"D":

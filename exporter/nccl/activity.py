@@ -117,10 +117,17 @@ def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
             if value.origin and not value.unsure and not value.reused:
                 member = Membership(who.hash, who.nranks, who.rank, value.domain)
                 seen[key.tgid].numbers[member] = sum(value.calls[:COUNTED_BY_NCCL])
-    for key, value in maps["callers"].items():
-        if value.call.sp and value.call.cookie.kind != uncounted and _will_return(maps["returning"], value.call):
-            seen[key.tgid].in_flight += 1
+    for pid, call in in_flight(maps):
+        if call.cookie.kind != uncounted:
+            seen[pid].in_flight += 1
     return dict(seen)
+
+
+def in_flight(maps: Mapping[str, Map]) -> Iterator[tuple[int, Any]]:
+    """Yield pid and struct flight of bpf/nccl/nccl.h of the calls that have not returned, of any kind."""
+    for key, value in maps["callers"].items():
+        if value.call.sp and _will_return(maps["returning"], value.call):
+            yield key.tgid, value.call
 
 
 def _will_return(returning: Map, call: Any) -> bool:

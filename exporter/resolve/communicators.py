@@ -34,8 +34,23 @@ class Communicators:
 
         A job has one such process, on one node, so a job is queried once however many nodes run this exporter.
         """
-        largest: dict[int, int] = {}
-        for member in self._members:
-            largest[member.pid] = max(largest.get(member.pid, 0), member.nranks)
+        largest = self._largest()
         first = (member for member in self._members if member.rank == 0)
-        return sorted({member.pid for member in first if member.nranks == largest[member.pid]})
+        return sorted({member.pid for member in first if member.nranks == largest[member.pid].nranks})
+
+    def ranks(self) -> dict[int, int]:
+        """Return the rank of each process in its largest communicator, by pid."""
+        return {pid: member.rank for pid, member in self._largest().items()}
+
+    def peers(self, pid: int) -> set[int]:
+        """Return the processes of this node in a communicator with a process, itself included."""
+        members = self._members
+        shared = {member.comm_hash for member in members if member.pid == pid}
+        return {pid, *(member.pid for member in members if member.comm_hash in shared)}
+
+    def _largest(self) -> dict[int, Member]:
+        largest: dict[int, Member] = {}
+        for member in self._members:
+            if member.pid not in largest or member.nranks > largest[member.pid].nranks:
+                largest[member.pid] = member
+        return largest

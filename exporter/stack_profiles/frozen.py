@@ -1,18 +1,15 @@
-"""Profiles that are kept because something happened: an allocation that failed for want of memory, a hang."""
+"""Profiles that are kept because an allocation failed for want of memory."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from exporter.stack_profiles.bounds import bounded, labels, printable
+from exporter.stack_profiles.kept import Kept
 from exporter.stack_profiles.model import INUSE, Profile, Sample, Stack, ValueType
 
-MOST = 8
-"""Profiles kept; an older one makes room for a newer one."""
 MOST_SHOWN = 64
 """Frames of a failed request's stack in a list of them."""
 TYPES: tuple[ValueType, ...] = (*INUSE, ("failed_space", "bytes"), ("failed_objects", "count"))
@@ -80,27 +77,10 @@ class Frozen:
         }
 
 
-class FrozenProfiles:
-    """The last MOST frozen profiles. Safe from any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: deque[Frozen] = deque(maxlen=MOST)
-        self._count = 0
+class FrozenProfiles(Kept[Frozen]):
+    """The last frozen profiles. Safe from any thread."""
 
     def freeze(self, profile: Profile, failed: FailedAllocation, time_ns: int) -> Frozen:
         """Keep the in-use profile (model.INUSE) of the moment `time_ns` at which an allocation failed."""
         profile = bounded(profile)
-        with self._lock:
-            self._count += 1
-            frozen = Frozen(self._count, time_ns, profile, failed)
-            self._kept.append(frozen)
-            return frozen
-
-    def newest_first(self) -> tuple[Frozen, ...]:
-        with self._lock:
-            return tuple(reversed(self._kept))
-
-    def get(self, number: int) -> Frozen | None:
-        """Return the frozen profile of that number; None where there is none, or no longer."""
-        return next((frozen for frozen in self.newest_first() if frozen.number == number), None)
+        return self.keep(lambda number: Frozen(number, time_ns, profile, failed))

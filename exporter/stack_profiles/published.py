@@ -6,15 +6,16 @@ import threading
 from typing import NoReturn
 
 from exporter.stack_profiles.frozen import FrozenProfiles
+from exporter.stack_profiles.hangs import HangProfiles, StandingCalls
 from exporter.stack_profiles.model import Profile, ProfileSource
 
 NOBODY = "no collector that captures stacks is switched on"
 
 
 class StackProfiles:
-    """The source of profiles, if there is one, and the frozen profiles. Safe from any thread.
+    """The source of profiles, if there is one, and those that were kept. Safe from any thread.
 
-    Frozen profiles stay when a source is withdrawn, as at a reload of the settings.
+    Kept profiles stay when a source is withdrawn, as at a reload of the settings.
     """
 
     def __init__(self, wanted: bool = False) -> None:
@@ -23,6 +24,8 @@ class StackProfiles:
         self._lock = threading.Lock()
         self._source: ProfileSource = _Nothing()
         self.frozen = FrozenProfiles()
+        self.hangs = HangProfiles()
+        self.standing = StandingCalls()
 
     @property
     def source(self) -> ProfileSource:

@@ -31,6 +31,7 @@ from exporter.stack_profiles.model import Stack
 from exporter.stacks import metrics, record
 from exporter.stacks.budget import Budget
 from exporter.stacks.ledger import StackLedger
+from exporter.stacks.threads import Key, Threads
 from exporter.stacks.worker import Worker
 
 _ALLOCATES = frozenset({"allocate", "allocate_pitch", "allocate_extent", "register", "create"})
@@ -80,6 +81,7 @@ class Capture:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._worker = Worker(self._receive, self._restarted)
+        self._threads = Threads(node.proc, self._object.maps)
         self._events = Events()
         self._ticking = threading.Thread(target=self._tick_on, name="stacks budget", daemon=True)
 
@@ -96,6 +98,7 @@ class Capture:
         self._ticking.join(2 * _TICK_SECONDS)
         self._events.close()
         self._worker.close()
+        self._threads.close()
         self._object.close()
 
     def flush(self, seconds: float) -> bool:
@@ -108,6 +111,17 @@ class Capture:
         while not self.ledger.knows([number]) and time.monotonic() < until:
             time.sleep(0.02)
         return self.ledger.stack(self.ledger.stack_of(number))
+
+    @property
+    def processes(self) -> Collection[int]:
+        """The processes that use what is probed."""
+        with self._lock:
+            return set(self._processes)
+
+    def of_threads(self, pids: Collection[int]) -> dict[Key, Stack]:
+        """Return the stacks of all threads of processes, as Threads.snapshot does."""
+        known = self.processes
+        return self._threads.snapshot(pids, lambda pids: self._worker.admit([pid for pid in pids if pid not in known]))
 
     def problems(self) -> Iterator[str]:
         """Yield why frames are missing in all stacks, or in those of a process."""
@@ -190,6 +204,10 @@ class Capture:
             self._worker.admit([pid])
         if late >= 0:
             self.processes_ended([late])
+        if raw.id & record.OF_THREAD:
+            if not self._worker.give(record.pack(raw, 0)):
+                self._threads.answered(pid, raw.tid, ())
+            return
         program = self.ledger.taken(raw.id, pid, raw.weight)
         if not self._worker.give(record.pack(raw, program)):
             self.ledger.unwound({"id": raw.id, "pid": pid, "program": program, "weight": raw.weight})
@@ -201,6 +219,9 @@ class Capture:
         """
         if "stack" in message:
             self.ledger.define(int(message["stack"]), message["frames"])
+        elif int(message.get("id", 0)) & record.OF_THREAD:
+            stack = self.ledger.stack_numbered(message.get("number"))
+            self._threads.answered(int(message["pid"]), int(message["id"]) & ~record.OF_THREAD, stack)
         elif "id" in message:
             self.ledger.unwound(message)
             if message.get("lost"):

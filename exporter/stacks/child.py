@@ -161,7 +161,7 @@ class Naming:
         snapshot = Snapshot(bytearray(record.memory), sp & ~(PAGE - 1), sp)
         for at, address in record.hijacks:
             snapshot.restore(at, address)
-        return self._unwinder.unwind(registers, snapshot, process)
+        return self._unwinder.unwind(registers, snapshot, process, record.anywhere)
 
     def _refresh(self, pid: int) -> bool:
         """Have the mappings of a process read again, but not for each stack of code that no file has."""

@@ -157,6 +157,11 @@ class StackLedger:
         with self._lock:
             return self._table.stack(index)
 
+    def stack_numbered(self, number: Any) -> Stack:
+        """Return a stack by the child's number, None for none. Raises ValueError, TypeError for what is no number."""
+        with self._lock:
+            return () if number is None else self._table.stack(self._table.index(int(number)))
+
     @property
     def refused(self) -> int:
         """Stacks for which the table had no room."""

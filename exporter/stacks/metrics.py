@@ -27,4 +27,11 @@ TRUNCATED = Metric(
     Kind.COUNTER,
     labels=("reason",),
 )
-METRICS = (TAKEN, DROPPED, TRUNCATED)
+HANGS = Metric(
+    "gpu.profile.hangs",
+    "Profiles that were kept of hangs: stacks of all threads of a job's processes on this node, when a call had not "
+    "returned for --collector.cuda.hang-stacks-seconds. Hangs within ten minutes after a profile have one of their own "
+    "later, if they last.",
+    Kind.COUNTER,
+)
+METRICS = (TAKEN, DROPPED, TRUNCATED, HANGS)

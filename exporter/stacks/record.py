@@ -10,6 +10,8 @@ from exporter.stacks.merge import PythonFrame
 
 PAGE = 4096
 MOST_BYTES = 1 << 17
+OF_THREAD = 1 << 31
+"""Of the `id` of a thread that was not in a probed call but anywhere: OF_THREAD | tid."""
 _HEAD = struct.Struct("=IIIIHHHHIII")
 _HIJACK, _FRAME, _WORD = struct.Struct("=QQ"), struct.Struct("=QQQ"), struct.Struct("=Q")
 
@@ -32,6 +34,11 @@ class Record:
     hijacks: tuple[tuple[int, int], ...]
     frames: tuple[PythonFrame, ...]
     memory: bytearray
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether the thread was anywhere, not at the first instruction of a function."""
+        return bool(self.id & OF_THREAD)
 
 
 def pack(raw: Any, program: int) -> bytes:

@@ -73,12 +73,19 @@ class Unwinder:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def unwind(self, registers: Sequence[int], stack: Snapshot, modules: Modules) -> Unwound:
-        """Return the frames of a thread that is at the first instruction of a function, or as good as."""
-        machine = self._machine
+    def unwind(self, registers: Sequence[int], stack: Snapshot, modules: Modules, anywhere: bool = False) -> Unwound:
+        """Return the frames of a thread that is at the first instruction of a function, or as good as.
+
+        With `anywhere` it may be at any instruction.
+        """
         now = list(registers)
+        if anywhere:
+            return self._callers(now, now[self._machine.program], True, [], stack, modules)
+        return self._at_entry(now, stack, modules)
+
+    def _at_entry(self, now: list[int], stack: Snapshot, modules: Modules) -> Unwound:
+        machine = self._machine
         pc, sp = now[machine.program], now[machine.stack]
-        frames: list[NativeFrame] = []
         try:
             if machine.link is None:
                 back, high = stack.word(sp), sp + 8
@@ -86,8 +93,20 @@ class Unwinder:
                 back, high = now[machine.link] & machine.code_mask, sp
         except LookupError:
             return Unwound([NativeFrame(modules.place(pc), pc, sp, sp)], "stack")
-        frames.append(NativeFrame(modules.place(pc), pc, sp, high))
-        pc, now[machine.stack], interrupted = back, high, False
+        now[machine.stack] = high
+        return self._callers(now, back, False, [NativeFrame(modules.place(pc), pc, sp, high)], stack, modules)
+
+    def _callers(
+        self,
+        now: list[int],
+        pc: int,
+        interrupted: bool,
+        frames: list[NativeFrame],
+        stack: Snapshot,
+        modules: Modules,
+    ) -> Unwound:
+        """Return these frames, and those from `pc` on: the instruction that was interrupted, or a return address."""
+        machine = self._machine
         while pc and len(frames) < MOST_FRAMES:
             place = modules.place(pc if interrupted else pc - 1)
             sp = now[machine.stack]

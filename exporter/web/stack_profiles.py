@@ -16,6 +16,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from exporter.stack_profiles.growth import Growth
+from exporter.stack_profiles.kept import K, Kept
 from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Profile, ValueType
 from exporter.stack_profiles.published import StackProfiles
 from exporter.web import connections
@@ -23,8 +24,10 @@ from exporter.web.guard import Handler
 from exporter.web.profile_query import ProfileQuery
 from exporter.web.request_slots import RequestSlots
 
-ROOT, PAGE, GROWING, FAILED = "/debug/pprof/", "/flamegraph", "/api/growing-stacks", "/api/failed-allocations"
-PATHS = (PAGE, GROWING, FAILED, *(ROOT + name for name in ("gpu_inuse", "gpu_alloc", "gpu_launches", "gpu_oom")))
+ROOT, PAGE = "/debug/pprof/", "/flamegraph"
+GROWING, FAILED, HANGS = "/api/growing-stacks", "/api/failed-allocations", "/api/hangs"
+OOM, HANG = "gpu_oom", "gpu_hang"
+PATHS = (PAGE, GROWING, FAILED, HANGS, *(ROOT + name for name in ("gpu_inuse", "gpu_alloc", "gpu_launches", OOM, HANG)))
 MOST_REQUESTS = 8
 """Requests at once, half of them of one peer; each may hold two profiles in memory."""
 WORK_SECONDS = 60.0
@@ -49,10 +52,12 @@ class ProfileRequests:
         """Add the routes, or those that answer with the reason why there are none."""
         for name in _KINDS:
             router.add_get(ROOT + name, self._on(self._profile))
-        router.add_get(ROOT + "gpu_oom", self._on(self._frozen))
+        router.add_get(ROOT + OOM, self._on(self._frozen))
+        router.add_get(ROOT + HANG, self._on(self._hang))
         router.add_get(PAGE, self._on(self._page))
         router.add_get(GROWING, self._on(self._growing))
         router.add_get(FAILED, self._on(self._failed))
+        router.add_get(HANGS, self._on(self._hangs))
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)
@@ -98,15 +103,27 @@ class ProfileRequests:
         from exporter.stack_profiles.frozen import TYPES
 
         query = _query(request, True, tuple(kind for kind, _ in TYPES))
-        kept = self._published.frozen.newest_first()
-        found = next((it for it in kept if query.n in (0, it.number)), None)
-        if found is None:
-            if not kept and (problem := await self._work(lambda: self._published.source.problem())):
-                raise web.HTTPServiceUnavailable(text=f"there is no profile: {problem}\n")
-            numbers = ", ".join(str(it.number) for it in kept)
-            reason = f"there are {numbers}" if kept else "no allocation has run out of memory since the start"
-            raise web.HTTPNotFound(text=f"there is no such profile: {reason}\n")
-        return await self._written(request, "gpu_oom", found.with_failed(), query)
+        none = "no allocation has run out of memory since the start"
+        found = await self._kept(self._published.frozen, query.n, none)
+        return await self._written(request, OOM, found.with_failed(), query)
+
+    async def _hang(self, request: web.Request) -> web.StreamResponse:
+        from exporter.stack_profiles.hangs import TYPES
+
+        query = _query(request, True, tuple(kind for kind, _ in TYPES))
+        found = await self._kept(self._published.hangs, query.n, "nothing has hung since the start")
+        return await self._written(request, HANG, found.profile, query)
+
+    async def _kept(self, profiles: Kept[K], number: int, none: str) -> K:
+        """Return the kept profile of a number, 0: the newest. Raises HTTPNotFound, HTTPServiceUnavailable."""
+        kept = profiles.newest_first()
+        found = next((it for it in kept if number in (0, it.number)), None)
+        if found is not None:
+            return found
+        if not kept and (problem := await self._work(lambda: self._published.source.problem())):
+            raise web.HTTPServiceUnavailable(text=f"there is no profile: {problem}\n")
+        reason = f"there are {', '.join(str(it.number) for it in kept)}" if kept else none
+        raise web.HTTPNotFound(text=f"there is no such profile: {reason}\n")
 
     def _made(self, name: str) -> Profile:
         """Return a profile of the source as it is now. Raises RuntimeError with the reason where there is none."""
@@ -154,6 +171,10 @@ class ProfileRequests:
     async def _failed(self, request: web.Request) -> web.StreamResponse:
         _no_parameters(request)
         return await self._json(lambda: [it.document() for it in self._published.frozen.newest_first()])
+
+    async def _hangs(self, request: web.Request) -> web.StreamResponse:
+        _no_parameters(request)
+        return await self._json(lambda: [it.document() for it in self._published.hangs.newest_first()])
 
     async def _json(self, make: Callable[[], object]) -> web.StreamResponse:
         body = await self._work(lambda: json.dumps(make()).encode())

@@ -248,6 +248,14 @@ async function failures() {
   }
 }
 
+async function hangs() {
+  const found = await fetched("api/hangs");
+  for (const it of found) {
+    const who = GROUPS.process(it.labels) || "";
+    $("profile").add(new Option(`hang ${it.n}: ${it.call} ${clock(it.time)} ${who}`, `gpu_hang?n=${it.n}`));
+  }
+}
+
 const wanted = new URLSearchParams(location.hash.slice(1));
 for (const key of ["value", "by", ...Object.keys(FILTERS)]) $(key).addEventListener("change", () => { links(); build(); });
 $("profile").addEventListener("change", () => { state.focus = []; load(); });
@@ -265,6 +273,7 @@ addEventListener("keydown", event => { if (event.key === "Escape" && state.root)
 (async () => {
   $("by").value = wanted.get("by") || "";
   await failures().catch(error => status(error.message, true));
+  await hangs().catch(error => status(error.message, true));
   const n = wanted.get("n"), chosen = (wanted.get("profile") || "gpu_inuse") + (n ? `?n=${n}` : "");
   if ([...$("profile").options].some(option => option.value === chosen)) $("profile").value = chosen;
   await load();

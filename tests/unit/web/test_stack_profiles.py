@@ -18,7 +18,8 @@ from exporter.options import SettingsError
 from exporter.server import WebSettings
 from exporter.stack_profiles.frozen import FailedAllocation
 from exporter.stack_profiles.growth import Growth
-from exporter.stack_profiles.model import Profile
+from exporter.stack_profiles.hangs import TYPES, Standing
+from exporter.stack_profiles.model import Profile, Sample
 from exporter.stack_profiles.published import NOBODY, StackProfiles
 from exporter.web import stack_profiles
 from tests import made_up_profiles as made_up
@@ -52,7 +53,7 @@ def test_off_unless_enabled(published: StackProfiles, path: str) -> None:
     assert "--web.enable-profiles" in answer.text
 
 
-@pytest.mark.parametrize("name", ["gpu_inuse", "gpu_alloc", "gpu_launches", "gpu_oom"])
+@pytest.mark.parametrize("name", ["gpu_inuse", "gpu_alloc", "gpu_launches", "gpu_oom", "gpu_hang"])
 def test_without_profiles_there_is_the_reason(name: str) -> None:
     """Where nothing captures stacks, or the source has a problem, the answer is a 503 with it."""
     published = StackProfiles()
@@ -184,6 +185,25 @@ def test_frozen_profiles(served: Served, published: StackProfiles) -> None:
         (it["n"], it["in_use"], it["size"], it["free"], it["labels"]["pid"]) for it in listed
     ]
     assert "fragmented" not in listed[0]
+
+
+def test_hangs(served: Served, published: StackProfiles) -> None:
+    """The newest without a number, with its threads; a 404 where nothing has hung."""
+    none = served.get("/debug/pprof/gpu_hang")
+    threads = tuple(Sample(made_up.WEIGHTS, {"pid": "4711", "rank": rank}, (1,)) for rank in ("0", "1", "1"))
+    profile = Profile(TYPES, threads, TYPES[0])
+    published.hangs.add(profile, made_up.SERVE, Standing(4711, 10**9, "ncclAllReduce"), 301 * 10**9, 10**18)
+
+    assert (404, "there is no such profile: nothing has hung since the start\n") == (none.status, none.text)
+    found = json.loads(served.get("/debug/pprof/gpu_hang?format=json").text)
+    assert 3 == sum(values[0] for _, _, values in found["samples"])
+    by_rank = served.get("/debug/pprof/gpu_hang?n=1&format=collapsed&by=rank").text
+    assert {"1", "2"} == {line.rpartition(" ")[2] for line in by_rank.splitlines()}
+    [listed] = json.loads(served.get("/api/hangs").text)
+    assert (1, "ncclAllReduce", 300.0, 1, 3) == tuple(
+        listed[it] for it in ("n", "call", "seconds", "processes", "threads")
+    )
+    assert 404 == served.get("/debug/pprof/gpu_hang?n=2").status
 
 
 def test_the_page_has_one_script_that_its_policy_names(served: Served) -> None:

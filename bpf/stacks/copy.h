@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What a record has of a thread besides its frames of Python: registers, a piece of its stack, and the return addresses
+ * that return probes took from there. */
+#pragma once
+#include "python.h"
+
+#if defined(__TARGET_ARCH_x86)
+static __always_inline void copy_registers(struct stack *stack, const struct pt_regs *ctx)
+{
+	__u64 *to = stack->registers;
+
+	to[0] = ctx->rax, to[1] = ctx->rdx, to[2] = ctx->rcx, to[3] = ctx->rbx;
+	to[4] = ctx->rsi, to[5] = ctx->rdi, to[6] = ctx->rbp, to[7] = ctx->rsp;
+	to[8] = ctx->r8, to[9] = ctx->r9, to[10] = ctx->r10, to[11] = ctx->r11;
+	to[12] = ctx->r12, to[13] = ctx->r13, to[14] = ctx->r14, to[15] = ctx->r15;
+	to[16] = ctx->rip;
+}
+#else
+static __always_inline void copy_registers(struct stack *stack, const struct pt_regs *ctx)
+{
+	const struct user_pt_regs *from = &ctx->user_regs;
+
+	for (int i = 0; i < 31; i++)
+		stack->registers[i] = from->regs[i];
+	stack->registers[31] = from->sp;
+	stack->registers[32] = from->pc;
+}
+#endif
+
+/* A page is there as a whole or not at all. */
+static __always_inline void copy_memory(struct task_struct *task, struct stack *stack, __u64 sp)
+{
+	__u64 in_page = sp & (PAGE - 1), page = sp - in_page;
+
+	(void)task;
+	stack->bytes = 0;
+	if (read_memory(task, stack->memory + in_page, PAGE - in_page, sp))
+		return;
+	stack->bytes = PAGE;
+	for (int i = 1; i < PAGES; i++) {
+		if (read_memory(task, stack->memory + i * PAGE, PAGE, page + i * PAGE))
+			return;
+		stack->bytes += PAGE;
+	}
+}
+
+static __always_inline void copy_hijacks(struct task_struct *task, struct stack *stack)
+{
+	struct return_instance *instance = BPF_CORE_READ(task, utask, return_instances);
+	__u32 n;
+
+	for (n = 0; n < HIJACKED && instance; n++) {
+		stack->hijacks[n].at = BPF_CORE_READ(instance, stack);
+		stack->hijacks[n].address = BPF_CORE_READ(instance, orig_ret_vaddr);
+		instance = BPF_CORE_READ(instance, next);
+	}
+	stack->hijacked = n;
+}
