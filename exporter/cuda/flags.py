@@ -65,9 +65,9 @@ FLAGS = (
     Flag(
         "hang-stacks-seconds",
         300.0,
-        "Seconds after which a call of CUDA or NCCL that has not returned, or a thread in state D, is a hang: stacks "
-        "of all threads of the job's processes on the node are kept as a profile, with --web.enable-profiles. There is "
-        "one profile in ten minutes at most. 0: none.",
+        "Time after which a call of CUDA or NCCL that has not returned, or a thread in state D, is a hang, in seconds. "
+        "Stacks of all threads of the job's processes on the node are then kept as a profile, with "
+        "--web.enable-profiles, one in ten minutes at most. 0: none is.",
         0.0,
         1_000_000.0,
     ),

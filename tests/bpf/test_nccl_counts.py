@@ -212,8 +212,10 @@ def test_in_flight(observed: NcclNode, rank: Rank) -> None:
     rank.run("c = init(0, 2, b'a')" + ENDS_STALL)
     rank.begin("lib.standin_stall(c_uint64(600 * 10**9)); reduce_all(c, 1)")
     until(lambda: observed.value("nccl_calls_in_flight", rank.pid) == 1, "in flight")
+    assert ["ncclAllReduce"] == [it.what for it in observed.nccl._standing() if it.pid == rank.pid]
     os.kill(rank.pid, signal.SIGUSR1)
     rank.answer()
+    assert [] == [it for it in observed.nccl._standing() if it.pid == rank.pid]
     assert 0 == observed.value("nccl_calls_in_flight", rank.pid)
 
 
