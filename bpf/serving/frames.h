@@ -232,31 +232,25 @@ static long sent_step(__u32 index, struct course *course)
 	return frame_step(course, &course->http2->writing, true);
 }
 
-CHECKED_ONCE int read_frames(struct walk *walk)
+CHECKED_ONCE int read_frames(__u64 key)
 {
-	struct course course = {.walk = walk};
-	__u64 key;
+	struct course course = {.http2 = bpf_map_lookup_elem(&http2_connections, &key)};
 
-	if (!walk)
+	if (!course.http2)
 		return 0;
-	key = walk->key;
-	course.http2 = bpf_map_lookup_elem(&http2_connections, &key);
-	if (course.http2)
-		bpf_loop(MOST_STEPS, read_step, &course, 0);
+	course.walk = &course.http2->reading.walk;
+	bpf_loop(MOST_STEPS, read_step, &course, 0);
 	return 0;
 }
 
-CHECKED_ONCE int sent_frames(struct walk *walk)
+CHECKED_ONCE int sent_frames(__u64 key)
 {
-	struct course course = {.walk = walk};
-	__u64 key;
+	struct course course = {.http2 = bpf_map_lookup_elem(&http2_connections, &key)};
 
-	if (!walk)
+	if (!course.http2)
 		return 0;
-	key = walk->key;
-	course.http2 = bpf_map_lookup_elem(&http2_connections, &key);
-	if (course.http2)
-		bpf_loop(MOST_STEPS, sent_step, &course, 0);
+	course.walk = &course.http2->writing.walk;
+	bpf_loop(MOST_STEPS, sent_step, &course, 0);
 	return 0;
 }
 
@@ -283,19 +277,23 @@ static __always_inline struct http2 *http2_of(struct walk *walk)
 /* Follows what is left of a piece of what was read or sent. */
 static __always_inline void follow_frames(struct walk *walk, bool sends)
 {
-	struct walk rest = *walk;
+	const __u32 known =
+	    __builtin_offsetof(struct walk, key); /* behind the pointer, which is not for maps */
+	struct http2 *http2 = http2_of(walk);
+	struct walk *rest;
 
-	if (!http2_of(walk)) {
+	if (!http2) {
 		walk->failed = 1;
 		return;
 	}
-	rest.connection = NULL;
-	rest.loaded = 0; /* what is in the window of HTTP/1.1 */
+	rest = sends ? &http2->writing.walk : &http2->reading.walk;
+	__builtin_memcpy((char *)rest + known, (char *)walk + known, sizeof(*rest) - known);
+	rest->loaded = 0; /* what is in the window of HTTP/1.1 */
 	if (sends)
-		sent_frames(&rest);
+		sent_frames(walk->key);
 	else
-		read_frames(&rest);
-	walk->at = rest.at;
-	walk->arrived = rest.arrived;
-	walk->failed = rest.failed;
+		read_frames(walk->key);
+	walk->at = rest->at;
+	walk->arrived = rest->arrived;
+	walk->failed = rest->failed;
 }

@@ -99,15 +99,16 @@ static __always_inline void keep_tail(struct walk *walk, struct request *out)
 	walk->kept = walk->at;
 }
 
-static __always_inline void keep_line(struct parser *parser, __u8 byte)
+CHECKED_ONCE int keep_line(struct parser *parser, __u8 byte)
 {
-	if (byte == ' ' || byte == '\t')
-		return;
+	if (!parser || byte == ' ' || byte == '\t')
+		return 0;
 	if (byte >= 'A' && byte <= 'Z')
 		byte |= 0x20;
 	if (parser->length < sizeof(parser->line))
 		parser->line[parser->length] = byte;
 	parser->length++;
+	return 0;
 }
 
 static __always_inline void forget_line(struct parser *parser)
@@ -127,8 +128,10 @@ static __always_inline void begin_message(struct parser *parser)
 }
 
 /* A line of a head, which may have the length of the body. */
-static __always_inline void header(struct parser *parser)
+CHECKED_ONCE int header(struct parser *parser)
 {
+	if (!parser)
+		return 0;
 	if (BEGINS(parser->words[0], "content-") && BEGINS(parser->words[1], "length:")) {
 		parser->left = 0;
 		parser->has_length = 1;
@@ -143,6 +146,7 @@ static __always_inline void header(struct parser *parser)
 		   BEGINS(parser->words[2], "g:") && !BEGINS(parser->words[2], "g:identi")) {
 		parser->chunked = 1;
 	}
+	return 0;
 }
 
 /* The value of a hexadecimal digit; more than 15 of any other byte. */
@@ -164,9 +168,9 @@ static __always_inline void chunk_size(struct parser *parser, __u8 byte)
 }
 
 /* One byte of the lines of a chunked body. True at the end of the body. */
-static __always_inline bool chunk_line(struct parser *parser, __u8 byte)
+CHECKED_ONCE int chunk_line(struct parser *parser, __u8 byte)
 {
-	if (byte == '\r')
+	if (!parser || byte == '\r')
 		return false;
 	if (byte != '\n') {
 		if (parser->state == CHUNK_SIZE)

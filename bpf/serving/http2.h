@@ -34,6 +34,7 @@ union record {
 struct frames {
 	struct parser parser;
 	struct fields fields;
+	struct walk walk; /* of the call that is followed: older kernels have no room for it on the stack */
 	__u32 stream;
 	__u32 blocks;
 	__u32 skipped;

@@ -122,16 +122,16 @@ static __always_inline void upgraded(struct walk *walk, struct http2 *http2)
 }
 
 /* Sends the record of a stream that has ended, and forgets it. Both directions may end it at once. */
-static __always_inline void finish_stream(struct http2 *http2, __u64 connection, __u32 id,
-					  enum outcome outcome, __u64 now)
+CHECKED_ONCE int finish_stream(struct http2 *http2, __u64 connection, __u32 id, enum outcome outcome,
+			       __u64 now)
 {
 	struct stream_key key = {.connection = connection, .id = id};
 	struct stream *stream = bpf_map_lookup_elem(&streams, &key);
 	struct process *process;
 	__u32 tgid;
 
-	if (!stream || !__sync_lock_test_and_set(&stream->open, 0))
-		return;
+	if (!http2 || !stream || !__sync_lock_test_and_set(&stream->open, 0))
+		return 0;
 	stream->out.end = now;
 	stream->out.outcome = outcome;
 	if (bpf_ringbuf_output(&requests, &stream->out, sizeof(stream->out), 0))
@@ -142,6 +142,7 @@ static __always_inline void finish_stream(struct http2 *http2, __u64 connection,
 		add(&process->ended, 1);
 	http2->slots[stream->slot & (MOST_OPEN - 1)] = 0;
 	bpf_map_delete_elem(&streams, &key);
+	return 0;
 }
 
 struct ending {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 from exporter.bpf.library import Library
 from exporter.bpf.targets import Targets
@@ -32,6 +35,8 @@ SERVERS = {
     "uvicorn-asyncio": ("uvicorn", "--loop=asyncio", "--http=h11"),
     "granian": ("granian", "--interface=asgi"),
     "aiohttp": (),
+    "gunicorn": ("gunicorn", "--worker-class=gthread", "--threads=16"),
+    "node": (),
 }
 
 
@@ -86,7 +91,14 @@ class Server:
 def served(kind: str, unix: str = "", *options: str) -> Iterator[Server]:
     """A server of this kind, at a port of its own or at a Unix socket."""
     words, port = SERVERS[kind], free_port()
-    if words:
+    if kind == "node":
+        if not shutil.which("node"):
+            pytest.skip("no node (Debian's package nodejs)")
+        command = ["node", "serving_app.js", str(port)]
+    elif kind == "gunicorn":
+        bound = [f"--bind=127.0.0.1:{port}", "--log-level=critical"]
+        command = [sys.executable, "-m", *words, *bound, "serving_wsgi:application"]
+    elif words:
         where = [f"--uds={unix}"] if unix else ["--host=127.0.0.1", f"--port={port}"]
         quiet = ["--log-level=critical"]
         command = [sys.executable, "-m", *words, *where, *quiet, *options, "serving_app:application"]

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -269,11 +270,35 @@ def test_gaps(answers: Callable[[int], list[Answer]]) -> None:
     assert (2, pytest.approx(0.04, abs=0.02)) == (sum(found.gaps), found.gap_seconds)
 
 
-def test_1000_streams_of_no_form(observed: Observed) -> None:
+def test_50000_events(answers: Callable[[int], list[Answer]]) -> None:
+    """A stream of 50,000 events as fast as they go has as many gaps between them."""
+    client, server = socket.socketpair()
+    with client, server, ThreadPoolExecutor(1) as pool:
+        client.sendall(POST)
+        server.recv(65_536)
+        reader = pool.submit(_drain, client)
+        server.sendall(STREAM + b"\r\n")
+        for _ in range(50_000):
+            server.sendall(EVENTS[0])
+        server.sendall(USAGE)
+        server.close()
+        reader.result(60)
+    [seen] = answers(1)
+
+    assert (50_000, "", 3) == (sum(seen.gaps), seen.aborted, seen.tokens["output"])
+
+
+def _drain(client: socket.socket) -> None:
+    client.settimeout(60)
+    while client.recv(65_536):
+        pass
+
+
+def test_10000_streams_of_no_form(observed: Observed) -> None:
     """Bytes that were changed at random break nothing: whole ones count, and none stays in flight."""
     seeded = random.Random(23)
     whole = CHUNKED + b"".join(map(chunk, EVENTS)) + b"0\r\n\r\n"
-    for _ in range(1000):
+    for _ in range(10_000):
         wrong = bytearray(POST * seeded.choice((1, 2, 20)) if seeded.random() < 0.5 else whole)
         for _ in range(seeded.randrange(1, 9)):
             wrong[seeded.randrange(len(wrong))] = seeded.choice(b"\0\r\n 0f{:\xff") if seeded.random() < 0.8 else 65
