@@ -4,43 +4,33 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.parts import FULL, HALF, THIRD, Query, board, lines, number, rate, rows, select, total
+from dashboards.parts import FULL, HALF, THIRD, Query, board, lines, number, rows, select, share, total
 
 HOUR, DAY = 3600, 86400
-SLOWING = 'reason=~"(hw_|sw_)?thermal|hw_power_brake"'
 WITH_OR_WITHOUT = 'job=~"$job|", instance=~"$instance|", cluster=~"$cluster"'
 """Alerts of a switch, a communicator or the whole fleet have no instance."""
 FIRING = f'ALERTS{{{WITH_OR_WITHOUT}, alertstate="firing", severity=~"critical|warning"}}'
 CRITICAL, WARNING = (f'{FIRING[:-1]}, severity="{it}"}}' for it in ("critical", "warning"))
-FAULT = select("node_fault_last_timestamp_seconds")
-NOT_OK = select("hw_status", 'state!="ok"')
-BUSY = select("hw_gpu_utilization_ratio", 'task="general"')
-HELD = select("gpu_process_memory_usage_bytes")
-SAME_GPU = "on (job, instance, gpu_uuid)"
-IDLE = f"{HELD} and {SAME_GPU} {BUSY} < 0.05"
-DOWN = f"{select('rdma_link_state')} < 4 and {select('port:rdma_link_state:best')} >= 4"
+FAULT = select("instance_fault:node_fault_last_timestamp_seconds:max")
+STATES = "instance_state:hw_status:sum"
+UNHEALTHY = select("gpu_state:hw_status:unhealthy")
+SUMMED, COUNTED = (f"instance_use:hw_gpu_utilization_ratio:{it}" for it in ("sum", "count"))
+USE, GPUS = select(SUMMED), select(COUNTED)
+HELD_USE, HELD = (select(it, 'use!="free"') for it in (SUMMED, COUNTED))
+DOWN = select("port:rdma_link_state:lost")
 STANDING = select("workload_pid:nccl_last_call_timestamp_seconds:standing")
-LOST = select("rdma_nack_ratio", 'kind!="rnr"')
+LOST = select("port:rdma_nack_ratio:max")
 VERSIONS = (
     "max by (component, product, version) "
     '(component_product_version:hw_gpu_info:nodes{job=~"$job", instance=~"$instance|", cluster=~"$cluster"})'
 )
-LAG = "nccl_rank_arrival_lag_seconds"
-RANK = ("instance", "comm_hash", "rank")
-PROCESS = ("instance", "namespace", "pod", "slurm_job_id", "comm", "pid")
-IN_NCCL = f"({select('nccl_calls_in_flight')} or {select('nccl_rank_calls_behind')})"
-MISSING = select("nccl_ras_ranks_missing", 'state!="absent"')
-SLOWED = f"clamp_max({rate('gpu_clock_slowed_seconds_total', SLOWING)}, 1)"
-BEHIND = (
-    f"{select('nccl_rank_calls_behind')} > 0 and on (job, instance, pid) "
-    f"time() - {select('nccl_last_call_timestamp_seconds')} > 60"
-)
-FAILING = (
-    f"{select('accel_exporter_collector_success')} == 0 "
-    f"unless on (job, instance, collector) {select('accel_exporter_collector_available')} == 0"
-)
+MISSING = 'comm_hash_state:nccl_ras_ranks_missing:max{job=~"$job", instance=~"$instance|", cluster=~"$cluster"}'
+WAITING = select("instance_job:nccl_last_call_timestamp_seconds:waiting")
+BEHIND = select("rank:nccl_rank_calls_behind:standing")
+LAG = select("rank:nccl_rank_arrival_lag_seconds:mean5m")
+SLOWED = select("gpu_reason:gpu_clock_slowed_seconds:rate5m")
+IDLE = select("instance_gpu_job:gpu_process_memory_usage_bytes:idle")
 NODE = {"instance": "Instance"}
-PLACE = ("cluster", "rack")
 WHO = {"namespace": "Namespace", "pod": "Pod", "slurm_job_id": "Slurm job", "comm": "Command"}
 
 
@@ -53,8 +43,24 @@ def per_node(how: str, expr: str) -> str:
     return f"{how} by (instance) ({expr})"
 
 
-def per_place(how: str, expr: str) -> str:
-    return f"{how} by ({', '.join(PLACE)}) ({expr})"
+def of_places(kinds: str, *labels: str) -> tuple[Query, ...]:
+    """The columns of a table of places of these kinds, a pattern, by labels."""
+
+    def of(name: str, how: str = "sum") -> str:
+        where = f'job=~"$job", instance=~"$instance|", cluster=~"$cluster", kind=~"{kinds}"'
+        return f"{how} by ({', '.join(labels)}) ({name}{{{where}}})"
+
+    return (
+        Query(of("place:up:count"), "Nodes"),
+        Query(of("place:up:down"), "Exporters down", alarm=1),
+        Query(of("place:node_fault_last_timestamp_seconds:nodes1h"), "Nodes with new faults", alarm=1),
+        Query(of("place:hw_status:ok"), "GPUs"),
+        Query(share(of("place:hw_gpu_utilization_ratio:avg", "max")), "Use", "percentunit"),
+        Query(of("place:hw_power_watts:sum"), "Power", "watt"),
+        Query(of("place:hw_status:unhealthy"), "Unhealthy", alarm=1),
+        Query(of("place:rdma_link_state:lost"), "RDMA links down"),
+        Query(share(of("place:rdma_nack_ratio:max", "max")), "Loss", "percentunit", alarm=0.001),
+    )
 
 
 ATTENTION = [
@@ -83,7 +89,7 @@ ATTENTION = [
         "Unhealthy GPUs",
         "GPUs that are lost, failed, stalled, or need a recovery.",
         "short",
-        Query(total(NOT_OK)),
+        Query(f"count({UNHEALTHY}) or vector(0)"),
         alarm=1,
     ),
     number(
@@ -114,8 +120,8 @@ ATTENTION = [
         "GPUs by health",
         "GPUs that answer and need nothing, the others, and those that a node had before or should have.",
         "short",
-        Query(total(select("hw_status", 'state="ok"')), "healthy"),
-        Query(total(NOT_OK), "unhealthy"),
+        Query(total(select(STATES, 'state="ok"')), "healthy"),
+        Query(total(select(STATES, 'state!="ok"')), "unhealthy"),
         Query(
             f"sum({select('instance:hw_status:most')} - {select('instance:hw_status:working')}) or vector(0)", "missing"
         ),
@@ -162,8 +168,8 @@ FAULTS = [
         "What state each is in, and what the driver requests: 1 GPU reset, 2 node reboot, 4 drain and reset.",
         "short",
         {**NODE, "gpu": "GPU", "state": "State"},
-        Query(f"max by (instance, gpu, state) ({NOT_OK}) == 1", "In this state", hidden=True),
-        Query(f"max by (instance, gpu) ({select('gpu_recovery_action')}) > 0", "Action", alarm=1),
+        Query(f"max by (instance, gpu, state) ({UNHEALTHY})", "In this state", hidden=True),
+        Query(f"max by (instance, gpu) ({select('gpu:gpu_recovery_action:needed')})", "Action", alarm=1),
         width=HALF,
     ),
     rows(
@@ -173,7 +179,7 @@ FAULTS = [
         {**NODE, "gpu": "GPU", "xid": "Xid", "action": "Action"},
         Query(
             "bottomk(50, time() - max by (instance, gpu, xid, action) "
-            f"({select('gpu_xid_last_timestamp_seconds')}) < {DAY})",
+            f"({select('gpu_xid:gpu_xid_last_timestamp_seconds:max')}) < {DAY})",
             "Ago",
         ),
         width=HALF,
@@ -185,9 +191,9 @@ WASTE = [
         "Utilisation of the fleet",
         "Share of time in which a kernel ran, however small: mean of all GPUs, and of those that a process holds.",
         "percentunit",
-        Query(f"avg({BUSY})", "all"),
+        Query(share(f"{total(USE)} / {total(GPUS)}"), "all"),
         Query(
-            f"avg({BUSY} and {SAME_GPU} {HELD})",
+            share(f"{total(HELD_USE)} / {total(HELD)}"),
             "held by a process",
         ),
         width=HALF,
@@ -196,9 +202,14 @@ WASTE = [
         "GPUs by use",
         "With a process and busy, with a process and idle (less than 5 % of the time), and without a process.",
         "short",
-        Query(f"count({BUSY} >= 0.05 and {SAME_GPU} {HELD}) or vector(0)", "busy"),
-        Query(f"count({BUSY} < 0.05 and {SAME_GPU} {HELD}) or vector(0)", "idle with a process"),
-        Query(f"count({BUSY} unless {SAME_GPU} {HELD}) or vector(0)", "without a process"),
+        *(
+            Query(f"{total(select(COUNTED, use))} or vector(0)", legend)
+            for use, legend in (
+                ('use="busy"', "busy"),
+                ('use="idle"', "idle with a process"),
+                ('use="free"', "without a process"),
+            )
+        ),
         width=HALF,
         stacked=True,
     ),
@@ -218,7 +229,7 @@ WASTE = [
         "Share of time in which heat or the power brake held clocks down. A job of many GPUs runs at the pace of the "
         "slowest.",
         "percentunit",
-        Query(f"topk(10, max by (instance, gpu, reason) ({SLOWED}) > 0)", "GPU {{gpu}} {{reason}} {{instance}}"),
+        Query(f"topk(10, max by (instance, gpu, reason) ({share(SLOWED)}))", "GPU {{gpu}} {{reason}} {{instance}}"),
         width=HALF,
         alarm=0.05,
     ),
@@ -229,16 +240,17 @@ NETWORK = [
         "Loss, worst ports",
         "Negative acknowledgements for missing packets over packets sent. A thousandth costs throughput.",
         "percentunit",
-        Query(f"topk(10, max by (instance, device, port) ({LOST}))", "{{device}} {{port}} {{instance}}"),
+        Query(f"topk(10, max by (instance, device, port) ({share(LOST)}))", "{{device}} {{port}} {{instance}}"),
         width=THIRD,
         alarm=0.001,
     ),
     lines(
         "Stragglers",
-        "How much later than the first rank of its node a rank calls on average; all others wait for it.",
+        "How much later than the first rank of its node a rank calls on average, of the three latest of each node; all "
+        "others wait for it.",
         "s",
         Query(
-            f"topk(10, {total(rate(f'{LAG}_sum'), *RANK)} / ({total(rate(f'{LAG}_count'), *RANK)} > 0))",
+            f"topk(10, max by (instance, comm_hash, rank) ({LAG}))",
             "rank {{rank}} of {{comm_hash}} {{instance}}",
         ),
         width=THIRD,
@@ -257,12 +269,12 @@ NETWORK = [
     ),
     rows(
         "Waiting in NCCL",
-        "Processes inside a call, or with fewer calls than another rank, that have called no collective for a minute.",
+        "Jobs with a process inside a call, or with fewer calls than another rank, that has called no collective for a "
+        "minute: the longest on each node.",
         "s",
-        {**NODE, **WHO, "pid": "PID"},
+        {**NODE, **WHO},
         Query(
-            f"topk(20, time() - max by ({', '.join(PROCESS)}) ({select('nccl_last_call_timestamp_seconds')}) > 60 "
-            f"and max by ({', '.join(PROCESS)}) ({IN_NCCL}) > 0)",
+            f"topk(20, time() - min by ({', '.join(('instance', *WHO))}) ({WAITING}))",
             "Last call",
             alarm=300,
         ),
@@ -273,7 +285,7 @@ NETWORK = [
         "Ranks that NCCL's own RAS cannot reach, by communicator.",
         "short",
         Query(
-            f"topk(10, max by (comm_hash, state) ({MISSING}) > 0)",
+            f"topk(10, max by (comm_hash, state) ({MISSING}))",
             "{{state}} of {{comm_hash}}",
         ),
         width=HALF,
@@ -286,8 +298,7 @@ NETWORK = [
         {**NODE, "device": "Device", "port": "Port"},
         Query(f"max by (instance, device, port) ({DOWN})", "State"),
         Query(
-            f"max by (instance, device, port) ({select('rdma_link_physical_state')} "
-            f"and on (job, instance, device, port) {DOWN})",
+            f"max by (instance, device, port) ({select('port:rdma_link_physical_state:lost')})",
             "Physical",
         ),
         width=HALF,
@@ -307,34 +318,39 @@ NODES = [
         "One line for each node; its name leads to its own dashboard.",
         "short",
         NODE,
-        Query(per_node("count", select("hw_status", 'state="ok"')), "GPUs"),
-        Query(per_node("avg", BUSY), "Use", "percentunit"),
-        Query(per_node("sum", select("hw_gpu_memory_usage_bytes")), "GPU memory", "bytes"),
-        Query(per_node("sum", select("hw_power_watts")), "Power", "watt"),
-        Query(per_node("max", select("hw_temperature_celsius", 'sensor="gpu"')), "Hottest", "celsius"),
-        Query(per_node("sum", NOT_OK), "Unhealthy", alarm=1),
-        Query(per_node("max", LOST), "Loss", "percentunit", alarm=0.001),
+        Query(per_node("sum", select(STATES)), "GPUs"),
+        Query(share(f"{per_node('sum', USE)} / {per_node('sum', GPUS)}"), "Use", "percentunit"),
+        Query(per_node("sum", select("instance:hw_gpu_memory_usage_bytes:sum")), "GPU memory", "bytes"),
+        Query(per_node("sum", select("instance:hw_power_watts:sum")), "Power", "watt"),
+        Query(per_node("max", select("instance:hw_temperature_celsius:max")), "Hottest", "celsius"),
+        Query(per_node("sum", select(STATES, 'state!="ok"')), "Unhealthy", alarm=1),
+        Query(per_node("max", share(LOST)), "Loss", "percentunit", alarm=0.001),
         Query(per_node("count", recent(DAY, "instance", "category", "signal", "component")), "Faults in a day"),
         Query(per_node("count", recent(30 * DAY, "instance", "category", "signal", "component")), "In 30 days"),
         width=FULL,
     ),
     rows(
-        "Clusters and racks",
-        "Sums by the labels cluster and rack that Prometheus adds to its targets; one line where it adds none.",
+        "Clusters, zones and racks",
+        "Sums by the labels cluster and rack of targets, and the zone and rack of accel_node_topology_info.",
         "short",
-        {"cluster": "Cluster", "rack": "Rack"},
-        Query(per_place("count", select("up")), "Nodes"),
-        Query(per_place("count", f"{select('up')} == 0"), "Exporters down", alarm=1),
-        Query(
-            per_place("count", f"time() - max by (job, instance, {', '.join(PLACE)}) ({FAULT}) < {HOUR}"),
-            "Nodes with new faults",
-            alarm=1,
-        ),
-        Query(per_place("count", select("hw_status", 'state="ok"')), "GPUs"),
-        Query(per_place("avg", BUSY), "Use", "percentunit"),
-        Query(per_place("sum", NOT_OK), "Unhealthy", alarm=1),
-        Query(per_place("count", DOWN), "RDMA links down"),
-        Query(per_place("max", LOST), "Loss", "percentunit", alarm=0.001),
+        {"cluster": "Cluster", "kind": "Kind", "place": "Place"},
+        *of_places("cluster|zone|rack", "cluster", "kind", "place"),
+        width=FULL,
+    ),
+    rows(
+        "Leaf switches",
+        "Sums over the nodes below each leaf, by accel_node_topology_info.",
+        "short",
+        {"cluster": "Cluster", "place": "Leaf"},
+        *of_places("leaf", "cluster", "place"),
+        width=FULL,
+    ),
+    rows(
+        "NVLink domains",
+        "Sums over the nodes of each NVLink domain, which is the cluster UUID and the clique of its GPUs.",
+        "short",
+        {"cluster": "Cluster", "place": "NVLink domain"},
+        *of_places("nvlink_domain", "cluster", "place"),
         width=FULL,
     ),
 ]
@@ -353,9 +369,9 @@ EXPORTERS = [
         "Collectors that fail, functions that could not be probed, and what was lost of events per second.",
         "short",
         NODE,
-        Query(per_node("count", FAILING), "Collectors", alarm=1),
-        Query(per_node("count", f"{select('accel_exporter_probe_attached')} == 0"), "Functions", alarm=1),
-        Query(f"{per_node('sum', rate('accel_exporter_events_lost_total'))} > 0", "Events lost", "eps", alarm=0),
+        Query(per_node("sum", select("instance:accel_exporter_collector_success:failing")), "Collectors", alarm=1),
+        Query(per_node("sum", select("instance:accel_exporter_probe_attached:missing")), "Functions", alarm=1),
+        Query(per_node("sum", select("instance:accel_exporter_events_lost:rate5m")), "Events lost", "eps", alarm=0),
         width=THIRD,
     ),
     rows(

@@ -39,6 +39,8 @@ WITHOUT: dict[str, dict[str, str]] = {
         "Ranks behind": f"a rank that is behind for a minute; {JOINS}",
         "RDMA links down": f"a port that was active before; {JOINS}",
         "Degraded exporters": f"an exporter that fails; {JOINS}",
+        "Leaf switches": f"nodes with a leaf; {JOINS}",
+        "NVLink domains": f"GPUs of a domain; {JOINS}",
     },
     "gpu": {"PCIe replays and errors": "PCIe errors by kind, which newer GPUs report; tests/unit/nvml has them"},
     "jobs": {"SM time by pod label": IN_PODS, "Device memory by pod label": IN_PODS},
@@ -67,9 +69,14 @@ UNRECORDED = {
     "workload_pid:nccl_calls_in_flight:first",
     *("name_setting:hw_gpu_info:on_ratio", "workload_gpu_uuid:gpu_clock_hertz:busy10m"),
     "service:node_service_running:best",
+    *("instance:accel_exporter_collector_success:failing", "instance:accel_exporter_probe_attached:missing"),
+    *("instance:accel_exporter_events_lost:rate5m", "xid:gpu_xid_bursts:increase10m"),
+    *(f"gpu:gpu_bus_loss_last_timestamp_seconds:{it}" for it in ("known", "since_boot")),
+    "instance_job:nccl_last_call_timestamp_seconds:waiting",
 }
-"""Recorded of processes in pods, of a first call that hangs, of three nodes, of ranks with a GPU, and of services of
-NVIDIA: the tests of the rules have them.
+"""Recorded of processes in pods, of a first call that hangs or one that waits for a minute, of three nodes, of ranks
+with a GPU, of services of NVIDIA, of exporters that fail, of GPUs that left the bus, and of Xids 92 and 94: the
+tests of the rules have them.
 """
 
 

@@ -72,6 +72,9 @@ FLEET = {
     'up{instance="n1",rack="r1"}': "1x9",
     'up{instance="n2",rack="r1"}': "1x9",
     'up{instance="n3",rack="r2"}': "0x9",
+    'accel_node_topology_info{instance="n1",rack="r1",leaf="l1",zone="z"}': "1x9",
+    'accel_node_topology_info{instance="n2",rack="r1",leaf="l1"}': "1x9",
+    'accel_node_topology_info{instance="n3",nvlink_domain="u.1"}': "1x4 stale",
     'node_fault_last_timestamp_seconds{instance="n1",rack="r1",category="gpu",signal="xid",component="0"}': "500x9",
     'node_fault_last_timestamp_seconds{instance="n1",rack="r1",category="nic",signal="down",component="m0"}': "500x9",
     'node_fault_last_timestamp_seconds{instance="n2",rack="r1",category="gpu",signal="xid",component="0"}': "-4000x9",
@@ -130,6 +133,7 @@ NODE = {
     'node_fault_source_available{instance="n1",source="kmsg"}': "1x9",
 }
 
+ALERTS = Path(__file__).parents[2] / "alerts"
 SERIES = {"jobs": (JOBS,), "rdma": (RDMA, RDMA_OF_NODE), "fleet": (FLEET,), "node": (NODE,)}
 POD, JOB, ALONE, FOLDED = (
     {"namespace": "ml", "pod": "train-0"},
@@ -179,17 +183,33 @@ EXPECTED: dict[tuple[str, str, str], list[tuple[dict[str, str], float]]] = {
     ("fleet", "GPUs by use", "without a process"): [({}, 1)],
     ("fleet", "Allocated but idle", ""): [({"instance": "n2", "gpu": "0", "namespace": "ml", "pod": "sleeper"}, 30)],
     ("fleet", "Slowed down, worst GPUs", ""): [({"instance": "n1", "gpu": "1", "reason": "hw_thermal"}, 0.1)],
-    ("fleet", "Waiting in NCCL", ""): [
-        ({"instance": "n1", "comm": "python", "slurm_job_id": "7", "pid": pid}, ago)
-        for pid, ago in (("1", 440), ("3", 420))
-    ],
+    ("fleet", "Waiting in NCCL", ""): [({"instance": "n1", "comm": "python", "slurm_job_id": "7"}, 440)],
+    ("fleet", "Ranks behind", ""): [({"instance": "n1", "comm_hash": "c", "rank": "3"}, 2)],
+    ("fleet", "Utilisation of the fleet", "all"): [({}, 0.91 / 3)],
+    ("fleet", "Utilisation of the fleet", "held by a process"): [({}, 0.455)],
+    ("fleet", "GPUs by health", "healthy"): [({}, 1)],
     ("fleet", "Stragglers", ""): [({"instance": "n1", "comm_hash": "c", "rank": "3"}, 0.2)],
     ("fleet", "RDMA links down", "State"): [({"instance": "n1", "device": "m0", "port": "1"}, 1)],
     ("fleet", "RDMA links down", "Physical"): [({"instance": "n1", "device": "m0", "port": "1"}, 2)],
     ("fleet", "Nodes", "Loss"): [({"instance": "n1"}, 0.25)],
-    ("fleet", "Clusters and racks", "Nodes"): [({"rack": "r1"}, 2), ({"rack": "r2"}, 1)],
-    ("fleet", "Clusters and racks", "Exporters down"): [({"rack": "r2"}, 1)],
-    ("fleet", "Clusters and racks", "Nodes with new faults"): [({"rack": "r1"}, 1)],
+    ("fleet", "Clusters, zones and racks", "Nodes"): [
+        ({"kind": "rack", "place": "r1"}, 2),
+        ({"kind": "rack", "place": "r2"}, 1),
+        ({"kind": "zone", "place": "z"}, 1),
+    ],
+    ("fleet", "Clusters, zones and racks", "Exporters down"): [({"kind": "rack", "place": "r2"}, 1)],
+    ("fleet", "Clusters, zones and racks", "Nodes with new faults"): [
+        ({"kind": "rack", "place": "r1"}, 1),
+        ({"kind": "zone", "place": "z"}, 1),
+    ],
+    ("fleet", "Leaf switches", "Nodes"): [({"place": "l1"}, 2)],
+    ("fleet", "Leaf switches", "GPUs"): [({"place": "l1"}, 1)],
+    ("fleet", "Leaf switches", "Unhealthy"): [({"place": "l1"}, 1)],
+    ("fleet", "Leaf switches", "Use"): [({"place": "l1"}, 0.91 / 3)],
+    ("fleet", "Leaf switches", "RDMA links down"): [({"place": "l1"}, 1)],
+    ("fleet", "Leaf switches", "Loss"): [({"place": "l1"}, 0.25)],
+    ("fleet", "NVLink domains", "Nodes"): [({"place": "u.1"}, 1)],
+    ("fleet", "NVLink domains", "Exporters down"): [({"place": "u.1"}, 1)],
     ("fleet", "Degraded exporters", "Collectors"): [({"instance": "n2"}, 1)],
     ("node", "Uptime", ""): [({}, 640)],
     ("node", "PCIe links", "Fewer"): [({"instance": "n1", "kind": "gpu", "pci_bus_id": "a"}, 4)],
@@ -235,6 +255,7 @@ def test_joined(stem: str, title: str, column: str, tmp_path: Path) -> None:
         for series in SERIES[stem]
     ]
     file = tmp_path / "panel.test.yaml"
-    file.write_text(yaml.safe_dump({"tests": tests}))
+    rules = [str(ALERTS / "nodes.yaml")] if stem == "fleet" else []
+    file.write_text(yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": tests}))
     checked = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout + checked.stderr

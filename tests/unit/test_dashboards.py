@@ -27,7 +27,9 @@ UNITS = {
 }
 """Ids of Grafana's unit list that the dashboards use; any other is probably a slip."""
 
-WITHOUT_INSTANCE = {"ALERTS", "component_product_version:hw_gpu_info:nodes"}
+WITHOUT_INSTANCE = {"ALERTS", "component_product_version:hw_gpu_info:nodes"} | {
+    name for name in recorded() if name.startswith(("place:", "comm_hash_state:"))
+}
 COUNTER = re.compile(r"\w+_(total|bucket|count|sum)\b")
 
 
@@ -240,3 +242,23 @@ def test_every_dashboard_leads_to_the_node(board: dict[str, Any]) -> None:
 def test_not_editable(board: dict[str, Any]) -> None:
     """A provisioned dashboard is changed in its source, not in Grafana."""
     assert board["editable"] is False
+
+
+def test_the_fleet_is_read_as_it_is_recorded() -> None:
+    """No query of the Fleet dashboard reads a series of exporters: each is recorded, or Prometheus' own of a target."""
+    board = json.loads((HERE / "fleet.json").read_text())
+    names = {name for expr in expressions(board) for name in used(expr)}
+    assert len(names) > 30
+    assert set() == names - recorded() - {"up", "ALERTS"}
+
+
+def test_no_rule_reads_days_of_samples() -> None:
+    """No range of a rule is longer than a day, but for that of a recorded series at steps of ten minutes or more."""
+    rules = [
+        path.read_text() for path in (HERE.parent / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")
+    ]
+    ranges = re.findall(r"([\w:]+)(?:\{[^}]*\})?\[(\d+)([smhdw])(?::(\d+)m)?\]", "\n".join(rules))
+    seconds = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+    long = {(name, step) for name, count, unit, step in ranges if int(count) * seconds[unit] > 86400}
+    assert {("xid:gpu_xid_bursts:increase10m", "10")} == long
+    assert {name for name, _ in long} <= recorded()
