@@ -13,6 +13,15 @@ static const struct process no_requests;
 MAP(processes, HASH, __u32, struct process, MOST_PROCESSES);
 /* Which processes may be followed, by the low bits of their ids: most calls are of others, and end here. */
 MAP(candidates, ARRAY, __u32, __u32, CANDIDATES);
+/* By the socket's address. They take memory only as they are used, and go with the connection. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MOST_CONNECTIONS);
+	__type(key, __u64);
+	__type(value, struct connection);
+} connections SEC(".maps");
+__u64 connections_lost = 0, connections_full_tick = 0;
 EVENTS(requests, union record, 1 << 22);
 
 static __always_inline __u32 *candidate(__u32 tgid)
@@ -256,9 +265,10 @@ static __always_inline bool refuse(struct connection *connection)
 }
 
 /* One step through what was sent; 1 ends the walk. */
-static long answer_step(__u32 index, struct walk *walk)
+static long answer_step(__u32 index, struct steps *steps)
 {
-	struct connection *connection = walk->connection;
+	struct connection *connection = steps->connection;
+	struct walk *walk = steps->walk;
 	struct parser *parser = &connection->writing;
 	int byte;
 
@@ -295,4 +305,15 @@ static long answer_step(__u32 index, struct walk *walk)
 		keep_line(parser, byte);
 	}
 	return walk->failed || connection->http2 ? 1 : 0;
+}
+
+CHECKED_ONCE int sent_lines(__u64 key)
+{
+	struct steps steps = {.connection = bpf_map_lookup_elem(&connections, &key)};
+
+	if (!steps.connection)
+		return 0;
+	steps.walk = &steps.connection->sends;
+	bpf_loop(MOST_STEPS, answer_step, &steps, 0);
+	return 0;
 }

@@ -277,8 +277,6 @@ static __always_inline struct http2 *http2_of(struct walk *walk)
 /* Follows what is left of a piece of what was read or sent. */
 static __always_inline void follow_frames(struct walk *walk, bool sends)
 {
-	const __u32 known =
-	    __builtin_offsetof(struct walk, key); /* behind the pointer, which is not for maps */
 	struct http2 *http2 = http2_of(walk);
 	struct walk *rest;
 
@@ -287,7 +285,7 @@ static __always_inline void follow_frames(struct walk *walk, bool sends)
 		return;
 	}
 	rest = sends ? &http2->writing.walk : &http2->reading.walk;
-	__builtin_memcpy((char *)rest + known, (char *)walk + known, sizeof(*rest) - known);
+	copy_walk(rest, walk);
 	rest->loaded = 0; /* what is in the window of HTTP/1.1 */
 	if (sends)
 		sent_frames(walk->key);

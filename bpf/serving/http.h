@@ -6,22 +6,19 @@
 /* Bytes of heads, sizes of chunks and events before the first token that one call is followed through. */
 #define MOST_STEPS (1 << 17)
 
-/* What one call read or sent. */
-struct walk {
+/* What is followed. The walk is in memory, where the verifier follows no numbers. */
+struct steps {
+	struct walk *walk;
 	struct connection *connection;
-	__u64 key; /* of the connection */
-	__u64 now;
-	__u64 arrived; /* 0 where it is not known */
-	__u64 iov;
-	__u64 left; /* bytes of the call in further pieces */
-	__u64 base; /* of this piece; 0 where it cannot be read */
-	__u32 size;
-	__u32 at;
-	__u32 window; /* where the bytes in the parser's window begin, */
-	__u32 loaded; /* and how many they are */
-	__u32 kept;   /* up to where the piece is in the tail */
-	__u32 failed;
 };
+
+/* All but the pointer, which is not for maps. */
+static __always_inline void copy_walk(struct walk *to, struct walk *from)
+{
+	const __u32 from_here = __builtin_offsetof(struct walk, key);
+
+	__builtin_memcpy((char *)to + from_here, (char *)from + from_here, sizeof(*to) - from_here);
+}
 
 /* Has the bytes at this place in the parser's window. False where they cannot be read. */
 static __always_inline bool look(struct walk *walk, struct parser *parser)

@@ -109,9 +109,10 @@ static __always_inline bool request_byte(struct connection *connection, struct w
 }
 
 /* One step through what was read; 1 ends the walk. */
-static long request_step(__u32 index, struct walk *walk)
+static long request_step(__u32 index, struct steps *steps)
 {
-	struct connection *connection = walk->connection;
+	struct connection *connection = steps->connection;
+	struct walk *walk = steps->walk;
 	struct parser *parser = &connection->reading;
 	int byte;
 
@@ -130,4 +131,15 @@ static long request_step(__u32 index, struct walk *walk)
 	byte = byte_at(walk, parser);
 	walk->failed = byte < 0 || !request_byte(connection, walk, byte);
 	return walk->failed || connection->http2 ? 1 : 0;
+}
+
+CHECKED_ONCE int read_lines(__u64 key)
+{
+	struct steps steps = {.connection = bpf_map_lookup_elem(&connections, &key)};
+
+	if (!steps.connection)
+		return 0;
+	steps.walk = &steps.connection->reads;
+	bpf_loop(MOST_STEPS, request_step, &steps, 0);
+	return 0;
 }

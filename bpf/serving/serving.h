@@ -119,9 +119,28 @@ struct trace {
 	char parent[TRACEPARENT];
 };
 
+/* What one call read or sent. */
+struct walk {
+	struct connection *connection;
+	__u64 key; /* of the connection */
+	__u64 now;
+	__u64 arrived; /* 0 where it is not known */
+	__u64 iov;
+	__u64 left; /* bytes of the call in further pieces */
+	__u64 base; /* of this piece; 0 where it cannot be read */
+	__u32 size;
+	__u32 at;
+	__u32 window; /* where the bytes in the parser's window begin, */
+	__u32 loaded; /* and how many they are */
+	__u32 kept;   /* up to where the piece is in the tail */
+	__u32 failed;
+};
+
 struct connection {
 	struct parser reading;
 	struct parser writing;
+	struct walk reads; /* of the call that is followed: older kernels have no room for it on the stack */
+	struct walk sends;
 	struct event event;
 	struct trace trace;
 	struct pending pending[MOST_PENDING];

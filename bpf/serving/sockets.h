@@ -68,15 +68,6 @@ enum {
 
 const volatile __u32 all_processes = 0;
 
-/* By the socket's address. They take memory only as they are used, and go with the connection. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MOST_CONNECTIONS);
-	__type(key, __u64);
-	__type(value, struct connection);
-} connections SEC(".maps");
-__u64 connections_lost = 0, connections_full_tick = 0;
 MAP(arrivals, LRU_HASH, __u64, __u64, MOST_CONNECTIONS);
 /* A bit for each port at which a followed process was seen to read a request. */
 MAP(ports, ARRAY, __u32, __u64, 1024);
@@ -189,11 +180,24 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 	return connection;
 }
 
+/* Follows a piece of what was read or sent by HTTP/1.1. */
+static __always_inline void follow_lines(struct walk *walk, bool sends)
+{
+	struct walk *known = sends ? &walk->connection->sends : &walk->connection->reads;
+
+	copy_walk(known, walk);
+	if (sends)
+		sent_lines(walk->key);
+	else
+		read_lines(walk->key);
+	copy_walk(walk, known);
+}
+
 static __always_inline void follow_piece(struct walk *walk, bool sends)
 {
 	walk->at = walk->window = walk->loaded = walk->kept = 0;
 	if (!walk->connection->http2)
-		bpf_loop(MOST_STEPS, sends ? answer_step : request_step, walk, 0);
+		follow_lines(walk, sends);
 	if (walk->connection->http2 && !walk->failed)
 		follow_frames(walk, sends);
 	if (walk->at < walk->size)
