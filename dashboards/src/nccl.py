@@ -174,13 +174,14 @@ STRAGGLERS = [
     ),
     lines(
         "Behind over all nodes",
-        "Collectives that a rank is behind the first of its communicator, as NCCL's RAS counts them. 0 without a rank: "
-        "no rank of that communicator is behind.",
+        "Collectives that a rank is behind the first of its communicator, as NCCL's RAS counts them; 0 where no rank "
+        "of the communicator is behind.",
         "short",
+        Query(f"max by ({', '.join(HOST)}) ({select('nccl_ras_rank_lag', *COMMUNICATOR)})", HOST_NAME),
         Query(
-            f"max by ({', '.join(HOST)}) ({select('nccl_ras_rank_lag', *COMMUNICATOR)}) or on (comm_hash) "
-            f"0 * {total(rate('nccl_ras_rank_collectives_total', *COMMUNICATOR), 'comm_hash')}",
-            HOST_NAME,
+            f"0 * {total(rate('nccl_ras_rank_collectives_total', *COMMUNICATOR), 'comm_hash')} "
+            f"unless on (comm_hash) {select('nccl_ras_rank_lag', *COMMUNICATOR)}",
+            "{{comm_hash}} no rank",
         ),
         width=HALF,
     ),

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 MINUTES = 60
 """The length of a timeline."""
 BOOT = "-90000x60"
+NODES = 250
+"""Of a job of 2,000 ranks."""
+SELDOM = "4m"
+"""How often rules are evaluated over 2,000 ranks: at 60 times its pace a small machine does no more."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,13 @@ class Incident:
     tickets: Sequence[Notice] = ()
     alone: bool = False
     """Whether a Prometheus has this cluster alone."""
-    evaluated: str = "1m"
-    """How often the rules are: less often where thousands of ranks take long."""
+    large: bool = False
+    """Whether it has thousands of ranks: rules are evaluated less often, and it happens after the small ones."""
+
+    @property
+    def evaluated(self) -> str:
+        """How often the rules are."""
+        return SELDOM if self.large else "1m"
 
 
 def _node(instance: str, gpus: int = 2, **labels: str) -> dict[str, str]:
@@ -108,12 +117,7 @@ def _incidents() -> Iterator[Incident]:
         (Notice("RdmaRetriesExceeded", "(mlx5_0)", 23),),
     )
 
-    hang: dict[str, str] = {}
-    for number in range(250):
-        hang |= _ranks(f"n{number}", f"train-worker-{number}", STANDS, gpus=8, in_flight="0x10 1x50")
-    yield Incident(
-        "job-of-2000-ranks-hangs", hang, (Notice("NcclHang", "Workload train-worker ", 55),), alone=True, evaluated="3m"
-    )
+    yield from _large()
 
     first: dict[str, str] = {}
     for number in range(4):
@@ -122,9 +126,9 @@ def _incidents() -> Iterator[Incident]:
     yield Incident("hang-in-init", first, (Notice("NcclInitHang", "Workload train ", 34),))
 
     switch: dict[str, str] = {}
-    for number in range(4):
-        switch |= _link(f"n{number}", "4x20 1x15 4x25", switch="leaf1")
-        switch |= _link(f"m{number}", "4x60", switch="leaf2")
+    for number in range(NODES):
+        leaf = number // 32
+        switch |= _link(f"n{number}", "4x20 1x15 4x25" if leaf == 1 else "4x60", switch=f"leaf{leaf}")
     yield Incident("leaf-switch-reboots", switch, (Notice("SwitchSuspected", "leaf1", 32),))
 
     flaps = _link("n1", "4x10 " + "1 1 4 4 " * 8 + "4x18")
@@ -152,6 +156,51 @@ def _incidents() -> Iterator[Incident]:
 
     yield from _hardware()
     yield from _blind()
+
+
+def _large() -> Iterator[Incident]:
+    """One job on all GPUs of 250 nodes."""
+    hang: dict[str, str] = {}
+    lost: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for number in range(NODES):
+        node, pod = f"n{number}", f"train-worker-{number}"
+        hang |= _ranks(node, pod, STANDS, gpus=8, in_flight="0x10 1x50")
+        for rank in range(8):
+            process = f'instance="{node}",pid="{1000 + rank}",comm="python3",namespace="ml",pod="{pod}"'
+            first |= {f"nccl_calls_in_flight{{{process}}}": "_x5 1x55"}
+        if number != 1:
+            counter = 'device="mlx5_0",port="1",group="hw_counters",counter="req_transport_retries_exceeded"'
+            lost |= {f'rdma_port_hw_counter_total{{instance="{node}",{counter}}}': "0x12 8x48"}
+    yield Incident(
+        "job-of-2000-ranks-hangs",
+        hang,
+        (Notice("NcclHang", "Workload train-worker ", 55),),
+        alone=True,
+        large=True,
+    )
+
+    gpu = 'instance="n1",gpu="1",gpu_uuid="n1-1"'
+    xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
+    lost |= hang | _node("n1", gpus=8) | {f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50"}
+    lost |= {f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50"}
+    lost |= {f'hw_status{{{gpu},hw_type="gpu",state="lost"}}': "0x10 1x50"}
+    yield Incident(
+        "gpu-of-2000-off-the-bus",
+        lost,
+        (Notice("GpuLost", "on n1.", 25), Notice("NcclHang", "Workload train-worker ", 55)),
+        (Notice("RdmaRetriesExceeded", "(mlx5_0)", 30),),
+        alone=True,
+        large=True,
+    )
+
+    yield Incident(
+        "hang-in-init-of-2000-ranks",
+        first,
+        (Notice("NcclInitHang", "Workload train-worker ", 45),),
+        alone=True,
+        large=True,
+    )
 
 
 def _degraded() -> Iterator[Incident]:
@@ -247,16 +296,63 @@ def _blind() -> Iterator[Incident]:
         'accel_exporter_nvml_released{instance="n1"}': "0x10 1x50",
         'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x10 stale",
     }
+    # Three nodes, of which one is cordoned until minute 30: its lost GPU is no news until then.
+    cordoned = _cordoned("1x30 0x30")
+    yield Incident("cordon-ends-before-the-repair", cordoned, (Notice("GpuLost", f"on {CORDONED}.", 42),), alone=True)
+
     yield Incident("gpus-stay-released", released, (), (Notice("AccelExporterGpusReleased", "on n1.", 37),))
+
+
+CORDONED = "10.0.0.1:19445"
+"""The exporter's instance on a node of Kubernetes, its pod's address and port."""
+
+
+def _broken(instance: str) -> dict[str, str]:
+    """A node of which a GPU, a NIC and the fabric manager fail in minute 10."""
+    gpu = f'instance="{instance}",gpu="1",gpu_uuid="{instance}-1"'
+    xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
+    nic = f'instance="{instance}",category="nic",component="0000:18:00.0",signal="nic_health_compromised"'
+    return _node(instance) | {
+        f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50",
+        f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
+        f"node_fault_last_timestamp_seconds{{{nic}}}": "_x10 600x50",
+        f'node_service_running{{instance="{instance}",service="fabricmanager"}}': "1x10 0x50",
+    }
+
+
+def _cordoned(unschedulable: str) -> dict[str, str]:
+    """A node of Kubernetes with a lost GPU, as it and kube-state-metrics show it."""
+    gpu = f'instance="{CORDONED}",gpu="1",gpu_uuid="{CORDONED}-1"'
+    xid = f'{gpu},pci_bus_id="0000:3B:00.0",xid="79",action="RESTART_BM"'
+    pod = 'namespace="accel-exporter",pod="accel-exporter-x7k2p",node="gpu-1",pod_ip="10.0.0.1"'
+    return _node(CORDONED) | {
+        f"kube_pod_info{{{pod}}}": "1x60",
+        'kube_node_spec_unschedulable{node="gpu-1"}': unschedulable,
+        f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50",
+        f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
+    }
 
 
 def _no_incidents() -> Iterator[Incident]:
     """What happens every day, and wakes nobody."""
+    report = 'node_report_timestamp_seconds{instance="n1",category="host_maintenance",component="provider"}'
+    yield Incident("node-in-maintenance-is-taken-apart", _broken("n1") | _node("n0") | {report: "_x5 600x55"})
+
+    shutdown = 'node_shutdown_timestamp_seconds{instance="n1",mode="poweroff"}'
+    yield Incident("node-breaks-before-its-shutdown", _broken("n1") | _node("n0") | {shutdown: "_x5 7200x55"})
+
+    yield Incident("cordoned-node-is-taken-apart", _cordoned("1x60") | _broken(CORDONED), alone=True)
+
+    ranks: dict[str, str] = {}
+    for number in range(NODES):
+        ranks |= _ranks(f"n{number}", f"train-worker-{number}", "0+60x10 600x10 1260+60x40", gpus=8)
+    yield Incident("checkpoint-of-2000-ranks", ranks, alone=True, large=True)
+
     abort: dict[str, str] = {}
-    for number in range(4):
+    for number in range(NODES):
         process = f'instance="n{number}",pid="7",comm="python3",namespace="ml",pod="train-{number}"'
         crash = f'instance="n{number}",category="software_bug",component="python3",signal="process_sigabrt"'
-        abort |= _node(f"n{number}") | {
+        abort |= _node(f"n{number}", gpus=0) | {
             f'nccl_last_error_timestamp_seconds{{{process},api="ncclAllReduce",code="6"}}': "_x10 600x5",
             f'gpu_cuda_api_last_error_timestamp_seconds{{{process},api_layer="driver",code="710"}}': "_x10 600x5",
             f"node_fault_last_timestamp_seconds{{{crash}}}": "_x10 600x50",
