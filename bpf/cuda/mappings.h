@@ -4,6 +4,8 @@
 #include "live.h"
 
 #define MAPPINGS_PER_UNMAP 256
+#define GRANULE                                                                                              \
+	(2u << 20) /* of mappings (cuMemGetAllocationGranularity): they begin and end at multiples of it */
 
 /* One mapping less; the last one frees a handle that was released before. */
 static __always_inline void unmap_handle(const struct live_key *handle, struct live *held)
@@ -132,8 +134,8 @@ static __noinline int unmap_rest(__u32 tgid, __u64 at, __u64 end)
 	return bpf_for_each_map_elem(&live, unmap_each, &range, 0);
 }
 
-/* One call may end several adjoining mappings, each of them whole (cuda.h, cuMemUnmap). Of very many, a walk over the
- * table finds the rest: milliseconds, as such a call takes anyway. */
+/* One call may end several adjoining mappings, each of them whole (cuda.h, cuMemUnmap); some may be older than the
+ * probes. Of very many, a walk over the table finds the rest: milliseconds, as such a call takes anyway. */
 static __always_inline void unmap(const struct thread *thread, const struct flight *call)
 {
 	__u64 at = call->arguments[0], end = at + call->arguments[1], bytes;
@@ -142,9 +144,7 @@ static __always_inline void unmap(const struct thread *thread, const struct flig
 		if (at >= end)
 			return;
 		bytes = unmap_one(thread->tgid, at);
-		if (!bytes)
-			return;
-		at += bytes;
+		at += bytes ? bytes : GRANULE;
 	}
 	if (at < end)
 		unmap_rest(thread->tgid, at, end);

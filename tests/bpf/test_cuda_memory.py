@@ -414,6 +414,24 @@ def test_one_call_unmaps_any_number(observed: Observed, driver: Script) -> None:
     assert {} == implicit(observed, driver.pid)
 
 
+@pytest.mark.parametrize(("unseen", "bytes"), [(2, 20 << 20), (600, 1 << 21)])
+def test_mappings_older_than_the_probes(unseen: int, bytes: int) -> None:
+    """One unmapping of some that were not seen and of some behind them that were ends the latter."""
+    build_standins()
+    with Script() as script:
+        script.run(
+            f"{EXPAND}\nwhole = size({(unseen + 3) * bytes})\n"
+            "va = new(lib.cuMemAddressReserve, whole, size(0), c_uint64(0), c_uint64(0)).value\n"
+            f"expand({unseen}, {bytes}, va)"
+        )
+        with observe() as observed, started(observed, script):
+            script.run(f"_, seen = expand(3, {bytes}, va + {unseen * bytes})")
+            assert {"vmm": 3 * bytes} == used(observed, script.pid)
+            script.run("for it in seen: lib.cuMemRelease(it)\nlib.cuMemUnmap(c_uint64(va), whole)")
+            assert {} == used(observed, script.pid)
+            assert [] == rows(observed, script.pid)
+
+
 def test_a_handle_that_is_mapped_twice(observed: Observed, driver: Script) -> None:
     """The memory is in use until both of its mappings are gone, in any order."""
     for first, second in ((0, 1), (1, 0)):
