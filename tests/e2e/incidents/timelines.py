@@ -188,8 +188,8 @@ def _large() -> Iterator[Incident]:
     yield Incident(
         "gpu-of-2000-off-the-bus",
         lost,
-        (Notice("GpuLost", "on n1.", 25), Notice("NcclHang", "Workload train-worker ", 55)),
-        (Notice("RdmaRetriesExceeded", "(mlx5_0)", 30),),
+        (Notice("GpuLost", "on n1.", 30), Notice("NcclHang", "Workload train-worker ", 55)),
+        (Notice("RdmaRetriesExceeded", "(mlx5_0)", 38),),
         alone=True,
         large=True,
     )
@@ -197,7 +197,7 @@ def _large() -> Iterator[Incident]:
     yield Incident(
         "hang-in-init-of-2000-ranks",
         first,
-        (Notice("NcclInitHang", "Workload train-worker ", 45),),
+        (Notice("NcclInitHang", "Workload train-worker ", 52),),
         alone=True,
         large=True,
     )
@@ -296,9 +296,9 @@ def _blind() -> Iterator[Incident]:
         'accel_exporter_nvml_released{instance="n1"}': "0x10 1x50",
         'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x10 stale",
     }
-    # Three nodes, of which one is cordoned until minute 30: its lost GPU is no news until then.
+    # Cordoned until minute 30: the page comes with the second group_interval after that at the latest.
     cordoned = _cordoned("1x30 0x30")
-    yield Incident("cordon-ends-before-the-repair", cordoned, (Notice("GpuLost", f"on {CORDONED}.", 42),), alone=True)
+    yield Incident("cordon-ends-before-the-repair", cordoned, (Notice("GpuLost", f"on {CORDONED}.", 55),), alone=True)
 
     yield Incident("gpus-stay-released", released, (), (Notice("AccelExporterGpusReleased", "on n1.", 37),))
 
