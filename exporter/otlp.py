@@ -160,6 +160,6 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     if not text:
         return default
     if not text.isdecimal() or not 0 < int(text) < 2**31:
-        log.warning("%s=%.40r is no whole number above 0; %d is used", name, text, default)
+        log.warning("%s=%.40r is not a positive integer; %d is used", name, text, default)
         return default
     return int(text)

@@ -85,7 +85,7 @@ class ProfilePush:
             try:
                 profile = self._changed(make.__name__, make())
             except (OSError, RuntimeError) as error:
-                log.warning("no profile for OTLP: %s", error)
+                log.warning("no profile to push by OTLP: %s", error)
                 continue
             if profile is not None and profile.samples and not wait:
                 wait = self._send(self._encode(profile, self._resource_of))

@@ -57,7 +57,7 @@ def patiently(proc: Path, pid: int, look: Callable[[Path], T]) -> T:
         return _PATIENCE.call((proc, pid), partial(look, living(proc, pid)), seconds)
     except Unanswered as error:
         if error.new:
-            log.warning("a process keeps its memory map locked, what needs it is left out", extra={"pid": pid})
+            log.warning("a process keeps its memory map locked; labels from it are missing", extra={"pid": pid})
         raise
 
 

@@ -49,7 +49,7 @@ def sampler(environ: Mapping[str, str]) -> Sampler:
     argument = environ.get("OTEL_TRACES_SAMPLER_ARG", "").strip()
     root = name.removeprefix("parentbased_")
     if root not in _RATIOS:
-        log.warning("OTEL_TRACES_SAMPLER=%.40s is not known here; every trace is sampled", name)
+        log.warning("OTEL_TRACES_SAMPLER=%.40s is not a supported sampler; every trace is sampled", name)
         return Sampler()
     ratio = _RATIOS[root]
     if ratio is not None:
@@ -59,7 +59,7 @@ def sampler(environ: Mapping[str, str]) -> Sampler:
     except ValueError:
         ratio = math.nan
     if not 0 <= ratio <= 1:
-        log.warning("OTEL_TRACES_SAMPLER_ARG=%.40s is no number from 0 to 1; every trace is sampled", argument)
+        log.warning("OTEL_TRACES_SAMPLER_ARG=%.40s is not a number from 0 to 1; every trace is sampled", argument)
         return Sampler()
     return Sampler(ratio)
 

@@ -184,7 +184,7 @@ class Attachments:
         watch, full = UNFOLLOWED, self._full(found)
         if full:
             self.refused[full] += 1
-            log.warning("this library is not observed: %s", _REFUSALS[full], extra={"library": library.path})
+            log.warning("library is not probed: %s", _REFUSALS[full], extra={"library": library.path})
             if full != "descriptors":
                 self.verdicts.turn_away(file, self._user)
         else:
@@ -235,7 +235,7 @@ class Attachments:
 
     def _give_up(self, attached: Attached) -> None:
         self.refused["limit"] += 1
-        log.warning("this library is no longer observed: %s", _GIVEN_UP, extra={"library": attached.library.path})
+        log.warning("library is no longer probed: %s", _GIVEN_UP, extra={"library": attached.library.path})
         self._withdraw(attached)
         self.verdicts.give_up(attached)
 
@@ -246,7 +246,7 @@ class Attachments:
                 try:
                     interest.library_given_up(attached.library)
                 except Exception:
-                    log.exception("an interest failed on a library that is given up")
+                    log.exception("a collector failed to handle the removal of a library")
         self._detach(attached)
 
     def _links(

@@ -108,7 +108,11 @@ def find_places(library: Library, symbols: Sequence[str]) -> Places:
     try:
         placed: Placed = WORKER.call(place_all, file_of(library), functions)
     except ChildError as error:  # the symbol is always right
-        log.warning("probes cost more than they need to: %s", error, extra={"library": library.path})
+        log.warning(
+            "probes are at the first instruction, not at the cheapest: %s",
+            error,
+            extra={"library": library.path},
+        )
         placed = Placed({it: Placement(found.offset, "stepped", moved=False) for it, found in functions.items()}, {})
     except (OSError, ValueError) as error:
         reason = f"cannot read the library: {error}"

@@ -92,7 +92,7 @@ class PatientLister:
             )
         except Unanswered:
             if pid:
-                log.warning("a process keeps its memory map locked, and is left out", extra={"pid": pid})
+                log.warning("a process keeps its memory map locked; it is not searched", extra={"pid": pid})
             return None
         self.cpu_seconds += seconds
         return found

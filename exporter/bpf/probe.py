@@ -153,7 +153,10 @@ class Probes:
                 self._hook_again(it)
 
     def _hook_again(self, probed: _Probed) -> None:
-        log.info("a library only passes calls on", extra={"library": probed.hooked.library.path})
+        log.info(
+            "library forwards its calls, probes removed",
+            extra={"library": probed.hooked.library.path},
+        )
         probed.hooked.close()
         probed.hooked = self._hook(probed.hooked.library)
         self._review(probed)

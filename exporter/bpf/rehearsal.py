@@ -199,7 +199,7 @@ class Rehearsal:
             with self._copy() as copy:
                 self.costs = dict(play(copy, self._table, self._scenes))
         except (BpfError, Unavailable) as error:
-            _log.warning("what the probes cost is known for the traps only: %s", error)
+            _log.warning("the overhead is known for the traps of the probes only, not for their programs: %s", error)
         finally:
             self.over.set()
 

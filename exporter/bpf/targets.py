@@ -119,7 +119,7 @@ class Targets:
             WORKER.interrupt()
             self._thread.join(_JOIN_SECONDS)
             if self._thread.is_alive():
-                log.error("the search for libraries hangs; the kernel detaches from them when this process has ended")
+                log.error("library discovery did not stop; probes are detached when this process ends")
         return not self._thread.is_alive()
 
     @property
@@ -140,7 +140,7 @@ class Targets:
                     self._wait()
                     self._step()
                 except Exception:
-                    log.exception("looking for libraries failed; everything is looked at again soon")
+                    log.exception("library discovery failed; all processes are scanned again soon")
                     self._search.resync_soon()
                 self._publish()
                 busy = time.thread_time() + self._lister.cpu_seconds - started

@@ -195,7 +195,7 @@ class Users:
         except ProcessLookupError:
             return None
         except OSError as error:
-            log.warning("the end of processes will be noticed late: %s", error.strerror)
+            log.warning("ends of processes are noticed late: %s", error.strerror)
             return -1
         if pidfd >= descriptors.ceiling():
             os.close(pidfd)
@@ -223,4 +223,4 @@ def _call(call: Callable[[], None]) -> None:
     try:
         call()
     except Exception:
-        log.exception("an interest failed on the news of a process")
+        log.exception("a collector failed to handle a process event")

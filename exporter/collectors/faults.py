@@ -141,7 +141,7 @@ class Faults:
         try:
             self._kernel_log.start()
         except Unavailable:
-            log.warning("faults in the kernel log are not seen: %s", self._kernel_log.problem)
+            log.warning("faults in the kernel log cannot be read: %s", self._kernel_log.problem)
         for poller in self._pollers:
             poller.start()
         self.poller.start()

@@ -107,7 +107,7 @@ class Infiniband:
         try:
             self._ethtool = Ethtool()
         except OSError as error:
-            log.warning("pauses (PFC) are not seen: no socket for reading interfaces could be made: %s", error.strerror)
+            log.warning("PFC pauses cannot be read: no netlink socket could be opened: %s", error.strerror)
         with suppress(Unavailable):
             self._follow()
 

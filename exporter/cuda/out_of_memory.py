@@ -85,7 +85,7 @@ class OutOfMemory:
                 frozen.number,
             )
         except Exception:
-            log.exception("what was in use when an allocation failed could not be kept")
+            log.exception("the profile of a failed allocation could not be kept")
         finally:
             self._busy.release()
 

@@ -193,7 +193,7 @@ class Windows:
                 self._closing.wait(self._length)
                 self._end()
             except Exception:
-                log.exception("observing poll_cq failed; tried again in the next window")
+                log.exception("probing poll_cq failed; it is tried again in the next window")
             if not self._always:
                 self._closing.wait(until_next(self._interval, time.time()))
 
@@ -243,7 +243,7 @@ class Windows:
             file.opened = time.monotonic()
         except BpfError as error:
             self._detach([file])
-            log.warning("cannot observe poll_cq in %s: %s", file.library.path, error)
+            log.warning("cannot probe poll_cq in %s: %s", file.library.path, error)
 
     def _detach(self, ending: list[_PolledFile]) -> None:
         now = time.monotonic()

@@ -58,7 +58,7 @@ class Guard:
             except WebConfigError as error:
                 if str(error) != self._problem:
                     self._problem = str(error)
-                    log.error("requests are answered with 500 until this is right: %s", error)
+                    log.error("requests are answered with 500 until the file is corrected: %s", error)
                 raise web.HTTPInternalServerError(text="the web configuration file is wrong; see the log\n") from None
             if request.path not in self._exempt:
                 await self._check(request, self._config)

@@ -517,7 +517,7 @@ def test_plan_takes_the_batch_processors_variables(caplog: pytest.LogCaptureFixt
     )
 
     assert (0.25, 100, 100, 1.5) == (made.delay, made.queue_size, made.batch_size, made.interval)
-    assert ["OTEL_BSP_MAX_EXPORT_BATCH_SIZE='-1' is no whole number above 0; 512 is used"] == caplog.messages
+    assert ["OTEL_BSP_MAX_EXPORT_BATCH_SIZE='-1' is not a positive integer; 512 is used"] == caplog.messages
     assert 5.0 == plan(OtlpSettings("http://c", metrics_interval=5.0), {"OTEL_METRIC_EXPORT_INTERVAL": "1"}).interval
 
 

@@ -86,7 +86,7 @@ class Analysis:
                     found = self._find(request)
                 self._done(request.library, found)
             except Exception:
-                log.exception("looking for the functions of %s failed", request.library.path)
+                log.exception("the search for functions in %s failed", request.library.path)
 
     def _next(self) -> _Request | None:
         """Return the next request: of present devices first, of these the one of the user with most time left.

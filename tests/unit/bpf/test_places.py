@@ -99,7 +99,7 @@ def test_what_was_given_back_is_counted_and_logged(node: Node, caplog: pytest.Lo
         assert all(node.map(user, f"{user}-{number}.so") for number in range(EACH))
     before = node.kept.refused["limit"]
     assert node.map(5000, "a.so")
-    assert (before + 1, 1) == (node.kept.refused["limit"], caplog.text.count("this library is no longer observed"))
+    assert (before + 1, 1) == (node.kept.refused["limit"], caplog.text.count("library is no longer probed"))
 
 
 def test_probes_do_not_come_and_go(node: Node) -> None:

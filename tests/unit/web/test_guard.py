@@ -86,7 +86,7 @@ def test_broken_file_serves_nobody_until_it_is_right(web_config: Path, caplog: p
         web_config.write_text(right)
         assert 200 == served.get(Authorization=basic("alice", "wonder:land")).status
 
-    assert 1 == sum("until this is right" in line for line in caplog.messages)
+    assert 1 == sum("until the file is corrected" in line for line in caplog.messages)
 
 
 def test_wrong_file_keeps_the_server_from_starting(tmp_path: Path) -> None:
