@@ -18,7 +18,7 @@ def test_a_slow_reader_delays_no_scrape() -> None:
         events = Events()
     except BpfError as error:
         pytest.skip(str(error))
-    events._streams[7] = _Stream(SimpleNamespace(name="records", lost=lambda: 23), print)  # type: ignore[arg-type]
+    events._streams[7] = _Stream(SimpleNamespace(name="records", lost=lambda: 23), print, 8)  # type: ignore[arg-type]
     found: list[int] = []
     with events._lock:  # as while a callback runs
         thread = threading.Thread(
