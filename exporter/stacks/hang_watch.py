@@ -80,7 +80,7 @@ class HangWatch:
         if not new or time.monotonic() < self._rested:
             return
         first = min(new, key=lambda call: call.since_ns)
-        pids = sorted(self._of_job(first.pid))[:MOST_PROCESSES]
+        pids = [first.pid, *sorted(self._of_job(first.pid) - {first.pid})][:MOST_PROCESSES]
         self._rested = time.monotonic() + REST_SECONDS
         self._keep(first, pids)
         self._kept |= {pid: late[pid].since_ns for pid in pids if pid in late}

@@ -79,6 +79,16 @@ def test_the_processes_of_the_job(rig: Rig) -> None:
     assert any("ncclAllReduce of process 7 had not returned for 12 s" in it for it in hang.profile.comments)
 
 
+def test_more_processes_than_a_profile_has(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the oldest call is in it, whatever its pid."""
+    monkeypatch.setattr(hang_watch, "MOST_PROCESSES", 2)
+    rig.communicators.replace([Member(pid, "c", pid, 16) for pid in (7, 8, 9, 10)])
+    rig.lasts(10, 11)
+    rig.watch.look()
+
+    assert [[10, 7]] == rig.taken
+
+
 def test_a_job_without_labels_and_communicators(rig: Rig) -> None:
     """A profile has the one process: others without labels are of other jobs."""
     rig.lasts(10, 11)
