@@ -19,7 +19,7 @@ static __always_inline void unmap_handle(const struct live_key *handle, struct l
 		count_free(handle, &gone, false);
 }
 
-/* Ends the mapping at an address and gives its length, 0 if there is none. */
+/* Ends the mapping at an address and gives its length; GRANULE where none was seen. */
 __noinline __u64 unmap_one(__u32 tgid, __u64 address)
 {
 	struct live_key key = {
@@ -40,12 +40,12 @@ __noinline __u64 unmap_one(__u32 tgid, __u64 address)
 	}
 	range = range_of(tgid, address);
 	if (!range)
-		return 0;
+		return GRANULE;
 	key.thing = thing_handle;
 	__builtin_memcpy(&key.address, range->handle, sizeof(key.address));
 	found = bpf_map_lookup_elem(&live, &key);
 	if (!found || found->owner != address)
-		return 0;
+		return GRANULE;
 	mapping = *found;
 	put_live(&key, &mapping, true);
 	if (__sync_val_compare_and_swap(&found->owner, address, 0) == address)
@@ -138,13 +138,12 @@ static __noinline int unmap_rest(__u32 tgid, __u64 at, __u64 end)
  * probes. Of very many, a walk over the table finds the rest: milliseconds, as such a call takes anyway. */
 static __always_inline void unmap(const struct thread *thread, const struct flight *call)
 {
-	__u64 at = call->arguments[0], end = at + call->arguments[1], bytes;
+	__u64 at = call->arguments[0], end = at + call->arguments[1];
 
 	for (__u32 i = 0; i < MAPPINGS_PER_UNMAP; i++) {
 		if (at >= end)
 			return;
-		bytes = unmap_one(thread->tgid, at);
-		at += bytes ? bytes : GRANULE;
+		at += unmap_one(thread->tgid, at);
 	}
 	if (at < end)
 		unmap_rest(thread->tgid, at, end);

@@ -177,11 +177,11 @@ STRAGGLERS = [
         "Collectives that a rank is behind the first of its communicator, as NCCL's RAS counts them; 0 where no rank "
         "of the communicator is behind.",
         "short",
-        Query(f"max by ({', '.join(HOST)}) ({select('nccl_ras_rank_lag', *COMMUNICATOR)})", HOST_NAME),
         Query(
-            f"0 * {total(rate('nccl_ras_rank_collectives_total', *COMMUNICATOR), 'comm_hash')} "
-            f"unless on (comm_hash) {select('nccl_ras_rank_lag', *COMMUNICATOR)}",
-            "{{comm_hash}} no rank",
+            f"max by ({', '.join(HOST)}) ({select('nccl_ras_rank_lag', *COMMUNICATOR)}) or on (comm_hash) "
+            f"label_replace(0 * {total(rate('nccl_ras_rank_collectives_total', *COMMUNICATOR), 'comm_hash')}, "
+            '"rank", "none", "", "")',
+            HOST_NAME,
         ),
         width=HALF,
     ),
