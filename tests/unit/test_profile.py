@@ -354,7 +354,8 @@ def lost(expr: str) -> set[str]:
         if rule.singly is None and not rule.shown or name == "rdma.qp.info" and 'state="ERR"' not in expr:
             found.add(name)
         if rule.singly is None:
-            found |= {f"{name} {label}" for label in rule.without if re.search(rf"\b{label}\b", expr)}
+            read = re.sub(r'"[^"]*"', "", expr)  # what label_replace makes is not of the metric
+            found |= {f"{name} {label}" for label in rule.without if re.search(rf"\b{label}\b", read)}
     return found
 
 
