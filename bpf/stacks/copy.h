@@ -20,6 +20,7 @@ static __always_inline void copy_registers(struct stack *stack, const struct pt_
 {
 	const struct user_pt_regs *from = &ctx->user_regs;
 
+#pragma clang loop unroll(full) /* the verifier wants constant offsets into the context */
 	for (int i = 0; i < 31; i++)
 		stack->registers[i] = from->regs[i];
 	stack->registers[31] = from->sp;
