@@ -141,7 +141,7 @@ def test_does_not_flap(alert: str) -> None:
 @each_alert
 def test_has_a_runbook(alert: str) -> None:
     """The runbook of the alert exists: its meaning, its effect, how to look, what to do, and how to see the end."""
-    path = ROOT / ALERTS[alert]["annotations"]["runbook_url"]
+    path = ROOT / ALERTS[alert]["annotations"]["runbook"]
     assert RUNBOOKS / f"{alert.lower()}.md" == path
     title, *sections = re.findall(r"^#+ (.*)$", _prose(path.read_text()), re.MULTILINE)
     expected = [alert, "Meaning", "Impact", "Diagnosis", "Mitigation", "Verification"]

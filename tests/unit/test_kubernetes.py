@@ -163,9 +163,7 @@ def test_rules_are_all_there() -> None:
     [made] = (it for it in template(EVERYTHING) if it["kind"] == "PrometheusRule")
     written = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
     expected = [
-        {**rule, "annotations": {name: _moved(text) for name, text in rule["annotations"].items()}}
-        if "alert" in rule
-        else rule
+        {**rule, "annotations": dict(_linked(*it) for it in rule["annotations"].items())} if "alert" in rule else rule
         for group in written
         for rule in group["rules"]
         if rule.get("alert") != "NodeRebooted"
@@ -173,10 +171,13 @@ def test_rules_are_all_there() -> None:
     assert expected == [rule for group in made["spec"]["groups"] for rule in group["rules"]]
 
 
-def _moved(text: str) -> str:
-    if text.startswith("/d/"):
-        return f"https://grafana.example.com{text}"
-    return text.replace("docs/runbooks/", "https://example.com/runbooks/")
+def _linked(name: str, text: str) -> tuple[str, str]:
+    """An annotation with a path as one with an address."""
+    if name == "dashboard":
+        return "dashboard_url", f"https://grafana.example.com{text}"
+    if name == "runbook":
+        return "runbook_url", text.replace("docs/runbooks/", "https://example.com/runbooks/")
+    return name, text
 
 
 def test_dashboards_are_all_there() -> None:

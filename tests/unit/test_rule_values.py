@@ -14,7 +14,6 @@ from tests.unit.test_alerts import ALERTS, RECORDED, ROOT, needs_promtool, promt
 
 THRESHOLDS = yaml.safe_load((ROOT / "deploy/helm/accel-exporter/files/thresholds.yaml").read_text())
 EACH = [(alert, name) for alert, names in THRESHOLDS.items() for name in names]
-LINKS = ("RUNBOOKS=https://example.com/runbooks/", "GRAFANA=https://grafana.example.com/")
 
 pytestmark = [
     pytest.mark.evidence(feature="alert and recording rules", on="real software"),
@@ -50,11 +49,21 @@ def test_no_values_change_nothing(tmp_path: Path) -> None:
         assert [*RECORDED.values()] == [rule for rule in found if "record" in rule]
 
 
-def test_links(tmp_path: Path) -> None:
-    """Each link begins with the address that was given."""
-    for rule in by_name(rules(tmp_path, "", *LINKS)).values():
-        assert rule["annotations"]["runbook_url"].startswith("https://example.com/runbooks/")
-        assert rule["annotations"]["dashboard_url"].startswith("https://grafana.example.com/d/")
+@pytest.mark.parametrize("end", ["", "/"])
+def test_links(tmp_path: Path, end: str) -> None:
+    """Each link begins with the address that was given, and the path is no annotation any more."""
+    links = (f"RUNBOOKS=https://example.com/runbooks{end}", f"GRAFANA=https://grafana.example.com{end}")
+    for rule in by_name(rules(tmp_path, "", *links)).values():
+        assert re.match(r"https://example\.com/runbooks/\w+\.md$", rule["annotations"]["runbook_url"])
+        assert re.match(r"https://grafana\.example\.com/d/\w", rule["annotations"]["dashboard_url"])
+        assert not {"runbook", "dashboard"} & {*rule["annotations"]}
+
+
+def test_a_path_is_no_link(tmp_path: Path) -> None:
+    """Where no address is known an alert has a path, under a name that no notification makes a link of."""
+    for rule in [*ALERTS.values(), *by_name(rules(tmp_path)).values()]:
+        assert not any(name.endswith("_url") for name in rule["annotations"])
+        assert (ROOT / rule["annotations"]["runbook"]).is_file()
 
 
 @needs_promtool
@@ -136,6 +145,8 @@ alerts:
         ("alerts: {NcclHang: {severity: page}}", "severity"),
         ("alerts: {NcclHang: {for: soon}}", "for"),
         ("alerts: {NcclHang: {thresholds: {seconds: much}}}", "seconds"),
+        ("runbooks: docs/runbooks/", "runbooks"),
+        ("grafana: grafana.example.com", "grafana"),
         ("alert: {}", "alert"),
     ],
 )

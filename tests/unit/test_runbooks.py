@@ -54,7 +54,7 @@ def alternatives(pattern: str) -> Iterator[str]:
 @pytest.mark.parametrize("alert", ALERTS)
 def test_a_link_fills_in_the_variables(alert: str) -> None:
     """Each variable of an alert's link is one of the dashboard, filled in by the label of that name."""
-    url = ALERTS[alert]["annotations"]["dashboard_url"]
+    url = ALERTS[alert]["annotations"]["dashboard"]
     boards = [json.loads(path.read_text()) for path in (ROOT / "dashboards").glob("*.json")]
     [board] = [it for it in boards if it["uid"] == url.removeprefix("/d/").partition("?")[0]]
     variables = {it["name"] for it in board["templating"]["list"]}

@@ -38,12 +38,14 @@ resolves. Faults and days are made up: no cluster has lived with these rules yet
 Words in capitals in the commands of a runbook (NODE, GPU, PID) are yours to replace. The tools are Debian's:
 infiniband-diags, ethtool, pciutils, mstflint (`mstlink` is `mlxlink` in NVIDIA's MFT), ipmitool, rasdaemon, edac-utils,
 smartmontools, nvme-cli, nfs-common, rpcbind, lm-sensors; and those of NVIDIA's driver, of DCGM and of PyPI (py-spy).
-`dashboard_url` of an alert leads to the dashboard with its variables set to the alert's labels.
+The annotations `runbook` and `dashboard` of an alert are paths: in docs/, and in Grafana with the dashboard's variables
+set to the alert's labels. With the addresses of both they are `runbook_url` and `dashboard_url`, which lead there from
+a notification: `prometheusRule.runbooks` and `prometheusRule.grafana` of the chart, RUNBOOKS=URL and GRAFANA=URL of
+`make rules`.
 
 Load the files with `rule_files` of Prometheus, or set `prometheusRule.enabled` of the
-[chart](deployment.md). They work unedited if the scrape job is called `accel-exporter`. What to adapt: links, which are
-paths (`make rules` writes them with RUNBOOKS=URL and GRAFANA=URL, the chart with `prometheusRule.runbooks` and
-`prometheusRule.grafana`); the place of your nodes ([topology](topology.md)), which some rules group by. In Kubernetes
+[chart](deployment.md). They work unedited if the scrape job is called `accel-exporter`. What to adapt: the addresses of
+links, as above; the place of your nodes ([topology](topology.md)), which some rules group by. In Kubernetes
 PFC pauses and NCCL's RAS take the chart's `hostNetwork` ([deployment](deployment.md)):
 without it their rules never fire.
 It takes Prometheus 2.42 or later, which knows `keep_firing_for`.
@@ -252,7 +254,7 @@ def _title(rules: str) -> str:
 
 
 def _alert_row(rule: Mapping[str, Any]) -> tuple[str, ...]:
-    runbook = Path(rule["annotations"]["runbook_url"])
+    runbook = Path(rule["annotations"]["runbook"])
     text = (_ROOT / runbook).read_text()
     [meaning] = re.findall(r"^## Meaning\n\n(.+?)(?:\n\n|\n- )", text, re.DOTALL | re.MULTILINE)
     meaning = re.sub(r"\]\((\.\./)?", lambda link: "](" if link[1] else "](runbooks/", " ".join(meaning.split()))
