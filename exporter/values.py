@@ -14,12 +14,12 @@ def key(metric: Metric, labels: Mapping[str, str]) -> str:
 
     A string, because its hash is cached and faster than that of a set of pairs.
     """
-    names, of = _ordered(tuple(labels))
+    names, of = ordered(tuple(labels))
     return "\0".join((metric.name, *names, *of(labels)))
 
 
 @lru_cache(4096)
-def _ordered(names: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]:
+def ordered(names: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]]:
     """Return label names in order, and what fetches their values in that order."""
     ordered = tuple(sorted(names))
     if len(ordered) > 1:

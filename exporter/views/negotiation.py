@@ -7,14 +7,17 @@ import re
 from exporter.views.prometheus import Format
 
 _MEDIA_TYPE = re.compile(r"([^;,\s]+)\s*((?:;[^,]*)?)(?:,|$)")
+_PROTOBUF = "application/vnd.google.protobuf"
+_DELIMITED = {"proto": "io.prometheus.client.MetricFamily", "encoding": "delimited"}
 
 
 def negotiate(accept: str) -> Format:
-    """The format for an Accept header: the preferred one of the two, text when neither or only wildcards are named.
+    """The format for an Accept header: the preferred one, text when none or only wildcards are named.
 
-    OpenMetrics is answered with version 1.0.0, and only to clients that accept this one: 2.0 reads other exemplars.
+    Of formats that are liked alike, text goes before OpenMetrics, and both before Protocol Buffers. OpenMetrics is
+    answered with version 1.0.0, and only to clients that accept this one: 2.0 reads other exemplars.
     """
-    quality = {Format.TEXT: 0.0, Format.OPENMETRICS: 0.0}
+    quality = dict.fromkeys(Format, 0.0)
     for match in _MEDIA_TYPE.finditer(accept):
         options = dict(_option(text) for text in match[2].split(";") if text.strip())
         version = options.get("version", "")
@@ -23,10 +26,12 @@ def negotiate(accept: str) -> Format:
             best = Format.OPENMETRICS
         elif media in ("text/plain", "text/*", "*/*") and version in ("", "0.0.4"):
             best = Format.TEXT
+        elif media == _PROTOBUF and _DELIMITED.items() <= options.items():
+            best = Format.PROTOBUF
         else:
             continue
         quality[best] = max(quality[best], _quality(options.get("q", "1")))
-    return Format.OPENMETRICS if quality[Format.OPENMETRICS] > quality[Format.TEXT] else Format.TEXT
+    return max(Format, key=quality.__getitem__)
 
 
 def accepts_gzip(accept_encoding: str) -> bool:

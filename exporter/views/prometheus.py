@@ -1,4 +1,5 @@
-"""Samples as a Prometheus page: text format 0.0.4 and OpenMetrics 1.0.0. Pure functions; the names derive from Metric.
+"""Samples as a Prometheus page: text format 0.0.4 and OpenMetrics 1.0.0; exporter/views/metric_family.py has Protocol
+Buffers. Pure functions; the names derive from Metric.
 
 Own code rather than prometheus_client: see docs/decisions/0002-exposition.md for the measurement.
 """
@@ -7,12 +8,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
-from operator import itemgetter
+from typing import Any, Protocol
 
+from exporter import values
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample, Value
 
 LINES_IN_A_CHUNK = 500
@@ -35,10 +37,11 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 
 
 class Format(Enum):
-    """The two formats served; the value is the Content-Type."""
+    """The formats served; the value is the Content-Type."""
 
     TEXT = "text/plain; version=0.0.4; charset=utf-8"
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    PROTOBUF = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,11 @@ def name(metric: Metric) -> str:
     return family(metric) + _suffix(metric)
 
 
+def label(name: str) -> str:
+    """Return the name of a label on the page."""
+    return _NOT_IN_A_NAME.sub("_", name)
+
+
 def _suffix(metric: Metric) -> str:
     return "_total" if metric.kind is Kind.COUNTER and not metric.literal else ""
 
@@ -115,17 +123,35 @@ def render(samples: Iterable[Sample], page_format: Format = Format.TEXT) -> Page
         else:
             duplicates += len(group)
 
-    writer = _Writer(page_format)
+    writer = _writer(page_format)
     for family_name, (metric, group) in sorted(families.items()):
-        series: dict[str, Value] = {}
+        series: dict[Any, Sample] = {}
         for sample in group:
             labels = writer.labels(sample.labels)
             if labels in series:
                 duplicates += 1
             else:
-                series[labels] = sample.value
+                series[labels] = sample
         malformed += writer.family(family_name, metric, series)
     return Page(writer.chunks(), duplicates, malformed)
+
+
+class _AnyWriter(Protocol):
+    """What writes a page in one of the formats. The labels of a series are a key, which the writer made."""
+
+    def labels(self, labels: Mapping[str, str]) -> Any: ...
+
+    def family(self, name: str, metric: Metric, series: Mapping[Any, Sample]) -> int: ...
+
+    def chunks(self) -> list[bytes]: ...
+
+
+def _writer(page_format: Format) -> _AnyWriter:
+    if page_format is Format.PROTOBUF:
+        from exporter.views import metric_family  # few clients take it
+
+        return metric_family.Writer()
+    return _Writer(page_format)
 
 
 class _Writer:
@@ -179,7 +205,7 @@ class _Writer:
         ids = self.labels({"trace_id": exemplar.trace_id, "span_id": exemplar.span_id})
         return f" # {{{ids}}} {number(exemplar.value)} {exemplar.time:.3f}"
 
-    def family(self, name: str, metric: Metric, series: Mapping[str, Value]) -> int:
+    def family(self, name: str, metric: Metric, series: Mapping[str, Sample]) -> int:
         """Writes a family, if it has a series of valid form. Returns how many have none."""
         malformed = 0
         lines: list[str] = []
@@ -187,7 +213,7 @@ class _Writer:
         name += _suffix(metric)
         for labels in sorted(series):
             try:
-                line = self._lines(name, metric.kind, labels, series[labels])
+                line = self._lines(name, metric.kind, labels, series[labels].value)
             except (LookupError, TypeError, ValueError):
                 malformed += 1
                 continue
@@ -226,13 +252,8 @@ class _Shape:
     """A set of label names: how to fetch their values in order, and the text to put them in."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        ordered = sorted(names)
-        self.text = ",".join(f'{_NOT_IN_A_NAME.sub("_", name)}="%s"' for name in ordered)
-        self.values: Callable[[Mapping[str, str]], tuple[str, ...]]
-        if len(ordered) > 1:
-            self.values = itemgetter(*ordered)
-        else:
-            self.values = lambda labels: tuple(labels.values())
+        ordered, self.values = values.ordered(names)
+        self.text = ",".join(f'{label(name)}="%s"' for name in ordered)
 
 
 class _Escaped(dict[str, str]):

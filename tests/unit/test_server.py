@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -18,6 +20,7 @@ from exporter.options import SettingsError
 from exporter.server import WebSettings
 from exporter.web import connections, listen
 from exporter.web.listen import ListenError
+from tests import metric_family
 from tests.standins.served import Fake, Served
 from tests.support import PATIENCE, until
 
@@ -58,6 +61,31 @@ def test_openmetrics_and_gzip_are_negotiated() -> None:
     text = gzip.decompress(answer.body).decode()
     assert "\ntest_calls_total 5\n" in text
     assert text.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize("query", ["", "?profile=fleet", "?collect[]=good"])
+def test_protocol_buffers_are_negotiated(query: str) -> None:
+    """Protocol Buffers go to who prefers them, with each parameter of the query, compressed; an error stays text."""
+    with Served([Fake("good", good)]) as served:
+        answer = served.get(f"/metrics{query}", Accept=metric_family.ACCEPT, Accept_Encoding="gzip")
+        refused = served.get("/metrics?profile=none", Accept=metric_family.ACCEPT)
+
+    assert "application/vnd.google.protobuf" == answer.headers["content-type"].partition(";")[0]
+    assert ("gzip", "Accept, Accept-Encoding") == (answer.headers["content-encoding"], answer.headers["vary"])
+    assert 5 == metric_family.series(gzip.decompress(answer.body))["test_calls_total", frozenset()]
+    assert (400, "text/plain; charset=utf-8") == (refused.status, refused.headers["content-type"])
+
+
+def test_protocol_buffers_cost_only_those_who_take_them() -> None:
+    """Neither their writer nor a runtime is imported by the server, or by an answer in text."""
+    program = (
+        "import sys, exporter.__main__, exporter.app, exporter.server\n"
+        "from exporter.views.prometheus import render\n"
+        "render([])\n"
+        "print([it for it in sys.modules if it.startswith('google') or it.endswith('metric_family')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert "[]\n" == done.stdout, done.stderr
 
 
 def test_a_list_over_several_header_lines() -> None:

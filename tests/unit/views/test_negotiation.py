@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from exporter.views.negotiation import accepts_gzip, negotiate
 from exporter.views.prometheus import Format
 
+PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+
 
 @pytest.mark.parametrize(
     ("accept", "expected"),
@@ -34,12 +36,26 @@ from exporter.views.prometheus import Format
             "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
             "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,"
             "text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
-            Format.OPENMETRICS,
+            Format.PROTOBUF,
         ),
+        # as sent by Prometheus 2.42 with --enable-feature=native-histograms
+        (
+            f"{PROTOBUF},application/openmetrics-text;version=1.0.0;q=0.8,"
+            "application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            Format.PROTOBUF,
+        ),
+        (f"{PROTOBUF};q=0.5,text/plain;q=0.5", Format.TEXT),
+        (f"{PROTOBUF},application/openmetrics-text", Format.OPENMETRICS),
+        (f"{PROTOBUF};q=0", Format.TEXT),
+        (f"{PROTOBUF};q=nan", Format.TEXT),
+        (PROTOBUF.replace("delimited", "text"), Format.TEXT),
+        (PROTOBUF.replace("MetricFamily", "Metric"), Format.TEXT),
+        ("application/vnd.google.protobuf", Format.TEXT),
+        ("application/vnd.google.protobuf;proto;encoding=", Format.TEXT),
     ],
 )
 def test_format_follows_accept(accept: str, expected: Format) -> None:
-    """The better liked of the two formats is chosen; OpenMetrics only as version 1.0.0; text is the fallback."""
+    """The best liked format: OpenMetrics as version 1.0.0, Protocol Buffers delimited; text is the fallback."""
     assert expected is negotiate(accept)
 
 
