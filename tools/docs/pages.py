@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
 
-import exporter
 from exporter import discover
 from exporter.compat.dcgm import field, fields
 from exporter.compat.dcgm.aliases import Aliases
 from exporter.compat.dcgm.field import Number
 from exporter.faults.xid import catalog, nvlink
-from exporter.model import PROCESS_LABELS, Metric
 from exporter.options import Option
 from exporter.program_options import GROUPS
 from exporter.settings import all_options
-from exporter.views import prometheus
-from tools.docs import faults
+from tools.docs import faults, metric_page
 from tools.docs import series_profiles as series_profile_page
 
 _ALERTS_HEAD = """
@@ -118,22 +112,8 @@ A code that is not listed here has the action `CONTACT_SUPPORT` and the category
 
 
 def metrics() -> str:
-    """The page of every metric, collector by collector, then the metrics of the exporter itself."""
-    found = discover.collectors()
-    sections = [(f"{name}: {collector.help.rstrip('.')}", collector.metrics) for name, collector in found.items()]
-    listed = {metric for _, group in sections for metric in group}
-    own = dict.fromkeys(metric for module in _modules() for metric in discover.metrics(module) if metric not in listed)
-    process = ", ".join(f"`{label}`" for label in PROCESS_LABELS)
-    parts = [
-        _NOTICE,
-        "# Metrics",
-        f"*process* stands for those of these labels that are known: {process}. A label without a value is left out.",
-    ]
-    for title, group in [*sections, ("The exporter itself", tuple(own))]:
-        parts.append(f"## {title}")
-        rows = [_metric_row(metric) for metric in sorted(group, key=prometheus.name)]
-        parts.append(_table(("Prometheus name", "OpenTelemetry name", "type", "labels", "meaning"), rows))
-    return "\n\n".join(parts) + "\n"
+    """The page of every metric with its stability."""
+    return metric_page.page(_NOTICE, _table)
 
 
 def flags() -> str:
@@ -269,13 +249,6 @@ def _thresholds() -> Mapping[str, Mapping[str, str]]:
     return declared
 
 
-def _metric_row(metric: Metric) -> tuple[str, ...]:
-    if metric.literal:
-        return f"`{metric.name}`", "", metric.kind.value, "*another exporter's*", metric.help
-    labels = ["*process*"] * metric.process + [f"`{label}`" for label in metric.labels]
-    return f"`{prometheus.name(metric)}`", f"`{metric.name}`", metric.kind.value, ", ".join(labels), metric.help
-
-
 def _flag_row(option: Option) -> tuple[str, ...]:
     allowed = ", ".join(filter(None, option.choices)) or option.range
     return f"`--{option.name}`", f"`{option.shown}`" if option.shown else "", allowed, option.help
@@ -286,16 +259,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _modules() -> Iterable[ModuleType]:
-    for module in pkgutil.walk_packages(exporter.__path__, "exporter."):
-        if not module.name.endswith("__main__"):
-            yield importlib.import_module(module.name)
-
-
 def series_profiles() -> str:
     """The page of series profiles: what each leaves out."""
-    own = (metric for module in _modules() for metric in discover.metrics(module))
-    return f"{_NOTICE}\n\n{series_profile_page.page({metric.name: metric for metric in own}.values(), _table)}"
+    own = {metric.name: metric for metric in metric_page.declared()}
+    return f"{_NOTICE}\n\n{series_profile_page.page(own.values(), _table)}"
 
 
 PAGES = {
