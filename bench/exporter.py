@@ -32,10 +32,10 @@ _SCRAPES = 15
 def run() -> list[Result]:
     """Takes about a minute. RuntimeError where the exporter does not start."""
     with ExitStack() as stack:
-        port, exporter = stack.enter_context(_exporter())
+        port, exporter = stack.enter_context(running())
         jobs = _fill(stack, port)
         lines = _series(port)
-        _scrape(port)
+        scrape(port)
         idle = _cpu(exporter, 10.0)
         times, busy = _scrapes(port, exporter)
         memory = _resident(exporter)
@@ -57,18 +57,19 @@ def run() -> list[Result]:
 
 
 @contextmanager
-def _exporter() -> Iterator[tuple[int, psutil.Popen]]:
+def running(*flags: str) -> Iterator[tuple[int, psutil.Popen]]:
     port = _free_port()
     command = [sys.executable, "-m", "exporter", f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
     command += ["--profile=debug", "--collector.cuda.series-limit=100000"]  # as many lines as the bench fills
     command += ["--no-collector.nvml"]  # where there is no NVML its child starts now and then; `bench nvml` measures it
-    with _process(command) as process:
+    command += flags
+    with child(command) as process:
         _wait_for(port, "/-/ready", process)
         yield port, process
 
 
 @contextmanager
-def _process(command: list[str | Path], **options: object) -> Iterator[psutil.Popen]:
+def child(command: list[str | Path], **options: object) -> Iterator[psutil.Popen]:
     process = psutil.Popen([str(part) for part in command], **options)
     try:
         yield process
@@ -83,7 +84,7 @@ def _fill(stack: ExitStack, port: int) -> int:
     for jobs in range(10, _MAX_JOBS + 1, 10):
         for _ in range(10):
             stack.enter_context(
-                _process(
+                child(
                     _JOB,
                     env={"LD_LIBRARY_PATH": str(_STANDINS)},
                     stdin=subprocess.PIPE,
@@ -97,10 +98,10 @@ def _fill(stack: ExitStack, port: int) -> int:
 
 
 def _series(port: int) -> int:
-    return sum(not line.startswith(b"#") for line in _scrape(port).splitlines())
+    return sum(not line.startswith(b"#") for line in scrape(port).splitlines())
 
 
-def _scrape(port: int, path: str = "/metrics") -> bytes:
+def scrape(port: int, path: str = "/metrics") -> bytes:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
         body: bytes = response.read()
         return body
@@ -111,7 +112,7 @@ def _scrapes(port: int, exporter: psutil.Popen) -> tuple[list[float], float]:
     before, times = _spent(exporter), []
     for _ in range(_SCRAPES):
         began = time.perf_counter()
-        _scrape(port)
+        scrape(port)
         times.append(time.perf_counter() - began)
     return times, (_spent(exporter) - before) / _SCRAPES
 
@@ -142,7 +143,7 @@ def _peer(ours_per_line: float) -> list[Result]:
         return []
     port = _free_port()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with _process([program, f"--web.listen-address=127.0.0.1:{port}"], **quiet) as peer:
+    with child([program, f"--web.listen-address=127.0.0.1:{port}"], **quiet) as peer:
         _wait_for(port, "/metrics", peer)
         times, _ = _scrapes(port, peer)
         lines, memory = _series(port), _resident(peer)
@@ -157,7 +158,7 @@ def _wait_for(port: int, path: str, process: psutil.Popen) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            _scrape(port, path)
+            scrape(port, path)
         except OSError:
             time.sleep(0.1)
         else:

@@ -1,0 +1,204 @@
+"""What profiles of stacks cost: the kernel's programs, a training loop with them and without, the exporter's memory.
+
+Two processes take the same steps in turn: one calls the stand-in driver under its real names, the other one under names
+that nothing probes. So both see the same noise. py-spy samples the same loop as often.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+
+from bench.exporter import child, running, scrape
+from bench.result import Result
+from bench.training import LAUNCHES, STEP_SECONDS, STEPS, Job, Running, Took, job, own_work
+from exporter.bpf.libbpf import Program, run_time_statistics
+from exporter.bpf.targets import Targets
+from exporter.collectors.cuda import FLAGS, Cuda
+from exporter.kmsg.kernel_log import KmsgSettings
+from exporter.node import Node
+from exporter.resolve.process import ProcessTable
+from exporter.stacks.capture import Capture
+from tests import py_spy
+from tests.wheels import NotFetched
+
+EVERY = 1000
+RATE = round((LAUNCHES / EVERY + 1) / STEP_SECONDS)
+PAIRS, ROUNDS, TURNS, TURN, WITHIN = 6, 3, 200, 5, 60.0
+BARE, PROBED = "bare", "cu"
+
+
+def run() -> list[Result]:
+    """Takes two minutes; needs root, BPF, gcc and objcopy. Nothing else may probe CUDA on the machine."""
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        folder = Path(place)
+        bare, probed = (stack.enter_context(job(folder, prefix)) for prefix in (BARE, PROBED))
+        own = own_work(bare.take)
+        results = _programs(probed.take, own)
+        counting: list[Took] = []
+        profiling: list[Took] = []
+        for _ in range(ROUNDS):
+            for found, profiles in ((counting, False), (profiling, True)):
+                with _collector(profiles) as collector:
+                    _await_probes(collector, probed.take, own)
+                    found += _compare(bare.take, probed.take, own)
+        results += _losses(counting, profiling)
+        results += _py_spy(folder, bare.take, probed, own)
+        return [*results, *_memory(probed.take, own)]
+
+
+@contextmanager
+def _collector(profiles: bool) -> Iterator[Cuda]:
+    """The collector, with the stacks of all allocations and of one launch in EVERY, or without."""
+    targets = Targets()
+    node = Node.new(
+        *(ProcessTable(), targets, lambda span: None, Path("/proc"), Path("/sys"), KmsgSettings()),
+        profiles_wanted=profiles,
+    )
+    settings = {flag.name: flag.default for flag in FLAGS} | {"profile-launches-every": EVERY, "profile-cpu-ratio": 1.0}
+    collector = Cuda(node.with_settings(settings))
+    collector.start()
+    try:
+        targets.start()
+        try:
+            targets.scanned.wait(WITHIN)
+            yield collector
+        finally:
+            targets.close()
+    finally:
+        collector.close()
+
+
+def _await_probes(collector: Cuda, take: Job, own: int) -> None:
+    """Take steps until calls are counted, and their stacks taken if they are to be. Raises RuntimeError."""
+    end = time.monotonic() + WITHIN
+    while time.monotonic() < end:
+        take(STEPS // 10, own)
+        counted = any(it.metric.name == "gpu.cuda.memory.allocations" for it in collector.collect())
+        capture = collector._profiling._capture if collector._profiling else None
+        if counted and (capture is None or capture.ledger.allocations()):
+            return
+    raise RuntimeError("the job's calls were not seen")
+
+
+def _programs(take: Job, own: int) -> list[Result]:
+    """What the kernel's program takes at an allocation, and what a stack costs the child that unwinds."""
+    with _collector(True) as collector:
+        _await_probes(collector, take, own)
+        assert collector._profiling
+        capture = collector._profiling._capture
+        capture.flush(WITHIN)
+        program, dropped, began = capture._object.programs["on_allocation"], capture.dropped(), _unwinding(capture)
+        statistics = run_time_statistics()
+        spent, alone = ([_spent(program, take, work) for _ in range(TURNS)] for work in (own, 1))
+        statistics.close()
+        capture.flush(WITHIN)
+        unwinding, unwound = (now - then for now, then in zip(_unwinding(capture), began, strict=True))
+        lost = sum(capture.dropped().values()) - sum(dropped.values())
+    how = f"by the kernel's clock, median of {TURNS} turns of {TURN} steps; {lost} stacks were dropped"
+    note = f"CPU of the children, mean of {unwound:.0f}"
+    return [
+        Result("program run at an allocation, its stack copied", median(spent) / 1000, "µs", 5, how),
+        Result("the same with no other work between", median(alone) / 1000, "µs", None, "its memory is in caches"),
+        Result("unwinding a stack", unwinding / unwound * 1e6, "µs", None, note),
+    ]
+
+
+def _spent(program: Program, take: Job, own: int) -> float:
+    """Nanoseconds of a run of the program, mean of TURN steps."""
+    before = program.stats()
+    take(TURN, own)
+    nanoseconds, runs = (now - then for now, then in zip(program.stats(), before, strict=True))
+    return nanoseconds / runs
+
+
+def _unwinding(capture: Capture) -> tuple[float, int]:
+    """Processor time of the children in seconds, and the stacks that they have unwound."""
+    return capture._worker.seconds(), capture._worker.unwound
+
+
+def _compare(bare: Job, other: Job, own: int) -> list[Took]:
+    """The steps of the other job against those of the bare one: ratios, and nanoseconds more."""
+    pairs = [(bare(STEPS, own), other(STEPS, own)) for _ in range(PAIRS)]
+    return [Took(b.wall / a.wall, b.cpu / a.cpu, b.allocation - a.allocation, b.launch - a.launch) for a, b in pairs]
+
+
+def _losses(counting: Sequence[Took], profiling: Sequence[Took]) -> list[Result]:
+    """What profiles take from the job on top of what counting takes."""
+    more = [
+        [median(it[field] for it in found) for found in (counting, profiling)] for field in range(len(Took._fields))
+    ]
+    (_, wall), cpu, allocation, launch = more
+    each, stack = launch[1] - launch[0], allocation[1] - allocation[0]
+    how = (
+        f"CPU time, median of {len(profiling)} interleaved pairs of {STEPS} steps; {{:.2f}} µs more with calls counted"
+    )
+    loop = "CPU time beside the same loop without probes; {:.2f} % more with calls counted"
+    return [
+        Result("an allocation with its stack", stack / 1000, "µs more", None, how.format(allocation[0] / 1000)),
+        Result(
+            f"a launch, one in {EVERY:,} with its stack",
+            each + stack / EVERY,
+            "ns more",
+            20,
+            f"{each:.1f} ns without a stack, and a {EVERY}th of the line above",
+        ),
+        Result("a training loop", 100 * (cpu[1] - cpu[0]), "% more", 0.5, loop.format(100 * (cpu[0] - 1))),
+        Result("the same by the clock", 100 * (wall - 1), "% more", None, "beside the loop without probes"),
+    ]
+
+
+def _py_spy(folder: Path, bare: Job, sampled: Running, own: int) -> list[Result]:
+    """What py-spy takes from the loop at the same rate of stacks; nothing where its wheel cannot be had."""
+    try:
+        program = py_spy.fetched()
+    except NotFetched as error:
+        print(f"bench: not compared with py-spy: {error}", file=sys.stderr)
+        return []
+    output = folder / "py-spy"
+    command = [program, "record", "--native", "--idle", f"--pid={sampled.pid}", f"--rate={RATE}"]
+    command += ["--duration=600", "--format=raw", f"--output={output}"]
+    quiet = subprocess.DEVNULL
+    with child(command, stdin=quiet, stdout=quiet, stderr=quiet) as sampler:
+        end = time.monotonic() + WITHIN
+        while Path(f"/proc/{sampled.pid}/status").read_text().partition("TracerPid:\t")[2][:1] == "0":
+            if sampler.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("py-spy does not sample")
+        before, began = sum(sampler.cpu_times()[:2]), time.monotonic()
+        found = _compare(bare, sampled.take, own)
+        seconds = time.monotonic() - began
+        share = (sum(sampler.cpu_times()[:2]) - before) / seconds
+        sampler.send_signal(signal.SIGINT)
+        sampler.wait(WITHIN)
+    taken = sum(int(line.rpartition(" ")[2]) for line in output.read_text().splitlines()) / seconds
+    wall = median(it.wall for it in found) - 1
+    note = f"record --native --rate={RATE}, which stops the process; {taken:.0f} samples in a second were taken"
+    return [
+        Result("the same with py-spy, by the clock", 100 * wall, "% more", None, note),
+        Result("CPU of py-spy", 100 * share, "% of a core", None, "the same"),
+    ]
+
+
+def _memory(take: Job, own: int) -> list[Result]:
+    """What the exporter and its children hold of memory after the same work, with profiles and without."""
+    held = []
+    for flags in ((), ("--web.enable-profiles", f"--collector.cuda.profile-launches-every={EVERY}")):
+        with running(*flags) as (port, exporter):
+            end = time.monotonic() + WITHIN
+            while b"gpu_cuda_memory_allocations_total{" not in scrape(port) and time.monotonic() < end:
+                take(STEPS, own)
+            take(10 * STEPS, own)
+            if flags:
+                scrape(port, "/debug/pprof/gpu_alloc")
+            scrape(port)
+            held.append(sum(it.memory_full_info().pss for it in (exporter, *exporter.children(recursive=True))))
+    grown = (held[1] - held[0]) / 1e6
+    note = f"proportional set size of all its processes, {held[1] / 1e6:.0f} MB against {held[0] / 1e6:.0f} MB"
+    return [Result("memory of the exporter and its children, more with profiles", grown, "MB", 40, note)]
