@@ -10,10 +10,11 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any, TypeVar
 
 from bench.result import Result
 from exporter.bpf.targets import Targets
@@ -21,6 +22,8 @@ from exporter.collectors.cuda import FLAGS, Cuda
 from exporter.governor.metrics import LEVEL
 from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.node import Node
+from exporter.options import Flag
+from exporter.probe_collector import ProbeCollector
 from exporter.resolve.process import ProcessTable
 
 STANDINS = Path(__file__).parents[1] / "tests" / "standins"
@@ -59,6 +62,7 @@ int main(void)
 """
 PATTERNS = {"an empty loop of launches": 0, "launches with 2 µs of other work": 2500}
 BUDGET = 1.05
+Observer = TypeVar("Observer", bound=ProbeCollector[Any])
 
 
 def run() -> list[Result]:
@@ -70,9 +74,9 @@ def _measure(what: str, own: int) -> Result:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         jobs = [stack.enter_context(_job(Path(folder), name, own)) for name in (BARE, PROBED)]
         before = jobs[1]()
-        collector = stack.enter_context(_collector())
+        observer = stack.enter_context(collector(Cuda, FLAGS))
         every = jobs[1]()
-        _throttle(collector, jobs[1])
+        _throttle(observer, jobs[1])
         pairs = [(jobs[0](), jobs[1]()) for _ in range(ROUNDS)]
     bare = median(it for it, _ in pairs)
     note = f"median of {ROUNDS} interleaved rounds by CPU time; a launch takes {bare:.1f} ns in the job without probes"
@@ -80,10 +84,10 @@ def _measure(what: str, own: int) -> Result:
     return Result(f"{what}, within the bound", median(it / bare for bare, it in pairs), "ratio", BUDGET, note)
 
 
-def _throttle(collector: Cuda, work: Callable[[], float]) -> None:
+def _throttle(observer: Cuda, work: Callable[[], float]) -> None:
     """Work until launches are in windows, and for two cycles more. Raises RuntimeError if they never are."""
     end = time.monotonic() + WITHIN
-    while not any(it.metric is LEVEL and it.value for it in collector.collect()):
+    while not any(it.metric is LEVEL and it.value for it in observer.collect()):
         if time.monotonic() > end:
             raise RuntimeError("launches were never probed in windows")
         work()
@@ -119,20 +123,20 @@ def _job(folder: Path, name: str, own: int) -> Iterator[Callable[[], float]]:
 
 
 @contextmanager
-def _collector() -> Iterator[Cuda]:
-    """The collector under the bound, once its prices are known."""
+def collector(kind: Callable[[Node], Observer], flags: Sequence[Flag]) -> Iterator[Observer]:
+    """Run a collector with its default settings under the default bound; yield it once libraries have been found."""
     targets = Targets()
     node = Node.new(
         ProcessTable(), targets, lambda span: None, Path("/proc"), Path("/sys"), KmsgSettings(), max_ratio=BOUND
     )
-    collector = Cuda(node.with_settings({flag.name: flag.default for flag in FLAGS}))
-    collector.start()
+    observer = kind(node.with_settings({flag.name: flag.default for flag in flags}))
+    observer.start()
     try:
         targets.start()
         try:
             targets.scanned.wait(WITHIN)
-            yield collector
+            yield observer
         finally:
             targets.close()
     finally:
-        collector.close()
+        observer.close()

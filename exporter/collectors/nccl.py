@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from exporter.bpf import object_path, rehearsal
@@ -55,6 +56,14 @@ FLAGS = (
         "message-spans",
         False,
         "Time each Send and Recv, also those of groups, and make spans of them: two traps a message instead of one.",
+    ),
+    Flag(
+        "group-overhead-seconds",
+        0.00002,
+        "Maximum time that the probes of Send and Recv add to a group of them on average, in seconds. Where groups are "
+        "larger, messages are probed in windows and estimated by groups. 0: no such maximum.",
+        0,
+        1,
     ),
     Flag(
         "compare-across-containers",
@@ -164,7 +173,8 @@ class Nccl(ProbeCollector[Activity]):
         return seen
 
     def _subject(self) -> Subject:
-        self._messages = Messages(self._probes, self._object.maps["calls"], self._hits, self._kinds)
+        bound = self._node.settings["group-overhead-seconds"] or inf
+        self._messages = Messages(self._probes, self._object.maps["calls"], self._hits, self._kinds, bound)
         return self._messages
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Protocol
 
 from exporter.bpf.sampled_file import SampledFile
@@ -47,6 +48,7 @@ class CountedLaunches:
     """
 
     name, rank = "cuda", LAUNCHES_FIRST
+    unit_bound, unit_flag = inf, ""
 
     def __init__(
         self, probes: Prices, maps: Mapping[str, Map], layer: str, cpu: Callable[[int], float] = cpu_seconds

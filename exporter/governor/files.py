@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from exporter.governor.estimates import Estimates, Tally
 from exporter.governor.ladder import LEAST, Ladder
@@ -36,6 +36,15 @@ class Probed(Protocol):
         """Keep them attached in just these processes, whatever `probe` does. Return those where they are."""
 
 
+class Bounds(NamedTuple):
+    """What the probes of a file's functions may take of a process."""
+
+    ratio: float
+    """Part of its CPU time, all probes together."""
+    unit: float
+    """Seconds of each unit of the reference, on average: a thread may lose much in a process that uses many cores."""
+
+
 class File:
     """The windows of one file. Times are of a monotonic clock, in seconds.
 
@@ -46,13 +55,13 @@ class File:
     def __init__(
         self,
         probed: Probed,
-        bound: float,
+        bounds: Bounds,
         estimates: Estimates,
         tallies: Callable[[Collection[int]], Mapping[int, Tally]],
         clock: Callable[[], float],
         chance: Callable[[], float],
     ) -> None:
-        self.probed, self._bound, self._estimates, self._tallies = probed, bound, estimates, tallies
+        self.probed, self._bounds, self._estimates, self._tallies = probed, bounds, estimates, tallies
         self._clock, self._chance = clock, chance
         self.ladder = Ladder()
         self.used = 0.0
@@ -195,11 +204,13 @@ class File:
 
     def _pressure(self, before: Tally, after: Tally, least: float) -> tuple[float, float]:
         """Return the cost of the functions in a process in parts of what it may be, and that of all in parts of the
-        bound; 0 where it is less than `least` seconds.
+        process's bound; 0 where it is less than `least` seconds.
         """
         cost, other = after.cost - before.cost, after.other - before.other
-        allowed = self._bound * (after.cpu - before.cpu)
+        allowed = self._bounds.ratio * (after.cpu - before.cpu)
         if cost <= 0 or cost < least or allowed <= 0:
             return 0.0, 0.0
         kept = other - (after.yielding - before.yielding)
-        return cost / max(allowed - kept, _SMALLEST * allowed), (cost + other) / allowed
+        units = after.reference - before.reference
+        pressure = cost / max(allowed - kept, _SMALLEST * allowed), cost / units / self._bounds.unit if units else 0.0
+        return max(pressure), (cost + other) / allowed

@@ -7,11 +7,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from math import inf
 from typing import Protocol
 
 from exporter.governor import metrics
 from exporter.governor.estimates import Counts, Estimates, Tally
-from exporter.governor.files import FLOOR, LOOK_SECONDS, File, Probed
+from exporter.governor.files import FLOOR, LOOK_SECONDS, Bounds, File, Probed
 from exporter.model import Sample
 
 LAUNCHES_FIRST, MESSAGES_SECOND = range(2)
@@ -36,6 +37,10 @@ class Subject(Protocol):
     name: str
     rank: int
     """The collector's place in the order of those that are left out."""
+    unit_bound: float
+    """Seconds that these probes may take, on average, of each unit of the reference; infinite without such a bound."""
+    unit_flag: str
+    """The flag that sets it."""
 
     def sampled_files(self) -> Mapping[int, SampledFile]:
         """Return the files that have such functions, each under a key of its own."""
@@ -131,10 +136,15 @@ class Watch:
             if file and file.ladder.throttled:
                 first, *more = sorted(it.symbols)
                 named = f"{first} and {len(more)} more" if more else first
-                yield f"{named} in {it.name}: probed for {file.sampled():.1%} of the time, to keep --overhead.max-ratio"
+                bounds = f"--overhead.max-ratio{self._unit_flag()}"
+                yield f"{named} in {it.name}: probed for {file.sampled():.1%} of the time, to keep {bounds}"
+
+    def _unit_flag(self) -> str:
+        return f" or {self.subject.unit_flag}" if self.subject.unit_bound < inf else ""
 
     def _file(self, probed: SampledFile) -> File:
-        return File(probed, self._bound, self.estimates, self._tallies, self._clock, self._chance)
+        bounds = Bounds(self._bound, self.subject.unit_bound)
+        return File(probed, bounds, self.estimates, self._tallies, self._clock, self._chance)
 
     def _tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
         """Return what these processes did, with what probes of all collectors took."""
@@ -163,8 +173,9 @@ class Watch:
         if file.ladder.throttled:
             self._throttles += 1
             log.warning(
-                "%s are probed in windows: their probes cost more than --overhead.max-ratio",
+                "%s are probed in windows: their probes cost more than --overhead.max-ratio%s",
                 ", ".join(sorted(probed.symbols)),
+                self._unit_flag(),
                 extra={"library": probed.name, "share": f"{file.ladder.share:.3f}"},
             )
         else:

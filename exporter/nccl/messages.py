@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from math import inf
 from typing import Protocol
 
 from exporter.bpf.sampled_file import SampledFile
@@ -28,6 +29,7 @@ class Messages:
     """A governor's Subject. The reference are groups: each has a number of messages that stays much the same."""
 
     name, rank = "nccl", MESSAGES_SECOND
+    unit_flag = "--collector.nccl.group-overhead-seconds"
 
     def __init__(
         self,
@@ -35,9 +37,11 @@ class Messages:
         calls: Map,
         hits: Callable[[], Mapping[str, int]],
         kinds: Kinds,
+        group_bound: float = inf,
         cpu: Callable[[int], float] = cpu_seconds,
     ) -> None:
         self._probes, self._calls, self._hits, self._cpu = probes, calls, hits, cpu
+        self.unit_bound = group_bound
         self._messages = [kind for kind, name in kinds.names.items() if name in ("Send", "Recv")]
         self._group = kinds.group_end
         numbers = {name: kind for kind, name in kinds.names.items()}

@@ -190,6 +190,23 @@ def test_a_job_that_only_sends_is_left_alone(tmp_path: Path, monkeypatch: pytest
             assert ratios == {key: pytest.approx(1, rel=0.2) for key in ratios}
 
 
+def test_large_groups_are_bounded_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that could bear it by its CPU time loses no more of each group than allowed: 20 µs are a fraction of
+    what a trap at each message takes. Counts are within 5 %."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 1.0)
+    own, allowed = 200_000, 20e-6
+    with job(tmp_path) as running, governed(running, bound=0.9) as observed:
+        throttle(observed, running, own)
+        price = observed.nccl._probes.price("ncclSend")
+        assert price and 2 * PEERS * price > 2 * allowed, "messages of a group cost enough for this test"
+        seen, stretch = hits(observed), running.work(20, own)
+        assert (hits(observed) - seen) * price / stretch.groups < 1.3 * allowed
+        until(lambda: levels(observed, running) == {0}, "all calls are counted again")
+        now = counted(observed, running)
+        assert now["Send calls"] / (stretch.total * PEERS) == pytest.approx(1, rel=0.05)
+        assert now["Recv bytes"] / (stretch.total * PEERS * 4 * COUNT) == pytest.approx(1, rel=0.05)
+
+
 def test_the_bound_is_kept_and_calls_are_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that also works: traps take what is allowed of its CPU time, counts are within 5 %, and every call counts
     when it sends little. Of a process that ends then, what was estimated stays."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from exporter.governor.estimates import Tally
 
@@ -85,11 +86,11 @@ class File:
 class Subject:
     """A collector of these files."""
 
-    name = "nccl"
+    name, unit_flag = "nccl", "--units"
 
-    def __init__(self, *files: File, rank: int = 0, threads: Collection[Job] = ()) -> None:
+    def __init__(self, *files: File, rank: int = 0, threads: Collection[Job] = (), unit_bound: float = inf) -> None:
         """`threads`: what else is in the one process."""
-        self.rank, self.threads = rank, threads
+        self.rank, self.threads, self.unit_bound = rank, threads, unit_bound
         self.files = dict(enumerate(files))
         self.known = True
         self.reads = 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from math import inf
 
 import pytest
 
@@ -17,19 +18,22 @@ BOUND = 0.01
 class Node:
     """A subject that is watched, and the time."""
 
-    def __init__(self, *jobs: dict[int, Job]) -> None:
+    def __init__(self, *jobs: dict[int, Job], threads: Collection[Job] = (), unit_bound: float = inf) -> None:
         self.clock = Clock()
         self.files = [File(self.clock, it, name=f"/{number}.so") for number, it in enumerate(jobs)]
-        self.subject = Subject(*self.files)
+        self.subject = Subject(*self.files, threads=threads, unit_bound=unit_bound)
         self.watch = Watch(self.subject, BOUND, self.clock, random.Random(7).random)
 
     def run(self, seconds: float, each: Callable[[], object] = lambda: None) -> None:
         end = self.clock.now + seconds
         while self.clock.now < end:
             due = min(self.watch.step(), self.clock.now + 1, end)
+            passed = max(0.0, due - self.clock.now)
+            for job in self.subject.threads:
+                job.run(passed, False)
             for file in self.files[1:]:
                 for job in file.jobs.values():
-                    job.run(max(0.0, due - self.clock.now), file.on)
+                    job.run(passed, file.on)
             self.files[0].pass_until(due)
             each()
 
@@ -75,6 +79,33 @@ def test_cost_and_counts(job: Job) -> None:
     assert 0.7 < used < 1.1
     problem = f"ncclSend in /0.so: probed for {share:.1%} of the time, to keep --overhead.max-ratio"
     assert [problem] == [*node.watch.problems()]
+
+
+@pytest.mark.parametrize("messages", [128, 32])
+def test_groups_of_a_process_that_uses_many_cores(messages: int) -> None:
+    """A thread that sends loses no more of each group than allowed, though its process could bear it; small groups, and
+    large ones that are seldom, are counted whole."""
+    job, busy = Job(own=1e-3, messages=messages), [Job(own=1.0) for _ in range(16)]
+    node = Node({1: job}, threads=busy, unit_bound=30e-6)
+    node.run(60)
+    large = messages * TRAP > 30e-6
+    assert [large] == list(node.value("accel_exporter.probe.throttle.level"))
+    assert large or job.seen == job.sent
+    before, groups, counted, sent = job.seen * TRAP, job.groups, node.counted(1, job), job.sent
+    node.run(600)
+    assert 0.8 * large < (job.seen * TRAP - before) / (job.groups - groups) / 30e-6 < 1.05
+    assert (node.counted(1, job) - counted) / (job.sent - sent) == pytest.approx(1, rel=0.04)
+    assert (" or --units" in "".join(node.watch.problems())) == large
+    job.idle = 0.03
+    node.run(120)
+    assert [0] == list(node.value("accel_exporter.probe.throttle.level"))
+
+
+def test_messages_without_groups_have_no_bound_of_a_group() -> None:
+    job = Job(own=1e-3, messages=128, grouped=False)
+    node = Node({1: job}, threads=[Job(own=1.0) for _ in range(16)], unit_bound=30e-6)
+    node.run(60)
+    assert job.seen == job.sent
 
 
 def test_exact_when_it_calms_down() -> None:

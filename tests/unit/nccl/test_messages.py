@@ -60,7 +60,7 @@ def made(rows: Mapping[tuple[int, int], Calls], prices: Mapping[str, float] = PR
         return 60.0 + pid
 
     hits = {"ncclSend": 10, "ncclRecv": 20, "ncclAllReduce": 1000}
-    return Messages(Probes(prices), Rows(rows), lambda: hits, KINDS, cpu)  # type: ignore[arg-type]
+    return Messages(Probes(prices), Rows(rows), lambda: hits, KINDS, cpu=cpu)  # type: ignore[arg-type]
 
 
 def test_tallies() -> None:
