@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from dashboards.parts import DETAIL
-from dashboards.queries import HERE, Panel, boards
+from dashboards.queries import HERE, Panel, boards, flat
 from dashboards.units import text
 
 COLUMNS, COLUMN, ROW, GAP, HEAD = 24, 64, 34, 8, 26
@@ -49,7 +49,7 @@ def board(stem: str, source: Source, until: float, path: Path) -> None:
     Without its last row, if that is of profile debug.
     """
     content = boards()[stem]
-    shown = takewhile(lambda each: each["title"] != DETAIL, content["panels"])
+    shown = takewhile(lambda each: each["title"] != DETAIL, flat(content))
     placed = [(each, {"x": 0, "y": 0, **each["gridPos"]}) for each in shown]
     height = max(grid["y"] + grid["h"] for _, grid in placed)
     with mpl.rc_context({"font.family": "DejaVu Sans", "text.color": TEXT, "font.size": 9}):

@@ -14,6 +14,8 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from dashboards.absent import empty, into_closed
+
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TARGET = ('job=~"$job"', 'instance=~"$instance"', 'cluster=~"$cluster"')
 """`cluster` is a label that Prometheus adds for others (external_labels); where there is none every value matches."""
@@ -31,6 +33,8 @@ DRIVES = "node_nvme_"
 HALF, THIRD, FULL = 12, 8, 24
 DETAIL = "Detail: only with --profile=debug"
 """Title of the row of panels of which the profile node has no series."""
+CLOSED = {DETAIL, "Custom probes", "Engine", "GPUDirect Storage", "By label of the pod", "Places"}
+"""Titles of rows of what most nodes lack: they are closed until a person opens them, and query nothing until then."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Common(Protocol):
     def datasource(self, datasource: models.DataSourceRef, /) -> object: ...
     def height(self, h: int, /) -> object: ...
     def span(self, w: int, /) -> object: ...
+    def no_value(self, no_value: str, /) -> object: ...
     def with_target(self, target: prometheus.Dataquery, /) -> object: ...
 
 
@@ -189,12 +194,13 @@ def board(
     for variable in variables:
         result.with_variable(variable)
     for name, panels in sections.items():
-        result.with_row(dashboard.Row(name))
+        result.with_row(dashboard.Row(name).collapsed(name in CLOSED))
         for panel in panels:
             result.with_panel(panel)
     built = result.build()
     for number_, panel_ in enumerate(built.panels or [], 1):
         panel_.id_val = number_
+    built.panels = list(into_closed(built.panels or []))
     return built
 
 
@@ -222,6 +228,8 @@ def _panel(
     panel.datasource(SOURCE)
     panel.height(height)
     panel.span(width)
+    if not isinstance(panel, (stat.Panel, table.Panel)) and (text := empty(query.expr for query in queries)):
+        panel.no_value(text)
     for index, query in enumerate(queries):
         target = prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(_ref(index)).format(format_)
         if format_ is PromQueryFormat.HEATMAP:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,18 @@ def boards() -> dict[str, dict[str, Any]]:
     return {path.stem: json.loads(path.read_text()) for path in sorted(HERE.glob("*.json"))}
 
 
+def flat(board: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows and panels of a dashboard, in their order: those inside a closed row after it."""
+    for each in board["panels"]:
+        yield each
+        yield from each.get("panels") or ()
+
+
 def panels() -> Iterator[Panel]:
     """The panels with queries of all dashboards."""
     for stem, board in boards().items():
         row = ""
-        for each in board["panels"]:
+        for each in flat(board):
             if each["type"] == "row":
                 row = each["title"]
             else:

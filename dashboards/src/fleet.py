@@ -329,6 +329,9 @@ NODES = [
         Query(per_node("count", recent(30 * DAY, "instance", "category", "signal", "component")), "In 30 days"),
         width=FULL,
     ),
+]
+
+PLACES = [
     rows(
         "Clusters, zones and racks",
         "Sums by the labels cluster and rack of targets, and the zone and rack of accel_node_topology_info.",
@@ -398,6 +401,7 @@ def dashboard() -> Dashboard:
             "Waste": WASTE,
             "Network and collectives": NETWORK,
             "Nodes": NODES,
+            "Places": PLACES,
             "Exporters": EXPORTERS,
         },
     )

@@ -428,7 +428,7 @@ def dashboard() -> Dashboard:
             "Work": WORK,
             "Waits": WAIT_PANELS,
             "Network": NETWORK,
-            "Storage": STORAGE,
+            "GPUDirect Storage": STORAGE,
             "Errors and ends": TROUBLE,
             "Allocations": ALLOCATIONS,
             "By label of the pod": BY_LABEL,

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.queries import chosen
+from dashboards.queries import chosen, flat
 from tests.bpf.cuda_node import build_standins
 from tests.e2e.backend import Prometheus, QueryError, end, get
 from tests.support import PATIENCE, free_port, until
@@ -247,7 +247,7 @@ def panels() -> dict[tuple[str, str, str], str]:
     found = {}
     for path in sorted((ROOT / "dashboards").glob("*.json")):
         board = json.loads(path.read_text())
-        for panel in board["panels"]:
+        for panel in flat(board):
             for target in panel.get("targets", []):
                 found[path.stem, panel["title"], target["refId"]] = chosen(target["expr"], "15s")
         for variable in board["templating"]["list"]:

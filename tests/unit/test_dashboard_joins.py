@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from dashboards.build import HERE
+from dashboards.queries import flat
 
 needs_promtool = pytest.mark.skipif(
     not shutil.which("promtool"), reason="promtool (Debian: prometheus) is not installed"
@@ -226,7 +227,7 @@ def query(stem: str, title: str, column: str) -> str:
     board: dict[str, Any] = json.loads((HERE / f"{stem}.json").read_text())
     (expr, *_) = (
         target["expr"]
-        for panel in board["panels"]
+        for panel in flat(board)
         if panel["title"] == title
         for target in panel.get("targets") or []
         if column in ("", target["legendFormat"])

@@ -18,7 +18,10 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from dashboards.absent import WITHOUT
 from dashboards.build import HERE, render, stems
+from dashboards.parts import CLOSED
+from dashboards.queries import flat
 from tests.metric_names import SCRAPED, declared, recorded, used
 
 UNITS = {
@@ -40,7 +43,7 @@ def board(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    return (panel for panel in board["panels"] if panel["type"] != "row")
+    return (panel for panel in flat(board) if panel["type"] != "row")
 
 
 def expressions(board: dict[str, Any]) -> list[str]:
@@ -103,13 +106,32 @@ def test_every_panel_describes_what_it_shows(board: dict[str, Any]) -> None:
 def test_panels_do_not_overlap(board: dict[str, Any]) -> None:
     """Each cell of the grid belongs to one panel, within 24 columns; ids are unique."""
     cells: set[tuple[int, int]] = set()
-    for panel in board["panels"]:
+    for panel in flat(board):
         place = {"x": 0, "y": 0, **panel["gridPos"]}
         own = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
         assert not cells & own and place["x"] + place["w"] <= 24, panel["title"]
         cells |= own
-    ids = [panel["id"] for panel in board["panels"]]
+    ids = [panel["id"] for panel in flat(board)]
     assert len(ids) == len(set(ids))
+
+
+def test_what_most_nodes_lack_is_closed(board: dict[str, Any]) -> None:
+    """Panels below a closed row are inside it, where they query nothing; an open row has none inside."""
+    closed = False
+    for panel in board["panels"]:
+        if panel["type"] == "row":
+            closed = panel["collapsed"]
+            assert closed is (panel["title"] in CLOSED) is bool(panel["panels"]), panel["title"]
+        else:
+            assert not closed, panel["title"]
+
+
+def test_an_empty_plot_says_what_the_node_lacks(board: dict[str, Any]) -> None:
+    """A plot of hardware that not every node has names it where it is empty; numbers and tables stay short."""
+    for panel in panels(board):
+        names = [name for name in WITHOUT if any(name in target["expr"] for target in panel["targets"])]
+        expected = WITHOUT[names[0]] if names and panel["type"] not in ("stat", "table") else None
+        assert expected == panel["fieldConfig"]["defaults"].get("noValue"), panel["title"]
 
 
 def test_every_target_has_its_letter(board: dict[str, Any]) -> None:

@@ -301,7 +301,7 @@ def test_bounds_that_are_named() -> None:
     }
     texts = [path.read_text() for path in (ROOT / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")]
     for board in queries.boards().values():
-        exprs = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+        exprs = [target["expr"] for panel in queries.flat(board) for target in panel.get("targets", ())]
         for each in board["templating"]["list"]:
             if each["type"] == "custom":
                 exprs += [it.replace(f"${each['name']}", value) for it in exprs for value in each["query"].split(",")]
