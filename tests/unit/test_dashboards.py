@@ -126,7 +126,7 @@ def test_what_most_nodes_lack_is_closed(board: dict[str, Any]) -> None:
             assert not closed, panel["title"]
 
 
-def test_an_empty_plot_says_what_the_node_lacks(board: dict[str, Any]) -> None:
+def test_an_empty_plot_names_the_hardware(board: dict[str, Any]) -> None:
     """A plot of hardware that not every node has names it where it is empty; numbers and tables stay short."""
     for panel in panels(board):
         names = [name for name in WITHOUT if any(name in target["expr"] for target in panel["targets"])]
