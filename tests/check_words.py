@@ -55,7 +55,8 @@ PHRASES = re.compile(r"\b(?:not well|wants nothing|as it comes)\b|\bThe same (?:
 """Phrases that no help text and no text of an alert has."""
 UNPLAIN = re.compile(
     r"\b(?:as a rule|for want of|of ours|beside us|in vain|by turns|who(?:m)?ever|somebody|for ever|and its kin|"
-    r"g(?:ive|ives|iven|ave|iving) (?:\w+ ){0,3}back|given away|is wanted|what exceeds)\b",
+    r"g(?:ive|ives|iven|ave|iving) (?:\w+ ){0,3}back|given away|is wanted|what exceeds|mend(?:s|ed|ing)?|"
+    r"st(?:ands?|anding|ood) still|left alone|the like|go(?:es)? on|went on|(?:gets?|got|is) woken)\b",
     re.IGNORECASE,
 )
 """Phrases that no text for users has: pages, alerts, and texts in code that are not docstrings."""

@@ -50,7 +50,7 @@ KERNEL_LOG = (
         "nic_health_compromised",
         rows.NIC,
         _MLX5 + r"device's health compromised",
-        "the NIC's firmware hangs: its health counter stands still",
+        "the NIC's firmware hangs: its health counter does not advance",
         "drain the node and reboot; keep the driver's health report (devlink health show)",
     ),
     _logged(

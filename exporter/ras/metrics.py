@@ -64,7 +64,7 @@ CALLS = Metric(
 LAG = Metric(
     "nccl.ras.rank.lag",
     "Collectives that the rank is behind the first of its communicator. Ranks are queried within some milliseconds of "
-    "each other: look for a lag that stays, or for a communicator with counts that stand still.",
+    "each other: look for a lag that stays, or for a communicator with counts that do not rise.",
     Kind.GAUGE,
     labels=_RANK,
     identity=_RANK,

@@ -25,6 +25,37 @@ PLACEHOLDERS = {
 """Words in a command that a person replaces."""
 _VARIABLE = re.compile(r"[?&]var-(\w+)=\{\{ (?:\$labels\.(\w+)|\.) \| urlquery \}\}")
 _OPTIONAL = re.compile(r"\{\{ with \$labels\.(\w+) \}\}&var-(\w+)=\{\{ \. \| urlquery \}\}\{\{ end \}\}")
+NVIDIA_TOOLS = {
+    "nvidia-smi": "-L -q -d -i -e -pl -lgc -rgc --gpu-reset --query-gpu --query-compute-apps --query-remapped-rows "
+    "--format",
+    "nvidia-smi nvlink": "--status -s -e",
+    "nvidia-smi topo": "-m -p2p",
+    "nvidia-smi mig": "-lgi",
+    "nvidia-imex-ctl": "-N",
+    "nv-fabricmanager": "--version",
+    "dcgmi diag": "-r --entity-id",
+    "ncclras": "-h -v",
+    "compute-sanitizer": "--tool",
+    "cuda-gdb": "-p -batch -ex",
+    "/usr/local/cuda/gds/tools/gdscheck": "-p",
+}
+"""Options of tools that only a node with NVIDIA's driver has, from its documentation and recorded use.
+
+nvidia-smi(1) of driver 580; docs.nvidia.com: DCGM's dcgmi-diag, NCCL's troubleshooting/ras, CUDA's cuda-gdb and
+compute-sanitizer, GPUDirect Storage's troubleshooting guide, the IMEX and fabric manager guides.
+"""
+DISPLAYS = {"ECC", "TEMPERATURE", "POWER", "CLOCK", "PERFORMANCE", "PAGE_RETIREMENT", "ROW_REMAPPER"}
+"""What runbooks use of `nvidia-smi -q -d`."""
+PROPERTIES = {
+    "index", "name", "gpu_uuid", "pid", "used_memory", "driver_version", "vbios_version", "persistence_mode",
+    "ecc.mode.current", "ecc.mode.pending", "mig.mode.current", "mig.mode.pending", "utilization.gpu",
+    "temperature.gpu", "temperature.memory", "power.draw", "power.limit", "clocks.sm", "clocks.mem",
+    "clocks.max.sm", "clocks_event_reasons.active", "pcie.link.gen.current", "pcie.link.width.current",
+    "pcie.link.width.max", "remapped_rows.correctable", "remapped_rows.uncorrectable",
+    "remapped_rows.pending", "remapped_rows.failure", "remapped_rows.histogram.low",
+    "remapped_rows.histogram.none",
+}  # fmt: skip
+"""What runbooks use of `nvidia-smi --help-query-gpu`, `--help-query-compute-apps` and `--help-query-remapped-rows`."""
 each_runbook = pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("*.md")), ids=lambda path: path.stem)
 
 
@@ -87,6 +118,42 @@ def test_words_to_replace_are_few(path: Path) -> None:
         )
         words = {it.rstrip(";") for it in re.findall(r"(?<![\w.-])[A-Z][A-Z_.]{2,}[A-Z]\b", bare)}
         assert set() == words - PLACEHOLDERS - {"POST"}, line
+
+
+def nvidia_commands(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield tool and words of each command of NVIDIA's tools, in blocks and between backquotes of the text."""
+    inline = re.findall(r"`([^`\n]+)`", path.read_text())
+    for line in [*commands(path), *inline]:
+        for command in re.split(r"[|;&]+", re.sub(r"'[^']*'", "X", line)):
+            words = command.split("#")[0].split()
+            while words and (words[0] == "timeout" or words[0].isdigit()):
+                words = words[1:]
+            tool = max((it for it in NVIDIA_TOOLS if words[: len(it.split())] == it.split()), key=len, default="")
+            if tool:
+                yield tool, words[len(tool.split()) :]
+
+
+@each_runbook
+def test_options_of_nvidia_tools(path: Path) -> None:
+    """Options, displays and properties of NVIDIA's tools, which no machine of the tests has, are documented ones."""
+    for tool, words in nvidia_commands(path):
+        for word, following in itertools.pairwise([*words, ""]):
+            option, _, value = word.partition("=")
+            assert not word.startswith("-") or option in NVIDIA_TOOLS[tool].split(), (tool, word)
+            if option.startswith("--query-"):
+                assert set() == {*value.split(",")} - PROPERTIES, word
+            if word == "-d":
+                assert set() == {*following.split(",")} - DISPLAYS, following
+
+
+def test_options_in_the_table_are_used() -> None:
+    """The tables have no tool, option, display or property that no runbook uses."""
+    used = [it for path in RUNBOOKS.glob("*.md") for it in nvidia_commands(path)]
+    words = {word.partition("=")[0] for _, given in used for word in given}
+    assert {*NVIDIA_TOOLS} == {tool for tool, _ in used}
+    assert set() == {option for options in NVIDIA_TOOLS.values() for option in options.split()} - words
+    parts = {part for _, given in used for word in given for part in word.rpartition("=")[2].split(",")}
+    assert set() == (DISPLAYS | PROPERTIES) - parts
 
 
 @pytest.mark.parametrize("alert", ALERTS)

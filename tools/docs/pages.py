@@ -24,7 +24,7 @@ from tools.docs import series_profiles as series_profile_page
 
 _ALERTS_HEAD = """
 Every alert of [alerts/](../alerts), file by file. Each has a runbook: what it means, what it does to jobs, how to
-look, with commands to paste, what to do, and how to see that it is mended. `critical` pages a person, `warning` opens
+look, with commands to paste, what to do, and how to verify the repair. `critical` pages a person, `warning` opens
 a ticket, `info` is for the record. "For" is how long the condition holds before the alert fires; where it is empty,
 one event is enough. Every rule is tested with promtool: it fires on its fault, is silent on a healthy day, and
 resolves. Faults and days are made up: no cluster has lived with these rules yet, so expect to adjust thresholds.
