@@ -55,6 +55,13 @@ def observed() -> Iterator[Observed]:
         yield observed
 
 
+def is_known(observed: Observed, pid: int) -> bool:
+    """Whether calls of a process are seen, and the frames of its interpreter."""
+    cuda = observed.cuda
+    interpreters = cuda._profiling._capture._object.maps["interpreters"]  # type: ignore[union-attr]
+    return interpreters.get(pid) is not None and pid in cuda._ledger
+
+
 class Job:
     """An interpreter that runs job.py with the stand-in driver."""
 
@@ -79,9 +86,7 @@ class Job:
 
     def _known(self) -> bool:
         assert self.process.poll() is None, "it ended"
-        cuda = self.observed.cuda
-        interpreters = cuda._profiling._capture._object.maps["interpreters"]  # type: ignore[union-attr]
-        return interpreters.get(self.pid) is not None and self.pid in cuda._ledger
+        return is_known(self.observed, self.pid)
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()

@@ -1,10 +1,26 @@
 /* A module for any CPython from 3.10 on (its stable ABI) in which 23 functions allocate GPU memory, each in one place.
- * -DPLAIN makes a library of the same functions without Python. */
+ * -DPLAIN makes a library of the same functions without Python; -DSTOPS has each wait for a line of standard input,
+ * when it has allocated and printed that. */
 #ifndef PLAIN
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
 #endif
 #include <stddef.h>
+#ifdef STOPS
+#include <unistd.h>
+
+__attribute__((noinline)) static void stop(void)
+{
+	char line = 0;
+
+	while (write(1, "stopped\n", 8) == 8 && read(0, &line, 1) == 1 && line != '\n')
+		;
+}
+#else
+static void stop(void)
+{
+}
+#endif
 
 extern int cuMemAlloc_v2(unsigned long long *address, size_t bytes);
 extern int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
@@ -20,6 +36,7 @@ volatile int calls;
 		int result;                                                                                  \
 		room[calls % 64] = 0;                                                                        \
 		result = cuMemAlloc_v2(address, bytes + room[calls % 64]);                                   \
+		stop();                                                                                      \
 		calls += 1 + n;                                                                              \
 		return result;                                                                               \
 	}
