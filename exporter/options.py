@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 Value = bool | int | float | str | tuple[str, ...]
 
@@ -78,6 +79,8 @@ class Option:
                 return ",".join(self.default)
             case float() if self.duration:
                 return f"{self.default:g}s" if self.default else ""
+            case float():
+                return f"{Decimal(repr(self.default)):f}"  # never 1e-05
         return str(self.default)
 
     def parse(self, text: str) -> Value:

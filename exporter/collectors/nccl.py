@@ -59,7 +59,7 @@ FLAGS = (
     ),
     Flag(
         "group-overhead-seconds",
-        0.00002,
+        0.00001,
         "Maximum time that the probes of Send and Recv add to a group of them on average, in seconds. Where groups are "
         "larger, messages are probed in windows and estimated by groups. 0: no such maximum.",
         0,
