@@ -16,8 +16,8 @@ WITHOUT = {
     "rdma_pfc_": "No data. Ethernet ports have it, in the host's network namespace.",
     "rdma_pci_": "No data. The driver mlx5 has it, in the host's network namespace.",
     "rdma_": "No data. Nodes without RDMA devices have none.",
-    "node_edac_": "No data. The kernel has no driver for this memory controller.",
-    "node_nvme_": "No data. Nodes without NVMe drives have none.",
+    "accel_node_edac_": "No data. The kernel has no driver for this memory controller.",
+    "accel_node_nvme_": "No data. Nodes without NVMe drives have none.",
 }
 """Beginning of a metric's name to what an empty panel on it shows; the first that is in a query counts."""
 

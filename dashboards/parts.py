@@ -28,7 +28,7 @@ LEADS = {
     "comm_hash": ("nccl", "Communicator"),
 }
 """Label to the dashboard with more about it, where it is a variable, and its name in the link."""
-DRIVES = "node_nvme_"
+DRIVES = "accel_node_nvme_"
 """Metrics with a drive as their `device`: no other dashboard has more about drives."""
 HALF, THIRD, FULL = 12, 8, 24
 DETAIL = "Detail: only with --profile=debug"

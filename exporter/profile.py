@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from exporter.model import PROCESS_LABELS, Metric, Sample
+from exporter.stability import FORMER, TODAY
 
 
 class Profile(IntEnum):
@@ -48,7 +49,7 @@ _IN_DEBUG = frozenset(
             "hw.fan.speed_ratio",
             "hw.gpu.memory.utilization",
         ),
-        *("node.pci.link.speed", "node.pci.link.width_max", "rdma.ack.latency"),
+        *("accel.node.pci.link.speed", "accel.node.pci.link.width_max", "rdma.ack.latency"),
         *("rdma.netdev.counter", "rdma.poll_cq", "rdma.port.hw_value", "rdma.post_send"),
     )
 )
@@ -111,7 +112,7 @@ _IN_NODE_LABELS: Mapping[str, tuple[str, ...]] = {
     "nccl.collective.bytes": ("collective",),
     "nccl.collective.calls": ("collective",),
     "nccl.ras.rank.collectives": ("collective",),
-    "node.pci.aer.errors": ("pci_bus_id", "root_port"),
+    "accel.node.pci.aer.errors": ("pci_bus_id", "root_port"),
     "rdma.cnp.packets": ("kind",),
     "rdma.queue_pairs": ("type", "mtu", "timeout_seconds", "retries", "rnr_retries"),
     "rdma.send.work_requests": ("opcode",),
@@ -157,7 +158,7 @@ class Rule:
 
 def rule_of(metric: Metric, profile: Profile) -> Rule:
     """Return the rule of a metric for a profile below debug."""
-    name = metric.name
+    name = TODAY + metric.name.removeprefix(FORMER) if metric.name.startswith(FORMER) else metric.name
     least = Profile.NODE if name in _IN_NODE else Profile.FLEET
     if name in _IN_DEBUG | _REST_IN_DEBUG:
         least = Profile.DEBUG

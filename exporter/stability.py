@@ -6,6 +6,9 @@ from enum import Enum
 
 from exporter.model import Metric
 
+TODAY, FORMER = "accel.node.", "node."
+"""What names begin with, and what these names began with before (exporter/compat/former_names.py)."""
+
 
 class Stability(Enum):
     STABLE = "stable"
@@ -134,21 +137,21 @@ STABLE = frozenset(
         "nccl.ras.rank.collectives",
         "nccl.ras.rank.lag",
         "nccl.ras.ranks.missing",
-        "node.boot.timestamp",
-        "node.clock.max_error",
-        "node.clock.synchronized",
-        "node.cpus.online",
-        "node.devices.expected",
-        "node.diagnostic.last_pass.timestamp",
-        "node.edac.errors",
-        "node.fault",
-        "node.fault.last_timestamp",
-        "node.fault.source_available",
-        "node.memory.usable",
-        "node.pci.link.width",
-        "node.report.timestamp",
-        "node.service.running",
-        "node.shutdown.timestamp",
+        "accel.node.boot.timestamp",
+        "accel.node.clock.max_error",
+        "accel.node.clock.synchronized",
+        "accel.node.cpus.online",
+        "accel.node.devices.expected",
+        "accel.node.diagnostic.last_pass.timestamp",
+        "accel.node.edac.errors",
+        "accel.node.fault",
+        "accel.node.fault.last_timestamp",
+        "accel.node.fault.source_available",
+        "accel.node.memory.usable",
+        "accel.node.pci.link.width",
+        "accel.node.report.timestamp",
+        "accel.node.service.running",
+        "accel.node.shutdown.timestamp",
         "process.resident_memory",
         "process.start_time",
         "rdma.ack.timeouts",
@@ -181,4 +184,6 @@ def of(metric: Metric) -> Stability | None:
     """Return a metric's stability; None for one of another exporter, which decides on its names."""
     if metric.literal:
         return None
+    if metric.name.startswith(FORMER):
+        return Stability.DEPRECATED
     return Stability.STABLE if metric.name in STABLE else Stability.EXPERIMENTAL

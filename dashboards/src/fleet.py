@@ -11,7 +11,7 @@ WITH_OR_WITHOUT = 'job=~"$job|", instance=~"$instance|", cluster=~"$cluster"'
 """Alerts of a switch, a communicator or the whole fleet have no instance."""
 FIRING = f'ALERTS{{{WITH_OR_WITHOUT}, alertstate="firing", severity=~"critical|warning"}}'
 CRITICAL, WARNING = (f'{FIRING[:-1]}, severity="{it}"}}' for it in ("critical", "warning"))
-FAULT = select("instance_fault:node_fault_last_timestamp_seconds:max")
+FAULT = select("instance_fault:accel_node_fault_last_timestamp_seconds:max")
 STATES = "instance_state:hw_status:sum"
 UNHEALTHY = select("gpu_state:hw_status:unhealthy")
 SUMMED, COUNTED = (f"instance_use:hw_gpu_utilization_ratio:{it}" for it in ("sum", "count"))
@@ -53,7 +53,7 @@ def of_places(kinds: str, *labels: str) -> tuple[Query, ...]:
     return (
         Query(of("place:up:count"), "Nodes"),
         Query(of("place:up:down"), "Exporters down", alarm=1),
-        Query(of("place:node_fault_last_timestamp_seconds:nodes1h"), "Nodes with new faults", alarm=1),
+        Query(of("place:accel_node_fault_last_timestamp_seconds:nodes1h"), "Nodes with new faults", alarm=1),
         Query(of("place:hw_status:ok"), "GPUs"),
         Query(share(of("place:hw_gpu_utilization_ratio:avg", "max")), "Use", "percentunit"),
         Query(of("place:hw_power_watts:sum"), "Power", "watt"),

@@ -12,11 +12,11 @@ PORT = ("instance", "device", "port")
 PORT_NAME = "{{device}} {{port}} {{instance}}"
 PCI = ("instance", "pci_bus_id", "kind")
 JOB = ("instance", "namespace", "pod", "container", "slurm_job_id", "comm", "pid")
-FAULT = select("node_fault_last_timestamp_seconds")
-OUT_OF_LIMITS = f"{select('node_hwmon_alarm')} == 1 or {select('node_ipmi_sensor_state')} == 2"
+FAULT = select("accel_node_fault_last_timestamp_seconds")
+OUT_OF_LIMITS = f"{select('accel_node_hwmon_alarm')} == 1 or {select('accel_node_ipmi_sensor_state')} == 2"
 SLOWING = 'reason=~"(hw_|sw_)?thermal|hw_power_brake"'
-NARROW = f"{select('node_pci_link_width_max')} - {select('node_pci_link_width')}"
-FEWER = f"{select('link:node_pci_link_width:best')} - {select('node_pci_link_width')}"
+NARROW = f"{select('accel_node_pci_link_width_max')} - {select('accel_node_pci_link_width')}"
+FEWER = f"{select('link:accel_node_pci_link_width:best')} - {select('accel_node_pci_link_width')}"
 
 
 def per(labels: tuple[str, ...], metric: str, *matchers: str) -> str:
@@ -33,7 +33,7 @@ OVERVIEW = [
         "Uptime",
         "Time since the kernel of the node started last; the shortest of the nodes chosen.",
         "s",
-        Query(f"time() - max({select('node_boot_timestamp_seconds')})"),
+        Query(f"time() - max({select('accel_node_boot_timestamp_seconds')})"),
     ),
     number(
         "Healthy GPUs", "GPUs that answer and need nothing.", "short", Query(total(select("hw_status", 'state="ok"')))
@@ -64,7 +64,8 @@ OVERVIEW = [
         "Temperatures, fans, voltages and power supplies out of their limits, as the machine reports.",
         "short",
         Query(
-            f"count({OUT_OF_LIMITS}) or 0 * count({select('node_hwmon_alarm')} or {select('node_ipmi_sensor_state')})"
+            f"count({OUT_OF_LIMITS}) or 0 * count({select('accel_node_hwmon_alarm')} or "
+            f"{select('accel_node_ipmi_sensor_state')})"
         ),
         alarm=1,
     ),
@@ -209,7 +210,7 @@ LINKS = [
         "GPUs, NICs and drives: lanes in use, and how many fewer than before, as the alert's recorded series has it.",
         "short",
         {"instance": "Instance", "kind": "Kind", "pci_bus_id": "Address"},
-        Query(per(PCI, "node_pci_link_width"), "Lanes"),
+        Query(per(PCI, "accel_node_pci_link_width"), "Lanes"),
         Query(f"max by ({', '.join(PCI)}) ({FEWER})", "Fewer", alarm=1),
         width=HALF,
     ),
@@ -217,7 +218,9 @@ LINKS = [
         "PCIe errors",
         "What devices reported of themselves by AER, per second.",
         "eps",
-        Query(rising((*PCI, "type"), "node_pci_aer_errors_total"), "{{type}} {{kind}} {{pci_bus_id}} {{instance}}"),
+        Query(
+            rising((*PCI, "type"), "accel_node_pci_aer_errors_total"), "{{type}} {{kind}} {{pci_bus_id}} {{instance}}"
+        ),
         width=HALF,
     ),
 ]
@@ -230,7 +233,7 @@ FAULTS = [
         {"instance": "Instance", "category": "Category", "signal": "Signal", "component": "Component"},
         Query(f"time() - max by (instance, category, signal, component) ({FAULT})", "Ago"),
         Query(
-            f"max by (instance, category, signal, component) ({select('node_fault_replayed')})",
+            f"max by (instance, category, signal, component) ({select('accel_node_fault_replayed')})",
             "Before the exporter",
             "short",
         ),
@@ -240,7 +243,9 @@ FAULTS = [
         "Faults per second",
         "Each line of the kernel log, each error of a counter, each crash counts.",
         "eps",
-        Query(rising(("instance", "category", "signal"), "node_fault_total"), "{{category}} {{signal}} {{instance}}"),
+        Query(
+            rising(("instance", "category", "signal"), "accel_node_fault_total"), "{{category}} {{signal}} {{instance}}"
+        ),
         width=HALF,
     ),
     rows(
@@ -259,7 +264,9 @@ FAULTS = [
         "Sources of faults that this node lacks, or that the exporter may not read.",
         "short",
         {"instance": "Instance", "source": "Source"},
-        Query(f"min by (instance, source) ({select('node_fault_source_available')}) == 0", "Readable", hidden=True),
+        Query(
+            f"min by (instance, source) ({select('accel_node_fault_source_available')}) == 0", "Readable", hidden=True
+        ),
         width=HALF,
     ),
 ]
@@ -270,7 +277,7 @@ MACHINE = [
         "Corrected and uncorrected, by module, as the memory controller counts them; per second.",
         "eps",
         Query(
-            rising(("instance", "controller", "dimm", "type"), "node_edac_errors_total"),
+            rising(("instance", "controller", "dimm", "type"), "accel_node_edac_errors_total"),
             "{{type}} {{dimm}} {{controller}} {{instance}}",
         ),
         width=THIRD,
@@ -279,16 +286,16 @@ MACHINE = [
         "Drives",
         "Share of the rated endurance used; of the spare blocks that is left.",
         "percentunit",
-        Query(select("node_nvme_used_ratio"), "used {{device}} {{instance}}"),
-        Query(select("node_nvme_spare_ratio"), "spare {{device}} {{instance}}"),
+        Query(select("accel_node_nvme_used_ratio"), "used {{device}} {{instance}}"),
+        Query(select("accel_node_nvme_spare_ratio"), "spare {{device}} {{instance}}"),
         width=THIRD,
     ),
     lines(
         "Sensor alarms",
         "1 while a sensor of the machine is out of its limits; the management controller's: 1 warning, 2 critical.",
         "short",
-        Query(f"{select('node_hwmon_alarm')} == 1", "{{chip}} {{sensor}} {{instance}}"),
-        Query(f"{select('node_ipmi_sensor_state')} > 0", "{{sensor}} {{instance}}"),
+        Query(f"{select('accel_node_hwmon_alarm')} == 1", "{{chip}} {{sensor}} {{instance}}"),
+        Query(f"{select('accel_node_ipmi_sensor_state')} > 0", "{{sensor}} {{instance}}"),
         width=THIRD,
     ),
     rows(
@@ -297,7 +304,7 @@ MACHINE = [
         "short",
         {"instance": "Instance", "kind": "Kind"},
         Query(f"max by (instance, kind) ({select('instance_kind:hw_status:active')})", "Working"),
-        Query(per(("instance", "kind"), "node_devices_expected"), "Expected"),
+        Query(per(("instance", "kind"), "accel_node_devices_expected"), "Expected"),
         width=THIRD,
     ),
     rows(
@@ -305,7 +312,7 @@ MACHINE = [
         "1 while a process of the service runs: fabricmanager, imex, persistenced. Not every node needs each of them.",
         "short",
         {"instance": "Instance", "service": "Service"},
-        Query(per(("instance", "service"), "node_service_running"), "Running"),
+        Query(per(("instance", "service"), "accel_node_service_running"), "Running"),
         width=THIRD,
     ),
     lines(
@@ -320,7 +327,7 @@ MACHINE = [
         "Greatest error of the clock",
         "As the kernel counts it while the clock is synchronized; no line while it is not.",
         "s",
-        Query(select("node_clock_max_error_seconds"), "{{instance}}"),
+        Query(select("accel_node_clock_max_error_seconds"), "{{instance}}"),
         width=HALF,
         alarm=0.5,
     ),
@@ -330,8 +337,13 @@ MACHINE = [
         "and media errors per second.",
         "short",
         {"instance": "Instance", "device": "Drive"},
-        Query(f"{per(('instance', 'device'), 'node_nvme_critical_warning')} > 0", "Warning", alarm=1),
-        Query(f"{rising(('instance', 'device'), 'node_nvme_media_errors_total')} > 0", "Media errors", "eps", alarm=0),
+        Query(f"{per(('instance', 'device'), 'accel_node_nvme_critical_warning')} > 0", "Warning", alarm=1),
+        Query(
+            f"{rising(('instance', 'device'), 'accel_node_nvme_media_errors_total')} > 0",
+            "Media errors",
+            "eps",
+            alarm=0,
+        ),
         width=HALF,
     ),
 ]
@@ -345,7 +357,7 @@ DETAILS = [
         "short",
         {"instance": "Instance", "kind": "Kind", "pci_bus_id": "Address"},
         Query(f"max by ({', '.join(PCI)}) ({NARROW})", "Missing", alarm=1),
-        Query(per(PCI, "node_pci_link_speed"), "GT/s"),
+        Query(per(PCI, "accel_node_pci_link_speed"), "GT/s"),
     ),
 ]
 

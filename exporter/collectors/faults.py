@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from exporter.background.poller import Poller
 from exporter.bpf import events, privileges, status
+from exporter.compat import former_names
 from exporter.faults import clock, machine, metrics, pci, sensors
 from exporter.faults.ipmi import Ipmi
 from exporter.faults.kernel_log import WORDS, fault
@@ -23,7 +24,10 @@ from exporter.node import Node
 from exporter.nvml.samples import samples as gpu_samples
 from exporter.options import Flag, SettingsError, Value
 
-METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+METRICS: tuple[Metric, ...] = (
+    *(value for value in vars(metrics).values() if isinstance(value, Metric)),
+    *former_names.METRICS,
+)
 FLAGS = (
     Flag("interval", 15.0, "Interval between readings of sysfs, in seconds.", 1, 86_400),
     Flag("shutdown-file", str(machine.SCHEDULED), "File in which systemd-logind keeps a scheduled shutdown."),
@@ -64,6 +68,7 @@ FLAGS = (
         "",
         "File that a test of the GPUs (dcgmi diag, a burn-in) touches when it has passed. Empty: none.",
     ),
+    Flag("former-names", False, "Add accel_node_* metrics by their former names too, node_*. In this release only."),
 )
 _MANY = re.compile(r"[, ]|\[[^]:]*\]")
 """A list of hosts, or a range as bmc[1-3]; an address of IPv6 has brackets too."""
@@ -147,6 +152,10 @@ class Faults:
         self.poller.start()
 
     def collect(self) -> Iterator[Sample]:
+        samples = self._samples()
+        return former_names.with_former(samples) if self._node.settings["former-names"] else samples
+
+    def _samples(self) -> Iterator[Sample]:
         yield from self._ledger.samples()
         yield from self._expected
         last = self.poller.last

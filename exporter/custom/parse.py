@@ -24,7 +24,20 @@ from exporter.model import PROCESS_LABELS, Kind, Metric
 
 T = TypeVar("T")
 MOST_ITEMS, MOST_LABELS, MOST_VALUES, MOST_BUCKETS = 64, 16, 1024, 64
-OURS = ("accel_exporter", "gpu", "rdma", "nccl", "process", "python", "up", "scrape", "node", "dcgm_fi", "target")
+OURS = (
+    "accel_exporter",
+    "gpu",
+    "rdma",
+    "nccl",
+    "process",
+    "python",
+    "up",
+    "scrape",
+    "accel",
+    "node",
+    "dcgm_fi",
+    "target",
+)
 """First words of names that the exporter, Prometheus and their neighbours use."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)

@@ -1,4 +1,4 @@
-"""The signals of node_fault_total that the kernel log shows: meaning, category and pattern of each.
+"""The signals of accel_node_fault_total that the kernel log shows: meaning, category and pattern of each.
 
 Data only; docs/faults.md is generated from this table. The patterns match messages of the kernel itself (facility 0),
 from their first character on, with the prefixes of Linux's own sources. The kernel also prints names that any user

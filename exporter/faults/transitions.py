@@ -20,7 +20,7 @@ class Condition:
     `only` are labels that a sample must have. For a counter each increase is a fault. A gauge is a state: bad above
     `most`, or below `least` where that is set. With `unused` a state is a fault only after it was good, because an
     unused part of the machine may stay in the bad state for ever. `alert` names an alert on the metric itself; other
-    conditions are covered by alerts on node_fault_last_timestamp_seconds.
+    conditions are covered by alerts on accel_node_fault_last_timestamp_seconds.
     """
 
     name: str

@@ -106,8 +106,8 @@ def _xids(named: Named, labels: Mapping[str, str]) -> str:
 
 def faults(named: Named) -> list[tuple[Sample, float, float]]:
     """Faults since the start, or that were there then, with how many and how many replayed; the newest first."""
-    replayed = {_fault(it): number(it) for it in named.all("node.fault.replayed")}
-    found = [(it, number(it), replayed.get(_fault(it), 0.0)) for it in named.all("node.fault")]
+    replayed = {_fault(it): number(it) for it in named.all("accel.node.fault.replayed")}
+    found = [(it, number(it), replayed.get(_fault(it), 0.0)) for it in named.all("accel.node.fault")]
     last = _last(named)
     return sorted(
         (it for it in found if it[1] or it[2]), key=lambda row: (-last.get(_fault(row[0]), 0), _fault(row[0]))
@@ -119,7 +119,7 @@ def _fault(sample: Sample) -> tuple[str, ...]:
 
 
 def _last(named: Named) -> dict[tuple[str, ...], float]:
-    return {_fault(it): number(it) for it in named.all("node.fault.last_timestamp")}
+    return {_fault(it): number(it) for it in named.all("accel.node.fault.last_timestamp")}
 
 
 def fault_table(named: Named) -> str:
@@ -133,7 +133,9 @@ def fault_table(named: Named) -> str:
         Column("before", [amount(count(old)) for _, _, old in shown], True),
         Column("newest", [amount(ago(last[_fault(it)]) if _fault(it) in last else None) for it, _, _ in shown], True),
     )
-    blind = sorted(it.labels.get("source", "") for it in named.all("node.fault.source_available") if not number(it))
+    blind = sorted(
+        it.labels.get("source", "") for it in named.all("accel.node.fault.source_available") if not number(it)
+    )
     unread = f'<p class="dim">Not read on this node: {escape(cut(", ".join(blind), 300))}.</p>' if blind else ""
     empty = none_seen(named, "faults", "None was seen.")
     return section("Faults", columns, empty, more(len(found), "faults") + unread)

@@ -139,9 +139,9 @@ def test_crashes_are_faults(exits: Exits, watched: Callable[[], Script], faults:
     found = {(prometheus.name(it.metric), it.labels.get("signal")): it for it in faults.samples()}
 
     assert {"process_sigabrt", None} == {signal for _, signal in found}
-    assert 1 == found["node_fault_total", "process_sigabrt"].value
-    assert "software_bug" == found["node_fault_total", "process_sigabrt"].labels["category"]
-    newest = float(str(found["node_fault_last_timestamp_seconds", "process_sigabrt"].value))
+    assert 1 == found["accel_node_fault_total", "process_sigabrt"].value
+    assert "software_bug" == found["accel_node_fault_total", "process_sigabrt"].labels["category"]
+    newest = float(str(found["accel_node_fault_last_timestamp_seconds", "process_sigabrt"].value))
     assert before - 1 <= newest <= time.time() + 1
 
 

@@ -68,7 +68,7 @@ UNRECORDED = {
     *("namespace_pod:gpu_cuda_memory_usage_bytes:sum", "namespace_pod:nccl_collective_bus_bytes:rate5m"),
     "workload_pid:nccl_calls_in_flight:first",
     *("name_setting:hw_gpu_info:on_ratio", "workload_gpu_uuid:gpu_clock_hertz:busy10m"),
-    "service:node_service_running:best",
+    "service:accel_node_service_running:best",
     *("instance:accel_exporter_collector_success:failing", "instance:accel_exporter_probe_attached:missing"),
     *("instance:accel_exporter_events_lost:rate5m", "xid:gpu_xid_bursts:increase10m"),
     *(f"gpu:gpu_bus_loss_last_timestamp_seconds:{it}" for it in ("known", "since_boot")),

@@ -76,7 +76,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 def state(page: str, sensor: str) -> str:
     """The state of a sensor on the page; empty without one."""
-    found = [line for line in page.splitlines() if line.startswith("node_ipmi_sensor_state{") and f'"{sensor}"' in line]
+    found = [
+        line for line in page.splitlines() if line.startswith("accel_node_ipmi_sensor_state{") and f'"{sensor}"' in line
+    ]
     return found[0].rpartition(" ")[2] if found else ""
 
 
@@ -84,8 +86,8 @@ def state(page: str, sensor: str) -> str:
 def test_sensors(machine: Machine) -> None:
     """As root and with few capabilities the exporter has all sensors of the machine from its driver."""
     page = machine.await_(lambda page: bool(state(page, "Fan FAN1")))
-    assert 8 == page.count("\nnode_ipmi_sensor_state{")
-    assert 'node_fault_source_available{source="ipmi"} 1' in page
+    assert 8 == page.count("\naccel_node_ipmi_sensor_state{")
+    assert 'accel_node_fault_source_available{source="ipmi"} 1' in page
     assert "0" == state(page, "Power Supply 2 Status")
 
 
@@ -101,7 +103,7 @@ def test_a_fault(machine: Machine) -> None:
             and 'component="Fan FAN1"' in page
         )
     )
-    counted = [line for line in page.splitlines() if line.startswith("node_fault_total{") and "ipmi_" in line]
+    counted = [line for line in page.splitlines() if line.startswith("accel_node_fault_total{") and "ipmi_" in line]
     assert 2 == len(counted) and all(line.endswith(" 1") for line in counted), counted
     machine.controller.recovers(SUPPLIES[1])
     machine.await_(lambda page: "0" == state(page, "Power Supply 2 Status"))
@@ -110,13 +112,13 @@ def test_a_fault(machine: Machine) -> None:
 @pytest.mark.evidence(feature="SMART logs of drives", on="real kernel, emulated hardware")
 def test_a_drive(machine: Machine) -> None:
     """The drive's SMART log, read with the kernel's ioctl: its warning is a fault from before the exporter."""
-    page = machine.await_(lambda page: "node_nvme_critical_warning{" in page)
+    page = machine.await_(lambda page: "accel_node_nvme_critical_warning{" in page)
     values = {name: value for name, _, value in (line.rpartition(" ") for line in page.splitlines())}
-    assert RELIABILITY_DEGRADED == float(values['node_nvme_critical_warning{device="nvme0"}'])
-    assert 0 == float(values['node_nvme_used_ratio{device="nvme0"}'])
-    assert 1 == float(values['node_nvme_live{device="nvme0",state="live"}'])
-    assert 1 == float(values['node_fault_source_available{source="nvme_smart"}'])
-    [replayed] = [it for it in values if it.startswith("node_fault_replayed{") and "nvme_critical_warning" in it]
+    assert RELIABILITY_DEGRADED == float(values['accel_node_nvme_critical_warning{device="nvme0"}'])
+    assert 0 == float(values['accel_node_nvme_used_ratio{device="nvme0"}'])
+    assert 1 == float(values['accel_node_nvme_live{device="nvme0",state="live"}'])
+    assert 1 == float(values['accel_node_fault_source_available{source="nvme_smart"}'])
+    [replayed] = [it for it in values if it.startswith("accel_node_fault_replayed{") and "nvme_critical_warning" in it]
     assert 'component="nvme0"' in replayed and "1" == values[replayed]
 
 
@@ -133,5 +135,5 @@ def test_a_controller_that_does_not_answer_any_more(machine: Machine) -> None:
     """There are no series of its sensors any more."""
     machine.await_(lambda page: bool(state(page, "Fan FAN1")))
     machine.controller.end()
-    page = machine.await_(lambda page: 'node_fault_source_available{source="ipmi"} 0' in page)
-    assert "node_ipmi_sensor_state{" not in page
+    page = machine.await_(lambda page: 'accel_node_fault_source_available{source="ipmi"} 0' in page)
+    assert "accel_node_ipmi_sensor_state{" not in page

@@ -114,8 +114,8 @@ def _settled(exporter: Exporter, prometheus: Prometheus, machine: Machine) -> bo
     return (
         all(re.search(rf'^{name}\b.*\bpid="{pid}"', page, re.M) for name, pid in zip(_SEEN, pids, strict=True))
         and 8 == len(re.findall(r'^hw_status\{.*state="ok".* 1$', page, re.M))
-        and bool(prometheus.query("node_edac_errors_total") and prometheus.query("hw_errors_total"))
-        and bool(prometheus.query("rdma_link_state") and prometheus.query("node_ipmi_sensor_state"))
+        and bool(prometheus.query("accel_node_edac_errors_total") and prometheus.query("hw_errors_total"))
+        and bool(prometheus.query("rdma_link_state") and prometheus.query("accel_node_ipmi_sensor_state"))
     )
 
 

@@ -90,7 +90,7 @@ def test_querying_drives_keeps_a_capability(enabled: bool, tmp_path: Path) -> No
         assert {enabled} == {
             bool(int(mask, 16) >> CAPABILITIES["CAP_SYS_ADMIN"] & 1) for mask in exporter.status("CapEff")
         }
-        source = 'node_fault_source_available{source="nvme_smart"}'
+        source = 'accel_node_fault_source_available{source="nvme_smart"}'
         exporter.await_(lambda: 'source="nvme"' in exporter.get("/metrics")[1])
         assert enabled is (exporter.value(source) is not None)
     finally:

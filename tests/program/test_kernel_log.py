@@ -11,7 +11,7 @@ from tests.program.process import Exporter
 from tests.support import PATIENCE
 
 NO_DEVICES = 'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$@"'
-SOURCES = ('node_fault_source_available{source="kernel_log"}', 'accel_exporter_xid_source{source="kmsg"}')
+SOURCES = ('accel_node_fault_source_available{source="kernel_log"}', 'accel_exporter_xid_source{source="kmsg"}')
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

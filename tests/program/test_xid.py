@@ -94,7 +94,7 @@ def test_live(run: Callable[..., Exporter], log: Log) -> None:
         'gpu_sxid_errors_total{category="network_switch_cable",nvswitch="0",pci_bus_id="00000000:C1:00.0",'
         'severity="fatal",sxid="24007"}': 1,
         f"gpu_xid_bursts_total{{{LABELS}}}": 1,
-        'node_fault_total{category="faulty_gpu",component="00000000:3B:00.0",signal="xid_79"}': 23,
+        'accel_node_fault_total{category="faulty_gpu",component="00000000:3B:00.0",signal="xid_79"}': 23,
         'accel_exporter_events_lost_total{stream="kmsg"}': 0,
         'accel_exporter_xid_source{source="kmsg"}': 1,
     }.items():

@@ -45,6 +45,7 @@ JOBS = {
 """GPUs A to D as NVML knows them; n3 has no series of NVML, so E is not known to be idle."""
 
 PID = 'instance="n1",comm="python",pid="1",device="m0"'
+FAULT = "accel_node_fault_last_timestamp_seconds"
 PORT = 'instance="n1",device="m0",port="1"'
 RDMA = {
     f'rdma_queue_pairs{{{PID},type="RC",state="RTS",mtu="4096"}}': "2x9",
@@ -76,9 +77,9 @@ FLEET = {
     'accel_node_topology_info{instance="n1",rack="r1",leaf="l1",zone="z"}': "1x9",
     'accel_node_topology_info{instance="n2",rack="r1",leaf="l1"}': "1x9",
     'accel_node_topology_info{instance="n3",nvlink_domain="u.1"}': "1x4 stale",
-    'node_fault_last_timestamp_seconds{instance="n1",rack="r1",category="gpu",signal="xid",component="0"}': "500x9",
-    'node_fault_last_timestamp_seconds{instance="n1",rack="r1",category="nic",signal="down",component="m0"}': "500x9",
-    'node_fault_last_timestamp_seconds{instance="n2",rack="r1",category="gpu",signal="xid",component="0"}': "-4000x9",
+    f'{FAULT}{{instance="n1",rack="r1",category="gpu",signal="xid",component="0"}}': "500x9",
+    f'{FAULT}{{instance="n1",rack="r1",category="nic",signal="down",component="m0"}}': "500x9",
+    f'{FAULT}{{instance="n2",rack="r1",category="gpu",signal="xid",component="0"}}': "-4000x9",
     'hw_status{instance="n1",gpu="0",gpu_uuid="A",state="ok"}': "0x9",
     'hw_status{instance="n1",gpu="0",gpu_uuid="A",state="lost"}': "1x9",
     'hw_status{instance="n2",gpu="0",gpu_uuid="C",state="ok"}': "1x9",
@@ -120,18 +121,18 @@ FLEET = {
 """GPU A is lost, B is used, C is held and idle, D is nobody's; ranks 1 and 3 of NCCL wait, 2 is done, 4 is at work."""
 
 NODE = {
-    'node_boot_timestamp_seconds{instance="n1",boot_id="x"}': "-100x9",
-    'node_pci_link_width{instance="n1",kind="gpu",pci_bus_id="a"}': "8x9",
-    'link:node_pci_link_width:best{instance="n1",kind="gpu",pci_bus_id="a"}': "12x9",
-    'node_pci_link_width_max{instance="n1",kind="gpu",pci_bus_id="a"}': "16x9",
+    'accel_node_boot_timestamp_seconds{instance="n1",boot_id="x"}': "-100x9",
+    'accel_node_pci_link_width{instance="n1",kind="gpu",pci_bus_id="a"}': "8x9",
+    'link:accel_node_pci_link_width:best{instance="n1",kind="gpu",pci_bus_id="a"}': "12x9",
+    'accel_node_pci_link_width_max{instance="n1",kind="gpu",pci_bus_id="a"}': "16x9",
     f'gpu_cuda_memory_usage_bytes{{instance="n1",{TRAIN},api_layer="driver",memory="device"}}': "30x9",
     f'gpu_cuda_memory_usage_bytes{{instance="n1",{TRAIN},api_layer="driver",memory="pinned_host"}}': "50x9",
     f'gpu_cuda_memory_usage_bytes{{instance="n1",{TRAIN},api_layer="runtime",memory="device"}}': "20x9",
     'rdma_port_hw_counter_total{instance="n1",device="m0",port="1",counter="port_xmit_data"}': "0+60x9",
     'rdma_port_hw_counter_total{instance="n1",device="m0",port="1",counter="port_rcv_data"}': "0+600x9",
-    'node_fault_last_timestamp_seconds{instance="n1",category="gpu",signal="xid",component="0"}': "500x9",
-    'node_fault_source_available{instance="n1",source="edac"}': "0x9",
-    'node_fault_source_available{instance="n1",source="kmsg"}': "1x9",
+    'accel_node_fault_last_timestamp_seconds{instance="n1",category="gpu",signal="xid",component="0"}': "500x9",
+    'accel_node_fault_source_available{instance="n1",source="edac"}': "0x9",
+    'accel_node_fault_source_available{instance="n1",source="kmsg"}': "1x9",
 }
 
 ALERTS = Path(__file__).parents[2] / "alerts"

@@ -20,7 +20,9 @@ PAGES = [
     *sorted(path for path in DOCS.rglob("*.md") if path.stem not in pages.PAGES),
 ]
 """The pages that people write."""
-SERIES = re.compile(r"`((?:accel_exporter|cufile|gen_ai|gpu|hw|llm|nccl|node|rdma)_[a-z0-9_]*[a-z0-9])[`{\[]")
+SERIES = re.compile(
+    r"`((?:accel_exporter|accel_node|cufile|gen_ai|gpu|hw|llm|nccl|node|rdma)_[a-z0-9_]*[a-z0-9])[`{\[]"
+)
 FLAG = re.compile(
     r"`--((?:bpf|collector|compat|config|custom|dcgm|kubernetes|log|otlp|path|slurm|web)\.[a-z0-9.-]*[a-z0-9])"
 )

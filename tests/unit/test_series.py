@@ -270,7 +270,7 @@ def test_what_a_fault_is() -> None:
     declared = {metric for found in discover.collectors().values() for metric in found.metrics if not metric.literal}
     errors = {it.name for it in declared if it.name.endswith("errors") and not it.name.startswith("accel_exporter")}
     assert errors < {it.name for it in declared if it.fault}
-    assert {"node.fault", "hw.errors", "gpu.bus.losses", "nccl.last_error.timestamp"} < {
+    assert {"accel.node.fault", "hw.errors", "gpu.bus.losses", "nccl.last_error.timestamp"} < {
         it.name for it in declared if it.fault
     }
     assert not any(it.fault for it in declared if it.name.startswith("accel_exporter"))

@@ -10,7 +10,7 @@ from exporter.faults import categories as rows
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The coverage of one category. `besides` are sources other than node_fault_total and Xids; `blind` is unseen."""
+    """The coverage of one category. `besides` are sources beside accel_node_fault_total and Xids; `blind` is unseen."""
 
     alerts: tuple[str, ...]
     besides: str
@@ -121,7 +121,7 @@ COVERAGE: Mapping[str, Coverage] = {
     rows.MEMORY: Coverage(
         ("SystemMemoryFault", "SystemMemoryErrorsFrequent", "MemoryMissing", "OutOfMemoryKill"),
         "EDAC counters by module, how much memory the kernel has",
-        "machines without an EDAC driver: node_fault_source_available shows them",
+        "machines without an EDAC driver: accel_node_fault_source_available shows them",
     ),
 }
 """Coverage by category, a row of the table each."""

@@ -11,22 +11,23 @@ from exporter.faults.xid import catalog
 from tools.docs import coverage
 
 HEAD = """
-`node_fault_total{category,component,signal}` counts faults that stop jobs; `node_fault_last_timestamp_seconds`
-has the time of the newest. `category` is a row of the table of unexpected interruptions in "The Llama 3 Herd of
-Models" (arXiv 2407.21783, table 5: 419 of them in 54 days on 16,384 GPUs), so that your faults can be compared with
-those. Xids are counted here too, by the category of their code ([xid.md](xid.md)), as `xid_79` and so on; three
+`accel_node_fault_total{category,component,signal}` counts faults that stop jobs;
+`accel_node_fault_last_timestamp_seconds` has the time of the newest. `category` is a row of the table of unexpected
+interruptions in "The Llama 3 Herd of Models" (arXiv 2407.21783, table 5: 419 of them in 54 days on 16,384 GPUs), so
+that your faults can be compared with those. Xids are counted here too, by the category of their code
+([xid.md](xid.md)), as `xid_79` and so on; three
 categories of Xids are no rows: `gpu_memory`, `information` and `unknown`.
 
 A counter of the hardware that was above 0 before the exporter started is no fault: it is in the counter's own metric.
-What the kernel log already held at the start is in `node_fault_replayed`, with its time, and pages nobody again. A
-state that is bad at the start (an alarm, a dead drive) is there too. Its alert fires as long as the state lasts; a
+What the kernel log already held at the start is in `accel_node_fault_replayed`, with its time, and pages nobody again.
+A state that is bad at the start (an alarm, a dead drive) is there too. Its alert fires as long as the state lasts; a
 restart of the exporter neither counts the state again nor resolves the alert, unless the restart takes more than five
 minutes.
 A reload of the settings reads the kernel log again: it counts no record twice, and a record that came meanwhile as a
 new one.
-`node_fault_source_available` is 0 for a source that this node does not have: nothing is known of its faults then.
+`accel_node_fault_source_available` is 0 for a source that this node does not have: nothing is known of its faults then.
 With `--no-collector.faults` the faults that other collectors find (Xids, crashes of processes that use a GPU) are
-still shown, because rules and dashboards that sum `node_fault_total` would take their absence for a healthy node.
+still shown, because rules and dashboards that sum `accel_node_fault_total` would take their absence for a healthy node.
 """
 RECORDED = """
 alerts/recording.yaml sums over the nodes of a job, a pod and a place. [accel_node_topology_info](topology.md) has the
@@ -39,17 +40,18 @@ EXPECTED = """
 while it has less, also when the device was not there at the boot. Without the flag the node is compared with the other
 nodes of the same GPU, from three of them on. In Kubernetes set it for each pool of nodes (`config` of the chart).
 
-What jobs depend on besides devices: `node_service_running{service}` (fabricmanager, imex, persistenced) and
+What jobs depend on besides devices: `accel_node_service_running{service}` (fabricmanager, imex, persistenced) and
 `gpu_processes_blocked` (processes on GPUs that are stuck in the kernel), looked at once a minute where NVIDIA's driver
-is loaded; `node_clock_synchronized` and `node_clock_max_error_seconds`, by adjtimex(2), which changes nothing.
+is loaded; `accel_node_clock_synchronized` and `accel_node_clock_max_error_seconds`, by adjtimex(2), which changes
+nothing.
 """
 REPORTED = """
 Other programs can report what the exporter does not observe: with `--collector.faults.reports=FOLDER`, a file in
 that folder is a fault or a maintenance of the node. Its name is `CATEGORY.COMPONENT`, such as `power_supply.PSU1` or
 `host_maintenance.gce`; the file holds the Unix time from which the report counts, or is empty and counts from the
-file's last change. While the file exists it is `node_report_timestamp_seconds{category,component}` and fires
-NodeMaintenanceAnnounced or FaultReported; node_fault_total does not count it. Only root should be able to write into
-the folder.
+file's last change. While the file exists it is `accel_node_report_timestamp_seconds{category,component}` and fires
+NodeMaintenanceAnnounced or FaultReported; accel_node_fault_total does not count it. Only root should be able to write
+into the folder.
 
 - **Maintenance that a cloud announces.** Each metadata service has its own network protocol, so the exporter leaves
   them to a script. On Google's cloud, every minute:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dashboards import queries
 from dashboards.parts import DETAIL
+from exporter import stability
 from exporter.model import PROCESS_LABELS, Metric
 from exporter.profile import BUCKETS, JOB, MOST_SINGLY, SINGLY, Profile, rule_of
+from exporter.stability import Stability
 from exporter.views import prometheus
 
 HEAD = """
@@ -64,7 +66,8 @@ _SINGLY_TEXT: Mapping[str, str] = {
 
 def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
     """Return the page of these metrics; `table` makes a table of a head and rows."""
-    known = sorted((metric for metric in metrics if not metric.literal), key=prometheus.name)
+    kept = (metric for metric in metrics if stability.of(metric) in (Stability.STABLE, Stability.EXPERIMENTAL))
+    known = sorted(kept, key=prometheus.name)
     rows = [row for metric in known if (row := _row(metric))]
     buckets = " (node) and ".join(str(BUCKETS[profile]) for profile in (Profile.NODE, Profile.FLEET)) + " (fleet)"
     parts = [

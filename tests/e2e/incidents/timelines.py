@@ -50,7 +50,7 @@ def _node(instance: str, gpus: int = 2, **labels: str) -> dict[str, str]:
     more = "".join(f',{name}="{value}"' for name, value in labels.items())
     series = {
         f'up{{instance="{instance}"{more}}}': "1x60",
-        f'node_boot_timestamp_seconds{{instance="{instance}",boot_id="b"{more}}}': BOOT,
+        f'accel_node_boot_timestamp_seconds{{instance="{instance}",boot_id="b"{more}}}': BOOT,
         f'process_start_time_seconds{{instance="{instance}"{more}}}': BOOT,
     }
     for gpu in range(gpus):
@@ -104,7 +104,7 @@ def _incidents() -> Iterator[Incident]:
         f'hw_status{{{gpu},hw_type="gpu",state="lost"}}': "0x10 1x50",
         f'hw_gpu_info{{{gpu},name="H100"}}': "1x10 stale",
         'accel_exporter_source_stalled{instance="n1",source="nvml"}': "0x10 1x20 0x30",
-        'node_fault_last_timestamp_seconds{instance="n1",category="io_expansion_board",component="0000:3b:00.0",'
+        'accel_node_fault_last_timestamp_seconds{instance="n1",category="io_expansion_board",component="0000:3b:00.0",'
         'signal="pcie_fatal"}': "_x10 600x50",
     }
     for number in range(2, 8):
@@ -151,7 +151,7 @@ def _incidents() -> Iterator[Incident]:
     yield from _degraded()
 
     nfs = 'category="dependency",component="nfs1",signal="nfs_not_responding"'
-    stall = {f'node_fault_last_timestamp_seconds{{instance="n{it}",{nfs}}}': "_x10 600x50" for it in range(4)}
+    stall = {f'accel_node_fault_last_timestamp_seconds{{instance="n{it}",{nfs}}}': "_x10 600x50" for it in range(4)}
     yield Incident("nfs-stalls", stall, (), (Notice("StorageNotResponding", "not answering on n", 22),))
 
     yield from _hardware()
@@ -222,7 +222,7 @@ def _degraded() -> Iterator[Incident]:
     )
 
     supply = 'category="power_supply",component="PSU2",signal="ipmi_power_supply"'
-    absent = {f'node_fault_last_timestamp_seconds{{instance="n{it}",{supply}}}': "0+60x60" for it in range(3)}
+    absent = {f'accel_node_fault_last_timestamp_seconds{{instance="n{it}",{supply}}}': "0+60x60" for it in range(3)}
     yield Incident("second-power-supply-is-absent", absent, (), (Notice("ChassisFault", "out of its limits on n", 12),))
 
 
@@ -234,7 +234,7 @@ def _hardware() -> Iterator[Incident]:
 
     nic = 'instance="n1",category="nic",component="0000:18:00.0"'
     series = _node("n1") | _link("n1", "4x10 1x50") | _link("n1", "4x60", device="mlx5_1")
-    series |= {f'node_fault_last_timestamp_seconds{{{nic},signal="nic_health_compromised"}}': "_x10 600x50"}
+    series |= {f'accel_node_fault_last_timestamp_seconds{{{nic},signal="nic_health_compromised"}}': "_x10 600x50"}
     yield Incident("nic-fails", series, (Notice("NicFault", "on n1.", 19),))
 
     port = 'instance="n1",device="mlx5_0",port="1"'
@@ -255,14 +255,14 @@ def _hardware() -> Iterator[Incident]:
     seven: dict[str, str] = {}
     for number in range(3):
         seven |= _node(f"n{number}", gpus=7 if number == 1 else 8)
-        seven |= {f'node_devices_expected{{instance="n{number}",kind="gpu"}}': "8x60"}
+        seven |= {f'accel_node_devices_expected{{instance="n{number}",kind="gpu"}}': "8x60"}
     yield Incident("node-boots-with-seven-gpus", seven, (), (Notice("DevicesMissing", "on n1: 1 of kind gpu", 43),))
 
     gpu = 'instance="n1",gpu="1",gpu_uuid="n1-1"'
     remap = _node("n1") | {f"gpu_memory_row_remap_failure{{{gpu}}}": "0x10 1x50"}
     yield Incident("spare-rows-are-used-up", remap, (), (Notice("GpuRowRemapFailed", "GPU 1 out of", 28),))
 
-    width = 'node_pci_link_width{instance="n1",pci_bus_id="0000:3b:00.0",kind="gpu"}'
+    width = 'accel_node_pci_link_width{instance="n1",pci_bus_id="0000:3b:00.0",kind="gpu"}'
     yield Incident(
         "slot-loses-lanes", _node("n1") | {width: "16x10 8x50"}, (), (Notice("PcieLinkDegraded", "on n1.", 32),)
     )
@@ -281,7 +281,7 @@ def _blind() -> Iterator[Incident]:
     down = {f'up{{instance="n{it}"}}': "1x10 0x50" if it == 1 else "1x60" for it in range(4)}
     yield Incident("exporter-stops-on-a-node", down, (), (Notice("AccelExporterDown", "on n1.", 27),))
 
-    service = 'node_service_running{instance="n1",service="fabricmanager"}'
+    service = 'accel_node_service_running{instance="n1",service="fabricmanager"}'
     yield Incident(
         "fabric-manager-stops",
         _node("n1", gpus=8) | {service: "1x10 0x50"},
@@ -289,7 +289,7 @@ def _blind() -> Iterator[Incident]:
         (Notice("GpuServiceDown", "fabricmanager not running on n1.", 37),),
     )
 
-    clock = {f'node_clock_synchronized{{instance="n{it}"}}': "1x5 0x55" if it == 1 else "1x60" for it in range(3)}
+    clock = {f'accel_node_clock_synchronized{{instance="n{it}"}}': "1x5 0x55" if it == 1 else "1x60" for it in range(3)}
     yield Incident("clock-drifts", clock, (), (Notice("ClockUnsynchronized", "on n1.", 48),))
 
     released = {
@@ -315,8 +315,8 @@ def _broken(instance: str) -> dict[str, str]:
     return _node(instance) | {
         f"gpu_xid_last_timestamp_seconds{{{xid}}}": "_x10 600x50",
         f'hw_status{{{gpu},hw_type="gpu",state="ok"}}': "1x10 0x50",
-        f"node_fault_last_timestamp_seconds{{{nic}}}": "_x10 600x50",
-        f'node_service_running{{instance="{instance}",service="fabricmanager"}}': "1x10 0x50",
+        f"accel_node_fault_last_timestamp_seconds{{{nic}}}": "_x10 600x50",
+        f'accel_node_service_running{{instance="{instance}",service="fabricmanager"}}': "1x10 0x50",
     }
 
 
@@ -335,10 +335,10 @@ def _cordoned(unschedulable: str) -> dict[str, str]:
 
 def _no_incidents() -> Iterator[Incident]:
     """What happens every day, and wakes nobody."""
-    report = 'node_report_timestamp_seconds{instance="n1",category="host_maintenance",component="provider"}'
+    report = 'accel_node_report_timestamp_seconds{instance="n1",category="host_maintenance",component="provider"}'
     yield Incident("node-in-maintenance-is-taken-apart", _broken("n1") | _node("n0") | {report: "_x5 600x55"})
 
-    shutdown = 'node_shutdown_timestamp_seconds{instance="n1",mode="poweroff"}'
+    shutdown = 'accel_node_shutdown_timestamp_seconds{instance="n1",mode="poweroff"}'
     yield Incident("node-breaks-before-its-shutdown", _broken("n1") | _node("n0") | {shutdown: "_x5 7200x55"})
 
     yield Incident("cordoned-node-is-taken-apart", _cordoned("1x60") | _broken(CORDONED), alone=True)
@@ -355,7 +355,7 @@ def _no_incidents() -> Iterator[Incident]:
         abort |= _node(f"n{number}", gpus=0) | {
             f'nccl_last_error_timestamp_seconds{{{process},api="ncclAllReduce",code="6"}}': "_x10 600x5",
             f'gpu_cuda_api_last_error_timestamp_seconds{{{process},api_layer="driver",code="710"}}': "_x10 600x5",
-            f"node_fault_last_timestamp_seconds{{{crash}}}": "_x10 600x50",
+            f"accel_node_fault_last_timestamp_seconds{{{crash}}}": "_x10 600x50",
         }
     yield Incident("nan-abort", abort)
 
@@ -365,9 +365,9 @@ def _no_incidents() -> Iterator[Incident]:
 
     boot = {
         'up{instance="n1"}': "1x20 0x4 1x36",
-        'node_boot_timestamp_seconds{instance="n1",boot_id="b"}': "-90000x20 _x4 1400x36",
-        'node_shutdown_timestamp_seconds{instance="n1",mode="reboot"}': "_x10 1260x10 _x40",
-        'node_cpus_online{instance="n1"}': "128x20 _x4 128x36",
+        'accel_node_boot_timestamp_seconds{instance="n1",boot_id="b"}': "-90000x20 _x4 1400x36",
+        'accel_node_shutdown_timestamp_seconds{instance="n1",mode="reboot"}': "_x10 1260x10 _x40",
+        'accel_node_cpus_online{instance="n1"}': "128x20 _x4 128x36",
         'rdma_link_state{instance="n1",device="mlx5_0",port="1"}': "4x20 _x4 1 4x35",
         'rdma_port_hw_counter_total{instance="n1",device="mlx5_0",port="1",counter="port_xmit_data"}': "0+1e9x20 _x40",
         'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x20 _x4 1x36",

@@ -20,12 +20,15 @@ from exporter.kmsg.kernel_log import KernelLog, KmsgSettings
 from exporter.model import Metric
 from exporter.nvml.snapshot import Gpu, GpuIdentity, Readings, Snapshot
 from exporter.options import SettingsError
+from exporter.profile import Profile
+from exporter.reduction import Reduction
 from exporter.views import prometheus
 from tests.nodes import make_node
 from tests.support import until
 from tests.unit.cuda.fakes import FakeProcesses
 
 NIC_LINE = "3,{},{},-;mlx5_core 0000:5e:00.0: print_health:427: synd 0x8: unrecoverable hardware error\n"
+NIC_FAULT = ("nic", "0000:5e:00.0", "nic_unrecoverable")
 
 
 @pytest.fixture
@@ -70,14 +73,36 @@ def test_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> None
     """A line from before the start does not count as new; a line after the start does, with its time."""
     write_line(roots, 1)
     collector = make()
-    key = ("nic", "0000:5e:00.0", "nic_unrecoverable")
-    until(lambda: values(collector).get(("node_fault_replayed", *key)) == 1)
-    assert 0 == values(collector)["node_fault_total", *key]
+    key = NIC_FAULT
+    until(lambda: values(collector).get(("accel_node_fault_replayed", *key)) == 1)
+    assert 0 == values(collector)["accel_node_fault_total", *key]
     write_line(roots, 2)
     write_line(roots, 3)
-    until(lambda: values(collector)["node_fault_total", *key] == 2)
+    until(lambda: values(collector)["accel_node_fault_total", *key] == 2)
 
-    assert abs(time.time() - values(collector)["node_fault_last_timestamp_seconds", *key]) < 5
+    assert abs(time.time() - values(collector)["accel_node_fault_last_timestamp_seconds", *key]) < 5
+
+
+def test_former_names(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
+    """With the flag each accel_node_* series is there as node_* too, same in all else; without it none is."""
+    write_line(roots, 1)
+    without, collector = make(), make(**{"former-names": True})
+    for each in (without, collector):
+        until(lambda at=each: ("accel_node_fault_replayed", *NIC_FAULT) in values(at))
+        until(lambda at=each: ("accel_node_fault_source_available", "hwmon") in values(at))
+    assert not [name for name, *_ in values(without) if name.startswith("node_")]
+
+    page = prometheus.render(collector.collect()).text.decode().splitlines()
+    series = {line for line in page if line.startswith("accel_node_")}
+    assert len(series) > 5
+    assert series == {f"accel_{line}" for line in page if line.startswith("node_")}
+    types = {line for line in page if line.startswith("# TYPE accel_node_")}
+    assert types == {line.replace(" node_", " accel_node_") for line in page if line.startswith("# TYPE node_")}
+    for profile in (Profile.FLEET, Profile.NODE):
+        reduced = [it.metric.name for it in Reduction(profile).apply(list(collector.collect()))]
+        assert [it for it in reduced if it.startswith("accel.node.")] == [
+            f"accel.{it}" for it in reduced if it.startswith("node.")
+        ]
 
 
 def test_one_reader(roots: dict[str, Path]) -> None:
@@ -94,7 +119,7 @@ def test_one_reader(roots: dict[str, Path]) -> None:
     with roots["kmsg"].open("a") as file:
         file.write("3,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n")
     write_line(roots, 2)
-    key = ("node_fault_total", "nic", "0000:5e:00.0", "nic_unrecoverable")
+    key = ("accel_node_fault_total", "nic", "0000:5e:00.0", "nic_unrecoverable")
     until(lambda: values(collectors[0]).get(key) == 1)
     found = values(collectors[0])
     collectors[0].close()
@@ -105,7 +130,7 @@ def test_one_reader(roots: dict[str, Path]) -> None:
     collectors[1].close()
 
     assert ["kmsg"] == readers
-    assert 1 == found["node_fault_total", "faulty_gpu", "00000000:3B:00.0", "xid_79"]
+    assert 1 == found["accel_node_fault_total", "faulty_gpu", "00000000:3B:00.0", "xid_79"]
     rows = {it.labels["signal"]: it.value for it in node.faults.samples() if it.metric is metrics.FAULTS}
     assert {"xid_79": 2, "nic_unrecoverable": 1} == rows
     assert "kmsg" not in {it.name for it in threading.enumerate()}
@@ -136,7 +161,7 @@ def test_a_reload(roots: dict[str, Path]) -> None:
             file.write(xid.format(2 * reload + 2))
         write_line(roots, 2 * reload + 3)
         until(lambda live=reload + 1: counted(metrics.FAULTS).get("nic_unrecoverable") == live, counted(metrics.FAULTS))
-        until(lambda at=collectors[0]: ("node_hwmon_alarm", "psu_hwmon0", "fan1") in values(at))
+        until(lambda at=collectors[0]: ("accel_node_hwmon_alarm", "psu_hwmon0", "fan1") in values(at))
         for collector in collectors:
             collector.close()
         node = replace(node, kernel_log=KernelLog(kmsg, node.clock.wall_ns))
@@ -152,23 +177,27 @@ def test_sysfs(make: Callable[..., Faults], roots: dict[str, Path]) -> None:
     for name, text in (("class", "0x030200"), ("vendor", "0x10de"), ("aer_dev_fatal", "TOTAL_ERR_FATAL 1")):
         (device / name).write_text(text + "\n")
     collector = make()
-    until(lambda: ("node_pci_aer_errors_total", "0000:18:00.0", "gpu", "fatal") in values(collector))
-    assert ("node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal") not in values(collector)
+    until(lambda: ("accel_node_pci_aer_errors_total", "0000:18:00.0", "gpu", "fatal") in values(collector))
+    assert ("accel_node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal") not in values(collector)
     (device / "aer_dev_fatal").write_text("TOTAL_ERR_FATAL 3\n")
-    until(lambda: values(collector).get(("node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal")))
+    until(lambda: values(collector).get(("accel_node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal")))
 
-    assert 2 == values(collector)["node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal"]
+    assert 2 == values(collector)["accel_node_fault_total", "io_expansion_board", "0000:18:00.0", "pcie_fatal"]
 
 
 def test_absent_sources(make: Callable[..., Faults]) -> None:
     """A source that this node lacks is unavailable, not silent, and the page has the reason."""
     collector = make()
-    until(lambda: ("node_fault_source_available", "edac") in values(collector))
+    until(lambda: ("accel_node_fault_source_available", "edac") in values(collector))
     found = values(collector)
 
-    assert 0 == found["node_fault_source_available", "edac"] == found["node_fault_source_available", "pci"]
-    assert 1 == found["node_fault_source_available", "kernel_log"] == found["node_fault_source_available", "shutdown"]
-    assert ("node_fault_source_available", "diagnostic") not in found
+    assert 0 == found["accel_node_fault_source_available", "edac"] == found["accel_node_fault_source_available", "pci"]
+    assert (
+        1
+        == found["accel_node_fault_source_available", "kernel_log"]
+        == found["accel_node_fault_source_available", "shutdown"]
+    )
+    assert ("accel_node_fault_source_available", "diagnostic") not in found
     assert any("faults of edac are not seen" in it for it in collector.problems())
 
 
@@ -176,9 +205,9 @@ def test_no_kernel_log(make: Callable[..., Faults], roots: dict[str, Path]) -> N
     """Without the kernel log the rest works."""
     roots["kmsg"].unlink()
     collector = make()
-    until(lambda: ("node_fault_source_available", "hwmon") in values(collector))
+    until(lambda: ("accel_node_fault_source_available", "hwmon") in values(collector))
 
-    assert 0 == values(collector)["node_fault_source_available", "kernel_log"]
+    assert 0 == values(collector)["accel_node_fault_source_available", "kernel_log"]
     assert "there is no" in next(collector.problems())
 
 
@@ -191,8 +220,8 @@ def test_management_controller(make: Callable[..., Faults], tmp_path: Path, monk
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     collector = make(ipmi=True, **{"ipmi-interval": 1.0})
-    source, state = ("node_fault_source_available", "ipmi"), "node_ipmi_sensor_state"
-    until(lambda: ("node_fault_source_available", "hwmon") in values(collector))
+    source, state = ("accel_node_fault_source_available", "ipmi"), "accel_node_ipmi_sensor_state"
+    until(lambda: ("accel_node_fault_source_available", "hwmon") in values(collector))
     assert source not in values(collector)
 
     answer.write_text("1,PS1,Power Supply,Critical,0009h\n2,FAN1,Fan,Nominal,0000h\n")
@@ -202,18 +231,18 @@ def test_management_controller(make: Callable[..., Faults], tmp_path: Path, monk
     found = values(collector)
 
     assert (1, 2) == (found[source], found[state, "PS1", "Power Supply", "power_supply"])
-    assert 1 == found["node_fault_replayed", "power_supply", "PS1", "ipmi_power_supply"]
-    assert 1 == found["node_fault_total", "server_chassis", "FAN1", "ipmi_chassis"]
+    assert 1 == found["accel_node_fault_replayed", "power_supply", "PS1", "ipmi_power_supply"]
+    assert 1 == found["accel_node_fault_total", "server_chassis", "FAN1", "ipmi_chassis"]
 
 
 def test_active_test(make: Callable[..., Faults], tmp_path: Path) -> None:
     """The time of the last test of the GPUs is that of the stamp; without a stamp there is none."""
     stamp = tmp_path / "passed"
     collector = make(**{"diagnostic-stamp": str(stamp)})
-    until(lambda: values(collector).get(("node_fault_source_available", "diagnostic")) == 0)
+    until(lambda: values(collector).get(("accel_node_fault_source_available", "diagnostic")) == 0)
     stamp.touch()
     os.utime(stamp, (1700000000, 1700000000))
-    until(lambda: values(collector).get(("node_diagnostic_last_pass_timestamp_seconds",)) == 1700000000)
+    until(lambda: values(collector).get(("accel_node_diagnostic_last_pass_timestamp_seconds",)) == 1700000000)
 
 
 def test_nvml(make: Callable[..., Faults]) -> None:
@@ -223,7 +252,7 @@ def test_nvml(make: Callable[..., Faults]) -> None:
     good = {"ecc_uncorrected_volatile_dram": 2, "remapped_rows_failure": 0, "recovery_action": 0}
     collector._node.gpus.serve(lambda: snapshot("ok", good), lambda seconds: True)
     collector.poller.poll()
-    assert not [it for it in values(collector) if it[0] == "node_fault_total"]
+    assert not [it for it in values(collector) if it[0] == "accel_node_fault_total"]
     bad = {"ecc_uncorrected_volatile_dram": 5, "remapped_rows_failure": 1, "recovery_action": 1}
     collector._node.gpus.serve(lambda: snapshot("ok", bad), lambda seconds: True)
     collector.poller.poll()
@@ -232,13 +261,13 @@ def test_nvml(make: Callable[..., Faults]) -> None:
     collector.poller.poll()
     found = values(collector)
 
-    assert 3 == found["node_fault_total", *key]
+    assert 3 == found["accel_node_fault_total", *key]
     for category, signal in (
         ("gpu_hbm3_memory", "gpu_row_remap_failed"),
         ("faulty_gpu", "gpu_recovery_asked"),
         ("faulty_gpu", "gpu_lost"),
     ):
-        assert 1 == found["node_fault_total", category, "GPU-1", signal]
+        assert 1 == found["accel_node_fault_total", category, "GPU-1", signal]
     assert not [it for it in found if it[0].startswith(("hw_", "gpu_"))]
 
 

@@ -20,7 +20,7 @@ def test_crashes_take_no_place_of_hardware() -> None:
     found = {
         (it.labels["category"], it.labels["component"], it.labels["overflow"]): it.value
         for it in ledger.samples()
-        if prometheus.name(it.metric) == "node_fault_total"
+        if prometheus.name(it.metric) == "accel_node_fault_total"
     }
     assert 1 == found["system_memory", "DIMM_A1", ""]
     assert MOST_OF_GROUP + 2 == len(found)
@@ -43,12 +43,12 @@ def test_a_log_that_is_read_again() -> None:
     for sequence in (3, 4, 5):
         first(sequence, old)
     first(6, live)
-    assert (3, 1) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    assert (3, 1) == (counted(ledger, "accel_node_fault_replayed"), counted(ledger, "accel_node_fault_total"))
     for sequence in (4, 5, 6, 7, 8):
         second(sequence, old)
-    assert (3, 3) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    assert (3, 3) == (counted(ledger, "accel_node_fault_replayed"), counted(ledger, "accel_node_fault_total"))
     ledger.reading("xid", "/dev/kmsg")(5, old)
     ledger.reading("faults", "/run/kmsg")(5, old)
-    assert (5, 3) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    assert (5, 3) == (counted(ledger, "accel_node_fault_replayed"), counted(ledger, "accel_node_fault_total"))
     second(1, live)  # a file that begins again
-    assert (5, 4) == (counted(ledger, "node_fault_replayed"), counted(ledger, "node_fault_total"))
+    assert (5, 4) == (counted(ledger, "accel_node_fault_replayed"), counted(ledger, "accel_node_fault_total"))

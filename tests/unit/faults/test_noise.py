@@ -92,7 +92,7 @@ def check_pages(tmp_path: Path, stem: str, series: dict[str, str], fires: dict[s
 
     The node boots again after 150 minutes, which ends those on what its kernel logged before.
     """
-    series = series | {'node_boot_timestamp_seconds{instance="n1",boot_id="b"}': "-7200x150 9060x120"}
+    series = series | {'accel_node_boot_timestamp_seconds{instance="n1",boot_id="b"}': "-7200x150 9060x120"}
     scenario = {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],

@@ -285,8 +285,8 @@ def everything(text: str) -> list[Sample]:
         ("nccl.communicator.info", {**who, **rank}, 1),
         ("nccl.rank.arrival_lag", {**who, **rank}, Distribution((1.0,), (3, 1), 5.0)),
         ("nccl.collective.calls", {**who, "collective": text}, 9),
-        ("node.fault", fault, 1),
-        ("node.fault.source_available", {"source": text}, 0),
+        ("accel.node.fault", fault, 1),
+        ("accel.node.fault.source_available", {"source": text}, 0),
     ]
     names = tuple({key for _, labels, _ in own for key in labels})
     return process(**who) + [

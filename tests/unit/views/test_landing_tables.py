@@ -165,12 +165,12 @@ def test_faults_newest_first_and_blind_spots(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     kinds = [{"category": "nic", "component": f"mlx5_{n}", "signal": f"s{n}"} for n in range(3)]
     samples = [
-        *(sample("node.fault", value, **kind) for value, kind in zip((2, 0, 0), kinds, strict=True)),
-        sample("node.fault.replayed", 5, **kinds[1]),
-        sample("node.fault.last_timestamp", 900, **kinds[0]),
-        sample("node.fault.last_timestamp", 940, **kinds[1]),
-        sample("node.fault.source_available", 0, source="edac"),
-        sample("node.fault.source_available", 1, source="kmsg"),
+        *(sample("accel.node.fault", value, **kind) for value, kind in zip((2, 0, 0), kinds, strict=True)),
+        sample("accel.node.fault.replayed", 5, **kinds[1]),
+        sample("accel.node.fault.last_timestamp", 900, **kinds[0]),
+        sample("accel.node.fault.last_timestamp", 940, **kinds[1]),
+        sample("accel.node.fault.source_available", 0, source="edac"),
+        sample("accel.node.fault.source_available", 1, source="kmsg"),
         works("faults"),
     ]
     page = Page().render(samples, [])
