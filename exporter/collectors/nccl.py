@@ -60,8 +60,9 @@ FLAGS = (
     Flag(
         "group-overhead-seconds",
         0.00001,
-        "Maximum time that the probes of Send and Recv add to a group of them on average, in seconds. Where groups are "
-        "larger, messages are probed in windows and estimated by groups. 0: no such maximum.",
+        "Maximum cost of the probes of Send and Recv in a group of them on average, by calls and calibrated price, in "
+        "seconds. Above it, and above half a percent of a core, messages are probed in windows and estimated by "
+        "groups. 0: no such maximum.",
         0,
         1,
     ),
