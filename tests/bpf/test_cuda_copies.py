@@ -119,6 +119,7 @@ def test_pinned_memory_is_not_pageable_while_its_process_is_put_aside(
     run = program.run
 
     def then_copy() -> None:
+        monkeypatch.setattr(program, "run", run)  # the exec itself may be noticed only now
         run()
         script.run("call('cuMemcpyHtoD_v2', device, pinned, 77)")
 

@@ -304,15 +304,36 @@ def test_a_check_that_hangs(node: Settings, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_check_that_computes(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine that is at work is waited for longer than one that does not answer."""
 
+    began = time.monotonic()
+
     def compute(_: Settings) -> checks.Answer:
-        while time.thread_time() < 0.5:
-            pass
+        time.sleep(0.5)
         return Status.OK, "done"
 
     monkeypatch.setattr(checks, "CHECKS", {"slow": compute})
     monkeypatch.setattr(checks, "SECONDS", 0.2)
+    monkeypatch.setattr(checks, "_on_processor", lambda thread: time.monotonic() - began)
     (only,) = checks.examine(node)
     assert (Status.OK, "done") == (only.status, only.summary)
+
+
+def test_time_on_a_processor() -> None:
+    """A thread that computes has it, one that waits has none."""
+    end, ended = threading.Event(), threading.Event()
+
+    def compute() -> None:
+        while time.thread_time() < 0.5:
+            pass
+        ended.set()
+        end.wait()
+
+    computing, waiting = (threading.Thread(target=it, daemon=True) for it in (compute, end.wait))
+    computing.start()
+    waiting.start()
+    ended.wait()
+    times = checks._on_processor(computing), checks._on_processor(waiting)
+    end.set()
+    assert times[0] >= 0.5 > 0.1 > times[1]
 
 
 def test_a_check_that_computes_for_ever(node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
