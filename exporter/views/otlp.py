@@ -52,8 +52,20 @@ OF_METRICS: Mapping[str, Mapping[str, str]] = {
     "hw.gpu.io": {"direction": "network.io.direction"},
     "hw.temperature": {"sensor": "hw.sensor_location"},
     "hw.temperature.limit": {"limit": "hw.limit_type"},
+    **dict.fromkeys(
+        (
+            "gen_ai.server.request.duration",
+            "gen_ai.server.time_per_output_token",
+            "gen_ai.server.time_to_first_token",
+        ),
+        {"model": "gen_ai.response.model", "route": "http.route"},
+    ),
 }
 """The same for labels that other metrics have too, in another meaning: by the metric's name."""
+UP_DOWN_COUNTERS = frozenset({"hw.status", "hw.gpu.memory.limit", "hw.gpu.memory.usage"})
+"""Gauges that are UpDownCounters in the conventions: sums that are not monotonic."""
+UNITS: Mapping[str, str] = {"hw.status": "1"}
+"""Units that Prometheus' names do without."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MOST_INT = 2**63 - 1
@@ -222,11 +234,13 @@ def _metric(metric: Metric, points: list[Any]) -> OtlpMetric:
     data: Sum | Gauge | Histogram
     if metric.kind is Kind.COUNTER:
         data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
+    elif metric.name in UP_DOWN_COUNTERS:
+        data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=False)
     elif metric.kind is Kind.GAUGE:
         data = Gauge(points)
     else:
         data = Histogram(points, AggregationTemporality.CUMULATIVE)
-    return OtlpMetric(metric.name, metric.help, metric.unit, data)
+    return OtlpMetric(metric.name, metric.help, UNITS.get(metric.name, metric.unit), data)
 
 
 def _request(resource: Resource, metrics: list[OtlpMetric]) -> MetricsData:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.semconv._incubating import attributes as _incubating
+from opentelemetry.semconv._incubating.metrics import hw_metrics
 
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample, Span
 from exporter.resource import SCHEMA_URL
@@ -93,7 +96,7 @@ def test_labels_have_the_conventions_names_where_they_mean_the_same() -> None:
     """`state` of hw.status is hw.state; elsewhere it keeps its name. Every name is one of the conventions' or ours."""
     status = Metric("hw.status", "Status.", Kind.GAUGE, labels=("state",))
     links = Metric("rdma.port.state", "State.", Kind.GAUGE, labels=("state",))
-    sent = [attributes(it.gauge.data_points[0]) for it in encoded(status.sample(1, {"state": "ok"}))[0]]
+    sent = [attributes(it.sum.data_points[0]) for it in encoded(status.sample(1, {"state": "ok"}))[0]]
     sent += [attributes(it.gauge.data_points[0]) for it in encoded(links.sample(1, {"state": "active"}))[0]]
 
     assert [{"hw.state": "ok"}, {"state": "active"}] == sent
@@ -106,6 +109,34 @@ def conventions() -> set[str]:
     modules = pkgutil.iter_modules(_incubating.__path__, f"{_incubating.__name__}.")
     found = [vars(importlib.import_module(it.name)).values() for it in modules]
     return {value for values in found for value in values if isinstance(value, str)}
+
+
+OURS = {"hw.gpu.info"}
+"""Metrics in the conventions' namespace for hardware that these do not have."""
+_DECLARED = re.compile(r'^[A-Z0-9_]+: Final = "([a-z0-9_.]+)"\n"""\n(.*?)"""', re.DOTALL | re.MULTILINE)
+
+
+def instruments() -> dict[str, tuple[str, str]]:
+    """Instrument and unit of the hardware metrics, from the package that is generated from the conventions' model."""
+    found = {}
+    for name, text in _DECLARED.findall(inspect.getsource(hw_metrics)):
+        stated = dict(re.findall(r"^(Instrument|Unit): (\S+)$", text, re.MULTILINE))
+        found[name] = stated["Instrument"], stated["Unit"]
+    return found
+
+
+def test_hardware_metrics_are_those_of_the_conventions() -> None:
+    """Each name in their namespace is one of theirs, with its instrument and unit, as it is sent."""
+    wanted, sent = instruments(), {}
+    for metric in metrics():
+        if metric.name.startswith("hw.") and metric.name not in OURS:
+            [[it]] = encoded(metric.sample(1, {}))
+            kind = it.WhichOneof("data")
+            if kind == "sum":
+                kind = "counter" if it.sum.is_monotonic else "updowncounter"
+            sent[it.name] = kind, it.unit
+    assert len(sent) > 10
+    assert {name: wanted[name] for name in sent} == sent
 
 
 def test_metrics_that_are_renamed_exist() -> None:
