@@ -19,10 +19,16 @@ SERIES = Metric(
     "histogram is one.",
     Kind.GAUGE,
 )
-BYTES = Metric("accel_exporter.page.size", "Size of that answer before it is compressed.", Kind.GAUGE, "By")
+BYTES = Metric(
+    "accel_exporter.page.size",
+    "Size of the last answer of /metrics to a request for all collectors, before compression.",
+    Kind.GAUGE,
+    "By",
+)
 SECONDS = Metric(
     "accel_exporter.page.render.time",
-    "Time that writing that answer took, the limit of its series and compression included, collectors not.",
+    "Time to write the last answer of /metrics to a request for all collectors, its series limit and compression "
+    "included, without the runs of the collectors.",
     Kind.GAUGE,
     "s",
 )

@@ -26,8 +26,8 @@ PROCESSES = Metric(
 )
 DISCOVERY = Metric(
     "accel_exporter.discovery",
-    "From the moment a process mapped a library until it was known and the library attached to. Not observed for what "
-    "ran before the exporter or was found by looking at all processes.",
+    "Time from the mapping of a library by a process until the process was known and probes were attached to the "
+    "library. Not observed for processes that ran before the exporter or were found by a scan of all processes.",
     Kind.HISTOGRAM,
     "s",
 )
@@ -48,17 +48,17 @@ UNREADABLE = Metric(
 )
 REFUSED = Metric(
     "accel_exporter.libraries.refused",
-    "Libraries left unobserved: limit, for too many are in use, also one that was observed until a user with fewer "
-    "libraries needed its place; share, for its user has too many of them in use; "
-    "descriptors, for the limit of open files leaves no room; error, for attaching failed. Each try counts.",
+    "Libraries left unobserved, by reason: limit (too many are in use; also a library that was observed until a user "
+    "with fewer libraries needed its place), share (its user has too many of them in use), descriptors (the limit of "
+    "open files is reached), error (attaching failed). Each attempt counts.",
     Kind.COUNTER,
     labels=("reason",),
 )
 UNSEARCHED = Metric(
     "accel_exporter.files.unsearched",
-    "Mapped executable files that were not searched for wanted functions: too_long, for that would take more time than "
-    "any library is worth; stuck, for their file system does not answer; share, for their user's files have taken so "
-    "much time that they wait. Each try counts.",
+    "Mapped executable files that were not searched for functions to probe, by reason: too_long (the search would take "
+    "more time than for any library), stuck (the file system does not respond), share (files of the same user have "
+    "taken so much time that this one waits). Each attempt counts.",
     Kind.COUNTER,
     labels=("reason",),
 )
@@ -78,8 +78,8 @@ ABANDONED = Metric(
 )
 UNLISTED = Metric(
     "accel_exporter.processes.unlisted",
-    "Processes that cannot be searched for libraries now, for they keep their memory map locked. What they call is not "
-    "observed, unless it is in files that are observed already.",
+    "Processes that cannot be searched for libraries now, because their memory map is locked. Their calls are not "
+    "observed, except into files that are observed already.",
     Kind.GAUGE,
 )
 SOURCE = Metric(

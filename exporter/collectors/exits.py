@@ -22,8 +22,8 @@ EXITS = Metric(
     "gpu.process.exits",
     "Processes that ended while they had the CUDA driver's library mapped, by status: the number they exited with, or "
     "the signal that killed them. Not labelled by pid, so that counts survive a restart of the job. "
-    "Of the last 1,024 such series. Without those that ended before discovery found them, as a crash in the first tens "
-    "of milliseconds.",
+    "At most 1,024 series are kept. Without processes that ended before discovery found them, as by a crash in the "
+    "first tens of milliseconds.",
     Kind.COUNTER,
     labels=("status", "comm", "pod", "namespace", "container", "slurm_job_id"),
 )

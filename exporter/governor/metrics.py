@@ -15,9 +15,9 @@ SAMPLED = Metric(
 )
 LEVEL = Metric(
     "accel_exporter.probe.throttle.level",
-    "What is left out to stay within --overhead.max-ratio: 0 nothing, 1 the symbol is probed in windows. A window is "
-    "of all processes that use the file, from Linux 6.11 on without those of which launches cost less; the one with "
-    "the highest cost for its CPU time decides.",
+    "Reduction of probing to stay within --overhead.max-ratio: 0 none, 1 the symbol is probed in windows. A window "
+    "covers all processes that use the file, from Linux 6.11 on without those in which launches cost less; the process "
+    "with the highest cost for its CPU time decides.",
     Kind.GAUGE,
     labels=_OF,
 )

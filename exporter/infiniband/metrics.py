@@ -29,7 +29,7 @@ NAKS_RECEIVED = Metric(
 )
 NAKS_SENT = Metric(
     "rdma.naks.sent",
-    "Negative acknowledgements that this port sent, kinds as of rdma_naks_received_total. Absent where the driver "
+    "Negative acknowledgements that this port sent, by the kinds of rdma_naks_received_total. Absent where the driver "
     "does not count exactly these.",
     Kind.COUNTER,
     labels=(*PORT, "kind"),
@@ -51,7 +51,7 @@ NACK_RATIO = Metric(
 )
 RETRANSMITTED = Metric(
     "rdma.packets.retransmitted",
-    "Packets sent again. EFA has no negative acknowledgements: this over rdma_packets_sent_total is its loss.",
+    "Packets retransmitted. EFA has no negative acknowledgements: its loss is this over rdma_packets_sent_total.",
     Kind.COUNTER,
     labels=PORT,
 )

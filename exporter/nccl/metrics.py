@@ -120,7 +120,7 @@ BEHIND = Metric(
 UNSAMPLED = Metric(
     "nccl.spans.unsampled",
     "Calls without a span because their trace is left out by all ranks, to keep to --collector.nccl.spans-per-second. "
-    "Absent where nobody takes spans.",
+    "Absent while spans are not exported.",
     Kind.COUNTER,
     "{span}",
 )

@@ -43,13 +43,13 @@ MEMORY_BUSY = _gauge(
     "Share of the last sample period in which device memory was read or written at all: not bandwidth.",
     "1",
 )
-MEMORY_USED = _gauge("hw.gpu.memory.usage", "Device memory allocated, without what is reserved.", "By")
-MEMORY_LIMIT = _gauge("hw.gpu.memory.limit", "Device memory there is, reserved memory included.", "By")
-MEMORY_SHARE = _gauge("hw.gpu.memory.utilization", "Device memory allocated as a share of what there is.", "1")
+MEMORY_USED = _gauge("hw.gpu.memory.usage", "Allocated device memory, without reserved memory.", "By")
+MEMORY_LIMIT = _gauge("hw.gpu.memory.limit", "Size of the device memory, reserved memory included.", "By")
+MEMORY_SHARE = _gauge("hw.gpu.memory.utilization", "Allocated device memory as a share of its size.", "1")
 MEMORY_FREE = _gauge("gpu.memory.free", "Device memory not allocated.", "By")
 MEMORY_RESERVED = _gauge("gpu.memory.reserved", "Device memory the driver and firmware keep for themselves.", "By")
 BAR1_USED = _gauge("gpu.bar1.usage", "BAR1 address space in use, through which the host and peers map memory.", "By")
-BAR1_LIMIT = _gauge("gpu.bar1.limit", "BAR1 address space there is.", "By")
+BAR1_LIMIT = _gauge("gpu.bar1.limit", "Size of the BAR1 address space.", "By")
 TEMPERATURE = Metric("hw.temperature", "Temperature of a sensor.", Kind.GAUGE, "Cel", labels=(*HARDWARE, "sensor"))
 TEMPERATURE_LIMIT = Metric(
     "hw.temperature.limit",
@@ -85,7 +85,7 @@ SLOWED = _counter(
     "s",
     "reason",
 )
-CLOCK_EVENT = _gauge("gpu.clock.event", "1 while the reason decides about clocks, else 0.", "", "reason")
+CLOCK_EVENT = _gauge("gpu.clock.event", "1 while this reason limits the clocks, else 0.", "", "reason")
 PERFORMANCE_STATE = _gauge("gpu.performance_state", "Performance state: 0 is the highest, 15 the lowest.")
 FAN = Metric(
     "hw.fan.speed_ratio", "Intended speed of the fan as a share of the highest.", Kind.GAUGE, "1", labels=HARDWARE
@@ -93,10 +93,10 @@ FAN = Metric(
 PERSISTENCE = _gauge("gpu.persistence_mode", "1 when the driver stays loaded without users, else 0.")
 COMPUTE_MODE = _gauge("gpu.compute_mode", "Processes that may compute: 0 all, 2 none, 3 one.")
 
-PCIE_GENERATION = _gauge("gpu.pcie.generation", "PCIe generation of the link now; it falls when the GPU idles.")
-PCIE_GENERATION_MAX = _gauge("gpu.pcie.generation.max", "Highest PCIe generation of GPU and slot.")
-PCIE_WIDTH = _gauge("gpu.pcie.width", "PCIe lanes of the link now.")
-PCIE_WIDTH_MAX = _gauge("gpu.pcie.width.max", "Most PCIe lanes of GPU and slot.")
+PCIE_GENERATION = _gauge("gpu.pcie.generation", "Current PCIe generation of the link; it drops when the GPU is idle.")
+PCIE_GENERATION_MAX = _gauge("gpu.pcie.generation.max", "Highest PCIe generation that GPU and slot support.")
+PCIE_WIDTH = _gauge("gpu.pcie.width", "Current number of PCIe lanes of the link.")
+PCIE_WIDTH_MAX = _gauge("gpu.pcie.width.max", "Maximum number of PCIe lanes that GPU and slot support.")
 PCIE_IO = _counter("hw.gpu.io", "Bytes over PCIe since the driver was loaded, seen from the GPU.", "By", "direction")
 PCIE_RATE = _gauge(
     "gpu.pcie.throughput",
@@ -104,7 +104,7 @@ PCIE_RATE = _gauge(
     "By/s",
     "direction",
 )
-PCIE_REPLAYS = _counter("gpu.pcie.replays", "PCIe packets sent again.")
+PCIE_REPLAYS = _counter("gpu.pcie.replays", "PCIe packets retransmitted.")
 PCIE_ERRORS = _counter("gpu.pcie.errors", "PCIe errors and recoveries, by kind, as the GPU counts them.", "", "error")
 
 NVLINK_IO = _counter("gpu.nvlink.io", "Bytes of data over all NVLinks, seen from the GPU.", "By", "direction")
@@ -126,7 +126,7 @@ ERRORS = Metric(
     "{error}",
     labels=(*HARDWARE, "error_type", "lifetime"),
 )
-ECC = _counter("gpu.ecc.errors", "ECC errors by where they were.", "", "error_type", "lifetime", "location")
+ECC = _counter("gpu.ecc.errors", "ECC errors by location.", "", "error_type", "lifetime", "location")
 SRAM_UNITS = _counter(
     "gpu.ecc.sram.errors", "Uncorrected errors of on-chip memory in the GPU's life, by unit.", "", "unit"
 )
@@ -137,12 +137,10 @@ ECC_ENABLED = _gauge("gpu.ecc.enabled", "1 while ECC is on, else 0.")
 RETIRED = _counter("gpu.memory.retired_pages", "Pages of memory retired (before Ampere), by cause.", "", "cause")
 RETIRED_PENDING = _gauge("gpu.memory.retired_pages.pending", "1 while pages wait for a reboot to be retired.")
 REMAPPED = _counter(
-    "gpu.memory.remapped_rows", "Rows of memory replaced by spare ones, by the errors they had.", "", "error_type"
+    "gpu.memory.remapped_rows", "Memory rows remapped to spare rows, by type of error.", "", "error_type"
 )
-REMAP_PENDING = _gauge("gpu.memory.row_remap.pending", "1 while rows wait for a reset to be replaced.")
-REMAP_FAILURE = _gauge(
-    "gpu.memory.row_remap.failure", "1 when a row could not be replaced: the GPU is to be exchanged."
-)
+REMAP_PENDING = _gauge("gpu.memory.row_remap.pending", "1 while rows wait for a reset to be remapped.")
+REMAP_FAILURE = _gauge("gpu.memory.row_remap.failure", "1 when a row could not be remapped: the GPU must be replaced.")
 ROW_BANKS = _gauge(
     "gpu.memory.row_remap.banks", "Banks of memory by how many of their spare rows are left.", "", "spare_rows"
 )
@@ -156,8 +154,8 @@ FABRIC_STATUS = _gauge("gpu.fabric.status", "How the registration ended, as an N
 FABRIC_CLIQUE = _gauge("gpu.fabric.clique", "Clique of the GPU in the fabric, 0 without a partition. Once registered.")
 FABRIC_CLUSTER = _gauge(
     "gpu.fabric.cluster_assigned",
-    "1 when the fabric has given the GPU the UUID of a cluster, 0 when it is all zeros, as it is within one node. Once "
-    "registered.",
+    "1 when the fabric has assigned a cluster UUID to the GPU, 0 when the UUID is all zeros, as within one node. "
+    "Absent until the GPU is registered.",
 )
 FABRIC_INFO = _gauge(
     "gpu.fabric_info",
@@ -197,11 +195,12 @@ PIPE_CYCLES = _counter(
 
 MIG_LABELS = ("mig_uuid", "profile", "gpu_instance", "compute_instance")
 MIG_INFO = _gauge("gpu.mig.info", "Always 1; a MIG device of the GPU.", "", *MIG_LABELS)
-MIG_MEMORY_USED = _gauge("gpu.mig.memory.usage", "Memory of the MIG device allocated.", "By", *MIG_LABELS)
-MIG_MEMORY_LIMIT = _gauge("gpu.mig.memory.limit", "Memory the MIG device has.", "By", *MIG_LABELS)
+MIG_MEMORY_USED = _gauge("gpu.mig.memory.usage", "Allocated memory of the MIG device.", "By", *MIG_LABELS)
+MIG_MEMORY_LIMIT = _gauge("gpu.mig.memory.limit", "Memory size of the MIG device.", "By", *MIG_LABELS)
 MIG_ACTIVE = _gauge(
     "gpu.mig.active",
-    "The gpu_*_active_ratio of the same name and the SM occupancy, for the GPU instance of the MIG device.",
+    "Share of time in which a part of the MIG device's GPU instance was in use, by part: as gpu_PART_active_ratio for "
+    "a whole GPU, and the SM occupancy.",
     "1",
     *MIG_LABELS,
     "part",

@@ -20,20 +20,25 @@ COMMUNICATORS = Metric(
 )
 DEAD = Metric(
     "nccl.ras.processes.dead",
-    "Processes of these jobs that RAS considers dead, because it could not reach them for a minute.",
+    "Processes that RAS considers dead, because it could not reach them for a minute, summed over the jobs that were "
+    "queried from this node.",
     Kind.GAUGE,
 )
 TIMEOUTS = Metric(
     "nccl.ras.timeouts",
-    "Processes that did not answer RAS in time for its last report, summed over these jobs.",
+    "Processes that did not answer RAS in time for its last report, summed over the jobs that were queried from this "
+    "node.",
     Kind.GAUGE,
 )
 SECONDS = Metric(
-    "nccl.ras.collection", "Time that RAS took for its last answer, the longest of these jobs.", Kind.GAUGE, "s"
+    "nccl.ras.collection",
+    "Time that RAS took for its last answer, the longest of the jobs that were queried from this node.",
+    Kind.GAUGE,
+    "s",
 )
 SIZE = Metric(
     "nccl.ras.communicator.ranks",
-    "Ranks that the communicator was made with.",
+    "Ranks with which the communicator was created.",
     Kind.GAUGE,
     labels=_COMMUNICATOR,
     identity=_COMMUNICATOR,

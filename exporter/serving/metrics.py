@@ -66,7 +66,7 @@ IN_FLIGHT = Metric(
 )
 TOKENS = Metric(
     "gen_ai.server.tokens",
-    "Tokens that answers named in their usage, by type (input, output).",
+    "Tokens that answers report in their usage, by type (input, output).",
     Kind.COUNTER,
     labels=(*_MODEL, "type"),
     process=True,
@@ -81,7 +81,8 @@ REQUEST_BYTES = Metric(
 )
 RESPONSE_BYTES = Metric(
     "gen_ai.server.response.size",
-    "Bytes of answers that sockets took, heads included, of requests that ended; of HTTP/2 as those of requests are.",
+    "Bytes of answers that sockets accepted, heads included, of requests that ended (of HTTP/2 as compressed, without "
+    "frame headers).",
     Kind.COUNTER,
     "By",
     labels=_MODEL,

@@ -31,9 +31,9 @@ QP = Metric(
 )
 QUEUE_PAIRS = Metric(
     "rdma.queue_pairs",
-    "Queue pairs of the process that are there, by state and by what was set by ibv_modify_qp; a label is absent where "
-    "its value was not seen set. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 being "
-    "none; rnr_retries=7 is without end.",
+    "Existing queue pairs of the process, by state and by the attributes that ibv_modify_qp set; a label is absent "
+    "where its value was not seen set. mtu is the path's in bytes, timeout_seconds 4.096 us times a power of two, 0 "
+    "being none; rnr_retries=7 means without limit.",
     Kind.GAUGE,
     labels=("device", "type", "state", "mtu", "timeout_seconds", "retries", "rnr_retries"),
     process=True,
@@ -47,8 +47,8 @@ GID = Metric(
 REGISTERED = Metric(
     "rdma.memory_region.registered",
     "Memory registered for RDMA and not deregistered, by the lengths of the calls; memory=dmabuf is a device's. Pages "
-    "registered twice count twice. What was registered before the process was observed, or while the table of regions "
-    "had no room, is not in it.",
+    "registered twice count twice. Without memory registered before the process was observed, or while the table of "
+    "regions had no room.",
     Kind.GAUGE,
     "By",
     labels=("device", "memory"),

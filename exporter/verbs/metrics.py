@@ -39,8 +39,8 @@ REQUESTS = Metric(
 )
 PACKETS = Metric(
     "rdma.send.packets.estimated",
-    "Packets that work requests make: bytes over the path's MTU, each rounded up, one for a read. Only where the MTU "
-    "was seen set for all of them; retransmissions are not in it.",
+    "Estimated packets of work requests: bytes over the path's MTU, each rounded up, one for a read. Only where the "
+    "MTU was seen set for all of them; without retransmissions.",
     Kind.COUNTER,
     labels=_QP,
     process=True,
@@ -76,8 +76,8 @@ POLL_SECONDS = Metric(
 )
 LATENCY = Metric(
     "rdma.work_request.latency",
-    "From posting a signaled work request until poll_cq returned its completion: queueing, transfer, acknowledgement, "
-    "and the time until the program looked. Successful ones only." + _SAMPLED,
+    "Time from the post of a signaled work request until poll_cq returned its completion: queueing, transfer, "
+    "acknowledgement, and the wait until the program polled. Successful requests only." + _SAMPLED,
     Kind.HISTOGRAM,
     "s",
     labels=("device", "opcode"),
@@ -117,8 +117,8 @@ UNMATCHED = Metric(
 )
 UNREAD = Metric(
     "rdma.calls.unread",
-    "What the probes could not read in a process's memory, or was more than they look at in one call: work requests "
-    "(the rest of a chain counts once), requests' bytes, completions, failed calls.",
+    "Items that the probes could not read from a process's memory, or beyond the number that they read in one call: "
+    "work requests (the rest of a chain counts once), requests' bytes, completions, failed calls.",
     Kind.COUNTER,
     labels=("what",),
 )

@@ -84,7 +84,8 @@ LOSS_LAST = Metric(
 )
 SOURCE = Metric(
     "accel_exporter.xid.source",
-    "1 while Xids are read from there: kmsg (the kernel log; SXids and lost GPUs are only there) or nvml (its events).",
+    "1 while Xids are read from this source: kmsg (the kernel log; SXids and lost GPUs are only there) or nvml (its "
+    "events).",
     Kind.GAUGE,
     labels=("source",),
 )
