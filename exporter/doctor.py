@@ -52,12 +52,12 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
 def _bound(max_ratio: float, samples: Iterable[Sample]) -> Finding:
     """Report what --overhead.max-ratio can do here."""
     if not max_ratio:
-        return Finding("overhead", Status.INFO, "no bound: every call is probed, whatever that costs a job")
+        return Finding("overhead", Status.INFO, "no limit: every call is probed, whatever the overhead for a job")
     plain = {"placement": "emulated", "returns": "false"}
     hits = [it.value for it in samples if it.metric is HIT_COST and plain.items() <= it.labels.items()]
     costs = [cost for cost in hits if isinstance(cost, float)]
     if not costs:
-        return Finding("overhead", Status.INFO, "what a hit costs is not known here, so that no bound is kept")
+        return Finding("overhead", Status.INFO, "the cost of a probe hit is unknown on this node: no limit applies")
     return Finding(
         "overhead",
         Status.OK,
@@ -93,7 +93,7 @@ def _search(refusal: str, searched: bool, states: Sequence[State], probes: Seque
         return Finding("attaching", Status.FAIL, f"the search took longer than {SEARCH_WITHIN:.0f} s")
     missing = [probe["symbol"] for probe in probes if probe["attached"] == "0"]
     if missing:
-        return Finding("attaching", Status.FAIL, f"not every function could be probed: {', '.join(missing[:10])}")
+        return Finding("attaching", Status.FAIL, f"some functions could not be probed: {', '.join(missing[:10])}")
     if not probes:
         return Finding("attaching", Status.OK, "no process uses a library with probes now; probes attach when one does")
     libraries = {probe["library"] for probe in probes}

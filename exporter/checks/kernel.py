@@ -37,7 +37,7 @@ def capabilities(_: Settings) -> Answer:
         return Status.FAIL, summary, privileges.LEAVE_USER_NAMESPACE
     missing = privileges.missing()
     if not missing:
-        return Status.OK, f"all capabilities that probes need are there (uid {os.geteuid()})"
+        return Status.OK, f"all capabilities that probes need are granted (uid {os.geteuid()})"
     why = ", ".join(f"{name} (to {privileges.OBSERVING[name]})" for name in missing)
     return Status.FAIL, f"missing: {why}", privileges.GRANT
 
@@ -71,7 +71,7 @@ def objects(_: Settings) -> Answer:
 def lockdown(settings: Settings) -> Answer:
     path = _kernel(settings, "security/lockdown")
     if not path.exists():
-        return Status.INFO, f"whether the kernel is locked down is unknown: there is no {path}"
+        return Status.INFO, f"kernel lockdown unknown: there is no {path}"
     state = text(path)
     if "[confidentiality]" in state:
         boot = "boot without lockdown=confidentiality, or lockdown=integrity"
@@ -133,7 +133,7 @@ def returns(settings: Settings) -> Answer:
         summary = "a return probe would kill processes under a seccomp filter here, so there are none"
         return Status.WARN, f"{summary}: {_UNCOUNTED}", "update to Linux 6.14 or 6.12.14"
     if not survival.shadow_stack:
-        summary = "return probes are safe, but not with a shadow stack: libraries that such a process uses get none"
+        summary = "return probes are safe, but not with a shadow stack: libraries of processes with one get none"
         return Status.WARN, summary, "update to Linux 6.11 or later"
     if not survival.signal_stacks:
         summary = (

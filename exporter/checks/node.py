@@ -111,7 +111,7 @@ def processes(settings: Settings) -> Answer:
         for name, pids in users.items()
         if pids
     ]
-    summary = f"none of {seen} processes uses a CUDA, NCCL, cuFile or verbs library by its usual name now"
+    summary = f"none of {seen} processes uses a CUDA, NCCL, cuFile or verbs library under its usual name now"
     if shown:
         summary = f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
     if locked:
@@ -130,7 +130,7 @@ def nvidia(settings: Settings) -> Answer:
     gpus = len(list((settings.procfs / "driver/nvidia/gpus").glob("*")))
     if version:
         return Status.OK, f"NVIDIA driver {version[1]} with {gpus} GPU{'' if gpus == 1 else 's'}"
-    return Status.INFO, "no NVIDIA driver here: calls of CUDA libraries are still seen, there are no GPU metrics"
+    return Status.INFO, "no NVIDIA driver on this node: calls of CUDA libraries are counted, without GPU metrics"
 
 
 def kernel_log(settings: Settings) -> Answer:
@@ -141,7 +141,7 @@ def kernel_log(settings: Settings) -> Answer:
         source = open_source(Path(settings.kmsg.path))
         source.close()
     except Unavailable as error:
-        unseen = "of GPU faults only those that NVML reports are seen" if gpus else "faults in the log are not seen"
+        unseen = "only GPU faults that NVML reports are detected" if gpus else "faults in the log are not detected"
         return Status.WARN, f"{error}: {unseen}", error.remedy
     seen = "faults of GPUs and NVSwitches" if gpus else "faults of the node's hardware"
     return Status.OK, f"{source.name} can be read: {seen} are seen"
@@ -178,7 +178,7 @@ def rdma(settings: Settings) -> Answer:
     devices = sorted(path.name for path in (settings.sysfs / "class/infiniband").glob("*"))
     if devices:
         return Status.OK, f"RDMA devices: {', '.join(devices[:16])}"
-    return Status.INFO, "no RDMA device here: there are no port counters and NACKs"
+    return Status.INFO, "no RDMA device on this node: there are no port counters or NACKs"
 
 
 def providers(settings: Settings) -> Answer:
@@ -187,7 +187,7 @@ def providers(settings: Settings) -> Answer:
     if not found:
         return (
             Status.INFO,
-            "no rdma-core to examine here; a container's own is examined when a process uses it",
+            "no rdma-core on this node; the one of a container is examined when a process uses it",
         )
     results = [
         (False, f"{name}: {outcome}", "") if isinstance(outcome, str) else doctor.describe(name, outcome)
@@ -195,7 +195,7 @@ def providers(settings: Settings) -> Answer:
     ]
     complete = [name for (name, _), (whole, _, _) in zip(found, results, strict=True) if whole]
     text = f"of {len(found)} RDMA providers the functions are found in {len(complete)}; "
-    text += "ibv_wr_start and its like are found through queue pairs when a job creates them"
+    text += "ibv_wr_start and related functions are found through queue pairs when a job creates them"
     for whole, sentence, remedy in results:
         if not whole:
             present = any((settings.sysfs / "class/infiniband").glob("*"))

@@ -22,6 +22,6 @@ def contention(_: Settings) -> Answer:
 
 def checkpoints(_: Settings) -> Answer:
     if not shutil.which("criu"):
-        return Status.OK, "no CRIU here: nothing checkpoints probed processes"
+        return Status.OK, "CRIU is not installed: nothing checkpoints probed processes"
     found = "CRIU is installed, and a probed process cannot be checkpointed and restored elsewhere"
     return Status.INFO, found, "stop the exporter before such a job starts (docs/faq.md)"

@@ -24,8 +24,8 @@ def kubernetes(settings: Settings) -> Answer:
         return Status.OK, f"pod and container names come from {settings.logs}"
     if _in_kubernetes():
         remedy = f"mount the host's /var/log read-only, or give --path.logs (now {settings.logs})"
-        return Status.WARN, "Kubernetes, but not the kubelet's log folders: pods have ids and no names", remedy
-    return Status.INFO, "no kubelet here: there are no names of pods"
+        return Status.WARN, "Kubernetes, but the kubelet's log folders are missing: pods have ids but no names", remedy
+    return Status.INFO, "no kubelet on this node: there are no pod names"
 
 
 def allocations(settings: Settings) -> Answer:
@@ -37,7 +37,7 @@ def allocations(settings: Settings) -> Answer:
         source.read(may_be_absent=source is kubelet)
     failures = [source.failure for source in found if source.exists and source.failure]
     if failures:
-        return Status.WARN, "; ".join(failures), "until then series of GPUs name no pod or job by allocation"
+        return Status.WARN, "; ".join(failures), "until then GPU series have no pod or job by allocation"
     if not kubelet.exists and kubelet.location and _in_kubernetes():
         remedy = f"mount the host's folder of that socket read-only, or give --{allocation.SOCKET}"
         return Status.WARN, f"Kubernetes, but no {kubelet.location}: allocations of GPUs are unknown", remedy

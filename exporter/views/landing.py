@@ -97,7 +97,7 @@ def _facts(named: Named, states: Sequence[State], jobs: int, lost: int) -> str:
         ),
         (
             "collectors",
-            f"{working} of {len(states)} collectors at work",
+            f"{working} of {len(states)} collectors working",
             "bad" if broken else "ok" if working else "off",
         ),
         ("probes", f"{probed} of {wanted} probes attached", "ok" if probed == wanted else "warn")

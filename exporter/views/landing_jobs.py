@@ -134,7 +134,7 @@ def _nobody(named: Named) -> str:
     unknown = [api for api in _CALLS if api not in seen]
     sentences = [f"No calls of {_either(seen)} were seen."] if seen else []
     if unknown:
-        sentences.append(f"Nothing is known of {_either(unknown)}: no collector of these works.")
+        sentences.append(f"Unknown: calls of {_either(unknown)}. Their collectors do not work.")
     return " ".join(sentences)
 
 

@@ -33,7 +33,7 @@ from exporter.views.spark import spark
 
 LOSSES = {
     "accel_exporter.events.lost": "events lost on their way from the kernel",
-    "accel_exporter.map.full": "keys a BPF map had no room for",
+    "accel_exporter.map.full": "keys that did not fit into a BPF map",
     "accel_exporter.spans.dropped": "spans not delivered",
     "accel_exporter.series.folded": "series folded into one, beyond the collector's limit",
     "accel_exporter.samples.dropped": "samples kept off /metrics",
@@ -74,7 +74,7 @@ def gpu_table(named: Named, recent: Recent) -> str:
         Column("power", [amount(f"{power[it]:.0f} W" if it in power else None) for it in uuids], True),
         Column("Xids", [_xids(named, it.labels) for it in shown], True),
     )
-    return section("GPUs", columns, "No GPU is seen by NVML.", more(len(infos), "GPUs"), "Xids since the start")
+    return section("GPUs", columns, "NVML reports no GPU.", more(len(infos), "GPUs"), "Xids since the start")
 
 
 def _uuid(sample: Sample) -> str:
@@ -137,7 +137,7 @@ def fault_table(named: Named) -> str:
         it.labels.get("source", "") for it in named.all("accel.node.fault.source_available") if not number(it)
     )
     unread = f'<p class="dim">Not read on this node: {escape(cut(", ".join(blind), 300))}.</p>' if blind else ""
-    empty = none_seen(named, "faults", "None was seen.")
+    empty = none_seen(named, "faults", "No faults were reported.")
     return section("Faults", columns, empty, more(len(found), "faults") + unread)
 
 
@@ -151,7 +151,7 @@ def collector_table(states: Sequence[State]) -> str:
             "why, and what to do", [cell("; ".join(filter(None, (it.reason, it.remedy))), most=500) for it in states]
         ),
     )
-    return section("Collectors", columns, "No collector is switched on.")
+    return section("Collectors", columns, "No collector is enabled.")
 
 
 def library_table(named: Named, states: Sequence[State]) -> str:
@@ -175,10 +175,10 @@ def library_table(named: Named, states: Sequence[State]) -> str:
         Column("not covered", totals("accel_exporter.probe.symbols.uncovered"), True),
     )
     problems = [f"<li>{escape(cut(problem, 300))}</li>" for state in states for problem in state.problems]
-    why = f"<h3>What is not seen, and why</h3><ul>{''.join(problems[:MOST_ROWS])}</ul>" if problems else ""
-    empty = "Nothing is known: libraries are not searched for."
+    why = f"<h3>Unobserved calls and their causes</h3><ul>{''.join(problems[:MOST_ROWS])}</ul>" if problems else ""
+    empty = "Unknown: libraries are not searched for."
     if named.searched:
-        empty = "No running process has a library mapped that there are probes for."
+        empty = "No running process uses a library that has probes."
     return section("Probed libraries", columns, empty, more(len(groups), "libraries") + why, anchor="probes")
 
 
@@ -201,4 +201,4 @@ def loss_table(found: Sequence[tuple[str, str, float]]) -> str:
         Column("which", [cell(which, "m") for _, which, _ in shown]),
         Column("how many", [amount(count(lost)) for _, _, lost in shown], True),
     )
-    return section("Losses since the start", columns, "None that is known.", anchor="losses")
+    return section("Losses since the start", columns, "No known losses.", anchor="losses")

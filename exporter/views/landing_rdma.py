@@ -188,7 +188,7 @@ def port_table(named: Named, recent: Recent) -> str:
         columns,
         "No RDMA device was found.",
         more(len(states), "ports"),
-        "what the devices count",
+        "counters of the devices",
         "ports",
     )
 

@@ -59,7 +59,7 @@ class Named:
 
 def none_seen(named: Named, collector: str, text: str) -> str:
     """Return this text where the collector works that would have seen the thing, else that nothing is known."""
-    unknown = f"Nothing is known: the collector {collector} does not work or is not on."
+    unknown = f"Unknown: collector {collector} does not work or is disabled."
     return text if named.healthy(collector) else unknown
 
 

@@ -649,8 +649,8 @@ def test_detaching(node: Settings, monkeypatch: pytest.MonkeyPatch, detached: bo
     ("bound", "cost", "status", "part"),
     [
         (0.01, 0.7e-6, Status.OK, "a hit costs 0.7 µs; calls that may be estimated are probed in windows"),
-        (0.01, None, Status.INFO, "is not known here, so that no bound is kept"),
-        (0.0, 0.7e-6, Status.INFO, "no bound: every call is probed"),
+        (0.01, None, Status.INFO, "is unknown on this node: no limit applies"),
+        (0.0, 0.7e-6, Status.INFO, "no limit: every call is probed"),
     ],
 )
 def test_the_bound_of_the_overhead(

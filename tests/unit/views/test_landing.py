@@ -217,7 +217,7 @@ def test_losses_are_listed_and_their_absence_shown() -> None:
     what = "events lost on their way from the kernel"
     assert [what, "stream=spans", "1\u202f234\u202f567"] == [*row(lost, what).values()]
     assert "stream=x" not in lost
-    assert "None that is known." in Page().render([LOST.sample(0, {"stream": "x"})], [CUDA])
+    assert "No known losses." in Page().render([LOST.sample(0, {"stream": "x"})], [CUDA])
 
 
 def test_unknown_is_no_zero() -> None:
@@ -244,7 +244,7 @@ def test_nothing_seen_is_known_only_where_somebody_looked() -> None:
         return Reader(Page().render(samples, [CUDA])).text
 
     blind, half, all_of_them = texts(), texts("cuda"), texts("cuda", "nccl", "verbs")
-    unknown = "Nothing is known: the collector {} does not work or is not on."
+    unknown = "Unknown: collector {} does not work or is disabled."
     for sentence, collector in (
         ("No communicator was seen.", "nccl"),
         ("No process was seen using RDMA verbs.", "verbs"),
@@ -254,12 +254,12 @@ def test_nothing_seen_is_known_only_where_somebody_looked() -> None:
         assert unknown.format(collector) in blind
         assert unknown.format(collector) in half
     assert "No calls of CUDA, NCCL or RDMA were seen." in all_of_them
-    assert "No calls of CUDA were seen. Nothing is known of NCCL or RDMA: " in half
+    assert "No calls of CUDA were seen. Unknown: calls of NCCL or RDMA. " in half
     assert "No calls of" not in blind
-    assert "Nothing is known of CUDA, NCCL or RDMA: " in blind
+    assert "Unknown: calls of CUDA, NCCL or RDMA. " in blind
     assert ("processes unknown" in blind, "probes unknown" in blind) == (True, True)
     assert ("0 processes" in half, "0 of 0 probes attached" in half) == (True, True)
-    libraries = "No running process has a library mapped that there are probes for."
+    libraries = "No running process uses a library that has probes."
     assert (libraries in blind, libraries in half) == (False, True)
 
 

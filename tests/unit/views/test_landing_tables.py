@@ -185,4 +185,4 @@ def test_no_faults_is_not_unknown() -> None:
     """The sentence that there is no fault is shown only where they are looked for."""
     assert "no faults" in Page().render([works("faults")], [])
     assert "faults unknown" in Page().render([], [])
-    assert "Nothing is known: the collector faults does not work or is not on." in Page().render([], [])
+    assert "Unknown: collector faults does not work or is disabled." in Page().render([], [])
