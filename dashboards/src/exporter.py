@@ -329,6 +329,18 @@ LOSSES = [
         alarm=0.8,
     ),
     lines(
+        "Stacks without frames",
+        "Stacks that profiles have no frames for, by reason, and those of which the outermost frames are missing. Only "
+        "with --web.enable-profiles.",
+        "cps",
+        Query(total(rate("gpu_profile_stacks_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
+        Query(
+            total(rate("gpu_profile_stacks_truncated_total"), "instance", "reason"),
+            "truncated, {{reason}} {{instance}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
         "Time to write a page",
         "Limit, text and compression of the last answer to Prometheus; collectors not included.",
         "s",

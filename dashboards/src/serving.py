@@ -183,7 +183,15 @@ LOAD = [
             ),
             PODS,
         ),
-        width=FULL,
+    ),
+    lines(
+        "Not followed",
+        "HTTP/2 streams beyond what one connection or the node may have open, connections that are neither HTTP/1.1 "
+        "nor HTTP/2, and socket calls with bytes that are not read (io_uring, sendfile). They are in no other panel.",
+        "cps",
+        Query(total(rate("llm_serving_streams_lost_total"), "instance"), "streams {{instance}}"),
+        Query(total(rate("llm_serving_connections_unreadable_total"), "instance"), "connections {{instance}}"),
+        Query(total(rate("llm_serving_socket_calls_unread_total"), "instance"), "socket calls {{instance}}"),
     ),
 ]
 

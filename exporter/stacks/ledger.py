@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from exporter.stack_profiles.model import Stack
+from exporter.stacks.metrics import TRUNCATIONS
 from exporter.stacks.table import NO_STACK, StackTable
 
 MOST_ROWS, MOST_WAITING, MOST_ENDED = 1 << 17, 1 << 14, 1024
@@ -49,7 +50,7 @@ class StackLedger:
         self._since: Counter[int] = Counter()
         self._taken: set[int] = set()
         self._taken_launches: Counter[tuple[int, int]] = Counter()
-        self.truncated: Counter[str] = Counter()
+        self.truncated = Counter(dict.fromkeys(TRUNCATIONS, 0))
 
     def begin(self) -> None:
         """A new child numbers stacks from the start; what waits for the one before has no stack."""
@@ -91,12 +92,18 @@ class StackLedger:
             self._table.define(number, frames)
 
     def unwound(self, message: Mapping[str, Any]) -> None:
-        """Take the stack of one allocation or launch: a message of child.py with an `number`."""
+        """Take the stack of one allocation or launch: a message of child.py with a `number`.
+
+        Raises ValueError, TypeError and KeyError for what is no such message.
+        """
+        truncated = message.get("truncated")
+        if truncated and truncated not in TRUNCATIONS:
+            raise ValueError("no reason why a stack is truncated")
         stack, number, pid = message.get("number"), int(message["id"]), int(message["pid"])
         with self._lock:
             index = NO_STACK if stack is None else self._table.index(int(stack))
-            if message.get("truncated"):
-                self.truncated[str(message["truncated"])[:40].replace(" ", "_")] += 1
+            if truncated:
+                self.truncated[truncated] += 1
             if not number:
                 since, weight = int(message["program"]), int(message["weight"])
                 self._taken_launches[pid, since] -= weight

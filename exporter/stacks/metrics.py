@@ -34,4 +34,6 @@ HANGS = Metric(
     "later, if they last.",
     Kind.COUNTER,
 )
+TRUNCATIONS = ("stack", "frame_information", "depth", "python")
+"""Reasons of TRUNCATED."""
 METRICS = (TAKEN, DROPPED, TRUNCATED, HANGS)

@@ -117,7 +117,7 @@ class Unwinder:
             back, high, interrupted = step
             frames.append(NativeFrame(place, pc, sp, high))
             if back and high <= sp:
-                return Unwound(frames, "frame information")
+                return Unwound(frames, "frame_information")
             pc, now[machine.stack] = back, high
         return Unwound(frames, "" if not pc else "depth")
 
@@ -140,7 +140,7 @@ class Unwinder:
         except LookupError:
             return "stack"
         except ExpressionError:
-            return "frame information"
+            return "frame_information"
         for register, value in found.items():
             now[register] = value
         return now[rule.returns] & self._machine.code_mask, cfa, rule.signal
@@ -157,11 +157,11 @@ class Unwinder:
         frame = now[self._machine.frame]
         try:
             if frame < now[self._machine.stack]:
-                return "frame information"
+                return "frame_information"
             before, back = stack.word(frame), stack.word(frame + 8) & self._machine.code_mask
         except LookupError:
-            return "frame information"
+            return "frame_information"
         if modules.place(back - 1) is None:
-            return "frame information"
+            return "frame_information"
         now[self._machine.frame] = before
         return back, frame + 16, False

@@ -142,6 +142,7 @@ class Scene:
             "--collector.serving.engine-metrics",
             "--collector.serving.engine-interval=1",
             "--profile=debug",
+            "--web.enable-profiles",
             "--bpf.stats",
             *_custom_probe(folder),
             "--collector.verbs.poll-window-seconds=1",

@@ -49,12 +49,13 @@ WITHOUT_DATA = {
     ("exporter", "Losses of custom probes"),
     *(("exporter", f"{what} of custom probes") for what in ("CPU", "Memory")),
     ("exporter", "Time in custom programs"),
+    ("exporter", "Stacks without frames"),
     *(("exporter", title) for title in ("Bound used by the worst process", "Probed in windows")),
     *(("cuda", f"${label}") for label in ("namespace", "pod", "slurm_job_id")),
     *((stem, "$cluster") for stem in ("cuda", "exporter")),
 }
-"""Faults, custom probes and NCCL (messages are what is probed in windows) that this run has none of, and names that its
-processes do not have; other processes may.
+"""Faults, custom probes, profiles and NCCL (messages are what is probed in windows) that this run has none of, and
+names that its processes do not have; other processes may.
 """
 
 OF_OTHERS = {"fleet", "gpu", "jobs", "nccl", "node", "rdma", "serving"}

@@ -146,6 +146,19 @@ def test_what_is_no_stack_is_refused(frames: list[object]) -> None:
         StackLedger().define(1, frames)
 
 
+def test_reasons_of_truncated_stacks_are_known_ones() -> None:
+    """Each is counted from 0 on; a child that gives another one cannot add a series."""
+    ledger = StackLedger()
+    ledger.define(1, [MALLOC])
+    ledger.unwound(message(0, 1, truncated="depth"))
+    for reason in ("made up", 7, ["depth"]):
+        with pytest.raises((ValueError, TypeError)):
+            ledger.unwound(message(0, 1, truncated=reason))
+    assert {"stack": 0, "frame_information": 0, "depth": 1, "python": 0} == ledger.truncated
+    [(_, _, _, launches)] = ledger.launches()
+    assert 10 == launches
+
+
 def test_programs_that_ended_long_ago_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """By stack; rows do not grow with the number of processes."""
     monkeypatch.setattr(module, "MOST_ENDED", 4)
