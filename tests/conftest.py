@@ -28,8 +28,9 @@ PROBED = ("tests/bpf/", "tests/e2e/")
 OF_THEIR_OWN = (
     *(f"tests/bpf/test_{it}" for it in ("bridge", "contract", "placement", "privileges", "safety")),
     "tests/e2e/incidents/",
+    "tests/e2e/test_new_probe",
 )
-"""Files in them that search no processes and attach to what they compiled: no other test sees them, nor they others."""
+"""Files in them that attach to what they compiled, or probe what no other test probes: neither disturbs the other."""
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
