@@ -1,7 +1,8 @@
 """What groups of messages take longer under the collector as it is by default: by CPU time of the thread that sends.
 
 One program sends the same group on two copies of a stand-in in turn, of which the collector does not see the first one
-(another file, which does not look like NCCL); another thread of it is busy, as those of a training job are.
+(another file, which does not look like NCCL); another thread of it is busy, as those of a training job are. The other
+work comes before each group of either copy: what it left in the caches would be paid by the first group alone.
 """
 
 from __future__ import annotations
@@ -61,6 +62,14 @@ static void *busy(void *argument)
         ;
     return argument;
 }
+static double after(long work, void (*group)(void))
+{
+    double begun = now(CLOCK_THREAD_CPUTIME_ID), until = begun + work * 1e3;
+    while (work && begun < until)
+        begun = now(CLOCK_THREAD_CPUTIME_ID);
+    group();
+    return now(CLOCK_THREAD_CPUTIME_ID) - begun;
+}
 int main(void)
 {
     static id_t_ id;
@@ -73,16 +82,8 @@ int main(void)
     for (fflush(stdout); scanf("%ld %ld", &ms, &work) == 2; fflush(stdout)) {
         double end = now(CLOCK_MONOTONIC) + ms * 1e6, took = 0;
         long made = 0;
-        for (; now(CLOCK_MONOTONIC) < end; made++) {
-            double until = now(CLOCK_THREAD_CPUTIME_ID) + work * 1e3;
-            while (work && now(CLOCK_THREAD_CPUTIME_ID) < until)
-                ;
-            double begun = now(CLOCK_THREAD_CPUTIME_ID);
-            ncclGroup();
-            double between = now(CLOCK_THREAD_CPUTIME_ID);
-            bareGroup();
-            took += 2 * between - begun - now(CLOCK_THREAD_CPUTIME_ID);
-        }
+        for (; now(CLOCK_MONOTONIC) < end; made++)
+            took += after(work, ncclGroup) - after(work, bareGroup);
         printf("%f\\n", took / made);
     }
     return 0;
