@@ -23,7 +23,7 @@ from exporter.governor.metrics import LEVEL
 
 SECONDS, WITHIN = 30.0, 60.0
 BUDGET_NS = 30_000
-PATTERNS = {"one after the other": 0, "with 5 ms of other work each": 5000}
+PATTERNS = {"one after the other": 0, "with 2.5 ms of other work each": 2500}
 BARE, FUNCTIONS = "bare", ("CommInitRank", "GroupStart", "GroupEnd", "Send", "Recv")
 SOURCE = STANDINS / "libnccl.c"
 PROGRAM = """
