@@ -50,7 +50,7 @@ _IN_DEBUG = frozenset(
             "hw.gpu.memory.utilization",
         ),
         *("accel.node.pci.link.speed", "accel.node.pci.link.width_max", "rdma.ack.latency"),
-        *("rdma.netdev.counter", "rdma.poll_cq", "rdma.port.hw_value", "rdma.post_send"),
+        *("rdma.netdev.counter", "rdma.poll_cq", "rdma.post_send"),
     )
 )
 """Metrics that only the profile debug has; no alert and no recording rule uses one."""
@@ -71,20 +71,10 @@ _IN_NODE = frozenset(
         *("rdma.memory_region.operations", "rdma.memory_region.registered", "rdma.link.physical_state"),
         *("rdma.link.width", "rdma.qp.busiest", "rdma.qp.state.changes", "rdma.gid.info"),
         *("accel_exporter.probe.hits", "rdma.send.packets.estimated", "rdma.post_send.calls"),
+        "rdma.port.packets",
     )
 )
 """Metrics that the profiles node and debug have, and fleet has not."""
-_PORT_COUNTERS = frozenset(
-    (
-        *("port_xmit_data", "port_rcv_data", "port_rcv_errors", "port_xmit_discards", "port_xmit_wait"),
-        *("symbol_error", "link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors"),
-        *("port_rcv_remote_physical_errors",),
-        *("retry_exceeded_err", "retry_rnr_exceeded_err", "req_transport_retries_exceeded"),
-        *("req_rnr_retries_exceeded", "max_retry_exceeded"),
-    )
-)
-"""Of rdma.port.hw_counter those that node and fleet have: those of alerts and dashboards, with the bytes. Many of the
-others have a metric of their own."""
 _IN_DEBUG_LABELS: Mapping[str, tuple[str, ...]] = {
     "accel_exporter.probe.attached": ("symbol",),
     "accel_exporter.probe.hits": ("symbol",),
@@ -122,16 +112,13 @@ Errors, faults and what NCCL's RAS reports keep those: which process or rank it 
 SINGLY: Mapping[str, Callable[[Sample], bool]] = {
     "rdma.qp.info": lambda sample: sample.labels.get("state") in ("ERR", "SQE"),
     "nccl.ras.rank.lag": lambda sample: bool(sample.value),
-    "rdma.port.hw_counter": lambda sample: sample.labels.get("counter") in _PORT_COUNTERS,
     "gpu.nvlink.link.up": lambda sample: not sample.value,
     "gpu.power.limit": lambda sample: sample.labels.get("limit") == "enforced",
     "hw.temperature.limit": lambda sample: sample.labels.get("limit") == "memory_max",
     "accel_exporter.probe.attached": lambda sample: not sample.value,
 }
 """Samples that have their own series in every profile: mostly of what does not work."""
-_REST_IN_DEBUG = frozenset(
-    ("gpu.power.limit", "hw.temperature.limit", "nccl.ras.rank.lag", "rdma.port.hw_counter", "rdma.qp.info")
-)
+_REST_IN_DEBUG = frozenset(("gpu.power.limit", "hw.temperature.limit", "nccl.ras.rank.lag", "rdma.qp.info"))
 """Metrics of which node and fleet have such samples only."""
 MOST_SINGLY: Mapping[str, int] = {"rdma.qp.info": 16}
 """Samples at most that have their own series so; all of them are counted by another metric, rdma.queue_pairs."""

@@ -187,8 +187,8 @@ LINKS = [
         "RDMA sent and received",
         "Bytes of all traffic of each port, by the port's own counters.",
         "Bps",
-        Query(rising(PORT, "rdma_port_hw_counter_total", 'counter="port_xmit_data"'), f"sent {PORT_NAME}"),
-        Query(rising(PORT, "rdma_port_hw_counter_total", 'counter="port_rcv_data"'), f"received {PORT_NAME}"),
+        Query(rising(PORT, "rdma_port_io_bytes_total", 'direction="transmit"'), f"sent {PORT_NAME}"),
+        Query(rising(PORT, "rdma_port_io_bytes_total", 'direction="receive"'), f"received {PORT_NAME}"),
         width=THIRD,
     ),
     lines(

@@ -69,19 +69,15 @@ def quantiles(histogram: str, *labels: str) -> list[Query]:
     return [Query(f"histogram_quantile({q}, {buckets})", f"{name} {q:.0%}") for q in (0.5, 0.99)]
 
 
-def counters(names: str, *labels: str) -> str:
-    """Rates of the devices' own counters of these names."""
-    return rising("rdma_port_hw_counter_total", *PORT, *labels, only=(f'counter=~"{names}"',))
+def traffic(direction: str) -> str:
+    """Bytes per second of ports, by their own counters."""
+    return rising("rdma_port_io_bytes_total", *PORT, only=(f'direction="{direction}"',))
 
 
-def traffic(counter: str) -> str:
-    return counters(counter)
-
-
-def of_speed(counter: str) -> str:
+def of_speed(direction: str) -> str:
     """A port's traffic as a share of what its link carries."""
     speed = most("rdma_link_speed_bytes_per_second", *PORT)
-    return f"{traffic(counter)} / on ({', '.join(PORT)}) {speed}"
+    return f"{traffic(direction)} / on ({', '.join(PORT)}) {speed}"
 
 
 def of_peers(metric: str) -> str:
@@ -97,13 +93,10 @@ ONE = ("instance", "comm", "pid", "device", "qp", "peer_gid", "peer_lid", "peer_
 LATENCY, ACK, POST = "rdma_work_request_latency_seconds", "rdma_ack_latency_seconds", "rdma_post_send_seconds"
 MEAN = f"{of_peers(f'{LATENCY}_sum')} / ({of_peers(f'{LATENCY}_count')} > 0)"
 LOSS, SLOW = ('kind=~"sequence|implied"',), ('kind="rnr"',)
-RETRIES = (
-    "retry_exceeded_err|retry_rnr_exceeded_err|req_transport_retries_exceeded|req_rnr_retries_exceeded|"
-    "max_retry_exceeded"
-)
-LINK_ERRORS = (
-    "symbol_error|link_error_recovery|local_link_integrity_errors|excessive_buffer_overrun_errors|port_rcv_errors|"
-    "port_xmit_discards|port_rcv_remote_physical_errors"
+RETRIES, LINK_ERRORS, DISCARDED = (
+    "rdma_retries_exceeded_total",
+    "rdma_link_errors_total",
+    "rdma_packets_discarded_total",
 )
 DOWN = of("rdma_link_state")
 FAILED = ('status!="SUCCESS"',)
@@ -133,7 +126,7 @@ OVERVIEW = [
         "Retries exhausted",
         "Requests given up after their last retry, per second: their queue pairs fail.",
         "cps",
-        Query(f"{total(counters(RETRIES))} or vector(0)"),
+        Query(f"{rising(RETRIES)} or vector(0)"),
         alarm=0.0001,
     ),
     number(
@@ -274,9 +267,10 @@ LOSSES = [
     ),
     lines(
         "Retries exhausted by port",
-        "Requests given up after their last retry, by the device's own counter.",
+        "Requests given up after their last retry: without an acknowledgement (transport), or of a receiver without "
+        "buffers (rnr).",
         "cps",
-        Query(counters(RETRIES, "counter"), f"{PORT_NAME} {{{{counter}}}}"),
+        Query(rising(RETRIES, *PORT, "kind"), f"{PORT_NAME} {{{{kind}}}}"),
         width=THIRD,
     ),
     lines(
@@ -330,20 +324,20 @@ LINKS = [
         Query(most("rdma_link_physical_state", *PORT), "Physical"),
         Query(most("rdma_link_speed_bytes_per_second", *PORT), "Speed", "Bps"),
         Query(most("rdma_link_width", *PORT), "Lanes"),
-        Query(traffic("port_xmit_data"), "Sent", "Bps"),
-        Query(traffic("port_rcv_data"), "Received", "Bps"),
+        Query(traffic("transmit"), "Sent", "Bps"),
+        Query(traffic("receive"), "Received", "Bps"),
     ),
     lines(
         "Sent over link speed",
         "Bytes sent by each port as a share of what its link carries, by the device's own counter.",
         "percentunit",
-        Query(share(of_speed("port_xmit_data")), PORT_NAME),
+        Query(share(of_speed("transmit")), PORT_NAME),
     ),
     lines(
         "Received over link speed",
         "Bytes received by each port as a share of what its link carries.",
         "percentunit",
-        Query(share(of_speed("port_rcv_data")), PORT_NAME),
+        Query(share(of_speed("receive")), PORT_NAME),
     ),
     lines(
         "Link state",
@@ -361,9 +355,10 @@ LINKS = [
     ),
     lines(
         "Link errors",
-        "Bit errors, recoveries, discards and malformed packets, by the device's own counters.",
+        "Bit errors, recoveries, damaged packets and discards, by the device's own counters.",
         "eps",
-        Query(f"{counters(LINK_ERRORS, 'counter')} > 0", f"{PORT_NAME} {{{{counter}}}}"),
+        Query(f"{rising(LINK_ERRORS, *PORT, 'error')} > 0", f"{PORT_NAME} {{{{error}}}}"),
+        Query(f"{rising(DISCARDED, *PORT, 'direction')} > 0", f"{PORT_NAME} discarded, {{{{direction}}}}"),
         width=THIRD,
     ),
 ]
@@ -393,21 +388,25 @@ CONGESTION = [
         "RDMA packets received that a switch had marked for congestion.",
         "cps",
         Query(rising("rdma_ecn_packets_marked_total", *PORT), PORT_NAME),
-        width=THIRD,
     ),
     lines(
         "Congestion notifications",
         "Sent to peers that send here too fast; handled and ignored are received.",
         "cps",
         Query(rising("rdma_cnp_packets_total", *PORT, "kind"), f"{PORT_NAME} {{{{kind}}}}"),
-        width=THIRD,
+    ),
+    lines(
+        "Waiting to transmit",
+        "Ticks per second for which a port had data to send and sent none, mostly without credits of its peer. The "
+        "length of a tick is the device's own: compare ports of one model.",
+        "cps",
+        Query(rising("rdma_port_transmit_wait_total", *PORT), PORT_NAME),
     ),
     lines(
         "PCIe stalled",
         "Part of the last second in which PCIe took nothing from the device: the host is the bottleneck.",
         "percentunit",
         Query(most("rdma_pci_stalled_ratio", *PORT, "direction"), f"{PORT_NAME} {{{{direction}}}}"),
-        width=THIRD,
     ),
 ]
 

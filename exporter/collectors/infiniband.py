@@ -1,4 +1,4 @@
-"""RDMA devices: all counters in the kernel, links, negative acknowledgements and pauses."""
+"""RDMA devices: their counters in the kernel, links, negative acknowledgements and pauses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from exporter.series import LEAST, LIMIT_HELP, MOST, SeriesLimit
 SWITCH, EXCLUDE = "collector.infiniband", "collector.infiniband.exclude"
 INTERVAL, DEADLINE = "collector.infiniband.interval", "collector.infiniband.deadline"
 SERIES_LIMIT, COMPATIBLE = "collector.infiniband.series-limit", "compat.node-exporter"
-QP_COUNTERS = "collector.infiniband.qp-counters"
+QP_COUNTERS, ALL_COUNTERS = "collector.infiniband.qp-counters", "collector.infiniband.all-counters"
 OPTIONS = (
     Option(SWITCH, True, "Enable the infiniband collector. Counters and links of RDMA devices.", "collectors"),
     Option(
@@ -62,6 +62,12 @@ OPTIONS = (
         choices=tuple(MASKS),
         metavar="pid|type|type,pid",
         capability=privileges.COUNTING_QUEUE_PAIRS,
+    ),
+    Option(
+        ALL_COUNTERS,
+        False,
+        "Add each file of counters/ and hw_counters/ by its name: rdma_port_hw_counter_total and rdma_port_hw_value.",
+        "collectors",
     ),
     Option(SERIES_LIMIT, 10_000, LIMIT_HELP, "collectors", least=LEAST, most=MOST),
     Option(COMPATIBLE, False, "Add node_exporter's series of InfiniBand, in its names and units.", "collectors"),
@@ -170,9 +176,10 @@ class Infiniband:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._excluded)
 
     def _make(self, name: str) -> Read:
-        path, compatible = self._node.sys / "class/infiniband" / name, bool(self._node.settings[COMPATIBLE])
+        path, settings = self._node.sys / "class/infiniband" / name, self._node.settings
+        compatible, all_counters = bool(settings[COMPATIBLE]), bool(settings[ALL_COUNTERS])
         counters = self._node.port_counters.of(name)
-        device = RdmaDevice(path, self._drivers, self._node.posted, self._ethtool, compatible, counters)
+        device = RdmaDevice(path, self._drivers, self._node.posted, self._ethtool, compatible, counters, all_counters)
         transitions = self._node.transitions.of(f"infiniband {name}")
 
         def read() -> list[Sample]:

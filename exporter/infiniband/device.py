@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from exporter.compat import node_exporter
-from exporter.infiniband import metrics, pauses, sysfs
+from exporter.infiniband import metrics, pauses, port_samples, sysfs
 from exporter.infiniband.counters import Excess, WideCounters, WindowRatio
 from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, CounterName, Driver, scale, unknown
 from exporter.infiniband.ethtool import Ethtool
@@ -32,6 +32,7 @@ _KINDS: tuple[tuple[str, Metric], ...] = (
     ("received", metrics.NAKS_RECEIVED),
     ("sent", metrics.NAKS_SENT),
     ("cnps", metrics.CNPS),
+    ("retries", metrics.RETRIES_EXCEEDED),
 )
 
 
@@ -46,13 +47,14 @@ class RdmaDevice:
         ethtool: Ethtool | None,
         compatible: bool,
         wide_counters: WideCounters | None = None,
+        all_counters: bool = False,
     ) -> None:
         """With `compatible` there are node_exporter's series too; without `ethtool` no series of network interfaces.
 
-        `wide_counters` are those of this device from before.
+        `wide_counters` are those of this device from before. With `all_counters` each file has a series of its name.
         """
         self._path, self._drivers, self._posted = path, drivers, posted
-        self._ethtool, self._compatible = ethtool, compatible
+        self._ethtool, self._compatible, self._all_counters = ethtool, compatible, all_counters
         self._wide_counters = wide_counters or WideCounters()
         self._links: dict[int, Link] = {}
         self._links_at = time.monotonic()
@@ -90,8 +92,10 @@ class RdmaDevice:
         for port in reading.ports:
             labels = {"device": reading.device} | ({"port": str(port.number)} if port.number else {})
             values = self._values(port, driver)
-            yield from _counters(values, driver, labels)
+            if self._all_counters:
+                yield from _counters(values, driver, labels)
             if port.number:
+                yield from port_samples.samples(driver, values, labels)
                 only = len(reading.ports) == 2
                 yield from self._meanings(driver, port, values, labels, only)
                 yield from _link(driver, port, values, labels)

@@ -20,8 +20,11 @@ _TABLE = Path(__file__).with_name("drivers.yaml")
 _WORDS = frozenset({"port_xmit_data", "port_rcv_data"})
 _EXTENDED = frozenset({"port_xmit_data_64", "port_rcv_data_64"})
 _GAUGES = frozenset({"lifespan"})
-_SUMS = ("packets", "bytes", "timeouts", "retransmitted", "ecn_marked", "link_downed")
-_KINDS = ("received", "sent", "cnps")
+_SUMS = (
+    *("packets", "bytes", "packets_received", "bytes_received", "discarded"),
+    *("timeouts", "retransmitted", "ecn_marked", "link_downed"),
+)
+_KINDS = ("received", "sent", "cnps", "retries")
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,65 @@ from exporter.model import Kind, Metric
 
 PORT = ("device", "port")
 
+IO = Metric(
+    "rdma.port.io",
+    "Bytes that a port sent and received, headers included: on InfiniBand of all its traffic, on Ethernet of RDMA. "
+    "Absent where the driver does not count them.",
+    Kind.COUNTER,
+    "By",
+    (*PORT, "direction"),
+)
+PACKETS = Metric(
+    "rdma.port.packets",
+    "Packets that a port sent and received, counted like rdma_port_io_bytes_total.",
+    Kind.COUNTER,
+    "{packet}",
+    (*PORT, "direction"),
+)
+TRANSMIT_WAIT = Metric(
+    "rdma.port.transmit_wait",
+    "Ticks for which a port had data to send, and had no credits or lost the arbitration (port_xmit_wait). "
+    "The length of a tick is the device's own.",
+    Kind.COUNTER,
+    "{tick}",
+    PORT,
+)
+LINK_ERRORS = Metric(
+    "rdma.link.errors",
+    "Errors of the link by the counters of the InfiniBand specification: symbol errors, recoveries, exceeded limits of "
+    "local integrity and of receive buffers, packets received damaged, and packets damaged before the other end. "
+    "Kinds overlap: their sum has no meaning.",
+    Kind.COUNTER,
+    labels=(*PORT, "error"),
+)
+DISCARDED = Metric(
+    "rdma.packets.discarded",
+    "Packets discarded by the port: to transmit, because the link is down or congested; received. Absent where the "
+    "driver does not count them.",
+    Kind.COUNTER,
+    "{packet}",
+    (*PORT, "direction"),
+)
+RETRIES_EXCEEDED = Metric(
+    "rdma.retries.exceeded",
+    "Requests given up after their last retry: transport, without an acknowledgement; rnr, because the receiver had no "
+    "buffer.",
+    Kind.COUNTER,
+    "{request}",
+    (*PORT, "kind"),
+)
 HW_COUNTER = Metric(
     "rdma.port.hw_counter",
-    "A file of counters/ or hw_counters/ (the label group) of a port, or of the device where port is missing. "
-    "port_xmit_data and port_rcv_data are in bytes; a counter that wraps at 32 bits in the device does not wrap here.",
+    "With --collector.infiniband.all-counters only: a file of counters/ or hw_counters/ (the label group) of a port, "
+    "or of the device where port is missing. Units are those of the files, but port_xmit_data and port_rcv_data are "
+    "in bytes; a counter that wraps at 32 bits in the device does not wrap here.",
     Kind.COUNTER,
     labels=(*PORT, "group", "counter"),
 )
 HW_VALUE = Metric(
     "rdma.port.hw_value",
-    "A file beside the counters that is not a counter: a current number or a setting, as the driver has it.",
+    "With --collector.infiniband.all-counters only: a file beside the counters that is not a counter: a current number "
+    "or a setting, as the driver has it.",
     Kind.GAUGE,
     labels=(*PORT, "group", "counter"),
 )

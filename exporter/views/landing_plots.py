@@ -30,13 +30,13 @@ def read(samples: Sequence[Sample]) -> Reading:
     named = Named(samples)
     watched = {kind for kind, collector in _PROCESSES.items() if named.healthy(collector)}
     by_pair = [it for it in named.of_processes("rdma.send") if it.labels.get("qp")]
-    data = named.where("rdma.port.hw_counter", counter="port_xmit_data")
+    data = named.where("rdma.port.io", direction="transmit")
     counts = {
         **_counts(LAUNCHES, ((it.labels["pid"], it) for it in named.of_processes("gpu.cuda.kernel.launch.calls"))),
         **_counts(COLLECTIVES, ((it.labels["pid"], it) for it in named.of_processes("nccl.collective.calls"))),
         **_counts(SENT, ((it.labels["pid"], it) for it in named.of_processes("rdma.send"))),
         **_counts(QP_SENT, (("/".join(queue_pair(it)), it) for it in by_pair)),
-        **_counts(PORT_SENT, ((place(it), it) for it in data if it.labels.get("port"))),
+        **_counts(PORT_SENT, ((place(it), it) for it in data)),
     }
     return Reading(counts, _gauges(named, watched), watched)
 

@@ -60,6 +60,7 @@ def _counts(share: int) -> dict[str, float]:
         "counters/port_xmit_data": 125_000 * share,
         "counters/port_rcv_data": 110_000 * share,
         "counters/port_xmit_packets": 250 * share,
+        "counters/port_xmit_wait": 900 * share,
         "hw_counters/packet_seq_err": share / 32,
         "hw_counters/rnr_nak_retry_err": share / 16,
         "hw_counters/np_ecn_marked_roce_packets": 3 * share,
@@ -68,6 +69,7 @@ def _counts(share: int) -> dict[str, float]:
         "hw_counters/roce_adp_retrans": share / 32,
         "hw_counters/local_ack_timeout_err": share / 160,
         "counters/symbol_error": share / 320,
+        "counters/port_xmit_discards": share / 320,
     }
 
 

@@ -139,6 +139,7 @@ def _exporter(host: Host) -> Command:
         "--collector.disable-defaults",
         *wanted,
         f"--collector.infiniband.interval={INTERVAL:g}s",
+        "--collector.infiniband.all-counters",
     ]
     if "--collector.verbs" in wanted:
         flags += ["--collector.verbs.poll-window-seconds=1", "--collector.verbs.poll-interval-seconds=1"]  # always

@@ -42,6 +42,8 @@ def test_idle(sender: Side) -> None:
     }
     assert {name: value for name, value in counters.items() if name != "lifespan"} == shown
     assert counters["lifespan"] == page.value("rdma_port_hw_value", **LABELS)
+    assert counters["sent_pkts"] == page.value("rdma_port_packets_total", direction="transmit", **LABELS)
+    assert counters["rcvd_pkts"] == page.value("rdma_port_packets_total", direction="receive", **LABELS)
     assert 4 == page.value("rdma_link_state", **LABELS)
     assert 5 == page.value("rdma_link_physical_state", **LABELS)
     assert 1 == page.value("rdma_device_info", device=DEVICE, driver="rxe")
@@ -94,6 +96,9 @@ def test_receiver_without_buffers(
     assert statuses == printed
     assert after["rcvd_rnr_err"] > before["rcvd_rnr_err"]
     assert after["rcvd_rnr_err"] == page.value("rdma_naks_received_total", kind="rnr", **LABELS)
+    given_up = int(retries < 7)
+    assert given_up == after["retry_rnr_exceeded_err"] - before["retry_rnr_exceeded_err"]
+    assert after["retry_rnr_exceeded_err"] == page.value("rdma_retries_exceeded_total", kind="rnr", **LABELS)
     assert received["send_rnr_err"] == other.value("rdma_naks_sent_total", kind="rnr", **LABELS)
     assert page.value("rdma_nack_ratio", kind="rnr", **LABELS) > 0
     assert after["rcvd_seq_err"] == before["rcvd_seq_err"]

@@ -55,7 +55,7 @@ serviceMonitor:
   endpoint: {tlsConfig: {ca: {secret: {name: web, key: ca.crt}}}, basicAuth: {username: {name: web, key: user}}}
   relabelings: [{sourceLabels: [__meta_kubernetes_node_label_rack], targetLabel: rack}]
   attachMetadata: {node: true}
-  metricRelabelings: [{action: drop, sourceLabels: [__name__], regex: rdma_port_hw_counter_total}]
+  metricRelabelings: [{action: drop, sourceLabels: [__name__], regex: rdma_port_packets_total}]
   sampleLimit: 50000
   labelLimit: 40
 prometheusRule: {enabled: true, disabled: [NodeRebooted], runbooks: "https://example.com/runbooks/", grafana: "https://grafana.example.com/"}

@@ -24,7 +24,6 @@ from exporter.profile import (
     _IN_DEBUG_LABELS,
     _IN_NODE,
     _IN_NODE_LABELS,
-    _PORT_COUNTERS,
     _REST_IN_DEBUG,
     MOST_SINGLY,
     SINGLY,
@@ -276,7 +275,7 @@ def test_label_names_of_a_series() -> None:
 
 
 def test_rules_have_their_series() -> None:
-    """What alerts and recording rules use is in profile node, and the ports' counters that they name."""
+    """What alerts and recording rules use is in profile node."""
     text = "".join(
         path.read_text() for path in (ROOT / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")
     )
@@ -286,10 +285,6 @@ def test_rules_have_their_series() -> None:
         if not rule_of(metric, Profile.NODE).shown and name not in _REST_IN_DEBUG and wanted(text, metric)
     }
     assert set() == left_out
-    counters = {
-        name for found in re.findall(r'hw_counter_total\{counter=~?"([^"]+)"', text) for name in found.split("|")
-    }
-    assert counters and counters <= _PORT_COUNTERS
 
 
 def test_bounds_that_are_named() -> None:
@@ -338,10 +333,6 @@ def test_panels_have_their_series() -> None:
         exprs = [expr for expr, _ in panel.queries("1m").values()]
         missing = {found for expr in exprs for part in re.split(r" or (?:on \([^)]*\))?", expr) for found in lost(part)}
         assert bool(missing) == (panel.row == DETAIL), (panel.board, panel.title, missing)
-        counters = [
-            found for expr in exprs for found in re.findall(r'hw_counter_total\{[^}]*counter=~?"([^"]+)"', expr)
-        ]
-        assert {name for found in counters for name in found.split("|")} <= _PORT_COUNTERS, panel.title
 
 
 def lost(expr: str) -> set[str]:

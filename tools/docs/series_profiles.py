@@ -59,7 +59,6 @@ _SINGLY_TEXT: Mapping[str, str] = {
     "gpu.nvlink.link.up": "links that are down singly, the others added up",
     "hw.temperature.limit": "the limit of the memory (`memory_max`)",
     "gpu.power.limit": "the limit in force (`enforced`)",
-    "rdma.port.hw_counter": "the counters that alerts and dashboards name",
     "rdma.qp.info": f"{MOST_SINGLY['rdma.qp.info']} queue pairs at most, of those in the states ERR and SQE",
 }
 

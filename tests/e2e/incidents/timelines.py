@@ -84,7 +84,7 @@ def _link(instance: str, state: str, used: bool = True, device: str = "mlx5_0", 
     sent = "0+1000000000x60" if used else "0x60"
     return {
         f"rdma_link_state{{{port}}}": state,
-        f'rdma_port_hw_counter_total{{{port},group="counters",counter="port_xmit_data"}}': sent,
+        f'rdma_port_io_bytes_total{{{port},direction="transmit"}}': sent,
     }
 
 
@@ -108,8 +108,8 @@ def _incidents() -> Iterator[Incident]:
         'signal="pcie_fatal"}': "_x10 600x50",
     }
     for number in range(2, 8):
-        counter = 'device="mlx5_0",port="1",group="hw_counters",counter="req_transport_retries_exceeded"'
-        lost |= {f'rdma_port_hw_counter_total{{instance="n{number}",{counter}}}': "0x12 8x48"}
+        counter = 'device="mlx5_0",port="1",kind="transport"'
+        lost |= {f'rdma_retries_exceeded_total{{instance="n{number}",{counter}}}': "0x12 8x48"}
     yield Incident(
         "gpu-off-the-bus",
         lost,
@@ -170,8 +170,8 @@ def _large() -> Iterator[Incident]:
             process = f'instance="{node}",pid="{1000 + rank}",comm="python3",namespace="ml",pod="{pod}"'
             first |= {f"nccl_calls_in_flight{{{process}}}": "_x5 1x55"}
         if number != 1:
-            counter = 'device="mlx5_0",port="1",group="hw_counters",counter="req_transport_retries_exceeded"'
-            lost |= {f'rdma_port_hw_counter_total{{instance="{node}",{counter}}}': "0x12 8x48"}
+            counter = 'device="mlx5_0",port="1",kind="transport"'
+            lost |= {f'rdma_retries_exceeded_total{{instance="{node}",{counter}}}': "0x12 8x48"}
     yield Incident(
         "job-of-2000-ranks-hangs",
         hang,
@@ -369,7 +369,7 @@ def _no_incidents() -> Iterator[Incident]:
         'accel_node_shutdown_timestamp_seconds{instance="n1",mode="reboot"}': "_x10 1260x10 _x40",
         'accel_node_cpus_online{instance="n1"}': "128x20 _x4 128x36",
         'rdma_link_state{instance="n1",device="mlx5_0",port="1"}': "4x20 _x4 1 4x35",
-        'rdma_port_hw_counter_total{instance="n1",device="mlx5_0",port="1",counter="port_xmit_data"}': "0+1e9x20 _x40",
+        'rdma_port_io_bytes_total{instance="n1",device="mlx5_0",port="1",direction="transmit"}': "0+1e9x20 _x40",
         'hw_status{instance="n1",gpu="0",gpu_uuid="u",hw_type="gpu",state="ok"}': "1x20 _x4 1x36",
     }
     yield Incident("node-is-drained-and-reboots", boot)

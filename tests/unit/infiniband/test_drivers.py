@@ -18,7 +18,9 @@ from tests.unit.infiniband.trees import EFA, IRDMA_GEN2, IRDMA_GEN3, MANA, MLX5,
 
 
 def device(tree: Tree, name: str, posted: Posted | None = None) -> RdmaDevice:
-    return RdmaDevice(tree.sys / "class/infiniband" / name, drivers.load(), posted or Posted(), None, False)
+    return RdmaDevice(
+        tree.sys / "class/infiniband" / name, drivers.load(), posted or Posted(), None, False, all_counters=True
+    )
 
 
 def values(samples: Iterable[Sample], metric: Metric, *names: str) -> dict[str, object]:
@@ -63,6 +65,43 @@ def test_every_file(tree: Tree) -> None:
     assert 12 == counters(found)["1 counters port_rcv_data"]
     assert 9 == counters(found)["1 counters symbol_error"]
     assert {"1 hw_counters lifespan": 10} == values(found, metrics.HW_VALUE, "port", "group", "counter")
+
+
+def test_a_port_in_units_of_its_own(tree: Tree) -> None:
+    """Bytes, packets, ticks, errors of the link and requests given up have a metric each."""
+    tree.infiniband(
+        **{"port_xmit_data": 25, "port_rcv_data": 3, "port_xmit_packets": 7, "port_rcv_packets": 8},
+        **{"port_xmit_wait": 11, "port_xmit_discards": 5, "symbol_error": 9, "port_rcv_errors": 4},
+        **{"req_transport_retries_exceeded": 2, "req_rnr_retries_exceeded": 1},
+    )
+
+    found = RdmaDevice(tree.sys / "class/infiniband/mlx5_0", drivers.load(), Posted(), None, False).read()
+
+    assert {"transmit": 100, "receive": 12} == values(found, metrics.IO, "direction")
+    assert {"transmit": 7, "receive": 8} == values(found, metrics.PACKETS, "direction")
+    assert 11 == value(found, metrics.TRANSMIT_WAIT)
+    assert {"transmit": 5} == values(found, metrics.DISCARDED, "direction")
+    assert {"transport": 2, "rnr": 1} == values(found, metrics.RETRIES_EXCEEDED)
+    errors = dict.fromkeys(("recovery", "local_integrity", "buffer_overrun", "remote_physical"), 0)
+    assert {"symbol": 9, "receive": 4, **errors} == values(found, metrics.LINK_ERRORS, "error")
+    assert {} == counters(found) == values(found, metrics.HW_VALUE)
+
+
+def test_ports_without_the_standard_counters(tree: Tree) -> None:
+    """Soft-RoCE and EFA count in hw_counters/ alone; what they do not count is absent."""
+    tree.rxe(sent_pkts=100, rcvd_pkts=90, retry_exceeded_err=3)
+    port = tree.device("rdmap0", "efa", "0000:5f:00.0")
+    count(port / "hw_counters", EFA, {"tx_bytes": 4000, "rx_bytes": 3000, "rx_pkts": 30, "rx_drops": 2})
+
+    rxe, efa = device(tree, "rxe0").read(), device(tree, "rdmap0").read()
+
+    assert {"transmit": 100, "receive": 90} == values(rxe, metrics.PACKETS, "direction")
+    assert {"transport": 3, "rnr": 0} == values(rxe, metrics.RETRIES_EXCEEDED)
+    assert {} == values(rxe, metrics.IO, "direction") == values(rxe, metrics.LINK_ERRORS, "error")
+    assert {"transmit": 4000, "receive": 3000} == values(efa, metrics.IO, "direction")
+    assert {"transmit": 0, "receive": 30} == values(efa, metrics.PACKETS, "direction")
+    assert {"receive": 2} == values(efa, metrics.DISCARDED, "direction")
+    assert {} == values(efa, metrics.TRANSMIT_WAIT, "port") == values(efa, metrics.RETRIES_EXCEEDED)
 
 
 def test_link_downed(tree: Tree) -> None:

@@ -32,15 +32,14 @@ def test_counts_of_a_process_are_added_up_in_one_layer() -> None:
 
 
 def test_bytes_sent_are_of_process_queue_pair_and_port() -> None:
-    """Opcodes of a queue pair are added up; of a port only port_xmit_data counts, not that of the device."""
+    """Opcodes of a queue pair are added up; of a port only what it sent counts."""
     found = read(
         [
             sample("rdma.send", 10, 1.0, pid="1", device="d", qp="7", opcode="SEND"),
             sample("rdma.send", 20, 1.0, pid="1", device="d", qp="7", opcode="RDMA_WRITE"),
             sample("rdma.send", 5, 1.0, pid="1", device="d", qp="8", opcode="SEND"),
-            sample("rdma.port.hw_counter", 99, device="d", port="1", counter="port_xmit_data"),
-            sample("rdma.port.hw_counter", 98, device="d", port="1", counter="port_rcv_data"),
-            sample("rdma.port.hw_counter", 97, device="d", counter="port_xmit_data"),
+            sample("rdma.port.io", 99, device="d", port="1", direction="transmit"),
+            sample("rdma.port.io", 98, device="d", port="1", direction="receive"),
         ]
     )
     assert {
