@@ -50,7 +50,8 @@ _IN_DEBUG = frozenset(
             "hw.gpu.memory.utilization",
         ),
         *("accel.node.pci.link.speed", "accel.node.pci.link.width_max", "rdma.ack.latency"),
-        *("rdma.netdev.counter", "rdma.poll_cq", "rdma.post_send"),
+        *("rdma.netdev.io", "rdma.netdev.packets", "rdma.netdev.packets.discarded", "rdma.netdev.packets.marked"),
+        *("rdma.pci.stalled_time", "rdma.pfc.pause_transitions", "rdma.poll_cq", "rdma.post_send"),
     )
 )
 """Metrics that only the profile debug has; no alert and no recording rule uses one."""

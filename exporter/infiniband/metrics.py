@@ -190,11 +190,49 @@ PFC_STORMS = Metric(
     Kind.COUNTER,
     labels=(*PORT, "severity"),
 )
-NETDEV = Metric(
-    "rdma.netdev.counter",
-    "Other counters of the port's network interface that concern RDMA, by the driver's own names (ethtool -S).",
+PFC_TRANSITIONS = Metric(
+    "rdma.pfc.pause_transitions",
+    "Times that the port's network interface stopped being paused (received) or pausing its peer (sent).",
     Kind.COUNTER,
-    labels=(*PORT, "counter"),
+    labels=(*PORT, "priority", "direction"),
+)
+NETDEV_IO = Metric(
+    "rdma.netdev.io",
+    "Bytes of RDMA that the port's network interface sent and received, by addressing: unicast or multicast.",
+    Kind.COUNTER,
+    "By",
+    (*PORT, "direction", "cast"),
+)
+NETDEV_PACKETS = Metric(
+    "rdma.netdev.packets",
+    "Packets of RDMA that the port's network interface sent and received, by addressing: unicast or multicast.",
+    Kind.COUNTER,
+    "{packet}",
+    (*PORT, "direction", "cast"),
+)
+NETDEV_DISCARDED = Metric(
+    "rdma.netdev.packets.discarded",
+    "Packets that the port's network interface received and discarded: no buffer of the port, no receive buffer of the "
+    "host (host_buffer), a congested host (host_congestion), or a full buffer towards PCIe (pcie). Priority all counts "
+    "those for the whole link.",
+    Kind.COUNTER,
+    "{packet}",
+    (*PORT, "priority", "reason"),
+)
+NETDEV_MARKED = Metric(
+    "rdma.netdev.packets.marked",
+    "Packets received with a mark for congestion (ECN), for the whole link (priority all); by=device: those that the "
+    "device marked itself because the host is congested, by priority.",
+    Kind.COUNTER,
+    "{packet}",
+    (*PORT, "priority", "by"),
+)
+PCI_STALLED_TIME = Metric(
+    "rdma.pci.stalled_time",
+    "Seconds in which rdma_pci_stalled_ratio was above 30 %.",
+    Kind.COUNTER,
+    "s",
+    (*PORT, "direction"),
 )
 PCI_STALLED = Metric(
     "rdma.pci.stalled",

@@ -14,7 +14,9 @@ from exporter.infiniband import metrics
 from exporter.model import Metric, Sample
 
 _DIRECTIONS = {"rx": "received", "tx": "sent"}
+_NETWORK = {"rx": "receive", "tx": "transmit"}
 _STALLED = {"rd": "read", "wr": "write"}
+_REASONS = {"discards": "buffer", "buf_discard": "host_buffer", "cong_discard": "host_congestion"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,20 @@ def _whole(found: re.Match[str]) -> dict[str, str]:
     return {"priority": "all", "direction": _DIRECTIONS[found["way"]]}
 
 
+def _stalled(found: re.Match[str]) -> dict[str, str]:
+    return {"direction": _STALLED[found["way"]]}
+
+
+def _cast(found: re.Match[str]) -> dict[str, str]:
+    return {"direction": _NETWORK[found["way"]], "cast": found["cast"]}
+
+
+def _discarded(found: re.Match[str]) -> dict[str, str]:
+    return {"priority": found["priority"], "reason": _REASONS[found["reason"]]}
+
+
 _PRIORITISED = r"(?P<way>[rt]x)_prio(?P<priority>[0-7])"
+_VPORT = "(?P<way>[rt]x)_vport_rdma_(?P<cast>unicast|multicast)_"
 _RULES = (
     _Rule(re.compile(_PRIORITISED + "_pause"), metrics.PFC_FRAMES, _prioritised),  # mlx5
     _Rule(re.compile(_PRIORITISED + "_pause_duration"), metrics.PFC_SECONDS, _prioritised, 1e-6),
@@ -55,18 +70,32 @@ _RULES = (
     _Rule(
         re.compile("outbound_pci_stalled_(?P<way>rd|wr)"),
         metrics.PCI_STALLED,
-        lambda found: {"direction": _STALLED[found["way"]]},
+        _stalled,
         0.01,
     ),
+    _Rule(re.compile("outbound_pci_stalled_(?P<way>rd|wr)_events"), metrics.PCI_STALLED_TIME, _stalled),
+    _Rule(re.compile(_PRIORITISED + "_pause_transition"), metrics.PFC_TRANSITIONS, _prioritised),
+    _Rule(re.compile(_VPORT + "bytes"), metrics.NETDEV_IO, _cast),
+    _Rule(re.compile(_VPORT + "packets"), metrics.NETDEV_PACKETS, _cast),
     _Rule(
-        re.compile(
-            "[rt]x_vport_rdma_(?:uni|multi)cast_(?:packets|bytes)|rx_prio[0-7]_(?:discards|buf_discard|cong_discard|marked)"
-            "|[rt]x_prio[0-7]_pause_transition|rx_discards_phy|rx_ecn_mark|outbound_pci_stalled_(?:rd|wr)_events"
-            "|outbound_pci_buffer_overflow"
-        ),
-        metrics.NETDEV,
-        lambda found: {"counter": found[0]},
+        re.compile("rx_prio(?P<priority>[0-7])_(?P<reason>discards|buf_discard|cong_discard)"),
+        metrics.NETDEV_DISCARDED,
+        _discarded,
     ),
+    _Rule(
+        re.compile("rx_discards_phy"), metrics.NETDEV_DISCARDED, lambda found: {"priority": "all", "reason": "buffer"}
+    ),
+    _Rule(
+        re.compile("outbound_pci_buffer_overflow"),
+        metrics.NETDEV_DISCARDED,
+        lambda found: {"priority": "all", "reason": "pcie"},
+    ),
+    _Rule(
+        re.compile("rx_prio(?P<priority>[0-7])_marked"),
+        metrics.NETDEV_MARKED,
+        lambda found: {"priority": found["priority"], "by": "device"},
+    ),
+    _Rule(re.compile("rx_ecn_mark"), metrics.NETDEV_MARKED, lambda found: {"priority": "all"}),
 )
 
 

@@ -103,7 +103,7 @@ def found(statistics: dict[str, int]) -> dict[tuple[Metric, str], Any]:
 
 
 def test_mlx5() -> None:
-    """Frames and time paused by priority, storms, waiting for PCIe, and what RDMA sent through the port."""
+    """Pauses by priority, storms, waiting for PCIe, RDMA through the port, discards: each with its own unit."""
     assert {
         (metrics.PFC_FRAMES, "3 received"): 5,
         (metrics.PFC_FRAMES, "3 sent"): 6,
@@ -111,8 +111,17 @@ def test_mlx5() -> None:
         (metrics.PFC_SECONDS, "3 received"): 2.5,
         (metrics.PFC_STORMS, "error"): 1,
         (metrics.PCI_STALLED, "read"): 0.25,
-        (metrics.NETDEV, "tx_vport_rdma_unicast_packets"): 9,
-        (metrics.NETDEV, "rx_prio3_discards"): 4,
+        (metrics.NETDEV_PACKETS, "transmit unicast"): 9,
+        (metrics.NETDEV_IO, "receive multicast"): 900,
+        (metrics.NETDEV_DISCARDED, "3 buffer"): 4,
+        (metrics.NETDEV_DISCARDED, "3 host_buffer"): 11,
+        (metrics.NETDEV_DISCARDED, "0 host_congestion"): 12,
+        (metrics.NETDEV_DISCARDED, "all buffer"): 13,
+        (metrics.NETDEV_DISCARDED, "all pcie"): 14,
+        (metrics.NETDEV_MARKED, "5 device"): 15,
+        (metrics.NETDEV_MARKED, "all"): 16,
+        (metrics.PFC_TRANSITIONS, "3 sent"): 17,
+        (metrics.PCI_STALLED_TIME, "write"): 18,
     } == found(
         {
             "rx_prio3_pause": 5,
@@ -122,7 +131,16 @@ def test_mlx5() -> None:
             "tx_pause_storm_error_events": 1,
             "outbound_pci_stalled_rd": 25,
             "tx_vport_rdma_unicast_packets": 9,
+            "rx_vport_rdma_multicast_bytes": 900,
             "rx_prio3_discards": 4,
+            "rx_prio3_buf_discard": 11,
+            "rx_prio0_cong_discard": 12,
+            "rx_discards_phy": 13,
+            "outbound_pci_buffer_overflow": 14,
+            "rx_prio5_marked": 15,
+            "rx_ecn_mark": 16,
+            "tx_prio3_pause_transition": 17,
+            "outbound_pci_stalled_wr_events": 18,
             "rx_prio9_pause": 1,
             "rx_packets": 2,
         }
