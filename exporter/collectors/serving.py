@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from exporter.series import SeriesLimit, limit_flag
 from exporter.serving import answer, metrics
 from exporter.serving.activity import Activity
 from exporter.serving.engines import engine
-from exporter.serving.family import families
+from exporter.serving.following import Following
 from exporter.serving.spans import TRACEPARENT, span
 
 if TYPE_CHECKING:
@@ -59,8 +58,6 @@ FLAGS = (
 )
 SYMBOL = "cuInit"
 """A process that maps a file with it uses a GPU: the driver's library has it, and nothing else."""
-AGAIN_SECONDS = 30.0
-"""Pause between two looks at the families of users of GPUs, at scrapes; what they start is followed at once."""
 _PROGRAMS = ("on_exit", "on_fork", "on_state", "on_data", "on_send", "on_receive")
 _GATHER = 0.02
 
@@ -89,8 +86,6 @@ class Serving:
         self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
         self._lock = threading.Lock()
         self._activities: dict[int, Activity] = {}
-        self._users: set[int] = set()
-        self._looked = 0.0
         self._engines: EngineNumbers | None = None
         self._streams: Streams | None = None
         self._ledger = Ledger[Activity](self._read, self._take, node.processes, node.proc, fold=self._fold)
@@ -119,6 +114,8 @@ class Serving:
         self._events = Events()
         self._events.add(self._object.maps["requests"], self._received)
         self._events.start("serving events", gather=_GATHER)
+        maps = self._object.maps
+        self._following = Following(self._node.proc, maps["processes"], maps["candidates"])
         if not self._all:
             self._node.targets.want(self)
         if self._node.settings.get("engine-metrics"):
@@ -134,8 +131,7 @@ class Serving:
         """
         if not self._all:
             self._node.targets.require()
-            if time.monotonic() - self._looked > AGAIN_SECONDS:
-                self._follow()
+            self._following.refresh()
         self._object.programs["sweep"].run()
         self._events.flush(self._object.maps["requests"])
         with self._ledger.page():
@@ -161,6 +157,7 @@ class Serving:
     def close(self) -> None:
         if self._engines:
             self._engines.close()
+        self._following.close()
         for link in self._links:
             link.close()
         self._events.close()
@@ -176,30 +173,16 @@ class Serving:
         return _Nothing()
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
-        self._users.add(pid)
-        self._follow()
+        self._following.started(pid)
 
     def processes_ended(self, pids: Collection[int]) -> None:
-        self._users.difference_update(pids)
+        self._following.ended(pids)
 
     def processes_replaced(self, pids: Collection[int]) -> None:
-        self._users.difference_update(pids)
+        self._following.ended(pids)
 
     def _followed(self) -> set[int]:
         return {pid for pid, _ in self._object.maps["processes"].items()}
-
-    def _follow(self) -> None:
-        """Have the kernel follow the families of the users of GPUs that there are now, besides those followed."""
-        self._looked = time.monotonic()
-        found = families(self._node.proc, list(self._users))
-        processes = self._object.maps["processes"]
-        new = found.difference(pid for pid, _ in processes.items())
-        try:
-            processes.fill(new, processes.value())
-            candidates = self._object.maps["candidates"]
-            candidates.fill({pid % candidates.max_entries for pid in new}, 1)
-        except BpfError as error:
-            log.warning("not all processes of LLM servers are followed: %s", error)
 
     # Requests.
 

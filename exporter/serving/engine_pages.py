@@ -17,11 +17,15 @@ from exporter.resolve import sockets
 MOST_PORTS = 16
 MOST_DESCRIPTORS = 65_536
 MOST_BYTES = 8 << 20
+LONGEST_LINE = 256
+"""Bytes of the line before a chunk, extensions included."""
 SECONDS = 3.0
 """For a connection, and for a whole answer."""
 _PATHS = {"tensorrt-llm": ("/prometheus/metrics",)}
 """By engine, where it is not /metrics: TensorRT-LLM has JSON there."""
 _HEAD = re.compile(rb"HTTP/1\.[01] 200[ \r].*?\r\n\r\n", re.DOTALL)
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n")
+"""Line before a chunk (RFC 9112, 7.1): int() alone would accept a sign, too, and so a chunk that begins before it."""
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]")
 
 
@@ -105,14 +109,10 @@ def _body(answer: bytes) -> str:
 def _unchunked(body: bytes) -> bytes:
     """Return the data of chunks: some servers send them to clients of HTTP/1.0 too. Raises OSError."""
     data, at = bytearray(), 0
-    while True:
-        line, _, _ = body[at : at + 64].partition(b"\r\n")
-        try:
-            size = int(line.partition(b";")[0], 16)
-        except ValueError as error:
-            raise OSError("the answer is not whole") from error
+    while line := _CHUNK.match(body, at, at + LONGEST_LINE):
+        begin, size = line.end(), int(line[1], 16)
         if not size:
             return bytes(data)
-        at += len(line) + 2
-        data += body[at : at + size]
-        at += size + 2
+        data += body[begin : begin + size]
+        at = begin + size + 2
+    raise OSError("the answer is not whole")

@@ -13,6 +13,8 @@ from exporter.model import Distribution, Kind, Labels, Value
 MOST_LINES = 20_000
 MOST_SERIES = 5_000
 """Of one page, a histogram being one."""
+MOST_COUNT = 2.0**53
+"""Highest count that text has exactly, as a number of 64 bits."""
 MOST_LABELS = 16
 LONGEST_VALUE = 128
 LONGEST_HELP = 300
@@ -47,6 +49,8 @@ class _Histogram:
         bounds = sorted(self.buckets)
         cumulated = [self.buckets[bound] for bound in bounds]
         if self.sum is None or not bounds or bounds[-1] != math.inf or self.count not in (None, cumulated[-1]):
+            return None
+        if cumulated[-1] > MOST_COUNT:
             return None
         counts = [cumulated[0], *(later - earlier for earlier, later in pairwise(cumulated))]
         if any(count < 0 or count != int(count) for count in counts):

@@ -32,7 +32,8 @@ def members(seen: Mapping[int, Seen], users: Collection[int]) -> set[int]:
     """Return who is in the group of a user, or comes from the eldest process above the user that is in its group."""
     users = [pid for pid in users if pid in seen]
     groups = {seen[pid].group for pid in users if seen[pid].group}
-    eldest = {_eldest(seen, pid) for pid in users}
+    known: dict[int, int] = {}
+    eldest = {_eldest(seen, pid, known) for pid in users}
     children: dict[int, list[int]] = {}
     for pid, it in seen.items():
         children.setdefault(it.parent, []).append(pid)
@@ -59,14 +60,18 @@ def processes(proc: Path) -> dict[int, Seen]:
     return found
 
 
-def _eldest(seen: Mapping[int, Seen], pid: int) -> int:
-    known = {pid}
-    while (parent := seen[pid].parent) in seen and parent not in (_INIT, *known):
-        if seen[parent].group != seen[pid].group:
-            break
-        pid = parent
-        known.add(pid)
-    return pid
+def _eldest(seen: Mapping[int, Seen], pid: int, known: dict[int, int]) -> int:
+    """Return the uppermost process above one that is in its group; `known` has it for processes met before."""
+    path = []
+    while pid not in known:
+        known[pid] = pid
+        path.append(pid)
+        parent = seen[pid].parent
+        if parent != _INIT and parent in seen and seen[parent].group == seen[pid].group:
+            pid = parent
+    eldest = known[pid]
+    known.update(dict.fromkeys(path, eldest))
+    return eldest
 
 
 def _group(text: str) -> str:

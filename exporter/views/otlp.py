@@ -68,7 +68,7 @@ UNITS: Mapping[str, str] = {"hw.status": "1"}
 """Units that Prometheus' names do without."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_MOST_INT = 2**63 - 1
+_MOST_INT, _MOST_COUNT = 2**63 - 1, 2**64 - 1
 _SCOPE = InstrumentationScope("accel-exporter", __version__, SCHEMA_URL)
 _UNNAMED = {"service.name": "unknown_service"}
 """The name that the specification gives a process without one."""
@@ -195,11 +195,15 @@ def _points(metric: Metric, group: Iterable[Sample], starts: Starts, now: int) -
 def _valid(metric: Metric, value: object) -> Distribution | int | float | None:
     """The value in the form that the metric's kind has on the wire; None where it has none."""
     if metric.kind is Kind.HISTOGRAM:
-        whole = isinstance(value, Distribution) and len(value.counts) == len(value.bounds) + 1
-        return cast(Distribution, value) if whole else None
+        return value if isinstance(value, Distribution) and _countable(value) else None
     if not isinstance(value, int | float):
         return None
     return float(value) if isinstance(value, int) and abs(value) > _MOST_INT else value
+
+
+def _countable(value: Distribution) -> bool:
+    """Return whether there is a count for each bucket, and all of them together fit into 64 bits."""
+    return len(value.counts) == len(value.bounds) + 1 and min(value.counts) >= 0 and sum(value.counts) <= _MOST_COUNT
 
 
 def _point(metric: Metric, value: Distribution | int | float, labels: Attributes, start: int, now: int) -> Any:

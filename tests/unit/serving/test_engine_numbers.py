@@ -34,6 +34,8 @@ while True:
             connection.sendall(file.read())
     connection.close()
 """
+SIZES = (b"-4", b"-20", b"+4", b"0x4", b"1_0", b" 4", b"", b"fffffffff")
+"""What int() takes for a size, or more than 32 bits: -4 leads back to the line that it stands in."""
 OK = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 
 
@@ -143,10 +145,11 @@ def test_a_port_without_metrics_is_left_alone(tmp_path: Path, numbers: Callable[
         b"HTTP/1.1 500 Error\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nvllm:n 1",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        *(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n" + b"x" * 32 for size in SIZES),
         b"HTTP/1.1 200 OK\r\n\r\n<html>",
         b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (engine_pages.MOST_BYTES + 1),
     ],
-    ids=["nothing", "no HTTP", "500", "cut", "no chunks", "no metrics", "too large"],
+    ids=["nothing", "no HTTP", "500", "cut", "no chunks", *map(repr, SIZES), "no metrics", "too large"],
 )
 def test_answers_that_are_none(tmp_path: Path, numbers: Callable[..., EngineNumbers], answer: bytes) -> None:
     """An answer without metrics is no number, and the page for people has the reason."""
@@ -176,7 +179,7 @@ def test_numbers_that_are_not_renewed(tmp_path: Path, numbers: Callable[..., Eng
 def test_chunks(tmp_path: Path, numbers: Callable[..., EngineNumbers]) -> None:
     """A server that sends chunks all the same is read."""
     body = texts.TGI.encode()
-    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:20], body[20:]))
+    chunks = b"".join(b"%X ;name=value\r\n%s\r\n" % (len(part), part) for part in (body[:20], body[20:]))
     with engine(tmp_path, "text-generation-router", "") as tgi:
         tgi.answer(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
         read = numbers(tgi.pid)

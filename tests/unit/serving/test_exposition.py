@@ -78,9 +78,19 @@ def test_malformed_lines(line: str) -> None:
     assert [({"of": "1"}, 2)] == [(it.labels, it.value) for it in found]
 
 
-@pytest.mark.parametrize("buckets", [(("0.5", 3), ("+Inf", 2)), (("0.5", 3),), (("0.5", 3), ("+Inf", 4.5))])
+@pytest.mark.parametrize(
+    "buckets",
+    [
+        (("0.5", 3), ("+Inf", 2)),
+        (("0.5", 3),),
+        (("0.5", 3), ("+Inf", 4.5)),
+        (("0.5", 3), ("+Inf", 1e300)),
+        (("0.5", 1e19), ("+Inf", 1e19)),
+        (("0.5", -3), ("+Inf", 2)),
+    ],
+)
 def test_contradicting_histograms(buckets: tuple[tuple[str, float], ...]) -> None:
-    """A histogram that counts down, has no last bucket or parts of observations is left out."""
+    """A histogram that counts down, has no last bucket, parts of observations or more than 2^53 of them is left out."""
     lines = [f'vllm:h_bucket{{le="{bound}"}} {count}' for bound, count in buckets]
     assert [] == list(series("\n".join(["# TYPE vllm:h histogram", *lines, "vllm:h_sum 1", ""])))
 

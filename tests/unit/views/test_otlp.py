@@ -222,6 +222,14 @@ def test_values_of_no_valid_form_are_left_out() -> None:
     assert [] == encoded(WAIT.sample(Distribution((0.1,), (1,), 0.1)))
 
 
+@pytest.mark.parametrize("counts", [(1 << 63, 1 << 63), (0, 10**300), (-1, 2)])
+def test_counts_beyond_64_bits_are_left_out(counts: tuple[int, int]) -> None:
+    """A histogram that does not fit into its fields costs itself only."""
+    fits = WAIT.sample(Distribution((0.1,), ((1 << 64) - 2, 1), 0.1), {"pid": "1"})
+    [[metric]] = encoded(WAIT.sample(Distribution((0.1,), counts, 0.1), {"pid": "2"}), fits)
+    assert [(1 << 64) - 1] == [point.count for point in metric.histogram.data_points]
+
+
 def test_hostile_text_becomes_valid_utf8() -> None:
     """Bytes that were no UTF-8 reach the wire as U+FFFD, in metrics and spans."""
     [[metric]] = encoded(USAGE.sample(1, {"comm": "a\udcffb\n"}))
