@@ -111,7 +111,7 @@ _IN_NODE_LABELS: Mapping[str, tuple[str, ...]] = {
 """Labels that fleet does not have either, besides those of the process and those that metrics declare as identity.
 Errors, faults and what NCCL's RAS reports keep those: which process or rank it is, is known in every profile."""
 SINGLY: Mapping[str, Callable[[Sample], bool]] = {
-    "rdma.qp.info": lambda sample: sample.labels.get("state") in ("ERR", "SQE"),
+    "rdma.qp.state": lambda sample: sample.value in (5, 6),
     "nccl.ras.rank.lag": lambda sample: bool(sample.value),
     "gpu.nvlink.link.up": lambda sample: not sample.value,
     "gpu.power.limit": lambda sample: sample.labels.get("limit") == "enforced",
@@ -119,9 +119,9 @@ SINGLY: Mapping[str, Callable[[Sample], bool]] = {
     "accel_exporter.probe.attached": lambda sample: not sample.value,
 }
 """Samples that have their own series in every profile: mostly of what does not work."""
-_REST_IN_DEBUG = frozenset(("gpu.power.limit", "hw.temperature.limit", "nccl.ras.rank.lag", "rdma.qp.info"))
+_REST_IN_DEBUG = frozenset(("gpu.power.limit", "hw.temperature.limit", "nccl.ras.rank.lag", "rdma.qp.state"))
 """Metrics of which node and fleet have such samples only."""
-MOST_SINGLY: Mapping[str, int] = {"rdma.qp.info": 16}
+MOST_SINGLY: Mapping[str, int] = {"rdma.qp.state": 16}
 """Samples at most that have their own series so; all of them are counted by another metric, rdma.queue_pairs."""
 
 

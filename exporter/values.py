@@ -39,9 +39,9 @@ def lines(samples: Iterable[Sample]) -> int:
 
 
 def combine(metric: Metric, a: Value, b: Value) -> Value:
-    """Return what two gauges are together: their sum, or the larger of times, ratios, temperatures, infos and lags."""
+    """Return what two gauges are together: their sum, or the larger of times, ratios, temperatures, states and lags."""
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
-    largest = metric.name.endswith(("timestamp", "info", "behind", "lag")) or metric.unit in ("1", "Cel")
+    largest = metric.name.endswith(("timestamp", "info", "state", "behind", "lag")) or metric.unit in ("1", "Cel")
     return max(a, b) if largest else a + b
 
 

@@ -510,20 +510,20 @@ DETAILS = [
     ),
     rows(
         "Queue pairs",
-        "Each queue pair with its process and peer. In profile node those in an error state, 16 at most.",
+        "Each queue pair with its process and peer. State 3 is RTS, 5 SQE, 6 ERR. In profile node those in an error "
+        "state, 16 at most.",
         "short",
         {
             **PROCESS_COLUMNS,
             "device": "Device",
             "qp": "QP",
             "type": "Type",
-            "state": "State",
             "peer_gid": "Peer GID",
             "peer_qp": "Peer QP",
             "peer_pod": "Peer pod",
             "peer_lid": "Peer LID",
         },
-        Query(select("rdma_qp_info", *WHO), "Is", hidden=True),
+        Query(select("rdma_qp_state", *WHO), "State"),
         width=FULL,
     ),
 ]

@@ -13,18 +13,19 @@ from exporter.verbs.peers import Peers
 STATE_CHANGES = Metric(
     "rdma.qp.state.changes",
     "Changes of a queue pair's state by ibv_modify_qp that succeeded, by the new state. What the hardware does by "
-    "itself, as going to ERR, is no call: see rdma_qp_info.",
+    "itself, as going to ERR, is no call: see rdma_qp_state.",
     Kind.COUNTER,
     labels=("device", "state"),
     process=True,
 )
 QP = Metric(
-    "rdma.qp.info",
-    "Always 1: a queue pair of the process and its peer; a label is absent where its value was not seen set. peer_pod "
-    "and peer_namespace are known only where the peer is on this node. "
-    "Of a queue pair that was there before the exporter the kernel reports type, state and peer_qp, once a minute.",
+    "rdma.qp.state",
+    "State of a queue pair of the process as libibverbs numbers it: 0 RESET, 1 INIT, 2 RTR, 3 RTS, 4 SQD, 5 SQE, 6 "
+    "ERR. A label is absent where its value was not seen set; peer_pod and peer_namespace are known only of a peer on "
+    "this node. Of a queue pair that was there before the exporter the kernel reports type, state and peer_qp, once "
+    "a minute.",
     Kind.GAUGE,
-    labels=("device", "port", "qp", "type", "state", "peer_qp", "local_gid", "peer_gid", "peer_lid")
+    labels=("device", "port", "qp", "type", "peer_qp", "local_gid", "peer_gid", "peer_lid")
     + ("peer_pod", "peer_namespace"),
     process=True,
     identity=("qp", "peer_qp", "local_gid", "peer_gid", "peer_lid", "peer_pod", "peer_namespace"),
@@ -121,13 +122,13 @@ def _queue_pairs(
         labels = describe(qp, peers)
         if owner := owners.get((qp.peer_gid, qp.peer or 0)):
             labels |= {"peer_pod": owner.get("pod", ""), "peer_namespace": owner.get("namespace", "")}
-        yield QP.sample(1, {**process.labels, **labels})
+        yield QP.sample(qp.state, {**process.labels, **labels})
         alike[_settings(qp)] += 1
     for kernel in peers.of(process.pid):
         if (kernel.device, kernel.number) not in shown:
             peers.want()  # its end will not be seen
             before = Qp(kernel.device, kernel.number, kernel.type, kernel.state, port=kernel.port)
-            yield QP.sample(1, {**process.labels, **describe(before, peers)})
+            yield QP.sample(before.state, {**process.labels, **describe(before, peers)})
             alike[_settings(before)] += 1
     for settings, count in alike.items():
         yield QUEUE_PAIRS.sample(count, {**process.labels, **dict(settings)})
@@ -147,7 +148,7 @@ def gids(processes: Iterable[tuple[Owned, Control]], peers: Peers) -> Iterator[S
 
 
 def describe(qp: Qp, peers: Peers) -> dict[str, str]:
-    """Return the labels of a queue pair, as far as they are known."""
+    """Return the labels of a queue pair besides its state, as far as they are known."""
     kernel = peers.kernel(qp.device, qp.number)
     peer = qp.peer if qp.peer is not None else kernel.remote if kernel and kernel.remote else None
     labels = {
@@ -155,7 +156,6 @@ def describe(qp: Qp, peers: Peers) -> dict[str, str]:
         "port": str(qp.port or ""),
         "qp": str(qp.number),
         "type": TYPES.get(qp.type, str(qp.type)),
-        "state": _state(qp.state),
         "local_gid": peers.gid(qp.device, qp.port, qp.gid_index),
         "peer_gid": qp.peer_gid,
     }

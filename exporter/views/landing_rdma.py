@@ -31,6 +31,8 @@ from exporter.views.spark import spark
 
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "about to go down"}
 """Of rdma.link.state."""
+_QP_STATES = {0: "RESET", 1: "INIT", 2: "RTR", 3: "RTS", 4: "SQD", 5: "SQE", 6: "ERR"}
+"""Of rdma.qp.state."""
 _POSTED = "bytes posted a second"
 
 
@@ -43,6 +45,7 @@ class Pair:
 
     labels: Mapping[str, str]
     info: Mapping[str, str] = field(default_factory=dict)
+    state: str = ""
     sent: float | None = None
     requests: float = 0.0
     rate: float | None = None
@@ -50,7 +53,7 @@ class Pair:
     @property
     def working(self) -> bool:
         """Whether the queue pair is not known to be in an error state."""
-        return self.info.get("state") not in ("ERR", "SQE")
+        return self.state not in ("ERR", "SQE")
 
     @property
     def peer(self) -> str:
@@ -77,8 +80,10 @@ def pairs(named: Named) -> dict[tuple[str, str, str], Pair]:
     Below profile debug these are the ones in an error state, and those that post most.
     """
     found = {
-        queue_pair(it): Pair(it.labels, {key: value for key, value in it.labels.items() if value})
-        for it in named.of_processes("rdma.qp.info")
+        queue_pair(it): Pair(
+            it.labels, {key: value for key, value in it.labels.items() if value}, _QP_STATES.get(int(number(it)), "")
+        )
+        for it in named.of_processes("rdma.qp.state")
     }
     for sample in named.of_processes("rdma.qp.busiest"):
         pair = found.setdefault(queue_pair(sample), Pair(sample.labels))
@@ -114,7 +119,7 @@ def pair_table(named: Named, recent: Recent) -> str:
         ),
         Column("QP", [cell(qp, "n") for _, _, qp in shown], True),
         Column("peer", [short(it.peer or UNKNOWN) for it in own]),
-        Column("state", [cell(it.info.get("state", "")) for it in own]),
+        Column("state", [cell(it.state) for it in own]),
         Column("sent/s", [_pair_rate(recent, keys[of], rates[of]) for of in shown], True),
         Column("sent", [amount(None if it.sent is None else size(it.sent)) for it in own], True),
         Column("requests", [amount(None if it.sent is None else count(it.requests)) for it in own], True),

@@ -121,7 +121,7 @@ def test_failures_by_status(observed: Observed) -> None:
         assert 1 == observed.value("rdma_completions_total", job.pid, status="RETRY_EXC_ERR")
         assert 8 == observed.value("rdma_completions_total", job.pid, status="WR_FLUSH_ERR")
         assert {} == observed.values(LATENCY, job.pid)
-        assert 1 == observed.value("rdma_qp_info", job.pid, qp="100", state="ERR")
+        assert 6 == observed.value("rdma_qp_state", job.pid, qp="100")
 
 
 @pytest.mark.parametrize(("kind", "what"), [(0, "bytes"), (1, "requests"), (2, "bytes"), (3, "requests")])

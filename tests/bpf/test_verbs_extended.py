@@ -167,7 +167,7 @@ def test_extended_polls(observed: Observed, fields: int) -> None:
         assert 1 == observed.value(COMPLETIONS, job.pid, status="RETRY_EXC_ERR")
         assert 5 == latencies(observed, job, opcode="SEND")
         assert 2 == latencies(observed, job, "rdma_poll_cq_seconds")
-        assert 1 == observed.value("rdma_qp_info", job.pid, qp=str(qp), state="ERR")
+        assert 6 == observed.value("rdma_qp_state", job.pid, qp=str(qp))
 
 
 @pytest.mark.parametrize(("fields", "unmatched"), [(0, 4), (OPCODE, 4), (NUMBER, 4)])

@@ -183,8 +183,8 @@ def test_what_does_not_work_is_shown_singly() -> None:
     """
     pair = {"pid": "1", "device": "d"}
     samples = [
-        control_samples.QP.sample(1, {**pair, "qp": "5", "state": "RTS"}),
-        control_samples.QP.sample(1, {**pair, "qp": "6", "state": "ERR"}),
+        control_samples.QP.sample(3, {**pair, "qp": "5"}),
+        control_samples.QP.sample(6, {**pair, "qp": "6"}),
         *(
             probe_metrics.ATTACHED.sample(value, {"probe": "cuda", "symbol": symbol, "library": "l"})
             for symbol, value in (("a", 1), ("b", 1), ("c", 0))
@@ -196,19 +196,16 @@ def test_what_does_not_work_is_shown_singly() -> None:
             (next((sample.labels[it] for it in ("qp", "symbol", "link") if it in sample.labels), ""), sample.value)
             for sample in Reduction(profile).apply(samples)
         ]
-        assert [("c", 0), ("4", 0), ("", 2), ("", 2), ("6", 1)] == found
+        assert [("c", 0), ("4", 0), ("", 2), ("", 2), ("6", 6)] == found
 
 
 def test_failed_queue_pairs_are_a_few() -> None:
     """Of thousands in an error state the same few have a series of their own, whatever their order."""
-    pairs = [
-        control_samples.QP.sample(1, {"pid": "1", "device": "d", "qp": str(number), "state": "ERR"})
-        for number in range(5000)
-    ]
+    pairs = [control_samples.QP.sample(6, {"pid": "1", "device": "d", "qp": str(number)}) for number in range(5000)]
     for profile in FEW:
         reduction = Reduction(profile)
         found, again = reduction.apply(pairs), reduction.apply(pairs[::-1])
-        assert found == again and MOST_SINGLY["rdma.qp.info"] == len(found)
+        assert found == again and MOST_SINGLY["rdma.qp.state"] == len(found)
 
 
 def test_peers_of_a_process(node: list[Sample]) -> None:
@@ -342,7 +339,7 @@ def lost(expr: str) -> set[str]:
         if not wanted(expr, metric):
             continue
         rule = rule_of(metric, Profile.NODE)
-        if rule.singly is None and not rule.shown or name == "rdma.qp.info" and 'state="ERR"' not in expr:
+        if rule.singly is None and not rule.shown or name == "rdma.qp.state":
             found.add(name)
         if rule.singly is None:
             read = re.sub(r'"[^"]*"', "", expr)  # what label_replace makes is not of the metric

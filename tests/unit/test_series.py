@@ -156,6 +156,13 @@ def test_gauges_are_of_now() -> None:
     assert ("used", "+") not in shown(limit.apply(more(16)))
 
 
+def test_states_are_not_added_up() -> None:
+    """A folded state is the largest of them, not a number that stands for no state."""
+    state = Metric("qp.state", "", Kind.GAUGE, labels=("qp",), identity=("qp",))
+    pairs = [state.sample(value, {"qp": str(value)}) for value in (3, 6)]
+    assert 6 == shown(SeriesLimit("test", 20).apply([*more(18), *pairs]))["qp.state", "+"]
+
+
 def test_histograms_are_added_up() -> None:
     """Counts and sums of folded histograms add up bucket by bucket, and never fall."""
     limit = SeriesLimit("test", 40)

@@ -59,7 +59,7 @@ _SINGLY_TEXT: Mapping[str, str] = {
     "gpu.nvlink.link.up": "links that are down singly, the others added up",
     "hw.temperature.limit": "the limit of the memory (`memory_max`)",
     "gpu.power.limit": "the limit in force (`enforced`)",
-    "rdma.qp.info": f"{MOST_SINGLY['rdma.qp.info']} queue pairs at most, of those in the states ERR and SQE",
+    "rdma.qp.state": f"{MOST_SINGLY['rdma.qp.state']} queue pairs at most, of those in the states ERR and SQE",
 }
 
 
@@ -71,7 +71,7 @@ def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Seq
     buckets = " (node) and ".join(str(BUCKETS[profile]) for profile in (Profile.NODE, Profile.FLEET)) + " (fleet)"
     parts = [
         "# Series profiles",
-        HEAD.strip() % {"buckets": buckets, "failed": MOST_SINGLY["rdma.qp.info"], "detail": DETAIL},
+        HEAD.strip() % {"buckets": buckets, "failed": MOST_SINGLY["rdma.qp.state"], "detail": DETAIL},
         "## What is left out",
         "Metrics that are not listed are the same in all profiles. Besides, `fleet` has no "
         + ", ".join(f"`{label}`" for label in PROCESS_LABELS if label not in JOB)

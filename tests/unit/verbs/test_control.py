@@ -13,7 +13,7 @@ import pytest
 from exporter.ledger import Process
 from exporter.model import Sample
 from exporter.verbs.control import READ, Control, Qp, Regions, by_process, device_name
-from exporter.verbs.control_samples import OPERATIONS, QP, QUEUE_PAIRS, REGISTERED, STATE_CHANGES, gids, samples
+from exporter.verbs.control_samples import OPERATIONS, QP, QUEUE_PAIRS, REGISTERED, STATE_CHANGES, STATES, gids, samples
 from exporter.verbs.netlink import KernelQp
 from exporter.verbs.peers import PAUSE, Peers, gid_text
 from exporter.views.prometheus import name
@@ -44,14 +44,17 @@ def process(pid: int, control: Control, ended: bool = False, **labels: str) -> t
 
 
 def info(found: list[Sample]) -> list[dict[str, str]]:
-    return [{k: v for k, v in it.labels.items() if v} for it in found if it.metric is QP]
+    """Labels of queue pairs, and their state."""
+    return [
+        {k: v for k, v in it.labels.items() if v} | {"state": STATES[int(it.value)]} for it in found if it.metric is QP
+    ]
 
 
 def test_names() -> None:
     """The metrics have the names that dashboards know."""
     assert [
         "rdma_qp_state_changes_total",
-        "rdma_qp_info",
+        "rdma_qp_state",
         "rdma_memory_region_registered_bytes",
         "rdma_memory_region_operations_total",
     ] == [name(it) for it in (STATE_CHANGES, QP, REGISTERED, OPERATIONS)]

@@ -278,7 +278,7 @@ def everything(text: str) -> list[Sample]:
         ("hw.status", {**gpu, "state": text}, 1),
         ("hw.gpu.utilization", {**gpu, "task": "general"}, 0.5),
         ("gpu.xid.errors", {**gpu, "xid": text}, 2),
-        ("rdma.qp.info", {**who, **qp, "state": text, "peer_namespace": text, "peer_lid": text}, 1),
+        ("rdma.qp.state", {**who, **qp, "peer_namespace": text, "peer_lid": text}, 3),
         ("rdma.send", {**who, **qp}, 5),
         ("rdma.link.state", {"device": text, "port": text}, 4),
         ("rdma.nack", {"device": text, "port": text, "kind": text}, 0.5),

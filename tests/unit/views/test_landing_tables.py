@@ -35,7 +35,7 @@ def test_queue_pair(info: dict[str, str], peer: str) -> None:
     who = {"pid": "7", "comm": "nccl", "device": "mlx5_0", "qp": "200"}
     page = Page().render(
         [
-            sample("rdma.qp.info", 1, **who, port="1", state="RTS", **info),
+            sample("rdma.qp.state", 3, **who, port="1", **info),
             sample("rdma.send", 1024, **who, opcode="SEND"),
             sample("rdma.send", 2048, **who, opcode="RDMA_WRITE"),
             sample("rdma.send.work_requests", 3, **who, opcode="SEND"),
@@ -54,7 +54,7 @@ def test_queue_pair_that_sent_nothing_and_ports_that_differ() -> None:
     """Without a post there is no number, and no ratio where it is not known which port of two it uses."""
     page = Page().render(
         [
-            sample("rdma.qp.info", 1, pid="7", device="mlx5_0", qp="200"),
+            sample("rdma.qp.state", 9, pid="7", device="mlx5_0", qp="200"),
             sample("rdma.nack", 0.01, device="mlx5_0", port="1", kind="rnr"),
             sample("rdma.nack", 0.5, device="mlx5_0", port="2", kind="rnr"),
         ],
@@ -74,7 +74,7 @@ def test_queue_pairs_in_profile_node() -> None:
             sample("rdma.send.work_requests", 3, **who, opcode="SEND"),
             sample("rdma.qp.busiest", 1024, **who, qp="201", peer_qp="1"),
             sample("rdma.qp.busiest", 2048, **who, qp="202", peer_qp="2"),
-            sample("rdma.qp.info", 1, **who, qp="200", state="ERR"),
+            sample("rdma.qp.state", 6, **who, qp="200"),
         ],
         [],
     )
