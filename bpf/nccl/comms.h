@@ -216,6 +216,8 @@ static __always_inline bool discarded(struct cookie cookie, __u64 count)
 /* From where on such calls are numbered. */
 static __always_inline enum origin origin_of(const struct communicator *on, enum kind kind, bool captured)
 {
+	if (on->unpaired && (kind == kind_Send || kind == kind_Recv))
+		return origin_unknown;
 	if (on->origin == origin_library && (on->unsure || captured || kind >= COUNTED_BY_NCCL))
 		return origin_unknown;
 	return on->origin;

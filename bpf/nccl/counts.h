@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What is counted of a call where it begins, and where it ends a group or a communicator. */
 #pragma once
-#include "lag.h"
+#include "groups.h"
 
 /* What a collective moves. AlltoAllv counts what goes to each rank; its bus bytes leave out what stays. */
 static __always_inline void count_bytes(struct pt_regs *ctx, struct cookie cookie,
@@ -43,7 +43,7 @@ static __always_inline struct calls *count_call(__u32 tgid, enum kind kind, __u6
 	return counted;
 }
 
-/* Numbers a call, and compares when it was made with when others of this number were. */
+/* Numbers a call, and compares when it was made with when others of this number were; `now` is 0 in a group. */
 static __always_inline void number(__u32 tgid, struct communicator *on, struct cookie cookie, __s32 peer,
 				   bool captured, __u64 now)
 {
@@ -51,22 +51,26 @@ static __always_inline void number(__u32 tgid, struct communicator *on, struct c
 
 	if (!numbered)
 		return;
-	if (cookie.kind < kind_Send && !captured && origin_of(on, cookie.kind, captured))
-		note_arrival(tgid, on, cookie.kind, *numbered, now);
+	if (now && cookie.kind < kind_Send && !captured && origin_of(on, cookie.kind, captured))
+		note_arrival(tgid, on, cookie.kind, number_of(on, cookie.kind, *numbered), now);
 	add(numbered, 1);
 }
 
 static __always_inline void count_collective(struct pt_regs *ctx, __u32 tgid, struct cookie cookie,
-					     const struct caller *caller, __u64 now)
+					     struct caller *caller, __u64 now)
 {
 	struct communicator *on = communicator_at(tgid, cookie, argument(ctx, cookie.comm_at));
 	__s32 peer = cookie.peer_at == NO_ARGUMENT ? -1 : argument(ctx, cookie.peer_at);
 	struct calls *calls = count_call(tgid, cookie.kind, now);
+	bool grouped = caller && caller->depth;
 
 	if (on) {
-		confirm_at_entry(on, cookie, argument(ctx, cookie.comm_at), caller && caller->depth);
-		if (!discarded(cookie, argument(ctx, cookie.count_at)))
-			number(tgid, on, cookie, peer, caller && caller->capturing, now);
+		confirm_at_entry(on, cookie, argument(ctx, cookie.comm_at), grouped);
+		if (!discarded(cookie, argument(ctx, cookie.count_at))) {
+			if (grouped)
+				wait_for_end(caller, on, argument(ctx, cookie.comm_at), cookie.kind);
+			number(tgid, on, cookie, peer, caller && caller->capturing, grouped ? 0 : now);
+		}
 	}
 	if (!calls)
 		return;
@@ -83,32 +87,29 @@ static __always_inline struct caller *caller_of(const struct thread *thread)
 	return lookup_or_hold(callers, thread->tgid, thread, &none, MOST_CALLERS);
 }
 
-static long mark_unsure(void *map, const struct comm_key *at, struct communicator *on, const __u32 *tgid)
+/* A null pointer in place of the estimate is no simulation: the library starts the calls (ncclGroupEndInternal). */
+static __always_inline bool is_simulated(struct pt_regs *ctx, struct cookie cookie)
 {
-	(void)map;
-	if (at->tgid == *tgid && on->origin == origin_library)
-		on->unsure = 1;
-	return 0;
+	return cookie.effect == effect_group_drop && PT_REGS_PARM1(ctx);
 }
 
-/* A group ends of which the beginning was not seen: what was numbered in it may be wrong. */
-static __always_inline void mark_numbers_unsure(__u32 tgid)
-{
-	bpf_for_each_map_elem(&communicators, mark_unsure, &tgid, 0);
-	asm volatile(""); /* or clang makes one call of this and another map's, which Linux 6.1 refuses */
-}
-
-static __always_inline void change_group(__u32 tgid, struct caller *caller, enum effect effect, __u64 now)
+static __always_inline void change_group(struct pt_regs *ctx, __u32 tgid, struct caller *caller,
+					 struct cookie cookie, __u64 now)
 {
 	if (!caller)
 		return;
-	if (effect == effect_group_start && !caller->depth++) {
+	if (cookie.effect == effect_group_start) {
+		if (caller->depth++)
+			return;
 		caller->group_ns = now;
 		caller->group_ticket = 0;
-	} else if (effect >= effect_group_end && !caller->depth)
+		caller->many = 0;
+	} else if (!caller->depth) {
 		mark_numbers_unsure(tgid);
-	else if (effect >= effect_group_end && !--caller->depth && effect == effect_group_end)
+	} else if (!--caller->depth && !is_simulated(ctx, cookie)) {
 		count_call(tgid, kind_GroupEnd, now);
+		for_grouped(caller, arrive, tgid, now);
+	}
 }
 
 static __always_inline void count_hit(__u32 api)
@@ -134,7 +135,7 @@ static __always_inline void count(struct pt_regs *ctx, __u32 tgid, struct cookie
 	case effect_group_start:
 	case effect_group_end:
 	case effect_group_drop:
-		change_group(tgid, caller, cookie.effect, now);
+		change_group(ctx, tgid, caller, cookie, now);
 		break;
 	case effect_end:
 		end_communicator(tgid, argument(ctx, cookie.comm_at));

@@ -69,14 +69,14 @@ static __always_inline __u64 first_arrival(__u32 tgid, struct communicator *on, 
 	return LAPPED;
 }
 
-static __always_inline void note_arrival(__u32 tgid, struct communicator *on, enum kind kind, __u64 sequence,
+static __always_inline void note_arrival(__u32 tgid, struct communicator *on, enum kind kind, __u64 number,
 					 __u64 now)
 {
 	__u64 first;
 
 	if (on->reused)
 		return;
-	first = first_arrival(tgid, on, kind, number_of(on, kind, sequence), now);
+	first = first_arrival(tgid, on, kind, number, now);
 	if (first != LAPPED)
 		count_lag(tgid, on->who.hash, (__u64)on->who.nranks << 32 | (__u32)on->who.rank, on->domain,
 			  now > first ? now - first : 0);

@@ -87,6 +87,8 @@ int on_enter(struct pt_regs *ctx)
 		caller->capturing = 1;
 	else if (caller && !returning && cookie.effect == effect_capture_end)
 		caller->capturing = 0;
+	else if (caller && !returning && !caller->depth && is_simulated(ctx, cookie))
+		for_grouped(caller, lose_count, thread.tgid);
 	return 0;
 }
 
@@ -126,14 +128,19 @@ static __always_inline void note_async_error(__u32 tgid, const struct flight *ca
 }
 
 /* The library refused the call: the next one has its number, as it has for the library. */
-static __always_inline void take_back(__u32 tgid, struct communicator *on, const struct flight *call,
-				      bool captured)
+static __always_inline void take_back(__u32 tgid, const struct caller *caller, struct communicator *on)
 {
+	const struct flight *call = &caller->call;
+	bool captured = caller->capturing;
 	__u64 *numbered = calls_so_far(tgid, on, call->cookie.kind, call->peer, captured, false);
 
 	if (!numbered || !*numbered)
 		return;
 	add(numbered, -1);
+	if (caller->depth) {
+		take_from_group(caller, on, captured ? CAPTURED : call->cookie.kind);
+		return;
+	}
 	if (call->cookie.kind < kind_Send && !captured)
 		forget_arrival(on, call->cookie.kind, *numbered, call->start_ns);
 }
@@ -151,6 +158,23 @@ static __always_inline void count_captures(struct caller *caller, enum effect ef
 		caller->capturing--;
 }
 
+/* The outermost group ended. A simulation starts the calls on non-blocking communicators (groupLaunchNonBlocking). */
+static __always_inline void end_of_group(__u32 tgid, struct caller *caller, __s32 code, __u64 now)
+{
+	bool failed = code && code != IN_PROGRESS;
+	bool simulated = caller->call.cookie.effect == effect_group_drop && caller->call.comm;
+
+	if (!simulated) {
+		if (failed)
+			for_grouped(caller, lose_count, tgid);
+	} else if (code == IN_PROGRESS) {
+		for_grouped(caller, arrive, tgid, now);
+	} else {
+		for_grouped(caller, take_back_grouped, tgid);
+	}
+	caller->many = 0;
+}
+
 /* A call that is timed returned, with the communicator that it was on, if that is known. */
 static __always_inline void finish(const struct thread *thread, struct caller *caller,
 				   struct communicator *on, __s32 code, __u64 now)
@@ -164,7 +188,7 @@ static __always_inline void finish(const struct thread *thread, struct caller *c
 		confirm_at_return(on, cookie, call->comm);
 	send_span(thread, caller, on, code, now);
 	if (numbered && code && code != IN_PROGRESS)
-		take_back(thread->tgid, on, call, caller->capturing);
+		take_back(thread->tgid, caller, on);
 }
 
 AT_RETURN(on_return)
@@ -195,6 +219,8 @@ AT_RETURN(on_return)
 		note_async_error(thread.tgid, call, now);
 	else if (cookie.kind != kind_none && (cookie.effect != effect_group_end || !caller->depth))
 		finish(&thread, caller, bpf_map_lookup_elem(&communicators, &key), code, now);
+	if (!caller->depth && (cookie.effect == effect_group_end || cookie.effect == effect_group_drop))
+		end_of_group(thread.tgid, caller, code, now);
 	return 0;
 }
 

@@ -46,7 +46,7 @@ enum effect {
 	effect_signal,	   /* like it, but without a count */
 	effect_group_start,
 	effect_group_end,
-	effect_group_drop,  /* the group ends, and nothing was started */
+	effect_group_drop,  /* the group ends, which is only simulated */
 	effect_create,	    /* *comm is the new communicator */
 	effect_create_many, /* arg0 an array of them, arg1 its length */
 	effect_end,	    /* comm */
@@ -107,11 +107,14 @@ struct communicator {
 	__u64 since_ns;	       /* distinguishes it from others that were at this address */
 	__u64 calls[NUMBERED]; /* by kind */
 	__u32 async_error;
-	__u32 met; /* a bit for each row of `meetings` that it holds */
+	__u32 met;		 /* a bit for each row of `meetings` that it holds */
+	__u64 group_ns;		 /* the caller's, of the newest group with calls on it */
+	__u32 waiting[NUMBERED]; /* calls of that group, which nobody has started yet */
 	enum origin origin;
-	__u8 unsure; /* calls of an open group may be missing from the library's numbers */
-	__u8 reused; /* its process had another one of this hash, rank and size: numbers mean either */
-	__u8 zero[5];
+	__u8 unsure;   /* calls of an open group may be missing from the library's numbers */
+	__u8 reused;   /* its process had another one of this hash, rank and size: numbers mean either */
+	__u8 unpaired; /* numbers of Send and Recv are not the other rank's */
+	__u8 zero[4];
 };
 #define MOST_COMMUNICATORS 8192
 MAP(communicators, HASH, struct comm_key, struct communicator, MOST_COMMUNICATORS);
@@ -217,12 +220,15 @@ struct flight {
 	__u32 returning;     /* of the library, when the call began */
 	__u32 zero;
 };
+#define MOST_GROUPED 16
 struct caller {
 	__u64 group_ns;	    /* when the outermost open group began: its name among the thread's */
 	__u64 group_ticket; /* of the first call in it: they are sampled together */
 	__u32 depth;
-	__u32 capturing;    /* streams that the thread captures into graphs */
-	struct flight call; /* as on_enter saw it begin */
+	__u32 capturing;	     /* streams that the thread captures into graphs */
+	struct flight call;	     /* as on_enter saw it begin */
+	__u64 grouped[MOST_GROUPED]; /* communicators with calls in the group */
+	__u64 many;		     /* how many those are */
 };
 #define MOST_CALLERS 16384
 MAP(callers, HASH, struct thread, struct caller, MOST_CALLERS);

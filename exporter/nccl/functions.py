@@ -106,7 +106,7 @@ FUNCTIONS: tuple[Function, ...] = (
     Function("ncclAllToAllv", "AlltoAllv", "vector", 1, 7),
     Function("ncclGroupStart", "none", "group_start", paired=False),
     Function("ncclGroupEnd", "GroupEnd", "group_end"),
-    Function("ncclGroupSimulateEnd", "none", "group_drop", paired=False),
+    Function("ncclGroupSimulateEnd", "none", "group_drop", comm_at=0),  # of the estimate
     Function("ncclCommInitRank", "Init", "create", comm_at=0),
     Function("ncclCommInitRankConfig", "Init", "create", comm_at=0),
     Function("ncclCommInitRankScalable", "Init", "create", comm_at=0),

@@ -9,16 +9,17 @@ _MEMBER = ("comm_hash", "rank")
 _ESTIMATED = " Estimates of Send and Recv while accel_exporter_probe_sampled_ratio is below 1."
 CALLS = Metric(
     "nccl.collective.calls",
-    "Calls by collective (point-to-point and one-sided calls too), failed ones included. A call is a request: replays "
-    "of CUDA graphs make none. What one NCCL function calls of NCCL is not counted again." + _ESTIMATED,
+    "Calls by collective (point-to-point and one-sided calls too), failed ones and those of groups that were only "
+    "simulated included. A call is a request: replays of CUDA graphs make none. What one NCCL function calls of NCCL "
+    "is not counted again." + _ESTIMATED,
     Kind.COUNTER,
     labels=("collective",),
     process=True,
 )
 BYTES = Metric(
     "nccl.collective.bytes",
-    "Bytes that the calls named: count times size of the type, which for AllGather, ReduceScatter, AlltoAll, Gather "
-    "and Scatter is one rank's part." + _ESTIMATED,
+    "Bytes that the calls named, failed ones too: count times size of the type, which for AllGather, ReduceScatter, "
+    "AlltoAll, Gather and Scatter is one rank's part." + _ESTIMATED,
     Kind.COUNTER,
     "By",
     labels=("collective",),
@@ -96,11 +97,13 @@ COMMUNICATOR = Metric(
 )
 LAG = Metric(
     "nccl.rank.arrival_lag",
-    "How much later this rank called a collective than the first rank of its communicator on this node that called the "
-    "same one: host time, not that of GPUs. Of every call that all ranks number alike; Send, Recv, one-sided calls and "
-    "those captured into graphs are none, nor is one that the first rank called more than 128 calls ago, one on a "
-    "second communicator of the same hash in the process, or one for which the table of arrivals had no room. Only "
-    "where the node has two ranks of the communicator or more, of one user in one job or pod.",
+    "How much later this rank called a collective than the first rank of its communicator on this node that called the"
+    " same one: host time, not that of GPUs, of a call in a group when its outermost group ends. Of every call that "
+    "all ranks number alike; Send, Recv, one-sided calls and those captured into graphs are none, nor is one of a "
+    "group that was only simulated, one after a group of the communicator that failed, one that the first rank "
+    "called more than 128 calls ago, one on a second communicator of the same hash in the process, or one for which "
+    "the table of arrivals had no room. Only where the node has two ranks of the communicator or more, of one user in "
+    "one job or pod.",
     Kind.HISTOGRAM,
     "s",
     labels=_MEMBER,

@@ -195,7 +195,7 @@ def test_groups(observed: NcclNode, rank: Rank) -> None:
         "    lib.ncclGroupStart(); lib.ncclGroupStart(); reduce_all(c, 1); lib.ncclGroupEnd()\n"
         "    lib.ncclSend(None, size(1), 7, 1, c, None)\n"
         "    lib.standin_stall(c_uint64(20 * 10**6)); lib.ncclGroupEnd()\n"
-        "    lib.ncclGroupStart(); lib.ncclGroupSimulateEnd(None)"
+        "    lib.ncclGroupStart(); lib.ncclGroupSimulateEnd(byref(c_int()))"
     )
     assert 4 == observed.value("nccl_groups_total", rank.pid)
     assert {"AllReduce": 4, "Send": 4} == by_collective(observed, CALLS, rank.pid)

@@ -3,6 +3,7 @@
  * other ranks. What a call takes is in NCCL_STANDIN_DELAY ("3:200": 200 ms on rank 3) or standin_stall(). With
  * -DRCCL it has RCCL's functions, of which some are made of others. */
 #define _GNU_SOURCE
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -169,19 +170,34 @@ API(GroupStart, void)
 	return ncclSuccess;
 }
 
+static ncclResult_t end_group(const char *name)
+{
+	ncclResult_t result = end(name);
+
+	if (result && result != ncclInProgress)
+		waiting = 0;
+	launch();
+	return result;
+}
+
 API(GroupEnd, void)
 {
 	if (--depth)
 		return ncclSuccess;
-	launch();
-	return end("ncclGroupEnd");
+	return end_group("ncclGroupEnd");
 }
 
+/* As NCCL does it: without an estimate to fill in, and if a communicator is non-blocking, the calls are started. */
 API(GroupSimulateEnd, void *estimate)
 {
-	if (!--depth)
+	bool starts =
+	    !estimate || (failing && !strcmp(failing, "ncclGroupSimulateEnd") && failure == ncclInProgress);
+
+	if (--depth)
+		return ncclSuccess;
+	if (!starts)
 		waiting = 0;
-	return ncclSuccess;
+	return end_group("ncclGroupSimulateEnd");
 }
 
 #ifdef RCCL
@@ -359,6 +375,9 @@ static ncclResult_t discard(ncclComm_t comm, const char *name)
 
 	if (result)
 		return result;
+	for (int i = 0; i < waiting; i++)
+		if (pending[i] >= comm->seqNumber && pending[i] < comm->seqNumber + 5)
+			pending[i--] = pending[--waiting];
 	comm->startMagic = comm->endMagic = 0;
 	free(comm);
 	return end(name);
