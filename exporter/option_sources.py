@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import reprlib
+import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -147,9 +149,15 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def read_text(path: Path, most_bytes: int, question: str) -> str:
-    """Return the text of a chosen file. Raises SettingsError, with `question` where the file is too large."""
+    """Return the text of a chosen file. Raises SettingsError, with `question` where the file is too large.
+
+    A pipe is refused: without a writer it would be waited for without end.
+    """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise SettingsError(f"{path} is not a regular file; write its content to one")
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
             raise SettingsError(f"{path} is larger than {most_bytes} bytes; {question}")

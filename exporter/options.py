@@ -11,6 +11,7 @@ Value = bool | int | float | str | tuple[str, ...]
 
 ENVIRONMENT_PREFIX = "ACCEL_EXPORTER_"
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?", re.ASCII)
+_WHOLE, _NUMBER = (re.compile(it, re.ASCII) for it in (r"[0-9]{1,19}", r"[0-9]*\.?[0-9]+(?:e[+-]?[0-9]{1,3})?"))
 _SECONDS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -89,9 +90,9 @@ class Option:
             case bool():
                 return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
             case int():
-                return self.check(int(text))
+                return self.check(int(_plainly(_WHOLE, text)))
             case float():
-                return self.check(text if self.duration else float(text))
+                return self.check(text if self.duration else float(_plainly(_NUMBER, text)))
             case tuple():
                 return tuple(part.strip() for part in text.split(",") if part.strip())
         return self.check(text)
@@ -149,6 +150,13 @@ class Flag:
 def formerly(option: Option, *names: str) -> tuple[Option, ...]:
     """Return an option, and its former names as options that stand for it."""
     return (option, *(replace(option, name=name, moved_to=option.name) for name in names))
+
+
+def _plainly(form: re.Pattern[str], text: str) -> str:
+    """Return a number's text if it has the form: Python's own also has 1_000 and digits of other scripts."""
+    if not form.fullmatch(text.strip().lower()):
+        raise ValueError
+    return text
 
 
 def _plain(number: float) -> str:

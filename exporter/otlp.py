@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
+from exporter import urls
 from exporter.options import SettingsError
 from exporter.sampling import Sampler, sampler
 
@@ -17,6 +18,7 @@ _NOT_CHOSEN = {
     "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",
 }
 """Variables of the specification of which one value is supported."""
+_ENDPOINT, _HEADERS = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS"
 log = logging.getLogger(__name__)
 
 
@@ -102,17 +104,17 @@ def profiles(settings: OtlpSettings, environ: Mapping[str, str]) -> Signal | Non
         )
     if signal.protocol == "grpc":
         raise SettingsError("otlp.profiles-interval: profiles are pushed over HTTP only; use http/protobuf")
-    general = (settings.endpoint or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")).rstrip("/")
+    general = (settings.endpoint or environ.get(_ENDPOINT, "")).rstrip("/")
     own = "" if settings.endpoint else environ.get("OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT", "")
-    given = [*filter(None, environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(","))]
-    headers = {name: unquote(value) for name, value in _headers(given).items()} | dict(signal.headers)
+    given = [*filter(None, environ.get(_HEADERS, "").split(","))]
+    headers = {name: unquote(value) for name, value in _headers(given, _HEADERS).items()} | dict(signal.headers)
     endpoint = own or f"{general}/v1development/profiles"
     return replace(signal, endpoint=endpoint, headers=headers, target=_for_logs(endpoint))
 
 
 def _signal(name: str, settings: OtlpSettings, environ: Mapping[str, str]) -> Signal | None:
     prefix = f"OTEL_EXPORTER_OTLP_{name.upper()}_"
-    general, own = environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""), environ.get(prefix + "ENDPOINT", "")
+    general, own = environ.get(_ENDPOINT, ""), environ.get(prefix + "ENDPOINT", "")
     wanted = environ.get(f"OTEL_{name.upper()}_EXPORTER", "otlp").split(",")
     if not (settings.endpoint or own or general) or "otlp" not in (item.strip() for item in wanted):
         return None
@@ -121,15 +123,12 @@ def _signal(name: str, settings: OtlpSettings, environ: Mapping[str, str]) -> Si
     if protocol not in PROTOCOLS:
         raise SettingsError(f"OTLP protocol {protocol!r} is not supported; use one of {', '.join(PROTOCOLS)}")
     endpoint = settings.endpoint or None
-    if endpoint and endpoint != _without_user(endpoint):
-        raise SettingsError(
-            "otlp.endpoint: a URL with a password would stand in the list of processes and in the log; "
-            "leave it out and put it into OTEL_EXPORTER_OTLP_HEADERS, as authorization=Basic%20…"
-        )
+    given = ("otlp.endpoint", endpoint) if endpoint else (prefix + "ENDPOINT", own) if own else (_ENDPOINT, general)
+    _check_endpoint(*given, protocol)
     if endpoint and protocol != "grpc":
-        if not endpoint.startswith(("http://", "https://")):
-            raise SettingsError(f"otlp.endpoint: {endpoint!r} has to start with http:// or https://")
         endpoint = f"{endpoint.rstrip('/')}/v1/{name}"
+    for variable in (prefix + "HEADERS", _HEADERS):
+        _check_variable(variable, environ.get(variable, ""))
     return Signal(name, protocol, endpoint, _headers(settings.headers), _for_logs(endpoint or own or general))
 
 
@@ -145,13 +144,32 @@ def _without_user(url: str) -> str:
     return f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}"
 
 
-def _headers(pairs: Sequence[str]) -> Mapping[str, str]:
+def _check_endpoint(option: str, given: str, protocol: str) -> None:
+    """Raise SettingsError for an endpoint to which nothing can be pushed. gRPC takes HOST:PORT and more schemes."""
+    if option == "otlp.endpoint" and given != _without_user(given):
+        raise SettingsError(
+            "otlp.endpoint: a URL with a password would stand in the list of processes and in the log; "
+            f"leave it out and put it into {_HEADERS}, as authorization=Basic%20…"
+        )
+    if protocol == "grpc" and not given.startswith(("http://", "https://")):
+        urls.check_visible(option, given, "http://host:4317")
+    elif urls.split(option, given, "http://host:4318").query and option in ("otlp.endpoint", _ENDPOINT):
+        raise SettingsError(f"{option}: the path of each signal is added to the URL, so it cannot have a query")
+
+
+def _check_variable(variable: str, text: str) -> None:
+    """Raise SettingsError for headers in a variable (W3C Baggage's format) that no request may have."""
+    for item in filter(None, (it.strip() for it in text.split(","))):
+        name, equals, value = item.partition("=")
+        urls.header(variable, unquote(name) if equals else "", unquote(value))
+
+
+def _headers(pairs: Sequence[str], option: str = "otlp.headers") -> Mapping[str, str]:
     headers: dict[str, str] = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise SettingsError("otlp.headers: each header has to be written as name=value")
-        headers[key.strip().lower()] = value.strip()
+        name, equals, value = pair.partition("=")
+        key, value = urls.header(option, name if equals else "", value)
+        headers[key] = value
     return headers
 
 

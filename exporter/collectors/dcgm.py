@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from exporter import urls
 from exporter.background.poller import Poller
 from exporter.bpf import status
 from exporter.compat.dcgm import csv
 from exporter.compat.dcgm.derived import Derived
-from exporter.compat.dcgm.endpoint import PageReader, Passthrough, check
+from exporter.compat.dcgm.endpoint import PageReader, Passthrough
 from exporter.compat.dcgm.engine import EMBEDDED
 from exporter.compat.dcgm.owners import EntityOwners
 from exporter.compat.dcgm.profiling import Profiling
@@ -104,7 +105,7 @@ def configure(values: Mapping[str, Value]) -> Mapping[str, Any] | None:
     if not (values["compat.dcgm"] or values["dcgm.url"] or values["dcgm.bindings"]):
         return None
     if values["dcgm.url"]:
-        check(str(values["dcgm.url"]))
+        urls.checked("dcgm.url", str(values["dcgm.url"]), "http://localhost:9400/metrics")
     bindings = Path(str(values["dcgm.bindings"]))
     if values["dcgm.bindings"] and not (bindings / "pydcgm.py").is_file():
         raise SettingsError(

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from exporter.options import SettingsError
-
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_BYTES = 8 << 20
 """The kubelet lists whole pods, 10 to 20 kB each; the API server returns the requested metadata only."""
@@ -35,14 +33,6 @@ class Api:
     ca: Path | None
     seconds: float
     options: str = "kubernetes"
-
-
-def checked_url(option: str, given: str, example: str) -> str:
-    """Return a URL without a password. Raises SettingsError that names the option and an example."""
-    parts = urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise SettingsError(f"{option}: {given!r} is not a URL without a password, such as {example}")
-    return given
 
 
 def server_of(environ: Mapping[str, str]) -> str:

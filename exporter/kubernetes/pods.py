@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from exporter.kubernetes.api import Api, checked_url, fetch, server_of
+from exporter import urls
+from exporter.kubernetes.api import Api, fetch, server_of
 from exporter.model import Labels
 from exporter.nodename import node_name
 from exporter.options import SettingsError
@@ -58,7 +59,7 @@ def label_names(wanted: Collection[str]) -> dict[str, str]:
 def url_of(given: str, environ: Mapping[str, str]) -> str:
     """Return the configured URL, else the API server's for this node from a pod's variables. Raises SettingsError."""
     if given:
-        return checked_url("kubernetes.pods-url", given, "https://localhost:10250/pods")
+        return urls.checked("kubernetes.pods-url", given, "https://localhost:10250/pods")
     server = server_of(environ)
     if not server:
         raise SettingsError(

@@ -7,6 +7,7 @@ only communicators with a problem, and counts the others.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,13 +22,13 @@ _FUNCTION = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}", re.ASCII)
 _HOST = re.compile(r"[0-9A-Za-z.:_-]{1,255}", re.ASCII)
 _HASH = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)
 _VERSION = re.compile(r"NCCL version (\S{1,64})")
-_GROUP = re.compile(r"^ *[0-9]+ +([0-9]+) +[0-9]+ +[0-9-]+ +[0-9]+ +[0-9]+ +[A-Z]+ +[A-Z,]+ *$", re.MULTILINE)
-_DEAD = re.compile(r"^ *([0-9]+) job process(?:es are| is) considered dead", re.MULTILINE)
+_GROUP = re.compile(r"^ *[0-9]+ +([0-9]{1,9}) +[0-9]+ +[0-9-]+ +[0-9]+ +[0-9]+ +[A-Z]+ +[A-Z,]+ *$", re.MULTILINE)
+_DEAD = re.compile(r"^ *([0-9]{1,9}) job process(?:es are| is) considered dead", re.MULTILINE)
 _TROUBLE = re.compile(r"^ *#[0-9]+-[0-9]+ \(([0-9a-f]{1,16})\) ([A-Z]+) *$")
-_MISSING = re.compile(r"^ *Missing communicator data from ([0-9]+) ranks?\b")
-_WHICH = re.compile(r"^ *The missing ranks?: ([0-9,]+) *$")
-_TIMEOUTS = re.compile(r"Encountered ([0-9]+) communication timeout")
-_SECONDS = re.compile(r"^Communicators\.\.\. \(([0-9.]+)s\)", re.MULTILINE)
+_MISSING = re.compile(r"^ *Missing communicator data from ([0-9]{1,9}) ranks?\b")
+_WHICH = re.compile(r"^ *The missing ranks?: ([0-9]{1,9}(?:,[0-9]{1,9})*),? *$")
+_TIMEOUTS = re.compile(r"Encountered ([0-9]{1,9}) communication timeout")
+_SECONDS = re.compile(r"^Communicators\.\.\. \(([0-9]{1,9}(?:\.[0-9]{1,9})?)s\)", re.MULTILINE)
 
 
 class ReportError(ValueError):
@@ -104,7 +105,7 @@ def _from_json(text: str) -> Report:
         missing = (entry for comm in answer["communicators"] for entry in comm["missing_ranks"])
         dead = {(entry["host"], entry["pid"]) for entry in missing if _dead(entry)}
         ras = answer["ras"]
-        seconds, timeouts = float(ras["collection_time_sec"]), _number(ras["timeouts_count"])
+        seconds, timeouts = _seconds(ras["collection_time_sec"]), _number(ras["timeouts_count"])
         version = str(answer["nccl_version"])[:64]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ReportError(f"the answer is no RAS report: {type(error).__name__} {error}"[:200]) from error
@@ -149,6 +150,13 @@ def _number(value: object) -> int:
     return value
 
 
+def _seconds(value: object) -> float:
+    seconds = float(value) if type(value) in (int, float) else math.nan  # type: ignore[arg-type]
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{value!r:.40} is no time")
+    return seconds
+
+
 def _host(value: object) -> str:
     return value if isinstance(value, str) and _HOST.fullmatch(value) and value != "unknown" else ""
 
@@ -182,7 +190,7 @@ def _troubled(text: str) -> Iterator[Communicator]:
         elif comm_hash and (found := _MISSING.match(line)):
             missing = int(found[1])
         elif comm_hash and (found := _WHICH.match(line)):
-            named = tuple(Missing(int(rank), "", "") for rank in found[1].split(",") if rank)
+            named = tuple(Missing(int(rank), "", "") for rank in found[1].split(","))
             yield Communicator(comm_hash, None, missing, missing_ranks=named)
             comm_hash = ""
         elif comm_hash and missing and not line.strip():

@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from exporter.kubernetes.api import Api, checked_url, fetch, server_of
+from exporter import urls
+from exporter.kubernetes.api import Api, fetch, server_of
 from exporter.model import Labels
 from exporter.nodename import node_name
 from exporter.options import SettingsError
@@ -71,7 +72,7 @@ def url_of(given: str, environ: Mapping[str, str]) -> str:
     """Return the configured URL, else the API server's of this node from a pod's variables. Raises SettingsError."""
     example = "https://api:6443/api/v1/nodes/NAME"
     if given:
-        return checked_url("collector.topology.node-url", given, example)
+        return urls.checked("collector.topology.node-url", given, example)
     server = server_of(environ)
     if not server:
         raise SettingsError(

@@ -55,7 +55,7 @@ def test_log_is_logfmt_or_json(run: Callable[..., Exporter]) -> None:
             "variable ACCEL_EXPORTER_COLLECTOR_NVML_FAST_INTERVAL: '0.1' is not a number, 0.2 to 86400",
         ),
         (["--web.telemetry-path=x"], {}, "web.telemetry-path: 'x' is no path to serve on, such as /metrics"),
-        (["--otlp.endpoint=nowhere"], {}, "otlp.endpoint: 'nowhere' has to start with http:// or https://"),
+        (["--otlp.endpoint=nowhere"], {}, "otlp.endpoint: 'nowhere' is not a URL such as http://host:4318"),
     ],
 )
 def test_wrong_settings(arguments: list[str], variables: Mapping[str, str], expected: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -133,6 +134,16 @@ def test_unreadable_file(tmp_path: Path, content: bytes, expected: str) -> None:
     file.write_bytes(content)
 
     assert f"{file}{expected}" == error(f"--config.file={file}")
+
+
+def test_pipe(tmp_path: Path) -> None:
+    """A pipe that nobody writes to is an error at once; a link to a file, as Kubernetes mounts them, is none."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SettingsError, match="pipe is not a regular file"):
+        option_sources.from_file(tmp_path / "pipe", ())
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("file")
+    assert {} == option_sources.from_file(tmp_path / "link", ())
 
 
 def test_entity_bomb(tmp_path: Path) -> None:

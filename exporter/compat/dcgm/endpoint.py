@@ -8,7 +8,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from exporter.background.poller import Poller
 from exporter.compat.dcgm.aliases import Aliases
@@ -16,7 +15,6 @@ from exporter.compat.dcgm.exposition import ParsedSeries, read
 from exporter.compat.dcgm.series import Entity, EntityField, Owner
 from exporter.model import Labels, Metric, Sample
 from exporter.nvml.snapshot import Gpu, Mig, Snapshot
-from exporter.options import SettingsError
 
 MOST_BYTES = 16 << 20
 STALE = 3
@@ -33,16 +31,6 @@ class ScrapedPage:
 
     series: tuple[ParsedSeries, ...]
     refused: int
-
-
-def check(url: str) -> str:
-    """Returns the URL. Raises SettingsError for a URL that cannot be read."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError(f"dcgm.url: {url!r} is not a URL such as http://localhost:9400/metrics")
-    if parts.username is not None:
-        raise SettingsError("dcgm.url: a URL with a password would stand in the list of processes; leave it out")
-    return url
 
 
 class PageReader(Poller[ScrapedPage]):

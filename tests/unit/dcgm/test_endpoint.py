@@ -11,11 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from exporter.compat.dcgm import endpoint
-from exporter.compat.dcgm.endpoint import PageReader, Passthrough, ScrapedPage, check
+from exporter.compat.dcgm.endpoint import PageReader, Passthrough, ScrapedPage
 from exporter.compat.dcgm.exposition import read
 from exporter.compat.dcgm.series import Entity
 from exporter.model import Kind, Labels
-from exporter.options import SettingsError
 from tests.support import until
 from tests.unit.dcgm.gpus import gpu, mig, snapshot
 
@@ -151,14 +150,6 @@ def test_hangs() -> None:
         subject.start()
         until(lambda: "timed out" in subject.failure)
         subject.close()
-
-
-@pytest.mark.parametrize("url", ["localhost:9400", "ftp://host/", "http://", "http://user:secret@host/", "/metrics"])
-def test_urls(url: str) -> None:
-    """An unreadable URL, or one with a password, is an error before the start."""
-    with pytest.raises(SettingsError, match="^dcgm.url: "):
-        check(url)
-    assert "http://localhost:9400/metrics" == check("http://localhost:9400/metrics")
 
 
 def owner(entity: Entity) -> Labels:

@@ -130,6 +130,26 @@ def test_other_json_is_refused(change: dict[str, object]) -> None:
         parse(json.dumps(json.loads(ras.report()) | change))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Communicators... (1.2.3s)",
+        "Communicators... (...s)",
+        f"Communicators... ({'9' * 5000}s)",
+        f"  {'9' * 5000} job processes are considered dead",
+        f"Encountered {'9' * 5000} communication timeouts",
+        f"#0-0 (1a) INCOMPLETE\n  Missing communicator data from {'9' * 5000} ranks\n  The missing ranks: 1",
+        f"#0-0 (1a) INCOMPLETE\n  Missing communicator data from 1 rank\n  The missing rank: {'9' * 5000}",
+        "#0-0 (1a) INCOMPLETE\n  Missing communicator data from 1 rank\n  The missing rank: ,,,",
+    ],
+)
+def test_numbers_that_are_none(line: str) -> None:
+    """A line with a number that is none, or too long for one, counts nothing; it ends no reading."""
+    found = parse(f"Job summary\n===\n{line}\n")
+    assert (0, 0, None) == (found.dead_processes, found.timeouts, found.seconds)
+    assert not any(it.missing_ranks and it.missing > 1 for it in found.communicators)
+
+
 @pytest.mark.parametrize("answer", ["", "hello", "[]", "{", "{" * 100_000, "[1]" * 10])
 def test_other_answers_are_refused(answer: str) -> None:
     """Neither form: an error."""
