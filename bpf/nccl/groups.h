@@ -79,6 +79,7 @@ __noinline int arrive(__u32 tgid, __u64 address, __u64 group_ns, __u64 now)
 		}
 		bpf_loop(many, arrive_once, &of, 0);
 	}
+	__builtin_memset(on->waiting, 0, sizeof(on->waiting));
 	return 0;
 }
 
@@ -93,6 +94,7 @@ __noinline int take_back_grouped(__u32 tgid, __u64 address, __u64 group_ns)
 		on->calls[at] -= on->waiting[at];
 	if (on->waiting[kind_Send] || on->waiting[kind_Recv])
 		on->unpaired = 1;
+	__builtin_memset(on->waiting, 0, sizeof(on->waiting)); /* the group may have this address twice */
 	return 0;
 }
 

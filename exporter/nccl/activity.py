@@ -72,7 +72,7 @@ class Activity:
     lags: dict[Membership, Durations] = field(default_factory=dict)
     """How much later than the first rank of this node it called."""
     numbers: dict[Membership, int] = field(default_factory=dict)
-    """Calls so far of the kinds that NCCL counts; without communicators of an unknown number."""
+    """Calls so far of the kinds that NCCL counts, without open groups and communicators of an unknown number."""
 
     def ended(self) -> None:
         """What the process had is gone; what it did stays."""
@@ -116,7 +116,8 @@ def read(maps: Mapping[str, Map], uncounted: int) -> dict[int, Activity]:
             seen[key.tgid].communicators.add(Communicator(who.hash, who.rank, who.nranks, who.device))
             if value.origin and not value.unsure and not value.reused:
                 member = Membership(who.hash, who.nranks, who.rank, value.domain)
-                seen[key.tgid].numbers[member] = sum(value.calls[:COUNTED_BY_NCCL])
+                called, waiting = (sum(it[:COUNTED_BY_NCCL]) for it in (value.calls, value.waiting))
+                seen[key.tgid].numbers[member] = called - waiting
     for pid, call in in_flight(maps):
         if call.cookie.kind != uncounted:
             seen[pid].in_flight += 1

@@ -71,6 +71,7 @@ def test_a_simulated_group_makes_nobody_late(observed: NcclNode, nested: bool) -
         time.sleep(LATE_S)
         other.run(f"{CALL}; {ALL_TO_ALL}")
         assert late(observed, other.pid) - before < 0.1
+        assert [0] == list({*observed.values(BEHIND, other.pid).values()})
         simulating.run(SIMULATED.removeprefix("; "))
         assert [1, 3] == lags(observed, [simulating, other])
         assert 0 == observed.value(BEHIND, other.pid) == observed.value(BEHIND, simulating.pid) - 1
@@ -154,6 +155,20 @@ def test_communicators_that_change_in_a_group(observed: NcclNode) -> None:
         made = {dict(labels)["comm_hash"]: sum(it.counts) for labels, it in observed.values(LAG, job[0].pid).items()}
         assert [3] == list(made.values())  # the split's ranks are of half of the ranks on this stand-in
         assert [0, 0] == [observed.value(BEHIND, rank.pid) for rank in job]
+
+
+@pytest.mark.parametrize(("end", "times"), [(END, 2), (SIMULATED, 1)])
+def test_a_communicator_made_where_another_was(observed: NcclNode, end: str, times: int) -> None:
+    """A group has an address twice where one communicator is destroyed and the next one made: calls count once."""
+    with ranks(observed, 2, f"again{times}") as job:
+        for number, rank in enumerate(job):
+            rank.run("for i in range(3): lib.ncclCommDestroy(init(0, 1, b'so that malloc uses addresses again'))")
+            assert rank.run(
+                f"d = init({number}, 2, b'd'); old = d.value; {START}reduce_all(d, 1); lib.ncclCommDestroy(d)\n"
+                f"d = init({number}, 2, b'new{times}'); reduce_all(d, 1){end}; reduce_all(d, 1); out = d.value == old"
+            )
+        assert [times, times] == lags(observed, list(job))
+        assert {0} == {behind for rank in job for behind in observed.values(BEHIND, rank.pid).values()}
 
 
 def test_one_thread_with_all_gpus(observed: NcclNode) -> None:
