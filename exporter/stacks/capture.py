@@ -103,6 +103,7 @@ class Capture:
 
     def flush(self, seconds: float) -> bool:
         """Wait until the stacks taken before are unwound. Returns False if that takes longer."""
+        self._events.flush(self._object.maps["stacks"])  # what the kernel has taken may not have been read yet
         return self._worker.flush(seconds)
 
     def stack_of(self, number: int) -> Stack:

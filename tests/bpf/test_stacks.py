@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from exporter.bpf.events import Events
 from exporter.stack_profiles.model import Frame, Profile, Sample
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stacks import libdw
-from tests.bpf.cuda_node import BUILD, Observed, build_standins, observe
+from tests.bpf.cuda_node import BUILD, Observed, Script, build_standins, observe
 from tests.interpreters import interpreters
 from tests.support import until
 
@@ -256,6 +257,20 @@ def test_launches_are_sampled_without_bias(observed: Observed, module: Path) -> 
         assert abs(sum(it.values[0] for it in samples) - 50_000) < 2684
         assert any(it.stack for it in samples)
         assert all(it.stack[0].function == "cuLaunchKernel" and python(it) for it in samples if it.stack)
+
+
+def test_stacks_that_were_not_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile has what the kernel had taken by then, also while the thread that reads it has no turn."""
+    start = Events.start
+    monkeypatch.setattr(Events, "start", lambda it, name, *gather: name == "stacks events" or start(it, name, *gather))
+    build_standins()
+    profiles = StackProfiles(wanted=True)
+    with observe(layers="driver", stack_profiles=profiles, profile_launches_every=1) as observed, Script() as job:
+        until(lambda: observed.attached(job.pid, ()), "its calls are seen")
+        for _ in range(SITES):
+            job.run("out = lib.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)")
+        counts = [it.values[0] for it in profiles.source.launches().samples if it.labels.get("pid") == str(job.pid)]
+        assert SITES == sum(counts)
 
 
 def test_without_libdw_the_frames_of_python_remain(monkeypatch: pytest.MonkeyPatch) -> None:
