@@ -77,7 +77,9 @@ class Cuda(ProbeCollector[Activity]):
         if self._profiles:
             from exporter.cuda import profiling
 
-            self._profiling = profiling.create(self._node, self._object, self._bounded, self._labels_of)
+            self._profiling = profiling.create(
+                self._node, self._object, self._bounded, self._labels_of, self._read_allocations
+            )
         self._hooks = {
             it.name: it.hooks(self._object.types, api, every_error, it.layer == self._bounded)
             for api, it in enumerate(FUNCTIONS, 1)
@@ -105,6 +107,9 @@ class Cuda(ProbeCollector[Activity]):
     def _receivers(self) -> Receivers:
         profiled = {"allocations": self._profiling.allocated} if self._profiling else {}
         return {"cuda_spans": self._receive, "context_ends": self._sweep, **profiled}
+
+    def _read_allocations(self) -> None:
+        self._events.flush(self._object.maps["allocations"])
 
     @property
     def _profiles(self) -> bool:

@@ -37,10 +37,13 @@ class Allocation(Protocol):
     failed: int
 
 
-def create(node: Node, cuda: Object, layer: str, labels_of: LabelsOf) -> Profiling | None:
-    """Return what takes stacks; None where the node lacks what that needs, which is the published problem then."""
+def create(node: Node, cuda: Object, layer: str, labels_of: LabelsOf, read: Callable[[], None]) -> Profiling | None:
+    """Return what takes stacks; None where the node lacks what that needs, which is the published problem then.
+
+    `read` has `allocated` called with all allocations that the kernel has sent.
+    """
     try:
-        return Profiling(node, cuda, layer, labels_of)
+        return Profiling(node, cuda, layer, labels_of, read)
     except (Unavailable, OSError) as error:
         reason = str(error).partition("\n")[0]
         log.error("there are no profiles of stacks: %s", reason)
@@ -92,14 +95,14 @@ class _Unavailable:
 class Profiling:
     """Takes stacks, and publishes the profiles in the node. `layer` is the API layer of which allocations count."""
 
-    def __init__(self, node: Node, cuda: Object, layer: str, labels_of: LabelsOf) -> None:
+    def __init__(self, node: Node, cuda: Object, layer: str, labels_of: LabelsOf, read: Callable[[], None]) -> None:
         """Load the programs. Raises Unavailable, BpfError."""
         settings = node.settings
         self._node = node
         self._layer = cuda.types.enum("layer")[f"layer_{layer}"]
         self._capture = Capture(node, cuda, layer, settings["profile-cpu-ratio"], settings["profile-launches-every"])
         names = Names.of(cuda.types).memory
-        self._source = CudaProfiles(self._capture, cuda.maps["live"], cuda.types, layer, labels_of, lambda: "")
+        self._source = CudaProfiles(self._capture, cuda.maps["live"], cuda.types, layer, labels_of, lambda: "", read)
         self._out_of_memory = OutOfMemory(
             node.stack_profiles, self._source.inuse, self._capture.stack_of, labels_of, names
         )

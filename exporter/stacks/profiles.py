@@ -32,7 +32,7 @@ class Numbers(Protocol):
 
 class CudaProfiles:
     """The ProfileSource of the CUDA collector. `live` is its table of live allocations, `layer` the API layer of which
-    rows count.
+    rows count. `read` hands what the kernel has sent of allocations to the capture's ledger.
     """
 
     def __init__(
@@ -43,8 +43,10 @@ class CudaProfiles:
         layer: str,
         labels_of: LabelsOf,
         problem: Callable[[], str],
+        read: Callable[[], None],
     ) -> None:
         self._capture, self._live, self._labels_of, self._problem = capture, live, labels_of, problem
+        self._read = read
         self._names = Names.of(cuda_types)
         self._layer = cuda_types.enum("layer")[f"layer_{layer}"]
         self._mapping = cuda_types.enum("thing")["thing_mapping"]
@@ -70,6 +72,7 @@ class CudaProfiles:
 
     def alloc(self) -> Profile:
         """Return everything that was allocated since the start of the collector."""
+        self._read()
         self._capture.flush(_FLUSH_SECONDS)
         rows = ((place, at, tuple(sums)) for place, at, sums in self._capture.ledger.allocations())
         return self._profile(ALLOC, ("space", "bytes"), rows, time.monotonic_ns() - self._started)

@@ -259,18 +259,22 @@ def test_launches_are_sampled_without_bias(observed: Observed, module: Path) -> 
         assert all(it.stack[0].function == "cuLaunchKernel" and python(it) for it in samples if it.stack)
 
 
-def test_stacks_that_were_not_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A profile has what the kernel had taken by then, also while the thread that reads it has no turn."""
-    start = Events.start
-    monkeypatch.setattr(Events, "start", lambda it, name, *gather: name == "stacks events" or start(it, name, *gather))
+def test_what_was_not_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile has what the kernel had sent by then, also while the threads that read it have no turn."""
+    monkeypatch.setattr(Events, "start", lambda *_: None)
     build_standins()
     profiles = StackProfiles(wanted=True)
     with observe(layers="driver", stack_profiles=profiles, profile_launches_every=1) as observed, Script() as job:
         until(lambda: observed.attached(job.pid, ()), "its calls are seen")
         for _ in range(SITES):
             job.run("out = lib.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)")
-        counts = [it.values[0] for it in profiles.source.launches().samples if it.labels.get("pid") == str(job.pid)]
-        assert SITES == sum(counts)
+            job.run("new(lib.cuMemAlloc_v2, size(7919))")
+
+        def total(profile: Profile) -> int:
+            return sum(it.values[0] for it in profile.samples if it.labels.get("pid") == str(job.pid))
+
+        assert SITES == total(profiles.source.launches())
+        assert SITES * 7919 == total(profiles.source.alloc()) == total(profiles.source.inuse())
 
 
 def test_without_libdw_the_frames_of_python_remain(monkeypatch: pytest.MonkeyPatch) -> None:
