@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import reprlib
-import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, NoReturn
 
 import yaml
 
+from exporter import regular_file
 from exporter.options import Option, SettingsError, Value
 
 _FILE_LIMIT = 1_048_576
@@ -154,10 +153,7 @@ def read_text(path: Path, most_bytes: int, question: str) -> str:
     A pipe is refused: without a writer it would be waited for without end.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise SettingsError(f"{path} is not a regular file; write its content to one")
+        with regular_file.opened(path) as file:
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
             raise SettingsError(f"{path} is larger than {most_bytes} bytes; {question}")

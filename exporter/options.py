@@ -92,7 +92,7 @@ class Option:
             case int():
                 return self.check(int(_plainly(_WHOLE, text)))
             case float():
-                return self.check(text if self.duration else float(_plainly(_NUMBER, text)))
+                return self.check(text if self.duration else number(text))
             case tuple():
                 return tuple(part.strip() for part in text.split(",") if part.strip())
         return self.check(text)
@@ -150,6 +150,11 @@ class Flag:
 def formerly(option: Option, *names: str) -> tuple[Option, ...]:
     """Return an option, and its former names as options that stand for it."""
     return (option, *(replace(option, name=name, moved_to=option.name) for name in names))
+
+
+def number(text: str) -> float:
+    """Return a number's text as a number. Raises ValueError, also for what Python alone takes for one."""
+    return float(_plainly(_NUMBER, text))
 
 
 def _plainly(form: re.Pattern[str], text: str) -> str:

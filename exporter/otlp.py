@@ -19,6 +19,9 @@ _NOT_CHOSEN = {
 }
 """Variables of the specification of which one value is supported."""
 _ENDPOINT, _HEADERS = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS"
+_WHOLE = re.compile(r"[0-9]{1,10}", re.ASCII)
+_RESOLVERS = ("dns:", "unix:", "unix-abstract:", "ipv4:", "ipv6:", "vsock:", "xds:", "passthrough:")
+"""Schemes of gRPC's own names (grpc/doc/naming.md)."""
 log = logging.getLogger(__name__)
 
 
@@ -151,8 +154,10 @@ def _check_endpoint(option: str, given: str, protocol: str) -> None:
             "otlp.endpoint: a URL with a password would stand in the list of processes and in the log; "
             f"leave it out and put it into {_HEADERS}, as authorization=Basic%20…"
         )
-    if protocol == "grpc" and not given.startswith(("http://", "https://")):
+    if protocol == "grpc" and given.startswith(_RESOLVERS):
         urls.check_visible(option, given, "http://host:4317")
+    elif protocol == "grpc" and "://" not in given:
+        urls.split(option, f"http://{given}", "http://host:4317")
     elif urls.split(option, given, "http://host:4318").query and option in ("otlp.endpoint", _ENDPOINT):
         raise SettingsError(f"{option}: the path of each signal is added to the URL, so it cannot have a query")
 
@@ -177,7 +182,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name, "").strip()
     if not text:
         return default
-    if not text.isdecimal() or not 0 < int(text) < 2**31:
+    if not _WHOLE.fullmatch(text) or not 0 < int(text) < 2**31:
         log.warning("%s=%.40r is not a positive integer; %d is used", name, text, default)
         return default
     return int(text)

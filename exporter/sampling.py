@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from exporter.model import Span
+from exporter.options import number
 
 log = logging.getLogger(__name__)
 _RATIOS = {"always_on": 1.0, "always_off": 0.0, "traceidratio": None}
@@ -55,7 +56,7 @@ def sampler(environ: Mapping[str, str]) -> Sampler:
     if ratio is not None:
         return Sampler(ratio)
     try:
-        ratio = float(argument or "1")
+        ratio = number(argument or "1")
     except ValueError:
         ratio = math.nan
     if not 0 <= ratio <= 1:

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from exporter import regular_file
+
 _SIZE_LIMIT = 1 << 20
 _BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-5])\$[./A-Za-z0-9]{53}")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+")
@@ -103,7 +105,7 @@ class WebConfigFile:
 def read(path: Path) -> bytes:
     """Return a file's content. Raises WebConfigError when the file cannot be read or is larger than 1 MiB."""
     try:
-        with path.open("rb") as file:
+        with regular_file.opened(path) as file:
             content = file.read(_SIZE_LIMIT + 1)
     except OSError as error:
         raise WebConfigError(f"{path} cannot be read: {error.strerror}") from error

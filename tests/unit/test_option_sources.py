@@ -139,7 +139,7 @@ def test_unreadable_file(tmp_path: Path, content: bytes, expected: str) -> None:
 def test_pipe(tmp_path: Path) -> None:
     """A pipe that nobody writes to is an error at once; a link to a file, as Kubernetes mounts them, is none."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SettingsError, match="pipe is not a regular file"):
+    with pytest.raises(SettingsError, match="pipe cannot be read: it is not a regular file"):
         option_sources.from_file(tmp_path / "pipe", ())
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("file")

@@ -71,8 +71,25 @@ def test_endpoints() -> None:
     ):
         with pytest.raises(SettingsError, match="cannot have a query"):
             plan(settings, environ)
-    with pytest.raises(SettingsError, match="not an address"):
-        plan(OtlpSettings("collector:4317\n", "grpc"), {})
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["collector:4317\n", "collector:99999", "[::1:4317", "a b:1", "dns:///a b", "ftp://h:1"]
+)
+def test_wrong_endpoints_of_grpc(endpoint: str) -> None:
+    """A host and port without a scheme are checked as those of a URL, gRPC's own names for blanks."""
+    with pytest.raises(SettingsError, match=r"^otlp\.endpoint: .* is not an? (URL|address) such as http://"):
+        plan(OtlpSettings(endpoint, "grpc"), {})
+
+
+@pytest.mark.parametrize("text", ["１０００", "1_000", "0x10", "9" * 5000])
+def test_numbers_of_variables(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A number that is none is a warning, and the default is used."""
+    names = ("OTEL_METRIC_EXPORT_INTERVAL", "OTEL_TRACES_SAMPLER_ARG")
+    ratio = {"OTEL_TRACES_SAMPLER": "traceidratio"}
+    made = plan(OtlpSettings("http://h"), ratio | dict.fromkeys(names, text))
+    assert (60.0, 1.0) == (made.interval, made.sampler.ratio)
+    assert 2 == len(caplog.messages)
 
 
 @pytest.mark.parametrize("header", ["a=b\r\nX: secret", "a b=secret", "ä=secret", "a=\x00secret", "a=secret\u2026"])

@@ -34,8 +34,9 @@ while True:
             connection.sendall(file.read())
     connection.close()
 """
-SIZES = (b"-4", b"-20", b"+4", b"0x4", b"1_0", b" 4", b"", b"fffffffff")
-"""What int() takes for a size, or more than 32 bits: -4 leads back to the line that it stands in."""
+SIZES = (b"-6", b"-20", b"+4", b"0x4", b"1_0", b" 4", b"", b"fffffffff")
+"""What int() takes for a size, or more than 32 bits: -6 leads back to the line that it stands in."""
+END = b"\r\nvllm:num_requests_waiting 1\r\n0\r\n\r\n"
 OK = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 
 
@@ -145,7 +146,7 @@ def test_a_port_without_metrics_is_left_alone(tmp_path: Path, numbers: Callable[
         b"HTTP/1.1 500 Error\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nvllm:n 1",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        *(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n" + b"x" * 32 for size in SIZES),
+        *(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + END for size in SIZES),
         b"HTTP/1.1 200 OK\r\n\r\n<html>",
         b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (engine_pages.MOST_BYTES + 1),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -155,6 +156,9 @@ def test_file_is_followed_and_its_loss_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WebConfigError, match="larger than"):
         file.read()
     path.unlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(WebConfigError, match="cannot be read: it is not a regular file"):
+        WebConfigFile(tmp_path / "pipe").read()
     with pytest.raises(WebConfigError, match="cannot be read: No such file"):
         file.read()
 
