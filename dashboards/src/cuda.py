@@ -53,17 +53,19 @@ CHURN = rate("gpu_cuda_api_calls_total", *WHO, DRIVER, 'api=~"cuMem(Alloc|Free|C
 OVERVIEW = [
     number(
         "Processes",
-        "Processes seen calling CUDA, ended ones for five more minutes.",
+        "Processes that called CUDA; ended processes count for five more minutes.",
         "short",
         Query(f"count({total(select('gpu_cuda_api_calls_total', *WHO), *PROCESS)})"),
     ),
-    number("Device memory", "Allocated and not freed, as the probes saw it.", "bytes", Query(total(MEMORY))),
+    number(
+        "Device memory", "Device memory allocated and not freed, as the probes saw it.", "bytes", Query(total(MEMORY))
+    ),
     number("Kernel launches", "Kernels launched by calls, without graph replays.", "ops", Query(total(LAUNCHES))),
     number("Graph launches", "Graphs launched; one may hold many kernels.", "ops", Query(total(GRAPHS))),
     number("Copies", "Bytes of copy calls, all directions.", "Bps", Query(total(COPIES))),
     number(
         "Errors",
-        "Calls that returned an error, in the layer that has more.",
+        "Calls per second that returned an error, in the API layer with more errors.",
         "ops",
         Query(f"max({total(ERRORS, 'api_layer')}) or vector(0)"),
         alarm=0.001,
@@ -101,8 +103,8 @@ MEMORY_PANELS = [
     ),
     lines(
         "Unattributed memory",
-        "What a process holds by NVML beyond the allocations seen: contexts, modules, libraries' own. Of processes "
-        "seen from their start only.",
+        "Memory that NVML reports beyond the allocations seen: contexts, modules and memory of libraries. Only for "
+        "processes seen from their start.",
         "bytes",
         Query(total(select("gpu_cuda_memory_unattributed_bytes", *WHO), *PROCESS), NAME),
     ),
@@ -138,7 +140,7 @@ WORK = [
     lines("Graph launches", "Graph launches by process.", "ops", Query(total(GRAPHS, *PROCESS), NAME)),
     lines(
         "Time since the last launch",
-        "Of a kernel or a graph. A rising line is a process that gives the GPU no work.",
+        "Time since the last launch of a kernel or a graph. A rising line is a process that gives the GPU no work.",
         "s",
         Query(LAST_LAUNCH, NAME),
     ),
@@ -155,7 +157,8 @@ WORK = [
 COPY_PANELS = [
     lines(
         "Copies by direction",
-        "Bytes of copy calls: h2d host to device, d2h back, d2d on or between devices. Enqueued, not yet moved.",
+        "Bytes of copy calls: h2d host to device, d2h device to host, d2d on or between devices. Enqueued, not yet "
+        "copied.",
         "Bps",
         Query(total(COPIES, "direction"), "{{direction}}"),
         width=THIRD,
@@ -193,7 +196,7 @@ WAIT_PANELS = [
     ),
     lines(
         "99th percentile of a wait",
-        "By process. Absent where return probes are not safe for it.",
+        "99th percentile of waits by process. Absent where return probes are not safe for the process.",
         "s",
         Query(f"histogram_quantile(0.99, {total(WAITS, 'le', *PROCESS)})", NAME),
         width=THIRD,
@@ -204,7 +207,7 @@ WAIT_PANELS = [
 DETAILS = [
     lines(
         "99th percentile of a wait by API function",
-        "Of all processes.",
+        "99th percentile over all processes.",
         "s",
         Query(f"histogram_quantile(0.99, {total(WAITS, 'le', 'api')})", "{{api}}"),
         width=FULL,
@@ -228,14 +231,15 @@ ERROR_PANELS = [
     ),
     lines(
         "Untracked allocations",
-        "Bytes for which the table of live allocations had no room: bytes in use are too low by these.",
+        "Bytes for which the table of live allocations had no room. From then on bytes in use of that kind of memory "
+        "are absent for the process.",
         "Bps",
         Query(total(rate("gpu_cuda_memory_untracked_bytes_total", *WHO, DRIVER), *PROCESS), NAME),
         width=THIRD,
     ),
     lines(
         "Frees of unseen allocations",
-        "Memory older than the probes, or of another process; never part of the bytes in use.",
+        "Frees of memory that is older than the probes or belongs to another process; never part of the bytes in use.",
         "ops",
         Query(total(rate("gpu_cuda_memory_frees_unseen_total", *WHO, DRIVER), *PROCESS), NAME),
         width=THIRD,

@@ -12,7 +12,7 @@ OVERHEAD = rate("accel_exporter_overhead_seconds_total")
 OVERVIEW = [
     number(
         "Exporters up",
-        "Exporters that answered the last scrape, of those chosen.",
+        "Share of the chosen exporters that answered the last scrape.",
         "percentunit",
         Query(f"avg({select('up')})"),
         alarm=1,
@@ -20,7 +20,7 @@ OVERVIEW = [
     ),
     number(
         "Collectors failing",
-        "Collectors that could work on their node and had a last run that failed or was late.",
+        "Available collectors with a last run that failed or was late.",
         "short",
         Query(
             f"count({select('accel_exporter_collector_success')} == 0 "
@@ -44,7 +44,7 @@ OVERVIEW = [
     ),
     number(
         "Overhead, worst node",
-        "Calls times what such a call costs: time taken from the observed processes, in cores.",
+        "Calls times the cost of a call: time taken from the observed processes, in cores.",
         "percentunit",
         Query(f"max({total(OVERHEAD, 'instance')})"),
         alarm=0.01,
@@ -102,8 +102,8 @@ PROBES = [
     ),
     lines(
         "Hits",
-        "How often functions that a probe is at were called, and of these, on a signal handler's stack inside another "
-        "call, where the return is not probed: they are counted without bytes, waits and errors.",
+        "Calls of probed functions; and calls made on a signal handler's stack inside another call, where the return "
+        "is not probed: these are counted without bytes, waits and errors.",
         "ops",
         Query(total(rate("accel_exporter_probe_hits_total"), "probe"), "{{probe}}"),
         Query(total(rate("accel_exporter_probe_returns_skipped_total"), "probe"), "{{probe}}, return not probed"),
@@ -178,7 +178,7 @@ PROBES = [
 COST = [
     lines(
         "Overhead in the observed processes",
-        "Calls times what such a call costs on that machine, in cores.",
+        "Calls times the cost of a call on that machine, in cores.",
         "percentunit",
         Query(total(OVERHEAD, "instance", "probe"), "{{probe}} {{instance}}"),
         width=THIRD,
@@ -253,7 +253,7 @@ LOSSES = [
     ),
     lines(
         "Spans dropped",
-        "Spans that were made and not delivered, by reason.",
+        "Spans that were created and not delivered, by reason.",
         "eps",
         Query(total(rate("accel_exporter_spans_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
         width=THIRD,
@@ -330,8 +330,7 @@ LOSSES = [
     ),
     lines(
         "Stacks without frames",
-        "Stacks that profiles have no frames for, by reason, and those of which the outermost frames are missing. Only "
-        "with --web.enable-profiles.",
+        "Stacks without frames, by reason, and stacks without their outermost frames. Only with --web.enable-profiles.",
         "cps",
         Query(total(rate("gpu_profile_stacks_dropped_total"), "instance", "reason"), "{{reason}} {{instance}}"),
         Query(
@@ -373,7 +372,7 @@ CUSTOM = [
     ),
     lines(
         "Losses of custom probes",
-        "What their programs report as lost, and records beyond the spans of a second.",
+        "Losses that the probes' programs report, and records beyond the limit of spans per second.",
         "eps",
         Query(total(rate("accel_exporter_custom_lost_total"), "instance", "probe"), "{{probe}} {{instance}}"),
         Query(

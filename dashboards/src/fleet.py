@@ -66,14 +66,14 @@ def of_places(kinds: str, *labels: str) -> tuple[Query, ...]:
 ATTENTION = [
     number(
         "Critical alerts",
-        "Alerts of severity critical that fire for these nodes, or for no single one.",
+        "Critical alerts that fire on the chosen nodes, or that have no instance.",
         "short",
         Query(f"count({CRITICAL}) or vector(0)"),
         alarm=1,
     ),
     number(
         "Warnings",
-        "Alerts of severity warning that fire for these nodes, or for no single one.",
+        "Warning alerts that fire on the chosen nodes, or that have no instance.",
         "short",
         Query(f"count({WARNING}) or vector(0)"),
         alarm=1,
@@ -118,7 +118,7 @@ ATTENTION = [
     ),
     lines(
         "GPUs by health",
-        "GPUs that answer and need nothing, the others, and those that a node had before or should have.",
+        "Healthy GPUs, unhealthy GPUs, and missing GPUs: those that a node had before or should have.",
         "short",
         Query(total(select(STATES, 'state="ok"')), "healthy"),
         Query(total(select(STATES, 'state!="ok"')), "unhealthy"),
@@ -149,7 +149,7 @@ ATTENTION = [
 FAULTS = [
     rows(
         "Faults of the last day",
-        "The newest of each kind on each node, by its row of the Llama 3 table of interruptions.",
+        "The newest fault of each kind on each node, with its row of the Llama 3 table of interruptions.",
         "s",
         {"instance": "Instance", "category": "Category", "signal": "Signal", "component": "Component"},
         Query(f"bottomk(50, {recent(DAY, 'instance', 'category', 'signal', 'component')})", "Ago"),
@@ -165,7 +165,7 @@ FAULTS = [
     ),
     rows(
         "Unhealthy GPUs",
-        "What state each is in, and what the driver requests: 1 GPU reset, 2 node reboot, 4 drain and reset.",
+        "State of each GPU, and the action that the driver requests: 1 GPU reset, 2 node reboot, 4 drain and reset.",
         "short",
         {**NODE, "gpu": "GPU", "state": "State"},
         Query(f"max by (instance, gpu, state) ({UNHEALTHY})", "In this state", hidden=True),
@@ -189,7 +189,7 @@ FAULTS = [
 WASTE = [
     lines(
         "Utilisation of the fleet",
-        "Share of time in which a kernel ran, however small: mean of all GPUs, and of those that a process holds.",
+        "Share of time in which any kernel ran: mean over all GPUs, and over the GPUs that a process holds.",
         "percentunit",
         Query(share(f"{total(USE)} / {total(GPUS)}"), "all"),
         Query(
@@ -200,7 +200,8 @@ WASTE = [
     ),
     lines(
         "GPUs by use",
-        "With a process and busy, with a process and idle (less than 5 % of the time), and without a process.",
+        "GPUs with a process and busy, with a process and idle (busy less than 5 % of the time), and without a "
+        "process.",
         "short",
         *(
             Query(f"{total(select(COUNTED, use))} or vector(0)", legend)
@@ -215,7 +216,7 @@ WASTE = [
     ),
     rows(
         "Allocated but idle",
-        "Processes that hold the most memory of a GPU which is used less than 5 % of the time now.",
+        "Processes with the most memory on GPUs that are busy less than 5 % of the time.",
         "bytes",
         {**NODE, "gpu": "GPU", **WHO},
         Query(
@@ -246,8 +247,8 @@ NETWORK = [
     ),
     lines(
         "Stragglers",
-        "How much later than the first rank of its node a rank calls on average, of the three latest of each node; all "
-        "others wait for it.",
+        "Mean delay of a rank after the first rank of its node, for the three latest ranks of each node. All other "
+        "ranks wait for them.",
         "s",
         Query(
             f"topk(10, max by (instance, comm_hash, rank) ({LAG}))",
@@ -258,8 +259,8 @@ NETWORK = [
     ),
     lines(
         "Ranks behind",
-        "Collectives that another rank of the communicator on the node has called and this one has not, of ranks that "
-        "have called none for a minute.",
+        "Collectives that another rank of the communicator on the node has called and this rank has not, for ranks "
+        "that have called no collective for a minute.",
         "short",
         Query(
             f"topk(10, max by (instance, comm_hash, rank) ({BEHIND}))",

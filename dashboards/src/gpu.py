@@ -57,7 +57,7 @@ GIVEN = select("gpu_allocation_info", 'gpu=~"$gpu|"')
 XID_AGO = f"time() - max by (instance, gpu, xid, action, category) ({gauge('gpu_xid_last_timestamp_seconds')})"
 
 OVERVIEW = [
-    number("GPUs", "Known to NVML, lost ones too.", "short", Query(f"count({OK})")),
+    number("GPUs", "GPUs known to NVML, including lost GPUs.", "short", Query(f"count({OK})")),
     number(
         "Unhealthy",
         "GPUs that are lost, failed, stalled, or need a recovery.",
@@ -67,20 +67,20 @@ OVERVIEW = [
     ),
     number(
         "In use",
-        "Share of time in which a kernel ran, however small, mean of all.",
+        "Share of time in which any kernel ran, mean over all GPUs.",
         "percentunit",
         Query(f"avg({BUSY})"),
     ),
     number(
         "Memory",
-        "Device memory allocated, of all there is.",
+        "Allocated share of the device memory of all GPUs.",
         "percentunit",
         Query(share(f"{total(gauge('hw_gpu_memory_usage_bytes'))} / {total(gauge('hw_gpu_memory_limit_bytes'))}")),
     ),
-    number("Power", "Drawn by all boards.", "watt", Query(total(gauge("hw_power_watts")))),
+    number("Power", "Power draw of all boards.", "watt", Query(total(gauge("hw_power_watts")))),
     number(
         "Minimum thermal margin",
-        "Left until the first GPU slows down for heat; only newer GPUs report it.",
+        "Distance to the thermal limit of the GPU that is closest to it; only newer GPUs report it.",
         "celsius",
         Query(f"min({gauge('gpu_temperature_margin_celsius')})"),
         alarm=3,
@@ -88,8 +88,8 @@ OVERVIEW = [
     ),
     rows(
         "GPUs",
-        "Current state of each GPU. Use is any kernel at all; SMs and DRAM show how much of the GPU was in use, where"
-        " it reports that.",
+        "Current state of each GPU. Use counts any kernel, however small; SMs and DRAM show how much of the GPU was "
+        "in use, where the GPU reports it.",
         "short",
         COLUMNS,
         Query(per_gpu("hw_gpu_utilization_ratio", 'task="general"'), "Use", "percentunit"),
@@ -148,7 +148,7 @@ POWER = [
     ),
     lines(
         "Mean power by energy",
-        "From the energy counter, which misses no peak between two samples.",
+        "Mean power calculated from the energy counter, which includes peaks between two samples.",
         "watt",
         Query(rising("hw_energy_joules_total"), NAME),
         width=THIRD,
@@ -162,14 +162,14 @@ POWER = [
     ),
     lines(
         "Temperature",
-        "Of GPU and memory.",
+        "Temperature of the GPU and of its memory.",
         "celsius",
         Query(gauge("hw_temperature_celsius"), f"{NAME} {{{{sensor}}}}"),
         width=THIRD,
     ),
     lines(
         "Margin",
-        "Left until the thermal limit; below zero is beyond it.",
+        "Distance to the thermal limit; negative above the limit.",
         "celsius",
         Query(gauge("gpu_temperature_margin_celsius"), NAME),
         width=THIRD,
@@ -195,7 +195,8 @@ LINKS = [
     ),
     lines(
         "PCIe lanes missing",
-        "Lanes that GPU and slot have beyond those in use. Generations are no sign: they fall when the GPU idles.",
+        "PCIe lanes that the GPU and the slot support and that are not in use. The PCIe generation is no indication: "
+        "it drops when the GPU is idle.",
         "short",
         Query(f"{per_gpu('gpu_pcie_width_max')} - {per_gpu('gpu_pcie_width')}", NAME),
         width=THIRD,
@@ -244,7 +245,7 @@ HEALTH = [
     ),
     lines(
         "ECC errors",
-        "Per second, corrected and uncorrected. One uncorrected is a fault.",
+        "Corrected and uncorrected ECC errors per second. A single uncorrected error is a fault.",
         "eps",
         Query(
             total(rate("hw_errors_total", *GPU, 'lifetime="volatile"'), *WHICH, "error_type"),
@@ -273,8 +274,8 @@ HEALTH = [
     ),
     rows(
         "Memory repairs",
-        "Rows replaced or waiting for it, and pages retired on GPUs before Ampere. A GPU with a failure must be "
-        "replaced.",
+        "Memory rows remapped or waiting to be remapped, and pages retired on GPUs before Ampere. A GPU with a "
+        "failure must be replaced.",
         "short",
         COLUMNS,
         Query(f"max by ({', '.join(WHICH)}) ({gauge('gpu_memory_row_remap_pending')})", "Rows pending"),
@@ -285,7 +286,7 @@ HEALTH = [
     ),
     rows(
         "Xids",
-        "How long ago the driver reported which Xid, and what NVIDIA's catalog recommends.",
+        "Xids that the driver reported, how long ago, and the action that NVIDIA's catalog recommends.",
         "s",
         {**COLUMNS, "xid": "Xid", "action": "Action", "category": "Kind"},
         Query(XID_AGO, "Ago"),
@@ -303,7 +304,7 @@ HEALTH = [
 WHO = [
     lines(
         "Memory by process",
-        "By NVML: what the process allocated, its context and its modules.",
+        "Device memory of each process as NVML reports it: allocations, context and modules.",
         "bytes",
         Query(total(gauge("gpu_process_memory_usage_bytes"), *PROCESS), PROCESS_NAME),
         stacked=True,

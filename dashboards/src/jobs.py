@@ -104,17 +104,15 @@ NAMED_BY = of_jobs("job_process_info", 'workload!=""')
 
 OVERVIEW = [
     number("Jobs", "Jobs that have a process on a GPU now.", "short", Query(f"count({jobs(HELD)})")),
-    number(
-        "GPUs in use", "GPUs that these jobs have processes on.", "short", Query(f"count({total(HELD, 'gpu_uuid')})")
-    ),
+    number("GPUs in use", "GPUs with a process of these jobs.", "short", Query(f"count({total(HELD, 'gpu_uuid')})")),
     number(
         "GPUs idle",
-        "Allocated to a pod or a Slurm job, with no process on them.",
+        "GPUs allocated to a pod or a Slurm job, without a process.",
         "short",
         Query(f"count(count by (gpu_uuid) ({IDLE})) or vector(0)"),
         alarm=1,
     ),
-    number("Device memory", "Held by these jobs, as NVML reports.", "bytes", Query(total(HELD))),
+    number("Device memory", "Device memory held by these jobs, as NVML reports it.", "bytes", Query(total(HELD))),
     number("Waiting", "Threads blocked in calls that wait for the GPU, on average.", "short", Query(total(WAITED))),
     number(
         "Errors",
@@ -141,8 +139,8 @@ OVERVIEW = [
     ),
     rows(
         "Jobs by name",
-        "Names by launchers' variables of processes, or of the pod's workload, and what these jobs use on all nodes, "
-        "as the recording rules have it. SMs is the sum over their GPUs: 200 % is two GPUs' worth.",
+        "Jobs by the name in their launcher's variables or of the pod's workload, and their usage on all nodes, from "
+        "recording rules. SMs is the sum over their GPUs: 200 % is two GPUs' worth.",
         "short",
         NAMED,
         Query(f"count by ({', '.join(NAMED)}) ({NAMED_BY})", "Processes"),
@@ -165,7 +163,8 @@ SHARES = [
     ),
     lines(
         "Use of the GPUs a job is on",
-        "The same over the number of GPUs that the job has processes on. Low where it holds more GPUs than it feeds.",
+        "SM time over the number of GPUs on which the job has processes. Low where the job holds more GPUs than it "
+        "keeps busy.",
         "percentunit",
         Query(share(f"{jobs(SM)} / {GPUS}"), NAME),
     ),
@@ -182,7 +181,7 @@ SHARES = [
 MEMORY_PANELS = [
     lines(
         "Device memory by job",
-        "As NVML reports it of processes: contexts and modules included.",
+        "Device memory of processes as NVML reports it, including contexts and modules.",
         "bytes",
         Query(jobs(HELD), NAME),
         width=THIRD,
@@ -190,7 +189,8 @@ MEMORY_PANELS = [
     ),
     lines(
         "Allocated by job",
-        "Bytes allocated through the driver and not freed, as the probes saw it; nothing older than they are.",
+        "Bytes allocated through the driver and not freed, as the probes saw it; allocations older than the probes "
+        "are missing.",
         "bytes",
         Query(jobs(MEMORY), NAME),
         width=THIRD,
@@ -198,8 +198,8 @@ MEMORY_PANELS = [
     ),
     lines(
         "Unattributed bytes",
-        "What NVML reports beyond the allocations seen: contexts, modules, libraries' own. Of processes seen from "
-        "their start only.",
+        "Memory that NVML reports beyond the allocations seen: contexts, modules and memory of libraries. Only for "
+        "processes seen from their start.",
         "bytes",
         Query(jobs(REST), NAME),
         width=THIRD,
@@ -212,8 +212,8 @@ WORK = [
     lines("Copies by job", "Bytes of copy calls, all directions.", "Bps", Query(jobs(COPIES), NAME), width=THIRD),
     lines(
         "Copies by kind",
-        "h2d host to device, d2h back, d2d on or between devices; by the host's kind of memory. Pageable memory is "
-        "staged and blocks the caller.",
+        "h2d: host to device; d2h: device to host; d2d: on or between devices; by kind of host memory. Pageable "
+        "memory is staged and blocks the caller.",
         "Bps",
         Query(total(COPIES, "direction", "host_memory"), "{{direction}} {{host_memory}}"),
         width=THIRD,
@@ -221,7 +221,8 @@ WORK = [
     ),
     lines(
         "Time since the last launch",
-        "Of a kernel or a graph by any process of the job. A line that climbs is a job that gives its GPUs nothing.",
+        "Time since any process of the job launched a kernel or a graph. A rising line is a job that gives its GPUs "
+        "no work.",
         "s",
         Query(SINCE, NAME),
         width=THIRD,
@@ -256,7 +257,7 @@ WAIT_PANELS = [
 NETWORK = [
     lines(
         "NCCL bus bytes",
-        "What the links of a job's ranks have to carry, as nccl-tests defines it.",
+        "Bytes that the links of a job's ranks have to carry, as nccl-tests defines bus bandwidth.",
         "Bps",
         Query(jobs(BUS), NAME),
         width=THIRD,
@@ -288,7 +289,7 @@ STORAGE = [
     ),
     lines(
         "GPUDirect bytes submitted",
-        "Bytes named by asynchronous calls and batches of cuFile; how much of it was transferred is not known.",
+        "Bytes requested by asynchronous calls and batches of cuFile; the number of bytes transferred is not known.",
         "Bps",
         Query(jobs(SUBMITTED, "operation"), f"{NAME} {{{{operation}}}}"),
         width=THIRD,
@@ -390,7 +391,7 @@ BY_LABEL = [
     ),
     lines(
         "SM time by pod label",
-        "GPUs' worth of SM time of the pods that have it.",
+        "SM time of the pods with each value of the label, in GPUs.",
         "short",
         Query(by_pod_label(SM), LABEL_NAME),
         width=THIRD,
@@ -398,7 +399,7 @@ BY_LABEL = [
     ),
     lines(
         "Device memory by pod label",
-        "Device memory of the pods that have it, by NVML.",
+        "Device memory of the pods with each value of the label, as NVML reports it.",
         "bytes",
         Query(by_pod_label(HELD), LABEL_NAME),
         width=THIRD,

@@ -83,7 +83,7 @@ OVERVIEW = [
     ),
     number(
         "Behind",
-        "Most calls that a rank is behind another one of its node.",
+        "The greatest number of calls that a rank is behind another rank of its node.",
         "short",
         Query(f"max({of_jobs('nccl_rank_calls_behind')})"),
     ),
@@ -106,13 +106,13 @@ TRAFFIC = [
     ),
     lines(
         "Bus bytes by process",
-        "What the links of each rank have to carry, as nccl-tests defines it for its bus bandwidth.",
+        "Bytes that the links of each rank have to carry, as nccl-tests defines bus bandwidth.",
         "Bps",
         Query(rising("nccl_collective_bus_bytes_total", *PROCESS), PROCESS_NAME),
     ),
     lines(
         "Bytes by kind",
-        "Bytes that the calls named, all ranks.",
+        "Bytes passed to the calls, all ranks.",
         "Bps",
         Query(rising("nccl_collective_bytes_total", "collective"), "{{collective}}"),
         width=THIRD,
@@ -142,7 +142,8 @@ STRAGGLERS = [
     ),
     lines(
         "99th percentile of the arrival lag",
-        "By rank. Much above the mean below: a rank that is late at times, as in saving or loading.",
+        "99th percentile by rank. Far above the mean (below), the rank is late at times, for example while it saves "
+        "or loads.",
         "s",
         Query(f"histogram_quantile(0.99, {rising_lags('le', *RANK)})", RANK_NAME),
     ),
@@ -155,8 +156,8 @@ STRAGGLERS = [
     ),
     lines(
         "Calls behind",
-        "Collectives that another rank of the node has called and this one not yet. The other ranks wait for a rank "
-        "that stays behind.",
+        "Collectives that another rank of the node has called and this rank has not yet. The other ranks wait for a "
+        "rank that stays behind.",
         "short",
         Query(per_rank("nccl_rank_calls_behind"), RANK_NAME),
     ),
@@ -168,7 +169,7 @@ STRAGGLERS = [
     ),
     lines(
         "Calls in flight",
-        "Threads inside an NCCL call. One that stays is a rank that waits.",
+        "Threads inside an NCCL call. A thread that stays in a call belongs to a rank that waits.",
         "short",
         Query(total(of_jobs("nccl_calls_in_flight"), *PROCESS), PROCESS_NAME),
     ),

@@ -31,12 +31,12 @@ def rising(labels: tuple[str, ...], metric: str, *matchers: str) -> str:
 OVERVIEW = [
     number(
         "Uptime",
-        "Time since the kernel of the node started last; the shortest of the nodes chosen.",
+        "Time since the last boot; the shortest of the chosen nodes.",
         "s",
         Query(f"time() - max({select('accel_node_boot_timestamp_seconds')})"),
     ),
     number(
-        "Healthy GPUs", "GPUs that answer and need nothing.", "short", Query(total(select("hw_status", 'state="ok"')))
+        "Healthy GPUs", "GPUs that answer and need no action.", "short", Query(total(select("hw_status", 'state="ok"')))
     ),
     number(
         "Unhealthy GPUs",
@@ -104,7 +104,7 @@ GPUS = [
     ),
     lines(
         "Temperature",
-        "Of each sensor of the GPUs.",
+        "Temperature of each sensor of the GPUs.",
         "celsius",
         Query(select("hw_temperature_celsius"), f"{{{{sensor}}}} {NAME}"),
         width=THIRD,
@@ -139,8 +139,8 @@ GPUS = [
 JOBS = [
     rows(
         "Processes",
-        "Memory that the probes saw allocated, what the process holds by NVML, launches, waits for the GPU "
-        "(several threads can exceed 100 %).",
+        "Memory that the probes saw allocated, memory that NVML reports, launches, and waits for the GPU (several "
+        "threads can exceed 100 %).",
         "short",
         {
             "instance": "Instance",
@@ -216,7 +216,7 @@ LINKS = [
     ),
     lines(
         "PCIe errors",
-        "What devices reported of themselves by AER, per second.",
+        "Errors per second that PCIe devices report by AER (Advanced Error Reporting).",
         "eps",
         Query(
             rising((*PCI, "type"), "accel_node_pci_aer_errors_total"), "{{type}} {{kind}} {{pci_bus_id}} {{instance}}"
@@ -228,7 +228,7 @@ LINKS = [
 FAULTS = [
     rows(
         "Faults",
-        "Newest of each kind since the node started, by its row of the Llama 3 table.",
+        "The newest fault of each kind since the node started, with its row of the Llama 3 table.",
         "s",
         {"instance": "Instance", "category": "Category", "signal": "Signal", "component": "Component"},
         Query(f"time() - max by (instance, category, signal, component) ({FAULT})", "Ago"),
@@ -274,7 +274,7 @@ FAULTS = [
 MACHINE = [
     lines(
         "Memory errors",
-        "Corrected and uncorrected, by module, as the memory controller counts them; per second.",
+        "Corrected and uncorrected errors per second of each module, as the memory controller counts them.",
         "eps",
         Query(
             rising(("instance", "controller", "dimm", "type"), "accel_node_edac_errors_total"),
@@ -284,7 +284,7 @@ MACHINE = [
     ),
     lines(
         "Drives",
-        "Share of the rated endurance used; of the spare blocks that is left.",
+        "Share of the rated endurance that is used, and share of the spare blocks that is left.",
         "percentunit",
         Query(select("accel_node_nvme_used_ratio"), "used {{device}} {{instance}}"),
         Query(select("accel_node_nvme_spare_ratio"), "spare {{device}} {{instance}}"),
@@ -300,7 +300,7 @@ MACHINE = [
     ),
     rows(
         "Devices",
-        "GPUs, NVLinks and ports that work, and how many --collector.faults.expected gives for the node.",
+        "Working GPUs, NVLinks and ports, and the numbers that --collector.faults.expected sets for the node.",
         "short",
         {"instance": "Instance", "kind": "Kind"},
         Query(f"max by (instance, kind) ({select('instance_kind:hw_status:active')})", "Working"),
@@ -325,7 +325,7 @@ MACHINE = [
     ),
     lines(
         "Greatest error of the clock",
-        "As the kernel counts it while the clock is synchronized; no line while it is not.",
+        "Maximum clock error that the kernel reports; no line while the clock is not synchronized.",
         "s",
         Query(select("accel_node_clock_max_error_seconds"), "{{instance}}"),
         width=HALF,
@@ -352,8 +352,8 @@ MACHINE = [
 DETAILS = [
     rows(
         "PCIe links, current and maximum",
-        "Lanes beyond those in use that the device has, and 10⁹ transfers a second of a lane, which GPUs lower when "
-        "idle.",
+        "Lanes that the device supports and that are not in use, and the speed of a lane in GT/s, which GPUs lower "
+        "when idle.",
         "short",
         {"instance": "Instance", "kind": "Kind", "pci_bus_id": "Address"},
         Query(f"max by ({', '.join(PCI)}) ({NARROW})", "Missing", alarm=1),

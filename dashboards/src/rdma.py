@@ -211,7 +211,7 @@ PEERS = [
     ),
     lines(
         "Bytes by device and peer",
-        "What is posted on each device for each peer.",
+        "Bytes posted on each device for each peer.",
         "Bps",
         Query(used("rdma_send_bytes_total", *PEER), PEER_NAME),
     ),
@@ -477,7 +477,7 @@ BLIND = [
 DETAILS = [
     lines(
         "Work request latency by opcode",
-        "As above, by operation. A sample.",
+        "Latency of work requests by opcode. A sample.",
         "s",
         *quantiles(LATENCY, "opcode"),
     ),
@@ -503,7 +503,7 @@ DETAILS = [
     heat("Times in post_send", "Distribution of calls.", "s", Query(used(f"{POST}_bucket", "le"), "{{le}}")),
     lines(
         "Time in poll_cq",
-        "Of calls that returned completions, with the probe's own cost. A sample.",
+        "Time in calls of poll_cq that returned completions, including the probe's own cost. A sample.",
         "s",
         *quantiles("rdma_poll_cq_seconds", "instance", "device"),
         width=HALF,

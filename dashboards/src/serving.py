@@ -48,9 +48,24 @@ OVERVIEW = [
         "short",
         Query(total(select("gen_ai_server_requests_in_flight", *SERVED))),
     ),
-    number("First token, p95", "Of event streams, from the socket.", "s", Query(quantile("0.95", FIRST))),
-    number("Per token, p95", "Of streams that give their number of tokens.", "s", Query(quantile("0.95", EACH))),
-    number("Output", "Tokens per second that answers named.", "short", Query(total(rate(TOKENS, *MODEL, OUTPUT)))),
+    number(
+        "First token, p95",
+        "95th percentile of the time to the first token of event streams, measured from the socket.",
+        "s",
+        Query(quantile("0.95", FIRST)),
+    ),
+    number(
+        "Per token, p95",
+        "95th percentile of the mean time per token, for streams that report their number of tokens.",
+        "s",
+        Query(quantile("0.95", EACH)),
+    ),
+    number(
+        "Output",
+        "Output tokens per second, as answers report them.",
+        "short",
+        Query(total(rate(TOKENS, *MODEL, OUTPUT))),
+    ),
     number(
         "Incomplete answers",
         "Share of requests that the server did not answer to the end.",
@@ -124,13 +139,14 @@ QUEUES = [
 ENGINE = [
     lines(
         "Before the engine",
-        "Mean time to first token from the socket, less the engine's own: event loop, authentication, parsing.",
+        "Mean time to first token from the socket, minus the engine's own time to first token: event loop, "
+        "authentication, parsing.",
         "s",
         Query(select("instance_pod:gen_ai_server_time_to_first_token_seconds:before_engine5m", *SERVED), PODS),
     ),
     lines(
         "Requests in the engine",
-        "Waiting and running, as the engine's own metrics have them.",
+        "Waiting and running requests, from the engine's own metrics.",
         "short",
         *(
             Query(total(select(f"llm_engine_requests_{name}", *MODEL), *WHO), f"{name} {NAME}")
@@ -139,15 +155,23 @@ ENGINE = [
     ),
     lines(
         "KV cache",
-        "Share in use, as the engine's own metrics have it.",
+        "Share of the KV cache in use, from the engine's own metrics.",
         "percentunit",
         Query(f"max by ({', '.join(WHO)}) ({select('llm_engine_kv_cache_utilization_ratio', *MODEL)})", NAME),
     ),
 ]
 LOAD = [
-    lines("Requests by status", "Per second.", "reqps", Query(total(rate(REQUESTS, *MODEL), "status"), "{{status}}")),
     lines(
-        "Tokens", "Per second, as answers named them.", "short", Query(total(rate(TOKENS, *MODEL), "type"), "{{type}}")
+        "Requests by status",
+        "Requests that ended, per second, by status.",
+        "reqps",
+        Query(total(rate(REQUESTS, *MODEL), "status"), "{{status}}"),
+    ),
+    lines(
+        "Tokens",
+        "Tokens per second, as answers report them.",
+        "short",
+        Query(total(rate(TOKENS, *MODEL), "type"), "{{type}}"),
     ),
     lines(
         "Incomplete answers by reason",
@@ -157,7 +181,7 @@ LOAD = [
     ),
     lines(
         "Bytes",
-        "Of requests, and of answers.",
+        "Bytes per second of requests and of answers.",
         "Bps",
         Query(total(rate("gen_ai_server_request_size_bytes_total", *MODEL)), "requests"),
         Query(total(rate("gen_ai_server_response_size_bytes_total", *MODEL)), "answers"),
