@@ -50,7 +50,7 @@ OPTIONS = (
     Option(
         "dcgm.url",
         "",
-        "URL of a dcgm-exporter, of which the series are passed on, with pod and gpu_uuid. Empty: none.",
+        "URL of a dcgm-exporter with series to add to /metrics, with the labels pod and gpu_uuid. Empty: none.",
         "dcgm",
         metavar="URL",
     ),

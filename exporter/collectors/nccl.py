@@ -40,8 +40,8 @@ FLAGS = (
     Flag(
         "spans-per-second",
         1000,
-        "Maximum number of spans a second. Where calls are more, collectives are sampled: the same ones by all "
-        "ranks on all nodes.",
+        "Maximum number of spans a second. Above it collectives are sampled: all ranks on all nodes select the same "
+        "ones.",
         0,
         1 << 30,
     ),

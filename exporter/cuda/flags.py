@@ -41,7 +41,8 @@ FLAGS = (
     Flag(
         "spans-per-second",
         100,
-        "Maximum number of spans a second of a process, errors included; ten times that of all processes together.",
+        "Maximum number of spans a second of one process, including errors; all processes together may send ten times"
+        " as many.",
         0,
         1 << 30,
     ),
@@ -57,8 +58,8 @@ FLAGS = (
     Flag(
         "profile-launches-every",
         1000,
-        "Number of launches of which one is in the profile of launches, and stands for all of them, with "
-        "--web.enable-profiles. 0: none is.",
+        "Number of launches of which one is sampled for the profile of launches, where it represents all of them, "
+        "with --web.enable-profiles. 0: none is.",
         0,
         1 << 20,
     ),

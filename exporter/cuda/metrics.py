@@ -77,8 +77,9 @@ LAST_ERROR = Metric(
 )
 LAUNCHES = Metric(
     "gpu.cuda.kernel.launch.calls",
-    "Calls that launch a kernel: launches requested, not kernels that the GPU has run. Kernels of graphs are not among "
-    "them. Absent for a process that is probed in windows where the number of those between them is not known.",
+    "Calls that launch a kernel: launches requested, not kernels that the GPU has run. Kernels of graphs are not "
+    "counted. Absent for a process that is probed in windows while the number of launches between the windows is not "
+    "known.",
     Kind.COUNTER,
     labels=("api_layer",),
     process=True,

@@ -35,8 +35,9 @@ TIME_PER_OUTPUT_TOKEN = Metric(
 )
 REQUESTS = Metric(
     "gen_ai.server.requests",
-    "Requests that ended, by the status of the answer (none: the connection ended before there was one). That of gRPC "
-    "is its name (OK, UNAVAILABLE), and unknown where the fields of an HTTP/2 connection could not be decoded.",
+    "Requests that ended, by the status of the answer (none: the connection ended before there was one). For gRPC it "
+    "is the name of the gRPC status (OK, UNAVAILABLE); unknown where the fields of an HTTP/2 connection could not be "
+    "decoded.",
     Kind.COUNTER,
     labels=(*_MODEL, "status"),
     process=True,
@@ -134,21 +135,21 @@ UNREAD_CALLS = Metric(
 _OF_ENGINE = ("model", "engine")
 ENGINE_WAITING = Metric(
     "llm.engine.requests.waiting",
-    "Requests that wait in the engine, as its own metrics have them.",
+    "Requests that wait in the engine, from the engine's own metrics.",
     Kind.GAUGE,
     labels=_OF_ENGINE,
     process=True,
 )
 ENGINE_RUNNING = Metric(
     "llm.engine.requests.running",
-    "Requests that the engine works on, as its own metrics have them.",
+    "Requests that the engine processes, from the engine's own metrics.",
     Kind.GAUGE,
     labels=_OF_ENGINE,
     process=True,
 )
 ENGINE_CACHE = Metric(
     "llm.engine.kv_cache.utilization",
-    "Share of the KV cache in use, as the engine's own metrics have it; of several caches the fullest one's.",
+    "Share of the KV cache in use, from the engine's own metrics; of several caches, that of the fullest.",
     Kind.GAUGE,
     "1",
     labels=_OF_ENGINE,
@@ -156,7 +157,7 @@ ENGINE_CACHE = Metric(
 )
 ENGINE_FIRST_TOKEN = Metric(
     "llm.engine.time_to_first_token",
-    "Time to first token as the engine's own metrics have it: without the time in front of the engine.",
+    "Time to first token from the engine's own metrics: without the time in front of the engine.",
     Kind.HISTOGRAM,
     "s",
     labels=_OF_ENGINE,

@@ -12,16 +12,16 @@ TAKEN = Metric(
 )
 DROPPED = Metric(
     "gpu.profile.stacks.dropped",
-    "Stacks that a profile has no frames for, by reason: budget (they would take more processor time than "
-    "--collector.cuda.profile-cpu-ratio allows), backlog and ring (no room in the queue, in the ring buffer), unwinder "
-    "(the child process had ended), table (no row for the thread), limit (more different stacks than are kept), "
-    "process (it ended first). What they allocated is in profiles all the same, without frames.",
+    "Stacks without frames in profiles, by reason: budget (they would take more processor time than "
+    "--collector.cuda.profile-cpu-ratio allows), backlog and ring (no room in the queue, in the ring buffer), "
+    "unwinder (the child process had ended), table (no row for the thread), limit (more different stacks than are "
+    "kept), process (it ended first). Profiles include what they allocated, without frames.",
     Kind.COUNTER,
     labels=("reason",),
 )
 TRUNCATED = Metric(
     "gpu.profile.stacks.truncated",
-    "Stacks of which the outermost frames are missing, by reason: stack (deeper than the 32 KiB that are copied), "
+    "Stacks without their outermost frames, by reason: stack (deeper than the 32 KiB that are copied), "
     "frame_information (a function without valid .eh_frame), depth (more than 512 frames), python (more than 512 of "
     "Python).",
     Kind.COUNTER,
