@@ -169,7 +169,7 @@ POWER = [
     ),
     lines(
         "Margin",
-        "Distance to the thermal limit; negative above the limit.",
+        "Distance to the thermal limit; below zero above the limit.",
         "celsius",
         Query(gauge("gpu_temperature_margin_celsius"), NAME),
         width=THIRD,
