@@ -93,6 +93,12 @@ def attached(exporter: Exporter, library: Path = DRIVER) -> bool:
     return bool(exporter.scrape().total("accel_exporter_probe_attached", library=str(library)))
 
 
+def followed(exporter: Exporter, job: Job) -> None:
+    """Wait until a job that has called the driver is known: of copies before that the kind of host memory is unknown."""
+    seen = "gpu_cuda_seen_from_start"
+    exporter.until(lambda: exporter.scrape().total(seen, pid=str(job.pid)) > 0, "the job is not known")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where the soft GPU counts."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.gpu.machine import Exporter
 from tests.real.comparison import ERRORS, seen
-from tests.real.conftest import Ran
+from tests.real.conftest import Ran, followed
 from tests.real.job import Job
 from tests.real.releases import BINDINGS, NUMBA, TINYGRAD, Release
 
@@ -50,6 +50,8 @@ def test_kernels(job: Job, exporter: Exporter, ran: Ran) -> None:
 @of(NUMBA)
 def test_arrays_given_back(job: Job, exporter: Exporter, ran: Ran) -> None:
     """230 arrays on two GPUs, given back by Numba's deferred frees and, all others, by the reset of the context."""
+    job.run("cuda.current_context()")
+    followed(exporter, job)
     job.run(
         "held = [cuda.to_device(np.zeros(1000 + n)) for n in range(115)]\n"
         "with cuda.gpus[1]: other = [cuda.device_array(2 * MIB, np.uint8) for n in range(115)]\n"
