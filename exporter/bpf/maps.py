@@ -65,18 +65,18 @@ class Map:
     def take(self, pids: Collection[int]) -> list[tuple[Any, Any]]:
         """Removes the rows of these processes, with their `tgid` in the key or as the key, and returns them.
 
-        One walk over the map and one removal for any number of processes; of other rows only the pid is looked at.
+        One walk over the map for any number of processes; of other rows only the pid is looked at. A row is read by the
+        call that removes it: what a process that runs on (exec) counts meanwhile is in it, or in its next row.
         """
         with self._lock:
             try:
-                found = list(self._rows_of(pids))
+                keys = list(self._keys_of(pids))
             except BpfError as error:
                 if error.errno not in _NO_BATCH:
                     raise
-                rows = [(self._raw(row[0]), row) for row in self._one_by_one()]
-                found = [(key, row) for key, row in rows if self._pids.unpack(key)[0] in pids]
-            self._remove([key for key, _ in found])
-        return [row for _, row in found]
+                raw = [self._raw(key) for key, _ in self._one_by_one()]
+                keys = [key for key in raw if self._pids.unpack(key)[0] in pids]
+            return [row for row in map(self._take_one, keys) if row]
 
     def remove(self, keys: Collection[Any]) -> None:
         """Deletes many keys; that one of them is gone is no error."""
@@ -153,14 +153,21 @@ class Map:
     def _raw(self, key: Any) -> bytes:
         return bytes(self._as(self.key, key))
 
-    def _rows_of(self, pids: Collection[int]) -> Iterator[tuple[bytes, tuple[Any, Any]]]:
-        """The raw keys of the rows of these processes, and the rows."""
+    def _keys_of(self, pids: Collection[int]) -> Iterator[bytes]:
+        """The raw keys of the rows of these processes."""
         size = self._pids.size
-        for keys, values, count in self._batches():
+        for keys, _, count in self._batches():
             raw = memoryview(keys)[: count * size]
             for i, (pid,) in enumerate(self._pids.iter_unpack(raw)):
                 if pid in pids:
-                    yield bytes(raw[i * size : (i + 1) * size]), self._row_at(keys, values, i)
+                    yield bytes(raw[i * size : (i + 1) * size])
+
+    def _take_one(self, key: bytes) -> tuple[Any, Any] | None:
+        result = library().bpf_map_lookup_and_delete_elem(self.fd, key, self._found)
+        if result == -errno.ENOENT:
+            return None
+        check(result, f"take from map {self.name}")
+        return self._key_at(key, 0), self._value_at(self._found, 0)
 
     def _row_at(self, keys: ctypes.Array[ctypes.c_char], values: ctypes.Array[ctypes.c_char], i: int) -> Any:
         return self._key_at(keys, i * ctypes.sizeof(self.key)), self._value_at(values, i * self._row)

@@ -119,6 +119,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "bpf_map_lookup_elem": (_I, _I, _P, _P),
     "bpf_map_update_elem": (_I, _I, _P, _P, _U64),
     "bpf_map_delete_elem": (_I, _I, _P),
+    "bpf_map_lookup_and_delete_elem": (_I, _I, _P, _P),
     "bpf_map_lookup_batch": (_I, _I, _P, _P, _P, _P, ctypes.POINTER(_U32), _P),
     "bpf_map_update_batch": (_I, _I, _P, _P, ctypes.POINTER(_U32), _P),
     "bpf_map_delete_batch": (_I, _I, _P, ctypes.POINTER(_U32), _P),

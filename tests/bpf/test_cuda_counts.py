@@ -387,6 +387,31 @@ def test_the_same_program_again_and_again(tmp_path: Path) -> None:
             process.kill()
 
 
+def test_calls_while_an_exec_is_noticed(tmp_path: Path) -> None:
+    """Calls made while the counts of the program before are put aside are counted, and so is a call in progress."""
+    again = tmp_path / "again.py"
+    again.write_text(
+        "import ctypes, os, sys\n"
+        "lib, left = ctypes.CDLL('libcuda.so.1'), int(sys.argv[1])\n"
+        "out, size, nothing = ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 << 20), [None] * 11\n"
+        "if not left: lib.standin_stall(ctypes.c_uint64(10**9))\n"
+        "for _ in range(3000): lib.cuMemAlloc_v2(out, size), lib.cuLaunchKernel(*nothing)\n"
+        "if left: os.execv(sys.executable, [sys.executable, sys.argv[0], str(left - 1)])\n"
+        "sys.stdin.read()\n"
+    )
+    environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD)}
+    with (
+        observe() as observed,
+        started(observed, Script()),
+        subprocess.Popen([sys.executable, again, "9"], env=environment, stdin=subprocess.PIPE) as process,
+    ):
+        try:
+            until(lambda: sum(observed.sums(LAUNCHES)[LAUNCHES].values()) == 30000, "all launches counted")
+            until(lambda: sum(observed.sums(ALLOCATED)[ALLOCATED].values()) == 30000 * MIB, "all allocations counted")
+        finally:
+            process.kill()
+
+
 def test_killed_in_the_middle_of_an_allocation(observed: Observed) -> None:
     """After a process was killed inside cuMemAlloc what it held counts as freed, what it was allocating not at all."""
     with started(observed, Script()) as script:
