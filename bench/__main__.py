@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.result import Result
 
-NOT_MEASUREMENTS = {"__main__", "fleet", "result", "training"}
+NOT_MEASUREMENTS = {"__main__", "fleet", "fleet_nodes", "result", "training"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,191 +1,219 @@
-"""A fleet in one Prometheus: series, memory, ingestion, rules and dashboard queries, measured on pages of our own code.
+"""A fleet in one Prometheus or VictoriaMetrics: series, memory, ingestion, rules and dashboard queries, measured.
 
-`python -m bench.fleet --nodes 20 --nodes 40` serves the page of a training node (tests/typical_node.py) as
-that many targets at the interval, each with its place, and prints a row of docs/scaling.md for each size. Counters grow
-between pages. Queries are those of the Fleet dashboard; each is sent three times, and the slowest counts.
+`python -m bench.fleet --nodes 100 --nodes 250` serves the pages of that many nodes (bench/fleet_nodes.py) at the
+interval and prints a row of docs/scaling.md for each size. With --events jobs start again, nodes are lost and come
+back, and at last every job of the fleet starts again at once: a row after each. Queries are those of the Fleet
+dashboard, each sent three times, of which the fastest counts: others use the processors too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import tempfile
-import threading
 import time
 import urllib.parse
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import yaml
 
+from bench.fleet_nodes import KINDS, Fleet
 from dashboards import queries
-from exporter.collectors import topology
-from exporter.page import Pages
 from exporter.profile import Profile
-from exporter.views import prometheus
-from tests import typical_node
+from tests.backends import fetch
 from tests.support import free_port
 
 ROOT = Path(__file__).parents[1]
 RULES = [path for path in sorted((ROOT / "alerts").glob("*.yaml")) if not path.stem.endswith(".test")]
-PER_LEAF, PER_RACK = 32, 8
-TURNS = 8
-"""Pages that counters go through; then they start again, as of an exporter that restarted."""
+CHURN, LOST = 0.1, 0.05
+"""Of all nodes: those on which jobs start again, those that are lost."""
+EVENT_SECONDS = 90.0
+"""Between an event and its row."""
 
 
-class Fleet:
-    """Serves /N for node N: a page by the time, and the place of the node."""
+@dataclass
+class Server:
+    """What scrapes the fleet. `series`, `samples` and `rules` are names on its own page."""
 
-    def __init__(self, folder: Path, interval: float, profile: Profile) -> None:
-        self._interval = interval
-        pages = (typical_node.node(folder / str(turn), turn) for turn in range(1, TURNS + 1))
-        reduced = Pages(100_000, Profile.DEBUG)
-        self._pages = [prometheus.render(reduced.within(lambda page=page: page, None, profile)).text for page in pages]
-        self.lines = sum(not line.startswith(b"#") for line in self._pages[-1].splitlines())
-        self.bytes = len(self._pages[-1])
-        fleet = self
+    address: str
+    processes: list[subprocess.Popen[bytes]]
+    series: str
+    samples: str
+    rules: str = ""
+    """No name: the rules are not evaluated in it."""
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def cpu(self) -> float:
+        """Return the seconds of CPU time so far."""
+        return sum(sum(psutil.Process(it.pid).cpu_times()[:2]) for it in self.processes)
 
-            def do_GET(self) -> None:
-                body = fleet.page(int(self.path[1:].partition("?")[0]))
-                self.send_response(200)
-                self.send_header("Content-Type", prometheus.Format.TEXT.value)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+    def memory(self) -> float:
+        """Return the resident MiB."""
+        return sum(psutil.Process(it.pid).memory_info().rss for it in self.processes) / 2**20
 
-            def log_message(self, *_: object) -> None:
-                pass
+    def page(self) -> dict[str, float]:
+        """Return the sum of each family of the server's page."""
+        found: dict[str, float] = {}
+        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=60) as answer:
+            for line in answer.read().decode().splitlines():
+                if not line.startswith("#"):
+                    series, _, value = line.rpartition(" ")
+                    name = series.partition("{")[0]
+                    found[name] = found.get(name, 0) + (0 if value == "NaN" else float(value))
+        return found
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    def query(self, expr: str) -> float:
+        """Return the first value of an expression."""
+        query = urllib.parse.urlencode({"query": expr})
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/query?{query}", timeout=120) as answer:
+            result = json.load(answer)["data"]["result"]
+        return float(result[0]["value"][1]) if result else 0.0
 
-    def page(self, node: int) -> bytes:
-        place = {"leaf": f"leaf{node // PER_LEAF}", "rack": f"r{node // PER_RACK}", "zone": "z1"}
-        own = prometheus.render([topology.INFO.sample(1, place)]).text
-        return self._pages[int(time.time() / self._interval) % TURNS] + own
+    def slowest(self) -> float:
+        """Return the seconds of the slowest query of the Fleet dashboard, each as an hour in 60 steps."""
+        exprs = [expr for it in queries.panels() if it.board == "fleet" for expr, _ in it.queries("5m").values()]
+        return max(min(self._range(expr) for _ in range(3)) for expr in exprs)
+
+    def _range(self, expr: str) -> float:
+        """Return the seconds that a query of the last hour takes."""
+        now, began = time.time(), time.perf_counter()
+        query = urllib.parse.urlencode({"query": expr, "start": now - 3600, "end": now, "step": 60})
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/query_range?{query}", timeout=120) as answer:
+            answer.read()
+        return time.perf_counter() - began
 
 
-def measure(fleet: Fleet, nodes: int, interval: float, seconds: float) -> dict[str, float]:
-    """Run a Prometheus on so many nodes for so many seconds. Returns what it took, by the names of the columns."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        targets = [
-            {
-                "targets": [f"127.0.0.1:{fleet.server.server_port}"],
-                "labels": {"__metrics_path__": f"/{node}", "instance": f"n{node}"},
-            }
-            for node in range(nodes)
-        ]
-        pace = f"{interval:g}s"
-        config = {
-            "global": {"scrape_interval": pace, "scrape_timeout": pace, "evaluation_interval": pace},
-            "rule_files": [str(path) for path in RULES],
-            "scrape_configs": [{"job_name": "accel-exporter", "honor_labels": True, "static_configs": targets}],
-        }
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        address = f"127.0.0.1:{free_port()}"
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [
-                    "prometheus",
-                    f"--config.file={folder / 'prometheus.yml'}",
-                    f"--storage.tsdb.path={folder / 'data'}",
-                    f"--web.listen-address={address}",
-                ],
-                stdout=log,
-                stderr=log,
+@contextmanager
+def prometheus(fleet: Fleet, folder: Path) -> Iterator[Server]:
+    """Run the machine's Prometheus with all rules."""
+    pace = f"{fleet.interval:g}s"
+    config = {
+        "global": {"scrape_interval": pace, "scrape_timeout": pace, "evaluation_interval": pace},
+        "rule_files": [str(path) for path in RULES],
+        "scrape_configs": _scraped(fleet),
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{free_port()}"
+    options = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}")
+    with _running(folder, "prometheus", *options, f"--web.listen-address={address}") as process:
+        yield Server(
+            address,
+            [process],
+            "prometheus_tsdb_head_series",
+            "prometheus_tsdb_head_samples_appended_total",
+            "prometheus_rule_group_last_duration_seconds",
+        )
+
+
+@contextmanager
+def victoria_metrics(fleet: Fleet, folder: Path) -> Iterator[Server]:
+    """Run Debian's VictoriaMetrics, which scrapes, and vmalert with the rules that dashboards of a fleet need."""
+    config = {"global": {"scrape_interval": f"{fleet.interval:g}s"}, "scrape_configs": _scraped(fleet)}
+    (folder / "scrape.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{free_port()}"
+    programs = fetch.programs()
+    options = (f"-httpListenAddr={address}", f"-storageDataPath={folder / 'data'}")
+    rules = [f"-rule={path}" for path in RULES]
+    urls = (f"-datasource.url=http://{address}", f"-remoteWrite.url=http://{address}", "-notifier.blackhole")
+    with _running(
+        folder, programs / "victoria-metrics", *options, f"-promscrape.config={folder / 'scrape.yml'}"
+    ) as store:
+        time.sleep(5)
+        vmalert = (
+            *rules,
+            *urls,
+            f"-evaluationInterval={fleet.interval:g}s",
+            f"-httpListenAddr=127.0.0.1:{free_port()}",
+        )
+        with _running(folder, programs / "vmalert", *vmalert) as ruler:
+            yield Server(
+                address, [store, ruler], 'vm_cache_entries{type="storage/hour_metric_ids"}', "vm_rows_inserted_total"
             )
+
+
+def _scraped(fleet: Fleet) -> list[dict[str, object]]:
+    return [{"job_name": "accel-exporter", "honor_labels": True, "static_configs": fleet.targets()}]
+
+
+@contextmanager
+def _running(folder: Path, program: str | Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / f"{Path(program).name}.log").open("wb") as log:
+        process = subprocess.Popen([program, *options], stdout=log, stderr=log)
         try:
-            began = time.monotonic()
-            while time.monotonic() - began < seconds:
-                time.sleep(1)
-                assert process.poll() is None, (folder / "log").read_text()[-2000:]
-            own = psutil.Process(process.pid)
-            times = own.cpu_times()
-            cpu = (times.user + times.system) / (time.monotonic() - began)
-            metrics = _page(f"http://{address}/metrics")
-            slowest, of_rules = _slowest(address), metrics["prometheus_rule_group_last_duration_seconds"]
-            up = _query(address, "count(up == 1) or vector(0)")
-            worst = _query(address, "max(scrape_duration_seconds)")
-            return {
-                "nodes": nodes,
-                "answering": up[0],
-                "active series": metrics["prometheus_tsdb_head_series"],
-                "samples/s": metrics["prometheus_tsdb_head_samples_appended_total"] / seconds,
-                "memory MiB": own.memory_info().rss / 2**20,
-                "CPUs": cpu,
-                "scrape s": worst[0],
-                "rules s": of_rules,
-                "slowest query s": slowest,
-            }
+            yield process
+            assert process.poll() is None, (folder / f"{Path(program).name}.log").read_text()[-2000:]
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(120)
 
 
-def _page(url: str) -> dict[str, float]:
-    """Return the sum of each family of a page."""
-    found: dict[str, float] = {}
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        for line in answer.read().decode().splitlines():
-            if not line.startswith("#"):
-                series, _, value = line.rpartition(" ")
-                name = series.partition("{")[0]
-                found[name] = found.get(name, 0) + (0 if value == "NaN" else float(value))
-    return found
+def events(fleet: Fleet) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield what happens to a fleet, by the names of the rows."""
+    some = range(0, fleet.nodes, round(1 / CHURN))
+    away = range(0, fleet.nodes, round(1 / LOST))
+    yield f"jobs of {len(some)} nodes start again", lambda: fleet.restart(some)
+    yield f"{len(away)} nodes lost", lambda: fleet.lose(away)
+    yield "they are back, with other jobs", lambda: fleet.restart(away)
+    yield "every job starts again at once", lambda: fleet.restart(range(fleet.nodes))
 
 
-def _query(address: str, expr: str) -> tuple[float, float]:
-    """Return the first value of an expression, and the seconds that it took."""
-    began = time.perf_counter()
-    query = urllib.parse.urlencode({"query": expr})
-    with urllib.request.urlopen(f"http://{address}/api/v1/query?{query}", timeout=120) as answer:
-        result = json.load(answer)["data"]["result"]
-    return (float(result[0]["value"][1]) if result else 0.0), time.perf_counter() - began
+def row(server: Server, fleet: Fleet, after: str, seconds: float) -> dict[str, str]:
+    """Return what the server took in so many seconds from now, by the names of the columns."""
+    began, cpu, before = time.monotonic(), server.cpu(), server.page()
+    time.sleep(seconds)
+    took, used, page = time.monotonic() - began, server.cpu() - cpu, server.page()
+    values = {
+        "nodes": fleet.nodes,
+        "answering": server.query("count(up == 1) or vector(0)"),
+        "active series": server.query("sum(scrape_samples_post_metric_relabeling)"),
+        "series in memory": page.get(server.series.partition("{")[0], 0) if server.rules else None,
+        "samples/s": (page[server.samples] - before.get(server.samples, 0)) / took,
+        "memory MiB": server.memory(),
+        "CPUs": used / took,
+        "scrape s": server.query("max(scrape_duration_seconds)"),
+        "rules s": page[server.rules] if server.rules else None,
+        "slowest query s": server.slowest(),
+    }
+    return {"after": after, **{name: _shown(value) for name, value in values.items()}}
 
 
-def _slowest(address: str) -> float:
-    """Return the time of the slowest query of the Fleet dashboard, each as an hour in 60 steps."""
-    slowest = 0.0
-    now = time.time()
-    for panel in queries.panels():
-        for expr, _ in panel.queries("5m").values() if panel.board == "fleet" else ():
-            query = urllib.parse.urlencode({"query": expr, "start": now - 3600, "end": now, "step": 60})
-            for _ in range(3):
-                began = time.perf_counter()
-                with urllib.request.urlopen(f"http://{address}/api/v1/query_range?{query}", timeout=120) as answer:
-                    answer.read()
-                slowest = max(slowest, time.perf_counter() - began)
-    return slowest
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A fleet in one Prometheus.")
+    parser = argparse.ArgumentParser(description="A fleet in one Prometheus or VictoriaMetrics.")
     parser.add_argument("--nodes", type=int, action="append", required=True)
     parser.add_argument("--interval", type=float, default=15.0)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--profile", choices=[it.name.lower() for it in Profile], default="node")
+    parser.add_argument("--server", choices=("prometheus", "victoria-metrics"), default="prometheus")
+    parser.add_argument("--mixed", action="store_true", help="of ten nodes one has inference and one no job")
+    parser.add_argument("--events", action="store_true")
     given = parser.parse_args()
-    assert shutil.which("prometheus"), "prometheus (Debian package) is not installed"
-    with tempfile.TemporaryDirectory() as folder:
-        fleet = Fleet(Path(folder), given.interval, Profile.of(given.profile))
-        print(f"page: {fleet.lines} lines, {fleet.bytes} bytes, profile {given.profile}, every {given.interval:g} s")
-        for number, nodes in enumerate(given.nodes):
-            row = measure(fleet, nodes, given.interval, given.seconds)
+    run = prometheus if given.server == "prometheus" else victoria_metrics
+    for number, nodes in enumerate(given.nodes):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            fleet = Fleet(folder / "sys", nodes, given.interval, Profile.of(given.profile), given.mixed)
             if not number:
-                print("| " + " | ".join(row) + " |\n|" + " --- |" * len(row))
-            print(
-                "| " + " | ".join(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in row.values()) + " |",
-                flush=True,
-            )
+                for kind in dict.fromkeys(KINDS if given.mixed else KINDS[:1]):
+                    lines, size = fleet.page_size(kind)
+                    print(f"{kind}: {lines} lines, {size} bytes, profile {given.profile}, every {given.interval:g} s")
+            with run(fleet, folder) as server:
+                time.sleep(2)
+                rows = [("start", lambda: None), *(events(fleet) if given.events else ())]
+                for event, (after, happen) in enumerate(rows):
+                    happen()
+                    found = row(server, fleet, after, EVENT_SECONDS if event else given.seconds)
+                    if not number and not event:
+                        print("| " + " | ".join(found) + " |\n|" + " --- |" * len(found))
+                    print("| " + " | ".join(found.values()) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,86 @@
+"""The files of deploy/fleet agree with each other, and have room for what a node has."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from exporter.page import Pages
+from exporter.profile import Profile
+from exporter.views import prometheus
+from tests import typical_node
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "fleet"
+NODES, INTERVAL = 2000, 15
+"""The largest fleet of docs/scaling.md, and the seconds between two scrapes."""
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((FOLDER / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The series of a training node."""
+    node = typical_node.node(tmp_path_factory.mktemp("sys"), 1)
+    page = prometheus.render(Pages(100_000, Profile.DEBUG).within(lambda: node, None, Profile.NODE)).text
+    return sum(not line.startswith(b"#") for line in page.splitlines())
+
+
+def test_collector_and_agent_scrape_alike() -> None:
+    """The collector's scrapes are the agent's, but for where targets are listed and what only one of both can have."""
+    [agent] = load("prometheus-agent.yml")["scrape_configs"]
+    [collector] = load("otel-collector.yaml")["receivers"]["prometheus"]["config"]["scrape_configs"]
+    apart = {"file_sd_configs", "scrape_interval", "scrape_timeout", "label_limit", "label_value_length_limit"}
+    assert {key: agent[key] for key in agent.keys() - apart} == {
+        key: collector[key] for key in collector.keys() - apart
+    }
+
+
+def test_pipelines_have_what_they_name() -> None:
+    """Each component of a pipeline is declared, and each that is declared is in one."""
+    config = load("otel-collector.yaml")
+    pipelines = config["service"]["pipelines"].values()
+    for kind in ("receivers", "processors", "exporters"):
+        assert config[kind].keys() == set(chain.from_iterable(it[kind] for it in pipelines)), kind
+
+
+def test_one_address_to_write_to() -> None:
+    """Agent and collector name the same store and cluster."""
+    [write] = load("prometheus-agent.yml")["remote_write"]
+    exporter = load("otel-collector.yaml")["exporters"]["prometheusremotewrite"]
+    assert write["url"] == exporter["endpoint"]
+    assert load("prometheus-agent.yml")["global"]["external_labels"] == exporter["external_labels"]
+
+
+def test_limits_have_room(series: int) -> None:
+    """A target may have the series of a node while its job starts again; stores those of 2,000 nodes."""
+    [agent] = load("prometheus-agent.yml")["scrape_configs"]
+    assert 1.5 * series < agent["sample_limit"] < 2 * series
+    limits = load("mimir.yaml")["mimir"]["structuredConfig"]["limits"]
+    assert 2 * series * NODES < limits["max_global_series_per_user"] < 4 * series * NODES
+    assert series * NODES / INTERVAL < limits["ingestion_rate"] < 2 * series * NODES / INTERVAL
+    storage = load("victoria-metrics-cluster.yaml")["vmstorage"]["extraArgs"]
+    assert 4 * series * NODES < int(storage["storage.maxDailySeries"])
+
+
+def test_groups_of_rules_fit() -> None:
+    """Mimir takes every file of alerts/ whole."""
+    limits = load("mimir.yaml")["mimir"]["structuredConfig"]["limits"]
+    files = [path for path in (ROOT / "alerts").glob("*.yaml") if not path.stem.endswith(".test")]
+    groups = list(chain.from_iterable(yaml.safe_load(path.read_text())["groups"] for path in files))
+    assert len(groups) <= limits["ruler_max_rule_groups_per_tenant"]
+    assert max(len(group["rules"]) for group in groups) <= limits["ruler_max_rules_per_rule_group"]
+
+
+def test_what_is_written_twice_is_read_once() -> None:
+    """VictoriaMetrics' replication is known to both sides, with replicas on different storage nodes."""
+    values = load("victoria-metrics-cluster.yaml")
+    copies = values["vminsert"]["extraArgs"]["replicationFactor"]
+    assert copies == values["vmselect"]["extraArgs"]["replicationFactor"]
+    assert values["vmstorage"]["replicaCount"] >= 2 * int(copies) - 1
