@@ -11,6 +11,7 @@
 #include "registers.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+#include "slots.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -201,22 +202,4 @@ static __always_inline bool within_limit(__u64 now, __u64 per_second, __u64 *ove
 		return true;
 	add(over, 1);
 	return false;
-}
-
-/* The histogram slot of a value: slot 0 holds v <= 2^first, slot i holds 2^(first+i-1) < v <= 2^(first+i), the last
- * one everything above. exporter.bpf.slot_bounds gives the same bounds. */
-static __always_inline __u32 log2_slot(__u64 v, __u32 first, __u32 slots)
-{
-	__u32 slot = 0;
-
-	if (v < 2)
-		return 0;
-	v--;
-	for (__u32 width = 32; width; width /= 2) /* unrolled: six compares */
-		if (v >> width) {
-			v >>= width;
-			slot += width;
-		}
-	slot = slot + 1 > first ? slot + 1 - first : 0;
-	return slot < slots ? slot : slots - 1;
 }

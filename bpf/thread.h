@@ -29,8 +29,9 @@ static __always_inline bool is_return_of(__u64 sp, const struct pt_regs *ctx)
 	return sp && sp + RETURN_POPS == PT_REGS_SP(ctx);
 }
 
-/* Slot 0 holds up to 1 us, slot i up to 2^i us, the last one all above 268 s. */
-#define DURATION_SLOTS 30
+/* Slot 0 holds up to 2^-20 s (0.95 us), slot i up to 2^(i-20) s, the last one all above 2^16 s, 18 hours. */
+#define DURATION_FIRST (-20)
+#define DURATION_SLOTS 38
 struct duration {
 	__u64 sum_ns;
 	__u64 slots[DURATION_SLOTS];
@@ -38,7 +39,7 @@ struct duration {
 
 static __always_inline void add_duration(struct duration *to, __u64 ns)
 {
-	__u32 slot = log2_slot((ns + 999) / 1000, 0, DURATION_SLOTS);
+	__u32 slot = duration_slot(ns, DURATION_FIRST, DURATION_SLOTS);
 
 	if (!to || slot >= DURATION_SLOTS) /* the second for the verifier */
 		return;

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar
 
-from exporter.bpf import slot_bounds
 from exporter.bpf.ends import forget
 from exporter.bpf.hooks import Hook
 from exporter.bpf.percpu import Combiner
+from exporter.durations import durations
 from exporter.ledger import Process
 from exporter.model import Distribution, Labels, Metric, Sample, Value
 from exporter.probe_collector import ProbeCollector, Table
@@ -91,12 +90,7 @@ def sample(process: Process[Rows], metric: Metric, value: Value, labels: Labels)
 
 def distribution(duration: Any) -> Distribution:
     """Return a `struct duration` of bpf/call.h in seconds."""
-    return Distribution(_bounds(len(duration.slots)), tuple(duration.slots), duration.sum_ns / 1e9)
-
-
-@cache
-def _bounds(slots: int) -> tuple[float, ...]:
-    return slot_bounds(slots, 0, 1e-6)
+    return durations(duration.slots, duration.sum_ns)
 
 
 def _by_process(maps: Mapping[str, Iterable[tuple[Any, Any]]]) -> dict[int, Rows]:

@@ -57,12 +57,15 @@ class Distribution:
     """Counts per bucket, not cumulative (one more than bounds), and the sum of the observed values.
 
     `bounds` are inclusive upper bounds, ascending, in the metric's unit; `exemplars` are by the bucket's index.
+    `shown` has the indices, ascending, of the bounds that are bounds of classic (explicit) buckets too, None for all:
+    those take a series each, while a native (exponential) histogram with all bounds is one.
     """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     sum: float
     exemplars: Mapping[int, Exemplar] = field(default_factory=dict)
+    shown: tuple[int, ...] | None = None
 
 
 Value = float | int | Distribution
@@ -76,6 +79,8 @@ class Metric:
     `identity` names those labels that identify short-lived objects such as queue pairs: beyond the collector's limit
     they are left out like the process labels (exporter/series.py).
     `literal` marks another exporter's metric: `name` is the exact Prometheus name, and the metric is not sent by OTLP.
+    `classic` marks a histogram of which rules read buckets, sum or count: where Prometheus stores a native histogram,
+    those are no series, and so it is never one.
     """
 
     name: str
@@ -86,6 +91,7 @@ class Metric:
     process: bool = False
     identity: tuple[str, ...] = ()
     literal: bool = False
+    classic: bool = False
 
     @cached_property
     def fault(self) -> bool:

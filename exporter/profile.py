@@ -27,10 +27,10 @@ class Profile(IntEnum):
 
 
 PROFILES = tuple(profile.name.lower() for profile in Profile)
-BUCKETS: Mapping[Profile, int] = {Profile.FLEET: 4, Profile.NODE: 8}
-"""Buckets of a histogram at most."""
+BUCKETS: Mapping[Profile, int] = {Profile.FLEET: 4, Profile.NODE: 8, Profile.DEBUG: 12}
+"""Classic buckets of a histogram at most; in the profile debug only where a native one has the others."""
 CONVENTIONAL = "gen_ai."
-"""Names of histograms with the bounds of a convention, which the profile node leaves as they are."""
+"""Names of histograms with the bounds of a convention, which only the profile fleet merges."""
 JOB = ("pod", "namespace", "slurm_job_id", "gpu")
 """The labels of a process that the profile fleet has."""
 _PROCESS = frozenset(PROCESS_LABELS) - {*JOB}

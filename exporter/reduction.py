@@ -48,7 +48,7 @@ class Reduction:
         """Return the samples of the profile."""
         samples = list(samples)  # first: what makes them may retire processes
         if self._profile is Profile.DEBUG:
-            return samples
+            return [self._coarse(sample) for sample in samples]
         kept: list[Sample] = []
         bounded: list[Sample] = []
         shortened: set[str] = set()
@@ -86,10 +86,8 @@ class Reduction:
                 rise = self._members.take(values.key(sample.metric, sample.labels), sample)
                 one.counted = values.plus(one.counted, rise)
                 one.until = self._now() + seconds
-            elif rule:
-                yield self._coarse(self._short(sample, shortened) if rule.joined else sample)
             else:
-                yield sample
+                yield self._coarse(self._short(sample, shortened) if rule and rule.joined else sample)
 
     def move(self, moves: Iterable[Move]) -> Iterator[tuple[Move, tuple[str, ...]]]:
         """Apply the moves of series that are part of sums, and yield the others with the keys that each may have here.
@@ -162,6 +160,8 @@ class Reduction:
         if not isinstance(sample.value, Distribution):
             return sample
         if self._profile is Profile.NODE and sample.metric.name.startswith(CONVENTIONAL):
+            return sample
+        if self._profile is Profile.DEBUG and sample.value.shown is None:
             return sample
         few = values.merged(sample.value, BUCKETS[self._profile])
         return Sample(sample.metric, sample.labels, few, sample.start)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from operator import itemgetter
 
@@ -29,13 +31,13 @@ def ordered(names: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[Mapping[
 
 def lines_of(value: Value) -> int:
     """Return the lines of /metrics for a value: of a histogram its buckets, its sum and its count."""
-    return len(value.counts) + 2 if isinstance(value, Distribution) else 1
+    return _buckets(value) + 2 if isinstance(value, Distribution) else 1
 
 
 def lines(samples: Iterable[Sample]) -> int:
     """Return the lines of /metrics for samples."""
     own = [sample.value for sample in samples]
-    return len(own) + sum(len(value.counts) + 1 for value in own if isinstance(value, Distribution))
+    return len(own) + sum(_buckets(value) + 1 for value in own if isinstance(value, Distribution))
 
 
 def combine(metric: Metric, a: Value, b: Value) -> Value:
@@ -52,14 +54,16 @@ def count(value: Value) -> int | float:
 
 def zero(value: Value) -> Value:
     """Return the counter or histogram before anything was counted."""
-    return Distribution(value.bounds, (0,) * len(value.counts), 0.0) if isinstance(value, Distribution) else 0
+    if isinstance(value, Distribution):
+        return Distribution(value.bounds, (0,) * len(value.counts), 0.0, shown=value.shown)
+    return 0
 
 
 def plus(a: Value, b: Value) -> Value:
     """Return the sum of two counters or histograms."""
     if isinstance(a, Distribution) and isinstance(b, Distribution):
         counts = tuple(x + y for x, y in zip(a.counts, b.counts, strict=True))
-        return Distribution(a.bounds, counts, a.sum + b.sum)
+        return Distribution(a.bounds, counts, a.sum + b.sum, shown=a.shown)
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
     return a + b
 
@@ -68,26 +72,34 @@ def minus(a: Value, b: Value) -> Value:
     """Return the difference of two counters or histograms."""
     if isinstance(a, Distribution) and isinstance(b, Distribution):
         counts = tuple(x - y for x, y in zip(a.counts, b.counts, strict=True))
-        return Distribution(a.bounds, counts, a.sum - b.sum)
+        return Distribution(a.bounds, counts, a.sum - b.sum, shown=a.shown)
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
     return a - b
 
 
 def merged(value: Distribution, most: int) -> Distribution:
-    """Return the histogram with at most so many buckets: each is the sum of neighbours, so the counts are exact.
+    """Return the histogram with at most so many classic buckets: every n-th of the shown bounds stays shown."""
+    bounds = range(len(value.bounds)) if value.shown is None else value.shown
+    step = -(-len(bounds) // max(1, most - 1))
+    return value if step <= 1 else replace(value, shown=tuple(bounds[step - 1 :: step]))
 
-    Every n-th bound is kept; the exemplar of a bucket is that of the highest of its parts.
+
+def classic(value: Distribution) -> Distribution:
+    """Return the histogram with the shown bounds alone: each bucket is the sum of neighbours, so counts are exact.
+
+    The exemplar of a bucket is that of the highest of its parts.
     """
-    step = -(-(len(value.counts) - 1) // max(1, most - 1))
-    if step <= 1:
+    if value.shown is None:
         return value
-    kept = range(step - 1, len(value.bounds), step)
-    starts = [0, *(at + 1 for at in kept)]
-    ends = [*(at + 1 for at in kept), len(value.counts)]
+    if len(value.counts) != len(value.bounds) + 1:
+        raise ValueError(f"{len(value.counts)} counts of {len(value.bounds)} bounds")
+    starts = (0, *(at + 1 for at in value.shown))
+    ends = (*starts[1:], len(value.counts))
     counts = tuple(sum(value.counts[start:end]) for start, end in zip(starts, ends, strict=True))
-    exemplars = {
-        at: value.exemplars[max(inside)]
-        for at, (start, end) in enumerate(zip(starts, ends, strict=True))
-        if (inside := [bucket for bucket in value.exemplars if start <= bucket < end])
-    }
-    return Distribution(tuple(value.bounds[at] for at in kept), counts, value.sum, exemplars)
+    exemplars = {bisect_left(value.shown, at): value.exemplars[at] for at in sorted(value.exemplars)}
+    return Distribution(tuple(value.bounds[at] for at in value.shown), counts, value.sum, exemplars)
+
+
+def _buckets(value: Distribution) -> int:
+    """Return the number of classic buckets."""
+    return len(value.counts) if value.shown is None else len(value.shown) + 1

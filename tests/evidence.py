@@ -73,6 +73,7 @@ FEATURES = {
     "older kernels": "",
     "arm64": "",
     "Prometheus pages": "",
+    "native histograms": "",
     "OTLP metrics": "",
     "OTLP spans": "",
     "TLS and users": "",

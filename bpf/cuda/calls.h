@@ -176,7 +176,7 @@ static __always_inline void count_wait(const struct thread *thread, __u16 api, _
 	static const struct wait none;
 	struct call_key key = {.tgid = thread->tgid, .api = api, .device = device_of(thread_id(thread))};
 	struct wait *wait = lookup_or_init(waits, &key, &none);
-	__u32 slot = log2_slot((ns + 999) / 1000, 0, WAIT_SLOTS);
+	__u32 slot = duration_slot(ns, WAIT_FIRST, WAIT_SLOTS);
 
 	if (!wait || slot >= WAIT_SLOTS)
 		return;

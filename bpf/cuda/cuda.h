@@ -106,8 +106,9 @@ struct error {
 MAP(errors, HASH, struct error_key, struct error, 4096);
 #define FAILURES 128 /* rows of a process: libraries of its own may return any code */
 
-/* Slot 0 holds waits up to 1 us, slot i up to 2^i us, the last one all above 67 s. */
-#define WAIT_SLOTS 28
+/* Slot 0 holds waits up to 2^-20 s (0.95 us), slot i up to 2^(i-20) s, the last one all above 2^16 s. */
+#define WAIT_FIRST (-20)
+#define WAIT_SLOTS 38
 struct wait {
 	__u64 sum_ns;
 	__u64 slots[WAIT_SLOTS];

@@ -11,7 +11,7 @@ __noinline int count_lag(__u32 tgid, __u64 hash, __u64 who, __u64 domain, __u64 
 	static const struct lag none;
 	struct lag_key key = {.hash = hash, .tgid = tgid, .rank = who, .nranks = who >> 32};
 	struct lag *lag = lookup_or_hold(lags, tgid, &key, &none, MOST_LAGS);
-	__u32 slot = (log2_slot((ns + 999) / 1000, 6, 64) + 1) / 2;
+	__u32 slot = (duration_slot(ns, LAG_FIRST, 64) + 1) / 2;
 
 	if (!lag)
 		return 0;

@@ -162,9 +162,10 @@ struct held {
 };
 MAP(held, HASH, __u32, struct held, 4096);
 
-/* How much later a rank called than the first one. Slot 0 holds up to 64 us, slot i up to 64 * 4^i us, the last one
- * all above 67 s. */
-#define LAG_SLOTS 12
+/* How much later a rank called than the first one. Slot 0 holds up to 2^-14 s (61 us), slot i up to 2^(2*i-14) s, the
+ * last one all above 2^16 s. */
+#define LAG_FIRST (-14)
+#define LAG_SLOTS 17
 struct lag_key {
 	__u64 hash;
 	__u32 tgid;

@@ -8,7 +8,7 @@ CHECKED_ONCE int event_sent(struct request *out, __u64 now)
 	if (!out)
 		return 0;
 	if (out->last && now > out->last) {
-		out->gaps[log2_slot(now - out->last, GAP_FIRST, GAP_SLOTS)]++;
+		out->gaps[duration_slot(now - out->last, GAP_FIRST, GAP_SLOTS)]++;
 		out->gap_ns += now - out->last;
 	}
 	out->last = now;

@@ -11,11 +11,11 @@
 #define BEGIN                                                                                                \
 	256 /* bytes of the beginning of an answer's body, and of its end, that are kept; powers of two */
 #define TAIL 512
-#define WINDOW 64      /* bytes that are read at once; a power of two */
-#define TRACEPARENT 56 /* 55 bytes and a zero */
-#define WORDS 9	       /* of a header's line */
-#define GAP_FIRST 18   /* 2^18 ns: 0.26 ms */
-#define GAP_SLOTS 18   /* up to 17 s, and more */
+#define WINDOW 64	/* bytes that are read at once; a power of two */
+#define TRACEPARENT 56	/* 55 bytes and a zero */
+#define WORDS 9		/* of a header's line */
+#define GAP_FIRST (-12) /* 2^-12 s: 0.24 ms */
+#define GAP_SLOTS 30	/* up to 2^16 s, and more */
 
 /* How a request ended. */
 enum outcome {

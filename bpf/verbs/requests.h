@@ -32,7 +32,7 @@ static __always_inline void count_time(__u32 tgid, __u64 context, enum timed wha
 	static const struct time none;
 	struct time_key key = {.tgid = tgid, .context = context, .what = what, .opcode = opcode};
 	struct time *time = lookup_or_init(times, &key, &none);
-	__u32 slot = log2_slot(ns, TIME_FIRST, TIME_SLOTS);
+	__u32 slot = duration_slot(ns, TIME_FIRST, TIME_SLOTS);
 
 	if (!time || slot >= TIME_SLOTS)
 		return;

@@ -63,9 +63,9 @@ struct time_key {
 	enum timed what;
 	__u8 zero[7];
 };
-/* Slot 0 holds up to 256 ns, slot i up to 256 << i ns. */
-#define TIME_FIRST 8
-#define TIME_SLOTS 28
+/* Slot 0 holds up to 2^-22 s (238 ns), slot i up to 2^(i-22) s, the last one all above 2^16 s. */
+#define TIME_FIRST (-22)
+#define TIME_SLOTS 40
 struct time {
 	__u64 sum_ns;
 	__u64 slots[TIME_SLOTS];

@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 
-from exporter.bpf import slot_bounds
 from exporter.cuda import metrics
 from exporter.cuda.activity import Activity, Counts, together
 from exporter.cuda.codes import error_name
 from exporter.cuda.functions import FUNCTIONS, Function
 from exporter.cuda.names import Names
+from exporter.cuda.spans import WAIT_FIRST
+from exporter.durations import durations
 from exporter.ledger import Process
-from exporter.model import Distribution, Exemplar, Labels, Metric, Sample, Value
+from exporter.model import Exemplar, Labels, Metric, Sample, Value
 
-MICROSECOND = 1e-6
 MOST = (1 << 63) - 1
 ExemplarsOf = Callable[[int], Mapping[int, Exemplar]]
-
-
-@cache
-def _bounds(slots: int) -> tuple[float, ...]:
-    return slot_bounds(slots, 0, MICROSECOND)
 
 
 def function(api: int) -> Function:
@@ -90,8 +84,7 @@ class _Part:
                 metrics.COPIED, copied, direction=names.direction[direction], host_memory=names.host[host]
             )
         for api, waits in self.activity.waits.items():
-            bounds = _bounds(len(waits.slots))
-            waited = Distribution(bounds, waits.slots, waits.sum_ns / 1e9, exemplars(api))
+            waited = durations(waits.slots, waits.sum_ns, WAIT_FIRST, exemplars=exemplars(api))
             yield self._sample(metrics.WAITED, waited, api_layer=function(api).layer, api=function(api).name)
 
     def _sample(self, metric: Metric, value: Value, **own: str) -> Sample:

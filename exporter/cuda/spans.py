@@ -11,6 +11,7 @@ from exporter.cuda.codes import error_name
 from exporter.cuda.functions import Function
 from exporter.cuda.names import Names
 from exporter.cuda.records import CudaSpan
+from exporter.durations import duration_slot
 from exporter.model import Exemplar, Labels, Span
 from exporter.node import Clock
 
@@ -18,8 +19,8 @@ Attribute = str | int | float | bool
 MOST_EXEMPLARS = 4096
 OUT_OF_MEMORY = 2
 _FAILED: dict[str, Attribute] = {"gpu.profile.path": "/flamegraph#profile=gpu_oom"}
-LAST_BUCKET = 27
-"""WAIT_SLOTS of bpf/cuda/cuda.h less one."""
+WAIT_FIRST, WAIT_SLOTS = -20, 38
+"""Those of bpf/cuda/cuda.h."""
 
 
 def span(
@@ -87,7 +88,7 @@ class Exemplars:
     def add(self, pid: int, api: int, wait_ns: int, made: Span) -> None:
         exemplar = Exemplar(wait_ns / 1e9, made.end_ns / 1e9, made.trace_id, made.span_id)
         with self._lock:
-            self._kept.setdefault((pid, api), {})[_bucket(wait_ns)] = exemplar
+            self._kept.setdefault((pid, api), {})[duration_slot(wait_ns, WAIT_FIRST, WAIT_SLOTS)] = exemplar
             self._kept.move_to_end((pid, api))
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
@@ -100,8 +101,3 @@ class Exemplars:
         with self._lock:
             for key in [key for key in self._kept if key[0] in pids]:
                 del self._kept[key]
-
-
-def _bucket(wait_ns: int) -> int:
-    """The slot of struct wait in bpf/cuda/cuda.h: 0 up to 1 us, i up to 2^i us."""
-    return min((-(-wait_ns // 1000) - 1).bit_length(), LAST_BUCKET) if wait_ns > 1000 else 0

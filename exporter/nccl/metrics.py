@@ -109,6 +109,7 @@ LAG = Metric(
     labels=_MEMBER,
     identity=_MEMBER,
     process=True,
+    classic=True,
 )
 BEHIND = Metric(
     "nccl.rank.calls_behind",

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Protocol
 
-from exporter.bpf import slot_bounds
+from exporter.durations import durations
 from exporter.ledger import Process
-from exporter.model import Distribution, Metric, Sample, Value
+from exporter.model import Metric, Sample, Value
 from exporter.nccl import metrics
 from exporter.nccl.activity import Activity
 from exporter.nccl.codes import result
 from exporter.nccl.functions import FUNCTIONS, Function
 
-MICROSECOND = 1e-6
 MOST = (1 << 63) - 1
 _WITHOUT_BYTES = ("Signal", "WaitSignal")
 
@@ -57,11 +55,6 @@ def comm_hash(number: int) -> str:
 def samples(process: Process[Activity], kinds: Kinds, wall_ns: Callable[[int], int], returns: bool) -> Iterator[Sample]:
     """What one process did. `returns`: its calls are seen to return, so those in flight are known."""
     return _Samples(process, kinds, wall_ns).all(returns)
-
-
-@cache
-def _bounds(slots: int) -> tuple[float, ...]:
-    return slot_bounds(slots, 0, MICROSECOND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +99,7 @@ class _Samples:
 
     def _durations(self) -> Iterator[Sample]:
         for kind, it in self.process.activity.durations.items():
-            took = Distribution(_bounds(len(it.slots)), it.slots, it.sum_ns / 1e9)
+            took = durations(it.slots, it.sum_ns)
             name = self.kinds.names[kind]
             if kind <= self.kinds.group_end:
                 yield self._sample(metrics.ENQUEUE, took, collective=name)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from exporter.durations import durations
 from exporter.ledger import Process
-from exporter.model import Distribution, Labels, Sample
+from exporter.model import Labels, Sample
 from exporter.nccl import metrics
 from exporter.nccl.activity import Activity, Membership
 from exporter.nccl.samples import comm_hash
 
 _Communicator = tuple[int, int, int]
-_FIRST_S = 64e-6
-"""The upper bound of the first slot of LAG_SLOTS in bpf/nccl/nccl.h; each is four times the one before."""
+LAG_FIRST = -14
+"""LAG_FIRST of bpf/nccl/nccl.h; the bound of a slot is four times the one before."""
 
 
 def stragglers(processes: Sequence[Process[Activity]]) -> Iterator[Sample]:
@@ -23,8 +24,7 @@ def stragglers(processes: Sequence[Process[Activity]]) -> Iterator[Sample]:
     for process in processes:
         for member, lag in process.activity.lags.items():
             if _communicator(member) in together:
-                bounds = tuple(_FIRST_S * 4**slot for slot in range(len(lag.slots) - 1))
-                value = Distribution(bounds, lag.slots, lag.sum_ns / 1e9)
+                value = durations(lag.slots, lag.sum_ns, LAG_FIRST, step=2)
                 yield Sample(metrics.LAG, _labels(process, member), value, process.since)
         for member, number in process.activity.numbers.items():
             if (most := furthest.get(_communicator(member))) is not None:

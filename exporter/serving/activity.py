@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from exporter.bpf import slot_bounds
+from exporter.durations import duration_bounds, shown
 from exporter.model import Distribution, Labels, Metric, Value
 from exporter.serving import metrics
 from exporter.serving.answer import Answer
@@ -20,7 +20,7 @@ FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
 PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 """Bounds of the semantic conventions for generative AI (docs/gen-ai/gen-ai-metrics.md)."""
 QUEUE = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
-_GAP_FIRST = 18
+GAP_FIRST = -12
 """GAP_FIRST of bpf/serving/serving.h."""
 
 
@@ -42,12 +42,12 @@ class Histogram:
         self.sum += total
 
     def distribution(self) -> Distribution:
-        return Distribution(self.bounds, tuple(self.counts), self.sum)
+        return Distribution(self.bounds, tuple(self.counts), self.sum, shown=shown(self.bounds))
 
 
 def gap_bounds(slots: int) -> tuple[float, ...]:
     """Return the bounds of the kernel's histogram of gaps, in seconds."""
-    return slot_bounds(slots, _GAP_FIRST, 1e-9)
+    return duration_bounds(slots, GAP_FIRST)
 
 
 @dataclass(slots=True)

@@ -106,6 +106,7 @@ SOCKET_QUEUE = Metric(
     "s",
     labels=_MODEL,
     process=True,
+    classic=True,
 )
 OTHER_REQUESTS = Metric(
     "llm.http.requests.other",
@@ -162,6 +163,7 @@ ENGINE_FIRST_TOKEN = Metric(
     "s",
     labels=_OF_ENGINE,
     process=True,
+    classic=True,
 )
 ENGINE_READS = Metric(
     "llm.serving.engine.metrics.reads",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 
-from exporter.bpf import slot_bounds
+from exporter.durations import durations
 from exporter.ledger import Process
 from exporter.model import Distribution, Metric, Sample, Value
 from exporter.verbs import metrics
@@ -17,7 +17,8 @@ from exporter.verbs.posted import Port
 from exporter.verbs.spans import OPCODES, status_name
 
 MOST = (1 << 63) - 1
-_FIRST_SLOT = 8
+TIME_FIRST = -22
+"""TIME_FIRST of bpf/verbs/verbs.h."""
 _READ = "RDMA_READ"
 """The operation with bytes that the peer sends."""
 _TIMED: Mapping[str, Metric] = {
@@ -114,4 +115,4 @@ def _posted(pid: int, activity: Activity, peer_labels: PeerLabels) -> dict[froze
 
 
 def _distribution(times: Times) -> Distribution:
-    return Distribution(slot_bounds(len(times.slots), _FIRST_SLOT, 1e-9), times.slots, times.sum_ns / 1e9)
+    return durations(times.slots, times.sum_ns, TIME_FIRST)

@@ -71,17 +71,18 @@ class Writer:
             return _data(3, _double(1, sample.value) + _began(3, sample.start))
         if not isinstance(sample.value, Distribution):
             raise TypeError(f"{sample.metric.name} is a histogram, its value is {sample.value!r}")
-        return _data(7, self._histogram(sample.value) + _began(15, sample.start))
+        return _data(7, self._histogram(sample.metric, sample.value) + _began(15, sample.start))
 
-    def _histogram(self, value: Distribution) -> bytes:
-        cumulated = list(accumulate(value.counts))
+    def _histogram(self, metric: Metric, value: Distribution) -> bytes:
+        few = values.classic(value)
+        cumulated = list(accumulate(few.counts))
         ends = [b""] * len(cumulated)
-        for index, exemplar in value.exemplars.items():
+        for index, exemplar in few.exemplars.items():
             ends[index] = _data(3, self._exemplar(exemplar))
         parts = [_number(1, cumulated[-1]), _double(2, value.sum)]
-        for count, bound, end in zip(cumulated, self._upper(value.bounds), ends, strict=True):
+        for count, bound, end in zip(cumulated, self._upper(few.bounds), ends, strict=True):
             parts.append(_data(3, _number(1, count) + bound + end))
-        if native := exponential(value):
+        if not metric.classic and (native := exponential(value)):
             parts.append(_native(native))
         return b"".join(parts)
 

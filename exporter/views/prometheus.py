@@ -185,6 +185,7 @@ class _Writer:
         if not isinstance(value, Distribution):
             raise TypeError(f"{name} is a histogram, its value is {value!r}")
         head = f"{name}_bucket{{{labels}," if labels else f"{name}_bucket{{"
+        value = values.classic(value)
         cumulated = list(accumulate(value.counts))
         ends = [f" {count}" for count in cumulated]
         if self._openmetrics:

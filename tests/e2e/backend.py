@@ -27,6 +27,7 @@ class Prometheus:
     """Started in `folder`, ended with the context. Targets and rules cannot change while it runs."""
 
     program = "prometheus"
+    flags: Sequence[str] = ()
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Prometheus:
                     f"--config.file={self._folder / 'prometheus.yml'}",
                     f"--storage.tsdb.path={self._folder / 'data'}",
                     f"--web.listen-address={self._address}",
+                    *self.flags,
                 ],
                 stdout=log,
                 stderr=log,

@@ -55,6 +55,6 @@ def test_a_number_that_otlp_cannot_hold() -> None:
 
 
 def test_durations_are_in_seconds() -> None:
-    """Slot 0 ends at a microsecond, each further one at twice the one before."""
+    """Slot 0 ends at 2^-20 s, each further one at twice the one before."""
     took = distribution(Duration(1_500_000_000, (ctypes.c_uint64 * 3)(1, 2, 3)))
-    assert ((1e-6, 2e-6), (1, 2, 3), 1.5) == (took.bounds, took.counts, took.sum)
+    assert ((2.0**-20, 2.0**-19), (1, 2, 3), 1.5) == (took.bounds, took.counts, took.sum)

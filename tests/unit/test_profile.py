@@ -15,6 +15,8 @@ from dashboards.parts import DETAIL
 from exporter import discover
 from exporter.bpf import probe_metrics
 from exporter.collectors import allocation
+from exporter.durations import durations
+from exporter.exponential import schema
 from exporter.kubernetes import pods
 from exporter.members import RETENTION
 from exporter.model import PROCESS_LABELS, Distribution, Exemplar, Kind, Metric, Sample
@@ -25,6 +27,7 @@ from exporter.profile import (
     _IN_NODE,
     _IN_NODE_LABELS,
     _REST_IN_DEBUG,
+    CONVENTIONAL,
     MOST_SINGLY,
     SINGLY,
     Profile,
@@ -34,7 +37,7 @@ from exporter.reduction import MOST_RULES, Reduction
 from exporter.resolve import workload
 from exporter.series import SeriesLimit
 from exporter.serving import activity as serving
-from exporter.values import merged
+from exporter.values import classic, lines_of, merged
 from exporter.verbs import control_samples, metrics
 from exporter.views import prometheus
 from tests import metric_names, typical_node
@@ -103,14 +106,38 @@ def test_buckets_are_merged_exactly() -> None:
     """Cumulated counts at the bounds that stay are those of before; an exemplar goes with its bucket."""
     exemplar = Exemplar(0.2, 1.0, "a", "b")
     fine = Distribution(tuple(float(2**n) for n in range(27)), tuple(range(28)), 12.5, {5: exemplar})
-    coarse = merged(fine, 6)
+    few = merged(fine, 6)
+    coarse = classic(few)
+    assert (fine.bounds, fine.counts, fine.exemplars) == (few.bounds, few.counts, few.exemplars)
+    assert lines_of(few) == lines_of(coarse)
     assert (5, 12.5, sum(fine.counts)) == (len(coarse.counts), coarse.sum, sum(coarse.counts))
     assert (2.0**5, 2.0**11, 2.0**17, 2.0**23) == coarse.bounds
     for at, bound in enumerate(coarse.bounds):
         assert sum(fine.counts[: fine.bounds.index(bound) + 1]) == sum(coarse.counts[: at + 1])
     [at] = coarse.exemplars
     assert 2.0**5 <= coarse.bounds[at] and (not at or coarse.bounds[at - 1] < 2.0**5)
-    assert merged(coarse, 6) is coarse
+    assert merged(few, 6) is few and merged(coarse, 6) is coarse
+    assert coarse is classic(coarse)
+
+
+@pytest.mark.parametrize(("profile", "shown"), [(Profile.DEBUG, 12), (Profile.NODE, 8), (Profile.FLEET, 4)])
+def test_durations_have_few_classic_buckets(profile: Profile, shown: int) -> None:
+    """A profile leaves the counts of all bounds to native histograms; the debug profile too has 12 buckets at most.
+
+    Histograms with bounds of their own have as many as before in debug, and the conventions' in node.
+    """
+    fine = durations([*range(38)], 23 * 10**9)
+    waited, first = metrics.LATENCY, declared()["gen_ai.server.time_to_first_token"]
+    conventional = Distribution(serving.FIRST_TOKEN, (1,) * 17, 1.0)
+    found = {it.metric: it.value for it in Reduction(profile).apply([waited.sample(fine), first.sample(conventional)])}
+    few, of_convention = found[waited], found[first]
+    assert isinstance(few, Distribution) and isinstance(of_convention, Distribution)
+    assert (fine.bounds, fine.counts) == (few.bounds, few.counts)
+    assert shown // 2 < len(classic(few).counts) <= shown
+    assert sum(fine.counts) == sum(classic(few).counts)
+    assert (len(classic(of_convention).counts) == 17) is (profile is not Profile.FLEET)
+    retired = [lines_of(it.value) for it in Reduction(profile).retire([waited.sample(fine, {"pid": "1"})], 1)]
+    assert retired == ([lines_of(few)] if profile is Profile.DEBUG else [])  # of the others it is in the sum
 
 
 def test_counters_never_fall() -> None:
@@ -306,7 +333,7 @@ def test_bounds_that_are_named() -> None:
         sample = declared()[name].sample(Distribution(fine, (1,) * (len(fine) + 1), 1.0), {"pid": "1"})
         [coarse] = (it.value for it in Reduction(Profile.NODE).apply([sample]))
         assert isinstance(coarse, Distribution)
-        found[f"{prometheus.name(declared()[name])}_bucket"] = {*coarse.bounds}
+        found[f"{prometheus.name(declared()[name])}_bucket"] = {*classic(coarse).bounds}
     assert {} == {series: bounds - found[series] for series, bounds in named.items() if bounds - found[series]}
     assert {*found} == {*named}
 
@@ -367,3 +394,14 @@ def test_ever_new_metrics_are_not_kept() -> None:
     for number in range(MOST_RULES + 10):
         assert 1 == len(reduction.apply([Metric(f"m{number}", "", Kind.GAUGE).sample(1)]))
     assert len(reduction._rules) <= MOST_RULES
+
+
+def test_histograms_of_rules_are_classic() -> None:
+    """Where Prometheus stores native histograms, no rule loses the buckets, the sum or the count that it reads."""
+    texts = [path.read_text() for path in (ROOT / "alerts").glob("*.yaml") if not path.name.endswith(".test.yaml")]
+    read = {*re.findall(r"\b(\w+)_(?:bucket|sum|count)\b", "\n".join(texts))}
+    found = {prometheus.name(it): it for it in declared().values() if it.kind is Kind.HISTOGRAM}
+    of_rules = {name: found[name] for name in read & found.keys()}
+    assert {"nccl_rank_arrival_lag_seconds", "llm_socket_queue_seconds"} <= of_rules.keys()
+    assert [] == [name for name, it in of_rules.items() if not it.classic and not it.name.startswith(CONVENTIONAL)]
+    assert all(schema(bounds) is None for bounds in (serving.DURATION, serving.FIRST_TOKEN, serving.PER_TOKEN))

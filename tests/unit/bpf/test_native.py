@@ -1,4 +1,4 @@
-"""Texts of BPF errors, and histogram bounds; nothing here needs the right to use BPF."""
+"""Texts of BPF errors; nothing here needs the right to use BPF."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.bpf import native, object_path, slot_bounds
+from exporter.bpf import native, object_path
 from exporter.bpf.native import BpfError
 from exporter.model import Unavailable
 
@@ -80,11 +80,6 @@ def test_permission_errors_name_the_capabilities(monkeypatch):
     monkeypatch.setattr(native, "missing_capabilities", list)
 
     assert "seccomp profile and kernel lockdown" in str(native.failure(1, "load x"))
-
-
-def test_bounds_are_powers_of_two_in_the_metrics_unit():
-    """As log2_slot of bpf/probe.h fills them: nanoseconds from 1.024 us on, as seconds, and an open last slot."""
-    assert pytest.approx((1.024e-6, 2.048e-6, 4.096e-6)) == slot_bounds(4, first=10, unit=1e-9)
 
 
 def test_objects_lie_in_the_package_by_machine(monkeypatch):

@@ -134,11 +134,12 @@ def test_copies() -> None:
 
 
 def test_waits() -> None:
-    """A histogram in seconds from slots that double from a microsecond on, with its exemplars."""
+    """A histogram in seconds from slots that double from 2^-20 s on, with its exemplars."""
     exemplar = Exemplar(2e-6, 1.0, "t", "s")
     activity = Counts(waits={API["cuStreamSynchronize"]: Waits(5_500, (3, 1, 0, 1))})
     value = by_labels(activity, {1: exemplar})[metrics.WAITED, ("driver", "cuStreamSynchronize")]
-    assert Distribution((1e-6, 2e-6, 4e-6), (3, 1, 0, 1), 5.5e-6, {1: exemplar}) == value
+    bounds = (2.0**-20, 2.0**-19, 2.0**-18)
+    assert Distribution(bounds, (3, 1, 0, 1), 5.5e-6, {1: exemplar}, shown=(0, 1, 2)) == value
 
 
 @pytest.mark.parametrize(
@@ -146,13 +147,13 @@ def test_waits() -> None:
     [
         (0, 0),
         (1, 0),
-        (1000, 0),
-        (1001, 1),
-        (2000, 1),
-        (2001, 2),
-        (67_108_864_000, 26),
-        (67_108_864_001, 27),
-        (1 << 60, 27),
+        (953, 0),
+        (954, 1),
+        (1907, 1),
+        (1908, 2),
+        (64_000_000_000, 26),
+        (64_000_000_001, 27),
+        (1 << 60, 37),
     ],
 )
 def test_an_exemplar_is_in_the_bucket_of_its_value(wait_ns: int, bucket: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,25 @@ def test_a_native_histogram_has_the_counts_of_its_buckets() -> None:
     assert (0, 2.0**-3, 7, {-2: 3, -1: 0, 0: 5, 1: 1}) == found
 
 
+def test_a_native_histogram_has_more_bounds_than_the_classic_buckets() -> None:
+    """Classic buckets are sums of neighbours, those of the text; the native histogram of the same series has all."""
+    waits = Distribution(OCTAVES, (7, 3, 0, 5, 1, 0), 9.5, {2: Exemplar(0.375, 1700000000.125, TRACE, SPAN)}, (1, 3))
+    rendered = page(WAIT.sample(waits))
+    assert (0, 2.0**-3, 7, {-2: 3, -1: 0, 0: 5, 1: 1}) == buckets(rendered)
+    [histogram] = (it.histogram for it in families(rendered.text)[0].metric)
+    assert [(0.25, 10), (1.0, 15), (math.inf, 16)] == [(it.upper_bound, it.cumulative_count) for it in histogram.bucket]
+    assert [False, True, False] == [it.HasField("exemplar") for it in histogram.bucket]
+    assert series(rendered.text) == of_text([WAIT.sample(waits)])
+
+
+def test_a_histogram_of_rules_is_classic_alone() -> None:
+    """Rules read its buckets, sum or count, which are no series where Prometheus stores a native histogram."""
+    [family] = families(page(replace(WAIT, classic=True).sample(Distribution(OCTAVES, (7, 3, 0, 5, 1, 0), 9.5))).text)
+    histogram = family.metric[0].histogram
+    assert 6 == len(histogram.bucket)
+    assert not (histogram.zero_threshold or histogram.zero_count or histogram.positive_span)
+
+
 @pytest.mark.parametrize(("step", "schema"), [(1, 0), (2, -1), (4, -2), (8, -3), (16, -4)])
 def test_what_is_above_the_last_bound_is_in_the_bucket_up_to_infinity(step: int, schema: int) -> None:
     """How far above is not known: no bucket with a bound has it."""
@@ -149,6 +169,7 @@ def test_other_bounds_make_no_native_histogram(bounds: tuple[float, ...]) -> Non
     "sample",
     [
         WAIT.sample(Distribution(OCTAVES, (1, 2), 9.5)),
+        WAIT.sample(Distribution(OCTAVES, (1, 2), 9.5, shown=(0,))),
         WAIT.sample(Distribution((1.0,), (1, 2), 9.5, {7: Exemplar(1, 1, TRACE, SPAN)})),
         WAIT.sample(Distribution((1.0,), (1, -2), 9.5)),
         WAIT.sample(1),
