@@ -13,11 +13,9 @@ from exporter.options import SettingsError
 from exporter.sampling import Sampler, sampler
 
 PROTOCOLS = ("http/protobuf", "grpc")
-_NOT_CHOSEN = {
-    "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "cumulative",
-    "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",
-}
-"""Variables of the specification of which one value is supported."""
+_TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+_AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+_EXPLICIT, _EXPONENTIAL = "explicit_bucket_histogram", "base2_exponential_bucket_histogram"
 _ENDPOINT, _HEADERS = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS"
 _WHOLE = re.compile(r"[0-9]{1,10}", re.ASCII)
 _RESOLVERS = ("dns:", "unix:", "unix-abstract:", "ipv4:", "ipv6:", "vsock:", "xds:", "passthrough:")
@@ -66,6 +64,8 @@ class Plan:
     spans_per_second: int = 1000
     profiles_interval: float = 0.0
     sampler: Sampler = Sampler()
+    exponential: bool = False
+    """Whether histograms are exponential where their bounds are those of a scale."""
 
     def __bool__(self) -> bool:
         return bool(self.metrics or self.traces)
@@ -75,9 +75,7 @@ def plan(settings: OtlpSettings, environ: Mapping[str, str]) -> Plan:
     """Return the plan in flags and OTEL_* variables; a flag wins. Raises SettingsError."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return Plan(None, None)
-    for name, kept in _NOT_CHOSEN.items():
-        if (value := environ.get(name, "").strip()).lower() not in ("", kept):
-            log.warning("%s=%.40r is not supported; metrics are pushed as %s", name, value, kept)
+    _choice(environ, _TEMPORALITY, "cumulative")
     queue_size = _number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048)
     return Plan(
         _signal("metrics", settings, environ),
@@ -90,6 +88,7 @@ def plan(settings: OtlpSettings, environ: Mapping[str, str]) -> Plan:
         spans_per_second=settings.spans_per_second,
         profiles_interval=settings.profiles_interval,
         sampler=sampler(environ),
+        exponential=_choice(environ, _AGGREGATION, _EXPLICIT, _EXPONENTIAL) == _EXPONENTIAL,
     )
 
 
@@ -176,6 +175,16 @@ def _headers(pairs: Sequence[str], option: str = "otlp.headers") -> Mapping[str,
         key, value = urls.header(option, name if equals else "", value)
         headers[key] = value
     return headers
+
+
+def _choice(environ: Mapping[str, str], name: str, *known: str) -> str:
+    """Return the value of a variable in lower case if it is known, else the first of those that are."""
+    value = environ.get(name, "").strip()
+    if value.lower() in known:
+        return value.lower()
+    if value:
+        log.warning("%s=%.40r is not supported; metrics are pushed as %s", name, value, known[0])
+    return known[0]
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

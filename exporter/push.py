@@ -184,7 +184,10 @@ class Push:
                 continue
             try:
                 samples = self._gather()
-                for request in otlp.metrics(samples, self._resource, self._starts, time.time()):
+                exponential = self._plan.exponential
+                for request in otlp.metrics(
+                    samples, self._resource, self._starts, time.time(), exponential=exponential
+                ):
                     if not self._send("metrics", request):
                         break
             except Exception:

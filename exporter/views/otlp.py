@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
-from opentelemetry.sdk.metrics import Exemplar as OtlpExemplar
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
     Gauge,
     Histogram,
-    HistogramDataPoint,
     MetricsData,
     NumberDataPoint,
     ResourceMetrics,
@@ -28,10 +28,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from exporter import __version__
-from exporter.model import Distribution, Exemplar, Kind, Labels, Metric, Sample, Span
+from exporter import __version__, values
+from exporter.exponential import bounded
+from exporter.model import Distribution, Kind, Labels, Metric, Sample, Span
 from exporter.resource import SCHEMA_URL, of_the_node
 from exporter.starts import Starts
+from exporter.views import otlp_histograms
 
 ATTRIBUTES: Mapping[str, str] = {
     "pid": "process.pid",
@@ -86,25 +88,30 @@ def attributes(labels: Labels, names: Mapping[str, str] = ATTRIBUTES) -> Attribu
 
 
 def metrics(
-    samples: Iterable[Sample], resource: Resource, starts: Starts, now: float, most: int = 1000
+    samples: Iterable[Sample],
+    resource: Resource,
+    starts: Starts,
+    now: float,
+    most: int = 1000,
+    exponential: bool = False,
 ) -> Iterator[MetricsData]:
     """The samples as cumulative metrics, in requests of at most `most` points: 10,000 at once would take 40 MB.
 
     `starts` knows the readings before this one, of wall time `now` in seconds. Of two samples of one series the first
-    is taken, as on /metrics.
+    is taken, as on /metrics. With `exponential` the histograms that may be exponential are.
     """
     starts.read(now)
     request: list[OtlpMetric] = []
     room = most
     for metric, group in _groups(samples):
         points: list[Any] = []
-        for point in _points(metric, group, starts, int(now * 1e9)):
+        for point in _points(metric, group, starts, int(now * 1e9), exponential):
             points.append(point)
             if len(points) == room:
-                yield _request(resource, [*request, _metric(metric, points)])
+                yield _request(resource, [*request, *_metrics(metric, points)])
                 request, points, room = [], [], most
         if points:
-            request.append(_metric(metric, points))
+            request += _metrics(metric, points)
             room -= len(points)
     if request:
         yield _request(resource, request)
@@ -176,7 +183,7 @@ def _groups(samples: Iterable[Sample]) -> Iterable[tuple[Metric, list[Sample]]]:
     return by_name.values()
 
 
-def _points(metric: Metric, group: Iterable[Sample], starts: Starts, now: int) -> Iterator[Any]:
+def _points(metric: Metric, group: Iterable[Sample], starts: Starts, now: int, exponential: bool) -> Iterator[Any]:
     seen: set[int] = set()
     names = {**ATTRIBUTES, **OF_METRICS.get(metric.name, {})}
     for sample in group:
@@ -189,7 +196,13 @@ def _points(metric: Metric, group: Iterable[Sample], starts: Starts, now: int) -
         start = sample.start
         if start is None and metric.kind is not Kind.GAUGE:
             start = starts.of(series, sum(value.counts) if isinstance(value, Distribution) else value)
-        yield _point(metric, value, labels, int((start or 0) * 1e9), now)
+        times = int((start or 0) * 1e9), now
+        if not isinstance(value, Distribution):
+            yield NumberDataPoint(labels, 0 if metric.kind is Kind.GAUGE else times[0], now, value)
+        elif exponential and not metric.classic and (made := bounded(value)):
+            yield otlp_histograms.exponential(value, made, labels, *times)
+        else:
+            yield otlp_histograms.explicit(values.classic(value), labels, *times)
 
 
 def _valid(metric: Metric, value: object) -> Distribution | int | float | None:
@@ -206,44 +219,27 @@ def _countable(value: Distribution) -> bool:
     return len(value.counts) == len(value.bounds) + 1 and min(value.counts) >= 0 and sum(value.counts) <= _MOST_COUNT
 
 
-def _point(metric: Metric, value: Distribution | int | float, labels: Attributes, start: int, now: int) -> Any:
-    if isinstance(value, Distribution):
-        unknown = cast(float, None)  # the encoder leaves out what is None; the extremes are not known from buckets
-        return HistogramDataPoint(
-            attributes=labels,
-            start_time_unix_nano=start,
-            time_unix_nano=now,
-            count=sum(value.counts),
-            sum=value.sum,
-            bucket_counts=value.counts,
-            explicit_bounds=value.bounds,
-            min=unknown,
-            max=unknown,
-            exemplars=[_exemplar(exemplar) for exemplar in value.exemplars.values()],
-        )
-    return NumberDataPoint(labels, 0 if metric.kind is Kind.GAUGE else start, now, value)
+def _metrics(metric: Metric, points: list[Any]) -> Iterator[OtlpMetric]:
+    """Yield the metric, or two of the name if some of its histograms are exponential and others have other bounds."""
+    exponential = [point for point in points if isinstance(point, ExponentialHistogramDataPoint)]
+    if exponential:
+        yield _metric(metric, ExponentialHistogram(exponential, AggregationTemporality.CUMULATIVE))
+        points = [point for point in points if not isinstance(point, ExponentialHistogramDataPoint)]
+    if points:
+        yield _metric(metric, _data(metric, points))
 
 
-def _exemplar(exemplar: Exemplar) -> OtlpExemplar:
-    return OtlpExemplar(
-        filtered_attributes={},
-        value=float(exemplar.value),
-        time_unix_nano=int(exemplar.time * 1e9),
-        span_id=int(exemplar.span_id, 16),
-        trace_id=int(exemplar.trace_id, 16),
-    )
-
-
-def _metric(metric: Metric, points: list[Any]) -> OtlpMetric:
-    data: Sum | Gauge | Histogram
+def _data(metric: Metric, points: list[Any]) -> Sum | Gauge | Histogram:
     if metric.kind is Kind.COUNTER:
-        data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
-    elif metric.name in UP_DOWN_COUNTERS:
-        data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=False)
-    elif metric.kind is Kind.GAUGE:
-        data = Gauge(points)
-    else:
-        data = Histogram(points, AggregationTemporality.CUMULATIVE)
+        return Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
+    if metric.name in UP_DOWN_COUNTERS:
+        return Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=False)
+    if metric.kind is Kind.GAUGE:
+        return Gauge(points)
+    return Histogram(points, AggregationTemporality.CUMULATIVE)
+
+
+def _metric(metric: Metric, data: Sum | Gauge | Histogram | ExponentialHistogram) -> OtlpMetric:
     return OtlpMetric(metric.name, metric.help, UNITS.get(metric.name, metric.unit), data)
 
 

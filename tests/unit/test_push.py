@@ -525,7 +525,7 @@ def test_plan_takes_the_batch_processors_variables(caplog: pytest.LogCaptureFixt
     ("name", "kept", "other"),
     [
         ("TEMPORALITY_PREFERENCE", "Cumulative", "delta"),
-        ("DEFAULT_HISTOGRAM_AGGREGATION", "explicit_bucket_histogram", "base2_exponential_bucket_histogram"),
+        ("DEFAULT_HISTOGRAM_AGGREGATION", "explicit_bucket_histogram", "base10_histogram"),
     ],
 )
 def test_preferences_that_are_not_supported(name: str, kept: str, other: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -535,6 +535,16 @@ def test_preferences_that_are_not_supported(name: str, kept: str, other: str, ca
     assert [] == caplog.messages
     plan(OtlpSettings("http://c"), {name: other})
     assert [f"{name}='{other}' is not supported; metrics are pushed as {kept.lower()}"] == caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("value", "exponential"),
+    [("", False), ("explicit_bucket_histogram", False), (" Base2_Exponential_Bucket_Histogram ", True)],
+)
+def test_preference_of_histograms(value: str, exponential: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The variable of the SDK chooses exponential histograms; explicit ones are the default."""
+    made = plan(OtlpSettings("http://c"), {"OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": value})
+    assert (exponential, []) == (made.exponential, caplog.messages)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,11 +38,13 @@ PROCESS = {
 }
 RESOURCE = Resource({"service.name": "accel-exporter", "service.instance.id": "n1", "host.name": "n1"})
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+DURATIONS = tuple(2.0**exponent for exponent in range(-20, 17))
+COUNTS = (23, *range(36), 5)
 
 
-def encoded(*samples: Sample, most: int = 2000) -> list[Any]:
+def encoded(*samples: Sample, most: int = 2000, exponential: bool = False) -> list[Any]:
     """The metrics of every request, through the SDK's encoder."""
-    requests = otlp.metrics(samples, RESOURCE, Starts(100.5), 200.25, most)
+    requests = otlp.metrics(samples, RESOURCE, Starts(100.5), 200.25, most, exponential)
     return [encode_metrics(request).resource_metrics[0].scope_metrics[0].metrics for request in requests]
 
 
@@ -179,6 +182,56 @@ def test_histogram_keeps_buckets_and_exemplars() -> None:
         sent.trace_id.hex(),
         sent.span_id.hex(),
     )
+
+
+def test_explicit_buckets_are_the_shown_ones() -> None:
+    """Buckets are those of /metrics, by default also of a histogram that may be exponential."""
+    waits = Distribution(DURATIONS, COUNTS, 9.5, {4: Exemplar(0.25, 199.5, TRACE, SPAN)}, shown=(10, 20))
+    [[metric]] = encoded(WAIT.sample(waits))
+    [point] = metric.histogram.data_points
+    assert [2.0**-10, 1.0] == list(point.explicit_bounds)
+    assert [sum(COUNTS[:11]), sum(COUNTS[11:21]), sum(COUNTS[21:])] == list(point.bucket_counts)
+    assert [0.25] == [it.as_double for it in point.exemplars]
+
+
+def test_exponential_histogram() -> None:
+    """Scale 0 has all counts between its bounds; up to the first bound is zero. Bucket i ends at 2^(i+1)."""
+    waits = Distribution(DURATIONS, (*COUNTS[:-1], 0), 9.5, {4: Exemplar(0.25, 199.5, TRACE, SPAN)}, shown=(10, 20))
+    [[metric]] = encoded(WAIT.sample(waits, {"pid": "1"}), exponential=True)
+    [point] = metric.exponential_histogram.data_points
+    assert 2 == metric.exponential_histogram.aggregation_temporality
+    assert (0, 23, sum(COUNTS[:-1]), 9.5) == (point.scale, point.zero_count, point.count, point.sum)
+    assert (-20, list(COUNTS[1:-1])) == (point.positive.offset, list(point.positive.bucket_counts))
+    assert {-20: 2.0**-19, 15: 2.0**16} == {it: 2.0 ** (it + 1) for it in (-20, point.positive.offset + 35)}
+    assert point.count == point.zero_count + sum(point.positive.bucket_counts)
+    assert not point.negative.bucket_counts
+    assert (100_500_000_000, 200_250_000_000) == (point.start_time_unix_nano, point.time_unix_nano)
+    assert (False, False) == (point.HasField("min"), point.HasField("max"))
+    assert [0.25] == [it.as_double for it in point.exemplars]
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 8, 16])
+def test_what_is_above_the_last_bound_has_a_bucket_of_the_coarsest_scale(step: int) -> None:
+    """Days are in the bucket from 18 hours to 136 years: no narrower one is known to hold them."""
+    bounds = tuple(2.0**exponent for exponent in range(-16, 17, step))
+    counts = tuple(range(1, len(bounds) + 2))
+    [[metric]] = encoded(WAIT.sample(Distribution(bounds, counts, 9.5)), exponential=True)
+    [point] = metric.exponential_histogram.data_points
+    up_to_a_second = sum(counts[1 : bounds.index(1.0) + 1])
+    assert (-4, -1, 1) == (point.scale, point.positive.offset, point.zero_count)
+    assert [up_to_a_second, sum(counts[1:-1]) - up_to_a_second, counts[-1]] == list(point.positive.bucket_counts)
+
+
+def test_other_bounds_stay_explicit() -> None:
+    """A histogram with bounds of a convention, or open above, stays explicit beside exponential ones of its name."""
+    open_above = WAIT.sample(Distribution((0.5, 1.0), (1, 2, 3), 9.5), {"pid": "1"})
+    fine = WAIT.sample(Distribution(DURATIONS, COUNTS, 9.5), {"pid": "2"})
+    conventional = WAIT.sample(Distribution((0.1, 1.0), (1, 2, 3), 9.5), {"pid": "3"})
+    [[exponential, explicit]] = encoded(open_above, fine, conventional, exponential=True)
+    [[classic]] = encoded(replace(WAIT, classic=True).sample(fine.value), exponential=True)
+    assert [*DURATIONS] == list(classic.histogram.data_points[0].explicit_bounds)
+    assert 1 == len(exponential.exponential_histogram.data_points)
+    assert [[0.5, 1.0], [0.1, 1.0]] == [list(it.explicit_bounds) for it in explicit.histogram.data_points]
 
 
 def test_requests_are_bounded() -> None:
