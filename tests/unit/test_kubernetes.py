@@ -58,6 +58,7 @@ serviceMonitor:
   metricRelabelings: [{action: drop, sourceLabels: [__name__], regex: rdma_port_packets_total}]
   sampleLimit: 50000
   labelLimit: 40
+  scrapeClassicHistograms: true
 prometheusRule: {enabled: true, disabled: [NodeRebooted], runbooks: "https://example.com/runbooks/", grafana: "https://grafana.example.com/"}
 dashboards: {enabled: true, folder: "GPU: all #1"}
 """
@@ -81,6 +82,19 @@ def container(documents: list[Any]) -> Any:
     [daemon_set] = (it for it in documents if it["kind"] == "DaemonSet")
     [found] = daemon_set["spec"]["template"]["spec"]["containers"]
     return found
+
+
+@pytest.mark.parametrize("kind", MONITORS)
+def test_forms_of_histograms(kind: str) -> None:
+    """The monitor has the forms that are set, false too, and by default leaves them to Prometheus."""
+    fields = {"scrapeNativeHistograms", "scrapeClassicHistograms"}
+    given = "scrapeNativeHistograms: false, scrapeClassicHistograms: true}"
+    for values, expected in (
+        (MONITORS[kind], {}),
+        (MONITORS[kind][:-1] + ", " + given, {"scrapeNativeHistograms": False, "scrapeClassicHistograms": True}),
+    ):
+        [monitor] = [it for it in template(values) if it["kind"] == kind]
+        assert expected == {name: value for name, value in monitor["spec"].items() if name in fields}
 
 
 @pytest.mark.parametrize("kind", MONITORS)

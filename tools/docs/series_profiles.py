@@ -37,7 +37,8 @@ or one with fewer series: with `--profile=debug` a Prometheus on the node takes 
   process that ran another program (exec), or was folded because more than 1,024 processes ended within five minutes,
   stay in the sum in which a page had them, for five minutes at least; the series with `overflow="true"` has the others.
 - Histograms have %(buckets)s buckets at most: neighbours are merged, so that counts at the bounds that stay are exact
-  and quantiles are coarser.
+  and quantiles are coarser. In `debug`, durations have %(most)s at most. [Native histograms](http.md#histograms) have
+  all bounds in each profile.
 - Metrics of errors and faults are in every profile. In `fleet` they keep the labels of the process, and so do series
   of NCCL's RAS those of the rank. Labels that name the place of an error in a device are left out of some of them, as
   the table has it.
@@ -71,7 +72,12 @@ def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Seq
     buckets = " (node) and ".join(str(BUCKETS[profile]) for profile in (Profile.NODE, Profile.FLEET)) + " (fleet)"
     parts = [
         "# Series profiles",
-        HEAD.strip() % {"buckets": buckets, "failed": MOST_SINGLY["rdma.qp.state"], "detail": DETAIL},
+        HEAD.strip() % {
+            "buckets": buckets,
+            "most": BUCKETS[Profile.DEBUG],
+            "failed": MOST_SINGLY["rdma.qp.state"],
+            "detail": DETAIL,
+        },
         "## What is left out",
         "Metrics that are not listed are the same in all profiles. Besides, `fleet` has no "
         + ", ".join(f"`{label}`" for label in PROCESS_LABELS if label not in JOB)
