@@ -20,7 +20,7 @@ MOST_EXEMPLARS = 4096
 OUT_OF_MEMORY = 2
 _FAILED: dict[str, Attribute] = {"gpu.profile.path": "/flamegraph#profile=gpu_oom"}
 WAIT_FIRST, WAIT_SLOTS = -20, 38
-"""Those of bpf/cuda/cuda.h."""
+"""WAIT_FIRST and WAIT_SLOTS of bpf/cuda/cuda.h."""
 
 
 def span(

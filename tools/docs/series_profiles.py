@@ -72,7 +72,8 @@ def page(metrics: Iterable[Metric], table: Callable[[Sequence[str], Iterable[Seq
     buckets = " (node) and ".join(str(BUCKETS[profile]) for profile in (Profile.NODE, Profile.FLEET)) + " (fleet)"
     parts = [
         "# Series profiles",
-        HEAD.strip() % {
+        HEAD.strip()
+        % {
             "buckets": buckets,
             "most": BUCKETS[Profile.DEBUG],
             "failed": MOST_SINGLY["rdma.qp.state"],
