@@ -47,6 +47,7 @@ FEATURES = {
     "traces of collectives": "collectives",
     "NCCL RAS": "ranks",
     "GPUDirect Storage": "storage",
+    "NIXL transfers": "KV cache transfers",
     "functions of RDMA providers": "RDMA",
     "RDMA work and completions": "RDMA",
     "RDMA latency": "RDMA",

@@ -18,6 +18,7 @@ CUDART_12 = "nvidia-cuda-runtime-cu12==12.*", "libcudart.so.12"
 CUDART_13 = "nvidia-cuda-runtime==13.*", "libcudart.so.13"
 CUFILE_12 = "nvidia-cufile-cu12==1.14.*", "libcufile.so.0"
 CUFILE_13 = "nvidia-cufile==1.20.*", "libcufile.so.0"
+NIXL_10, NIXL_15 = "nixl-cu12==1.0.0", "nixl-cu12==1.5.1"
 NCCL_12 = "nvidia-nccl-cu12", "libnccl.so.2"
 
 
@@ -48,6 +49,28 @@ def fetch(requirement: str, file: str) -> Path:
             _extract(wheel, file, found)
             wheel.unlink()
     return found
+
+
+def folder(requirement: str) -> Path:
+    """The whole of the wheel that satisfies `requirement`, in a folder; skips and fails as `library` does."""
+    unpacked = WHEELS / "".join(letter if letter.isalnum() else "-" for letter in requirement) / "all"
+    unpacked.parent.mkdir(parents=True, exist_ok=True)
+    with (unpacked.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not unpacked.exists():
+            try:
+                _download(requirement, unpacked.parent)
+            except NotFetched as error:
+                if os.environ.get("REQUIRE_WHEELS") == "1":
+                    pytest.fail(str(error))
+                pytest.skip(str(error))
+            wheel = next(unpacked.parent.glob("*.whl"))
+            partial = unpacked.with_suffix(".partial")
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(partial)
+            partial.rename(unpacked)
+            wheel.unlink()
+    return unpacked
 
 
 def _download(requirement: str, folder: Path) -> None:

@@ -160,6 +160,54 @@ ENGINE = [
         Query(f"max by ({', '.join(WHO)}) ({select('llm_engine_kv_cache_utilization_ratio', *MODEL)})", NAME),
     ),
 ]
+KV = [
+    lines(
+        "KV cache bytes",
+        "Bytes per second of NIXL transfers that succeeded, by backend and operation.",
+        "Bps",
+        Query(total(rate("nixl_transfer_bytes_total", *SERVED), "backend", "operation"), "{{backend}} {{operation}}"),
+        width=THIRD,
+    ),
+    lines(
+        "KV cache transfers by status",
+        "NIXL transfers that ended, per second, by status.",
+        "cps",
+        Query(total(rate("nixl_transfers_total", *SERVED), "status"), "{{status}}"),
+        width=THIRD,
+    ),
+    lines(
+        "99th percentile of a KV cache transfer",
+        "Time from the post of a NIXL transfer until the process saw that it had succeeded, by backend and operation.",
+        "s",
+        Query(
+            "histogram_quantile(0.99, "
+            f"{total(rate('nixl_transfer_duration_seconds_bucket', *SERVED), 'le', 'backend', 'operation')})",
+            "{{backend}} {{operation}}",
+        ),
+        width=THIRD,
+    ),
+    lines(
+        "KV cache transfers in flight",
+        "NIXL transfers that were posted, and of which the process has not seen the end.",
+        "short",
+        Query(total(select("nixl_transfers_in_flight", *SERVED), "instance", "namespace", "pod"), PODS),
+        width=THIRD,
+    ),
+    lines(
+        "KV cache bytes by peer",
+        "Bytes per second of NIXL transfers that succeeded, by remote agent.",
+        "Bps",
+        Query(total(rate("nixl_transfer_bytes_total", *SERVED), "peer"), "{{peer}}"),
+        width=THIRD,
+    ),
+    lines(
+        "NIXL errors",
+        "NIXL calls that failed, by function and error.",
+        "eps",
+        Query(total(rate("nixl_errors_total", *SERVED), "api", "error", "code"), "{{api}} {{error}} {{code}}"),
+        width=THIRD,
+    ),
+]
 LOAD = [
     lines(
         "Requests by status",
@@ -240,6 +288,7 @@ def dashboard() -> Dashboard:
             "Goals": GOALS,
             "Socket queue": QUEUES,
             "Engine": ENGINE,
+            "KV cache transfers": KV,
             "Load": LOAD,
         },
     )

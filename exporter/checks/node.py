@@ -25,6 +25,7 @@ LIBRARIES = {
     "CUDA": re.compile(r"lib(?:cuda|cudart)\.so"),
     "NCCL": re.compile(r"libnccl\.so"),
     "GPUDirect Storage": re.compile(r"libcufile\.so"),
+    "NIXL": re.compile(r"libnixl(?:-[0-9a-f]+)?\.so"),
     "RDMA verbs": re.compile(r"libibverbs\.so"),
 }
 _PROCESSES = 32_768
@@ -111,7 +112,7 @@ def processes(settings: Settings) -> Answer:
         for name, pids in users.items()
         if pids
     ]
-    summary = f"none of {seen} processes uses a CUDA, NCCL, cuFile or verbs library under its usual name now"
+    summary = f"none of {seen} processes uses a CUDA, NCCL, cuFile, NIXL or verbs library under its usual name now"
     if shown:
         summary = f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
     if locked:

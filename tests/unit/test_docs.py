@@ -21,7 +21,7 @@ PAGES = [
 ]
 """The pages that people write."""
 SERIES = re.compile(
-    r"`((?:accel_exporter|accel_node|cufile|gen_ai|gpu|hw|llm|nccl|node|rdma)_[a-z0-9_]*[a-z0-9])[`{\[]"
+    r"`((?:accel_exporter|accel_node|cufile|gen_ai|gpu|hw|llm|nccl|nixl|node|rdma|ucx)_[a-z0-9_]*[a-z0-9])[`{\[]"
 )
 FLAG = re.compile(
     r"`--((?:bpf|collector|compat|config|custom|dcgm|kubernetes|log|otlp|path|slurm|web)\.[a-z0-9.-]*[a-z0-9])"

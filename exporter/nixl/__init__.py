@@ -1,0 +1,1 @@
+"""Transfers of NIXL: what the nixl collector is made of."""
