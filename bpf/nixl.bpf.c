@@ -2,6 +2,7 @@
 /* Transfers of NIXL: posted, polled and released through nixlAgent, described by what the agent passes to its backend.
  * Structures are those of nixl_descriptors.h and nixl_types.h, NIXL 1.0 to 1.5, with libstdc++'s strings and vectors. */
 #include "call.h"
+#include "lengths.h"
 
 #define ENGINE(name)                                                                                         \
 	_ZNK##name##8postXferERK14nixl_xfer_op_tRK12nixlDescListI12nixlMetaDescES7_RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERP15nixlBackendReqHPK23nixlBackendOptionalArgs
@@ -72,40 +73,7 @@ struct active {
 };
 MAP(active, HASH, struct request, struct active, 16384);
 
-/* A std::vector<nixlMetaDesc>, which is summed up in steps. */
-struct descriptor {
-	__u64 address, length, device, metadata;
-};
-#define PER_STEP 4
-#define MOST_STEPS 16384
-#define MOST_LENGTH (1ull << 47) /* an address space */
-struct walk {
-	__u64 at, end;
-	__u64 sum;
-	bool failed;
-	__u8 zero[7];
-};
-
-static long sum_step(__u32 step, struct walk *walk)
-{
-	struct descriptor some[PER_STEP] = {};
-	__u64 left = walk->end - walk->at;
-
-	(void)step;
-	if (left > sizeof(some))
-		left = sizeof(some);
-	if (bpf_probe_read_user(some, left, (void *)walk->at)) {
-		walk->failed = true;
-		return 1;
-	}
-	for (int i = 0; i < PER_STEP; i++) {
-		if (some[i].length > MOST_LENGTH)
-			walk->failed = true;
-		walk->sum += some[i].length;
-	}
-	walk->at += left;
-	return walk->failed || walk->at >= walk->end;
-}
+#define DESCRIPTOR 32 /* bytes of a nixlMetaDesc: address, length, device, metadata */
 
 /* The bytes of a nixlDescList<nixlMetaDesc>; -1 if it cannot be read, or has too many descriptors. */
 static __noinline __s64 bytes_of(__u64 list)
@@ -114,19 +82,13 @@ static __noinline __s64 bytes_of(__u64 list)
 		__u64 methods, type; /* a nixl_mem_t, and what older ones have beside it */
 		__u64 begin, end;
 	} descriptors;
-	struct walk walk = {};
+	__u64 bytes;
 
-	if (!read_user(&descriptors, list))
+	if (!read_user(&descriptors, list) || descriptors.end < descriptors.begin)
 		return -1;
-	walk.at = descriptors.begin;
-	walk.end = descriptors.end;
-	if (walk.end < walk.at || (walk.end - walk.at) % sizeof(struct descriptor) ||
-	    walk.end - walk.at > MOST_STEPS * PER_STEP * sizeof(struct descriptor))
-		return -1;
-	if (walk.at == walk.end)
-		return 0;
-	bpf_loop(MOST_STEPS, sum_step, &walk, 0);
-	return walk.failed || walk.at < walk.end ? -1 : (__s64)walk.sum;
+	bytes = descriptors.end - descriptors.begin;
+	return bytes % DESCRIPTOR ? -1
+				  : sum_lengths(descriptors.begin, bytes / DESCRIPTOR, DESCRIPTOR / 8, 1);
 }
 
 static __noinline int read_name(char *to, __u64 string)

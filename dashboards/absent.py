@@ -10,6 +10,7 @@ WITHOUT = {
     "nccl_ras_": "No data. NCCL's RAS is read in the host's network namespace, from NCCL 2.24 on.",
     "gpu_nvlink_": "No data. GPUs without NVLinks have none.",
     "nixl_": "No data. Processes that transfer nothing with NIXL have none.",
+    "ucx_": "No data. Only with --collector.ucx, from processes that use UCX.",
     "gpu_fabric_": "No data. GPUs without an NVSwitch have none.",
     "gpu_sm_": "No data. NVML has it from Hopper on.",
     "gpu_tensor_": "No data. NVML has it from Hopper on.",

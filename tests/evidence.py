@@ -48,6 +48,7 @@ FEATURES = {
     "NCCL RAS": "ranks",
     "GPUDirect Storage": "storage",
     "NIXL transfers": "KV cache transfers",
+    "UCX calls": "KV cache transfers",
     "functions of RDMA providers": "RDMA",
     "RDMA work and completions": "RDMA",
     "RDMA latency": "RDMA",

@@ -19,6 +19,7 @@ CUDART_13 = "nvidia-cuda-runtime==13.*", "libcudart.so.13"
 CUFILE_12 = "nvidia-cufile-cu12==1.14.*", "libcufile.so.0"
 CUFILE_13 = "nvidia-cufile==1.20.*", "libcufile.so.0"
 NIXL_10, NIXL_15 = "nixl-cu12==1.0.0", "nixl-cu12==1.5.1"
+UCX_12 = "libucx-cu12==1.22.0"
 NCCL_12 = "nvidia-nccl-cu12", "libnccl.so.2"
 
 

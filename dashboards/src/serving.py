@@ -201,6 +201,27 @@ KV = [
         width=THIRD,
     ),
     lines(
+        "UCX bytes",
+        "Bytes per second of sends, remote reads and writes that UCX accepted, by function.",
+        "Bps",
+        Query(total(rate("ucx_io_bytes_total", *SERVED), "api"), "{{api}}"),
+        width=THIRD,
+    ),
+    lines(
+        "UCX calls by result",
+        "Calls of UCX per second, by result.",
+        "cps",
+        Query(total(rate("ucx_calls_total", *SERVED), "result"), "{{result}}"),
+        width=THIRD,
+    ),
+    lines(
+        "UCX errors",
+        "UCX calls that failed at once, by function and error.",
+        "eps",
+        Query(total(rate("ucx_errors_total", *SERVED), "api", "error", "code"), "{{api}} {{error}} {{code}}"),
+        width=THIRD,
+    ),
+    lines(
         "NIXL errors",
         "NIXL calls that failed, by function and error.",
         "eps",

@@ -26,6 +26,7 @@ LIBRARIES = {
     "NCCL": re.compile(r"libnccl\.so"),
     "GPUDirect Storage": re.compile(r"libcufile\.so"),
     "NIXL": re.compile(r"libnixl(?:-[0-9a-f]+)?\.so"),
+    "UCX": re.compile(r"libucp(?:-[0-9a-f]+)?\.so"),
     "RDMA verbs": re.compile(r"libibverbs\.so"),
 }
 _PROCESSES = 32_768
@@ -112,7 +113,7 @@ def processes(settings: Settings) -> Answer:
         for name, pids in users.items()
         if pids
     ]
-    summary = f"none of {seen} processes uses a CUDA, NCCL, cuFile, NIXL or verbs library under its usual name now"
+    summary = f"none of {seen} processes uses a CUDA, NCCL, cuFile, NIXL, UCX or verbs library under its usual name now"
     if shown:
         summary = f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
     if locked:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from exporter.collectors.nixl import FLAGS, Nixl
 from exporter.resolve.process import ProcessTable
 from tests import wheels
 from tests.bpf.cuda_node import WITHIN, Observed, Script, build_standins, started
+from tests.bpf.nixl_agents import NOWHERE, initiator_and_target, libnixl
 from tests.nodes import make_node
 from tests.support import until
 
@@ -27,7 +27,6 @@ UNSIZED = "nixl_transfers_unsized_total"
 DURATION = "nixl_transfer_duration_seconds"
 IN_FLIGHT = "nixl_transfers_in_flight"
 ERRORS = "nixl_errors_total"
-NOWHERE = Path("/nonexistent")
 
 PRELUDE = """
 lib.standin_request.restype = c_void_p
@@ -49,12 +48,11 @@ def whole(it):  # posted, polled twice while it is under way and twice after its
 
 
 class Agent(Script):
-    """A Python process that calls a libnixl through ctypes; `run` executes lines in it and gives their `out`."""
+    """A Python process that calls the stand-in through ctypes; `run` executes lines in it and gives their `out`."""
 
-    def __init__(self, library: str | Path = "libnixl.so", **arguments: Any) -> None:
-        super().__init__(library, **arguments)
-        if library == "libnixl.so":
-            self.run(PRELUDE)
+    def __init__(self) -> None:
+        super().__init__("libnixl.so")
+        self.run(PRELUDE)
 
 
 @contextmanager
@@ -296,67 +294,12 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
             assert {} == observed.values(metric, job.pid)
 
 
-BINDINGS = """
-import importlib.util
-def agent(bindings, name, bytes):
-    global nixl, me, backend, memory, mine
-    os.environ.update(UCX_TLS='tcp,self,sm', UCX_LOG_LEVEL='fatal', NIXL_LOG_LEVEL='FATAL')
-    spec = importlib.util.spec_from_file_location('nixl._bindings', bindings)
-    nixl = importlib.util.module_from_spec(spec); spec.loader.exec_module(nixl)
-    try:
-        config = nixl.nixlAgentConfig()
-        config.useProgThread = config.captureTelemetry = True
-    except TypeError:  # of older ones: progress thread, listener, port, synchronisation, threads, delays, telemetry
-        config = nixl.nixlAgentConfig(True, False, 0, nixl.NIXL_THREAD_SYNC_NONE, 1, 0, 100000, True)
-    me = nixl.nixlAgent(name, config)
-    backend = me.createBackend('UCX', me.getPluginParams('UCX')[0])
-    memory = ctypes.create_string_buffer(bytes)
-    mine = ctypes.addressof(memory)
-    whole = nixl.nixlRegDList(nixl.DRAM_SEG); whole.addDesc((mine, bytes, 0, ''))
-    me.registerMem(whole, [backend])
-def parts(at, count, length):
-    some = nixl.nixlXferDList(nixl.DRAM_SEG)
-    for i in range(count): some.addDesc((at + 2 * i * length, length, 0))
-    return some
-def wait(handle, status):
-    while status == nixl.NIXL_IN_PROG: status = me.getXferStatus(handle)
-    assert status == nixl.NIXL_SUCCESS, status
-    telemetry.append(me.getXferTelemetry(handle).totalBytes)
-def prepared(operation, to, count, length, indices):
-    own, other = (me.prepXferDlist(name, parts(at, count, length), [backend]) for name, at in
-                  (('', mine), ('target', to)))
-    return me.makeXferReq(operation, own, indices, other, indices, '', [backend], False)
-telemetry = []
-"""
-
-
-def bindings(folder: Path) -> Path:
-    return next(folder.rglob("_bindings.*.so"))
-
-
-def libnixl(folder: Path) -> Path:
-    return next(folder.rglob("libnixl.so"))
-
-
-@contextmanager
-def pair(observed: Observed, folder: Path, bytes: int = 1 << 22) -> Iterator[tuple[Agent, Agent]]:
-    """Two processes with an agent each, over TCP and shared memory; the first knows the second as `target`."""
-    with Agent(libnixl(folder), libraries=NOWHERE) as initiator, Agent(libnixl(folder), libraries=NOWHERE) as target:
-        for name, job in (("initiator", initiator), ("target", target)):
-            job.run(f"{BINDINGS}\nagent({str(bindings(folder))!r}, {name!r}, {bytes})")
-        metadata, address = target.run("out = me.getLocalMD().hex(), mine")
-        initiator.run(f"me.loadRemoteMD(bytes.fromhex({metadata!r})); remote = {address}")
-        for job in (initiator, target):
-            until(lambda job=job: observed.attached(job.pid, ()), "its probes")  # type: ignore[misc]
-        yield initiator, target
-
-
 @real
 @pytest.mark.parametrize("wheel", [wheels.NIXL_10, wheels.NIXL_15], ids=["1.0", "1.5"])
 def test_the_real_libraries(observed: Observed, wheel: str) -> None:
     """Two agents of NVIDIA's wheel, over UCX and TCP: bytes are those of NIXL's own telemetry, and of what arrived."""
     folder = wheels.folder(wheel)
-    with pair(observed, folder) as (initiator, target):
+    with initiator_and_target(observed, folder) as (initiator, target):
         target.run("ctypes.memset(mine, 7, 1 << 20)")
         reported, arrived = initiator.run(
             "for _ in range(23):\n"
@@ -385,7 +328,7 @@ def test_nothing_of_it_is_left_out(observed: Observed, wheel: str) -> None:
     """Every function that begins, polls or ends a transfer is hooked in libnixl, and postXfer of every plugin."""
     folder = wheels.folder(wheel)
     plugins = [it for it in folder.rglob("libplugin_*.so") if it.parent.name == "plugins"]
-    with started(observed, Agent(libnixl(folder), libraries=NOWHERE)) as job:
+    with started(observed, Script(libnixl(folder), libraries=NOWHERE)) as job:
         opened = job.run(
             "out = []\n"
             f"for it in {[str(it) for it in plugins]!r}:\n"
@@ -404,7 +347,7 @@ def test_nothing_of_it_is_left_out(observed: Observed, wheel: str) -> None:
 @real
 def test_calls_that_fail(observed: Observed) -> None:
     """An agent that is not known, and a target that is killed: errors count as what the job got, and it lives on."""
-    with pair(observed, wheels.folder(wheels.NIXL_15)) as (initiator, target):
+    with initiator_and_target(observed, wheels.folder(wheels.NIXL_15)) as (initiator, target):
         initiator.run(
             "for _ in range(23):\n"
             "    try: me.createXferReq(nixl.NIXL_READ, parts(mine, 1, 1), parts(mine, 1, 1), 'nobody', '', [backend])\n"

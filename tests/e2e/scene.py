@@ -141,6 +141,7 @@ class Scene:
             "--otlp.metrics-interval=2s",
             "--collector.ras.interval=5",
             "--collector.serving",
+            "--collector.ucx",
             "--collector.serving.engine-metrics",
             "--collector.serving.engine-interval=1",
             "--profile=debug",
@@ -195,6 +196,7 @@ class Scene:
                 job = stack.enter_context(Job())
             self._thread(stack, lambda job=job, number=number: _talk(job, number, self._stop))
         _start(stack, [sys.executable, "-m", "tests.standins.cufile_job", str(BUILD / "libcufile.so.0")], **environment)
+        _start(stack, [sys.executable, "-m", "tests.standins.ucx_job", str(BUILD / "libucp.so.0")], **environment)
         _start(stack, [sys.executable, "-m", "tests.standins.nixl_job", str(BUILD / "libnixl.so")], **environment)
         self._thread(stack, self._count)
         _start(stack, [sys.executable, str(ROOT / "tests/standins/ras.py"), "28028", "demo"])

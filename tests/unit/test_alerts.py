@@ -174,7 +174,7 @@ def test_a_runbook_has_the_end(alert: str) -> None:
     assert set() == series - known
 
 
-PREFIXES = {"accel", "cufile", "gen", "gpu", "hw", "llm", "nccl", "nixl", "node", "rdma", "process"}
+PREFIXES = {"accel", "cufile", "gen", "gpu", "hw", "llm", "nccl", "nixl", "node", "rdma", "process", "ucx"}
 """First words of the names of series."""
 
 

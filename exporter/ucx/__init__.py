@@ -1,0 +1,1 @@
+"""Calls of UCX: what the ucx collector is made of."""
