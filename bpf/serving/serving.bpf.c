@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Requests that servers of HTTP/1.1 and HTTP/2 answer, from what they read from and write to their sockets. */
 #include "kernel.h"
-#include "answers.h"
-#include "requests.h"
 #include "sockets.h"
+#include "tls.h"
 
 #define PF_EXITING 4
 
@@ -75,7 +74,7 @@ int on_state(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	if (now == TCP_CLOSE)
 		bpf_map_delete_elem(&arrivals, &key);
-	connection = bpf_map_lookup_elem(&connections, &key);
+	connection = connection_of(&key);
 	if (!connection)
 		return 0;
 	if (now == TCP_CLOSE_WAIT) {
@@ -109,6 +108,8 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	struct task_struct *task = (void *)ctx->args[0];
 	__u32 tgid = BPF_CORE_READ(task, tgid);
 
+	if (tls)
+		forget_tls_thread();
 	if (!BPF_CORE_READ(task, signal, live.counter))
 		bpf_map_delete_elem(&processes, &tgid);
 	return 0;
@@ -118,7 +119,9 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 SEC("raw_tp")
 int sweep(void *ctx __attribute__((unused)))
 {
-	if (serves_unix)
-		bpf_for_each_map_elem(&connections, end_unix, NULL, 0);
+	if (serves_unix || tls)
+		bpf_for_each_map_elem(&connections, end_swept, NULL, 0);
+	if (tls)
+		bpf_for_each_map_elem(&tls_connections, forget_tls_connection, NULL, 0);
 	return 0;
 }

@@ -24,6 +24,7 @@ enum outcome {
 	SERVER_GONE,  /* the process that was to answer ended */
 	UNTERMINATED, /* the server closed the connection before the end of its answer */
 	UNREADABLE,   /* its bytes could not be followed to the end */
+	OF_UNKNOWN,   /* its TLS connection was freed first, and the socket under it is not known */
 };
 
 /* LINES: a stream of JSON texts, one a line (Ollama's), which are its events; MESSAGES: of gRPC's messages. */
@@ -145,12 +146,13 @@ struct connection {
 	struct trace trace;
 	struct pending pending[MOST_PENDING];
 	struct request out;
+	__u64 tls_socket; /* of which its end is known; only under TLS, else 0 */
 	__u32 tgid;
 	__u32 received; /* requests that were read, */
 	__u32 answered; /* and answered, */
 	__u32 answering;
 	__u32 client_closed;
-	__u8 is_unix;
+	__u8 swept; /* its end may not be seen when its process ends */
 	__u8 http2; /* enum preface */
 	__u8 unused[2];
 };

@@ -1,37 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Socket calls: of which process and connection they are, and where the bytes are that they moved. */
 #pragma once
-#include "frames.h"
-#include "requests.h"
+#include "tls_calls.h"
 
-#define AF_UNIX 1
 #define MSG_PEEK 2
 #define SHUT_BOTH 3
 #define TCP_SYN_RECV 3
 #define TCP_FIN_WAIT1 4
 #define TCP_CLOSE 7
-#define TCP_CLOSE_WAIT 8
 #define TCP_LAST_ACK 9
 #define MOST_PIECES 256
-
-#pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wpadded" /* the layouts are the kernel's, not these */
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct sock_common {
-	unsigned short skc_family;
-	__u16 skc_num;
-	volatile unsigned char skc_state;
-};
-struct sock {
-	struct sock_common __sk_common;
-	int sk_err;
-	__u8 sk_shutdown;
-};
-struct unix_sock {
-	struct sock *peer;
-};
-#pragma clang attribute pop
-#pragma clang diagnostic pop
 
 /* Of user space. */
 struct iovec {
@@ -66,12 +44,9 @@ enum {
 #define SECOND_OF(regs) ((regs)->user_regs.regs[1])
 #endif
 
-const volatile __u32 all_processes = 0;
-
 MAP(arrivals, LRU_HASH, __u64, __u64, MOST_CONNECTIONS);
 /* A bit for each port at which a followed process was seen to read a request. */
 MAP(ports, ARRAY, __u32, __u64, 1024);
-static const struct connection no_connection;
 /* Whether a request was ever read from a TCP or a Unix socket. */
 __u32 serves_tcp = 0, serves_unix = 0;
 
@@ -98,25 +73,6 @@ static __always_inline void note_port(struct sock *sk)
 	serves_tcp = 1;
 }
 
-/* Ends what is open on a connection, and forgets it. */
-static __always_inline void drop(struct connection *connection, __u64 key, enum outcome outcome)
-{
-	__u64 now = bpf_ktime_get_ns();
-
-	if (connection->http2)
-		end_streams(key, outcome, now);
-	if (connection->answering && connection->writing.state == UNTIL_CLOSE && outcome == UNTERMINATED)
-		finish(connection, COMPLETE, now);
-	for (int i = 0; i < MOST_PENDING && connection->answered != connection->received; i++) {
-		if (!connection->answering) {
-			begin_answer(connection, NULL);
-			connection->writing.bytes = 0;
-		}
-		finish(connection, outcome, now);
-	}
-	bpf_map_delete_elem(&connections, &key);
-}
-
 /* The other side of a Unix socket is gone: of a server's, or of the client's that reads its end. */
 static __always_inline void on_unix_end(struct sock *sk)
 {
@@ -127,10 +83,10 @@ static __always_inline void on_unix_end(struct sock *sk)
 	if (BPF_CORE_READ(sk, __sk_common.skc_family) != AF_UNIX ||
 	    BPF_CORE_READ(sk, sk_shutdown) != SHUT_BOTH)
 		return;
-	connection = bpf_map_lookup_elem(&connections, &key);
+	connection = connection_of(&key);
 	if (!connection) {
 		key = (__u64)BPF_CORE_READ((struct unix_sock *)sk, peer);
-		connection = bpf_map_lookup_elem(&connections, &key);
+		connection = connection_of(&key);
 		outcome = UNTERMINATED;
 	}
 	if (connection && outcome == UNTERMINATED && !bpf_map_lookup_elem(&processes, &connection->tgid))
@@ -139,38 +95,19 @@ static __always_inline void on_unix_end(struct sock *sk)
 		drop(connection, key, outcome);
 }
 
-/* A Unix connection of a process that has ended: its client need not call anything after that. */
-static long end_unix(void *map, __u64 *key, struct connection *connection, void *unused)
-{
-	if (connection->is_unix && !bpf_map_lookup_elem(&processes, &connection->tgid))
-		drop(connection, *key, SERVER_GONE);
-	return 0;
-}
-
-static __always_inline bool is_request(__u64 word, __u32 size)
-{
-	if (size < 4)
-		return !((word ^ WORD("POST")) << (64 - 8 * size)) ||
-		       !((word ^ WORD("PRI ")) << (64 - 8 * size));
-	return BEGINS(word, "POST") || BEGINS(word, "GET ") || BEGINS(word, "HEAD") || BEGINS(word, "PUT ") ||
-	       BEGINS(word, "DELE") || BEGINS(word, "OPTI") || BEGINS(word, "PATC") || BEGINS(word, "PRI ");
-}
-
 /* A connection that begins with what was just read; NULL if that is no request. */
 static __always_inline struct connection *new_connection(struct sock *sk, __u64 base, __u32 size, __u32 tgid)
 {
 	struct connection *connection;
-	__u64 key = (__u64)sk, word = 0;
+	__u64 key = (__u64)sk;
 
-	size = at_most(size, 8);
-	if (BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE || !size ||
-	    bpf_probe_read_user(&word, size, (void *)base) || !is_request(word, size))
+	if (BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE || !begins_request(base, size))
 		return NULL;
 	connection = lookup_or_init(connections, &key, &no_connection);
 	if (connection) {
 		connection->tgid = tgid;
 		if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX) {
-			serves_unix = connection->is_unix = 1;
+			serves_unix = connection->swept = 1;
 		} else {
 			note_port(sk);
 			connection->client_closed =
@@ -178,32 +115,6 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 		}
 	}
 	return connection;
-}
-
-/* Follows a piece of what was read or sent by HTTP/1.1. */
-static __always_inline void follow_lines(struct walk *walk, bool sends)
-{
-	struct walk *known = sends ? &walk->connection->sends : &walk->connection->reads;
-
-	copy_walk(known, walk);
-	if (sends)
-		sent_lines(walk->key);
-	else
-		read_lines(walk->key);
-	copy_walk(walk, known);
-}
-
-static __always_inline void follow_piece(struct walk *walk, bool sends)
-{
-	walk->at = walk->window = walk->loaded = walk->kept = 0;
-	if (!walk->connection->http2)
-		follow_lines(walk, sends);
-	if (walk->connection->http2 && !walk->failed)
-		follow_frames(walk, sends);
-	if (walk->at < walk->size)
-		walk->failed = 1;
-	if (sends && walk->connection->answering)
-		keep_tail(walk, &walk->connection->out);
 }
 
 static __always_inline long follow_vector(struct walk *walk, __u32 index, bool sends)
@@ -270,13 +181,10 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 	struct walk walk = {.left = size, .key = (__u64)sk};
 	__u64 key = (__u64)sk;
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	__u32 *maybe = candidate(tgid);
 	struct iovec first;
 	bool found;
 
-	if (!all_processes && !(maybe && *maybe))
-		return;
-	if (!bpf_map_lookup_elem(&processes, &tgid) && (!all_processes || !follow(tgid)))
+	if (!is_followed(tgid) || (tls && is_of_tls(key, sends)))
 		return;
 	walk.connection = bpf_map_lookup_elem(&connections, &key);
 	if (sends && !walk.connection)

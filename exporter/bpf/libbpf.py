@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -80,8 +80,9 @@ class Object:
 
     `constants` set its `const volatile` variables, `entries` the sizes of its maps, both by name; LRU maps get more
     rows where there are many processors (exporter.bpf.sizing). `shared` are maps of another object that stand in
-    place of those with these names. Uprobe programs are loaded for multi-uprobe links where the kernel has them, unless
-    `multi` forbids or demands it. BpfError on any failure, with nothing left behind.
+    place of those with these names; programs `without` are not loaded. Uprobe programs are loaded for multi-uprobe
+    links where the kernel has them, unless `multi` forbids or demands it. BpfError on any failure, with nothing
+    left behind.
     """
 
     types: Btf
@@ -95,8 +96,10 @@ class Object:
         entries: Mapping[str, int] = MappingProxyType({}),
         multi: bool | None = None,
         shared: Mapping[str, Map] = MappingProxyType({}),
+        without: Collection[str] = (),
     ) -> None:
         self._bpf, self._path, self._handle = library(), path, 0
+        self._without = without
         self._multi = multi_link.supported() if multi is None else multi
         self._sessions = sessions.places() if self._multi else {}
         self.maps = Named[Map](path.name, "map")
@@ -165,6 +168,10 @@ class Object:
         for handle in maps.values():
             if bpf.bpf_map__type(handle) == RINGBUF:
                 bpf.bpf_map__set_value_size(handle, 0)  # EVENTS() gave the record's, for Python only
+        for name in self._without:
+            if name not in programs:
+                raise stale(path.name, f"program {name} to leave out")
+            check(bpf.bpf_program__set_autoload(programs.pop(name), False), f"leave {name} of {path} out")
         for handle in programs.values() if self._multi else ():
             if self._section(handle).startswith(_UPROBES):
                 kind = multi_link.SESSION if self._in_session(handle) else multi_link.ATTACH_TYPE

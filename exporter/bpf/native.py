@@ -110,6 +110,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # result, then arguments
     "bpf_program__attach": (_P, _P),
     "bpf_program__attach_uprobe_opts": (_P, _P, _I, _S, ctypes.c_size_t, ctypes.POINTER(_Uprobe)),
     "bpf_program__set_expected_attach_type": (_I, _P, _I),
+    "bpf_program__set_autoload": (_I, _P, ctypes.c_bool),
     "bpf_prog_test_run_opts": (_I, _I, ctypes.POINTER(_TestRun)),
     "bpf_enable_stats": (_I, _I),
     "bpf_iter_create": (_I, _I),

@@ -40,13 +40,12 @@ class AttachError(BpfError):
         self.failed = tuple(failed)
 
 
-def attach_to(program: Program, path: str | Path, points: Sequence[Point], pid: int) -> Link:
-    """As `attach`, at entries, in one process; where exporter.bpf.process_links.supported()."""
+def attach_to(program: Program, path: str | Path, points: Sequence[Point], pid: int, returns: bool = False) -> Link:
+    """As `attach`, in one process; where exporter.bpf.process_links.supported()."""
     if descriptors.room() < 1:
         raise _refusal(errno.EMFILE, program, os.fspath(path), points)
-    offsets, cookies = [point.offset for point in points], [point.cookie for point in points]
     try:
-        descriptor = multi.link(program.fd, os.fsencode(path), offsets, cookies, returns=False, pid=pid)
+        descriptor = _multi(program, os.fspath(path), points, returns, pid)
     except OSError as error:
         raise _refusal(error.errno or 0, program, os.fspath(path), points) from error
     return Link(lambda: os.close(descriptor))
@@ -86,12 +85,12 @@ def _attach_multi(program: Program, path: str, points: Sequence[Point], returns:
     return Link(lambda: os.close(descriptor))
 
 
-def _multi(program: Program, path: str, points: Sequence[Point], returns: bool) -> int:
+def _multi(program: Program, path: str, points: Sequence[Point], returns: bool, pid: int = 0) -> int:
     offsets, cookies = [point.offset for point in points], [point.cookie for point in points]
     semaphores = [it.semaphore for it in points]
     if program.session:
-        return multi.link(program.fd, os.fsencode(path), offsets, cookies, False, semaphores, kind=multi.SESSION)
-    return multi.link(program.fd, os.fsencode(path), offsets, cookies, returns, semaphores)
+        return multi.link(program.fd, os.fsencode(path), offsets, cookies, False, semaphores, pid, multi.SESSION)
+    return multi.link(program.fd, os.fsencode(path), offsets, cookies, returns, semaphores, pid)
 
 
 def _accepted(program: Program, path: str, point: Point, returns: bool) -> bool:

@@ -26,6 +26,7 @@ from exporter.serving.activity import Activity
 from exporter.serving.engines import engine
 from exporter.serving.following import Following
 from exporter.serving.spans import TRACEPARENT, span
+from exporter.serving.tls import PROGRAMS, Tls
 
 if TYPE_CHECKING:
     from exporter.serving.engine_numbers import EngineNumbers
@@ -40,6 +41,13 @@ FLAGS = (
         "Processes with sockets that are followed. gpu: those that use a GPU, their containers, pods and process "
         "trees; all: every process of the node.",
         choices=("gpu", "all"),
+    ),
+    Flag(
+        "tls",
+        False,
+        "Follow requests over TLS too, by probes on SSL_read and SSL_write of the OpenSSL libraries (libssl.so) that "
+        "followed processes map: two traps of some microseconds at each of their calls. Before Linux 6.11 the traps, "
+        "though nothing else, are in every process that maps the same file.",
     ),
     Flag(
         "engine-metrics",
@@ -88,6 +96,7 @@ class Serving:
         self._activities: dict[int, Activity] = {}
         self._engines: EngineNumbers | None = None
         self._streams: Streams | None = None
+        self._tls: Tls | None = None
         self._ledger = Ledger[Activity](self._read, self._take, node.processes, node.proc, fold=self._fold)
 
     def start(self) -> None:
@@ -99,7 +108,9 @@ class Serving:
         try:
             if not pid_namespace.is_host():
                 raise BpfError(errno.ENOTSUP, f"{pid_namespace.REFUSAL}: {pid_namespace.REMEDY}")
-            self._object = Object(object_path(self.name), constants={"all_processes": self._all})
+            tls = bool(self._node.settings.get("tls"))
+            constants = {"all_processes": self._all, "tls": tls}
+            self._object = Object(object_path(self.name), constants=constants, without=() if tls else PROGRAMS)
         except BpfError as error:
             raise not_started("requests of LLM servers cannot be followed", error) from error
         try:
@@ -115,7 +126,11 @@ class Serving:
         self._events.add(self._object.maps["requests"], self._received)
         self._events.start("serving events", gather=_GATHER)
         maps = self._object.maps
-        self._following = Following(self._node.proc, maps["processes"], maps["candidates"])
+        if tls:
+            self._tls = Tls(self._object.programs, self._follows, self._node.trial.returns_allowed, self._node.proc)
+            self._node.targets.want(self._tls)
+        changed = self._tls.followed if self._tls else None
+        self._following = Following(self._node.proc, maps["processes"], maps["candidates"], changed)
         if not self._all:
             self._node.targets.want(self)
         if self._node.settings.get("engine-metrics"):
@@ -129,8 +144,9 @@ class Serving:
 
         Raises Unavailable, or BpfError for other failures, where processes of the driver are not searched for.
         """
-        if not self._all:
+        if not self._all or self._tls:
             self._node.targets.require()
+        if not self._all:
             self._following.refresh()
         self._object.programs["sweep"].run()
         self._events.flush(self._object.maps["requests"])
@@ -144,13 +160,18 @@ class Serving:
         yield metrics.UNREADABLE.sample(counted["unreadable"])
         yield metrics.UNREAD_CALLS.sample(counted["unread_calls"])
         yield metrics.STREAMS_LOST.sample(counted["streams_lost"])
-        for name in ("connections", "processes", "http2_connections"):
+        if self._tls:
+            yield from self._tls.collect()
+        of_tls = ("tls_connections", "tls_threads") if self._tls else ()
+        for name in ("connections", "processes", "http2_connections", *of_tls):
             yield MAP_FULL.sample(self._object.maps[name].lost() or 0, {"map": f"{self.name}.{name}"})
         yield ENDED_FOLDED.sample(self._ledger.folded, {"collector": self.name})
         yield from self._events.collect()
 
     def problems(self) -> Iterator[str]:
-        """Yield the reasons why engines' metrics were not read, for the landing page."""
+        """Yield why OpenSSL is not probed and engines' metrics were not read, for the landing page."""
+        if self._tls:
+            yield from self._tls.problems()
         if self._engines:
             yield from self._engines.problems()
 
@@ -180,6 +201,9 @@ class Serving:
 
     def processes_replaced(self, pids: Collection[int]) -> None:
         self._following.ended(pids)
+
+    def _follows(self, pid: int) -> bool:
+        return self._all or self._object.maps["processes"].get(pid) is not None
 
     def _followed(self) -> set[int]:
         return {pid for pid, _ in self._object.maps["processes"].items()}

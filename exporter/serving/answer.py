@@ -17,7 +17,7 @@ EVENT_STREAM, ENCODED, QUEUE_KNOWN, FAILED_IN_STREAM, LINES, MESSAGES = 1, 2, 4,
 REQUEST = 0
 """Of its enum kind."""
 COMPLETE = 1
-_ABORTED = {2: "client_gone", 3: "server_gone", 4: "unterminated", 5: "unreadable"}
+_ABORTED = {2: "client_gone", 3: "server_gone", 4: "unterminated", 5: "unreadable", 6: "unknown"}
 """Values of its enum outcome."""
 LONGEST_MODEL = 96
 NO_STATUS, UNKNOWN_STATUS = "none", "unknown"

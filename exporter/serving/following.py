@@ -7,7 +7,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,11 +39,15 @@ class Table(Protocol):
 class Following:
     """Adds rows to the kernel's table of followed processes; the kernel removes a row when its process ends.
 
-    Safe from any thread. `candidates` has the filter before that table (bpf/serving/).
+    Safe from any thread. `candidates` has the filter before that table (bpf/serving/), and `changed` is called after
+    rows were added.
     """
 
-    def __init__(self, proc: Path, processes: Table, candidates: Table) -> None:
+    def __init__(
+        self, proc: Path, processes: Table, candidates: Table, changed: Callable[[], None] | None = None
+    ) -> None:
         self._proc, self._processes, self._candidates = proc, processes, candidates
+        self._changed = changed
         self._lock = threading.Lock()
         self._users: set[int] = set()
         self._walked = -PAUSE_SECONDS
@@ -103,6 +107,8 @@ class Following:
         for pid in new:  # the kernel removed no row of one that ended before it had one
             if _has_ended(pid):
                 self._processes.delete(pid)
+        if new and self._changed:
+            self._changed()
 
 
 def _has_ended(pid: int) -> bool:

@@ -46,7 +46,8 @@ ABORTED = Metric(
     "gen_ai.server.requests.aborted",
     "Requests without an answer to its end, by reason: client_gone (it closed or reset the connection), server_gone "
     "(the process ended), unterminated (the server closed the connection in the middle of the answer), unreadable "
-    "(bytes that are not HTTP/1.1 or HTTP/2, or that the exporter could not read).",
+    "(bytes that are not HTTP/1.1 or HTTP/2, or that the exporter could not read), unknown (over TLS, where neither a "
+    "shutdown nor the end of a socket tells who ended the connection).",
     Kind.COUNTER,
     labels=(*_MODEL, "reason"),
     process=True,

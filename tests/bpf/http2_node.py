@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -24,10 +25,10 @@ from tests.support import free_port, until
 
 
 @contextmanager
-def running(command: list[str], port: int) -> Iterator[Server]:
+def running(command: list[str], port: int, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """A server of this command, once its port takes connections."""
     process = subprocess.Popen(command, cwd=HERE, start_new_session=True)
-    server = Server(process, ("127.0.0.1", port))
+    server = Server(process, ("127.0.0.1", port), tls)
     try:
         until(lambda: _listens(server), f"{command[0]} listens", 60)
         yield server
@@ -38,11 +39,11 @@ def running(command: list[str], port: int) -> Iterator[Server]:
 
 
 @contextmanager
-def hypercorn() -> Iterator[Server]:
-    """The program of tests/bpf/serving_app.py under hypercorn: HTTP/2 by prior knowledge and by upgrade."""
+def hypercorn(*options: str, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """The program of tests/bpf/serving_app.py under hypercorn: HTTP/2 by prior knowledge, by upgrade or over TLS."""
     port = free_port()
-    command = [sys.executable, "-m", "hypercorn", f"--bind=127.0.0.1:{port}", "--log-level=critical"]
-    with running([*command, "serving_app:application"], port) as server:
+    command = [sys.executable, "-m", "hypercorn", f"--bind=127.0.0.1:{port}", "--log-level=critical", *options]
+    with running([*command, "serving_app:application"], port, tls) as server:
         yield server
 
 

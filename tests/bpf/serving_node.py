@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -43,12 +44,18 @@ SERVERS = {
 class Observed(Serving):
     """Keeps the meaning of each record, by pid."""
 
-    def __init__(self, processes: str = "all", targets: Targets | None = None, library: Path | None = None) -> None:
+    def __init__(
+        self,
+        processes: str = "all",
+        targets: Targets | None = None,
+        library: Path | None = None,
+        **settings: Any,
+    ) -> None:
         """Users of no other driver than `library` count: other tests have theirs."""
         self.answers: dict[int, list[Answer]] = {}
         self.spans: list[Span] = []
         self._library = library
-        settings = {"processes": processes, "series-limit": 20_000}
+        settings |= {"processes": processes, "series-limit": 20_000}
         super().__init__(make_node(settings, ProcessTable(), targets, self.spans.append))
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
@@ -73,10 +80,10 @@ class Observed(Serving):
 
 
 class Server:
-    """A running server; `address` is what clients connect to."""
+    """A running server; `address` is what clients connect to, by TLS where `tls` has its certificate."""
 
-    def __init__(self, process: subprocess.Popen[bytes], address: Any) -> None:
-        self.process, self.address = process, address
+    def __init__(self, process: subprocess.Popen[bytes], address: Any, tls: ssl.SSLContext | None = None) -> None:
+        self.process, self.address, self.tls = process, address, tls
 
     @property
     def pids(self) -> set[int]:
@@ -88,7 +95,7 @@ class Server:
 
 
 @contextmanager
-def served(kind: str, unix: str = "", *options: str) -> Iterator[Server]:
+def served(kind: str, unix: str = "", *options: str, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """A server of this kind, at a port of its own or at a Unix socket."""
     words, port = SERVERS[kind], free_port()
     if kind == "node":
@@ -97,7 +104,7 @@ def served(kind: str, unix: str = "", *options: str) -> Iterator[Server]:
         command = ["node", "serving_app.js", str(port)]
     elif kind == "gunicorn":
         bound = [f"--bind=127.0.0.1:{port}", "--log-level=critical"]
-        command = [sys.executable, "-m", *words, *bound, "serving_wsgi:application"]
+        command = [sys.executable, "-m", *words, *bound, *options, "serving_wsgi:application"]
     elif words:
         where = [f"--uds={unix}"] if unix else ["--host=127.0.0.1", f"--port={port}"]
         quiet = ["--log-level=critical"]
@@ -105,7 +112,7 @@ def served(kind: str, unix: str = "", *options: str) -> Iterator[Server]:
     else:
         command = [sys.executable, "serving_app.py", str(port)]
     process = subprocess.Popen(command, cwd=HERE, start_new_session=True)
-    server = Server(process, unix or ("127.0.0.1", port))
+    server = Server(process, unix or ("127.0.0.1", port), tls)
     try:
         until(lambda: _answers(server), f"{kind} answers")
         yield server
@@ -134,6 +141,8 @@ class Client:
         self.socket.settimeout(60)
         try:
             self.socket.connect(server.address)
+            if server.tls:
+                self.socket = server.tls.wrap_socket(self.socket, server_hostname="localhost")
         except OSError:
             self.socket.close()
             raise

@@ -33,6 +33,8 @@ def _events(wanted: dict[str, Any]) -> Iterator[bytes]:
     for number in range(wanted["tokens"]):
         if number:
             time.sleep(wanted.get("gap", 0.0))
+        if number == wanted.get("break"):
+            raise ConnectionAbortedError
         yield event({"model": "tiny", "choices": [{"index": 0, "delta": {"content": f" {number}"}}], "usage": None})
     yield event({"model": "tiny", "choices": [], "usage": usage(wanted)})
     yield event("[DONE]")

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Connections, whether of a socket or of TLS: how they begin, are followed and end. */
+#pragma once
+#include "frames.h"
+#include "requests.h"
+
+#define AF_UNIX 1
+#define TCP_CLOSE_WAIT 8
+
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpadded" /* the layouts are the kernel's, not these */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct sock_common {
+	unsigned short skc_family;
+	__u16 skc_num;
+	volatile unsigned char skc_state;
+};
+struct sock {
+	struct sock_common __sk_common;
+	int sk_err;
+	__u8 sk_shutdown;
+};
+struct unix_sock {
+	struct sock *peer;
+};
+#pragma clang attribute pop
+#pragma clang diagnostic pop
+
+const volatile __u32 all_processes = 0;
+/* Whether OpenSSL is probed: then connections of TLS have numbers as their keys, which are no addresses of sockets. */
+const volatile __u32 tls = 0;
+
+static const struct connection no_connection;
+/* The key of the connection of TLS that a socket carries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MOST_CONNECTIONS);
+	__type(key, __u64);
+	__type(value, __u64);
+} tls_sockets SEC(".maps");
+
+/* Whether this process is followed. */
+static __always_inline bool is_followed(__u32 tgid)
+{
+	__u32 *maybe = candidate(tgid);
+
+	if (!all_processes && !(maybe && *maybe))
+		return false;
+	return bpf_map_lookup_elem(&processes, &tgid) || (all_processes && follow(tgid));
+}
+
+/* The connection on a socket, with its key. */
+static __always_inline struct connection *connection_of(__u64 *key)
+{
+	struct connection *connection = bpf_map_lookup_elem(&connections, key);
+	__u64 *carried;
+
+	if (connection || !tls)
+		return connection;
+	carried = bpf_map_lookup_elem(&tls_sockets, key);
+	if (!carried)
+		return NULL;
+	*key = *carried;
+	return bpf_map_lookup_elem(&connections, key);
+}
+
+/* Ends what is open on a connection, and forgets it. */
+static __always_inline void drop(struct connection *connection, __u64 key, enum outcome outcome)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (connection->http2)
+		end_streams(key, outcome, now);
+	if (connection->answering && connection->writing.state == UNTIL_CLOSE && outcome == UNTERMINATED)
+		finish(connection, COMPLETE, now);
+	for (int i = 0; i < MOST_PENDING && connection->answered != connection->received; i++) {
+		if (!connection->answering) {
+			begin_answer(connection, NULL);
+			connection->writing.bytes = 0;
+		}
+		finish(connection, outcome, now);
+	}
+	if (connection->tls_socket)
+		bpf_map_delete_elem(&tls_sockets, &connection->tls_socket);
+	bpf_map_delete_elem(&connections, &key);
+}
+
+/* A connection of a process that has ended: nobody need call anything after that. */
+static long end_swept(void *map, __u64 *key, struct connection *connection, void *unused)
+{
+	if (connection->swept && !bpf_map_lookup_elem(&processes, &connection->tgid))
+		drop(connection, *key, SERVER_GONE);
+	return 0;
+}
+
+static __always_inline bool is_request(__u64 word, __u32 size)
+{
+	if (size < 4)
+		return !((word ^ WORD("POST")) << (64 - 8 * size)) ||
+		       !((word ^ WORD("PRI ")) << (64 - 8 * size));
+	return BEGINS(word, "POST") || BEGINS(word, "GET ") || BEGINS(word, "HEAD") || BEGINS(word, "PUT ") ||
+	       BEGINS(word, "DELE") || BEGINS(word, "OPTI") || BEGINS(word, "PATC") || BEGINS(word, "PRI ");
+}
+
+/* Whether a request begins with what was just read. */
+static __always_inline bool begins_request(__u64 base, __u32 size)
+{
+	__u64 word = 0;
+
+	size = at_most(size, 8);
+	return size && !bpf_probe_read_user(&word, size, (void *)base) && is_request(word, size);
+}
+
+/* Follows a piece of what was read or sent by HTTP/1.1. */
+static __always_inline void follow_lines(struct walk *walk, bool sends)
+{
+	struct walk *known = sends ? &walk->connection->sends : &walk->connection->reads;
+
+	copy_walk(known, walk);
+	if (sends)
+		sent_lines(walk->key);
+	else
+		read_lines(walk->key);
+	copy_walk(walk, known);
+}
+
+static __always_inline void follow_piece(struct walk *walk, bool sends)
+{
+	walk->at = walk->window = walk->loaded = walk->kept = 0;
+	if (!walk->connection->http2)
+		follow_lines(walk, sends);
+	if (walk->connection->http2 && !walk->failed)
+		follow_frames(walk, sends);
+	if (walk->at < walk->size)
+		walk->failed = 1;
+	if (sends && walk->connection->answering)
+		keep_tail(walk, &walk->connection->out);
+}
