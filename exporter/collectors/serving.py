@@ -46,8 +46,8 @@ FLAGS = (
         "tls",
         False,
         "Follow requests over TLS too, by probes on SSL_read and SSL_write of the OpenSSL libraries (libssl.so) that "
-        "followed processes map: two traps of some microseconds at each of their calls. Before Linux 6.11 the traps, "
-        "though nothing else, are in every process that maps the same file.",
+        "followed processes map: two traps at each of their calls, about 11 µs together. Before Linux 6.11, and beyond "
+        "64 followed processes of a file, the traps are in every process that maps it.",
     ),
     Flag(
         "engine-metrics",
