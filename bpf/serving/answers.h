@@ -2,17 +2,9 @@
 /* What a server sends: answers to the requests that it has read, in their order. */
 #pragma once
 #include "http2.h"
+#include "processes.h"
+#include "records.h"
 
-/* Followed processes, and the requests that they have begun and ended to answer. User space adds and removes processes. */
-struct process {
-	__u64 begun;
-	__u64 ended;
-};
-
-static const struct process no_requests;
-MAP(processes, HASH, __u32, struct process, MOST_PROCESSES);
-/* Which processes may be followed, by the low bits of their ids: most calls are of others, and end here. */
-MAP(candidates, ARRAY, __u32, __u32, CANDIDATES);
 /* By the socket's address. They take memory only as they are used, and go with the connection. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -22,27 +14,6 @@ struct {
 	__type(value, struct connection);
 } connections SEC(".maps");
 __u64 connections_lost = 0, connections_full_tick = 0;
-EVENTS(requests, union record, 1 << 22);
-
-static __always_inline __u32 *candidate(__u32 tgid)
-{
-	__u32 key = tgid & (CANDIDATES - 1);
-
-	return bpf_map_lookup_elem(&candidates, &key);
-}
-
-/* Follows a process. False where the table is full. */
-static __always_inline bool follow(__u32 tgid)
-{
-	__u32 *maybe = candidate(tgid);
-
-	if (!lookup_or_init(processes, &tgid, &no_requests))
-		return false;
-	if (maybe)
-		*maybe = 1;
-	return true;
-}
-
 /* Connections that were given up, for bytes that are not HTTP/1.1 or could not be read. */
 __u64 unreadable = 0;
 
@@ -98,8 +69,7 @@ static __always_inline void finish(struct connection *connection, enum outcome o
 		out->tgid = tgid;
 		out->request_bytes = request->bytes;
 		out->response_bytes = connection->writing.bytes;
-		if (bpf_ringbuf_output(&requests, out, sizeof(*out), 0))
-			add(&requests_lost, 1);
+		send_request(out);
 		process = bpf_map_lookup_elem(&processes, &tgid);
 		if (process)
 			add(&process->ended, 1);

@@ -134,8 +134,7 @@ CHECKED_ONCE int finish_stream(struct http2 *http2, __u64 connection, __u32 id, 
 		return 0;
 	stream->out.end = now;
 	stream->out.outcome = outcome;
-	if (bpf_ringbuf_output(&requests, &stream->out, sizeof(stream->out), 0))
-		add(&requests_lost, 1);
+	send_request(&stream->out);
 	tgid = stream->out.tgid;
 	process = bpf_map_lookup_elem(&processes, &tgid);
 	if (process)

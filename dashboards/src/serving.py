@@ -279,9 +279,11 @@ LOAD = [
     ),
     lines(
         "Not followed",
-        "HTTP/2 streams beyond what one connection or the node may have open, connections that are neither HTTP/1.1 "
-        "nor HTTP/2, and socket calls with bytes that are not read (io_uring, sendfile). They are in no other panel.",
+        "Requests that ended faster than the exporter could read, HTTP/2 streams beyond what one connection or the node "
+        "may have open, connections that are neither HTTP/1.1 nor HTTP/2, and socket calls with bytes that are not read "
+        "(io_uring, sendfile). They are in no other panel.",
         "cps",
+        Query(total(rate("llm_serving_requests_lost_total"), "instance"), "requests {{instance}}"),
         Query(total(rate("llm_serving_streams_lost_total"), "instance"), "streams {{instance}}"),
         Query(total(rate("llm_serving_connections_unreadable_total"), "instance"), "connections {{instance}}"),
         Query(total(rate("llm_serving_socket_calls_unread_total"), "instance"), "socket calls {{instance}}"),

@@ -159,6 +159,7 @@ class Serving:
         counted = self._object.globals()
         yield metrics.UNREADABLE.sample(counted["unreadable"])
         yield metrics.UNREAD_CALLS.sample(counted["unread_calls"])
+        yield metrics.UNCOUNTED.sample(counted["requests_uncounted"])
         yield metrics.STREAMS_LOST.sample(counted["streams_lost"])
         if self._tls:
             yield from self._tls.collect()

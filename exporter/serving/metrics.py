@@ -116,6 +116,12 @@ OTHER_REQUESTS = Metric(
     Kind.COUNTER,
     process=True,
 )
+UNCOUNTED = Metric(
+    "llm.serving.requests.lost",
+    "Requests that ended and are in no other metric, as more ended at once than the exporter could read: the ring buffer "
+    "was full. Over HTTP/2 requests of other methods than POST are among them.",
+    Kind.COUNTER,
+)
 STREAMS_LOST = Metric(
     "llm.serving.streams.lost",
     "Requests over HTTP/2 that were not followed: more than 256 were open on their connection, or 16,384 on the node.",

@@ -235,3 +235,26 @@ def test_nghttpd(observed: Observed, tmp_path: Path) -> None:
         assert "1009 succeeded, 0 failed" in made.stdout
         answers = since.answers(1009)
     assert {("200", "", "tiny", 3)} == {(it.status, it.aborted, it.model, it.tokens["output"]) for it in answers}
+
+
+@pytest.mark.skipif(not shutil.which("nghttpd") or not shutil.which("h2load"), reason="no nghttp2 (Debian's package)")
+def test_flood(observed: Observed, tmp_path: Path) -> None:
+    """25,600 posts as fast as they go: each is counted as a request or as lost, and none is both."""
+    (tmp_path / "answer").write_text('{"model": "tiny"}')
+    (tmp_path / "request").write_text("{}")
+    port, lost = free_port(), observed._object.globals()["requests_uncounted"]
+    with running(["nghttpd", "--no-tls", "--workers=2", f"--htdocs={tmp_path}", str(port)], port) as server:
+        command = ["h2load", "-n25600", "-c16", "-m32", "-t2", f"--data={tmp_path}/request"]
+        made = subprocess.run(
+            [*command, f"http://127.0.0.1:{port}/answer"], capture_output=True, text=True, timeout=120, check=True
+        )
+        assert "25600 succeeded, 0 failed" in made.stdout
+
+        def seen() -> int:
+            return len(observed.of(server.pids)) + observed._object.globals()["requests_uncounted"] - lost
+
+        until(lambda: seen() >= 25_600, lambda: f"25,600 requests; there are {seen()}", 30)
+        time.sleep(0.5)
+        assert 25_600 == seen()
+        assert {""} == {it.aborted for it in observed.of(server.pids)}
+        assert {"": 0} == observed.numbers(server.pids, "gen_ai.server.requests.in_flight")
