@@ -181,7 +181,7 @@ AT_RETURN(on_tls_shutdown)
 }
 
 /* SSL_free and SSL_clear: the next connection may have the same address. Without a shutdown only the socket, where it is
- * known, tells which side ended this one. */
+ * known, shows which side ended this one. */
 SEC("uprobe")
 int on_tls_end(struct pt_regs *ctx)
 {

@@ -279,9 +279,9 @@ LOAD = [
     ),
     lines(
         "Not followed",
-        "Requests that ended faster than the exporter could read, HTTP/2 streams beyond what one connection or the node "
-        "may have open, connections that are neither HTTP/1.1 nor HTTP/2, and socket calls with bytes that are not read "
-        "(io_uring, sendfile). They are in no other panel.",
+        "Requests that ended faster than the exporter could read, HTTP/2 streams beyond what one connection or the "
+        "node may have open, connections that are neither HTTP/1.1 nor HTTP/2, and socket calls with bytes that are "
+        "not read (io_uring, sendfile). They are in no other panel.",
         "cps",
         Query(total(rate("llm_serving_requests_lost_total"), "instance"), "requests {{instance}}"),
         Query(total(rate("llm_serving_streams_lost_total"), "instance"), "streams {{instance}}"),

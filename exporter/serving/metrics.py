@@ -47,7 +47,7 @@ ABORTED = Metric(
     "Requests without an answer to its end, by reason: client_gone (it closed or reset the connection), server_gone "
     "(the process ended), unterminated (the server closed the connection in the middle of the answer), unreadable "
     "(bytes that are not HTTP/1.1 or HTTP/2, or that the exporter could not read), unknown (over TLS, where neither a "
-    "shutdown nor the end of a socket tells who ended the connection).",
+    "shutdown nor the end of a socket was seen).",
     Kind.COUNTER,
     labels=(*_MODEL, "reason"),
     process=True,
@@ -118,8 +118,8 @@ OTHER_REQUESTS = Metric(
 )
 UNCOUNTED = Metric(
     "llm.serving.requests.lost",
-    "Requests that ended and are in no other metric, as more ended at once than the exporter could read: the ring buffer "
-    "was full. Over HTTP/2 requests of other methods than POST are among them.",
+    "Requests that ended and are in no other metric, as more ended at once than the exporter could read: the ring "
+    "buffer was full. Over HTTP/2 requests of other methods than POST are among them.",
     Kind.COUNTER,
 )
 STREAMS_LOST = Metric(

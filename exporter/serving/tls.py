@@ -66,7 +66,7 @@ class Tls:
     """An interest in OpenSSL (exporter.bpf.library.Interest): probed only while a followed process maps it.
 
     Each such process has links of its own where the kernel can probe one process; else all that map the file are
-    probed meanwhile. `follows` tells whether a process is followed. Safe from any thread.
+    probed meanwhile. `follows` returns whether a process is followed. Safe from any thread.
     """
 
     symbols: Collection[str] = (*_CALLS, *_ENDS)

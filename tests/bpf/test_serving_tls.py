@@ -37,7 +37,7 @@ KINDS = {
     "uvicorn-asyncio": ("--ssl-certfile={}.crt", "--ssl-keyfile={}.key"),
     "gunicorn": ("--certfile={}.crt", "--keyfile={}.key"),  # of a thread for each connection
 }
-"""Servers with memory BIOs, and one whose threads give OpenSSL their sockets."""
+"""Servers with memory BIOs, and one with threads that give OpenSSL their sockets."""
 
 
 @pytest.fixture(scope="module")
@@ -293,10 +293,10 @@ def calls(observed: Observed, tmp_path: Path) -> Iterator[Calls]:
 @pytest.mark.parametrize("kind", ["", "_ex"])
 def test_partial_writes_and_errors(observed: Observed, calls: Calls, kind: str) -> None:
     """What calls report to have moved counts, in whatever parts; calls that fail move nothing."""
-    asked = request(tokens=1)
-    for at in range(0, len(asked), 7):
-        calls.read(1, asked[at:], 0, kind)
-        calls.read(1, asked[at:], min(7, len(asked) - at), kind)
+    sent = request(tokens=1)
+    for at in range(0, len(sent), 7):
+        calls.read(1, sent[at:], 0, kind)
+        calls.read(1, sent[at:], min(7, len(sent) - at), kind)
     for at in range(0, len(ANSWER), 11):
         calls.write(1, ANSWER[at:], 0, kind)
         calls.write(1, ANSWER[at:], min(11, len(ANSWER) - at), kind)

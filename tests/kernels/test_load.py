@@ -43,6 +43,8 @@ found = sorted(Path("exporter/bpf/objects", os.uname().machine).glob("*.o"))
 for path in found:
     try:
         Object(path).close()
+        if path.name == "serving.bpf.o":
+            Object(path, constants={"tls": 1}).close()
         print(path.name, "loaded")
     except BpfError as error:
         print(path.name, str(error)[-900:])
