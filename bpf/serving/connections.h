@@ -15,8 +15,12 @@ struct sock_common {
 	__u16 skc_num;
 	volatile unsigned char skc_state;
 };
+struct socket {
+	struct file *file;
+};
 struct sock {
 	struct sock_common __sk_common;
+	struct socket *sk_socket;
 	int sk_err;
 	__u8 sk_shutdown;
 };

@@ -146,6 +146,7 @@ struct connection {
 	struct trace trace;
 	struct pending pending[MOST_PENDING];
 	struct request out;
+	__u64 inode;	  /* of a Unix socket: the next one may have its address, and its end was not seen */
 	__u64 tls_socket; /* of which its end is known; only under TLS, else 0 */
 	__u32 tgid;
 	__u32 received; /* requests that were read, */

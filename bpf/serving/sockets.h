@@ -95,6 +95,21 @@ static __always_inline void on_unix_end(struct sock *sk)
 		drop(connection, key, outcome);
 }
 
+static __always_inline __u64 inode_of(struct sock *sk)
+{
+	return BPF_CORE_READ(sk, sk_socket, file, f_inode, i_ino);
+}
+
+/* Ends the connection of a Unix socket that the server has closed before the end of its answer. */
+CHECKED_ONCE int drop_closed(__u64 key)
+{
+	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
+
+	if (connection)
+		drop(connection, key, UNTERMINATED);
+	return 0;
+}
+
 /* A connection that begins with what was just read; NULL if that is no request. */
 static __always_inline struct connection *new_connection(struct sock *sk, __u64 base, __u32 size, __u32 tgid)
 {
@@ -108,6 +123,7 @@ static __always_inline struct connection *new_connection(struct sock *sk, __u64 
 		connection->tgid = tgid;
 		if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX) {
 			serves_unix = connection->swept = 1;
+			connection->inode = inode_of(sk);
 		} else {
 			note_port(sk);
 			connection->client_closed =
@@ -187,6 +203,10 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 	if (!is_followed(tgid) || (tls && is_of_tls(key, sends)))
 		return;
 	walk.connection = bpf_map_lookup_elem(&connections, &key);
+	if (walk.connection && walk.connection->inode && walk.connection->inode != inode_of(sk)) {
+		drop_closed(key);
+		walk.connection = NULL;
+	}
 	if (sends && !walk.connection)
 		return;
 	found = find_bytes(&walk, sends);
