@@ -31,6 +31,11 @@ struct call {
 };
 FLIGHTS(in_flight, struct call, 8192)
 MAP(hits, PERCPU_ARRAY, __u32, __u64, 256); /* by api, of all processes */
+struct process_hit {
+	__u32 tgid;
+	__u32 api;
+};
+MAP(process_hits, PERCPU_HASH, struct process_hit, __u64, 4096);
 
 MAP(errors, HASH, struct error_key, struct error, 4096);
 
@@ -54,10 +59,14 @@ static __always_inline bool nested(const struct call *call)
  * function made: what it does is counted there. */
 static __always_inline bool enter(struct pt_regs *ctx, struct call *call)
 {
+	static const __u64 none;
 	struct cookie cookie = cookie_of(ctx);
-	__u32 api = cookie.api;
-	__u64 *seen = bpf_map_lookup_elem(&hits, &api);
+	struct process_hit hit = {.tgid = this_thread().tgid, .api = cookie.api};
+	__u64 *seen = bpf_map_lookup_elem(&hits, &hit.api);
 
+	if (seen)
+		add(seen, 1);
+	seen = lookup_or_init(process_hits, &hit, &none);
 	if (seen)
 		add(seen, 1);
 	*call = (struct call){

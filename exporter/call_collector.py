@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from exporter.bpf.ends import forget
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.bpf.percpu import Combiner
 from exporter.durations import durations
 from exporter.ledger import Process
@@ -71,8 +71,16 @@ class CallCollector(ProbeCollector[Rows]):
     def _read(self) -> Mapping[int, Rows]:
         return _by_process({name: self._object.maps[name].items() for name in self.counted})
 
+    def _costs(self, pids: Collection[int]) -> Mapping[int, float]:
+        costs = dict.fromkeys(pids, 0.0)
+        for key, calls in self._object.maps["process_hits"].items():
+            if key.tgid in costs and key.api in self._names:
+                costs[key.tgid] += calls * (self._probes.price(self._names[key.api]) or 0.0)
+        return costs
+
     def _take(self, pids: Collection[int]) -> Mapping[int, Rows]:
         taken = _by_process({name: self._object.maps[name].take(pids) for name in self.counted})
+        self._object.maps["process_hits"].take(pids)
         forget(self._object, pids)
         return taken
 

@@ -20,7 +20,7 @@ from exporter.collector_state import Health, State
 from exporter.discover import Found
 from exporter.model import Labels, Sample
 from exporter.observer import Observer
-from exporter.settings import Settings
+from exporter.settings import OverheadSettings, Settings
 
 SEARCH_WITHIN = 30.0
 DETACH_WITHIN = 5.0
@@ -46,23 +46,24 @@ def check(settings: Settings, found: Mapping[str, Found]) -> tuple[list[Finding]
         {**sample.labels, "attached": str(sample.value)} for sample in samples if sample.metric is ATTACHED
     ]
     findings = [*map(_collector, states), _search(observer.refusal, searched, states, probes)]
-    return [*findings, _bound(settings.overhead.max_ratio, samples), _detaching(detached, seconds)], probes
+    return [*findings, _bound(settings.overhead, samples), _detaching(detached, seconds)], probes
 
 
-def _bound(max_ratio: float, samples: Iterable[Sample]) -> Finding:
-    """Report what --overhead.max-ratio can do here."""
-    if not max_ratio:
+def _bound(overhead: OverheadSettings, samples: Iterable[Sample]) -> Finding:
+    """Report what --overhead.max-ratio and --overhead.max-cores can do here."""
+    if not overhead.max_ratio:
         return Finding("overhead", Status.INFO, "no limit: every call is probed, whatever the overhead for a job")
     plain = {"placement": "emulated", "returns": "false"}
     hits = [it.value for it in samples if it.metric is HIT_COST and plain.items() <= it.labels.items()]
     costs = [cost for cost in hits if isinstance(cost, float)]
     if not costs:
         return Finding("overhead", Status.INFO, "the cost of a probe hit is unknown on this node: no limit applies")
+    node = f", or {overhead.max_cores:g} cores of all processes together" if overhead.max_cores else ""
     return Finding(
         "overhead",
         Status.OK,
         f"a hit costs {costs[0] * 1e6:.1f} µs; calls that may be estimated are probed in windows where they "
-        f"take more than {max_ratio:.2%} of a process's CPU time",
+        f"take more than {overhead.max_ratio:.2%} of a process's CPU time{node}",
     )
 
 

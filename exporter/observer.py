@@ -47,6 +47,7 @@ class Observer:
             settings.kmsg,
             spans is not None,
             settings.overhead.max_ratio,
+            settings.overhead.max_cores,
             settings.profile,
             settings.web.enable_profiles,
             settings.bpf_return_probes,
@@ -54,7 +55,13 @@ class Observer:
         self.refusal = ""
         """The reason why libraries are not searched for; empty when they are."""
         jobs = partial(self._processes.jobs, self._node.workloads.of)
-        shared = (lambda: self.targets.collect(), self._node.trial.collect, self._faults, jobs)
+        shared = (
+            lambda: self.targets.collect(),
+            self._node.trial.collect,
+            self._node.governor.collect,
+            self._faults,
+            jobs,
+        )
         self.scraper = Scraper(self._make_all(), self._disabled(), (*shared, *own), self._search)
 
     @property

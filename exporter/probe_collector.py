@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from exporter.bpf import object_path
 from exporter.bpf.events import Events
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.bpf.libbpf import BpfError, Link, Object
 from exporter.bpf.library import Interest, Library
 from exporter.bpf.maps import MAP_FULL
@@ -18,7 +18,9 @@ from exporter.bpf.probe import Probes
 from exporter.bpf.probe_metrics import RETURNS_SKIPPED
 from exporter.bpf.safety import Protection, protection
 from exporter.bpf.status import ENDED_FOLDED
-from exporter.governor.governor import Subject, Watch
+from exporter.governor.governor import Watch
+from exporter.governor.payer import Payer
+from exporter.governor.subject import Subject
 from exporter.ledger import RETENTION, Activity, Ledger, Process
 from exporter.model import Sample
 from exporter.node import Node, Processes
@@ -49,6 +51,7 @@ class ProbeCollector(ABC, Generic[A]):
         self._limit = SeriesLimit(self.name, node.settings["series-limit"], profile=node.profile)
         self._returns = False
         self._watch: Watch | None = None
+        self._payer: Payer | None = None
 
     def start(self) -> None:
         """Load the programs; libraries are attached to as discovery finds them.
@@ -75,6 +78,8 @@ class ProbeCollector(ABC, Generic[A]):
         )
         subject = self._subject()
         self._watch = self._node.governor.watch(subject) if subject else None
+        self._payer = Payer(self._probes.spent, self._costs)
+        self._node.governor.charge(self._payer)
         interest = self._interest()
         self._events = Events()
         for stream, receive in self._receivers().items():
@@ -126,8 +131,7 @@ class ProbeCollector(ABC, Generic[A]):
 
     def close(self) -> None:
         """Unload; discovery has detached before. Nothing else may be called afterwards."""
-        if self._watch:
-            self._node.governor.leave(self._watch)
+        self._node.governor.leave(self._watch, self._payer)
         self._events.close()
         for link in self._attached:
             link.close()
@@ -208,6 +212,10 @@ class ProbeCollector(ABC, Generic[A]):
     def _subject(self) -> Subject | None:
         """Return what of the probe may be left out for a part of the time where it costs too much."""
         return None
+
+    def _costs(self, pids: Collection[int]) -> Mapping[int, float]:
+        """Return the seconds that probes took from each of these processes; empty with a subject, which has them."""
+        return {}
 
     def _receivers(self) -> Receivers:
         """Return what receives the records of each ring buffer, in one thread for all."""

@@ -165,9 +165,17 @@ OPTIONS = (
         "overhead.max-ratio",
         0.01,
         "Maximum part of a process's CPU time that probes may take before calls that may be estimated (launches "
-        "of CUDA, ncclSend, ncclRecv) are probed in windows. 0: no limit, every call counts.",
+        "of CUDA, ncclSend, ncclRecv, post_send and post_recv of RDMA) are probed in windows. 0: no limit, every call "
+        "counts.",
         "overhead",
         most=1.0,
+    ),
+    Option(
+        "overhead.max-cores",
+        0.5,
+        "Maximum cost of the probes of all processes together, in cores. Above it the processes that cost most are "
+        "probed in windows first. 0, or a maximum ratio of 0: no limit for the node.",
+        "overhead",
     ),
     Option(
         "path.procfs", "/proc", "Mount point of procfs, of the host's PID namespace.", "path", metavar="DIR", path=True

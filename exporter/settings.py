@@ -33,6 +33,7 @@ class LogSettings:
 @dataclass(frozen=True)
 class OverheadSettings:
     max_ratio: float
+    max_cores: float
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ static __always_inline bool synchronise(struct queue *queue, __u64 window, __u64
 {
 	__u64 at;
 
+	if (!is_whole(queue, bpf_get_current_pid_tgid() >> 32))
+		return false;
 	if (queue->window < window) {
 		queue->window = window;
 		queue->synced = 0;

@@ -32,8 +32,7 @@ int extended_start(struct pt_regs *ctx)
 		return 0;
 	}
 	walk.missed |= !since || walk.life.created_ns < *since;
-	add_context(walk.life.qp.tgid, walk.life.qp.context);
-	follow(&queues, &queues_lost, &queues_full_tick, &walk, key.address, false);
+	follow(&queues, &queues_lost, &queues_full_tick, &walk, key.address, false, NO_LIBRARY, 0);
 	post->walk = walk;
 	post->requests = post->unsignaled = post->building = 0;
 	post->open = 1;
@@ -116,6 +115,7 @@ int extended_complete(struct pt_regs *ctx)
 		return 0;
 	queue = queue_of(post);
 	finish_request(post, queue);
+	count_process(post->walk.life.qp.tgid, hit_extended + call_complete, 1, post->requests);
 	call.life = post->walk.life;
 	row = lookup_or_init(calls, &call.life, &none);
 	if (row) {

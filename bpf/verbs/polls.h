@@ -4,6 +4,7 @@
  * uprobe's cookie. */
 #pragma once
 #include "control.h"
+#include "hits.h"
 
 #define POLL_SLOTS 256
 
@@ -41,10 +42,14 @@ static __always_inline void count_poll(struct thread thread, __u32 slot, __u64 n
 	struct poll_rate *rate, fresh = {.since_ns = now, .calls = 1};
 	struct poll_busy *busy;
 
-	if (!polls_allowed)
+	if (!polls_allowed) {
+		count_process(thread.tgid, hit_poll_cq, 1, 0);
 		return;
+	}
 	rate = bpf_map_lookup_elem(&poll_rates, &key);
 	if (!rate || now - rate->since_ns >= poll_span_ns) {
+		if (rate) /* all at once: a lookup for each poll would make it dearer */
+			count_process(thread.tgid, hit_poll_cq, rate->calls, 0);
 		if (bpf_map_update_elem(&poll_rates, &key, &fresh, BPF_ANY))
 			add(&poll_rates_lost, 1);
 		return;

@@ -38,9 +38,10 @@ static __always_inline void note_missed(__u64 address, bool receiving)
 		control->send_missed = 1;
 }
 
-/* The requests of this QP, of `queues` or `receives`; NULL if there is no room. */
+/* The requests of this QP, of `queues` or `receives`; NULL if there is no room. `since` is when the last gap of this library's
+ * calls ended; one that has none is NO_LIBRARY. */
 static __always_inline struct queue *follow(void *map, __u64 *lost, __u64 *full_tick, struct walk *walk,
-					    __u64 address, bool receiving)
+					    __u64 address, bool receiving, __u32 library, __u64 since)
 {
 	static const struct queue none;
 	struct qp_key key = walk->life.qp;
@@ -51,6 +52,8 @@ static __always_inline struct queue *follow(void *map, __u64 *lost, __u64 *full_
 		queue = NULL;
 	}
 	if (!queue) {
+		if (!receiving)
+			add_context(walk->life.qp.tgid, walk->life.qp.context);
 		queue = lookup_or_init_(map, &key, &none, lost, full_tick);
 		if (!queue) {
 			note_missed(address, receiving);
@@ -59,13 +62,21 @@ static __always_inline struct queue *follow(void *map, __u64 *lost, __u64 *full_
 		learn_qp(address); /* it may be older than the exporter */
 		queue->created_ns = walk->life.created_ns;
 		queue->window = bpf_ktime_get_ns();
-		queue->synced = walk->life.created_ns && !walk->missed; /* these are its first requests */
+		queue->library = library;
+		queue->since = since;
+		queue->synced = walk->life.created_ns && !walk->missed && /* these are its first requests */
+				walk->life.created_ns >= since;
 		if (!queue->synced)
 			queue->messages = UNCOUNTED;
 	}
 	if (queue->address && queue->address != address)
 		queue->synced = 0; /* another QP with the number of one that was destroyed */
 	queue->address = address;
+	if (library != NO_LIBRARY && (queue->since != since || queue->library != library)) {
+		if (queue->library != NO_LIBRARY || since)
+			begin_again(queue, since);
+		queue->library = library;
+	}
 	queue->capacity = walk->capacity;
 	if (__sync_fetch_and_add(&queue->posting, 1))
 		queue->messages = UNCOUNTED; /* which of two calls at once is first is not known */
@@ -100,7 +111,7 @@ static __always_inline bool returns(struct pt_regs *ctx, struct post_flight *cal
 	return false;
 }
 
-static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
+static __always_inline void post(struct pt_regs *ctx, bool receiving, __u32 library, __u64 since)
 {
 	static const struct calls none;
 	struct post_flight call = {
@@ -122,13 +133,15 @@ static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
 	call.mtu = walk.mtu;
 	call.all_signaled = walk.all_signaled;
 	if (receiving) {
-		queue = follow(&receives, &receives_lost, &receives_full_tick, &walk, call.qp, true);
+		queue = follow(&receives, &receives_lost, &receives_full_tick, &walk, call.qp, true, library,
+			       since);
 	} else {
-		add_context(walk.life.qp.tgid, walk.life.qp.context);
-		queue = follow(&queues, &queues_lost, &queues_full_tick, &walk, call.qp, false);
+		queue =
+		    follow(&queues, &queues_lost, &queues_full_tick, &walk, call.qp, false, library, since);
 	}
 	call.before = queue ? queue->tail : 0;
 	walk_chain(&walk, &call, receiving);
+	count_process(walk.life.qp.tgid, receiving ? hit_post_recv : hit_post_send, 1, call.taken);
 	if (queue && walk.unread) {
 		queue->synced = 0;
 		queue->messages = UNCOUNTED;
@@ -144,6 +157,19 @@ static __always_inline void enter_post(struct pt_regs *ctx, bool receiving)
 	call.cut = walk.unread;
 	if (!returns(ctx, &call) && !receiving)
 		settle(&walk, &call);
+}
+
+/* `of_one`: in a link for one process, which counts the calls of linked processes; that for all counts those of others. */
+static __always_inline int enter_post(struct pt_regs *ctx, bool receiving, bool of_one)
+{
+	__u32 library = bpf_get_attach_cookie(ctx) >> 8 & 0xff;
+	const __u64 *linked = linked_since(bpf_get_current_pid_tgid() >> 32);
+
+	if (of_one != !!linked)
+		return 0;
+	count_hit(receiving ? hit_post_recv : hit_post_send);
+	post(ctx, receiving, library, linked ? *linked : all_since(library));
+	return 0;
 }
 
 struct refusal {
@@ -242,9 +268,14 @@ static __always_inline void return_post(struct pt_regs *ctx, bool receiving)
 SEC("uprobe")
 int post_send_enter(struct pt_regs *ctx)
 {
-	count_hit(hit_post_send);
-	enter_post(ctx, false);
-	return 0;
+	return enter_post(ctx, false, false);
+}
+
+/* In links for one process. */
+SEC("uprobe")
+int post_send_enter_of_one(struct pt_regs *ctx)
+{
+	return enter_post(ctx, false, true);
 }
 
 AT_RETURN(post_send_return)
@@ -256,9 +287,14 @@ AT_RETURN(post_send_return)
 SEC("uprobe")
 int post_recv_enter(struct pt_regs *ctx)
 {
-	count_hit(hit_post_recv);
-	enter_post(ctx, true);
-	return 0;
+	return enter_post(ctx, true, false);
+}
+
+/* In links for one process. */
+SEC("uprobe")
+int post_recv_enter_of_one(struct pt_regs *ctx)
+{
+	return enter_post(ctx, true, true);
 }
 
 AT_RETURN(post_recv_return)

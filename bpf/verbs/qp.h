@@ -79,8 +79,10 @@ struct queue {
 	__u32 unsignaled; /* posted since the last that will complete */
 	__u32 posting;	  /* threads in a call that posts */
 	__u32 capacity;	  /* of requests that can be outstanding; 0: not known */
+	__u32 library;
+	__u64 since; /* as in posts_since, of `library`, at the last call */
 	__u8 synced;
-	__u8 zero[3];
+	__u8 zero[7];
 	struct request requests[QUEUE];
 };
 MAP(queues, HASH, struct qp_key, struct queue, 2048);

@@ -7,14 +7,6 @@
 
 __u64 requests_unread, bytes_unread, failures_unread;
 
-static __always_inline void count_hit(__u32 hit)
-{
-	__u64 *seen = bpf_map_lookup_elem(&hits, &hit);
-
-	if (seen)
-		add(seen, 1);
-}
-
 static __always_inline void add_context(__u32 tgid, __u64 context)
 {
 	struct context_key key = {.tgid = tgid, .context = context};

@@ -4,6 +4,7 @@
 #pragma once
 #include "spans.h"
 #include "learn.bpf.h"
+#include "gaps.h"
 #include "polls.h"
 
 /* The most that is read of one call; more is counted as unread. */
@@ -101,7 +102,3 @@ struct poll_flight {
 	__u64 call; /* 0: poll_cq; else 1 + enum cq_call */
 };
 FLIGHTS(poll_flights, struct poll_flight, 8192)
-
-/* Calls seen; of the extended ones by place among the pointers of a queue pair and of a completion queue. */
-enum hit { hit_post_send, hit_post_recv, hit_poll_cq, hit_extended, hit_extended_poll = 25, hits_most = 33 };
-MAP(hits, PERCPU_ARRAY, __u32, __u64, hits_most);

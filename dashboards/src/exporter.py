@@ -186,12 +186,14 @@ COST = [
     ),
     lines(
         "Bound used by the worst process",
-        "Cost of a probe in the process for which it is highest, in parts of what --overhead.max-ratio allows.",
+        "Cost of a probe in the process for which it is highest, in parts of what --overhead.max-ratio allows; of "
+        "the node that of all processes, in parts of --overhead.max-cores.",
         "percentunit",
         Query(
             f"max by (instance, probe) ({select('accel_exporter_overhead_budget_used_ratio')})",
             "{{probe}} {{instance}}",
         ),
+        Query(f"max by (instance) ({select('accel_exporter_overhead_node_used_ratio')})", "node {{instance}}"),
         width=THIRD,
         alarm=2,
     ),

@@ -6,56 +6,21 @@ import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from exporter.bpf import uprobe
 from exporter.bpf.elf import Elf, Function
 from exporter.bpf.file_worker import WORKER, ChildError
-from exporter.bpf.libbpf import Link, Program
+from exporter.bpf.gaps import Gaps
+from exporter.bpf.hook import ALLOWED, ALWAYS, SAMPLED, SAMPLED_RETURNS, Hook
+from exporter.bpf.libbpf import BpfError, Link, Program
 from exporter.bpf.library import Library, file_of
 from exporter.bpf.placement import Placement, place
 from exporter.bpf.process_links import LinkedProcesses, ProcessLinks
 from exporter.bpf.return_switches import NO_SWITCH, Switch
 from exporter.bpf.uprobe import AttachError, Point
 
-_ALWAYS, _ALLOWED, _SAMPLED = "always", "allowed", "sampled"
-_LIBRARY = 8
-"""The bit of a cookie at which the number of the library begins."""
-
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """What runs at a function: a program of the object, with the number it gets from bpf_get_attach_cookie."""
-
-    program: str
-    cookie: int = 0
-    returns: bool = False
-    """Runs when the function returns instead of when it is called."""
-    paired: bool = False
-    """An entry probe that only serves a return probe: attached while return probes may be."""
-    numbered: bool = False
-    """The cookie's second byte is the library's number, the key into the map `returning`."""
-    placed: bool = False
-    """The cookie's upper 32 bits are the offset in bytes of the probe in the function."""
-
-    sampled: bool = False
-    """May be detached for a part of the time, as its counts may be estimates; an entry probe without a return probe."""
-    of_one: str = ""
-    """The program that runs in its place in a process that stays probed meanwhile."""
-
-    @property
-    def attached(self) -> str:
-        """When it is attached: always, only while return probes are allowed, or unless it is left out for its cost."""
-        if self.sampled:
-            return _SAMPLED
-        return _ALLOWED if self.returns or self.paired else _ALWAYS
-
-    def point(self, function: Function, placement: Placement, library: int = 0) -> Point:
-        """Where the hook runs, for a function that is probed at this place in the library of this number."""
-        behind = placement.offset - function.offset if self.placed else 0
-        number = library << _LIBRARY if self.numbered else 0
-        return Point(placement.offset, self.cookie | behind << 32 | number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +100,8 @@ def place_all(elf: Elf, functions: Mapping[str, Function]) -> Placed:
 class Hooked:
     """One library's hooks: attached when made, those that depend on return probes by `review`.
 
-    `switch` is what programs read of whether these are attached. What fails is a reason in `states`, never an error.
+    `switch` is what programs read of whether these are attached, `gaps` of whether those in windows are. What fails is
+    a reason in `states`, never an error.
     """
 
     def __init__(
@@ -146,19 +112,21 @@ class Hooked:
         places: Places,
         switch: Switch | None = None,
         linked: LinkedProcesses | None = None,
+        gaps: Gaps | None = None,
     ) -> None:
-        self.library, self.places, self._switch = library, places, switch
+        self.library, self.places, self._switch, self._gaps = library, places, switch, gaps
         self.returned = False
         """Whether return probes were ever attached."""
         self._programs, self._hooks = programs, hooks
         self._lock = threading.Lock()
         self._failed: dict[tuple[str, str], str] = {}
         self._return_links: list[Link] = []
+        self._sampled_return_links: list[Link] = []
         self._refusal = "no return probes: no process uses the library yet"
         self._closed = False
         self._linked = ProcessLinks(linked, self._attach_to) if linked else None
-        self._links = self._attach(_ALWAYS)
-        self._sampled_links = self._attach(_SAMPLED)
+        self._links = self._attach(ALWAYS)
+        self._sampled_links = self._attach(SAMPLED)
 
     def review(self, allowed: bool, reason: str) -> None:
         """Attaches or detaches return probes, and entries paired with them, as is allowed now.
@@ -173,33 +141,60 @@ class Hooked:
                 self._turn(on=False)
                 for link in reversed(self._return_links):  # entries first: none is left waiting for its return
                     link.close()
-                self._return_links, self._refusal = [], f"no return probes: {reason}"
+                uprobe.close_all(self._sampled_return_links)
+                changed = not self._refusal
+                self._return_links, self._sampled_return_links = [], []
+                self._refusal = f"no return probes: {reason}"
+                self._link_again(changed)
             elif self._refusal:
                 self._refusal = ""
-                self._return_links = self._attach(_ALLOWED)
-                self.returned = self.returned or bool(self._return_links)
+                self._return_links = self._attach(ALLOWED)
+                self._sampled_return_links = self._attach(SAMPLED_RETURNS) if self._sampled_links else []
+                self._link_again(True)
+                self.returned = self.returned or bool(self._return_links or self._sampled_return_links)
                 self._turn(on=True)
 
     @property
     def sampled(self) -> frozenset[str]:
         """The symbols with hooks that may be detached for a part of the time."""
-        return frozenset(it for it in self.places.found if any(hook.sampled for hook in self._hooks[it]))
+        return frozenset(it for it in self.places.found if self._may_sample([h for h in self._hooks[it] if h.sampled]))
+
+    def _may_sample(self, hooks: Sequence[Hook]) -> bool:
+        """Return whether these may be detached: programs of those with a number have to know when they were."""
+        return bool(hooks) and (self._gaps is not None or not any(it.numbered for it in hooks))
 
     def sample(self, on: bool) -> None:
         """Attaches the `sampled` hooks, or detaches them; harmless where that is so already."""
         with self._lock:
             if self._closed or on == bool(self._sampled_links):
                 return
+            if self._gaps and not on:
+                self._gaps.begin()
             uprobe.close_all(self._sampled_links)
-            self._sampled_links = []
+            uprobe.close_all(self._sampled_return_links)  # after entries: none is left waiting for its return
+            self._sampled_links, self._sampled_return_links = [], []
             if on:
-                self._failed = {key: why for key, why in self._failed.items() if key[1] != _SAMPLED}
-                self._sampled_links = self._attach(_SAMPLED)
+                forgotten = SAMPLED, SAMPLED_RETURNS
+                self._failed = {key: why for key, why in self._failed.items() if key[1] not in forgotten}
+                self._sampled_return_links = [] if self._refusal else self._attach(SAMPLED_RETURNS)
+                self._sampled_links = self._attach(SAMPLED)
+                if self._gaps:
+                    self._gaps.end()
 
     def keep(self, pids: Collection[int]) -> Collection[int]:
         """Keeps the `sampled` hooks in just these processes, whatever `sample` does. Returns those where they are."""
         with self._lock:
-            return self._linked.keep(pids) if self._linked and not self._closed else ()
+            return () if self._closed else self._keep(pids)
+
+    def _keep(self, pids: Collection[int]) -> Collection[int]:
+        since = self._gaps.of_link() if self._gaps else 1
+        return self._linked.keep(pids, since) if self._linked else ()
+
+    def _link_again(self, changed: bool) -> None:
+        """Give processes with links of their own those that return probes are part of, or are no more."""
+        if changed and self._linked and (pids := self._linked.pids):
+            self._linked.keep(())
+            self._keep(pids)
 
     def leave(self, pids: Collection[int]) -> None:
         """Forgets processes that have ended."""
@@ -234,7 +229,9 @@ class Hooked:
             self._turn(on=False)
             if self._linked:
                 self._linked.keep(())
-            uprobe.close_all([*self._return_links, *self._sampled_links, *self._links])
+            uprobe.close_all([*self._return_links, *self._sampled_links, *self._links, *self._sampled_return_links])
+            if self._gaps:
+                self._gaps.forget()
             if self._switch:
                 self._switch.close()
 
@@ -244,7 +241,7 @@ class Hooked:
 
     def _why_not(self, symbol: str) -> str:
         refusal = self._refusal if self._waits_for_returns(symbol) else ""
-        failed = (self._failed.get((symbol, when)) for when in (_ALWAYS, _SAMPLED, _ALLOWED))
+        failed = (self._failed.get((symbol, when)) for when in (ALWAYS, SAMPLED, SAMPLED_RETURNS, ALLOWED))
         return next(filter(None, failed), refusal)
 
     def _waits_for_returns(self, symbol: str) -> bool:
@@ -267,15 +264,23 @@ class Hooked:
         return links
 
     def _attach_to(self, pid: int) -> Link:
-        """The link of the sampled hooks to one process. They have one program."""
-        points: dict[str, list[Point]] = {}
+        """The links of the sampled hooks to one process, those at returns first."""
+        points: dict[tuple[bool, str], list[Point]] = {}
+        number = self._switch.library if self._switch else NO_SWITCH
         for symbol, placement in self.places.found.items():
             for hook in self._hooks[symbol]:
-                if hook.of_one:
-                    made = hook.point(self.library.functions[symbol], placement)
-                    points.setdefault(hook.of_one, []).append(made)
-        [(program, places)] = points.items()
-        return uprobe.attach_to(self._programs[program], self.library.open_path, places, pid)
+                if hook.of_one and not (hook.returns and self._refusal):
+                    made = hook.point(self.library.functions[symbol], placement, number)
+                    points.setdefault((not hook.returns, hook.of_one), []).append(made)
+        links: list[Link] = []
+        try:
+            for (entry, program), places in sorted(points.items()):
+                path = self.library.open_path
+                links.append(uprobe.attach_to(self._programs[program], path, places, pid, not entry))
+        except BpfError:
+            uprobe.close_all(links)
+            raise
+        return Link(partial(_close_in_order, links[::-1]))
 
     def _attach_group(
         self, program: Program, symbols: dict[Point, str], returns: bool
@@ -288,3 +293,8 @@ class Hooked:
             except AttachError as error:
                 failed.update({symbols.pop(point): str(error) for point in error.failed})
         return None, failed
+
+
+def _close_in_order(links: Sequence[Link]) -> None:
+    for link in links:
+        link.close()

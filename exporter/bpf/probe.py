@@ -17,7 +17,9 @@ from typing import Protocol
 
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.charges import Charges
-from exporter.bpf.hooks import Hook, Hooked, Places, State, find_places
+from exporter.bpf.gaps import Gaps
+from exporter.bpf.hook import Hook
+from exporter.bpf.hooks import Hooked, Places, State, find_places
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library
 from exporter.bpf.naming import names
@@ -70,7 +72,7 @@ class Probes:
     started with the first library. `returning` is the object's map of that name, where it has hooks that are numbered.
     `withdrawn` gets the processes of a library that loses its return probes, or all. `passes_on` finds symbols that are
     not probed, since their calls arrive in another library of the process. `linked` is what the object has of processes
-    that stay probed while others are in windows.
+    that stay probed while others are in windows, and `since` its map of when windows began.
     """
 
     def __init__(
@@ -93,8 +95,9 @@ class Probes:
         withdrawn: Callable[[Collection[int]], None] | None = None,
         passes_on: PassesOn | None = None,
         linked: LinkedProcesses | None = None,
+        since: Numbers | None = None,
     ) -> None:
-        self._linked = linked
+        self._linked, self._since = linked, since
         self._rehearsal = rehearsal
         self._hooks_of, self._withdrawn = hooks_of, withdrawn
         self._passing = Passing(passes_on) if passes_on else None
@@ -125,7 +128,8 @@ class Probes:
         table = {symbol: hooks for symbol, hooks in table.items() if symbol not in passed}
         places = self._find(library, [*table])
         switch = self._switches.take() if self._switches else None
-        return Hooked(self._object.programs, library, table, places, switch, self._linked)
+        gaps = Gaps(self._since, switch.library) if self._since and switch else None
+        return Hooked(self._object.programs, library, table, places, switch, self._linked, gaps)
 
     def _passed(self, library: Library) -> Passed:
         return self._passing.of(library) if self._passing else NOTHING
@@ -211,6 +215,10 @@ class Probes:
     def price(self, symbol: str) -> float | None:
         """The seconds that a call of the symbol takes longer; None while that is not known."""
         return self._charges.each(symbol) if self._charges and self._charges.known else None
+
+    def spent(self) -> float | None:
+        """The seconds that all calls so far took longer; None while that is not known."""
+        return self._charges.charge(self._hits()) if self._charges and self._charges.known else None
 
     def collect(self) -> Iterator[Sample]:
         """The exporter's own metrics about this probe."""

@@ -48,7 +48,8 @@ UNCOVERED = Metric(
 OVERHEAD = Metric(
     "accel_exporter.overhead",
     "Time the probes took from the observed threads: calls times the cost of their traps and programs, as "
-    "measured on this node once a library is probed, undisturbed; of RDMA and cuFile that of traps and small programs. "
+    "measured on this node once a library is probed, undisturbed; of cuFile, and of RDMA's polls, extended and control "
+    "calls, that of traps and small programs. "
     "Where libraries differ in placement, calls count at the cost of the most expensive one probed by then. Before "
     "Linux 6.12 hits on many processors at once wait for each other, which is not included.",
     Kind.COUNTER,

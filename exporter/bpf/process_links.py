@@ -41,12 +41,12 @@ class LinkedProcesses:
         self._lock = threading.Lock()
         self._pids: set[int] = set()
 
-    def add(self, pid: int) -> None:
-        """Hand the calls of a process over to programs for one."""
+    def add(self, pid: int, since: int = 1) -> None:
+        """Hand the calls of a process over to programs for one. `since` is its row."""
         with self._lock:
             self._pids.add(pid)
             self._processes.set(0, len(self._pids))
-            self._linked.set(pid, 1)
+            self._linked.set(pid, since)
 
     def remove(self, pid: int) -> None:
         """Hand them back."""
@@ -66,8 +66,13 @@ class ProcessLinks:
         self._rows, self._attach = rows, attach
         self._links: dict[int, Link] = {}
 
-    def keep(self, pids: Collection[int]) -> Collection[int]:
-        """Keep links to just these, MOST at most. Return the processes that have one."""
+    @property
+    def pids(self) -> Collection[int]:
+        """The processes that have links."""
+        return [*self._links]
+
+    def keep(self, pids: Collection[int], since: int = 1) -> Collection[int]:
+        """Keep links to just these, MOST at most. Return those that have one. `since` is the row of new ones."""
         self.leave(self._links.keys() - set(pids))
         for pid in pids:
             if pid not in self._links and len(self._links) < MOST:
@@ -76,7 +81,7 @@ class ProcessLinks:
                 except BpfError as error:
                     log.warning("a process cannot be probed on its own: %s", error, extra={"pid": pid})
                     continue
-                self._rows.add(pid)
+                self._rows.add(pid, since)
         return [*self._links]
 
     def leave(self, pids: Collection[int]) -> None:

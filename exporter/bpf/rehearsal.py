@@ -13,9 +13,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 from exporter.bpf.elf import AARCH64, X86_64
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.trial_program import CODE, MACHINES, TrialProgram, assemble, executable
 from exporter.bpf.uprobe import Point, attach, close_all
@@ -29,12 +30,15 @@ SLOTS_AT, STRIDE = 0x100, 0x40
 FUNCTIONS_AT = (0x20, 0x30)
 """Where in its slot each of the two functions is that a slot calls; the last slot's are never probed."""
 COUNTS_AT = 0x10000
+ZEROS_AT = 0x100000
+"""The second argument as an address: there are zeros, for a request without segments and without a next one."""
 MOST_ROWS = 1024
 """Of a map of the copy."""
 
 # Calls each slot CALLS times in each of ROUNDS and writes the thread's own CPU time (struct timespec) at every turn to
-# standard output. The second argument is a mebibyte; the others point to memory full of pointers to its beginning, a
-# page behind a multiple of two mebibytes, and at COUNTS_AT of it are such a pointer, a 0 and a 2 of 32 bits.
+# standard output. The second argument is a mebibyte, ZEROS_AT as an address; the others point to memory full of
+# pointers to its beginning, a page behind a multiple of two mebibytes, and at COUNTS_AT of it are such a pointer, a 0
+# and a 2 of 32 bits.
 X86_64_LISTING = """
 41 bd 10 00 00 00  mov r13d, 16
 48 81 ec 10 20 22 00  sub rsp, 2236432
@@ -204,10 +208,12 @@ class Rehearsal:
             self.over.set()
 
 
-def small_copy(original: Object, path: Path, constants: Mapping[str, int]) -> Object:
-    """The same object with little room in its maps. BpfError."""
+def small_copy(
+    original: Object, path: Path, constants: Mapping[str, int], entries: Mapping[str, int] = MappingProxyType({})
+) -> Object:
+    """The same object with little room in its maps, `entries` where that is given. BpfError."""
     kept = {name: min(table.max_entries, MOST_ROWS) for name, table in original.maps.items() if table.kind in _KEYED}
-    return Object(path, constants=constants, entries=kept)
+    return Object(path, constants=constants, entries=kept | dict(entries))
 
 
 def play(copy: Object, table: Mapping[str, Sequence[Hook]], scenes: Mapping[str, Scene]) -> Iterator[tuple[str, float]]:
@@ -230,7 +236,7 @@ def image(machine: int) -> bytes:
     listing, slot, function = (assemble(part) for part in _PARTS[machine])
     first, second = FUNCTIONS_AT
     whole = (slot.ljust(first, b"\0") + function).ljust(second, b"\0") + function
-    return executable(machine, listing.ljust(SLOTS_AT, b"\0") + SLOTS * whole.ljust(STRIDE, b"\0"))
+    return executable(machine, listing.ljust(SLOTS_AT, b"\0") + SLOTS * whole.ljust(STRIDE, b"\0"), ZEROS_AT)
 
 
 def _run_probed(

@@ -24,7 +24,7 @@ from exporter.cuda.names import Names
 from exporter.cuda.records import ContextEnd, CudaSpan
 from exporter.cuda.samples import function, held, samples
 from exporter.cuda.spans import Exemplars, span
-from exporter.governor.governor import Subject
+from exporter.governor.subject import Subject
 from exporter.ledger import Process
 from exporter.model import Labels, Metric, Sample
 from exporter.node import Node

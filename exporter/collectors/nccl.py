@@ -8,11 +8,11 @@ from typing import Any
 
 from exporter.bpf import object_path, rehearsal
 from exporter.bpf.ends import forget
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
 from exporter.bpf.rehearsal import Rehearsal, small_copy
-from exporter.governor.governor import Subject
+from exporter.governor.subject import Subject
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.nccl import metrics

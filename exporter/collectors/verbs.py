@@ -7,10 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from exporter.bpf import object_path, process_links
 from exporter.bpf.ends import forget
 from exporter.bpf.events import Events
+from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Interest, Library
+from exporter.bpf.process_links import LinkedProcesses
+from exporter.bpf.rehearsal import Rehearsal, small_copy
 from exporter.bpf.safety import Protection, protection
+from exporter.governor.subject import Subject
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node
@@ -19,15 +24,17 @@ from exporter.probe_collector import ProbeCollector, Receivers, Table
 from exporter.push import SPANS_DROPPED
 from exporter.series import limit_flag
 from exporter.verbs import control_samples, learning, metrics
-from exporter.verbs.activity import Activity, read, take
+from exporter.verbs.activity import Activity, read, read_posted, take
 from exporter.verbs.attaching import Attaching
 from exporter.verbs.busiest import Busiest
+from exporter.verbs.costs import POSTS, Costs
 from exporter.verbs.destroyed_qps import DestroyedQps
 from exporter.verbs.functions import HITS, POSTING, table
 from exporter.verbs.learning import Pointers
 from exporter.verbs.peers import Peers
 from exporter.verbs.poll_sampling import Windows, polls_allowed
 from exporter.verbs.posted import PostedBytes, Sums
+from exporter.verbs.posts import CountedPosts
 from exporter.verbs.records import LearnedObject, LiveContext, VerbsSpan
 from exporter.verbs.samples import PeerLabels, bytes_by_port, samples
 from exporter.verbs.spans import span_of
@@ -111,12 +118,39 @@ class Verbs(ProbeCollector[Activity]):
         self._peer_labels, self._busiest = PeerLabels(self._peers), Busiest()
         self._destroyed_qps = DestroyedQps()
         self._sums = Sums()
+        self._rehearsal = Rehearsal(self._copy, self._table(), {name: (name,) for name in POSTS})
+        rows = self._object.maps["process_hits"]
+        self._charged = Costs(lambda function: self._probes.price(function), rows, self._hit)
+
+    def _copy(self) -> Object:
+        """The object once more, to try what its programs cost; it makes no spans, and follows few queue pairs."""
+        constants = self._constants() | {"verbs_spans_per_second": 0}
+        few = dict.fromkeys(("queues", "receives", "extended_posts", "posted", "calls"), 16)
+        return small_copy(self._object, object_path(self.name), constants, few)
+
+    def _hit(self) -> float | None:
+        """Return the seconds that a small probe takes, None where that is not known."""
+        return self._node.trial.costs.of("emulated", returns=False) if self._node.trial.costs else None
+
+    def _subject(self) -> Subject:
+        self._posts = CountedPosts(self._probes, self._charged, self._read_posted)
+        return self._posts
+
+    def _read_posted(self) -> Mapping[int, Activity]:
+        return read_posted(self._object.maps, self._destroyed_qps, self._drain)
 
     def _table(self) -> Table:
         return table(self._object.types)
 
     def _options(self) -> Mapping[str, Any]:
-        return {"family": str, "returning": self._object.maps["returning"]}
+        maps = self._object.maps
+        return {
+            "family": str,
+            "rehearsal": self._rehearsal,
+            "returning": maps["returning"],
+            "since": maps["posts_since"],
+            "linked": LinkedProcesses(maps["linked"], maps["linked_processes"]) if process_links.supported() else None,
+        }
 
     def _interest(self) -> Interest:
         """Return the interest that finds the functions of providers, and attaches the probes to them."""
@@ -131,11 +165,19 @@ class Verbs(ProbeCollector[Activity]):
         return {"verbs_spans": self._receive, "qp_ends": self._destroyed_qps.add}
 
     def _read(self) -> Mapping[int, Activity]:
-        return read(self._object.maps, self._destroyed_qps, self._drain)
+        seen = read(self._object.maps, self._destroyed_qps, self._drain)
+        if self._watch:
+            for pid, activity in seen.items():
+                self._posts.add(activity, self._watch.missed(pid))
+        return seen
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Activity]:
         taken = take(self._object.maps, self._destroyed_qps, self._drain, pids)
         forget(self._object, pids)
+        if self._watch:
+            for pid in pids:
+                activity = taken.get(pid, Activity())
+                self._posts.add(activity, self._watch.finish(pid, self._posts.last(activity)))
         return taken
 
     def _drain(self) -> None:
@@ -156,6 +198,7 @@ class Verbs(ProbeCollector[Activity]):
         self._node.posted.follow(None)
         self._windows.close()
         self._learning.close()
+        self._rehearsal.close()
         super().close()
 
     def _samples(self) -> Iterator[Sample]:
@@ -185,8 +228,10 @@ class Verbs(ProbeCollector[Activity]):
         unprobed = any(not state.attached for state in self._probes.states() if state.symbol in POSTING)
         if unprobed or any(self._attaching.problems()) or not self._node.targets.scanned.is_set():
             return None
+        if self._watch and self._watch.throttled:
+            return None
         counted = self._object.globals()
-        return tuple(counted[name] for name in _MISSED)
+        return *(counted[name] for name in _MISSED), self._watch.throttles if self._watch else 0
 
     def _entries(self) -> dict[str, int]:
         queue_pairs = self._node.settings["queue-pairs"]

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from exporter.bpf.btf import Btf
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.bpf.rehearsal import Scene
 
 NO_ARGUMENT = 255

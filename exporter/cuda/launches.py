@@ -12,8 +12,8 @@ from exporter.bpf.sampled_file import SampledFile
 from exporter.cuda.activity import Activity, Launches, Map
 from exporter.cuda.functions import FUNCTIONS
 from exporter.governor.estimates import Counts, Tally
-from exporter.governor.governor import LAUNCHES_FIRST
 from exporter.governor.processes import cpu_seconds
+from exporter.governor.subject import LAUNCHES_FIRST
 
 
 class Prices(Protocol):

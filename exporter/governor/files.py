@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from math import inf
 from typing import NamedTuple, Protocol
 
 from exporter.governor.estimates import Estimates, Tally
@@ -43,6 +44,8 @@ class Bounds(NamedTuple):
     """Part of its CPU time, all probes together."""
     unit: float
     """Seconds of each unit of the reference, on average: a thread may lose much in a process that uses many cores."""
+    cap: Callable[[], float] = lambda: inf
+    """Returns the cores that these probes may take at present, for the bound of the node."""
 
 
 class File:
@@ -66,6 +69,10 @@ class File:
         self.ladder = Ladder()
         self.used = 0.0
         """Cost in the process for which it is highest, in parts of its bound."""
+        self.rates: Mapping[int, float] = {}
+        """Cost of the functions by process, in cores, over the time before the last look."""
+        self.for_node = False
+        """Whether the node's bound decided at the last look, and not that of a process."""
         self.due = clock()
         """Time of the next step."""
         self._step: Callable[[], None] = self._look
@@ -189,13 +196,19 @@ class File:
         time, probed = self._clock(), self._probed_seconds(self._clock())
         seconds = time - self._looked
         share = (probed - self._probed_before + self._turned) / seconds if seconds else 1.0
-        used, pressures = 0.0, {}
-        for pid in now.keys() & self._before.keys():
-            own = 1.0 if pid in self._standings.kept else self.ladder.share
-            pressures[pid], part = self._pressure(self._before[pid], now[pid], FLOOR * seconds * own)
+        used, pressures, rates, cap = 0.0, dict[int, float](), dict[int, float](), self._bounds.cap()
+        highest, self.for_node = 0.0, False
+        for pid in now.keys() & self._before.keys() if seconds else ():
+            kept = pid in self._standings.kept
+            least = FLOOR * seconds * (1.0 if kept else self.ladder.share)
+            rates[pid] = max(0.0, now[pid].cost - self._before[pid].cost) / seconds
+            own, part = self._pressure(self._before[pid], now[pid], least)
+            pressures[pid] = max(own, rates[pid] / cap)
+            if not kept and pressures[pid] > highest:
+                highest, self.for_node = pressures[pid], pressures[pid] > own
             used = max(used, part)
-        self.used = used
-        self.ladder.look(max((it for pid, it in pressures.items() if pid not in self._standings.kept), default=0.0))
+        self.used, self.rates = used, rates
+        self.ladder.look(highest)
         self._standings.look(pressures, max(share, LEAST))
         self._before, self._looked, self._probed_before, self._turned = now, time, probed, 0.0
         self._history.append((time, self._probed_seconds(time)))

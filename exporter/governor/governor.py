@@ -8,55 +8,25 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
-from typing import Protocol
 
 from exporter.governor import metrics
 from exporter.governor.estimates import Counts, Estimates, Tally
-from exporter.governor.files import FLOOR, LOOK_SECONDS, Bounds, File, Probed
+from exporter.governor.files import CYCLE_SECONDS, FLOOR, LOOK_SECONDS, Bounds, File
+from exporter.governor.node_budget import NodeBudget
+from exporter.governor.payer import Payer
+from exporter.governor.subject import SampledFile, Subject
 from exporter.model import Sample
 
-LAUNCHES_FIRST, MESSAGES_SECOND = range(2)
-"""The order in which functions are left out where a process has several that cost too much."""
+_NEAR = 0.5
+"""Part of the node's bound from which on the cost is looked at each second."""
 log = logging.getLogger(__name__)
 
 
-class SampledFile(Probed, Protocol):
-    """A file with functions that may be probed in windows."""
-
-    @property
-    def name(self) -> str:
-        """The file's name in labels."""
-
-    @property
-    def symbols(self) -> Collection[str]: ...
-
-
-class Subject(Protocol):
-    """A collector with functions that may be probed in windows."""
-
-    name: str
-    rank: int
-    """The collector's place in the order of those that are left out."""
-    unit_bound: float
-    """Seconds that these probes may take, on average, of each unit of the reference; infinite without such a bound."""
-    unit_flag: str
-    """The flag that sets it."""
-
-    def sampled_files(self) -> Mapping[int, SampledFile]:
-        """Return the files that have such functions, each under a key of its own."""
-
-    def sampled_cost(self) -> float | None:
-        """Return the seconds that their probes took from all processes until now; None while that is not known."""
-
-    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
-        """Return what these processes did, with what probes of this collector took; without those that have ended."""
-
-
-Rest = Callable[[Subject, Collection[int]], Iterator[tuple[Subject, Mapping[int, Tally]]]]
+Rest = Callable[[Subject, Collection[int]], Iterator[tuple[Subject | Payer, Mapping[int, Tally]]]]
 """Returns what other collectors have of these processes."""
 
 
-def _no_rest(subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject, Mapping[int, Tally]]]:
+def _no_rest(subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject | Payer, Mapping[int, Tally]]]:
     return iter(())
 
 
@@ -70,8 +40,10 @@ class Watch:
         clock: Callable[[], float],
         chance: Callable[[], float],
         rest: Rest = _no_rest,
+        cap: Callable[[], float] = lambda: inf,
     ) -> None:
         self.subject, self._bound, self._clock, self._chance, self._rest = subject, bound, clock, chance, rest
+        self._cap = cap
         self.estimates = Estimates()
         self._files: dict[int, File] = {}
         self._throttles = 0
@@ -92,6 +64,20 @@ class Watch:
                 file.step(self._busy)
                 self._report(present[key], before, file)
         return min((file.due for file in self._files.values()), default=self._clock() + LOOK_SECONDS)
+
+    @property
+    def throttled(self) -> bool:
+        """Whether calls may be left out now."""
+        return any(it.ladder.throttled for it in [*self._files.values()])
+
+    @property
+    def throttles(self) -> int:
+        """Return how often a file's calls went to windows."""
+        return self._throttles
+
+    def rates(self) -> list[float]:
+        """Return what these functions cost of each process, in cores."""
+        return [rate for file in self._files.values() for rate in file.rates.values()]
 
     def missed(self, pid: int) -> Counts | None:
         """Return what Estimates.missed does; None for a process that windows have not come to yet."""
@@ -136,14 +122,15 @@ class Watch:
             if file and file.ladder.throttled:
                 first, *more = sorted(it.symbols)
                 named = f"{first} and {len(more)} more" if more else first
-                bounds = f"--overhead.max-ratio{self._unit_flag()}"
-                yield f"{named} in {it.name}: probed for {file.sampled():.1%} of the time, to keep {bounds}"
+                yield f"{named} in {it.name}: probed for {file.sampled():.1%} of the time, to keep {self._flags(file)}"
 
-    def _unit_flag(self) -> str:
-        return f" or {self.subject.unit_flag}" if self.subject.unit_bound < inf else ""
+    def _flags(self, file: File) -> str:
+        """Return the flags of which one decided at the last look."""
+        unit = f" or {self.subject.unit_flag}" if self.subject.unit_bound < inf else ""
+        return "--overhead.max-cores" if file.for_node else f"--overhead.max-ratio{unit}"
 
     def _file(self, probed: SampledFile) -> File:
-        bounds = Bounds(self._bound, self.subject.unit_bound)
+        bounds = Bounds(self._bound, self.subject.unit_bound, self._cap)
         return File(probed, bounds, self.estimates, self._tallies, self._clock, self._chance)
 
     def _tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
@@ -173,9 +160,9 @@ class Watch:
         if file.ladder.throttled:
             self._throttles += 1
             log.warning(
-                "%s are probed in windows: their probes cost more than --overhead.max-ratio%s",
+                "%s are probed in windows: their probes cost more than %s",
                 ", ".join(sorted(probed.symbols)),
-                self._unit_flag(),
+                self._flags(file),
                 extra={"library": probed.name, "share": f"{file.ladder.share:.3f}"},
             )
         else:
@@ -183,9 +170,11 @@ class Watch:
 
 
 class Governor:
-    """Keeps the cost of probes to `max_ratio` of the CPU time of each process, where counts may be estimates.
+    """Keeps the cost of probes to `max_ratio` of the CPU time of each process, and to `max_cores` of the node, where
+    counts may be estimates.
 
-    One for a node; the thread runs while a collector is watched. With 0 every call is counted, whatever that costs.
+    One for a node; the thread runs while a collector is watched. With a ratio of 0 every call is counted, whatever that
+    costs; with 0 cores the node has no bound.
     """
 
     def __init__(
@@ -193,10 +182,13 @@ class Governor:
         max_ratio: float,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
+        max_cores: float = 0.0,
     ) -> None:
         self._max_ratio, self._clock, self._chance = max_ratio, clock, chance
         self._lock = threading.Lock()
         self._watched: list[Watch] = []
+        self._payers: list[Payer] = []
+        self._node, self._node_due = NodeBudget(max_cores, clock), clock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -204,7 +196,7 @@ class Governor:
         """Return the watch of a collector, None where no bound is set."""
         if not self._max_ratio:
             return None
-        watch = Watch(subject, self._max_ratio, self._clock, self._chance, self._rest)
+        watch = Watch(subject, self._max_ratio, self._clock, self._chance, self._rest, lambda: self._node.cap)
         with self._lock:
             self._watched.append(watch)
             if self._thread is None:
@@ -212,11 +204,22 @@ class Governor:
                 self._thread.start()
         return watch
 
-    def leave(self, watch: Watch) -> None:
-        """Watch a collector no more. Waits for a step that is being done."""
+    def charge(self, payer: Payer) -> None:
+        """Count the cost of these probes from now on."""
+        with self._lock:
+            self._payers.append(payer)
+
+    def leave(self, watch: Watch | None, payer: Payer | None = None) -> None:
+        """Watch and charge a collector no more. Waits for a step that is being done."""
         with self._lock:
             self._watched = [it for it in self._watched if it is not watch]
+            self._payers = [it for it in self._payers if it is not payer]
         self._wake.set()
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield what is used of the node's bound, once that is known."""
+        if (used := self._node.used) is not None:
+            yield metrics.NODE_USED.sample(used)
 
     def _run(self) -> None:
         while (due := self._step()) is not None:
@@ -229,13 +232,32 @@ class Governor:
             if not self._watched:
                 self._thread = None
                 return None
+            self._look()
             return min(map(self._step_of, self._watched))
 
-    def _rest(self, subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject, Mapping[int, Tally]]]:
-        """Yield what other watched collectors have of these processes. Called by steps, which hold the lock."""
+    def _look(self) -> None:
+        """Compare the cost of all probes with the node's bound: each second, or each cycle where that is not near."""
+        now, node = self._clock(), self._node
+        if not node.cores or now < self._node_due:
+            return
+        near = node.used is None or (node.used > _NEAR and node.cap == inf)
+        self._node_due = now + (LOOK_SECONDS if near else CYCLE_SECONDS)
+        try:
+            spent = [it.spent() for it in self._payers]
+            bounded = [it.subject.sampled_cost() or 0.0 for it in self._watched]
+            known = [it for it in spent if it is not None]
+            rates = [rate for it in self._watched for rate in it.rates()]
+            node.look(sum(known) if len(known) == len(spent) else None, sum(bounded), rates)
+        except Exception:
+            log.exception("the cost of the probes of the node cannot be bounded; tried again")
+
+    def _rest(self, subject: Subject, pids: Collection[int]) -> Iterator[tuple[Subject | Payer, Mapping[int, Tally]]]:
+        """Yield what other collectors have of these processes. Called by steps, which hold the lock."""
         for watch in self._watched:
             if watch.subject is not subject:
                 yield watch.subject, watch.subject.tallies(pids)
+        for payer in self._payers:
+            yield payer, payer.tallies(pids)
 
     def _step_of(self, watch: Watch) -> float:
         try:

@@ -29,10 +29,19 @@ THROTTLED = Metric(
 )
 USED = Metric(
     "accel_exporter.overhead.budget.used.ratio",
-    "Cost of the probes of CUDA and NCCL in the process for which it is highest, in parts of what --overhead.max-ratio "
-    "allows of that process's CPU time, over the last seconds; of processes in which this probe's symbols cost enough "
-    "to matter, 0 without one. Above 1 for long: the cost is of symbols that are not probed in windows.",
+    "Cost of the probes of CUDA, NCCL, RDMA and cuFile in the process for which it is highest, in parts of what "
+    "--overhead.max-ratio allows of that process's CPU time, over the last seconds; of processes in which this probe's "
+    "symbols cost enough to matter, 0 without one. Above 1 for long: the cost is of symbols that are not probed in "
+    "windows.",
     Kind.GAUGE,
     "1",
     labels=("probe",),
+)
+NODE_USED = Metric(
+    "accel_exporter.overhead.node.used.ratio",
+    "Cost of the probes of all processes together, in parts of --overhead.max-cores, over the last 10 seconds; as "
+    "accel_exporter_overhead_seconds_total. Absent without that bound, and while the cost of a probe is not known. "
+    "Above 1 for long: the cost is of symbols that are not probed in windows.",
+    Kind.GAUGE,
+    "1",
 )

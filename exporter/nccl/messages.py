@@ -8,8 +8,8 @@ from typing import Protocol
 
 from exporter.bpf.sampled_file import SampledFile
 from exporter.governor.estimates import Counts, Tally
-from exporter.governor.governor import MESSAGES_SECOND
 from exporter.governor.processes import cpu_seconds
+from exporter.governor.subject import MESSAGES_SECOND
 from exporter.nccl.activity import Activity, Calls, Map
 from exporter.nccl.functions import FUNCTIONS
 from exporter.nccl.samples import Kinds

@@ -18,7 +18,7 @@ from typing import Any
 
 from exporter.bpf import object_path
 from exporter.bpf.events import Events
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.bpf.libbpf import BpfError, Object
 from exporter.bpf.library import Library
 from exporter.bpf.native import not_started

@@ -11,6 +11,7 @@ from exporter.ledger import Process
 from exporter.model import Sample
 from exporter.verbs.activity import Activity, QpId
 from exporter.verbs.metrics import BUSIEST
+from exporter.verbs.posts import UNKNOWN_QP
 from exporter.verbs.samples import PeerLabels
 
 MOST = 10
@@ -55,6 +56,8 @@ class Busiest:
         counts: dict[_Pair, int] = {}
         for process in processes:
             for (qp_id, _), posted in process.activity.posted.items():
+                if qp_id.number == UNKNOWN_QP:
+                    continue
                 pair = _Pair(process.pid, process.since, qp_id.device, qp_id.number)
                 counts[pair] = counts.get(pair, 0) + posted.bytes
         if self._at is not None:  # what was not there then has posted all its bytes since

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from exporter.bpf.btf import Btf
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.verbs.peers import gid_text
 from exporter.verbs.records import QpControl
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exporter.bpf.btf import Btf
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.verbs import control
 
 CREATE, ALLOC_PD, MODIFY = "create_qp_ex", "ibv_alloc_pd", "ibv_modify_qp"
@@ -89,6 +89,16 @@ POSTING = frozenset(name for op in ("post_send", *extended_hooks()) for name in 
 """The functions that post: where those that a job uses are all probed, all its posts are seen."""
 
 
+def _in_windows(op: str) -> list[Hook]:
+    """Return what runs at a function that may be probed in windows. A return without a seen entry does not count: the
+    same program serves a process on its own."""
+    entry, returned = f"{op}_enter", f"{op}_return"
+    return [
+        Hook(entry, numbered=True, sampled=True, of_one=f"{entry}_of_one"),
+        Hook(returned, returns=True, sampled=True, of_one=returned),
+    ]
+
+
 def table(types: Btf) -> dict[str, list[Hook]]:
     """Return what runs at which function: libibverbs' own, and every version of a provider's. Not those that poll.
 
@@ -98,8 +108,8 @@ def table(types: Btf) -> dict[str, list[Hook]]:
     own[ALLOC_PD] = [Hook("live_enter", cookie=1)]
     own[MODIFY].append(Hook("extended_learn"))
     per_op = {
-        "post_send": [Hook("post_send_enter", numbered=True), Hook("post_send_return", returns=True)],
-        "post_recv": [Hook("post_recv_enter", numbered=True), Hook("post_recv_return", returns=True)],
+        "post_send": _in_windows("post_send"),
+        "post_recv": _in_windows("post_recv"),
         CREATE: control.hooks_of(types, "create_qp"),
     }
     per_op |= extended_hooks()

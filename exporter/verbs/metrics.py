@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from exporter.model import Kind, Metric
 
+_UNSEEN = (
+    " qp unknown: estimated calls that were not probed, to stay within --overhead.max-ratio; absent for a process "
+    "of which nothing could be estimated."
+)
 POSTS = Metric(
     "rdma.post_send.calls",
-    "Calls of ibv_post_send and of ibv_wr_complete, failed ones included; each posts one or more work requests.",
+    "Calls of ibv_post_send and of ibv_wr_complete, failed ones included; each posts one or more work requests."
+    + _UNSEEN,
     Kind.COUNTER,
     labels=("device", "qp"),
     process=True,
@@ -22,7 +27,7 @@ _QP = ("device", *_PEER, "opcode")
 BYTES = Metric(
     "rdma.send",
     "Bytes of work requests posted by ibv_post_send, or from ibv_wr_start to ibv_wr_complete; of RDMA_READ those to "
-    "be read." + _POSTED,
+    "be read." + _POSTED + _UNSEEN,
     Kind.COUNTER,
     "By",
     labels=_QP,
@@ -31,7 +36,7 @@ BYTES = Metric(
 )
 REQUESTS = Metric(
     "rdma.send.work_requests",
-    "Work requests posted by ibv_post_send, or from ibv_wr_start to ibv_wr_complete." + _POSTED,
+    "Work requests posted by ibv_post_send, or from ibv_wr_start to ibv_wr_complete." + _POSTED + _UNSEEN,
     Kind.COUNTER,
     labels=_QP,
     process=True,

@@ -14,6 +14,7 @@ from exporter.verbs.control import Qp
 from exporter.verbs.destroyed_qps import PostedRequests
 from exporter.verbs.peers import Peers
 from exporter.verbs.posted import Port
+from exporter.verbs.posts import UNKNOWN_QP
 from exporter.verbs.spans import OPCODES, status_name
 
 MOST = (1 << 63) - 1
@@ -76,7 +77,7 @@ def samples(process: Process[Activity], timed: Mapping[str, int], peer_labels: P
     for qp_id, count in activity.calls.items():
         calls[qp_id.device, qp_id.number] += count
     for (device, number), count in calls.items():
-        yield sample(metrics.POSTS, count, device=device, qp=str(number))
+        yield sample(metrics.POSTS, count, device=device, qp=_name(number))
     for qp, posted in _posted(process.pid, activity, peer_labels).items():
         labels = dict(qp)
         yield sample(metrics.BYTES, posted.bytes, **labels)
@@ -108,10 +109,15 @@ def _posted(pid: int, activity: Activity, peer_labels: PeerLabels) -> dict[froze
     """Return posted requests by labels: queue pairs that had one number and one peer in turn are one."""
     qps, summed = activity.qps, dict[frozenset[tuple[str, str]], PostedRequests]()
     for (qp_id, opcode), posted in activity.posted.items():
-        labels = {"device": qp_id.device, "qp": str(qp_id.number), "opcode": OPCODES.get(opcode, "OTHER")}
+        labels = {"device": qp_id.device, "qp": _name(qp_id.number), "opcode": OPCODES.get(opcode, "OTHER")}
         own = frozenset((labels | peer_labels.of(pid, qps, qp_id)).items())
         summed[own] = summed.get(own, PostedRequests()).plus(posted)
     return summed
+
+
+def _name(number: int) -> str:
+    """Return the label of a queue pair's number."""
+    return "unknown" if number == UNKNOWN_QP else str(number)
 
 
 def _distribution(times: Times) -> Distribution:

@@ -13,7 +13,7 @@ import pytest
 from exporter.bpf import uprobe
 from exporter.bpf.elf import Elf
 from exporter.bpf.events import Events
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.bpf.libbpf import Link, Object
 from exporter.bpf.maps import Map
 from exporter.bpf.placement import place

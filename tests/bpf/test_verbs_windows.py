@@ -138,6 +138,7 @@ def test_polls_are_in_the_overhead() -> None:
     """What probed polls take from threads is counted, though they are attached to apart."""
     build_standins()
     with observe() as observed, attached(observed, Job()) as job:
+        until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
         before = observed.value("accel_exporter_overhead_seconds_total")
         cost = observed.cuda._node.trial.costs.of("emulated", returns=True)
         job.step("idle", 10_000)

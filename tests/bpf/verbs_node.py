@@ -10,6 +10,7 @@ from typing import Any
 
 from exporter.bpf.targets import Targets
 from exporter.collectors.verbs import FLAGS, Verbs
+from exporter.governor.governor import Governor
 from exporter.model import Span
 from exporter.resolve.process import ProcessTable
 from tests.bpf.cuda_node import BUILD, WITHIN, Observed, build_standins
@@ -25,14 +26,15 @@ PROVIDER = BUILD / "libstandin-rdmav34.so"
 
 
 @contextmanager
-def observe(**settings: Any) -> Iterator[Observed]:
+def observe(governor: Governor | None = None, **settings: Any) -> Iterator[Observed]:
     """The collector with these settings (dashes as underscores); poll_cq is probed all the time by default."""
     spans: list[Span] = []
     targets = Targets()
     defaults = {flag.name: flag.default for flag in FLAGS} | {"poll-window-seconds": 1.0, "poll-interval-seconds": 1.0}
     chosen = {key.replace("_", "-"): value for key, value in settings.items()}
     assert chosen.keys() <= defaults.keys()
-    verbs = Verbs(make_node(defaults | chosen, ProcessTable(), targets, spans.append))
+    shared = {"governor": governor} if governor else {}
+    verbs = Verbs(make_node(defaults | chosen, ProcessTable(), targets, spans.append, **shared))
     verbs.start()
     try:
         targets.start()

@@ -48,7 +48,7 @@ static int refused(void)
 }
 
 /* A QP's `handle` is set if all its requests are signaled. */
-static __attribute__((noinline)) int standin_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static inline __attribute__((always_inline)) int post_all(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	int error = 0;
 
@@ -73,7 +73,21 @@ static __attribute__((noinline)) int standin_post_send(struct ibv_qp *qp, struct
 	return error;
 }
 
-static __attribute__((noinline)) int standin_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+static __attribute__((noinline)) int standin_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	return post_all(qp, wr, bad);
+}
+
+/* The same, where nothing probes it: no object points to it. */
+__attribute__((noinline)) int standin_post_bare(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	int error = post_all(qp, wr, bad);
+
+	__asm__ volatile("" ::: "memory"); /* or a compiler makes both functions one */
+	return error;
+}
+
+static inline __attribute__((always_inline)) int receive_all(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	int error = 0;
 
@@ -87,6 +101,19 @@ static __attribute__((noinline)) int standin_post_recv(struct ibv_qp *qp, struct
 		receives[qp->qp_num % QPS].wr_ids[receives[qp->qp_num % QPS].posted++ % 1024] = wr->wr_id;
 	}
 	pthread_mutex_unlock(&lock);
+	return error;
+}
+
+static __attribute__((noinline)) int standin_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	return receive_all(qp, wr, bad);
+}
+
+__attribute__((noinline)) int standin_receive_bare(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	int error = receive_all(qp, wr, bad);
+
+	__asm__ volatile("" ::: "memory");
 	return error;
 }
 

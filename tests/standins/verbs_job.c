@@ -21,6 +21,8 @@ static void (*refuse_after)(int);
 static void (*arrive)(unsigned, unsigned);
 static void (*next_number)(unsigned);
 static void (*delay)(unsigned);
+static int (*post_bare)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
+static int (*receive_bare)(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
 static void (*extend)(struct ibv_cq_ex *);
 static struct ibv_qp before[BEFORE]; /* made without a call that could be seen */
 static struct ibv_qp *qps[QPS];
@@ -343,6 +345,39 @@ static int spin(long turns)
 	return ((end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec) / turns;
 }
 
+/* Posts one request of 1000 bytes at a time for so many milliseconds, with so many turns of a loop and a pause of so many
+ * microseconds before each; with 1 it receives, with 2 and 3 it does both by functions that nothing probes. Calls. */
+static int storm(int qp, long ms, long turns, int what, long pause)
+{
+	struct ibv_sge sge = {.length = 1000};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE}, *bad;
+	struct ibv_recv_wr receive = {.sg_list = &sge, .num_sge = 1}, *refused;
+	struct timespec begin, now;
+	int calls = 0, failed = 0;
+
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	do {
+		for (volatile long turn = 0; turn < turns; turn++)
+			;
+		if (pause)
+			usleep(pause);
+		if (what == 1)
+			failed |= ibv_post_recv(qps[qp], &receive, &refused);
+		else if (what == 2)
+			failed |= post_bare(qps[qp], &wr, &bad);
+		else if (what == 3)
+			failed |= receive_bare(qps[qp], &receive, &refused);
+		else
+			failed |= ibv_post_send(qps[qp], &wr, &bad);
+		if (++calls % 1024 == 0) { /* they are not signaled: a poll takes them and returns none */
+			complete(1024, 0);
+			poll_once(1);
+		}
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 < ms);
+	return failed ? -1 : calls;
+}
+
 /* Polls so often and finds nothing; nanoseconds for a thousand polls. */
 static int idle(long polls)
 {
@@ -480,6 +515,8 @@ static int step(const char *line)
 		return usleep(a[0]);
 	if (!strcmp(what, "spin"))
 		return spin(a[0]);
+	if (!strcmp(what, "storm"))
+		return storm(a[0], a[1], a[2], a[3], a[4]);
 	if (!strcmp(what, "idle"))
 		return idle(a[0]);
 	if (!strcmp(what, "idlex"))
@@ -511,6 +548,8 @@ int main(int count, char **arguments)
 	next_number = (void (*)(unsigned))dlsym(provider, "standin_next_number");
 	extend = (void (*)(struct ibv_cq_ex *))dlsym(provider, "standin_extend");
 	delay = (void (*)(unsigned))dlsym(provider, "standin_delay");
+	*(void **)&post_bare = dlsym(provider, "standin_post_bare");
+	*(void **)&receive_bare = dlsym(provider, "standin_receive_bare");
 	pd.context = cq.context = opened();
 	for (int i = 0; i < BEFORE; i++) {
 		before[i] = (struct ibv_qp){

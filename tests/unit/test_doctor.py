@@ -649,6 +649,7 @@ def test_detaching(node: Settings, monkeypatch: pytest.MonkeyPatch, detached: bo
     ("bound", "cost", "status", "part"),
     [
         (0.01, 0.7e-6, Status.OK, "a hit costs 0.7 µs; calls that may be estimated are probed in windows"),
+        (0.01, 0.7e-6, Status.OK, "1.00% of a process's CPU time, or 0.5 cores of all processes together"),
         (0.01, None, Status.INFO, "is unknown on this node: no limit applies"),
         (0.0, 0.7e-6, Status.INFO, "no limit: every call is probed"),
     ],
@@ -664,6 +665,6 @@ def test_the_bound_of_the_overhead(
         if value is not None
     ]
     monkeypatch.setattr(Scraper, "gather", lambda self: samples)
-    findings, _ = doctor.check(replace(node, overhead=OverheadSettings(bound)), {})
+    findings, _ = doctor.check(replace(node, overhead=OverheadSettings(bound, 0.5)), {})
     [finding] = [it for it in findings if it.name == "overhead"]
     assert status == finding.status and part in finding.summary

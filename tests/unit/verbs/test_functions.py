@@ -40,7 +40,7 @@ def test_places_are_those_of_the_program() -> None:
         assert place == (CQ_CALLS.index(name) if name in CQ_CALLS else named[name])
     for calls, most in ((QP_CALLS, "qp_calls"), (CQ_CALLS, "cq_calls")):
         assert f"{most} = {len(calls)}," in text
-    hits = (BPF / "verbs/verbs.h").read_text()
+    hits = (BPF / "verbs/hits.h").read_text()
     assert f"hit_extended_poll = {HITS.index(CQ_CALLS[0])}, hits_most = {len(HITS)} " in hits
     assert HITS[3] == QP_CALLS[0]
 

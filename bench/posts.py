@@ -1,0 +1,69 @@
+"""What a job that posts RDMA requests loses of its speed within the bound, by CPU time, beside one without probes.
+
+Two processes post in turn, in the same loop: one calls the stand-in's functions, the other one copies of them that
+nothing probes. So both see the same noise.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+from bench.result import Result
+from exporter.governor.governor import Governor
+from exporter.governor.processes import cpu_seconds
+from tests.bpf.verbs_node import Job, Observed, attached, build_standins, observe
+from tests.support import until
+
+BOUND, ROUNDS, SECONDS, WITHIN, SETTLED = 0.01, 9, 5.0, 60.0, 20.0
+PATTERNS = {
+    "an empty loop of post_send": (0, 0),
+    "an empty loop of post_recv": (1, 0),
+    "post_send after 2 µs of work": (0, 2500),
+}
+BARE = 2
+"""Added to a call: the same one where nothing probes it."""
+NEVER = {"poll_window_seconds": 0.01, "poll_interval_seconds": 1000.0}
+BUDGET = 1.0
+
+
+def run() -> list[Result]:
+    """Takes five minutes; needs root and BPF."""
+    build_standins()
+    return [_measure(what, *pattern) for what, pattern in PATTERNS.items()]
+
+
+def _measure(what: str, call: int, turns: int) -> Result:
+    with observe(governor=Governor(BOUND), **NEVER) as observed, Job() as bare, Job() as probed:
+        for job in (bare, probed):
+            attached(observed, job).create()
+            job.connect()
+        until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
+        every = _storm(probed, 0.5, turns, call)
+        _throttle(observed, probed, turns, call)
+        pairs = [
+            (_storm(bare, SECONDS / 5, turns, call + BARE), _storm(probed, SECONDS, turns, call)) for _ in range(ROUNDS)
+        ]
+    lost = 100 * (1 - median(bare / it for bare, it in pairs))
+    each = median(bare for bare, _ in pairs)
+    note = (
+        f"median of {ROUNDS} interleaved rounds of {SECONDS:g} s by CPU time; a call takes {each * 1e9:.0f} ns without"
+    )
+    return Result(f"{what}: speed lost", lost, "%", BUDGET, f"{note} probes, {every * 1e9:.0f} with one at each call")
+
+
+def _storm(job: Job, seconds: float, turns: int, call: int) -> float:
+    """Return the seconds of CPU time of a call."""
+    before = cpu_seconds(job.pid)
+    calls = job.step("storm", 8, round(seconds * 1000), turns, call, 0)
+    return (cpu_seconds(job.pid) - before) / calls
+
+
+def _throttle(observed: Observed, job: Job, turns: int, call: int) -> None:
+    """Post until posts are in windows, and for some cycles more. Raises RuntimeError if they never are."""
+    end = time.monotonic() + WITHIN
+    while not any(observed.values("accel_exporter_probe_throttle_level").values()):
+        if time.monotonic() > end:
+            raise RuntimeError("posts were never probed in windows")
+        _storm(job, 0.5, turns, call)
+    _storm(job, SETTLED, turns, call)

@@ -1,0 +1,47 @@
+"""What runs at a function: a program, its number, and when it is attached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from exporter.bpf.elf import Function
+from exporter.bpf.placement import Placement
+from exporter.bpf.uprobe import Point
+
+ALWAYS, ALLOWED, SAMPLED, SAMPLED_RETURNS = "always", "allowed", "sampled", "sampled if allowed"
+_LIBRARY = 8
+"""The bit of a cookie at which the number of the library begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """What runs at a function: a program of the object, with the number it gets from bpf_get_attach_cookie."""
+
+    program: str
+    cookie: int = 0
+    returns: bool = False
+    """Runs when the function returns instead of when it is called."""
+    paired: bool = False
+    """An entry probe that only serves a return probe: attached while return probes may be."""
+    numbered: bool = False
+    """The cookie's second byte is the library's number, the key into the map `returning`."""
+    placed: bool = False
+    """The cookie's upper 32 bits are the offset in bytes of the probe in the function."""
+
+    sampled: bool = False
+    """May be detached for a part of the time, as its counts may be estimates."""
+    of_one: str = ""
+    """The program that runs in its place in a process that stays probed meanwhile."""
+
+    @property
+    def attached(self) -> str:
+        """When it is attached: always, only while return probes are allowed, or unless it is left out for its cost."""
+        if self.sampled:
+            return SAMPLED_RETURNS if self.returns else SAMPLED
+        return ALLOWED if self.returns or self.paired else ALWAYS
+
+    def point(self, function: Function, placement: Placement, library: int = 0) -> Point:
+        """Where the hook runs, for a function that is probed at this place in the library of this number."""
+        behind = placement.offset - function.offset if self.placed else 0
+        number = library << _LIBRARY if self.numbered else 0
+        return Point(placement.offset, self.cookie | behind << 32 | number)

@@ -1,0 +1,44 @@
+"""What the governor watches: a collector with functions that may be probed in windows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from exporter.governor.estimates import Tally
+from exporter.governor.files import Probed
+
+LAUNCHES_FIRST, MESSAGES_SECOND, POSTS_THIRD = range(3)
+"""The order in which functions are left out where a process has several that cost too much."""
+
+
+class SampledFile(Probed, Protocol):
+    """A file with functions that may be probed in windows."""
+
+    @property
+    def name(self) -> str:
+        """The file's name in labels."""
+
+    @property
+    def symbols(self) -> Collection[str]: ...
+
+
+class Subject(Protocol):
+    """A collector with functions that may be probed in windows."""
+
+    name: str
+    rank: int
+    """The collector's place in the order of those that are left out."""
+    unit_bound: float
+    """Seconds that these probes may take, on average, of each unit of the reference; infinite without such a bound."""
+    unit_flag: str
+    """The flag that sets it."""
+
+    def sampled_files(self) -> Mapping[int, SampledFile]:
+        """Return the files that have such functions, each under a key of its own."""
+
+    def sampled_cost(self) -> float | None:
+        """Return the seconds that their probes took from all processes until now; None while that is not known."""
+
+    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+        """Return what these processes did, with what probes of this collector took; without those that have ended."""

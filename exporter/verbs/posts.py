@@ -1,0 +1,91 @@
+"""Calls of post_send and post_recv for exporter.governor: what they cost a process, and their counts while they are
+probed in windows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from math import inf
+from typing import Protocol
+
+from exporter.bpf.sampled_file import SampledFile
+from exporter.governor.estimates import Counts, Tally
+from exporter.governor.processes import cpu_seconds
+from exporter.governor.subject import POSTS_THIRD
+from exporter.verbs.activity import Activity, QpId
+from exporter.verbs.costs import Cost, Costs
+from exporter.verbs.destroyed_qps import PostedRequests
+
+UNKNOWN_QP = -1
+"""The number in place of the queue pairs of requests that were not seen: which ones those were is not known."""
+_CALLS = "calls"
+
+
+class Probed(Protocol):
+    """The part of exporter.bpf.probe.Probes that is used here."""
+
+    def sampled_files(self) -> Mapping[int, SampledFile]: ...
+
+
+class CountedPosts:
+    """A governor's Subject. Nothing that is always counted goes with posts, so that their reference is CPU time.
+
+    `activities` returns what processes posted until now.
+    """
+
+    name, rank = "verbs", POSTS_THIRD
+    unit_bound, unit_flag = inf, ""
+
+    def __init__(
+        self,
+        probes: Probed,
+        costs: Costs,
+        activities: Callable[[], Mapping[int, Activity]],
+        cpu: Callable[[int], float] = cpu_seconds,
+    ) -> None:
+        self._probes, self._costs, self._activities, self._cpu = probes, costs, activities, cpu
+
+    def sampled_files(self) -> Mapping[int, SampledFile]:
+        return self._probes.sampled_files()
+
+    def sampled_cost(self) -> float | None:
+        """Return the seconds that probes took at the posts of all processes that run; None without prices."""
+        return self._costs.all() if self._costs.known else None
+
+    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+        posted, costs, found = self._activities(), self._costs.of(pids), dict[int, Tally]()
+        for pid, cost in costs.items():
+            try:
+                found[pid] = _tally(posted.get(pid, Activity()), cost, self._cpu(pid))
+            except OSError:
+                continue  # it has ended
+        return found
+
+    def last(self, activity: Activity) -> Callable[[Tally], Tally]:
+        """Return what makes the last tally of an ended process; its cost and CPU time are not known any more."""
+        return lambda before: _tally(activity, Cost(), before.cpu)
+
+    def add(self, activity: Activity, missed: Counts | None) -> None:
+        """Add to the counts of a process what was estimated, as Estimates.missed returns it; remove them for None."""
+        if missed is None:
+            activity.calls.clear()
+            activity.posted.clear()
+            return
+        requests: dict[tuple[str, int], dict[str, int]] = {}
+        for (what, device, opcode), more in missed.items():
+            if more and what == _CALLS:
+                activity.calls[QpId(device, UNKNOWN_QP, 0)] += more
+            elif more:
+                requests.setdefault((device, opcode), {})[what] = more
+        for (device, opcode), counts in requests.items():
+            activity.add_posted(QpId(device, UNKNOWN_QP, 0), opcode, PostedRequests(**counts))
+
+
+def _tally(activity: Activity, cost: Cost, cpu: float) -> Tally:
+    counts = Counter[tuple[str, str, int]]()
+    for qp_id, calls in activity.calls.items():
+        counts[_CALLS, qp_id.device, 0] += calls
+    for (qp_id, opcode), posted in activity.posted.items():
+        for name, count in posted._asdict().items():
+            counts[name, qp_id.device, opcode] += count
+    return Tally(counts, reference=0.0, cost=cost.posts, other=cost.other, cpu=cpu)

@@ -1,0 +1,196 @@
+"""Posts without pause: the governor keeps what the probes take to its bound, and counts stay right or are absent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from exporter.bpf import process_links
+from exporter.governor import files
+from exporter.governor.governor import Governor
+from exporter.governor.processes import cpu_seconds
+from tests.bpf.verbs_node import PROVIDER, Job, Observed, attached, build_standins, observe
+from tests.support import until
+
+pytestmark = [
+    pytest.mark.needs_bpf,
+    pytest.mark.timeout(300),
+    pytest.mark.evidence(feature="cost of probes", on="stand-in"),
+]
+
+BOUND, BYTES, WORK = 0.01, 1000, 20_000
+NEVER = {"poll_window_seconds": 0.01, "poll_interval_seconds": 1000.0}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some time of the job: calls in it, and its CPU time in seconds."""
+
+    calls: int
+    cpu: float
+
+    @property
+    def each(self) -> float:
+        """Seconds of a call."""
+        return self.cpu / self.calls
+
+
+def storm(job: Job, seconds: float, turns: int = 0, receives: bool = False, pause_us: int = 0) -> Stretch:
+    """Posts for so long, after so many turns of a loop each."""
+    before = cpu_seconds(job.pid)
+    calls = job.step("storm", 8, round(seconds * 1000), turns, int(receives), pause_us)
+    assert calls > 0
+    return Stretch(calls, cpu_seconds(job.pid) - before)
+
+
+@contextmanager
+def governed(*jobs: Job, bound: float = BOUND) -> Iterator[Observed]:
+    """The collector under this bound, once it counts the jobs and has prices."""
+    build_standins()
+    with observe(governor=Governor(bound), **NEVER) as observed:
+        for job in jobs:
+            attached(observed, job).create()
+            job.connect()
+        until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
+        yield observed
+
+
+@contextmanager
+def polite(job: Job) -> Iterator[list[Stretch]]:
+    """Let a job post little in the background; what it did is known at the end."""
+    done, over = list[Stretch](), threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            done.append(storm(job, 0.2, pause_us=10_000))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join()
+
+
+def level(observed: Observed) -> int | None:
+    name = "accel_exporter_probe_throttle_level"
+    found: int | None = observed.value(name, symbol="post_send", library=str(PROVIDER))
+    return found
+
+
+def throttle(observed: Observed, job: Job, turns: int, receives: bool = False) -> None:
+    """Posts until they are in windows for some cycles."""
+    for _ in range(60):
+        if level(observed) == 1:
+            break
+        storm(job, 0.5, turns, receives)
+    assert level(observed) == 1
+    storm(job, 3, turns, receives)
+
+
+def posts(observed: Observed, job: Job) -> dict[str, int]:
+    return {dict(key)["qp"]: value for key, value in observed.values("rdma_post_send_calls_total", job.pid).items()}
+
+
+def total(observed: Observed, metric: str, job: Job) -> int:
+    return sum(observed.values(metric, job.pid).values())
+
+
+def hits(observed: Observed, symbol: str) -> int:
+    """Calls that were seen, of all processes of this machine."""
+    seen: int = observed.value("accel_exporter_probe_hits_total", symbol=symbol) or 0
+    return seen
+
+
+def test_a_job_that_posts_without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that does nothing but post loses a fraction of what it does with a trap for each call, and how often it
+    posts is not known: its counts are absent. Of a process that uses the same provider and posts little each post
+    counts, in its queue pair. When the first one calms down all its posts are probed again within a minute."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
+    with Job() as job, Job() as other:
+        with governed(job, bound=0) as observed:
+            dear = storm(job, 0.5)
+            assert posts(observed, job).popitem()[1] == dear.calls
+            assert level(observed) is None
+        bare = storm(job, 0.5)
+        with governed(job, other) as observed:
+            with polite(other) as its:
+                throttle(observed, job, 0)
+                seen, stretch = hits(observed, "post_send"), storm(job, 4)
+                assert hits(observed, "post_send") - seen < 0.1 * stretch.calls
+                assert stretch.each - bare.each < 0.1 * (dear.each - bare.each)
+                assert {} == posts(observed, job) and 0 == total(observed, "rdma_send_bytes_total", job)
+                until(lambda: level(observed) == 0, "all posts are probed again")
+                kept = hits(observed, "post_send")
+                little = storm(job, 1, pause_us=10_000)
+                assert little.calls <= hits(observed, "post_send") - kept
+            if process_links.supported():
+                [(qp, calls)] = posts(observed, other).items()
+                assert qp != "unknown" and calls == sum(it.calls for it in its)
+                assert total(observed, "rdma_send_bytes_total", other) == calls * BYTES
+
+
+def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probes take what is allowed of the CPU time of a job that also works. What was not seen is estimated, of an
+    unknown queue pair: those of the queue pair are what was seen. Nothing is lost at its end."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 1.0)
+    with Job() as job, governed(job) as observed:
+        throttle(observed, job, WORK)
+        price = observed.cuda._probes.price("post_send")
+        begun, seen = total(observed, "rdma_post_send_calls_total", job), hits(observed, "post_send")
+        stretch = storm(job, 10, WORK)
+        assert stretch.calls * price / stretch.cpu > 3 * BOUND, "the job posts enough for this test"
+        assert (hits(observed, "post_send") - seen) * price / stretch.cpu < 2 * BOUND
+        until(lambda: level(observed) == 0, "all posts are probed again")
+        now = posts(observed, job)
+        assert (sum(now.values()) - begun) / stretch.calls == pytest.approx(1, abs=0.25)
+        [known] = now.keys() - {"unknown"}
+        assert 0 < now[known] < now["unknown"]
+        ratio = total(observed, "rdma_send_bytes_total", job) / BYTES / sum(now.values())
+        assert ratio == pytest.approx(1, rel=0.02)
+        little = storm(job, 1, pause_us=10_000)
+        assert little.calls == posts(observed, job)[known] - now[known]
+        assert posts(observed, job)["unknown"] == now["unknown"]
+        last = posts(observed, job)
+        job.process.kill()
+        until(lambda: job.pid not in observed.cuda._ledger, "its end is known")
+        assert last == posts(observed, job)
+
+
+def test_receives_without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receives are bounded with sends, in the same windows."""
+    monkeypatch.setattr(files, "CYCLE_SECONDS", 0.5)
+    with Job() as job, governed(job) as observed:
+        throttle(observed, job, 0, receives=True)
+        seen, stretch = hits(observed, "post_recv"), storm(job, 3, receives=True)
+        assert hits(observed, "post_recv") - seen < 0.1 * stretch.calls
+
+
+def test_requests_before_a_gap_are_not_taken_for_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that was posted in a window and one in a gap may have one wr_id: the completion is of neither."""
+    with Job() as job, observe() as observed:
+        attached(observed, job).create()
+        job.connect()
+        [file] = observed.cuda._probes.sampled_files().values()
+
+        def completed() -> int:
+            job.step("complete", 1, 0)
+            job.step("poll", 1)
+            return int(observed.value("rdma_completions_unmatched_total") or 0)
+
+        before = completed()
+        job.post(8, 1, same=1)
+        assert before == completed()
+        job.post(8, 1, same=1)
+        file.probe(False)
+        assert before + 1 == completed()
+        job.post(8, 1, same=1)
+        file.probe(True)
+        assert before + 2 == completed()
+        job.post(8, 1, same=1)
+        assert before + 2 == completed()
