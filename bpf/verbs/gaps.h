@@ -5,6 +5,8 @@
 #include "qp.h"
 
 #define GAP (~0ull)
+#define OWN_RETURN                                                                                           \
+	2 /* of a cookie: the returns of this process are probed by a link of its own, too (exporter/bpf/hook.py) */
 #define NO_LIBRARY (MOST_LIBRARIES - 1) /* without a number: its calls are always probed */
 
 /* By library: since when each call is probed; 0: since its probes were attached, GAP: not now. Set by the exporter. */

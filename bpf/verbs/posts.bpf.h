@@ -97,7 +97,8 @@ static __always_inline void end_unseen(struct post_flight *call)
 static __always_inline bool returns(struct pt_regs *ctx, struct post_flight *call)
 {
 	struct thread thread = this_thread();
-	bool seen = returning_of(bpf_get_attach_cookie(ctx) >> 8);
+	__u64 cookie = bpf_get_attach_cookie(ctx);
+	bool seen = cookie & OWN_RETURN || returning_of(cookie >> 8);
 	struct post_flight *before = flight_of(post_flights, &thread);
 
 	if (seen && is_beside(call->sp))

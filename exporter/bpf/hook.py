@@ -9,6 +9,8 @@ from exporter.bpf.placement import Placement
 from exporter.bpf.uprobe import Point
 
 ALWAYS, ALLOWED, SAMPLED, SAMPLED_RETURNS = "always", "allowed", "sampled", "sampled if allowed"
+OWN_RETURN = 2
+"""The bit in the cookie of an entry in a link for one process: its returns are probed by such a link, too."""
 _LIBRARY = 8
 """The bit of a cookie at which the number of the library begins."""
 

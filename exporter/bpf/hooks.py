@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from exporter.bpf import uprobe
-from exporter.bpf.elf import Elf, Function
-from exporter.bpf.file_worker import WORKER, ChildError
+from exporter.bpf.find_places import Places
 from exporter.bpf.gaps import Gaps
-from exporter.bpf.hook import ALLOWED, ALWAYS, SAMPLED, SAMPLED_RETURNS, Hook
+from exporter.bpf.hook import ALLOWED, ALWAYS, OWN_RETURN, SAMPLED, SAMPLED_RETURNS, Hook
 from exporter.bpf.libbpf import BpfError, Link, Program
-from exporter.bpf.library import Library, file_of
-from exporter.bpf.placement import Placement, place
+from exporter.bpf.library import Library
 from exporter.bpf.process_links import LinkedProcesses, ProcessLinks
 from exporter.bpf.return_switches import NO_SWITCH, Switch
 from exporter.bpf.uprobe import AttachError, Point
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,66 +30,6 @@ class State:
     """Whether every hook of the symbol is attached."""
     reason: str
     """Why not. If attached: empty, or that another symbol's hooks see its calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Places by symbol, and why others have none."""
-
-    found: Mapping[str, Placement]
-    problems: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where the symbols of one library are to be probed."""
-
-    found: Mapping[str, Placement]
-    problems: Mapping[str, str]
-    """Symbols without a place, and why."""
-    same: Mapping[str, str]
-    """Symbols that are another name of the code of one in `found`, which is probed once."""
-
-
-def find_places(library: Library, symbols: Sequence[str]) -> Places:
-    """Places every symbol that the library has; what cannot be read is a problem of its symbols, not an error."""
-    same: dict[str, str] = {}
-    first: dict[int, str] = {}
-    functions: dict[str, Function] = {}
-    for symbol in symbols:
-        if function := library.functions.get(symbol):
-            named = first.setdefault(function.offset, symbol)
-            if named == symbol:
-                functions[symbol] = function
-            else:
-                same[symbol] = named
-    if not functions:
-        return Places({}, {}, {})
-    try:
-        placed: Placed = WORKER.call(place_all, file_of(library), functions)
-    except ChildError as error:  # the symbol is always right
-        log.warning(
-            "probes are at the first instruction, not at the cheapest: %s",
-            error,
-            extra={"library": library.path},
-        )
-        placed = Placed({it: Placement(found.offset, "stepped", moved=False) for it, found in functions.items()}, {})
-    except (OSError, ValueError) as error:
-        reason = f"cannot read the library: {error}"
-        return Places({}, dict.fromkeys([*functions, *same], reason), {})
-    return Places(placed.found, placed.problems, same)
-
-
-def place_all(elf: Elf, functions: Mapping[str, Function]) -> Placed:
-    """Where each function is probed; called in the process that reads files."""
-    found: dict[str, Placement] = {}
-    problems: dict[str, str] = {}
-    for symbol, function in functions.items():
-        try:
-            found[symbol] = place(elf, function)
-        except (OSError, ValueError) as error:
-            problems[symbol] = f"no place for a probe: {error}"
-    return Placed(found, problems)
 
 
 class Hooked:
@@ -149,10 +84,11 @@ class Hooked:
             elif self._refusal:
                 self._refusal = ""
                 self._return_links = self._attach(ALLOWED)
-                self._sampled_return_links = self._attach(SAMPLED_RETURNS) if self._sampled_links else []
+                if self._sampled_links:
+                    self._sampled_return_links = self._attach(SAMPLED_RETURNS)
                 self._link_again(True)
                 self.returned = self.returned or bool(self._return_links or self._sampled_return_links)
-                self._turn(on=True)
+                self._turn(on=bool(self._sampled_links) or not self._has_sampled_returns)
 
     @property
     def sampled(self) -> frozenset[str]:
@@ -168,18 +104,27 @@ class Hooked:
         with self._lock:
             if self._closed or on == bool(self._sampled_links):
                 return
-            if self._gaps and not on:
-                self._gaps.begin()
-            uprobe.close_all(self._sampled_links)
-            uprobe.close_all(self._sampled_return_links)  # after entries: none is left waiting for its return
-            self._sampled_links, self._sampled_return_links = [], []
             if on:
-                forgotten = SAMPLED, SAMPLED_RETURNS
-                self._failed = {key: why for key, why in self._failed.items() if key[1] not in forgotten}
+                self._failed = {
+                    key: why for key, why in self._failed.items() if key[1] not in (SAMPLED, SAMPLED_RETURNS)
+                }
+                self._sampled_links = self._attach(SAMPLED)  # first: they end calls that were begun before the gap
                 self._sampled_return_links = [] if self._refusal else self._attach(SAMPLED_RETURNS)
-                self._sampled_links = self._attach(SAMPLED)
+                if self._has_sampled_returns and not self._refusal:
+                    self._turn(on=True)
                 if self._gaps:
                     self._gaps.end()
+                return
+            if self._gaps:
+                self._gaps.begin()
+            if self._has_sampled_returns:
+                self._turn(on=False)  # no further call waits for its return
+            uprobe.close_all([*self._sampled_links, *self._sampled_return_links])
+            self._sampled_links, self._sampled_return_links = [], []
+
+    @property
+    def _has_sampled_returns(self) -> bool:
+        return any(hook.sampled and hook.returns for it in self.places.found for hook in self._hooks[it])
 
     def keep(self, pids: Collection[int]) -> Collection[int]:
         """Keeps the `sampled` hooks in just these processes, whatever `sample` does. Returns those where they are."""
@@ -271,6 +216,8 @@ class Hooked:
             for hook in self._hooks[symbol]:
                 if hook.of_one and not (hook.returns and self._refusal):
                     made = hook.point(self.library.functions[symbol], placement, number)
+                    if hook.numbered and not self._refusal:
+                        made = replace(made, cookie=made.cookie | OWN_RETURN)
                     points.setdefault((not hook.returns, hook.of_one), []).append(made)
         links: list[Link] = []
         try:

@@ -11,21 +11,22 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.charges import Charges
+from exporter.bpf.find_places import Places, find_places
 from exporter.bpf.gaps import Gaps
 from exporter.bpf.hook import Hook
-from exporter.bpf.hooks import Hooked, Places, State, find_places
+from exporter.bpf.hooks import Hooked, State
 from exporter.bpf.libbpf import Link, Program
 from exporter.bpf.library import Library
 from exporter.bpf.naming import names
 from exporter.bpf.passing import NOTHING, Passed, PassesOn, Passing
 from exporter.bpf.placement import Placement
 from exporter.bpf.probe_metrics import ATTACHED, HITS, MISSING, OVERHEAD, RUN, UNCOVERED
+from exporter.bpf.probed_library import ProbedLibrary
 from exporter.bpf.process_links import LinkedProcesses
 from exporter.bpf.rehearsal import Rehearsal
 from exporter.bpf.return_switches import Numbers, Switches
@@ -52,13 +53,6 @@ class Listener(Protocol):
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None: ...
     def processes_ended(self, pids: Collection[int]) -> None: ...
     def processes_replaced(self, pids: Collection[int]) -> None: ...
-
-
-@dataclass
-class _Probed:
-    hooked: Hooked
-    uncovered: tuple[str, ...]
-    users: dict[int, Protection] = field(default_factory=dict)
 
 
 class Probes:
@@ -108,7 +102,7 @@ class Probes:
         self._coverage = SymbolCoverage(self.symbols, coverable, family)
         self._listener, self._find = listener, find
         self._lock = threading.Lock()
-        self._probed: dict[int, _Probed] = {}  # by id() of the library: its (dev, ino) may be used again
+        self._probed: dict[int, ProbedLibrary] = {}  # by id() of the library: its (dev, ino) may be used again
         timed = {symbol for symbol, hooks in table.items() if any(hook.returns for hook in hooks)}
         self._charges = Charges(costs, rehearsal, timed) if costs else None
 
@@ -116,7 +110,7 @@ class Probes:
         """Attaches to all the library has of the table; what cannot be is in `states`. Close the result to detach."""
         hooked = self._hook(library)
         with self._lock:
-            self._probed[id(library)] = _Probed(hooked, self._coverage.find_uncovered(library))
+            self._probed[id(library)] = ProbedLibrary(hooked, self._coverage.find_uncovered(library))
         self._remember_costs(hooked)
         if self._rehearsal and hooked.places.found:
             self._rehearsal.start()
@@ -145,7 +139,7 @@ class Probes:
             seen = from_first_call and not self._passed(library).symbols
             self._listener.process_started(pid, library, seen)
 
-    def _compare(self, pid: int, probed: _Probed) -> None:
+    def _compare(self, pid: int, probed: ProbedLibrary) -> None:
         """Takes the probes out of what passes calls on to another library of the process."""
         if not self._passing:
             return
@@ -156,7 +150,7 @@ class Probes:
             if self._passing.compare(it.hooked.library, library):
                 self._hook_again(it)
 
-    def _hook_again(self, probed: _Probed) -> None:
+    def _hook_again(self, probed: ProbedLibrary) -> None:
         log.info(
             "library forwards its calls, probes removed",
             extra={"library": probed.hooked.library.path},
@@ -198,16 +192,17 @@ class Probes:
         """The libraries with symbols that may be probed in windows, by a key that stays."""
         return {
             id(it.hooked.library): SampledFile(
-                name, symbols, [*it.users], partial(self._sample, it), partial(self._keep, it)
+                name,
+                symbols,
+                [*it.users],
+                it.sample,
+                partial(self._keep, it),
             )
             for it, name in self._named()
             if (symbols := it.hooked.sampled)
         }
 
-    def _sample(self, probed: _Probed, on: bool) -> None:
-        probed.hooked.sample(on)
-
-    def _keep(self, probed: _Probed, pids: Collection[int]) -> Collection[int]:
+    def _keep(self, probed: ProbedLibrary, pids: Collection[int]) -> Collection[int]:
         """Without processes that use another such file too: which of both a call was in is not known."""
         others = [it for it in self._present() if it is not probed and it.hooked.sampled]
         return probed.hooked.keep([pid for pid in pids if not any(pid in it.users for it in others)])
@@ -258,7 +253,7 @@ class Probes:
         for name, count in uncovered.items() if self._coverage.coverable else ():
             yield UNCOVERED.sample(count, {"probe": self.name, "library": name})
 
-    def _named(self) -> list[tuple[_Probed, str]]:
+    def _named(self) -> list[tuple[ProbedLibrary, str]]:
         present = self._present()
         called = names(probed.hooked.library for probed in present)
         return [(probed, called[id(probed.hooked.library)]) for probed in present]
@@ -273,11 +268,11 @@ class Probes:
             returns = hooked.returned and any(hook.returns for hook in self._table[symbol])
             self.account(symbol, placement, returns)
 
-    def _present(self) -> list[_Probed]:
+    def _present(self) -> list[ProbedLibrary]:
         with self._lock:
             return [*self._probed.values()]
 
-    def _review(self, probed: _Probed) -> None:
+    def _review(self, probed: ProbedLibrary) -> None:
         allowed, reason = self._returns_allowed(probed.users.values())
         if self._withdrawn and not allowed and not probed.hooked.refused:
             self._withdrawn([*probed.users])

@@ -34,7 +34,7 @@ MOST_BYTES = 8 << 20
 MOST_FILES = 4
 _LONGEST_REASON = 300
 _CALLED = (
-    "exporter.bpf.hooks",
+    "exporter.bpf.find_places",
     "exporter.bpf.symbol_coverage",
     "exporter.nccl.layouts",
     "exporter.verbs.code.analysis",

@@ -133,14 +133,14 @@ class File:
 
     def _cycle(self) -> None:
         began = self._clock()
-        self._ends = began + CYCLE_SECONDS
+        self._ends = began + CYCLE_SECONDS * self.ladder.stretch
         if self.ladder.share >= _WHOLE:
             self._open()
             self._step, self.due = self._begin, self._ends
             return
         self._turn(on=False)
         self._length = self.ladder.share * CYCLE_SECONDS
-        self._step, self.due = self._window, began + self._chance() * (CYCLE_SECONDS - self._length)
+        self._step, self.due = self._window, began + self._chance() * (self._ends - began - self._length)
 
     def _window(self) -> None:
         self._open()
@@ -200,7 +200,7 @@ class File:
         highest, self.for_node = 0.0, False
         for pid in now.keys() & self._before.keys() if seconds else ():
             kept = pid in self._standings.kept
-            least = FLOOR * seconds * (1.0 if kept else self.ladder.share)
+            least = FLOOR * seconds * (1.0 if kept else self.ladder.share / self.ladder.stretch)
             rates[pid] = max(0.0, now[pid].cost - self._before[pid].cost) / seconds
             own, part = self._pressure(self._before[pid], now[pid], least)
             pressures[pid] = max(own, rates[pid] / cap)

@@ -8,6 +8,10 @@ _PATIENCE = 2
 """Looks in a row over the bound before calls are missed: starts of jobs are short."""
 _CALM, _CALM_LOOKS = 0.5, 3
 """Pressure, and looks in a row at most at it, after which every call is counted again."""
+_LONGEST = 4.0
+"""Usual lengths that a cycle has at most, where even the least share costs too much: coming and going does, too."""
+_IDLE, _LEAP = 0.05, 8.0
+"""Pressure up to which the share grows by a greater factor."""
 _STEP = 2.0
 """Factor by which the share changes at most from one look to the next: a window may miss the busy part of a step."""
 
@@ -21,6 +25,8 @@ class Ladder:
     def __init__(self) -> None:
         self.throttled = False
         self.share = 1.0
+        self.stretch = 1.0
+        """Length of a cycle in parts of the usual one; windows are as long as in that."""
         self._over = self._calm = 0
 
     def look(self, pressure: float) -> None:
@@ -34,9 +40,16 @@ class Ladder:
             self.share = max(LEAST, 1 / pressure)
 
     def _adjust(self, pressure: float) -> None:
-        wanted = 1 / pressure if pressure else _STEP
+        wanted = 1 / pressure if pressure else _LEAP
         whole = self.share == 1
         self._calm = self._calm + 1 if whole and pressure <= _CALM else 0
-        self.share = min(1.0, max(LEAST, self.share * min(_STEP, max(1 / _STEP, wanted))))
+        most = _LEAP if pressure <= _IDLE else _STEP
+        change = min(most, max(1 / _STEP, wanted))
+        if pressure <= _CALM or self.share > LEAST:
+            self.stretch = 1.0
+        else:
+            self.stretch = min(_LONGEST, max(1.0, self.stretch / change))
+        if self.stretch == 1:
+            self.share = min(1.0, max(LEAST, self.share * change))
         if self._calm >= _CALM_LOOKS:
             self.throttled = False

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from exporter.bpf.events import Events
+from exporter.bpf.find_places import find_places
 from exporter.bpf.hook import Hook
-from exporter.bpf.hooks import find_places
 from exporter.bpf.libbpf import Link, Object
 from exporter.bpf.library import Library
 from exporter.bpf.native import BpfError

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from math import inf
 from typing import Protocol
 
@@ -19,6 +20,14 @@ from exporter.verbs.destroyed_qps import PostedRequests
 UNKNOWN_QP = -1
 """The number in place of the queue pairs of requests that were not seen: which ones those were is not known."""
 _CALLS = "calls"
+_TRIES = 2
+_Reading = tuple[Mapping[int, float], Mapping[int, Activity], Mapping[int, Cost], Mapping[int, float]]
+"""CPU times, counts, costs and CPU times again."""
+
+
+def _passed(reading: _Reading) -> float:
+    """Return the CPU time between both readings of it."""
+    return sum(reading[3].values()) - sum(reading[0].values())
 
 
 class Probed(Protocol):
@@ -53,12 +62,25 @@ class CountedPosts:
         return self._costs.all() if self._costs.known else None
 
     def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
-        posted, costs, found = self._activities(), self._costs.of(pids), dict[int, Tally]()
-        for pid, cost in costs.items():
-            try:
-                found[pid] = _tally(posted.get(pid, Activity()), cost, self._cpu(pid))
-            except OSError:
-                continue  # it has ended
+        """Read counts between two readings of CPU time, of which the mean counts: so both are of one time.
+
+        Of two tries the one with less CPU time in between counts: in the other one the thread had to wait.
+        """
+        before, posted, costs, after = min((self._read(pids) for _ in range(_TRIES)), key=_passed)
+        return {
+            pid: _tally(posted.get(pid, Activity()), costs[pid], (before[pid] + after[pid]) / 2)
+            for pid in before.keys() & after.keys()
+        }
+
+    def _read(self, pids: Collection[int]) -> _Reading:
+        return self._times(pids), self._activities(), self._costs.of(pids), self._times(pids)
+
+    def _times(self, pids: Collection[int]) -> Mapping[int, float]:
+        """Return the CPU times of processes, without those that have ended."""
+        found: dict[int, float] = {}
+        for pid in pids:
+            with suppress(OSError):
+                found[pid] = self._cpu(pid)
         return found
 
     def last(self, activity: Activity) -> Callable[[Tally], Tally]:

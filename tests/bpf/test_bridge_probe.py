@@ -11,7 +11,7 @@ import pytest
 
 from exporter.bpf.calibrate import Costs
 from exporter.bpf.elf import Elf
-from exporter.bpf.hooks import find_places
+from exporter.bpf.find_places import find_places
 from exporter.bpf.libbpf import Object
 from exporter.bpf.library import Library
 from exporter.bpf.probe import Hook, Probes

@@ -83,14 +83,15 @@ def level(observed: Observed) -> int | None:
     return found
 
 
-def throttle(observed: Observed, job: Job, turns: int, receives: bool = False) -> None:
-    """Posts until they are in windows for some cycles."""
+def throttle(observed: Observed, job: Job, turns: int, receives: bool = False) -> int:
+    """Posts until they are in windows for some cycles; how often."""
+    calls = 0
     for _ in range(60):
         if level(observed) == 1:
             break
-        storm(job, 0.5, turns, receives)
+        calls += storm(job, 0.5, turns, receives).calls
     assert level(observed) == 1
-    storm(job, 3, turns, receives)
+    return calls + storm(job, 3, turns, receives).calls
 
 
 def posts(observed: Observed, job: Job) -> dict[str, int]:
@@ -136,19 +137,20 @@ def test_a_job_that_posts_without_pause(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probes take what is allowed of the CPU time of a job that also works. What was not seen is estimated, of an
-    unknown queue pair: those of the queue pair are what was seen. Nothing is lost at its end."""
+    """The probes take what is allowed of the CPU time of a job that also works. What was not seen is estimated by CPU
+    time, of an unknown queue pair: those of the queue pair are what was seen. Nothing is lost at its end. Some 5 µs of
+    work are no more than two and a half times what the probes of a post take: their price is all of the error."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 1.0)
     with Job() as job, governed(job) as observed:
-        throttle(observed, job, WORK)
+        before = throttle(observed, job, WORK)
         price = observed.cuda._probes.price("post_send")
-        begun, seen = total(observed, "rdma_post_send_calls_total", job), hits(observed, "post_send")
+        seen = hits(observed, "post_send")
         stretch = storm(job, 10, WORK)
         assert stretch.calls * price / stretch.cpu > 3 * BOUND, "the job posts enough for this test"
         assert (hits(observed, "post_send") - seen) * price / stretch.cpu < 2 * BOUND
         until(lambda: level(observed) == 0, "all posts are probed again")
         now = posts(observed, job)
-        assert (sum(now.values()) - begun) / stretch.calls == pytest.approx(1, abs=0.25)
+        assert sum(now.values()) / (before + stretch.calls) == pytest.approx(1, rel=0.25)
         [known] = now.keys() - {"unknown"}
         assert 0 < now[known] < now["unknown"]
         ratio = total(observed, "rdma_send_bytes_total", job) / BYTES / sum(now.values())

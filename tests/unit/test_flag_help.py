@@ -80,8 +80,8 @@ def test_what_an_empty_text_or_a_zero_means_stands_last(option: Option) -> None:
 
 @pytest.mark.parametrize("option", VALUES, ids=_name)
 def test_a_number_has_its_unit(option: Option) -> None:
-    """Seconds and bytes are named where the value is a plain number; a duration has its unit itself."""
+    """Seconds, cores and bytes are named where the value is a plain number; a duration has its unit itself."""
     if isinstance(option.default, float) and not option.duration and "ratio" not in option.name:
-        assert ", in seconds." in option.help, option.help
+        assert f", in {'cores' if option.name.endswith('-cores') else 'seconds'}." in option.help, option.help
     if option.name.endswith("-bytes"):
         assert ", in bytes." in option.help, option.help

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf import file_worker, hooks, placement
+from exporter.bpf import file_worker, placement
+from exporter.bpf import find_places as finding
 from exporter.bpf.elf import Elf, ElfError, TakesLonger
 from exporter.bpf.file_worker import ChildError, File, Stuck, TooLong, Worker
-from exporter.bpf.hooks import find_places
+from exporter.bpf.find_places import find_places
 from exporter.bpf.library import Library, search
 from exporter.verbs.code.providers import ProviderFunctions, ProviderNames, find
 from tests.unit.bpf import file_worker_calls, fuse
@@ -374,7 +375,7 @@ def test_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no process can be started, probes are at the symbols."""
     program = library(PROGRAM)
     monkeypatch.setattr(sys, "executable", "/nonexistent")
-    monkeypatch.setattr(hooks, "WORKER", Worker())
+    monkeypatch.setattr(finding, "WORKER", Worker())
     found = find_places(program, list(program.functions)[:100]).found
     assert found
     assert all(not it.moved and it.offset == program.functions[name].offset for name, it in found.items())

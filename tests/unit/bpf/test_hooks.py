@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from exporter.bpf import uprobe
+from exporter.bpf.find_places import Places
 from exporter.bpf.gaps import GAP, Gaps
 from exporter.bpf.hook import Hook
-from exporter.bpf.hooks import Hooked, Places
+from exporter.bpf.hooks import Hooked
 from exporter.bpf.libbpf import Link
 from exporter.bpf.placement import Placement
 from exporter.bpf.process_links import LinkedProcesses
@@ -91,8 +92,8 @@ def test_hooks_that_do_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {""} == {it.reason for it in hooks.states()}
 
 
-def paired() -> tuple[Hooked, Rows, Rows]:
-    """A function with an entry and a return that may be left out, and the rows of gaps and of linked processes."""
+def paired() -> tuple[Hooked, Rows, Rows, Rows]:
+    """A function with an entry and a return that may be left out, and the rows of gaps, linked processes, returns."""
     entry = Hook("enter", numbered=True, sampled=True, of_one="enter_of_one")
     table = {"post": [entry, Hook("return", returns=True, sampled=True, of_one="return")]}
     library: Any = SimpleNamespace(path="/lib.so", open_path="/lib.so", functions={"post": SimpleNamespace(offset=0)})
@@ -102,33 +103,37 @@ def paired() -> tuple[Hooked, Rows, Rows]:
     [switch] = [Switches(returning).take()]
     assert switch
     rows = LinkedProcesses(linked, Rows())
-    return Hooked(programs, library, table, places, switch, rows, Gaps(since, switch.library)), since, linked
+    return Hooked(programs, library, table, places, switch, rows, Gaps(since, switch.library)), since, linked, returning
 
 
 def test_entries_and_returns_that_are_left_out_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Returns come before entries, and only where they are allowed; programs know when a gap began and ended."""
-    kernel, (hooks, since, _) = Kernel(monkeypatch), paired()
+    """Entries come first, which end calls that were begun before a gap; programs know of gaps, and whether a call's
+    return is seen: where return probes are attached, which is where they are allowed."""
+    kernel, (hooks, since, _, returning) = Kernel(monkeypatch), paired()
     assert ["enter"] == kernel.attached and {"post"} == hooks.sampled
-    hooks.sample(False)
-    assert [] == kernel.attached and {0: GAP} == since.rows
     hooks.review(True, "")
-    assert [] == kernel.attached
+    assert ["enter", "return"] == kernel.attached and hooks.returned and returning.rows[0]
+    hooks.sample(False)
+    assert [] == kernel.attached and {0: GAP} == since.rows and not returning.rows[0]
     hooks.sample(True)
-    assert ["return", "enter"] == kernel.attached and 0 < since.rows[0] < GAP
+    assert ["enter", "return"] == kernel.attached and 0 < since.rows[0] < GAP and returning.rows[0]
     hooks.review(False, "forbidden")
-    assert ["enter"] == kernel.attached
+    assert ["enter"] == kernel.attached and not returning.rows[0]
     hooks.sample(False)
     hooks.sample(True)
-    assert ["enter"] == kernel.attached
+    assert ["enter"] == kernel.attached and not returning.rows[0]
+    hooks.sample(False)
     hooks.review(True, "")
-    assert ["enter", "return"] == kernel.attached and hooks.returned
+    assert [] == kernel.attached and not returning.rows[0]
+    hooks.sample(True)
+    assert ["enter", "return"] == kernel.attached and returning.rows[0]
     hooks.close()
     assert [] == kernel.attached and {0: 0} == since.rows
 
 
 def test_entries_and_returns_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process with links of its own has return probes only while allowed; its row has since when it is seen."""
-    kernel, (hooks, since, linked) = Kernel(monkeypatch), paired()
+    kernel, (hooks, since, linked, _) = Kernel(monkeypatch), paired()
     assert [7] == list(hooks.keep([7])) and {7: 0} == linked.rows, "it was seen all the time"
     assert [("enter_of_one", 7, False)] == kernel.of_one
     hooks.sample(False)
@@ -147,6 +152,6 @@ def test_entries_and_returns_of_one_process(monkeypatch: pytest.MonkeyPatch) -> 
 def test_functions_without_a_number_are_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs without the number of a library could not know of a gap."""
     Kernel(monkeypatch)
-    hooks, _, _ = paired()
+    hooks, _, _, _ = paired()
     hooks._gaps = None
     assert frozenset() == hooks.sampled

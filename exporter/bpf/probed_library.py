@@ -1,0 +1,21 @@
+"""A library with probes, and the processes that use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from exporter.bpf.hooks import Hooked
+from exporter.bpf.safety import Protection
+
+
+@dataclass
+class ProbedLibrary:
+    """`hooked` is another one when some symbols of the library are not probed any more."""
+
+    hooked: Hooked
+    uncovered: tuple[str, ...]
+    users: dict[int, Protection] = field(default_factory=dict)
+
+    def sample(self, on: bool) -> None:
+        """Attach the hooks that may be probed in windows, or detach them."""
+        self.hooked.sample(on)
