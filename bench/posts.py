@@ -34,22 +34,28 @@ def run() -> list[Result]:
 
 
 def _measure(what: str, call: int, turns: int) -> Result:
-    with observe(governor=Governor(BOUND), **NEVER) as observed, Job() as bare, Job() as probed:
+    with Job() as bare, Job() as probed:
         for job in (bare, probed):
-            attached(observed, job).create()
+            job.create()
             job.connect()
-        until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
-        every = _storm(probed, 0.5, turns, call)
-        _throttle(observed, probed, turns, call)
-        pairs = [
-            (_storm(bare, SECONDS / 5, turns, call + BARE), _storm(probed, SECONDS, turns, call)) for _ in range(ROUNDS)
-        ]
-    lost = 100 * (1 - median(bare / it for bare, it in pairs))
-    each = median(bare for bare, _ in pairs)
-    note = (
-        f"median of {ROUNDS} interleaved rounds of {SECONDS:g} s by CPU time; a call takes {each * 1e9:.0f} ns without"
-    )
-    return Result(f"{what}: speed lost", lost, "%", BUDGET, f"{note} probes, {every * 1e9:.0f} with one at each call")
+        unlike = median(a / b for a, b in _pairs(bare, probed, turns, call, 1.0))
+        with observe(governor=Governor(BOUND), **NEVER) as observed:
+            attached(observed, probed)
+            until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
+            every = _storm(probed, 0.5, turns, call)
+            _throttle(observed, probed, turns, call)
+            pairs = _pairs(bare, probed, turns, call, SECONDS)
+    lost = 100 * (1 - median(a / b for a, b in pairs) / unlike)
+    each = median(it for it, _ in pairs)
+    note = f"median of {ROUNDS} interleaved rounds of {SECONDS:g} s by CPU time, against as many before; a call takes"
+    note += f" {each * 1e9:.0f} ns without probes, {every * 1e9:.0f} with one at each call"
+    return Result(f"{what}: speed lost", lost, "%", BUDGET, note)
+
+
+def _pairs(bare: Job, probed: Job, turns: int, call: int, seconds: float) -> list[tuple[float, float]]:
+    return [
+        (_storm(bare, seconds / 5, turns, call + BARE), _storm(probed, seconds, turns, call)) for _ in range(ROUNDS)
+    ]
 
 
 def _storm(job: Job, seconds: float, turns: int, call: int) -> float:
