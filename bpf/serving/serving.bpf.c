@@ -2,7 +2,7 @@
 /* Requests that servers of HTTP/1.1 and HTTP/2 answer, from what they read from and write to their sockets. */
 #include "kernel.h"
 #include "sockets.h"
-#include "tls.h"
+#include "tls.bpf.h"
 
 #define PF_EXITING 4
 

@@ -45,7 +45,7 @@ FLAGS = (
     Flag(
         "tls",
         False,
-        "Follow requests over TLS too, by probes on SSL_read and SSL_write of the OpenSSL libraries (libssl.so) that "
+        "Read requests over TLS too, by probes on SSL_read and SSL_write of the OpenSSL libraries (libssl.so) that "
         "followed processes map: two traps at each of their calls, about 11 µs together. Before Linux 6.11, and beyond "
         "64 followed processes of a file, the traps are in every process that maps it.",
     ),

@@ -1,4 +1,4 @@
-"""Probes on OpenSSL in followed processes: what is read and written before it is encrypted (bpf/serving/tls.h)."""
+"""Probes on OpenSSL in followed processes: what is read and written before it is encrypted (bpf/serving/tls.bpf.h)."""
 
 from __future__ import annotations
 
