@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from exporter.bpf.hooks import Hook
+from exporter.bpf.hook import Hook
 from exporter.call_collector import CallCollector, Rows, distribution, sample
 from exporter.ledger import Process
 from exporter.model import Metric, Sample

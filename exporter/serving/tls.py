@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from exporter.bpf import process_links, uprobe
-from exporter.bpf.hooks import Places, find_places
+from exporter.bpf.find_places import Places, find_places
 from exporter.bpf.libbpf import BpfError, Link, Program
 from exporter.bpf.library import Library
 from exporter.bpf.probe_metrics import ATTACHED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from exporter.bpf.elf import Function
-from exporter.bpf.hooks import Places
+from exporter.bpf.find_places import Places
 from exporter.bpf.libbpf import BpfError, Link
 from exporter.bpf.library import Library
 from exporter.bpf.placement import Placement
