@@ -1,38 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Communicators: who one is, read from the library's own memory, and how its calls are numbered. */
+/* Communicators: which ones there are, and how their calls are numbered. */
 #pragma once
+#include "identity.h"
 #include "meetings.h"
-
-static __always_inline const struct layout *layout_of(struct cookie cookie)
-{
-	__u32 index = cookie.layout;
-
-	return bpf_map_lookup_elem(&layouts, &index);
-}
-
-#define ADDRESS_BITS 48
-
-/* Without the guard, an address where the hash should be is taken for one: a hash has as few bits once in 65,536. */
-static __always_inline bool looks_like_hash(const struct layout *layout, __u64 hash)
-{
-	return layout->guarded ? hash : hash >> ADDRESS_BITS;
-}
-
-/* False where the library's layout is not known, or what is there can be no communicator that is ready. */
-static __always_inline bool read_identity(const struct layout *layout, __u64 comm, struct identity *who)
-{
-	__u64 size = offsetof(struct identity, zero);
-
-	__builtin_memset(who, 0, sizeof(*who));
-	if (!comm || !layout || !layout->identity)
-		return false;
-	if (!bpf_probe_read_user(who, size, (void *)(comm + layout->identity)) &&
-	    looks_like_hash(layout, who->hash) && who->rank >= 0 && who->rank < who->nranks &&
-	    who->nranks < MOST_RANKS)
-		return true;
-	__builtin_memset(who, 0, sizeof(*who));
-	return false;
-}
 
 static __always_inline bool same(const struct identity *a, const struct identity *b)
 {
@@ -145,6 +115,16 @@ static __always_inline struct communicator *begin_communicator(const struct comm
 	return known;
 }
 
+/* Of a library that keeps no hash: one that was seen to be made, and has the rank and size in memory that it was made
+ * with. */
+static __always_inline struct communicator *by_rank(struct communicator *known, const struct identity *who)
+{
+	if (!known || !known->who.hash || known->who.rank != who->rank || known->who.nranks != who->nranks)
+		return NULL;
+	known->who.device = who->device;
+	return known;
+}
+
 /* The communicator that a call is given; NULL if it is not known. */
 static __always_inline struct communicator *communicator_at(__u32 tgid, struct cookie cookie, __u64 address)
 {
@@ -156,6 +136,8 @@ static __always_inline struct communicator *communicator_at(__u32 tgid, struct c
 	if (!read_identity(layout, address, &who))
 		return NULL;
 	known = bpf_map_lookup_elem(&communicators, &key);
+	if (layout->hashless)
+		return by_rank(known, &who);
 	if (known && same(&known->who, &who))
 		return known;
 	if (lacks_magic(layout, address))
@@ -180,6 +162,33 @@ __noinline int created(__u32 tgid, __u32 index, __u64 address)
 	read_identity(layout, address, &who);
 	begin_communicator(&key, layout, &who, true);
 	return 0;
+}
+
+/* A call returned a communicator of a library that keeps no hash. In a group some releases store its address later:
+ * what is known at the present one stays. `ranks` has the rank, and above it their number. */
+__noinline int created_by_id(__u32 tgid, __u64 address, __u64 hash, __u64 ranks, __u32 depth)
+{
+	struct comm_key key = {.tgid = tgid, .address = address};
+	struct identity who = {.hash = hash, .rank = ranks, .nranks = ranks >> 32, .device = -1};
+
+	if (address && hash && !(depth && bpf_map_lookup_elem(&communicators, &key)))
+		begin_communicator(&key, NULL, &who, true);
+	return 0;
+}
+
+/* Who a call ends. */
+static __always_inline void read_ended(__u32 tgid, struct cookie cookie, __u64 address, struct identity *who)
+{
+	const struct layout *layout = layout_of(cookie);
+	struct comm_key key = {.tgid = tgid, .address = address};
+	const struct communicator *known;
+
+	if (!read_identity(layout, address, who) || !layout->hashless)
+		return;
+	known = bpf_map_lookup_elem(&communicators, &key);
+	__builtin_memset(who, 0, sizeof(*who));
+	if (known)
+		*who = known->who;
 }
 
 static __always_inline __u64 *peer_calls(__u32 tgid, const struct communicator *on, enum kind kind,

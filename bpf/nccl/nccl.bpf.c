@@ -44,8 +44,11 @@ int on_message(struct pt_regs *ctx)
 	return 0;
 }
 
-static __always_inline void begin(struct pt_regs *ctx, struct cookie cookie, struct flight *call, __u64 now)
+static __always_inline void begin(struct pt_regs *ctx, __u32 tgid, struct cookie cookie, struct flight *call,
+				  __u64 now)
 {
+	const struct layout *layout = layout_of(cookie);
+
 	*call = (struct flight){.cookie = cookie, .ip = PT_REGS_IP(ctx), .type = -1, .peer = -1};
 	call->second = PT_REGS_PARM2(ctx);
 	if (cookie.comm_at != NO_ARGUMENT)
@@ -61,7 +64,9 @@ static __always_inline void begin(struct pt_regs *ctx, struct cookie cookie, str
 		call->type = argument(ctx, cookie.count_at + 1);
 	}
 	if (cookie.effect == effect_end)
-		read_identity(layout_of(cookie), call->comm, &call->who);
+		read_ended(tgid, cookie, call->comm, &call->who);
+	if (cookie.effect == effect_init && layout && layout->hashless)
+		read_arguments(ctx, &call->who);
 	call->start_ns = now;
 	call->sp = PT_REGS_SP(ctx);
 }
@@ -79,7 +84,7 @@ int on_enter(struct pt_regs *ctx)
 	if (returning && is_beside(PT_REGS_SP(ctx)))
 		returning = 0;
 	if (caller && returning && !nested(ctx, caller)) {
-		begin(ctx, cookie, &caller->call, now);
+		begin(ctx, thread.tgid, cookie, &caller->call, now);
 		caller->call.returning = returning;
 	}
 	count(ctx, thread.tgid, cookie, caller, now);
@@ -95,12 +100,19 @@ int on_enter(struct pt_regs *ctx)
 #define MOST_CREATED 64
 
 /* ncclSuccess, or ncclInProgress: what the call made is there, though it may not be ready. */
-static __always_inline void apply(__u32 tgid, struct flight *call)
+static __always_inline void apply(__u32 tgid, struct caller *caller)
 {
+	struct flight *call = &caller->call;
+
 	switch (call->cookie.effect) {
 	case effect_create:
+	case effect_init:
 		call->comm = read_u64(call->comm); /* from here on the communicator itself */
-		created(tgid, call->cookie.layout, call->comm);
+		if (call->who.hash)
+			created_by_id(tgid, call->comm, call->who.hash,
+				      (__u64)call->who.nranks << 32 | (__u32)call->who.rank, caller->depth);
+		else
+			created(tgid, call->cookie.layout, call->comm);
 		break;
 	case effect_create_many:
 		for (__u32 i = 0; i < MOST_CREATED && i < (__u32)call->second; i++)
@@ -211,7 +223,7 @@ AT_RETURN(on_return)
 	}
 	now = bpf_ktime_get_ns();
 	if (!code || code == IN_PROGRESS)
-		apply(thread.tgid, call);
+		apply(thread.tgid, caller);
 	else
 		count_error(thread.tgid, cookie.api, code, now);
 	key.address = call->comm;

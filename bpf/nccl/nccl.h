@@ -48,6 +48,7 @@ enum effect {
 	effect_group_end,
 	effect_group_drop,  /* the group ends, which is only simulated */
 	effect_create,	    /* *comm is the new communicator */
+	effect_init,	    /* like it, of arg1 ranks; the id follows, then the rank */
 	effect_create_many, /* arg0 an array of them, arg1 its length */
 	effect_end,	    /* comm */
 	effect_async_error, /* comm, *arg1 its error */
@@ -75,7 +76,7 @@ struct layout {
 	__u32 identity; /* commHash; rank, nRanks and cudaDev follow it */
 	__u32 sequence; /* seqNumber, counts of the first five kinds */
 	__u32 guarded;	/* begins with NCCL_MAGIC */
-	__u32 zero;
+	__u32 hashless; /* something else is in commHash's place: before 2.18 */
 };
 MAP(layouts, ARRAY, __u32, struct layout, 256);
 #define NCCL_MAGIC 0x0280028002800280ull /* comm.h */
@@ -85,7 +86,7 @@ struct identity {
 	__u64 hash;
 	__s32 rank;
 	__s32 nranks;
-	__s32 device; /* as the process numbers them */
+	__s32 device; /* as the process numbers them; -1 until it is known */
 	__u32 zero;
 };
 
@@ -217,7 +218,7 @@ struct flight {
 	__u64 stream;
 	__s32 type;
 	__s32 peer;
-	struct identity who; /* of a communicator that this call ends */
+	struct identity who; /* of a communicator that this call ends, or makes by an id */
 	__u32 returning;     /* of the library, when the call began */
 	__u32 zero;
 };

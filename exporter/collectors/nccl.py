@@ -133,7 +133,8 @@ class Nccl(ProbeCollector[Activity]):
         processes = self._ledger.processes()
         for process in processes:
             if not process.ended:
-                self._on_gpus.places(process.pid, {it.device for it in process.activity.communicators})
+                devices = {it.device for it in process.activity.communicators if it.device >= 0}
+                self._on_gpus.places(process.pid, devices)
             yield from samples(process, self._kinds, self._node.clock.wall_ns, self._returns)
             for it in process.activity.communicators:
                 members.append(Member(process.pid, comm_hash(it.hash), it.rank, it.nranks))

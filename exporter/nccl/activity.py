@@ -41,7 +41,7 @@ class Durations(NamedTuple):
 
 
 class Communicator(NamedTuple):
-    """A communicator as one process has it; `device` as that process numbers its GPUs."""
+    """A communicator as one process has it; `device` as that process numbers its GPUs, -1 until it is known."""
 
     hash: int
     rank: int

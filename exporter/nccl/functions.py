@@ -107,8 +107,8 @@ FUNCTIONS: tuple[Function, ...] = (
     Function("ncclGroupStart", "none", "group_start", paired=False),
     Function("ncclGroupEnd", "GroupEnd", "group_end"),
     Function("ncclGroupSimulateEnd", "none", "group_drop", comm_at=0),  # of the estimate
-    Function("ncclCommInitRank", "Init", "create", comm_at=0),
-    Function("ncclCommInitRankConfig", "Init", "create", comm_at=0),
+    Function("ncclCommInitRank", "Init", "init", comm_at=0),
+    Function("ncclCommInitRankConfig", "Init", "init", comm_at=0),
     Function("ncclCommInitRankScalable", "Init", "create", comm_at=0),
     Function("ncclCommInitRankMulti", "Init", "create", comm_at=0),  # RCCL
     Function("ncclCommInitAll", "Init", "create_many", comm_at=0),

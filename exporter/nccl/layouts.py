@@ -53,7 +53,10 @@ class Layouts:
         with self._lock:
             if layout not in self._numbers and (number := self._free()):
                 value = self._kernel.value(
-                    identity=layout.identity, sequence=layout.sequence, guarded=int(layout.guarded)
+                    identity=layout.identity,
+                    sequence=layout.sequence,
+                    guarded=int(layout.guarded),
+                    hashless=int(layout.hashless),
                 )
                 self._kernel.set(number, value)
                 self._numbers[layout] = number

@@ -89,7 +89,7 @@ IN_FLIGHT = Metric(
 COMMUNICATOR = Metric(
     "nccl.communicator.info",
     "Always 1: the process is this rank of a communicator with so many ranks. comm_hash is what NCCL's log, Inspector "
-    "and RAS call it; cuda_device the GPU as the process numbers them.",
+    "and RAS call it; cuda_device the GPU as the process numbers them, absent until it is known.",
     Kind.GAUGE,
     labels=("comm_hash", "rank", "nranks", "cuda_device"),
     identity=_MEMBER,

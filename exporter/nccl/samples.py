@@ -70,7 +70,8 @@ class _Samples:
         activity = self.process.activity
         for it in activity.communicators:
             labels = {"comm_hash": comm_hash(it.hash), "rank": str(it.rank), "nranks": str(it.nranks)}
-            yield self._sample(metrics.COMMUNICATOR, 1, **labels, cuda_device=str(it.device))
+            device = str(it.device) if it.device >= 0 else ""
+            yield self._sample(metrics.COMMUNICATOR, 1, **labels, cuda_device=device)
         if returns:
             yield self._sample(metrics.IN_FLIGHT, activity.in_flight)
         if last := max((it.last_ns for it in activity.calls.values()), default=0):

@@ -18,7 +18,11 @@
 #define SEQUENCE 252568
 #define SIZE 253152
 #endif
+#ifdef HASHLESS
+#define MAGIC 5
+#else
 #define MAGIC 0x0280028002800280ull
+#endif
 
 typedef struct {
 	char internal[128];
@@ -279,6 +283,9 @@ static ncclComm_t make(uint64_t hash, int nranks, int rank)
 
 	comm->startMagic = comm->endMagic = MAGIC;
 	comm->magic = comm->commHash = hash;
+#ifdef HASHLESS
+	comm->commHash = (uintptr_t)comm; /* a pointer, which is another on each rank */
+#endif
 	comm->rank = rank;
 	comm->nRanks = nranks;
 	comm->cudaDev = rank % 8;

@@ -24,7 +24,10 @@ CASES = {
     "as it is": ({}, Layout(246944, 252568, guarded=True)),
     "no magic": ({"magic": 5}, Layout(246944, 252568, guarded=False)),
     "2.18, without magic": ({"hash": 9168, "magic": 5, "version": 21801}, Layout(9168, 0, guarded=False)),
-    "before 2.18, where a pointer is in the hash's place": ({"hash": 6056, "magic": 5, "version": 21403}, UNKNOWN),
+    "before 2.18, where a pointer is in the hash's place": (
+        {"hash": 6056, "magic": 5, "version": 21403},
+        Layout(6056, hashless=True),
+    ),
     "neither magic nor version": ({"magic": 5, "version": 7}, UNKNOWN),
     "magic and no version": ({"version": 7}, Layout(246944, 0, guarded=True)),
     "another version": ({"version": 22399}, Layout(246944, 0, guarded=True)),

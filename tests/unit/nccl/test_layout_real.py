@@ -13,14 +13,14 @@ import pytest
 from exporter.bpf.elf import Elf
 from exporter.bpf.placement import place
 from exporter.nccl.functions import COVERABLE, FUNCTIONS
-from exporter.nccl.layout import UNKNOWN, Layout, find_layout
+from exporter.nccl.layout import Layout, find_layout
 from tests import wheels
 
 pytestmark = pytest.mark.evidence(feature="NCCL communicators in memory", on="real software")
 
 BEFORE_HASHES = "2.14.3"
 LAYOUTS = {  # from the wheels' debug information: gdb -ex 'print (long)&((struct ncclComm*)0)->commHash'
-    BEFORE_HASHES: UNKNOWN,
+    BEFORE_HASHES: Layout(6056, hashless=True),
     "2.18.1": Layout(9168, 0, guarded=False),
     "2.21.5": Layout(13528, 0, guarded=True),
     "2.22.3": Layout(213576, 0, guarded=True),
