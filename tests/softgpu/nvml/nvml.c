@@ -72,6 +72,11 @@ API nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **gpu)
 	return nvmlDeviceGetHandleByIndex_v2(bus - FIRST_BUS, gpu);
 }
 
+/* Older names of the same, which NCCL looks up too. */
+API nvmlDeviceGetCount(unsigned *to) { return nvmlDeviceGetCount_v2(to); }
+API nvmlDeviceGetHandleByIndex(unsigned index, void **gpu) { return nvmlDeviceGetHandleByIndex_v2(index, gpu); }
+API nvmlDeviceGetHandleByPciBusId(const char *text, void **gpu) { return nvmlDeviceGetHandleByPciBusId_v2(text, gpu); }
+
 API nvmlDeviceGetIndex(void *gpu, unsigned *index)
 {
 	*index = number(gpu);
@@ -118,6 +123,12 @@ API nvmlDeviceGetNvLinkState(void *gpu, unsigned link, int *state)
 	return NOT_SUPPORTED;
 }
 
+API nvmlDeviceGetNvLinkCapability(void *gpu, unsigned link, int capability, unsigned *has)
+{
+	(void)gpu, (void)link, (void)capability, (void)has;
+	return NOT_SUPPORTED;
+}
+
 API nvmlDeviceGetNvLinkRemoteDeviceType(void *gpu, unsigned link, int *type)
 {
 	(void)gpu, (void)link, (void)type;
@@ -127,6 +138,32 @@ API nvmlDeviceGetNvLinkRemoteDeviceType(void *gpu, unsigned link, int *type)
 API nvmlDeviceGetNvLinkRemotePciInfo_v2(void *gpu, unsigned link, address *to)
 {
 	(void)gpu, (void)link, (void)to;
+	return NOT_SUPPORTED;
+}
+
+API nvmlDeviceGetNvLinkRemotePciInfo(void *gpu, unsigned link, address *to)
+{
+	return nvmlDeviceGetNvLinkRemotePciInfo_v2(gpu, link, to);
+}
+
+API nvmlDeviceGetCudaComputeCapability(void *gpu, int *major, int *minor)
+{
+	(void)gpu;
+	*major = 9; /* as the soft driver's devices.c has it */
+	*minor = 0;
+	return SUCCESS;
+}
+
+API nvmlDeviceGetP2PStatus(void *gpu, void *peer, int capability, int *status)
+{
+	(void)gpu, (void)peer, (void)capability;
+	*status = 0; /* NVML_P2P_STATUS_OK */
+	return SUCCESS;
+}
+
+API nvmlDeviceGetFieldValues(void *gpu, int number_of, void *to)
+{
+	(void)gpu, (void)number_of, (void)to;
 	return NOT_SUPPORTED;
 }
 

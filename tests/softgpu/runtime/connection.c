@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "soft.h"
 
-#define VERSION (RELEASE * 1000)
+#define VERSION (RELEASE == 11 ? 11070 : RELEASE * 1000)
 
 static __typeof__(&cuGetProcAddress_v2) find;
 static __thread cudaError_t last;
@@ -92,9 +92,18 @@ API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **to, un
 	return COUNTED(kept(find(name, to, version, flags, status)));
 }
 
+#if RELEASE == 11
+API cudaError_t cudaGetDriverEntryPoint(const char *name, void **to, unsigned long long flags)
+{
+	COUNT;
+	driver("cuInit");
+	return COUNTED(kept(find(name, to, VERSION, flags, NULL)));
+}
+#else
 API cudaError_t cudaGetDriverEntryPoint(const char *name, void **to, unsigned long long flags, int *status)
 {
 	COUNT;
 	driver("cuInit");
 	return COUNTED(kept(find(name, to, VERSION, flags, status)));
 }
+#endif

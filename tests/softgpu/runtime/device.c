@@ -128,7 +128,8 @@ API cudaError_t cudaProfilerStop(void)
 	return COUNTED(SUCCESS);
 }
 
-/* Fields of cudaDeviceProp: CUDA's number of the attribute, and where it lies in 12's structure and in 13's. */
+/* Fields of cudaDeviceProp: CUDA's number of the attribute, and where it lies in 12's structure and in 13's. 11's is
+ * 12's without its end. */
 static const struct {
 	short attribute, at[2], bytes;
 } fields[] = {
@@ -141,7 +142,7 @@ static const struct {
 	{82, {648, 632}, 4},  {83, {652, 636}, 4},  {95, {688, 668}, 4}, {97, {696, 672}, 8},  {106, {712, 688}, 4},
 	{111, {720, 696}, 8}, {115, {744, 720}, 4}, {120, {772, 748}, 4},
 };
-enum { UUID_AT = 256, MEMORY_AT = 288, BYTES = RELEASE == 12 ? 1032 : 1008 };
+enum { UUID_AT = 256, MEMORY_AT = 288, BYTES = RELEASE == 11 ? 728 : RELEASE == 12 ? 1032 : 1008 };
 
 static cudaError_t properties(char *to, int of)
 {
@@ -155,10 +156,12 @@ static cudaError_t properties(char *to, int of)
 	D(cuDeviceTotalMem_v2)(&memory, of);
 	memcpy(to + MEMORY_AT, &memory, sizeof(memory));
 	for (unsigned i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
-		int value = 0;
+		int value = 0, at = fields[i].at[RELEASE == 13];
 
+		if (at >= BYTES)
+			continue;
 		D(cuDeviceGetAttribute)(&value, fields[i].attribute, of);
-		memcpy(to + fields[i].at[RELEASE - 12], &value, sizeof(value)); /* little endian: also of 8 bytes */
+		memcpy(to + at, &value, sizeof(value)); /* little endian: also of 8 bytes */
 	}
 	return SUCCESS;
 }

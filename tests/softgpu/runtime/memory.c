@@ -97,7 +97,7 @@ API cudaError_t cudaPointerGetAttributes(void *to, const void *address)
 	struct {
 		int type, device;
 		void *on_device, *on_host;
-		long reserved[RELEASE == 12 ? 0 : 8];
+		long reserved[RELEASE == 13 ? 8 : 0];
 	} found = {0};
 	unsigned type = 0;
 	unsigned char managed = 0;

@@ -83,14 +83,21 @@ API cudaError_t cudaStreamIsCapturing(CUstream stream, int *status)
 	return CALL(cuStreamIsCapturing, stream, status);
 }
 
-#if RELEASE == 12
+#if RELEASE < 13
 API cudaError_t cudaStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
 					    const CUgraphNode **dependencies, size_t *count_)
 {
 	COUNT;
 	return CALL(cuStreamGetCaptureInfo_v2, stream, status, id, graph, dependencies, count_);
 }
-#else
+#endif
+#if RELEASE == 11
+API cudaError_t cudaStreamGetCaptureInfo(CUstream stream, int *status, uint64_t *id)
+{
+	COUNT;
+	return CALL(cuStreamGetCaptureInfo_v2, stream, status, id, NULL, NULL, NULL);
+}
+#elif RELEASE == 13
 API cudaError_t cudaStreamGetCaptureInfo(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
 					 const CUgraphNode **dependencies, const void **edges, size_t *count_)
 {
@@ -119,11 +126,20 @@ API cudaError_t cudaGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph g
 	return CALL(cuGraphInstantiateWithFlags, executable, graph, flags);
 }
 
+#if RELEASE == 11
+API cudaError_t cudaGraphInstantiate(CUgraphExec *executable, CUgraph graph, CUgraphNode *failed, char *text, size_t room)
+{
+	COUNT;
+	(void)failed, (void)text, (void)room;
+	return CALL(cuGraphInstantiateWithFlags, executable, graph, 0);
+}
+#else
 API cudaError_t cudaGraphInstantiate(CUgraphExec *executable, CUgraph graph, unsigned long long flags)
 {
 	COUNT;
 	return CALL(cuGraphInstantiateWithFlags, executable, graph, flags);
 }
+#endif
 
 API cudaError_t cudaGraphLaunch(CUgraphExec executable, CUstream stream)
 {

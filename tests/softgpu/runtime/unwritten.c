@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Functions that PyTorch has to find when it is loaded, and that nothing run here needs: each fails, and is counted. */
+/* Functions that PyTorch and NCCL have to find when they are loaded, and that nothing run here needs: each fails, and is counted. */
 #include "soft.h"
 
 #define UNWRITTEN(name)                                                                                      \
@@ -9,15 +9,26 @@
 		return COUNTED(kept(NOT_SUPPORTED));                                                         \
 	}
 
+UNWRITTEN(cudaDeviceDisablePeerAccess)
 UNWRITTEN(cudaDeviceGetGraphMemAttribute)
 UNWRITTEN(cudaDeviceSetGraphMemAttribute)
+UNWRITTEN(cudaFuncSetCacheConfig)
+UNWRITTEN(cudaGetFuncBySymbol)
+UNWRITTEN(cudaGraphAddEmptyNode)
+UNWRITTEN(cudaGraphAddEventRecordNode)
+UNWRITTEN(cudaGraphAddEventWaitNode)
+UNWRITTEN(cudaGraphAddHostNode)
+UNWRITTEN(cudaGraphAddKernelNode)
 UNWRITTEN(cudaGraphAddNode)
 UNWRITTEN(cudaGraphConditionalHandleCreate)
 UNWRITTEN(cudaGraphDebugDotPrint)
 UNWRITTEN(cudaGraphNodeGetDependencies)
+UNWRITTEN(cudaGraphNodeGetType)
 UNWRITTEN(cudaKernelSetAttributeForDevice)
 UNWRITTEN(cudaLibraryGetKernel)
 UNWRITTEN(cudaLibraryLoadData)
 UNWRITTEN(cudaLibraryUnload)
+UNWRITTEN(cudaMemcpy2D)
+UNWRITTEN(cudaMemset2DAsync)
 UNWRITTEN(cudaStreamBeginCaptureToGraph)
 UNWRITTEN(cudaStreamUpdateCaptureDependencies)
