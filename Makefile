@@ -104,7 +104,7 @@ test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communi
 	NCCL_WHEELS=all $(PYTEST) tests/unit/nccl
 
 # In ~/.cache/accel-exporter/real, for all checkouts: a release takes 6 GB there.
-test-real: setup-dev ## the wheels of PyTorch, Numba and others on a soft GPU, call by call; writes docs/real-software.md (7 GB of downloads, 1 GB with ARGS="-k 'not torch'"; root, BPF)
+test-real: setup-dev ## the wheels of PyTorch, NCCL, Numba and others on a soft GPU, call by call; writes docs/real-software.md (9 GB of downloads, 1 GB with ARGS="-k 'not torch'"; root, BPF)
 	REQUIRE_WHEELS=1 $(PYTEST) tests/real
 
 bench: setup-dev ## the budgets, measured on this machine

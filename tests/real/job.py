@@ -31,8 +31,8 @@ for line in sys.stdin:
 
 
 def runtime(cuda: int) -> Path:
-    """The soft CUDA runtime of a release."""
-    return BUILD / str(cuda) / f"libcudart.so.{cuda}"
+    """The soft CUDA runtime of a release, under the name that it has in the release's wheels."""
+    return BUILD / str(cuda) / ("libcudart-e409450e.so.11.0" if cuda == 11 else f"libcudart.so.{cuda}")
 
 
 def build() -> None:

@@ -17,10 +17,11 @@ HEAD = """<!-- Written by `make test-real`; do not edit. -->
 # Real software
 
 Programs as their makers release them, run without a GPU and observed by the real exporter: the wheels of PyPI, with no
-file of them changed. Below them are a CUDA driver of our own and, for PyTorch, a CUDA runtime
+file of them changed. Below them are a CUDA driver of our own and, for PyTorch and NCCL, a CUDA runtime
 ([tests/softgpu](../tests/softgpu)); the other programs call the driver alone. Its device memory is host memory, and its
 kernels do nothing. Both count their own calls, and **every number here is the exporter's and equals theirs**: launches,
 calls and errors by function, waits, bytes in use by kind of memory, bytes copied by direction and kind of host memory.
+Calls and bytes of NCCL are those that the ranks count themselves.
 
 The table shows that each call of a real program is seen, once, and that bytes in use are PyTorch's `memory_reserved()`
 to the byte. It shows nothing of NVIDIA's runtime and driver: NVIDIA's runtime authenticates its driver and does not run
