@@ -100,8 +100,8 @@ test-drivers: setup-dev .venv/.rdma ## IPMI and NVMe through Linux' own drivers,
 	REQUIRE_RDMA=1 $(PYTEST) tests/drivers
 test-backends: setup-dev ## Prometheus 3, VictoriaMetrics, Phoenix and MLflow take what the exporter gives (2 GB of downloads)
 	$(PYTEST) tests/backends
-test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communicators (3 GB of downloads)
-	NCCL_WHEELS=all $(PYTEST) tests/unit/nccl
+test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communicators, and how they fail without a driver (3 GB of downloads; root, BPF)
+	NCCL_WHEELS=all $(PYTEST) tests/unit/nccl tests/bpf/test_nccl_real.py
 
 # In ~/.cache/accel-exporter/real, for all checkouts: a release takes 6 GB there.
 test-real: setup-dev ## the wheels of PyTorch, NCCL, Numba and others on a soft GPU, call by call; writes docs/real-software.md (9 GB of downloads, 1 GB with ARGS="-k 'not torch'"; root, BPF)

@@ -21,6 +21,25 @@ CUFILE_13 = "nvidia-cufile==1.20.*", "libcufile.so.0"
 NIXL_10, NIXL_15 = "nixl-cu12==1.0.0", "nixl-cu12==1.5.1"
 UCX_12 = "libucx-cu12==1.22.0"
 NCCL_12 = "nvidia-nccl-cu12", "libnccl.so.2"
+NEWEST = "newest"
+_OF_CUDA_11 = ("2.14.3",)
+_OF_CUDA_12 = [
+    "2.18.1",
+    "2.21.5",
+    "2.22.3",
+    "2.23.4",
+    "2.24.3",
+    "2.25.1",
+    "2.26.5",
+    "2.27.3",
+    "2.28.9",
+    "2.29.7",
+    "2.30.7",
+    "2.31.2",
+    "2.32.3",
+]
+NCCL_VERSIONS = [NEWEST, *_OF_CUDA_11, *_OF_CUDA_12] if os.environ.get("NCCL_WHEELS") == "all" else [NEWEST]
+"""The versions of NCCL that tests run with: the newest, and with NCCL_WHEELS=all some of each later minor version."""
 
 
 class NotFetched(Exception):
@@ -35,6 +54,13 @@ def library(requirement: str, file: str) -> Path:
         if os.environ.get("REQUIRE_WHEELS") == "1":
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+def nccl(version: str) -> Path:
+    """Return NVIDIA's NCCL of a version, as `library` does."""
+    if version == NEWEST:
+        return library(*NCCL_12)
+    return library(f"nvidia-nccl-cu{11 if version in _OF_CUDA_11 else 12}=={version}", "libnccl.so.2")
 
 
 def fetch(requirement: str, file: str) -> Path:
