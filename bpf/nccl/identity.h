@@ -44,7 +44,7 @@ static __always_inline bool read_identity(const struct layout *layout, __u64 com
 
 #define ID_BYTES 128 /* NCCL_UNIQUE_ID_BYTES */
 
-/* commHash of an ncclUniqueId, which a library that does not keep it computes as well (getHash of utils.cc); 0 if the id
+/* commHash of an ncclUniqueId, which a library that does not keep it computes too (getHash of utils.cc); 0 if the id
  * cannot be read. A function of its own: the verifier goes through the loops once. */
 __noinline __u64 hash_of_id(__u64 address)
 {

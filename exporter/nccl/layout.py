@@ -2,9 +2,9 @@
 
 The struct is private and moves with every release, but ncclCommUserRank, ncclCommCount and ncclCommCuDevice each read
 one number of it, and the three lie side by side after commHash: checked against the debug information of NCCL 2.18 to
-2.32. Releases before have the three and no hash: it is computed from the id that ncclCommInitRank is given. Of a library
-without a version nothing is believed. Files are hostile: only so much code is read, and what is found is one of few
-offsets or nothing.
+2.32. Releases before have the three and no hash, which is computed from the id that ncclCommInitRank is given. Of a
+library without a version nothing is believed. Files are hostile: only so much code is read, and what is found is one of
+few offsets or nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAGIC = struct.pack("<Q", 0x0280028002800280)
 _ARM64_MOVK_MAGIC = 0xF2A05000  # movk of 0x280 into bits 16 to 31
 
 _FIRST_WITH_HASH = 21800
-"""Before it, what is before the rank is a pointer. Where no version is found, the guard of 2.19 shows that it is later."""
+"""Releases before it have a pointer before the rank. Where no version is found, the guard of 2.19 shows a later one."""
 _SEQUENCE = {  # version: commHash, seqNumber (uint64_t[5]), from the debug information of the wheels for CUDA 12
     22304: (246944, 252568),
     22403: (246944, 252536),

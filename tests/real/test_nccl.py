@@ -90,7 +90,7 @@ def exporter(keeper: Keeper, sink: HttpSink) -> Iterator[Exporter]:
 
 @contextmanager
 def ranks(exporter: Exporter, release: Release, folder: Path, count: int) -> Iterator[list[Job]]:
-    """Processes with NCCL, whose calls and returns are seen, and none of them in a communicator yet."""
+    """Processes with NCCL that is probed at calls and returns, none of them in a communicator yet."""
     environment = {"NCCL_SOCKET_IFNAME": "lo", "SOFTGPU_DEVICES": count}
     with ExitStack() as stack:
         jobs = [stack.enter_context(Job(release, folder, **environment)) for _ in range(count)]
@@ -159,7 +159,7 @@ def test_collectives(release: Release, exporter: Exporter, folder: Path, sink: H
 def equal_to_driver(exporter: Exporter, job: Job) -> None:
     """Numbers of CUDA are those of the soft driver, but that it knows more of other ranks' memory and of host memory.
 
-    Memory that is another process's is no usage. A copy that does not say its way, from host memory that nobody
+    Memory that is another process's is no usage. A copy that names no direction, from host memory that nobody
     allocated, is of an unknown way: the address may be another process's memory.
     """
     expected, found = counted(job.counts), seen(exporter.scrape(), job.pid)
