@@ -13,6 +13,7 @@ from exporter.bpf import process_links, uprobe
 from exporter.bpf.find_places import Places, find_places
 from exporter.bpf.libbpf import BpfError, Link, Program
 from exporter.bpf.library import Library
+from exporter.bpf.naming import names
 from exporter.bpf.probe_metrics import ATTACHED
 from exporter.bpf.safety import Protection, protection
 from exporter.bpf.uprobe import Point
@@ -111,12 +112,20 @@ class Tls:
                 self._review(used)
 
     def collect(self) -> Iterator[Sample]:
-        """Yield whether each function of each library is probed in all processes that are followed."""
+        """Yield whether each function of each library is probed in all processes that are followed.
+
+        Files of one name, as two containers have them, are one series: the worse of them.
+        """
+        attached: dict[tuple[str, str, str], bool] = {}
         with self._lock:
+            called = names(used.library for used in self._used.values())
             for used in self._used.values():
                 for symbol, place in used.places.found.items() if used.places else ():
-                    labels = {"probe": "serving", "symbol": symbol, "library": used.library.path}
-                    yield ATTACHED.sample(int(not used.problem), labels | {"placement": place.kind})
+                    key = symbol, called[id(used.library)], place.kind
+                    attached[key] = attached.get(key, True) and not used.problem
+        for (symbol, library, placement), value in attached.items():
+            labels = {"probe": "serving", "symbol": symbol, "library": library, "placement": placement}
+            yield ATTACHED.sample(int(value), labels)
 
     def problems(self) -> Iterator[str]:
         """Yield what is not probed, and why."""
