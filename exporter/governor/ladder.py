@@ -8,10 +8,8 @@ _PATIENCE = 2
 """Looks in a row over the bound before calls are missed: starts of jobs are short."""
 _CALM, _CALM_LOOKS = 0.5, 3
 """Pressure, and looks in a row at most at it, after which every call is counted again."""
-_LONGEST = 4.0
+_LONGEST = 2.0
 """Usual lengths that a cycle has at most, where even the least share costs too much: coming and going does, too."""
-_IDLE, _LEAP = 0.05, 8.0
-"""Pressure up to which the share grows by a greater factor."""
 _STEP = 2.0
 """Factor by which the share changes at most from one look to the next: a window may miss the busy part of a step."""
 
@@ -40,11 +38,10 @@ class Ladder:
             self.share = max(LEAST, 1 / pressure)
 
     def _adjust(self, pressure: float) -> None:
-        wanted = 1 / pressure if pressure else _LEAP
+        wanted = 1 / pressure if pressure else _STEP
         whole = self.share == 1
         self._calm = self._calm + 1 if whole and pressure <= _CALM else 0
-        most = _LEAP if pressure <= _IDLE else _STEP
-        change = min(most, max(1 / _STEP, wanted))
+        change = min(_STEP, max(1 / _STEP, wanted))
         if pressure <= _CALM or self.share > LEAST:
             self.stretch = 1.0
         else:
