@@ -137,6 +137,7 @@ STABLE = frozenset(
         "nccl.ras.rank.collectives",
         "nccl.ras.rank.lag",
         "nccl.ras.ranks.missing",
+        "nixl.transfers",
         "accel.node.boot.timestamp",
         "accel.node.clock.max_error",
         "accel.node.clock.synchronized",
