@@ -16,8 +16,8 @@
 	{                                                                                                    \
 		struct thread thread = *at;                                                                  \
                                                                                                              \
-		(void)unused, (void)context;                                                                 \
-		if (has_ended(thread.tgid) && !((const T *)value)->sp)                                       \
+		(void)unused, (void)value, (void)context;                                                    \
+		if (has_no_threads(thread.tgid))                                                             \
 			remove_flight(map, &thread);                                                         \
 		return 0;                                                                                    \
 	}                                                                                                    \
@@ -91,8 +91,7 @@ static __always_inline void remove_flight_(void *map, const struct thread *threa
 			remove_flight(map, thread);                                                          \
 	} while (0)
 
-/* For `forget`: the rows of processes that have ended or run other programs, but those of calls: a thread that ends has
- * given its row back (end_thread), so the call is made by the program that runs now. */
+/* For `forget`: the rows of processes that have ended. */
 #define drop_flights(map)                                                                                    \
 	do {                                                                                                 \
 		drop_ended(map);                                                                             \

@@ -39,6 +39,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* The processes that ended since `forget` ran last, an object's program that is never attached: the exporter puts them
  * here, runs it, and takes them out. One walk over each map then serves them all. */
+#define NO_THREADS 1
 #define ENDED()                                                                                              \
 	struct {                                                                                             \
 		__uint(type, BPF_MAP_TYPE_HASH);                                                             \
@@ -49,6 +50,13 @@ char LICENSE[] SEC("license") = "GPL";
 	static __always_inline bool has_ended(__u32 tgid)                                                    \
 	{                                                                                                    \
 		return bpf_map_lookup_elem(&ended, &tgid);                                                   \
+	}                                                                                                    \
+	/* Not of a process that runs another program now: its threads use their rows. */                    \
+	static __always_inline bool has_no_threads(__u32 tgid)                                               \
+	{                                                                                                    \
+		const __u8 *how = bpf_map_lookup_elem(&ended, &tgid);                                        \
+                                                                                                             \
+		return how && *how == NO_THREADS;                                                            \
 	}
 
 /* The section of `on_thread_end`, which each object with rows by thread has: they go when the thread ends, wherever it

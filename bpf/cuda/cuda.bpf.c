@@ -245,13 +245,12 @@ int on_exec(void *ctx __attribute__((unused)))
 	return 0;
 }
 
-/* Not a call: of a thread that ended there is no row, so the program that runs now makes it. */
 static long drop_flight(void *map, const struct thread *at, const struct flight *value, void *unused)
 {
 	struct thread key = *at;
 
-	(void)map, (void)unused;
-	if (has_ended(key.tgid) && !value->sp)
+	(void)map, (void)value, (void)unused;
+	if (has_no_threads(key.tgid))
 		remove_flight(&key);
 	return 0;
 }

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from exporter.bpf.libbpf import Object
 
+_NO_THREADS, _RUNS_ON = 1, 2
+
 
 def forget(loaded: Object, pids: Iterable[int]) -> None:
-    """Runs the object's `forget` for these processes, all of them in one walk over its maps. BpfError."""
+    """Runs the object's `forget` for these processes, all of them in one walk over its maps. BpfError.
+
+    Of those that have not ended, but run other programs, rows of threads stay: calls of these may be in progress.
+    """
     ended, all_of_them = loaded.maps["ended"], list(pids)
     for at in range(0, len(all_of_them), ended.max_entries):
         some = frozenset(all_of_them[at : at + ended.max_entries])
+        gone = {pid for pid in some if not os.access(f"/proc/{pid}", os.F_OK)}
         try:
-            ended.fill(some, 1)
+            ended.fill(gone, _NO_THREADS)
+            ended.fill(some - gone, _RUNS_ON)
             loaded.programs["forget"].run()
         finally:
             ended.remove(some)

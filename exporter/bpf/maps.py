@@ -66,7 +66,8 @@ class Map:
         """Removes the rows of these processes, with their `tgid` in the key or as the key, and returns them.
 
         One walk over the map for any number of processes; of other rows only the pid is looked at. A row is read by the
-        call that removes it: what a process that runs on (exec) counts meanwhile is in it, or in its next row.
+        call that removes it: what a process that runs on (exec) counts meanwhile is in it, or in its next row. Only a
+        program that has just looked the row up adds in vain.
         """
         with self._lock:
             try:

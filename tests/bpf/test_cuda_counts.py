@@ -387,27 +387,38 @@ def test_the_same_program_again_and_again(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_calls_while_an_exec_is_noticed(tmp_path: Path) -> None:
-    """Calls made while the counts of the program before are put aside are counted, and so is a call in progress."""
+AGAIN = """
+import ctypes, os, sys
+lib, left, calls, stall = ctypes.CDLL("libcuda.so.1"), *map(int, sys.argv[1:])
+out, size, nothing = ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 << 20), [None] * 11
+if not left: lib.standin_stall(ctypes.c_uint64(stall * 10**9))
+for _ in range(calls): lib.cuMemAlloc_v2(out, size), lib.cuLaunchKernel(*nothing)
+if left: os.execv(sys.executable, [sys.executable, sys.argv[0], str(left - 1), *sys.argv[2:]])
+sys.stdin.read()
+"""
+"""Arguments: how often it runs itself, the calls of each time, the seconds that the last time's first call takes."""
+
+
+@pytest.mark.parametrize(
+    ("execs", "calls", "stall", "missing"), [(1, 1, 1, 0), (9, 3000, 0, 9)], ids=["a call in progress", "many calls"]
+)
+def test_calls_while_an_exec_is_noticed(tmp_path: Path, execs: int, calls: int, stall: int, missing: int) -> None:
+    """Calls made while the counts of the program before are put aside are counted, but one in the very instant."""
     again = tmp_path / "again.py"
-    again.write_text(
-        "import ctypes, os, sys\n"
-        "lib, left = ctypes.CDLL('libcuda.so.1'), int(sys.argv[1])\n"
-        "out, size, nothing = ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 << 20), [None] * 11\n"
-        "if not left: lib.standin_stall(ctypes.c_uint64(10**9))\n"
-        "for _ in range(3000): lib.cuMemAlloc_v2(out, size), lib.cuLaunchKernel(*nothing)\n"
-        "if left: os.execv(sys.executable, [sys.executable, sys.argv[0], str(left - 1)])\n"
-        "sys.stdin.read()\n"
-    )
+    again.write_text(AGAIN)
+    arguments = map(str, (sys.executable, again, execs, calls, stall))
     environment = os.environ | {"LD_LIBRARY_PATH": str(BUILD)}
     with (
         observe() as observed,
         started(observed, Script()),
-        subprocess.Popen([sys.executable, again, "9"], env=environment, stdin=subprocess.PIPE) as process,
+        subprocess.Popen([*arguments], env=environment, stdin=subprocess.PIPE) as process,
     ):
+        most = (execs + 1) * calls
+        launches = lambda: sum(observed.sums(LAUNCHES)[LAUNCHES].values())  # noqa: E731
+        allocated = lambda: sum(observed.sums(ALLOCATED)[ALLOCATED].values()) // MIB  # noqa: E731
         try:
-            until(lambda: sum(observed.sums(LAUNCHES)[LAUNCHES].values()) == 30000, "all launches counted")
-            until(lambda: sum(observed.sums(ALLOCATED)[ALLOCATED].values()) == 30000 * MIB, "all allocations counted")
+            until(lambda: most - missing <= launches() <= most, launches)
+            until(lambda: most - missing <= allocated() <= most, allocated)
         finally:
             process.kill()
 
