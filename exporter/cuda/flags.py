@@ -66,8 +66,8 @@ FLAGS = (
     Flag(
         "profile-allocators",
         False,
-        "Probe the blocks of PyTorch's caching allocator, so that the profile of memory in use has what it holds by their "
-        "stacks, with --web.enable-profiles. It costs a probe at each block, and 90 MB of kernel memory.",
+        "Show the memory in use that PyTorch's caching allocator holds by the stacks of the blocks that it has given "
+        "out, with --web.enable-profiles. It costs a probe at each block, and 90 MB of kernel memory.",
     ),
     Flag(
         "hang-stacks-seconds",
