@@ -64,12 +64,6 @@ FLAGS = (
         1 << 20,
     ),
     Flag(
-        "profile-allocators",
-        False,
-        "Show the memory in use that PyTorch's caching allocator holds by the stacks of the blocks that it has given "
-        "out, with --web.enable-profiles. It costs a probe at each block, and 90 MB of kernel memory.",
-    ),
-    Flag(
         "hang-stacks-seconds",
         300.0,
         "Time after which a call of CUDA or NCCL that has not returned, or a thread in state D, is a hang, in seconds. "
