@@ -18,10 +18,10 @@ def forget(loaded: Object, pids: Iterable[int]) -> None:
     ended, all_of_them = loaded.maps["ended"], list(pids)
     for at in range(0, len(all_of_them), ended.max_entries):
         some = frozenset(all_of_them[at : at + ended.max_entries])
-        gone = {pid for pid in some if not os.access(f"/proc/{pid}", os.F_OK)}
+        exited = {pid for pid in some if not os.access(f"/proc/{pid}", os.F_OK)}
         try:
-            ended.fill(gone, _NO_THREADS)
-            ended.fill(some - gone, _RUNS_ON)
+            ended.fill(exited, _NO_THREADS)
+            ended.fill(some - exited, _RUNS_ON)
             loaded.programs["forget"].run()
         finally:
             ended.remove(some)
