@@ -70,6 +70,8 @@ if [ "$level" = dev ] || [ "$level" = rdma ]; then
     need prometheus-node-exporter has prometheus-node-exporter
     need bpftrace has bpftrace
     need openssl has openssl
+    need nghttp2-client has h2load
+    need nghttp2-server has nghttpd
     need iproute2 has ip
     need openipmi has ipmi_sim
     need freeipmi-tools test -x /usr/sbin/ipmi-sensors
