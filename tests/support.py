@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds to wait for another thread or process: a busy machine is no fault of what is tested."""
+_RANDOM = random.SystemRandom()  # workers of pytest seed the others alike
 
 
 def until(condition: Callable[[], T], what: object = "", seconds: float = PATIENCE) -> T:
@@ -30,10 +33,12 @@ def until(condition: Callable[[], T], what: object = "", seconds: float = PATIEN
 
 
 def free_port() -> int:
-    """Return a TCP port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port that nothing listens on now, below those that Linux gives to connections of its own choice."""
+    while True:
+        port = _RANDOM.randrange(10_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def family(page: str, name: str) -> dict[str, float]:

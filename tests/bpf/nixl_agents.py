@@ -52,14 +52,23 @@ def libnixl(folder: Path) -> Path:
     return next(folder.rglob("libnixl.so"))
 
 
+def ucx_plugin(folder: Path) -> Path:
+    return next(it for it in folder.rglob("libplugin_UCX.so") if it.parent.name == "plugins")
+
+
 @contextmanager
-def initiator_and_target(observed: Observed, folder: Path, bytes: int = 1 << 22) -> Iterator[tuple[Script, Script]]:
-    """Two processes with an agent each, over TCP and shared memory; the first knows the second as `target`."""
+def initiator_and_target(
+    observed: Observed, folder: Path, probed: Path, bytes: int = 1 << 22
+) -> Iterator[tuple[Script, Script]]:
+    """Two processes with an agent each, over TCP and shared memory; the first knows the second as `target`.
+
+    They are given once `probed`, a library that an agent opens late, has its probes.
+    """
     with Script(libnixl(folder), libraries=NOWHERE) as initiator, Script(libnixl(folder), libraries=NOWHERE) as target:
         for name, job in (("initiator", initiator), ("target", target)):
             job.run(f"{BINDINGS}\nagent({str(bindings(folder))!r}, {name!r}, {bytes})")
         metadata, address = target.run("out = me.getLocalMD().hex(), mine")
         initiator.run(f"me.loadRemoteMD(bytes.fromhex({metadata!r})); remote = {address}")
         for job in (initiator, target):
-            until(lambda job=job: observed.attached(job.pid, ()), "its probes")  # type: ignore[misc]
+            until(lambda job=job: observed.attached(job.pid, {str(probed)}), "its probes")  # type: ignore[misc]
         yield initiator, target

@@ -13,7 +13,7 @@ from exporter.collectors.nixl import FLAGS, Nixl
 from exporter.resolve.process import ProcessTable
 from tests import wheels
 from tests.bpf.cuda_node import WITHIN, Observed, Script, build_standins, started
-from tests.bpf.nixl_agents import NOWHERE, initiator_and_target, libnixl
+from tests.bpf.nixl_agents import NOWHERE, initiator_and_target, libnixl, ucx_plugin
 from tests.nodes import make_node
 from tests.support import until
 
@@ -299,7 +299,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_real_libraries(observed: Observed, wheel: str) -> None:
     """Two agents of NVIDIA's wheel, over UCX and TCP: bytes are those of NIXL's own telemetry, and of what arrived."""
     folder = wheels.folder(wheel)
-    with initiator_and_target(observed, folder) as (initiator, target):
+    with initiator_and_target(observed, folder, ucx_plugin(folder)) as (initiator, target):
         target.run("ctypes.memset(mine, 7, 1 << 20)")
         reported, arrived = initiator.run(
             "for _ in range(23):\n"
@@ -347,7 +347,8 @@ def test_nothing_of_it_is_left_out(observed: Observed, wheel: str) -> None:
 @real
 def test_calls_that_fail(observed: Observed) -> None:
     """An agent that is not known, and a target that is killed: errors count as what the job got, and it lives on."""
-    with initiator_and_target(observed, wheels.folder(wheels.NIXL_15)) as (initiator, target):
+    folder = wheels.folder(wheels.NIXL_15)
+    with initiator_and_target(observed, folder, ucx_plugin(folder)) as (initiator, target):
         initiator.run(
             "for _ in range(23):\n"
             "    try: me.createXferReq(nixl.NIXL_READ, parts(mine, 1, 1), parts(mine, 1, 1), 'nobody', '', [backend])\n"

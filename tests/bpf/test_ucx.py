@@ -266,7 +266,8 @@ def test_ucx_perftest(observed: Observed, test: str, function: str, direction: s
 @pytest.mark.parametrize("wheel", [wheels.NIXL_10, wheels.NIXL_15], ids=["1.0", "1.5"])
 def test_below_nixl(observed: Observed, wheel: str) -> None:
     """What NIXL's agents transfer with the libucp that auditwheel renamed: the bytes of NIXL's own telemetry."""
-    with initiator_and_target(observed, wheels.folder(wheel)) as (initiator, _):
+    folder = wheels.folder(wheel)
+    with initiator_and_target(observed, folder, libucp(folder)) as (initiator, _):
         reported = initiator.run(
             "for operation in (nixl.NIXL_READ, nixl.NIXL_WRITE):\n"
             "    for _ in range(23):\n"

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import select
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -24,6 +23,7 @@ import psutil
 from deploy.demo.summary import Scrape, parse
 from tests.gpu.outcome import CannotRun
 from tests.standins.nvml import Scenario
+from tests.support import free_port
 
 ROOT = Path(__file__).parents[2]
 STANDINS = ROOT / "tests" / "standins" / "build"
@@ -99,8 +99,7 @@ class Exporter:
     """The exporter on a free port, to be used with `with`. Raises CannotRun where it does not start."""
 
     def __init__(self, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._address = f"127.0.0.1:{free_port()}"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with this
         self._layers = ("driver", "runtime") if "--collector.cuda.layers=both" in arguments else ("driver",)
         command = [

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE, family
+from tests.support import PATIENCE, family, free_port
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "exporter"]
@@ -41,8 +40,7 @@ class Exporter:
     """A running exporter on a free port, its log in a file."""
 
     def __init__(self, folder: Path, *arguments: str, prefix: tuple[str, ...] = (), **variables: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self._log = folder / "log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -19,7 +18,7 @@ import pytest
 
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
 from tests.standins.served import Fake, Served
-from tests.support import PATIENCE, until
+from tests.support import PATIENCE, free_port, until
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed"),
@@ -56,8 +55,7 @@ class Prometheus:
     """A Prometheus with two jobs: text over HTTP for one, HTTPS with a user for the other."""
 
     def __init__(self, folder: Path, config: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         (folder / "prometheus.yml").write_text(config)
         self._url = f"http://127.0.0.1:{port}"
         self.log = folder / "prometheus.log"
