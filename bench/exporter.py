@@ -6,7 +6,6 @@ Jobs that hold the stand-in libraries make the series; a node_exporter, where De
 from __future__ import annotations
 
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,13 +18,14 @@ from pathlib import Path
 import psutil
 
 from bench.result import Result
+from tests.support import free_port
 
 SERIES = 10_000
 SCRAPE_INTERVAL = 15.0
 _STANDINS = Path(__file__).parents[1] / "tests" / "standins" / "build"
 _CALLS = ("--launches", "3", "--allocations", "3", "--copies", "3", "--waits", "3")
 _JOB = [_STANDINS / "workload", *_CALLS, "--hold"]
-_MAX_JOBS = 400
+_MAX_JOBS = 600
 _SCRAPES = 15
 
 
@@ -58,7 +58,7 @@ def run() -> list[Result]:
 
 @contextmanager
 def running(*flags: str) -> Iterator[tuple[int, psutil.Popen]]:
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "exporter", f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
     command += ["--profile=debug", "--collector.cuda.series-limit=100000"]  # as many lines as the bench fills
     command += ["--no-collector.nvml"]  # where there is no NVML its child starts now and then; `bench nvml` measures it
@@ -141,7 +141,7 @@ def _peer(ours_per_line: float) -> list[Result]:
     program = shutil.which("prometheus-node-exporter")
     if program is None:
         return []
-    port = _free_port()
+    port = free_port()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with child([program, f"--web.listen-address=127.0.0.1:{port}"], **quiet) as peer:
         _wait_for(port, "/metrics", peer)
@@ -164,10 +164,3 @@ def _wait_for(port: int, path: str, process: psutil.Popen) -> None:
         else:
             return
     raise RuntimeError(f"{process.args[0]} did not answer on port {port}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
