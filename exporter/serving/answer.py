@@ -34,6 +34,16 @@ _INPUT = re.compile(
 _OUTPUT = re.compile(
     rb'(?<=[{,\s])"(?:completion_tokens|output_tokens|generated_tokens|eval_count|tokens_predicted)"\s*:\s*(\d{1,12})(?!\d)'
 )
+_CACHED = tuple(
+    re.compile(rb'(?<=[{,\s])"cache_%s_input_tokens"\s*:\s*(\d{1,12})(?!\d)' % name) for name in (b"read", b"creation")
+)
+"""Tokens that `input_tokens` does not have where an answer names these: Anthropic's Messages, "Prompt caching"."""
+_EARLY_OUTPUT = re.compile(rb'(?<=[{,\s])"tokens_predicted"\s*:\s*(\d{1,12})(?!\d)')
+"""Before the settings of llama.cpp's /completion, which are longer than the end of an answer that is kept."""
+_TIMED_INPUT = re.compile(rb'(?<=[{,\s])"cache_n"\s*:\s*(\d{1,9})\s*,\s*"prompt_n"\s*:\s*(\d{1,9})(?!\d)')
+_TIMED_OUTPUT = re.compile(rb'(?<=[{,\s])"predicted_n"\s*:\s*(\d{1,12})(?!\d)')
+"""Of the `timings` of one choice, which llama.cpp adds to every answer (tools/server/README.md of llama.cpp)."""
+_FURTHER_CHOICE = re.compile(rb'(?<=[{,\s])"index"\s*:\s*[1-9]')
 _CHUNK_LINES = re.compile(rb"\r\n(?:[0-9A-Fa-f]{1,8}\r\n)?")
 
 
@@ -107,7 +117,7 @@ def read(record: Record, fields: Fields | None = None) -> Answer | None:
     whole, stream = complete and head.succeeded, head.succeeded and head.stream
     begin, end = raw(record, "begin")[: record.begin_size], tail(record)
     model = _model(begin) or _model(end)
-    known, tokens = route(head.line), _tokens(begin, end) if whole else {}
+    known, tokens = route(head.line), _tokens(begin, end, head.stream) if whole else {}
     aborted = _ABORTED.get(record.outcome, "")
     return Answer(
         inference=bool(known or head.stream or model or tokens.get("output") is not None),
@@ -198,8 +208,30 @@ def _model(text: bytes) -> str:
     return _printable(found[1]) if found else ""
 
 
-def _tokens(begin: bytes, end: bytes) -> dict[str, int | None]:
-    return {"input": _last(_INPUT, end) or _last(_INPUT, begin), "output": _last(_OUTPUT, end)}
+def _tokens(begin: bytes, end: bytes, stream: bool) -> dict[str, int | None]:
+    timed = b"" if _FURTHER_CHOICE.search(begin) or _FURTHER_CHOICE.search(end) else end
+    return {
+        "input": _known(_input(end), _input(begin), _timed_input(timed)),
+        "output": _known(
+            _last(_OUTPUT, end), _last(_TIMED_OUTPUT, timed), None if stream else _last(_EARLY_OUTPUT, begin)
+        ),
+    }
+
+
+def _input(text: bytes) -> int | None:
+    """Return the tokens of a prompt, cached ones included."""
+    found = _last(_INPUT, text)
+    return None if found is None else found + sum(_last(it, text) or 0 for it in _CACHED)
+
+
+def _timed_input(text: bytes) -> int | None:
+    found = _TIMED_INPUT.findall(text)
+    return sum(map(int, found[-1])) if found else None
+
+
+def _known(*values: int | None) -> int | None:
+    """Return the first that is not 0, which engines write where they do not know yet; 0 if there is no other."""
+    return next((it for it in values if it), 0 if 0 in values else None)
 
 
 def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:

@@ -83,11 +83,37 @@ def test_stream() -> None:
         (b'{"content":"\\"usage\\":{\\"completion_tokens\\":9}"}', (None, None)),
         (b'{"completion_tokens":99999999999999999999}', (None, None)),
         (b'{"usage":null}', (None, None)),
+        (
+            b'{"usage":{"cache_read_input_tokens":63,"cache_creation_input_tokens":5,"input_tokens":1,"output_tokens":5}}',
+            (69, 5),
+        ),
+        (b'{"usage":{"input_tokens":0,"output_tokens":0}}', (0, 0)),
+        (
+            b'{"choices":[],"timings":{"cache_n":63,"prompt_n":1,"prompt_ms":2.5,"predicted_n":3,"predicted_ms":4}}',
+            (64, 3),
+        ),
+        (b'{"choices":[{"index":1}],"timings":{"cache_n":63,"prompt_n":1,"predicted_n":3}}', (None, None)),
+        (
+            b'{"usage":{"completion_tokens":7,"prompt_tokens":9},"timings":{"cache_n":1,"prompt_n":1,"predicted_n":3}}',
+            (9, 7),
+        ),
     ],
 )
 def test_tokens(tail: bytes, tokens: tuple[int | None, int | None]) -> None:
     """In the words of each engine; text that an answer quotes is none."""
     assert {"input": tokens[0], "output": tokens[1]} == read(record(tail=tail)).tokens
+
+
+def test_tokens_before_a_long_end() -> None:
+    """llama.cpp's /completion has them before its settings; Anthropic's stream names those of the prompt first."""
+    begin = b'{"index":0,"content":"x","tokens_predicted":20,"tokens_evaluated":9,"generation_settings":{"seed":1'
+    assert {"input": 9, "output": 20} == read(record(begin=begin, tail=b" " * TAIL)).tokens
+    assert {"input": 9, "output": None} == read(record(begin=begin, tail=b" " * TAIL, flags=EVENT_STREAM)).tokens
+    usage = b'"usage":{"cache_read_input_tokens":63,"input_tokens":1,"output_tokens":1}'
+    begin = b'data: {"type":"message_start","message":{%s}}' % usage
+    end = b'data: {"type":"message_delta","usage":{"output_tokens":5}}'
+    assert {"input": 64, "output": 5} == read(record(begin=begin, tail=b" " * TAIL + end)).tokens
+    assert {"input": 64, "output": None} == read(record(begin=begin, tail=b" " * TAIL)).tokens
 
 
 def test_what_is_not_known_is_absent() -> None:
