@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 _SECONDS = 240
+_ROOTS = Path(__file__).parents[1] / "build" / "debian-roots"
+_MERGED = ("bin", "lib", "lib64")
+"""What a root of unpacked packages lacks: links into /usr, which a package's script makes."""
 
 
 class NotAvailable(Exception):
@@ -71,6 +79,25 @@ def download(suite: str, architecture: str, packages: Sequence[str], folder: Pat
     Raises NotAvailable, with apt's words.
     """
     return Release(suite, architecture, folder).unpack(packages)
+
+
+def root_with(package: str, suite: str) -> Path:
+    """Return a root with a package of a release and its needs, kept in build/. Skips, with the reason, if it cannot."""
+    if platform.machine() != "x86_64" or os.geteuid() != 0:
+        pytest.skip("packages are of x86-64, and only root may change into another root")
+    folder, partial = _ROOTS / f"{suite}-{package}", _ROOTS / f"{suite}-{package}.partial"
+    if not folder.exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            root = Release(suite, "amd64", partial).unpack_with_needs([package])
+        except NotAvailable as error:
+            pytest.skip(str(error))
+        for name in _MERGED:
+            if not (root / name).exists():
+                (root / name).symlink_to(f"usr/{name}")
+        partial.rename(folder)
+    return folder / "root"
 
 
 def _mirror() -> str:

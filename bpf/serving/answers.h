@@ -157,7 +157,7 @@ static __always_inline bool long_line(struct walk *walk, struct parser *parser, 
 {
 	__u64 word;
 
-	if (size < 8 || event->length < sizeof(event->line) || out->begin_size < BEGIN)
+	if (size < 8 || event->length < sizeof(event->line) || out->begin_size < sizeof(out->begin))
 		return false;
 	word = look(walk, parser) ? next_word(walk, parser) : 0;
 	if (!word || has_byte(word, '\n') || has_byte(word, '\r'))
@@ -187,8 +187,8 @@ static __always_inline bool stream_bytes(struct walk *walk, struct parser *parse
 	byte = byte_at(walk, parser);
 	if (byte < 0)
 		return false;
-	if (out->begin_size < BEGIN)
-		out->begin[out->begin_size++ & (BEGIN - 1)] = byte;
+	if (out->begin_size < sizeof(out->begin))
+		out->begin[out->begin_size++ & (sizeof(out->begin) - 1)] = byte;
 	if (parser->state != UNTIL_CLOSE)
 		parser->left--;
 	event_byte(event, out, byte, walk->now);

@@ -71,18 +71,22 @@ CHECKED_ONCE int keep_end(struct request *out, __u64 until, __u32 size)
 
 	if (!out)
 		return 0;
+	if (size > TAIL) /* what was kept before is not what these bytes follow */
+		out->tail_at = out->tail_end = 0;
 	at = out->tail_at & (TAIL - 1);
 	size = at_most(size, TAIL);
-	if (!bpf_probe_read_user(out->tail + at, size, (void *)(until - size))) {
-		at += size;
-		if (at >= TAIL) {
-			out->tail_end = at;
-			at = 0;
-		} else if (at > out->tail_end) {
-			out->tail_end = at;
-		}
-		out->tail_at = at;
+	if (bpf_probe_read_user(out->tail + at, size, (void *)(until - size))) {
+		out->tail_at = out->tail_end = 0;
+		return 0;
 	}
+	at += size;
+	if (at >= TAIL) {
+		out->tail_end = at;
+		at = 0;
+	} else if (at > out->tail_end) {
+		out->tail_end = at;
+	}
+	out->tail_at = at;
 	return 0;
 }
 
@@ -93,6 +97,8 @@ static __always_inline void keep_tail(struct walk *walk, struct request *out)
 		return;
 	if (walk->base)
 		keep_end(out, walk->base + walk->at, walk->at - walk->kept);
+	else
+		out->tail_at = out->tail_end = 0;
 	walk->kept = walk->at;
 }
 
