@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 from exporter.bpf.libbpf import Object
+from exporter.process_end import has_ended
 
 _NO_THREADS, _RUNS_ON = 1, 2
 
@@ -18,7 +18,7 @@ def forget(loaded: Object, pids: Iterable[int]) -> None:
     ended, all_of_them = loaded.maps["ended"], list(pids)
     for at in range(0, len(all_of_them), ended.max_entries):
         some = frozenset(all_of_them[at : at + ended.max_entries])
-        exited = {pid for pid in some if not os.access(f"/proc/{pid}", os.F_OK)}
+        exited = set(filter(has_ended, some))
         try:
             ended.fill(exited, _NO_THREADS)
             ended.fill(some - exited, _RUNS_ON)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import bisect
 import operator
-import os
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 
 from exporter.bpf.attachments import Attachments
 from exporter.bpf.hints import Hint, Hints
@@ -20,6 +18,7 @@ from exporter.bpf.status import LATENCY_BOUNDS
 from exporter.bpf.users import Users
 from exporter.bpf.watch import Batch
 from exporter.model import Distribution
+from exporter.process_end import has_ended
 
 MAX_UNINTERESTING = 1 << 13
 
@@ -31,7 +30,8 @@ _SHORTEST_RESYNC = 1.0
 _COSTLY = 0.02
 _SHARE, _LONGEST_REST = 0.1, 2.0
 """Where one process cannot be listed without all others: how much of a processor that takes, how long it waits."""
-_ATTEMPTS = 3
+_ATTEMPTS, _ATTEMPTS_TO_END = 3, 10
+"""The last of the latter is 100 s after the first, as each waits twice as long as the one before."""
 _START = operator.attrgetter("start")
 
 
@@ -43,14 +43,13 @@ class Search:
 
     def __init__(
         self,
-        proc: Path,
         lister: PatientLister,
         users: Users,
         attachments: Attachments,
         closing: threading.Event,
         resync: float,
     ) -> None:
-        self._proc, self._lister, self._users, self._attachments = proc, lister, users, attachments
+        self._lister, self._users, self._attachments = lister, users, attachments
         self._closing, self._resync = closing, resync
         self._hints = Hints()
         self._uninteresting: set[bytes] = set()
@@ -103,19 +102,26 @@ class Search:
         cost = self._lister.cpu_seconds - began
         if not self._lister.one_process:
             self.next_listing = time.monotonic() + min(cost / _SHARE, _LONGEST_REST)
-        unlisted = {pid for pid in due if pid not in mappings and not os.access(f"{self._proc}/{pid}", os.F_OK)}
-        self._users.queue_ends((), unlisted)
+        self._await_ends({pid: hint for pid, hint in due.items() if pid not in mappings})
         if self._users.any_queued(mappings):
             self._users.deliver_ends(self._attachments)
         self._users.check_images((pid, found[-1].image) for pid, found in mappings.items())
         for pid in self._attachments.begin_round(due):
-            hint = due[pid]
-            self._look_at(pid, mappings.get(pid, []), hint)
-            if pid not in mappings and pid not in unlisted and hint.attempts < _ATTEMPTS:  # it is about to end
-                self._hints.add(pid, hint.since_ns, _VANISHED_DELAY, attempts=hint.attempts + 1)
+            self._look_at(pid, mappings.get(pid, []), due[pid])
             if cost > _COSTLY:  # one that maps endlessly, or very much, gets a tenth of our time
                 self._hints.rest(pid, min(10 * cost, _LONGEST_BACKOFF))
         self.settled |= self.complete and not self._attachments.contended
+
+    def _await_ends(self, hints: dict[int, Hint]) -> None:
+        """Takes note of processes that map nothing any more: they have ended, or are about to, which may take seconds.
+
+        They were not listed before, and may have called whatever is attached to.
+        """
+        ended = set(filter(has_ended, hints))
+        self._users.queue_ends((), ended)
+        for pid, hint in hints.items():
+            if pid not in ended and hint.attempts < _ATTEMPTS_TO_END:
+                self._hints.add_again(pid, hint, _VANISHED_DELAY * 2**hint.attempts, hint.attempts + 1)
 
     def _look_at(self, pid: int, mappings: list[Mapping], hint: Hint) -> None:
         vanished = False
@@ -186,6 +192,7 @@ class Search:
                 self._add_hint(mapping.pid, since_ns, _VANISHED_DELAY)
             except Wait as later:
                 self._add_hint(mapping.pid, since_ns, later.seconds)
+        self._await_ends({pid: hint for pid, hint in hints.items() if pid not in running})
         listed = running.keys() | self._lister.left_out
         self._users.queue_ends([pid for pid in self._users.without_pidfd() if pid not in listed])
         if len(self._attachments) > attached:  # perhaps under the name of a file that held nothing before

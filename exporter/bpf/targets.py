@@ -102,7 +102,7 @@ class Targets:
         if (overwrites := self._attachments.overwrites.descriptor) >= 0:
             self._urgent.register(overwrites, select.POLLIN)
             self._poll.register(overwrites, select.EPOLLIN)
-        self._search = Search(self._proc, self._lister, self._users, self._attachments, self._closing, self._resync)
+        self._search = Search(self._lister, self._users, self._attachments, self._closing, self._resync)
         self._thread = threading.Thread(target=self._run, name="targets", daemon=True)
         self._thread.start()
 

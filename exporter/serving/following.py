@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import select
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from exporter.bpf.libbpf import BpfError
+from exporter.process_end import has_ended
 from exporter.serving.family import families
 
 PAUSE_SECONDS = 1.0
@@ -105,23 +104,7 @@ class Following:
         except BpfError as error:
             log.warning("not all processes of LLM servers are followed: %s", error)
         for pid in new:  # the kernel removed no row of one that ended before it had one
-            if _has_ended(pid):
+            if has_ended(pid):
                 self._processes.delete(pid)
         if new and self._changed:
             self._changed()
-
-
-def _has_ended(pid: int) -> bool:
-    """Return whether the last thread of a process is gone, zombies included (pidfd_open(2): readable from then on)."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(0))
-    finally:
-        os.close(descriptor)

@@ -133,6 +133,10 @@ class Job:
         assert "opened" == self.do(f"open {path}")
         return self
 
+    def kill(self) -> None:
+        """Kill it and do not wait for it: it has ended, and its pid stays until `end`."""
+        self._process.kill()
+
     def end(self, sign: int = signal.SIGKILL) -> None:
         self._process.send_signal(sign)
         self._process.wait()
@@ -582,6 +586,32 @@ def test_short_processes_are_reported_once(
         news = [it for it in counter.news if it[1] == pid]
         assert news in ([("started", pid, True), ("ended", pid)], [("ended", pid)])  # the second: it was gone by then
     until(lambda: ((str(library), 1),) == targets.status.libraries, "one user")
+
+
+@pytest.mark.parametrize("resync", [60.0, 0.0])
+def test_ends_of_processes_that_nobody_waits_for(
+    library: Path,
+    start_job: Callable[..., Job],
+    start_targets: Callable[..., Targets],
+    counter: Counter,
+    resync: float,
+) -> None:
+    """As in a container without an init: of such a process nothing is mapped, but its pid is there. Most of them have
+    ended before they are listed, by their records or, with a `resync` at each step, together with all others.
+    """
+    targets = start_targets(resync=resync)
+    keeper = start_job().open(library)
+    assert counter.hears("started", keeper.pid, False)
+    pids = []
+    for _ in range(23):
+        job = start_job().open(library)
+        job.do("call 23")
+        job.kill()
+        pids.append(job.pid)
+    assert [23] * 23 == [counter.hits(pid) for pid in pids]
+    until(lambda: {("ended", pid) for pid in pids}.issubset(counter.news), "their ends")
+    until(lambda: ((str(library), 1),) == targets.status.libraries, "one user")
+    assert not counter.hears("ended", keeper.pid, within=0.0)
 
 
 def test_lost_records_are_made_good(
