@@ -2,6 +2,7 @@
 /* Stacks of calls that allocate GPU memory, and of some that launch: registers, a piece of the thread's stack and its
  * frames of Python, for user space to unwind. Attached only while profiles are on. */
 #include "kernel.h"
+#include "blocks.h"
 #include "copy.h"
 #include "python.h"
 
@@ -54,6 +55,17 @@ static __always_inline bool is_allowed(__s64 least, __u64 *over)
 	return false;
 }
 
+/* Takes a stack with a number, by which its allocation finds it; 0 where none was taken. */
+static __always_inline __u32 take_numbered(struct pt_regs *ctx, __u64 thread, __u16 api, __s64 least)
+{
+	__u32 number;
+
+	if (!is_allowed(least, &over_budget))
+		return 0;
+	number = (__sync_fetch_and_add(&last_id, 1) + 1) & ~OF_THREAD;
+	return number && send(ctx, thread, api, number, 1) ? number : 0;
+}
+
 /* Runs at calls that allocate, before their return: that finds the stack's number by thread. */
 SEC("uprobe")
 int on_allocation(struct pt_regs *ctx)
@@ -61,13 +73,9 @@ int on_allocation(struct pt_regs *ctx)
 	struct cookie cookie = cookie_of(ctx);
 	__u64 id = bpf_get_current_pid_tgid();
 	struct thread thread = {.tgid = id >> 32, .tid = id, .layer = cookie.layer};
-	__u32 number = 0, *before = bpf_map_lookup_elem(&stack_ids, &thread);
+	__u32 number = take_numbered(ctx, id, cookie.api, 0);
+	__u32 *before = bpf_map_lookup_elem(&stack_ids, &thread);
 
-	if (is_allowed(0, &over_budget)) {
-		number = (__sync_fetch_and_add(&last_id, 1) + 1) & ~OF_THREAD;
-		if (!number || !send(ctx, id, cookie.api, number, 1))
-			number = 0;
-	}
 	if (before)
 		*before = number;
 	else if (number && insert(stack_ids, &thread, &number, BPF_ANY))
@@ -92,5 +100,45 @@ int on_some_launches(struct pt_regs *ctx)
 	without = lookup_or_init(launches_without, &tgid, &zero);
 	if (without)
 		add(without, 1);
+	return 0;
+}
+
+/* Runs at c10::reportMemoryUsageToProfiler(void *block, int64_t bytes, size_t allocated, size_t reserved, c10::Device),
+ * which the caching allocator calls for each block, whether a profiler of PyTorch's runs or not. */
+SEC("uprobe")
+int on_block(struct pt_regs *ctx)
+{
+	static const struct allocator none;
+	__u64 id = bpf_get_current_pid_tgid();
+	__s64 bytes = PT_REGS_PARM2(ctx);
+	__u16 device = PT_REGS_PARM5(ctx); /* type and number, a byte each */
+	struct block_key key = {.tgid = id >> 32, .address = PT_REGS_PARM1(ctx)};
+	struct allocator_key of = {.tgid = id >> 32, .device = device >> 8};
+	struct block row = {.bytes = bytes, .device = of.device};
+	struct allocator *allocator;
+
+	if ((device & 0xff) != DEVICE_CUDA || !key.address || !bytes)
+		return 0;
+	allocator = lookup_or_init(allocators, &of, &none);
+	if (!allocator)
+		return 0;
+	if (bytes < 0) {
+		remove_block(&key, allocator);
+	} else {
+		row.stack = take_numbered(ctx, id, 0,
+					  bytes < LARGE_BLOCK ? LEAST_FOR_BLOCKS : LEAST_FOR_LARGE_BLOCKS);
+		put_block(&key, &row, allocator);
+	}
+	allocator->allocated = PT_REGS_PARM3(ctx);
+	allocator->reserved = PT_REGS_PARM4(ctx);
+	return 0;
+}
+
+/* Processes have ended, those in `ended`. */
+SEC("raw_tp")
+int forget(void *ctx __attribute__((unused)))
+{
+	bpf_for_each_map_elem(&blocks, drop_block, NULL, 0);
+	drop_ended(allocators);
 	return 0;
 }

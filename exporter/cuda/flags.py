@@ -64,6 +64,12 @@ FLAGS = (
         1 << 20,
     ),
     Flag(
+        "profile-allocators",
+        False,
+        "Probe the blocks of PyTorch's caching allocator, so that the profile of memory in use has what it holds by "
+        "their stacks, with --web.enable-profiles. It costs a probe at each block, and 90 MB of kernel memory.",
+    ),
+    Flag(
         "hang-stacks-seconds",
         300.0,
         "Time after which a call of CUDA or NCCL that has not returned, or a thread in state D, is a hang, in seconds. "

@@ -100,7 +100,14 @@ class Profiling:
         settings = node.settings
         self._node = node
         self._layer = cuda.types.enum("layer")[f"layer_{layer}"]
-        self._capture = Capture(node, cuda, layer, settings["profile-cpu-ratio"], settings["profile-launches-every"])
+        self._capture = Capture(
+            node,
+            cuda,
+            layer,
+            settings["profile-cpu-ratio"],
+            settings["profile-launches-every"],
+            settings["profile-allocators"],
+        )
         names = Names.of(cuda.types).memory
         self._source = CudaProfiles(self._capture, cuda.maps["live"], cuda.types, layer, labels_of, lambda: "", read)
         self._out_of_memory = OutOfMemory(
@@ -127,6 +134,8 @@ class Profiling:
         """Take stacks from now on, of libraries as discovery finds them."""
         self._capture.start()
         self._node.targets.want(self._capture.probes)
+        if self._capture.blocks:
+            self._node.targets.want(self._capture.blocks.probes)
         self._node.stack_profiles.publish(self._source)
         self._node.stack_profiles.standing.add("cuda", self._standing.look)
         if self._hangs:

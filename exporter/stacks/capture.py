@@ -29,6 +29,7 @@ from exporter.model import Sample
 from exporter.node import Node
 from exporter.stack_profiles.model import Stack
 from exporter.stacks import metrics, record
+from exporter.stacks.blocks import BYTES_OF_STACKS, ROWS, Blocks
 from exporter.stacks.budget import Budget
 from exporter.stacks.ledger import StackLedger
 from exporter.stacks.threads import Key, Threads
@@ -47,16 +48,20 @@ log = logging.getLogger(__name__)
 class Capture:
     """Takes and unwinds stacks. `cuda` is the object of the CUDA collector, `layer` the API layer that is probed for
     memory, `share` the part of a processor that unwinding may take. One of `every` launches is taken; 0: none.
+    `allocators`: blocks of caching allocators too.
     """
 
-    def __init__(self, node: Node, cuda: Object, layer: str, share: float, every: int) -> None:
+    def __init__(
+        self, node: Node, cuda: Object, layer: str, share: float, every: int, allocators: bool = False
+    ) -> None:
         """Load the programs. Raises Unavailable where the node lacks what they need, BpfError for other failures."""
         self._node, self.every = node, every
         self.ledger = StackLedger()
         try:
             self._object = Object(
                 object_path("stacks"),
-                constants={"launches_every": max(every, 1)},
+                constants={"launches_every": max(every, 1), "blocks_most": ROWS},
+                entries={"blocks": ROWS, "stacks": BYTES_OF_STACKS} if allocators else {"blocks": 1},
                 shared={"stack_ids": cuda.maps["stack_ids"]},
             )
         except BpfError as error:
@@ -73,6 +78,7 @@ class Capture:
             returns_allowed=lambda _: (True, ""),
             listener=self,
         )
+        self.blocks = Blocks(node, self._object) if allocators else None
         self._budget = Budget(share)
         self._processes: set[int] = set()
         self._early: OrderedDict[int, None] = OrderedDict()
@@ -140,6 +146,7 @@ class Capture:
             "ring": counted["stacks_lost"],
             "table": counted["stack_ids_lost"],
             "limit": self.ledger.refused,
+            "blocks": counted["blocks_lost"] + counted["allocators_lost"],
         }
         for reason, count in self._worker.dropped.items():
             found[reason] = found.get(reason, 0) + count
@@ -180,6 +187,8 @@ class Capture:
         self._object.maps["interpreters"].take(known)
         self._worker.end(known)
         self.ledger.ended(known)
+        if self.blocks:
+            self.blocks.processes_ended(pids)  # a process may end before its libc10.so is found
 
     def processes_replaced(self, pids: Collection[int]) -> None:
         """Forget what these processes ran before."""

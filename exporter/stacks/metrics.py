@@ -15,7 +15,8 @@ DROPPED = Metric(
     "Stacks without frames in profiles, by reason: budget (they would take more processor time than "
     "--collector.cuda.profile-cpu-ratio allows), backlog and ring (no room in the queue, in the ring buffer), "
     "unwinder (the child process had ended), table (no row for the thread), limit (more different stacks than are "
-    "kept), process (it ended first). Profiles include what they allocated, without frames.",
+    "kept), blocks (no row for a block of a caching allocator), process (it ended first). Profiles include what they "
+    "allocated, without frames.",
     Kind.COUNTER,
     labels=("reason",),
 )

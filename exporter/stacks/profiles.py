@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from exporter.bpf.libbpf import Map
 from exporter.cuda.names import Names
 from exporter.model import Labels
 from exporter.stack_profiles import model
-from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Profile, Sample
+from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Profile, Sample, Stack
+from exporter.stacks.blocks import GivenOut
 from exporter.stacks.capture import Capture
 from exporter.stacks.ledger import Place
+from exporter.stacks.segments import CACHED, CACHED_STACK, Held, Part, divide, is_of_allocator
 from exporter.stacks.table import NO_STACK
 
 _FLUSH_SECONDS, _READ_SECONDS = 2.0, 0.5
@@ -28,6 +30,15 @@ class Numbers(Protocol):
     """The part of exporter.bpf.btf.Btf that is used here."""
 
     def enum(self, name: str) -> Mapping[str, int]: ...
+
+
+class _Row(NamedTuple):
+    """One allocation; `address` is where its memory is mapped, 0 if that is not known, `number` that of its stack."""
+
+    place: Place
+    address: int
+    bytes: int
+    number: int
 
 
 class CudaProfiles:
@@ -49,7 +60,7 @@ class CudaProfiles:
         self._read = read
         self._names = Names.of(cuda_types)
         self._layer = cuda_types.enum("layer")[f"layer_{layer}"]
-        self._mapping = cuda_types.enum("thing")["thing_mapping"]
+        self._mapping, self._handle = (cuda_types.enum("thing")[it] for it in ("thing_mapping", "thing_handle"))
         self._since_ns, self._started = time.time_ns(), time.monotonic_ns()
         self._labels: dict[tuple[int, int, int], Labels] = {}
 
@@ -57,18 +68,21 @@ class CudaProfiles:
         """Return the memory that is allocated now; its sum is that of the table of live allocations."""
         read_ns = time.time_ns()
         rows = self._rows()  # before stacks are waited for: what is allocated changes
+        given_out = self._capture.blocks.read() if self._capture.blocks else {}
+        numbers = {it.number for it in rows} | {block.stack for it in given_out.values() for block in it.blocks}
         self._capture.flush(_FLUSH_SECONDS)
         ledger, until = self._capture.ledger, time.monotonic() + _READ_SECONDS
-        while not ledger.knows(number for _, number, _ in rows) and time.monotonic() < until:
+        while not ledger.knows(numbers) and time.monotonic() < until:
             time.sleep(0.02)
         sums: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
-        for place, number, size in rows:
-            found = sums[place, ledger.stack_of(number)]
-            found[0] += size
-            found[1] += 1
-        ledger.keep({number for _, number, _ in rows if number})
+        for part in self._parts(rows, given_out):
+            found = sums[part.place, part.stack]
+            found[0] += part.bytes
+            found[1] += part.objects
+        ledger.keep(numbers - {0})
         found_rows = ((place, at, tuple(it)) for (place, at), it in sums.items())
-        return replace(self._profile(INUSE, ("space", "bytes"), found_rows, 0), time_ns=read_ns)
+        made = self._profile(INUSE, ("space", "bytes"), found_rows, 0)
+        return replace(made, time_ns=read_ns, comments=(*made.comments, *_unseen(rows, given_out)))
 
     def alloc(self) -> Profile:
         """Return everything that was allocated since the start of the collector."""
@@ -97,13 +111,38 @@ class CudaProfiles:
     def problem(self) -> str:
         return self._problem()
 
-    def _rows(self) -> list[tuple[Place, int, int]]:
-        """Return place, number of the stack and bytes of what is allocated now."""
+    def _rows(self) -> list[_Row]:
+        """Return what is allocated now."""
+        live = list(self._live.items())
+        mapped = {(key.tgid, value.owner): key.address for key, value in live if key.thing == self._mapping}
         return [
-            (Place(key.tgid, -1, value.memory, value.device), value.stack, value.bytes)
-            for key, value in self._live.items()
+            _Row(
+                Place(key.tgid, -1, value.memory, value.device),
+                (value.owner or mapped.get((key.tgid, key.address), 0)) if key.thing == self._handle else key.address,
+                value.bytes,
+                value.stack,
+            )
+            for key, value in live
             if key.layer == self._layer and key.thing != self._mapping
         ]
+
+    def _parts(self, rows: Sequence[_Row], given_out: Mapping[int, GivenOut]) -> Iterator[Part]:
+        """Yield the owners of these allocations: of a process with a caching allocator in parts."""
+        ledger = self._capture.ledger
+        held: defaultdict[int, list[Held]] = defaultdict(list)
+        for it in rows:
+            stack = ledger.stack_of(it.number)
+            if it.place.pid in given_out:
+                held[it.place.pid].append(Held(it.place, it.address, it.bytes, stack))
+            else:
+                yield Part(it.place, stack, it.bytes, 1)
+        for pid, of in held.items():
+            yield from divide(of, given_out[pid], ledger.stack_of, lambda at: is_of_allocator(ledger.stack(at)))
+
+    def _stack(self, at: int) -> Stack:
+        if at == CACHED:
+            return CACHED_STACK
+        return self._capture.ledger.stack(at) if at != NO_STACK else ()
 
     def _profile(
         self,
@@ -114,7 +153,7 @@ class CudaProfiles:
     ) -> Profile:
         samples = tuple(
             Sample(
-                self._capture.ledger.stack(at) if at != NO_STACK else (),
+                self._stack(at),
                 self._sample_labels(place),
                 tuple(min(value, _MOST) for value in values),
             )
@@ -142,3 +181,13 @@ class CudaProfiles:
         for reason, count in self._capture.dropped().items():
             if count:
                 yield f"{count} stacks are missing: {reason}"
+
+
+def _unseen(rows: Sequence[_Row], given_out: Mapping[int, GivenOut]) -> Iterator[str]:
+    """Yield which processes have segments of their allocators that are older than the probes."""
+    seen: Counter[int] = Counter()
+    for it in rows:
+        seen[it.place.pid] += it.bytes
+    for pid, of in given_out.items():
+        if (unseen := sum(of.reserved.values()) - seen[pid]) > 0:
+            yield f"process {pid}: at least {unseen} bytes of its caching allocator were allocated before it was probed"

@@ -30,6 +30,8 @@ from exporter.stacks.record import MOST_BYTES
 
 MOST_WAITING = 256
 """Stacks in the queue, of up to 50 KB."""
+GIVE_SECONDS = 1.0
+"""Time that a stack waits for room in the queue; the ring buffer has the next ones meanwhile."""
 MEMORY = 256 << 20
 """Bytes of anonymous memory of the child that unwinds, at most."""
 START_SECONDS, ANSWER_SECONDS = 60.0, 20.0
@@ -78,6 +80,7 @@ class Worker:
         self._receive, self._restarted = receive, restarted
         self._lock = threading.Condition()
         self._queue: deque[bytes] = deque()
+        self._stalled = False
         self._waiting = 0
         self._child: _Child | None = None
         self._closing = False
@@ -115,8 +118,13 @@ class Worker:
         self._put([AGAIN])
 
     def give(self, stack: bytes) -> bool:
-        """Queue a packed stack. Returns False where too many wait: it is dropped then, and counted."""
+        """Queue a packed stack. Returns False where too many wait, and none is taken in GIVE_SECONDS: it is dropped
+        then, and counted. Until there is room again nobody waits any more.
+        """
         with self._lock:
+            if not self._stalled:
+                self._lock.wait_for(lambda: self._waiting < MOST_WAITING or self._child is None, GIVE_SECONDS)
+            self._stalled = self._waiting >= MOST_WAITING
             if self._waiting >= MOST_WAITING or self._child is None:
                 self.dropped["backlog" if self._child else "unwinder"] += 1
                 return False
@@ -174,6 +182,7 @@ class Worker:
                 message, child = self._queue.popleft(), self._child
                 if message[:1] == STACK:
                     self._waiting -= 1
+                    self._lock.notify_all()
                     if child:
                         child.given += 1
                         child.last_answer = child.last_answer if child.given - child.answered > 1 else time.monotonic()

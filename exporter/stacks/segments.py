@@ -1,0 +1,94 @@
+"""Memory in use of a process, divided: segments of a caching allocator into the blocks that it has given out of them.
+
+The parts of a segment are its bytes, whatever the blocks are: they are read a moment later, and a process may report
+any, so what lies outside of a segment, or in another block too, does not count.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from exporter.stack_profiles.model import Frame, Stack
+from exporter.stacks.blocks import Block, GivenOut
+from exporter.stacks.ledger import Place
+from exporter.stacks.table import NO_STACK
+
+CACHED = -1
+"""In place of the index of a stack: what no block has of a segment."""
+CACHED_STACK: Stack = (Frame("[cached by the allocator]"),)
+_LIBRARY = "libc10_cuda.so"
+
+
+class Held(NamedTuple):
+    """One allocation; `stack` is the index of its stack. `address` is 0 where it is not mapped, or in parts."""
+
+    place: Place
+    address: int
+    bytes: int
+    stack: int
+
+
+class Part(NamedTuple):
+    """Bytes of one owner, an index of a stack or CACHED, and how many objects those are."""
+
+    place: Place
+    stack: int
+    bytes: int
+    objects: int
+
+
+def is_of_allocator(stack: Stack) -> bool:
+    """Whether PyTorch's caching allocator made this allocation: nothing else in its library allocates."""
+    return any(frame.module.rpartition("/")[2] == _LIBRARY for frame in stack)
+
+
+def divide(
+    held: Sequence[Held], given_out: GivenOut, stack_of: Callable[[int], int], is_segment: Callable[[int], bool]
+) -> Iterator[Part]:
+    """Yield the parts of what one process holds; their bytes are those of `held`.
+
+    `stack_of` returns the index of the stack of a number, `is_segment` whether that of an allocation is an allocator's.
+    """
+    ordered = sorted(held, key=attrgetter("address"))
+    used: Counter[int] = Counter()
+    for at, block, size, begins in _pieces(ordered, given_out.blocks):
+        used[at] += size
+        yield Part(ordered[at].place, stack_of(block.stack), size, int(begins))
+    unknown = Counter({device + 1: size for device, size in given_out.unknown.items()})
+    for at, it in enumerate(ordered):
+        rest = it.bytes - used[at]
+        if not used[at] and not is_segment(it.stack):
+            yield Part(it.place, it.stack, rest, 1)
+        elif rest:
+            device = it.place.device or next(iter(unknown), 0)
+            without = min(unknown[device], rest)
+            unknown[device] -= without
+            if without:
+                yield Part(it.place, NO_STACK, without, 0)
+            if rest > without:
+                yield Part(it.place, CACHED, rest - without, 1)
+
+
+def _pieces(held: Sequence[Held], blocks: Sequence[Block]) -> Iterator[tuple[int, Block, int, bool]]:
+    """Yield the pieces of blocks within allocations: position of the allocation, block, bytes, whether it is its first.
+
+    A block may lie in several allocations that are mapped side by side. `held` is in the order of addresses.
+    """
+    starts = [it.address for it in held]
+    free = 0
+    for block in sorted(blocks):
+        start, end = max(block.address, free), block.address + block.bytes
+        begins = start == block.address
+        at = max(bisect_right(starts, start) - 1, 0)
+        while at < len(held) and starts[at] < end:
+            first = max(start, starts[at])
+            size = min(end, starts[at] + held[at].bytes) - first
+            if starts[at] and size > 0:
+                yield at, block, size, begins
+                begins, start = False, first + size
+            at += 1
+        free = max(free, end)
