@@ -19,7 +19,11 @@ MAP(blocks, HASH, struct block_key, struct block, BLOCKS);
 __u64 block_rows = 0;
 const volatile __u64 blocks_most = BLOCKS;
 
+/* Rows of `blocks` of each process. */
+MAP(block_shares, HASH, __u32, __u64, 4096);
+
 /* The allocator of a process on one GPU, by PyTorch's number of it; bytes. */
+#define MOST_DEVICES 64
 struct allocator_key {
 	__u32 tgid;
 	__u32 device;
@@ -27,8 +31,7 @@ struct allocator_key {
 struct allocator {
 	__u64 allocated; /* given out, as it reports */
 	__u64 reserved;	 /* in its segments, as it reports */
-	__u64 tracked;	 /* in rows of `blocks` */
-	__u64 rows;
+	__s64 tracked;	 /* in rows of `blocks`; below 0 by those of the program before an exec */
 };
 MAP(allocators, HASH, struct allocator_key, struct allocator, 4096);
 ENDED()
@@ -39,31 +42,31 @@ ENDED()
 #define LEAST_FOR_LARGE_BLOCKS 32
 #define LARGE_BLOCK (1 << 20)
 
-static __always_inline void remove_block(const struct block_key *key, struct allocator *allocator)
+static __always_inline void remove_block(const struct block_key *key, struct allocator *allocator, __u64 *held)
 {
 	const struct block *found = bpf_map_lookup_elem(&blocks, key);
 	__u64 bytes = found ? found->bytes : 0;
 
 	if (!found || bpf_map_delete_elem(&blocks, key))
 		return;
-	add(&allocator->tracked, -bytes);
+	__sync_fetch_and_add(&allocator->tracked, -bytes);
 	add(&block_rows, -1);
-	subtract_row(&allocator->rows);
+	subtract_row(held);
 	if (blocks_full_tick)
 		blocks_full_tick = 0;
 }
 
 /* Without a row the block's bytes are `allocated` and not `tracked`. */
 static __always_inline void put_block(const struct block_key *key, const struct block *row,
-				      struct allocator *allocator)
+				      struct allocator *allocator, __u64 *held)
 {
-	remove_block(key, allocator); /* given back unseen */
-	if (!has_share(allocator->rows, block_rows, blocks_most) || insert(blocks, key, row, BPF_NOEXIST)) {
+	remove_block(key, allocator, held); /* given back unseen */
+	if (!held || !has_share(*held, block_rows, blocks_most) || insert(blocks, key, row, BPF_NOEXIST)) {
 		add(&blocks_lost, 1);
 		return;
 	}
-	add(&allocator->tracked, row->bytes);
-	add(&allocator->rows, 1);
+	__sync_fetch_and_add(&allocator->tracked, row->bytes);
+	add(held, 1);
 	add(&block_rows, 1);
 }
 
@@ -74,6 +77,16 @@ static long drop_block(void *map, const struct block_key *at, const void *value,
 	(void)map, (void)value, (void)unused;
 	if (has_ended(key.tgid) && !bpf_map_delete_elem(&blocks, &key))
 		add(&block_rows, -1);
+	return 0;
+}
+
+static long drop_share(void *map, const __u32 *at, const void *value, void *unused)
+{
+	__u32 tgid = *at;
+
+	(void)map, (void)value, (void)unused;
+	if (has_ended(tgid))
+		bpf_map_delete_elem(&block_shares, &tgid);
 	return 0;
 }
 DROP(allocators, struct allocator_key)

@@ -109,25 +109,28 @@ SEC("uprobe")
 int on_block(struct pt_regs *ctx)
 {
 	static const struct allocator none;
-	__u64 id = bpf_get_current_pid_tgid();
+	static const __u64 no_rows;
+	__u64 id = bpf_get_current_pid_tgid(), *held;
+	__u32 tgid = id >> 32;
 	__s64 bytes = PT_REGS_PARM2(ctx);
 	__u16 device = PT_REGS_PARM5(ctx); /* type and number, a byte each */
-	struct block_key key = {.tgid = id >> 32, .address = PT_REGS_PARM1(ctx)};
-	struct allocator_key of = {.tgid = id >> 32, .device = device >> 8};
+	struct block_key key = {.tgid = tgid, .address = PT_REGS_PARM1(ctx)};
+	struct allocator_key of = {.tgid = tgid, .device = device >> 8};
 	struct block row = {.bytes = bytes, .device = of.device};
 	struct allocator *allocator;
 
-	if ((device & 0xff) != DEVICE_CUDA || !key.address || !bytes)
+	if ((device & 0xff) != DEVICE_CUDA || of.device >= MOST_DEVICES || !key.address || !bytes)
 		return 0;
 	allocator = lookup_or_init(allocators, &of, &none);
 	if (!allocator)
 		return 0;
 	if (bytes < 0) {
-		remove_block(&key, allocator);
+		remove_block(&key, allocator, bpf_map_lookup_elem(&block_shares, &tgid));
 	} else {
 		row.stack = take_numbered(ctx, id, 0,
 					  bytes < LARGE_BLOCK ? LEAST_FOR_BLOCKS : LEAST_FOR_LARGE_BLOCKS);
-		put_block(&key, &row, allocator);
+		held = lookup_or_init(block_shares, &tgid, &no_rows);
+		put_block(&key, &row, allocator, held);
 	}
 	allocator->allocated = PT_REGS_PARM3(ctx);
 	allocator->reserved = PT_REGS_PARM4(ctx);
@@ -139,6 +142,7 @@ SEC("raw_tp")
 int forget(void *ctx __attribute__((unused)))
 {
 	bpf_for_each_map_elem(&blocks, drop_block, NULL, 0);
+	bpf_for_each_map_elem(&block_shares, drop_share, NULL, 0);
 	drop_ended(allocators);
 	return 0;
 }

@@ -47,7 +47,7 @@ class GivenOut:
     unknown: dict[int, int] = field(default_factory=dict)
     """By PyTorch's number of the GPU the bytes that are given out in blocks without a row."""
     reserved: dict[int, int] = field(default_factory=dict)
-    """The bytes of all segments, as the allocator counts them."""
+    """The bytes of all segments, as the allocator counted them when it last reported a block."""
 
 
 class Blocks:
@@ -71,8 +71,8 @@ class Blocks:
         for key, row in self._object.maps["allocators"].items():
             of = found.setdefault(key.tgid, GivenOut())
             of.reserved[key.device] = row.reserved
-            if row.allocated > row.tracked:
-                of.unknown[key.device] = row.allocated - row.tracked
+            if (unknown := row.allocated - max(row.tracked, 0)) > 0:
+                of.unknown[key.device] = unknown
         for key, row in self._object.maps["blocks"].items():
             if key.tgid in found:
                 found[key.tgid].blocks.append(Block(key.address, row.bytes, row.stack))

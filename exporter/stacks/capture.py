@@ -81,6 +81,7 @@ class Capture:
         self.blocks = Blocks(node, self._object) if allocators else None
         self._budget = Budget(share)
         self._processes: set[int] = set()
+        self._probed_late: set[int] = set()
         self._early: OrderedDict[int, None] = OrderedDict()
         """Processes of stacks that came before discovery had found them."""
         self._problems: dict[int, str] = {}
@@ -124,6 +125,12 @@ class Capture:
         """The processes that use what is probed."""
         with self._lock:
             return set(self._processes)
+
+    @property
+    def probed_late(self) -> set[int]:
+        """Those of them that may have allocated before they were probed."""
+        with self._lock:
+            return set(self._probed_late)
 
     def of_threads(self, pids: Collection[int]) -> dict[Key, Stack]:
         """Return the stacks of all threads of processes, as Threads.snapshot does."""
@@ -171,14 +178,26 @@ class Capture:
         """Have the code of this process opened, before it allocates if possible."""
         with self._lock:
             self._processes.add(pid)
+            if not from_first_call:
+                self._probed_late.add(pid)
             self._early.pop(pid, None)
         self._worker.admit([pid])
 
     def processes_ended(self, pids: Collection[int]) -> None:
         """Forget these processes, but not what they allocated."""
+        self._forget(pids)
+        if self.blocks:
+            self.blocks.processes_ended(pids)  # a process may end before its libc10.so is found
+
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        """Forget what these processes ran before."""
+        self.processes_ended(pids)
+
+    def _forget(self, pids: Collection[int]) -> None:
         with self._lock:
             known = [pid for pid in pids if self._is_known(pid)]
             self._processes.difference_update(known)
+            self._probed_late.difference_update(known)
             for pid in known:
                 self._early.pop(pid, None)
                 self._problems.pop(pid, None)
@@ -187,12 +206,6 @@ class Capture:
         self._object.maps["interpreters"].take(known)
         self._worker.end(known)
         self.ledger.ended(known)
-        if self.blocks:
-            self.blocks.processes_ended(pids)  # a process may end before its libc10.so is found
-
-    def processes_replaced(self, pids: Collection[int]) -> None:
-        """Forget what these processes ran before."""
-        self.processes_ended(pids)
 
     def _hooks(self, api: int, function: Function, layers: Mapping[str, int]) -> list[Hook]:
         cookie = int.from_bytes(_COOKIE.pack(api, layers[f"layer_{function.layer}"]), sys.byteorder)
@@ -213,7 +226,7 @@ class Capture:
         if new:
             self._worker.admit([pid])
         if late >= 0:
-            self.processes_ended([late])
+            self._forget([late])
         if raw.id & record.OF_THREAD:
             if not self._worker.give(record.pack(raw, 0)):
                 self._threads.answered(pid, raw.tid, ())

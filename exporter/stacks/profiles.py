@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple, Protocol
 
 from exporter.bpf.libbpf import Map
@@ -75,14 +76,19 @@ class CudaProfiles:
         while not ledger.knows(numbers) and time.monotonic() < until:
             time.sleep(0.02)
         sums: defaultdict[tuple[Place, int], list[int]] = defaultdict(lambda: [0, 0])
-        for part in self._parts(rows, given_out):
+        is_segment = cache(lambda at: is_of_allocator(ledger.stack(at)))
+        for part in self._parts(rows, given_out, is_segment):
             found = sums[part.place, part.stack]
             found[0] += part.bytes
             found[1] += part.objects
         ledger.keep(numbers - {0})
         found_rows = ((place, at, tuple(it)) for (place, at), it in sums.items())
         made = self._profile(INUSE, ("space", "bytes"), found_rows, 0)
-        return replace(made, time_ns=read_ns, comments=(*made.comments, *_unseen(rows, given_out)))
+        comments = [*made.comments]
+        if self._capture.blocks:
+            own = {it.place.pid for it in rows if is_segment(ledger.stack_of(it.number))}
+            comments += _unseen(rows, given_out, self._capture.probed_late, own)
+        return replace(made, time_ns=read_ns, comments=tuple(comments))
 
     def alloc(self) -> Profile:
         """Return everything that was allocated since the start of the collector."""
@@ -126,7 +132,9 @@ class CudaProfiles:
             if key.layer == self._layer and key.thing != self._mapping
         ]
 
-    def _parts(self, rows: Sequence[_Row], given_out: Mapping[int, GivenOut]) -> Iterator[Part]:
+    def _parts(
+        self, rows: Sequence[_Row], given_out: Mapping[int, GivenOut], is_segment: Callable[[int], bool]
+    ) -> Iterator[Part]:
         """Yield the owners of these allocations: of a process with a caching allocator in parts."""
         ledger = self._capture.ledger
         held: defaultdict[int, list[Held]] = defaultdict(list)
@@ -137,7 +145,7 @@ class CudaProfiles:
             else:
                 yield Part(it.place, stack, it.bytes, 1)
         for pid, of in held.items():
-            yield from divide(of, given_out[pid], ledger.stack_of, lambda at: is_of_allocator(ledger.stack(at)))
+            yield from divide(of, given_out[pid], ledger.stack_of, is_segment)
 
     def _stack(self, at: int) -> Stack:
         if at == CACHED:
@@ -183,11 +191,21 @@ class CudaProfiles:
                 yield f"{count} stacks are missing: {reason}"
 
 
-def _unseen(rows: Sequence[_Row], given_out: Mapping[int, GivenOut]) -> Iterator[str]:
-    """Yield which processes have segments of their allocators that are older than the probes."""
+def _unseen(
+    rows: Sequence[_Row], given_out: Mapping[int, GivenOut], late: Set[int], with_segments: Set[int]
+) -> Iterator[str]:
+    """Yield what is missing of the caching allocators of processes; `late` are those older than their probes.
+
+    What an allocator counts is that of its last block, since when it may have returned segments.
+    """
     seen: Counter[int] = Counter()
     for it in rows:
         seen[it.place.pid] += it.bytes
-    for pid, of in given_out.items():
-        if (unseen := sum(of.reserved.values()) - seen[pid]) > 0:
-            yield f"process {pid}: at least {unseen} bytes of its caching allocator were allocated before it was probed"
+    for pid in given_out.keys() & late:
+        if (unseen := sum(given_out[pid].reserved.values()) - seen[pid]) > 0:
+            yield (
+                f"process {pid} was there before its probes: at least {unseen} bytes of the segments that its caching "
+                "allocator had at its last block are not included"
+            )
+    for pid in with_segments - given_out.keys():
+        yield f"process {pid}: no block of its caching allocator was seen, so its segments have their own stacks"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from exporter.stack_profiles.model import Profile
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stacks import capture
-from exporter.stacks.blocks import Block
+from exporter.stacks.blocks import GivenOut
 from tests.bpf.cuda_node import BUILD, MIB, Observed, build_standins, observe
 from tests.support import until
 
@@ -30,12 +31,14 @@ CACHED = "[cached by the allocator]"
 JOB = (
     "".join(f"def site_{n}(size): return allocator.caching_malloc(size)\n" for n in range(SITES))
     + """
-import ctypes, os, sys
+import ctypes, os, random, sys, threading
 driver, allocator = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libc10_cuda.so")
 for function in (allocator.caching_malloc, allocator.caching_allocated, allocator.caching_reserved):
     function.restype = ctypes.c_uint64
 allocator.caching_malloc.argtypes = (ctypes.c_size_t,)
 allocator.caching_free.argtypes = (ctypes.c_uint64,)
+report = ctypes.CDLL("libc10.so")["_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"]
+report.argtypes = (ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint16)
 own = ctypes.c_uint64()
 
 def not_of_the_allocator(size):
@@ -43,6 +46,20 @@ def not_of_the_allocator(size):
 
 def free(addresses):
     return sum(allocator.caching_free(it) for it in addresses)
+
+def free_in_other_threads(addresses):
+    for it in addresses:
+        thread = threading.Thread(target=free, args=([it],))
+        thread.start()
+        thread.join()
+
+def report_nonsense(count):
+    chance = random.Random(23)
+    ends = (1 << 63, (1 << 63) - 1, (1 << 64) - 1, 0, 1)
+    word = lambda: chance.choice(ends) if chance.random() < 0.2 else chance.getrandbits(64)
+    gpu = lambda: chance.getrandbits(8) << 8 | (chance.random() < 0.9)
+    for _ in range(count):
+        report(word() >> chance.choice((0, 20, 52)), word() >> chance.choice((0, 40)), word(), word(), gpu())
 
 def counted():
     return allocator.caching_allocated(), allocator.caching_reserved()
@@ -56,10 +73,11 @@ for line in sys.stdin:
 class Job:
     """An interpreter with the stand-in that evaluates lines."""
 
-    def __init__(self, observed: Observed, folder: Path) -> None:
+    observed: Observed
+
+    def __init__(self, folder: Path) -> None:
         script = folder / "job.py"
         script.write_text(JOB)
-        self.observed = observed
         self.process = subprocess.Popen(
             [sys.executable, "-E", "-s", script],
             env={"LD_LIBRARY_PATH": str(BUILD), "PATH": os.environ["PATH"]},
@@ -70,6 +88,11 @@ class Job:
         self.pid = self.process.pid
 
     def __enter__(self) -> Job:
+        return self
+
+    def seen_by(self, observed: Observed) -> Job:
+        """Wait until its interpreter is known and its blocks are seen."""
+        self.observed = observed
         until(self._known, "its interpreter is known and its blocks are seen", 20)
         return self
 
@@ -80,7 +103,7 @@ class Job:
         assert self.process.poll() is None, "it ended"
         held = int(self.run("site_0(3 << 20)"))
         found = self.in_use()["site_0"]
-        seen = [block for block in self.blocks() if block.address == held and block.stack]
+        seen = [block for block in self.given_out().blocks if block.address == held and block.stack]
         self.run(f"free([{held}])")
         return bool(seen) and found >= 3 * MIB
 
@@ -99,12 +122,11 @@ class Job:
         allocated, reserved = map(int, self.run("counted()").strip("()").split(", "))
         return allocated, reserved
 
-    def blocks(self) -> list[Block]:
-        """The rows of its blocks."""
+    def given_out(self) -> GivenOut:
+        """What the probes know of its allocator."""
         profiling = self.observed.cuda._profiling
         assert profiling and profiling._capture.blocks
-        found = profiling._capture.blocks.read().get(self.pid)
-        return found.blocks if found else []
+        return profiling._capture.blocks.read().get(self.pid, GivenOut())
 
     def profile(self) -> Profile:
         return self.observed.cuda._node.stack_profiles.source.inuse()
@@ -124,9 +146,8 @@ class Job:
         return used
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    build_standins()
+@contextmanager
+def observing() -> Iterator[Observed]:
     profiles = StackProfiles(wanted=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(capture, "ROWS", ROWS)
@@ -136,10 +157,38 @@ def observed() -> Iterator[Observed]:
             yield observed
 
 
+@pytest.fixture(scope="module", autouse=True)
+def standins() -> None:
+    build_standins()
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    with observing() as observed:
+        yield observed
+
+
 @pytest.fixture
 def job(observed: Observed, tmp_path: Path) -> Iterator[Job]:
-    with Job(observed, tmp_path) as job:
-        yield job
+    with Job(tmp_path) as job:
+        yield job.seen_by(observed)
+
+
+def test_a_job_that_was_there_before(tmp_path: Path) -> None:
+    """Its segments are in neither profile nor metric, which a comment has; of its blocks those in new segments are."""
+    with Job(tmp_path) as job:
+        job.run("[site_1(512) for _ in range(20)]")
+        with observing() as observed:
+            job.seen_by(observed)
+            job.run("site_2(512)")
+            job.run("site_3(7 << 20)")
+            assert {"site_3": 7 * MIB} == dict(job.in_use())
+            assert job.used() == 7 * MIB
+            comments = job.profile().comments
+            assert [
+                it for it in comments if f"process {job.pid} was there before its probes: at least {2 * MIB} " in it
+            ]
+            assert {0: 20 * 512} == job.given_out().unknown
 
 
 def test_each_site_has_the_bytes_of_its_blocks(job: Job) -> None:
@@ -189,6 +238,53 @@ def test_rows_go_with_their_process(job: Job) -> None:
     until(lambda: job.pid not in blocks.read(), "its rows are gone")
     assert job.pid not in {key.tgid for key, _ in programs.maps["blocks"].items()}
     assert len(list(programs.maps["blocks"].items())) == programs.globals()["block_rows"]
+
+
+def test_blocks_of_all_threads(job: Job) -> None:
+    """Freed in threads other than the one that allocated them, as deferred frees are."""
+    held = [int(job.run(f"site_{n % 3}(512)")) for n in range(23)]
+    job.run(f"free_in_other_threads({held[::2]})")
+    allocated, reserved = job.counted()
+    kept = Counter({f"site_{n % 3}": 0 for n in range(3)})
+    for n in range(1, 23, 2):
+        kept[f"site_{n % 3}"] += 512
+    assert allocated == kept.total()
+    assert {**kept, CACHED: reserved - allocated} == dict(job.in_use())
+
+
+def test_an_address_that_is_given_out_again(job: Job) -> None:
+    """Without a report that it was given back, as it was before its library was probed: its last block counts."""
+    at = int(job.run("site_1(4096)"))
+    job.run(f"report({at}, 1024, 1024, 2 << 20, 1)")
+    found = job.given_out()
+    assert [(at, 1024)] == [(it.address, it.bytes) for it in found.blocks if it.address == at]
+    assert not found.unknown
+    job.run(f"report({at}, -1024, 0, 2 << 20, 1)")
+    job.run(f"report({at}, -1024, 0, 2 << 20, 1)")
+    assert at not in {it.address for it in job.given_out().blocks}
+    assert not job.given_out().unknown
+
+
+def test_nonsense(observed: Observed, job: Job, tmp_path: Path) -> None:
+    """A process that reports any addresses, bytes and GPUs takes no room of others, and its memory stays what it is."""
+    job.run("site_1(5 << 20)")
+    job.run("report_nonsense(50_000)")
+    assert job.used() == job.in_use().total()
+    assert all(value >= 0 for it in job.profile().samples for value in it.values)
+    assert len(job.given_out().blocks) <= ROWS // 2
+    (folder := tmp_path / "other").mkdir()
+    with Job(folder) as other:
+        other.seen_by(observed)
+        other.run("[site_2(512) for _ in range(20)]")
+        assert 20 * 512 == other.in_use()["site_2"]
+        assert len(other.given_out().blocks) == 20
+    profiling = observed.cuda._profiling
+    assert profiling
+    programs = profiling._capture._object
+    job.process.kill()
+    until(lambda: not job.given_out().reserved, "its rows are gone")
+    assert len(list(programs.maps["blocks"].items())) == programs.globals()["block_rows"]
+    until(lambda: not list(programs.maps["block_shares"].items()), "no process has rows")
 
 
 def test_a_forked_child_holds_none_of_its_parents_blocks(job: Job) -> None:
