@@ -128,7 +128,7 @@ class Capture:
 
     @property
     def probed_late(self) -> set[int]:
-        """Those of them that may have allocated before they were probed."""
+        """The processes that may have allocated before they were probed."""
         with self._lock:
             return set(self._probed_late)
 

@@ -175,7 +175,7 @@ def job(observed: Observed, tmp_path: Path) -> Iterator[Job]:
 
 
 def test_a_job_that_was_there_before(tmp_path: Path) -> None:
-    """Its segments are in neither profile nor metric, which a comment has; of its blocks those in new segments are."""
+    """Segments older than the probes are in neither profile nor metric, which a comment has; blocks in new ones are."""
     with Job(tmp_path) as job:
         job.run("[site_1(512) for _ in range(20)]")
         with observing() as observed:

@@ -101,7 +101,5 @@ def test_a_step_of_training(release: Release, profiling: Exporter, folder: Path,
         found = in_use(profiling, job)
         assert reserved == found.total()
         assert reserved - allocated == found[CACHED]
-        print(profiling.get(f"/debug/pprof/gpu_inuse?format=json&pid={job.pid}")[:1500])
-        print([it for it in profiling.get("/metrics").splitlines() if "profile_stacks" in it])
         assert 0.9 * allocated < allocated - found["[unknown stack]"]
         ran.note(f"{allocated:,} of {reserved:,} bytes in tensors")
