@@ -42,7 +42,8 @@ ENDED()
 #define LEAST_FOR_LARGE_BLOCKS 32
 #define LARGE_BLOCK (1 << 20)
 
-static __always_inline void remove_block(const struct block_key *key, struct allocator *allocator, __u64 *held)
+static __always_inline void remove_block(const struct block_key *key, struct allocator *allocator,
+					 __u64 *held)
 {
 	const struct block *found = bpf_map_lookup_elem(&blocks, key);
 	__u64 bytes = found ? found->bytes : 0;

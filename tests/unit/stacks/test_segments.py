@@ -8,6 +8,7 @@ from collections import Counter
 from exporter.stack_profiles.model import Frame
 from exporter.stacks.blocks import Block, GivenOut
 from exporter.stacks.ledger import Place
+from exporter.stacks.profiles import _Row, _unseen
 from exporter.stacks.segments import CACHED, Held, Part, divide, is_of_allocator
 from exporter.stacks.table import NO_STACK
 
@@ -73,3 +74,19 @@ def test_parts_are_the_bytes_of_what_is_held_whatever_a_process_reports() -> Non
 def test_allocations_of_the_allocator_are_known_by_its_library() -> None:
     assert is_of_allocator((Frame("cudaMalloc"), Frame("", module="/opt/torch/lib/libc10_cuda.so")))
     assert not is_of_allocator((Frame("cudaMalloc"), Frame("", module="/opt/torch/lib/libtorch_cuda.so")))
+
+
+def test_what_is_missing_of_allocators_older_than_their_probes() -> None:
+    """Of one that was probed in time, segments that it has returned since its last block are no older segments."""
+    in_time, late, unseen = (Place(pid, -1, 0, 1) for pid in (5, 6, 7))
+    rows = [_Row(in_time, 1000, 500, 1), _Row(late, 1000, 500, 1), _Row(unseen, 1000, 500, 1)]
+    given_out = {pid: GivenOut(reserved={0: 800, 1: 100}) for pid in (5, 6)}
+
+    found = list(_unseen(rows, given_out, late={6, 7}, with_segments={6, 7}))
+
+    assert found == [
+        "process 6 was there before its probes: at least 400 bytes of the segments that its caching allocator had at "
+        "its last block are not included",
+        "process 7: no block of its caching allocator was seen, so its segments have their own stacks",
+    ]
+    assert not [*_unseen(rows, {6: GivenOut(reserved={0: 500})}, {6}, {6})]
