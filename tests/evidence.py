@@ -49,6 +49,7 @@ FEATURES = {
     "GPUDirect Storage": "storage",
     "NIXL transfers": "KV cache transfers",
     "UCX calls": "KV cache transfers",
+    "HIP calls": "AMD's HIP",
     "functions of RDMA providers": "RDMA",
     "RDMA work and completions": "RDMA",
     "RDMA latency": "RDMA",

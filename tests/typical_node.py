@@ -278,8 +278,8 @@ def pci(turn: int = 1) -> Iterator[Sample]:
 
 
 def own() -> list[Sample]:
-    """What the exporter has about itself: its process, and a state of each collector."""
-    states = (State(name, Health.OK, 0.01, series=1000) for name in discover.collectors())
+    """What the exporter has about itself: its process, and a state of each collector that is on by default."""
+    states = (State(name, Health.OK, 0.01, series=1000) for name, it in discover.collectors().items() if it.default)
     return [*(sample for state in states for sample in about(state)), *self_metrics.process()]
 
 

@@ -24,6 +24,7 @@ from exporter.web import listen
 LIBRARIES = {
     "CUDA": re.compile(r"lib(?:cuda|cudart)\.so"),
     "NCCL": re.compile(r"libnccl\.so"),
+    "HIP": re.compile(r"libamdhip64\.so"),
     "GPUDirect Storage": re.compile(r"libcufile\.so"),
     "NIXL": re.compile(r"libnixl(?:-[0-9a-f]+)?\.so"),
     "UCX": re.compile(r"libucp(?:-[0-9a-f]+)?\.so"),
@@ -113,7 +114,7 @@ def processes(settings: Settings) -> Answer:
         for name, pids in users.items()
         if pids
     ]
-    summary = f"none of {seen} processes uses a CUDA, NCCL, cuFile, NIXL, UCX or verbs library under its usual name now"
+    summary = f"none of {seen} processes uses a CUDA, HIP, NCCL, cuFile, NIXL, UCX or verbs library under its usual name now"
     if shown:
         summary = f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
     if locked:

@@ -16,7 +16,7 @@ from exporter.bpf.targets import Targets
 from exporter.model import Collector, Unavailable
 from tests.nodes import make_node
 
-PROBING = ("cuda", "nccl", "cufile", "verbs", "exits")
+PROBING = ("cuda", "nccl", "cufile", "hip", "verbs", "exits")
 
 
 def make(name: str) -> Collector:

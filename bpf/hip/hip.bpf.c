@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* Calls of AMD's HIP runtime. Launches are counted where they are called, since they do not block; all others where they
+ * return, with what they did if they succeeded. */
+#include "memory.h"
+
+struct api_key {
+	__u32 tgid;
+	enum api api;
+	__u8 zero[3];
+};
+MAP(calls, HASH, struct api_key, __u64, 16384);
+MAP(waits, HASH, struct api_key, struct duration, 4096);
+
+/* last_ns is right to a tick of the kernel's clock. */
+struct launch {
+	__u64 calls;
+	__u64 last_ns;
+	__u64 last_tick;
+};
+MAP(launches, PERCPU_HASH, struct api_key, struct launch, 2048);
+
+struct copy_key {
+	__u32 tgid;
+	enum direction direction;
+	__u8 zero[3];
+};
+MAP(copies, HASH, struct copy_key, __u64, 4096);
+__u64 copies_unread = 0; /* successful copies of which the bytes are not known */
+
+#define UNREAD (~0ull)
+
+/* hip_Memcpy2D and hipMemcpy3DParms (driver_types.h). */
+struct described {
+	__u64 source[7], target[7];
+	__u64 width, height;
+};
+struct described_3d {
+	__u64 source_array, source_position[3], source[4];
+	__u64 target_array, target_position[3], target[4];
+	__u64 extent[3];
+	__u32 kind, zero;
+};
+
+/* An argument of a call that has just begun. */
+static __always_inline __u64 argument(struct pt_regs *ctx, __u8 at)
+{
+	switch (at) {
+	case 0:
+		return PT_REGS_PARM1(ctx);
+	case 1:
+		return PT_REGS_PARM2(ctx);
+	case 2:
+		return PT_REGS_PARM3(ctx);
+	case 3:
+		return PT_REGS_PARM4(ctx);
+	case 4:
+		return PT_REGS_PARM5(ctx);
+#if defined(__TARGET_ARCH_x86)
+	case 5:
+		return ctx->r9;
+	default: /* above the return address */
+		return read_u64(PT_REGS_SP(ctx) + 8 * (at - 5));
+#else
+	case 5:
+		return ctx->user_regs.regs[5];
+	case 6:
+		return ctx->user_regs.regs[6];
+	case 7:
+		return ctx->user_regs.regs[7];
+	default:
+		return read_u64(PT_REGS_SP(ctx) + 8 * (at - 8));
+#endif
+	}
+}
+
+static __always_inline enum direction direction_of(__u32 kind)
+{
+	if (kind == 1024) /* hipMemcpyDeviceToDeviceNoCU of later releases */
+		return direction_d2d;
+	return kind < direction_d2d ? kind + 1 : direction_unknown; /* hipMemcpyDefault is 4 */
+}
+
+/* Bytes of a copy, and its direction in *direction. */
+static __always_inline __u64 copied_rows(struct pt_regs *ctx, const struct function *function,
+					 __u64 *direction)
+{
+	__u64 bytes = argument(ctx, function->bytes_at);
+
+	*direction = function->kind_at ? direction_of(argument(ctx, function->kind_at)) : function->direction;
+	return function->height_at ? bytes * argument(ctx, function->height_at) : bytes;
+}
+
+static __always_inline __u64 copied_3d(__u64 address, __u64 *direction)
+{
+	struct described_3d copy;
+
+	if (!read_user(&copy, address) || copy.source_array || copy.target_array)
+		return UNREAD; /* the width of arrays is in elements */
+	*direction = direction_of(copy.kind);
+	return copy.extent[0] * copy.extent[1] * copy.extent[2];
+}
+
+static __always_inline __u64 copied_described(__u64 address)
+{
+	__u64 extent[2];
+
+	if (!read_user(&extent, address + __builtin_offsetof(struct described, width)))
+		return UNREAD;
+	return extent[0] * extent[1];
+}
+
+/* Height and depth of what hipMalloc3D allocates: a hipExtent, too large for registers. */
+static __always_inline __u64 rows_of(struct pt_regs *ctx)
+{
+	__u64 extent[3] = {};
+#if defined(__TARGET_ARCH_x86)
+	__u64 at = PT_REGS_SP(ctx) + 8;
+#else
+	__u64 at = PT_REGS_PARM2(ctx);
+#endif
+
+	return read_user(&extent, at) ? extent[1] * extent[2] : 0;
+}
+
+/* Puts what the return needs into the record in flight: it has three arguments, and only the entry the others. */
+static __always_inline void prepare(struct pt_regs *ctx, const struct function *function, struct call *call)
+{
+	__u64 direction = direction_unknown;
+
+	switch (function->effect) {
+	case effect_allocate_pitch:
+		call->arguments[2] = argument(ctx, 3);
+		break;
+	case effect_allocate_extent:
+		call->arguments[2] = rows_of(ctx);
+		break;
+	case effect_free:
+		take(call);
+		break;
+	case effect_copy:
+		call->arguments[0] = copied_rows(ctx, function, &direction);
+		call->arguments[1] = direction;
+		break;
+	case effect_copy_3d:
+		call->arguments[0] = copied_3d(call->arguments[0], &direction);
+		call->arguments[1] = direction;
+		break;
+	case effect_copy_described:
+		call->arguments[0] = copied_described(call->arguments[0]);
+		call->arguments[1] = direction;
+		break;
+	case effect_copy_unsized:
+		call->arguments[0] = UNREAD;
+		break;
+	default:
+		break;
+	}
+}
+
+static __always_inline void count_copy(const struct call *call)
+{
+	static const __u64 none;
+	struct copy_key key = {.tgid = call->thread.tgid, .direction = call->arguments[1]};
+	__u64 *copied;
+
+	if (call->arguments[0] == UNREAD) {
+		add(&copies_unread, 1);
+		return;
+	}
+	copied = lookup_or_init(copies, &key, &none);
+	if (copied)
+		add(copied, call->arguments[0]);
+}
+
+static __always_inline void allocated(const struct call *call, const struct function *function)
+{
+	__u64 address, bytes = call->arguments[1], made[2] = {};
+
+	address = function->effect == effect_register ? call->arguments[0] : read_u64(call->arguments[0]);
+	if (function->effect == effect_allocate_pitch)
+		bytes = read_u64(call->arguments[1]) * call->arguments[2];
+	if (function->effect == effect_allocate_extent)
+		bytes = read_user(&made, call->arguments[0]) ? made[1] * call->arguments[2] : 0;
+	if (bytes) /* hipMalloc(&p, 0) succeeds and allocates nothing */
+		hold(call->thread.tgid, address, bytes, function->memory);
+}
+
+static __always_inline bool changes_memory(enum effect effect)
+{
+	return (effect >= effect_allocate && effect <= effect_free) || effect == effect_reset;
+}
+
+SEC("uprobe")
+int on_enter(struct pt_regs *ctx)
+{
+	static const __u64 none;
+	struct api_key key = {};
+	const struct function *function;
+	struct call call, *row;
+	__u64 *count;
+
+	if (!enter(ctx, &call))
+		return 0;
+	key.tgid = call.thread.tgid;
+	key.api = call.cookie.api;
+	count = lookup_or_init(calls, &key, &none);
+	if (count)
+		add(count, 1);
+	function = &functions[call.cookie.api];
+	row = call.returning ? flight_of(in_flight, &call.thread) : NULL;
+	if (row)
+		prepare(ctx, function, row);
+	else if (changes_memory(function->effect))
+		lose_sight(call.thread.tgid);
+	return 0;
+}
+
+AT_RETURN(on_return)
+{
+	static const struct duration none;
+	__s32 code = PT_REGS_RC(ctx);
+	const struct function *function;
+	struct api_key key = {};
+	struct call call;
+
+	if (!leave(ctx, &call))
+		return 0;
+	function = &functions[call.cookie.api];
+	if (code)
+		count_error(&call, code);
+	if (function->effect == effect_wait) {
+		key.tgid = call.thread.tgid;
+		key.api = call.cookie.api;
+		add_duration(lookup_or_init(waits, &key, &none), bpf_ktime_get_ns() - call.start_ns);
+	} else if (function->effect == effect_free) {
+		if (code)
+			put_back(&call);
+		else
+			complete_free(&call, function->memory);
+	} else if (code) {
+		return 0;
+	} else if (function->effect >= effect_allocate && function->effect <= effect_register) {
+		allocated(&call, function);
+	} else if (function->effect >= effect_copy && function->effect <= effect_copy_unsized) {
+		count_copy(&call);
+	} else if (function->effect == effect_reset) {
+		lose_sight(call.thread.tgid); /* all of a device is freed, and of which is not followed */
+	}
+	return 0;
+}
+
+/* The hot path. */
+SEC("uprobe")
+int on_launch(struct pt_regs *ctx)
+{
+	static const struct launch none;
+	struct api_key key = {.tgid = this_thread().tgid, .api = cookie_of(ctx).api};
+	struct launch *launch = lookup_or_init(launches, &key, &none);
+	__u32 api = key.api;
+	__u64 tick = bpf_jiffies64(), *seen = bpf_map_lookup_elem(&hits, &api);
+
+	if (seen)
+		add(seen, 1);
+	if (!launch)
+		return 0;
+	add(&launch->calls, 1);
+	if (launch->last_tick != tick) {
+		launch->last_tick = tick;
+		launch->last_ns = bpf_ktime_get_ns();
+	}
+	return 0;
+}
+
+FORGET(live)

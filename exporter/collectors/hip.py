@@ -1,0 +1,143 @@
+"""HIP jobs: launches, memory, copies, waits and errors, from probes on libamdhip64; costs time at each call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from exporter.bpf.hook import Hook
+from exporter.call_collector import CallCollector, Rows, distribution, sample
+from exporter.hip import metrics
+from exporter.hip.codes import error_name
+from exporter.ledger import Process
+from exporter.model import Metric, Sample
+from exporter.node import Node
+from exporter.probe_collector import Table
+from exporter.series import limit_flag
+
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+DEFAULT = False
+FLAGS = (limit_flag(10_000),)
+
+UNCOVERED = {
+    r"hipLaunchByPtr|_ZN8hip_impl\w*": "launches by hipModuleLaunchKernel (HIP 5.2), which is probed",
+    r"hip(Launch|DrvLaunch)HostFunc\w*": "runs a function on the host: no kernel",
+    r"hip\w*Graph(Add|Exec|Mem|Get|Set|Kernel|Host|Child|Event|Node)\w*|hipDrvGraph\w*": (
+        "describes a graph's node: the work is done by the graph's launch, and not seen call by call"
+    ),
+    r"hip\w*MemPool\w*": "manages a pool: what is taken from it is counted where it is taken",
+    r"hipMem(AddressFree|AddressReserve|\w*Handle\w*|Get\w*|MapArrayAsync)": "neither takes nor frees memory",
+    r"hipIpc\w+": "memory that another process holds",
+}
+"""Symbols that sound like the probed ones and are not, by pattern, with the reason."""
+_SOUNDS_LIKE = (
+    r"(_Z\w*?)?hip\w*(Malloc|Alloc(?!ation)|Free|Launch(?!Params)|Memcpy|Synchronize|Host(Un)?[Rr]egister)\w*"
+    r"|hipMem(Create|Release|Map|Unmap)\w*|hipDeviceReset|hip(Mipmapped)?Array(3D)?(Create|Destroy)\w*"
+)
+_MANGLED = re.compile(r"_Z\d+(hip[A-Za-z]+?)P18ihip\w+")
+
+
+def create(node: Node) -> Hip:
+    return Hip(node)
+
+
+def function(symbol: str) -> str:
+    """Return the name of a function by its symbol, which in HIP 5 may be one of C++."""
+    found = _MANGLED.fullmatch(symbol)
+    return found[1] if found else symbol
+
+
+class Hip(CallCollector):
+    """The probes of bpf/hip/hip.bpf.c."""
+
+    name, api = "hip", "HIP"
+    counted = ("processes", "launches", "calls", "errors", "waits", "totals", "copies")
+    coverable = re.compile(rf"(?!(?:{'|'.join(UNCOVERED)})$)(?:{_SOUNDS_LIKE})")
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._unseen: set[int] = set()
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._memory, self._directions = (self._values_of(it) for it in ("memory", "direction"))
+
+    def _values_of(self, enum: str) -> Mapping[int, str]:
+        return {number: name.removeprefix(f"{enum}_") for name, number in self._object.types.enum(enum).items()}
+
+    def _table(self) -> Table:
+        launches = {
+            name: [Hook("on_launch", api)] for name, api in self._functions.items() if "Launch" in function(name)
+        }
+        return {**super()._table(), **launches}
+
+    def _options(self) -> Mapping[str, Any]:
+        return {**super()._options(), "withdrawn": self._unseen.update}
+
+    def _forget(self, pids: Collection[int]) -> None:
+        self._unseen.difference_update(pids)
+
+    def _costs(self, pids: Collection[int]) -> Mapping[int, float]:
+        costs = dict(super()._costs(pids))
+        for key, value in self._object.maps["launches"].items():
+            if key.tgid in costs and key.api in self._names:
+                costs[key.tgid] += value.calls * (self._probes.price(self._names[key.api]) or 0.0)
+        return costs
+
+    def _losses(self) -> Iterator[Sample]:
+        yield from super()._losses()
+        yield metrics.COPIES_UNREAD.sample(self._object.globals()["copies_unread"])
+
+    def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
+        rows = process.activity
+        for key, calls in rows.of("calls"):
+            yield sample(process, metrics.CALLS, calls, {"api": function(self._names[key.api])})
+        yield from self._launches(process)
+        for key, value in rows.of("errors"):
+            labels = {"api": function(self._names[key.api]), "code": str(key.code), "error": error_name(key.code)}
+            yield sample(process, metrics.ERRORS, value.calls, labels)
+            yield sample(process, metrics.LAST_ERROR, self._node.clock.wall_ns(value.last_ns) / 1e9, labels)
+        for key, value in rows.of("waits"):
+            yield sample(process, metrics.WAITED, distribution(value), {"api": function(self._names[key.api])})
+        for key, copied in rows.of("copies"):
+            yield sample(process, metrics.COPIED, copied, {"direction": self._directions[key.direction]})
+        yield from self._memory_of(process)
+
+    def _launches(self, process: Process[Rows]) -> Iterator[Sample]:
+        calls: dict[str, int] = {}
+        launches: dict[Metric, int] = {}
+        last = 0
+        for key, value in process.activity.of("launches"):
+            name = function(self._names[key.api])
+            metric = metrics.GRAPH_LAUNCHES if "Graph" in name else metrics.LAUNCHES
+            calls[name] = calls.get(name, 0) + value.calls
+            launches[metric] = launches.get(metric, 0) + value.calls
+            last = max(last, value.last_ns)
+        for name, count in calls.items():
+            yield sample(process, metrics.CALLS, count, {"api": name})
+        for metric, count in launches.items():
+            yield sample(process, metric, count, {})
+        if last:
+            yield sample(process, metrics.LAST_LAUNCH, self._node.clock.wall_ns(last) / 1e9, {})
+
+    def _memory_of(self, process: Process[Rows]) -> Iterator[Sample]:
+        missed = any(value.missed for _, value in process.activity.of("processes"))
+        unseen = missed or process.replaced or (process.pid in self._unseen and not process.ended)
+        for key, it in process.activity.of("totals"):
+            labels = {"memory": self._memory[key.memory]}
+            if it.unmatched_frees:
+                yield sample(process, metrics.UNMATCHED_FREES, it.unmatched_frees, labels)
+            if not it.allocated:
+                continue
+            held = it.allocated - it.freed - it.implicit
+            at_end = max(0, held - it.untracked) if process.ended else 0
+            yield sample(process, metrics.ALLOCATED, it.allocated, labels)
+            yield sample(process, metrics.FREED, it.freed, labels)
+            yield sample(process, metrics.FREED, it.implicit + at_end, labels | {"implicit": "true"})
+            if it.untracked:
+                yield sample(process, metrics.UNTRACKED, it.untracked, labels)
+            if process.ended and not process.replaced:
+                yield sample(process, metrics.USED, 0, labels)
+            elif not unseen and not it.untracked:
+                yield sample(process, metrics.USED, max(0, held), labels)

@@ -1,0 +1,1 @@
+"""AMD's HIP runtime: what the hip collector is made of."""

@@ -1,0 +1,468 @@
+"""What jobs do with AMD's HIP runtime is counted exactly, for each process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.bpf.elf import Elf
+from exporter.bpf.targets import Targets
+from exporter.collectors.hip import FLAGS, Hip, function
+from exporter.hip import codes
+from exporter.resolve.process import ProcessTable
+from tests import rocm
+from tests.bpf.cuda_node import WITHIN, Observed, Script, build_standins, started
+from tests.nodes import make_node
+from tests.support import until
+
+pytestmark = [pytest.mark.needs_bpf]
+standin = pytest.mark.evidence(feature="HIP calls", on="stand-in")
+real = pytest.mark.evidence(feature="HIP calls", on="real software")
+
+ALLOCATED = "gpu_hip_memory_allocations_bytes_total"
+FREED = "gpu_hip_memory_frees_bytes_total"
+USED = "gpu_hip_memory_usage_bytes"
+UNTRACKED = "gpu_hip_memory_untracked_bytes_total"
+UNSEEN = "gpu_hip_memory_frees_unseen_total"
+COPIED = "gpu_hip_memory_copies_bytes_total"
+UNREAD = "gpu_hip_memory_copies_unread_total"
+CALLS = "gpu_hip_api_calls_total"
+ERRORS = "gpu_hip_api_errors_total"
+LAUNCHES = "gpu_hip_kernel_launch_calls_total"
+GRAPHS = "gpu_hip_graph_launch_calls_total"
+WAIT = "hipStreamSynchronize"
+LAST_LAUNCH = "gpu_hip_last_launch_timestamp_seconds"
+WAITED = "gpu_hip_sync_wait_seconds"
+EXTENDED = "_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j"
+"""hipExtModuleLaunchKernel, as C++ has it in HIP 5."""
+
+PRELUDE = """
+from ctypes import c_int, c_uint32
+class Dim3(ctypes.Structure): _fields_ = [('x', c_uint32), ('y', c_uint32), ('z', c_uint32)]
+class Extent(ctypes.Structure): _fields_ = [('width', c_size_t), ('height', c_size_t), ('depth', c_size_t)]
+class Pitched(ctypes.Structure):
+    _fields_ = [('ptr', c_void_p), ('pitch', c_size_t), ('xsize', c_size_t), ('ysize', c_size_t)]
+class Copy3D(ctypes.Structure):
+    _fields_ = [('source_array', c_void_p), ('source', c_size_t * 3), ('source_at', Pitched),
+                ('target_array', c_void_p), ('target', c_size_t * 3), ('target_at', Pitched),
+                ('extent', Extent), ('kind', c_int)]
+class Copy2D(ctypes.Structure): _fields_ = [('ends', c_size_t * 14), ('width', c_size_t), ('height', c_size_t)]
+one = Dim3(1, 1, 1)
+ext = getattr(lib, 'EXTENDED')
+def launch(): return lib.hipLaunchKernel(None, one, one, None, size(0), None)
+def module(): return lib.hipModuleLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+def extended(): return ext(None, 1, 1, 1, 1, 1, 1, size(0), None, None, None, None, None, 0)
+def in_threads(count, work):
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for it in threads: it.start()
+    for it in threads: it.join()
+memory = ctypes.create_string_buffer(1 << 16)
+"""
+
+
+class HipScript(Script):
+    """A Python process that calls a libamdhip64 through ctypes; `run` executes lines in it and gives their `out`."""
+
+    def __init__(self, library: str | Path = "libamdhip64.so.5", **arguments: Any) -> None:
+        super().__init__(library, **arguments)
+        self.run(PRELUDE.replace("EXTENDED", EXTENDED))
+
+
+@contextmanager
+def observe(kind: type[Hip] = Hip) -> Iterator[Observed]:
+    """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
+    targets = Targets(grace=1.0)
+    hip = kind(make_node({flag.name: flag.default for flag in FLAGS}, ProcessTable(), targets))
+    hip.start()
+    try:
+        targets.start()
+        try:
+            assert targets.scanned.wait(WITHIN)
+            yield Observed(hip, targets, [])  # type: ignore[arg-type]  # it uses what every BPF collector has
+        finally:
+            targets.close()
+    finally:
+        hip.close()
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    build_standins()
+    with observe() as observed:
+        yield observed
+
+
+@pytest.fixture
+def job(observed: Observed) -> Iterator[HipScript]:
+    with started(observed, HipScript()) as job:
+        yield job
+
+
+def by(observed: Observed, metric: str, pid: int, *names: str) -> dict[Any, Any]:
+    """Values by one label, or by several."""
+    found = {}
+    for key, value in observed.values(metric, pid).items():
+        labels = tuple(dict(key).get(name, "") for name in names)
+        found[labels if len(names) > 1 else labels[0]] = value
+    return found
+
+
+@standin
+def test_23_of_each(observed: Observed) -> None:
+    """23 allocations, copies, launches and waits by three threads, in each of two processes, and nothing is lost."""
+    with started(observed, HipScript()) as first, started(observed, HipScript()) as second:
+        for job in (first, second):
+            job.run(
+                "def work(count):\n"
+                "    for _ in range(count):\n"
+                "        at = new(lib.hipMalloc, size(1000))\n"
+                "        lib.hipMemcpy(at, memory, size(100), 1)\n"
+                "        launch(); lib.hipGraphLaunch(None, None)\n"
+                "        lib.hipStreamSynchronize(None)\n"
+                "        lib.hipFree(at)\n"
+                "thread = threading.Thread(target=work, args=(11,)); thread.start(); in_threads(1, lambda: work(7))\n"
+                "work(5); thread.join()"
+            )
+        for job in (first, second):
+            functions = ("hipMalloc", "hipMemcpy", "hipLaunchKernel", "hipGraphLaunch", WAIT, "hipFree")
+            assert dict.fromkeys(functions, 23) == by(observed, CALLS, job.pid, "api")
+            assert {"device": 23_000} == by(observed, ALLOCATED, job.pid, "memory")
+            assert {("device", ""): 23_000, ("device", "true"): 0} == by(observed, FREED, job.pid, "memory", "implicit")
+            assert {"device": 0} == by(observed, USED, job.pid, "memory")
+            assert {"h2d": 2300} == by(observed, COPIED, job.pid, "direction")
+            assert 23 == observed.value(LAUNCHES, job.pid) == observed.value(GRAPHS, job.pid)
+            waited = by(observed, WAITED, job.pid, "api")
+            assert {WAIT: 23} == {api: sum(it.counts) for api, it in waited.items()}
+            assert {} == observed.values(ERRORS, job.pid)
+    assert {} == observed.lost
+
+
+@standin
+def test_memory_by_kind(observed: Observed, job: HipScript) -> None:
+    """Bytes in use are those allocated and not freed, by kind; rows and planes count with what pads them."""
+    job.run(
+        "held = [new(lib.hipMalloc, size(1 << 20)), new(lib.hipExtMallocWithFlags, size(10), 1)]\n"
+        "managed = new(lib.hipMallocManaged, size(300), 1)\n"
+        "pool = [new(lib.hipMallocAsync, size(4000), None) for _ in range(2)]\n"
+        "pinned = new(lib.hipHostMalloc, size(50_000), 0)\n"
+        "lib.hipHostRegister(memory, size(600), 0)\n"
+        "pitch, at = c_size_t(), c_uint64()\n"
+        "assert 0 == lib.hipMallocPitch(byref(at), byref(pitch), size(300), size(7)) and pitch.value == 512\n"
+        "made = Pitched()\n"
+        "assert 0 == lib.hipMalloc3D(byref(made), Extent(100, 3, 5)) and made.pitch == 256\n"
+        "new(lib.hipMalloc, size(0)); lib.hipFree(None)"
+    )
+    device = (1 << 20) + 10 + 512 * 7 + 256 * 3 * 5
+    assert {"device": device, "managed": 300, "pool": 8000, "pinned_host": 50_600} == by(
+        observed, USED, job.pid, "memory"
+    )
+    job.run(
+        "lib.hipFree(held[0]); lib.hipFree(c_void_p(made.ptr)); lib.hipFreeAsync(pool[0], None)\n"
+        "lib.hipHostUnregister(memory); lib.hipFree(pinned); lib.hipFree(managed)"
+    )
+    assert {"device": 10 + 512 * 7, "managed": 0, "pool": 4000, "pinned_host": 0} == by(
+        observed, USED, job.pid, "memory"
+    )
+    assert {} == observed.values(UNSEEN, job.pid)
+
+
+@standin
+def test_copies_by_direction(observed: Observed, job: HipScript) -> None:
+    """Bytes by the direction of the name or the hipMemcpyKind, from arguments in registers, on the stack, in memory."""
+    before = observed.value(UNREAD)
+    job.run(
+        "for _ in range(23): lib.hipMemcpyAsync(memory, memory, size(1), 0, None)\n"
+        "lib.hipMemcpyAsync_spt(memory, memory, size(10), 3, None)\n"
+        "lib.hipMemcpyAsync(memory, memory, size(100), 1024, None)\n"
+        "lib.hipMemcpyAsync(memory, memory, size(1000), 4, None)\n"
+        "lib.hipMemcpyHtoD(memory, memory, size(3)); lib.hipMemcpyDtoHAsync(memory, memory, size(5), None)\n"
+        "lib.hipMemcpyAtoH(memory, memory, size(1), size(50))\n"
+        "lib.hipMemcpyToSymbol(memory, memory, size(30), size(1), 1)\n"
+        "lib.hipMemcpyToArray(memory, size(1), size(1), memory, size(300), 1)\n"
+        "lib.hipMemcpy2D(memory, size(8), memory, size(8), size(500), size(7), 2)\n"
+        "lib.hipMemcpy2DToArray(memory, size(1), size(1), memory, size(8), size(1000), size(3), 1)\n"
+        "lib.hipMemcpy2DArrayToArray(memory, size(1), size(1), memory, size(1), size(1), size(1000), size(4), 3)\n"
+        "lib.hipMemcpyParam2D(byref(Copy2D((c_size_t * 14)(), 10_000, 3)))\n"
+        "lib.hipMemcpy3D(byref(Copy3D(extent=Extent(1000, 10, 5), kind=2)))"
+    )
+    assert {
+        "h2h": 23,
+        "d2d": 10 + 100 + 4000,
+        "unknown": 1000 + 30_000,
+        "h2d": 3 + 30 + 300 + 3000,
+        "d2h": 5 + 50 + 3500 + 50_000,
+    } == by(observed, COPIED, job.pid, "direction")
+    assert 0 == observed.value(UNREAD) - before
+    job.run(
+        "lib.hipMemcpy3D(byref(Copy3D(target_array=1, extent=Extent(10, 10, 5), kind=1)))\n"
+        "lib.hipMemcpy3D(c_void_p(8)); lib.hipMemcpyParam2D(c_void_p(8)); lib.hipDrvMemcpy3D(memory)"
+    )
+    assert 4 == observed.value(UNREAD) - before
+    assert 3333 == by(observed, COPIED, job.pid, "direction")["h2d"]
+
+
+@standin
+def test_launches(observed: Observed, job: HipScript) -> None:
+    """Launches count by function, under C's name and C++'s; the newest has its time."""
+    job.run(
+        "in_threads(23, launch)\n"
+        "for _ in range(7): module(); extended()\n"
+        "lib.hipLaunchCooperativeKernel_spt(None, one, one, None, 0, None)"
+    )
+    assert 23 + 7 + 7 + 1 == observed.value(LAUNCHES, job.pid)
+    expected = {"hipLaunchKernel": 23, "hipModuleLaunchKernel": 7, "hipExtModuleLaunchKernel": 7}
+    assert expected | {"hipLaunchCooperativeKernel_spt": 1} == by(observed, CALLS, job.pid, "api")
+    assert None is observed.value(GRAPHS, job.pid)
+    now = job.run("out = time.time()")
+    assert now - 60 < observed.value(LAST_LAUNCH, job.pid) <= now + 1
+
+
+@standin
+def test_time_is_that_of_the_call(observed: Observed, job: HipScript) -> None:
+    """A wait of 50 ms is in that bucket."""
+    job.run("lib.standin_stall(c_uint64(50_000_000)); lib.hipDeviceSynchronize()")
+    took = by(observed, WAITED, job.pid, "api")["hipDeviceSynchronize"]
+    assert 0.05 <= took.sum and 1 == sum(took.counts)
+    assert sum(took.counts[: sum(bound <= 0.05 for bound in took.bounds)]) == 0
+
+
+@standin
+def test_a_call_within_a_call_counts_once(observed: Observed, job: HipScript) -> None:
+    """What a function is made of is not counted besides: neither its bytes nor its calls."""
+    job.run(
+        "for _ in range(23): lib.hipMemcpyPeer(memory, 1, ctypes.byref(memory, 100), 0, size(10))\n"
+        "new(lib.hipMemAllocHost, size(70))"
+    )
+    assert {"hipMemcpyPeer": 23, "hipMemAllocHost": 1} == by(observed, CALLS, job.pid, "api")
+    assert {"d2d": 230} == by(observed, COPIED, job.pid, "direction")
+    assert {"pinned_host": 70} == by(observed, USED, job.pid, "memory")
+
+
+@standin
+def test_errors(observed: Observed, job: HipScript) -> None:
+    """Calls that fail count by function and constant, and change no bytes; what a free failed to free stays in use."""
+    job.run(
+        "def failing(code, call): lib.standin_fail(code); assert code == call()\n"
+        "held = new(lib.hipMalloc, size(1000))\n"
+        "for _ in range(23): failing(2, lambda: lib.hipMalloc(byref(c_uint64()), size(1 << 40)))\n"
+        "failing(1, lambda: lib.hipMemcpy(memory, memory, size(9), 1))\n"
+        "failing(719, lambda: lib.hipDeviceSynchronize())\n"
+        "failing(17, lambda: lib.hipFree(held))\n"
+        "failing(4242, lambda: lib.hipEventSynchronize(None))\n"
+        "failing(101, lambda: lib.hipDeviceReset())\n"
+        "failing(801, lambda: lib.hipMemCreate(byref(c_uint64()), size(1), None, c_uint64(0)))"
+    )
+    assert {
+        ("hipMalloc", "2", "hipErrorOutOfMemory"): 23,
+        ("hipMemcpy", "1", "hipErrorInvalidValue"): 1,
+        ("hipDeviceSynchronize", "719", "hipErrorLaunchFailure"): 1,
+        ("hipFree", "17", "hipErrorInvalidDevicePointer"): 1,
+        ("hipEventSynchronize", "4242", ""): 1,
+        ("hipDeviceReset", "101", "hipErrorInvalidDevice"): 1,
+        ("hipMemCreate", "801", "hipErrorNotSupported"): 1,
+    } == by(observed, ERRORS, job.pid, "api", "code", "error")
+    assert {"device": 1000} == by(observed, ALLOCATED, job.pid, "memory") == by(observed, USED, job.pid, "memory")
+    assert {} == observed.values(COPIED, job.pid) == observed.values(UNSEEN, job.pid)
+    job.run("lib.hipFree(held)")
+    assert {"device": 0} == by(observed, USED, job.pid, "memory")
+
+
+@standin
+def test_a_reset_makes_usage_unknown(observed: Observed, job: HipScript) -> None:
+    """After hipDeviceReset bytes in use are absent, not too high."""
+    job.run("new(lib.hipMalloc, size(1000)); lib.hipDeviceReset()")
+    assert {"device": 1000} == by(observed, ALLOCATED, job.pid, "memory")
+    assert {} == observed.values(USED, job.pid)
+
+
+@standin
+def test_an_address_that_is_allocated_once_more(observed: Observed, job: HipScript) -> None:
+    """Memory of which the free was not seen is freed implicitly when its address is allocated again."""
+    job.run("lib.hipHostRegister(memory, size(1000), 0); lib.hipHostRegister(memory, size(600), 0)")
+    assert {"pinned_host": 1600} == by(observed, ALLOCATED, job.pid, "memory")
+    assert {("pinned_host", ""): 0, ("pinned_host", "true"): 1000} == by(observed, FREED, job.pid, "memory", "implicit")
+    assert {"pinned_host": 600} == by(observed, USED, job.pid, "memory")
+
+
+@standin
+def test_threads_that_share_addresses(observed: Observed, job: HipScript) -> None:
+    """Eight threads that allocate and free what the others just freed: nothing is left in use, nothing is implicit."""
+    job.run("def work():\n    for _ in range(997): lib.hipFree(new(lib.hipMalloc, size(64)))\nin_threads(8, work)")
+    everything = 8 * 997 * 64
+    assert {"device": everything} == by(observed, ALLOCATED, job.pid, "memory")
+    assert {("device", ""): everything, ("device", "true"): 0} == by(observed, FREED, job.pid, "memory", "implicit")
+    assert {"device": 0} == by(observed, USED, job.pid, "memory")
+
+
+@standin
+def test_a_killed_process(observed: Observed) -> None:
+    """What it held is freed implicitly and in use no more; nothing of it stays in the kernel."""
+    with started(observed, HipScript()) as job:
+        job.run("held = [new(lib.hipMalloc, size(1000)) for _ in range(23)]; lib.hipFree(held[0]); launch()")
+        job.begin("lib.standin_stall(c_uint64(60_000_000_000)); lib.hipDeviceSynchronize()")
+        until(lambda: observed.in_flight(job.pid), "a call in flight")
+        job.process.kill()
+        job.process.wait()
+        until(lambda: not observed.kernel("totals", job.pid), "its rows taken")
+    assert {("device", ""): 1000, ("device", "true"): 22_000} == by(observed, FREED, job.pid, "memory", "implicit")
+    assert {"device": 0} == by(observed, USED, job.pid, "memory")
+    assert 1 == observed.value(LAUNCHES, job.pid)
+    for table in ("live", "in_flight", "processes", "launches", "calls"):
+        until(lambda table=table: [] == observed.kernel(table, job.pid), f"{table} empty")  # type: ignore[misc]
+
+
+@standin
+def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three that ended two are folded where one is kept: sums over all series are those of three."""
+    monkeypatch.setattr("exporter.ledger.MOST_ENDED", 1)
+    with observe() as observed:
+        for _ in range(3):
+            with started(observed, HipScript()) as job:
+                job.run("for _ in range(7): launch(); lib.hipMemcpyHtoD(memory, memory, size(10))")
+            until(lambda job=job: job.pid not in observed.cuda._ledger, "its end")  # type: ignore[misc]
+        found = observed.sums(LAUNCHES, COPIED)
+        assert found == {LAUNCHES: {False: 7, True: 14}, COPIED: {False: 70, True: 140}}
+
+
+class Narrow(Hip):
+    """With room for few allocations."""
+
+    def _entries(self) -> dict[str, int]:
+        return {"live": 64}
+
+    def _constants(self) -> dict[str, int]:
+        return {"live_most": 64}
+
+
+@standin
+def test_a_full_table() -> None:
+    """Bytes that the table has no room for are untracked and part of the allocations; bytes in use are absent."""
+    build_standins()
+    with observe(Narrow) as observed, started(observed, HipScript()) as job, started(observed, HipScript()) as other:
+        job.run("held = [new(lib.hipMalloc, size(10)) for _ in range(67)]")
+        tracked = len(observed.kernel("live", job.pid))
+        assert 8 <= tracked < 64
+        assert {"device": 670} == by(observed, ALLOCATED, job.pid, "memory")
+        assert {"device": 670 - 10 * tracked} == by(observed, UNTRACKED, job.pid, "memory")
+        assert {} == observed.values(USED, job.pid)
+        assert 67 - tracked == observed.value("accel_exporter_map_full_total", map="hip_live")
+        other.run("new(lib.hipMalloc, size(5))")  # there is room left for others
+        assert {"device": 5} == by(observed, USED, other.pid, "memory")
+
+
+@standin
+def test_a_job_from_before() -> None:
+    """Of a job that was there first, calls count from now on; a free of older memory is one that was not allocated."""
+    build_standins()
+    with HipScript() as job:
+        job.run("old = new(lib.hipMalloc, size(1000)); launch()")
+        with observe() as observed:
+            started(observed, job)
+            job.run("for _ in range(23): launch()\nnew(lib.hipMalloc, size(7)); lib.hipFree(old)")
+            assert 23 == observed.value(LAUNCHES, job.pid)
+            assert {"device": 7} == by(observed, USED, job.pid, "memory")
+            assert {"device": 1} == by(observed, UNSEEN, job.pid, "memory")
+
+
+@standin
+def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls and launches count where return probes may not be used; bytes, waits and errors are absent."""
+    monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
+    build_standins()
+    with observe() as observed, HipScript() as job:
+        until(lambda: job.pid in observed.cuda._ledger._live, "known")
+        job.run(
+            "for _ in range(23): new(lib.hipMalloc, size(10)); launch(); lib.hipDeviceSynchronize()\n"
+            "lib.standin_fail(1); lib.hipMemcpyHtoD(memory, memory, size(1))"
+        )
+        expected = {"hipMalloc": 23, "hipLaunchKernel": 23, "hipDeviceSynchronize": 23, "hipMemcpyHtoD": 1}
+        assert expected == by(observed, CALLS, job.pid, "api")
+        for metric in (ALLOCATED, FREED, USED, COPIED, WAITED, ERRORS):
+            assert {} == observed.values(metric, job.pid)
+
+
+LATER = {  # functions of releases after HIP 5.2, which Debian's has not
+    *("hipLaunchKernelExC", "hipDrvLaunchKernelEx", "hipGraphLaunch_spt"),
+    *("hipModuleLaunchCooperativeKernel", "hipModuleLaunchCooperativeKernelMultiDevice"),
+    *("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel"),  # as C has them
+    *("hipMemcpyHtoAAsync", "hipMemcpyAtoHAsync", "hipMemcpyAtoD", "hipMemcpyDtoA", "hipMemcpyAtoA"),
+    *("hipMemcpyToSymbolAsync_spt", "hipMemcpyFromSymbolAsync_spt", "hipMemcpy2DAsync_spt"),
+    *("hipMemcpy2DToArrayAsync_spt", "hipMemcpy2DFromArrayAsync_spt", "hipMemcpy2DArrayToArray"),
+    *("hipMemcpy3DAsync_spt", "hipMemcpy3DPeer", "hipMemcpy3DPeerAsync"),
+    *("hipMemcpyBatchAsync", "hipMemcpy3DBatchAsync"),
+}
+
+
+@real
+def test_the_real_library(observed: Observed) -> None:
+    """AMD's library, without a device: calls fail, count with the code the job got, and the process lives on."""
+    with started(observed, HipScript(rocm.hip(), libraries=rocm.libraries())) as job:
+        made = job.run(
+            "at = c_uint64()\n"
+            "out = [lib.hipMalloc(byref(at), size(1 << 20)) for _ in range(23)]\n"
+            "out += [lib.hipHostMalloc(byref(at), size(10), 0), lib.hipMemcpy(memory, memory, size(10), 1)]\n"
+            "out += [lib.hipDeviceSynchronize(), lib.hipMemcpyPeer(memory, 1, memory, 0, size(10))]"
+        )
+        [code] = set(made)
+        error = codes.error_name(code)
+        assert error in {"hipErrorInvalidDevice", "hipErrorNoDevice"}
+        once = dict.fromkeys(("hipHostMalloc", "hipMemcpy", "hipDeviceSynchronize", "hipMemcpyPeer"), 1)
+        counts = {"hipMalloc": 23} | once
+        expected = {(api, str(code), error): calls for api, calls in counts.items()}
+        assert expected == by(observed, ERRORS, job.pid, "api", "code", "error")
+        assert counts == by(observed, CALLS, job.pid, "api")
+        assert {} == observed.values(ALLOCATED, job.pid) == observed.values(COPIED, job.pid)
+        assert [1] == [sum(it.counts) for it in observed.values(WAITED, job.pid).values()]
+        assert "alive" == job.run("out = 'alive'")
+
+
+@real
+def test_launches_of_the_real_library(observed: Observed) -> None:
+    """Each launch counts once, whatever its function is made of, though without a device it is refused."""
+    with started(observed, HipScript(rocm.hip(), libraries=rocm.libraries())) as job:
+        made = job.run("out = [call() for call in (launch, module, extended) for _ in range(23)]")
+        assert 0 not in made
+        expected = dict.fromkeys(("hipLaunchKernel", "hipModuleLaunchKernel", "hipExtModuleLaunchKernel"), 23)
+        assert expected == by(observed, CALLS, job.pid, "api")
+        assert 69 == observed.value(LAUNCHES, job.pid)
+        assert "alive" == job.run("out = 'alive'")
+
+
+@real
+def test_nothing_of_it_is_left_out(observed: Observed) -> None:
+    """Every function is attached in AMD's 5.2, but those of later releases, and no other moves or allocates memory."""
+    with Elf.open(rocm.hip()) as elf:
+        exported = set(elf.functions(None))
+    library = str(rocm.hip())
+    with started(observed, HipScript(library, libraries=rocm.libraries())):
+        known = set(observed.cuda._probes.symbols)
+        assert LATER == known - exported
+        assert 0 == observed.value("accel_exporter_probe_symbols_uncovered", library=library)
+        attached = observed.values("accel_exporter_probe_attached", library=library)
+        assert len(known & exported) == len(attached) and {1} == set(attached.values())
+
+
+@real
+def test_names_and_numbers_are_those_of_the_header() -> None:
+    """Errors have the constants of hip_runtime_api.h, and structures and kinds the places of driver_types.h."""
+    include = rocm.root() / "usr/include/hip"
+    header = (include / "hip_runtime_api.h").read_text()
+    found: dict[int, str] = {}
+    for name, number in re.findall(r"(hipError\w+)\s*=\s*(\d+)", header):
+        found.setdefault(int(number), name)
+    later = {911: "hipErrorInvalidChannelDescriptor", 912: "hipErrorInvalidTexture"}
+    assert found | later == codes.names()
+    kinds = re.findall(r"hipMemcpy(\w+)\s*=\s*(\d+)", (include / "driver_types.h").read_text())
+    expected = {"HostToHost": "0", "HostToDevice": "1", "DeviceToHost": "2", "DeviceToDevice": "3", "Default": "4"}
+    assert expected == dict(kinds)
+
+
+def test_names_of_cxx() -> None:
+    """A symbol of C++ is reported as its function."""
+    assert "hipExtModuleLaunchKernel" == function(EXTENDED)
+    assert "hipMalloc" == function("hipMalloc")
