@@ -114,7 +114,9 @@ def processes(settings: Settings) -> Answer:
         for name, pids in users.items()
         if pids
     ]
-    summary = f"none of {seen} processes uses a CUDA, HIP, NCCL, cuFile, NIXL, UCX or verbs library under its usual name now"
+    summary = (
+        f"none of {seen} processes uses a CUDA, HIP, NCCL, cuFile, NIXL, UCX or verbs library by its usual name now"
+    )
     if shown:
         summary = f"of {seen} processes these use libraries with known names: {'; '.join(shown)}"
     if locked:

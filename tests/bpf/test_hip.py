@@ -223,6 +223,14 @@ def test_launches(observed: Observed, job: HipScript) -> None:
 
 
 @standin
+def test_what_probes_cost_a_process(monkeypatch: pytest.MonkeyPatch, observed: Observed, job: HipScript) -> None:
+    """Each hit has its price, of launches too; of a call in a call there are two."""
+    monkeypatch.setattr(observed.cuda._probes, "price", lambda symbol: 0.5)
+    job.run("for _ in range(23): launch(); lib.hipMemcpyPeer(memory, 1, memory, 0, size(1))")
+    assert {job.pid: (23 + 2 * 23) * 0.5} == observed.cuda._costs([job.pid])
+
+
+@standin
 def test_time_is_that_of_the_call(observed: Observed, job: HipScript) -> None:
     """A wait of 50 ms is in that bucket."""
     job.run("lib.standin_stall(c_uint64(50_000_000)); lib.hipDeviceSynchronize()")
