@@ -10,13 +10,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from exporter.background.device_readers import DeviceReader, DeviceReaders, Read
 from exporter.bpf import privileges, status
 from exporter.compat import node_exporter
 from exporter.infiniband import drivers, metrics, sysfs
 from exporter.infiniband.device import RdmaDevice
 from exporter.infiniband.ethtool import Ethtool
 from exporter.infiniband.qp_counters import MASKS, QpCounters
-from exporter.infiniband.readers import DeviceReader, DeviceReaders, Read
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
 from exporter.options import Option, SettingsError, Value

@@ -29,8 +29,8 @@ class DeviceReader(Poller[list[Sample]]):
     A reading that takes longer than `deadline` seconds is a failure until it ends.
     """
 
-    def __init__(self, name: str, read: Read, interval: float, deadline: float) -> None:
-        super().__init__(f"rdma {name}", read, interval)
+    def __init__(self, name: str, read: Read, interval: float, deadline: float, kind: str = "rdma") -> None:
+        super().__init__(f"{kind} {name}", read, interval)
         self._device, self._deadline = name, deadline
         self._started, self._logged = time.monotonic(), ""
         self.start()
@@ -54,10 +54,13 @@ class DeviceReader(Poller[list[Sample]]):
 
 
 class DeviceReaders:
-    """A reader for each device. `make` returns the function that reads a device, by the device's name."""
+    """A reader for each device. `make` returns the function that reads a device, by the device's name.
 
-    def __init__(self, make: Callable[[str], Read], interval: float, deadline: float) -> None:
-        self._make, self._interval, self._deadline = make, interval, deadline
+    `kind` begins the names of threads.
+    """
+
+    def __init__(self, make: Callable[[str], Read], interval: float, deadline: float, kind: str = "rdma") -> None:
+        self._make, self._interval, self._deadline, self._kind = make, interval, deadline, kind
         self._readers: dict[str, DeviceReader] = {}
 
     def follow(self, names: list[str]) -> None:
@@ -66,7 +69,7 @@ class DeviceReaders:
             self._readers.pop(name).close()
         for name in names:
             if name not in self._readers:
-                self._readers[name] = DeviceReader(name, self._make(name), self._interval, self._deadline)
+                self._readers[name] = DeviceReader(name, self._make(name), self._interval, self._deadline, self._kind)
 
     def last(self) -> Iterator[tuple[str, LastReading]]:
         """Yield the last reading of each device, after waiting for the first readings."""
