@@ -112,11 +112,17 @@ static __always_inline void count_error(const struct call *call, __s32 code)
 	add_error(lookup_or_init(errors, &key, &none), bpf_ktime_get_ns());
 }
 
+/* A probe that has ABANDON(call), defined before this is included, runs it for a call that its thread ended in. */
 THREAD_END
 int on_thread_end(void *ctx __attribute__((unused)))
 {
 	struct thread thread = this_thread();
+#ifdef ABANDON
+	const struct call *call = flight_of(in_flight, &thread);
 
+	if (call)
+		ABANDON(call);
+#endif
 	end_thread(in_flight, &thread);
 	return 0;
 }

@@ -2,6 +2,9 @@
 /* The functions of AMD's libamdhip64 that are probed, and what each does. Names and arguments are those of
  * hip_runtime_api.h, hip_ext.h and amd_hip_runtime_pt_api.h of HIP 5.2; of later releases where 5.2 has no such function. */
 #pragma once
+struct call;
+static void abandon(const struct call *call);
+#define ABANDON(call) abandon(call)
 #include "../call.h"
 
 enum memory {
@@ -111,7 +114,7 @@ struct function {
 	BOTH(COPIES_BY_KIND, F, hipMemcpyFromSymbol, 2, 4)                                                   \
 	BOTH(COPIES_BY_KIND, F, hipMemcpyFromSymbolAsync, 2, 4)                                              \
 	COPIES_BY_KIND(F, hipMemcpyToArray, 4, 5)                                                            \
-	COPIES_BY_KIND(F, hipMemcpyFromArray, 4, 5)                                                          \
+	BOTH(COPIES_BY_KIND, F, hipMemcpyFromArray, 4, 5)                                                    \
 	BOTH(COPIES_ROWS, F, hipMemcpy2D, 4, 6)                                                              \
 	BOTH(COPIES_ROWS, F, hipMemcpy2DAsync, 4, 6)                                                         \
 	BOTH(COPIES_ROWS, F, hipMemcpy2DToArray, 5, 7)                                                       \

@@ -190,15 +190,26 @@ static __always_inline bool changes_memory(enum effect effect)
 	return (effect >= effect_allocate && effect <= effect_free) || effect == effect_reset;
 }
 
+/* A call did not return: its thread has ended in it, or left it by longjmp. What it did to memory is not known. */
+static void abandon(const struct call *call)
+{
+	if (changes_memory(functions[call->cookie.api].effect))
+		lose_sight(call->thread.tgid);
+}
+
 SEC("uprobe")
 int on_enter(struct pt_regs *ctx)
 {
 	static const __u64 none;
-	struct api_key key = {};
+	struct thread thread = this_thread();
+	const struct call *before = flight_of(in_flight, &thread);
+	struct call call, *row, left = {};
 	const struct function *function;
-	struct call call, *row;
+	struct api_key key = {};
 	__u64 *count;
 
+	if (before)
+		left = (struct call){.thread = thread, .cookie = before->cookie};
 	if (!enter(ctx, &call))
 		return 0;
 	key.tgid = call.thread.tgid;
@@ -208,6 +219,8 @@ int on_enter(struct pt_regs *ctx)
 		add(count, 1);
 	function = &functions[call.cookie.api];
 	row = call.returning ? flight_of(in_flight, &call.thread) : NULL;
+	if (row && before)
+		abandon(&left);
 	if (row)
 		prepare(ctx, function, row);
 	else if (changes_memory(function->effect))
@@ -268,6 +281,13 @@ int on_launch(struct pt_regs *ctx)
 		launch->last_tick = tick;
 		launch->last_ns = bpf_ktime_get_ns();
 	}
+	return 0;
+}
+
+SEC("raw_tp/sched_process_exec")
+int on_exec(void *ctx __attribute__((unused)))
+{
+	replace_program(this_thread().tgid);
 	return 0;
 }
 

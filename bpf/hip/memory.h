@@ -9,7 +9,7 @@ struct process_key {
 };
 struct process {
 	__u64 live;   /* rows of `live` */
-	__u64 missed; /* calls on memory that were not seen to return, or freed what is not known */
+	__u64 missed; /* calls on memory that were not seen to return, or freed what is not known; exec */
 };
 MAP(processes, HASH, struct process_key, struct process, 4096);
 
@@ -59,6 +59,19 @@ static __always_inline void lose_sight(__u32 tgid)
 
 	if (process)
 		add(&process->missed, 1);
+}
+
+/* The program before holds nothing any more, but its rows stay until the exporter has noticed: until then what this one
+ * holds is not known. Its own rows are counted from here, so that the exporter sees whether there were any. */
+static __always_inline void replace_program(__u32 tgid)
+{
+	struct process_key key = {.tgid = tgid};
+	struct process *process = bpf_map_lookup_elem(&processes, &key);
+
+	if (!process)
+		return;
+	process->live = 0;
+	process->missed = 1;
 }
 
 static __always_inline bool put_row(const struct live_key *key, const struct live *row)

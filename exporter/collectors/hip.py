@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from exporter.bpf.hook import Hook
+from exporter.bpf.interposers import Interposers
+from exporter.bpf.library import Library
 from exporter.call_collector import CallCollector, Rows, distribution, sample
 from exporter.hip import metrics
 from exporter.hip.codes import error_name
@@ -21,7 +24,7 @@ DEFAULT = False
 FLAGS = (limit_flag(10_000),)
 
 UNCOVERED = {
-    r"hipLaunchByPtr|_ZN8hip_impl\w*": "launches by hipModuleLaunchKernel (HIP 5.2), which is probed",
+    r"hipLaunchByPtr|_ZN8hip_impl\w*": "launches by hipModuleLaunchKernel (HIP 5.2 to 6.4), which is probed",
     r"hip(Launch|DrvLaunch)HostFunc\w*": "runs a function on the host: no kernel",
     r"hip\w*Graph(Add|Exec|Mem|Get|Set|Kernel|Host|Child|Event|Node)\w*|hipDrvGraph\w*": (
         "describes a graph's node: the work is done by the graph's launch, and not seen call by call"
@@ -35,6 +38,7 @@ _SOUNDS_LIKE = (
     r"(_Z\w*?)?hip\w*(Malloc|Alloc(?!ation)|Free|Launch(?!Params)|Memcpy|Synchronize|Host(Un)?[Rr]egister)\w*"
     r"|hipMem(Create|Release|Map|Unmap)\w*|hipDeviceReset|hip(Mipmapped)?Array(3D)?(Create|Destroy)\w*"
 )
+_NAMES = re.compile(r"libamdhip64(-[0-9a-f]+)?\.so(\.[0-9]+)*")
 _MANGLED = re.compile(r"_Z\d+(hip[A-Za-z]+?)P18ihip\w+")
 
 
@@ -58,9 +62,14 @@ class Hip(CallCollector):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self._unseen: set[int] = set()
+        self._joined: dict[int, set[str]] = {}
+        """Of processes that may have made calls before all of a library was probed, the paths of the libraries."""
+        self._mixed: set[int] = set()
+        """Processes that ran another program, and had memory before that was noticed."""
 
     def _prepare(self) -> None:
         super()._prepare()
+        self._interposers = Interposers(_NAMES, self._functions)
         self._memory, self._directions = (self._values_of(it) for it in ("memory", "direction"))
 
     def _values_of(self, enum: str) -> Mapping[int, str]:
@@ -73,10 +82,34 @@ class Hip(CallCollector):
         return {**super()._table(), **launches}
 
     def _options(self) -> Mapping[str, Any]:
-        return {**super()._options(), "withdrawn": self._unseen.update}
+        passes_on = self._interposers.passes_on
+        return {**super()._options(), "withdrawn": self._unseen.update, "passes_on": passes_on}
+
+    def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        if not (from_first_call and self._returns):
+            self._joined.setdefault(pid, set()).add(library.path)
+        super().process_started(pid, library, from_first_call)
+
+    def processes_replaced(self, pids: Collection[int]) -> None:
+        super().processes_replaced(pids)
+        self._unseen.update(self._mixed.intersection(pids))
+        self._mixed.difference_update(pids)
+
+    def processes_ended(self, pids: Collection[int]) -> None:
+        super().processes_ended(pids)
+        self._mixed.difference_update(pids)
+
+    def _take(self, pids: Collection[int]) -> Mapping[int, Rows]:
+        for key, value in self._object.maps["processes"].items():
+            held = value.live or value.missed > 1  # since exec: bpf/hip/memory.h
+            if held and key.tgid in pids and os.access(f"{self._node.proc}/{key.tgid}", os.F_OK):
+                self._mixed.add(key.tgid)
+        return super()._take(pids)
 
     def _forget(self, pids: Collection[int]) -> None:
         self._unseen.difference_update(pids)
+        for pid in pids:
+            self._joined.pop(pid, None)
 
     def _costs(self, pids: Collection[int]) -> Mapping[int, float]:
         costs = dict(super()._costs(pids))
@@ -88,6 +121,19 @@ class Hip(CallCollector):
     def _losses(self) -> Iterator[Sample]:
         yield from super()._losses()
         yield metrics.COPIES_UNREAD.sample(self._object.globals()["copies_unread"])
+
+    def _samples(self) -> Iterator[Sample]:
+        passed = self._probes.passed().keys()
+        for process in self._ledger.processes():
+            yield from self._samples_of(process)
+            if not process.ended and process.pid in self._ledger:
+                whole = not self._is_unseen(process) and self._joined.get(process.pid, set()) <= passed
+                yield sample(process, metrics.SEEN_FROM_START, int(whole), {})
+
+    def _is_unseen(self, process: Process[Rows]) -> bool:
+        """Return whether a call on memory was not seen, or may have been made while return probes were off."""
+        missed = any(value.missed for _, value in process.activity.of("processes"))
+        return missed or process.replaced or (process.pid in self._unseen and not process.ended)
 
     def _samples_of(self, process: Process[Rows]) -> Iterator[Sample]:
         rows = process.activity
@@ -122,8 +168,7 @@ class Hip(CallCollector):
             yield sample(process, metrics.LAST_LAUNCH, self._node.clock.wall_ns(last) / 1e9, {})
 
     def _memory_of(self, process: Process[Rows]) -> Iterator[Sample]:
-        missed = any(value.missed for _, value in process.activity.of("processes"))
-        unseen = missed or process.replaced or (process.pid in self._unseen and not process.ended)
+        unseen = self._is_unseen(process)
         for key, it in process.activity.of("totals"):
             labels = {"memory": self._memory[key.memory]}
             if it.unmatched_frees:

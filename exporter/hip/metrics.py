@@ -27,8 +27,8 @@ USED = Metric(
     "gpu.hip.memory.usage",
     "Bytes allocated and not freed, as the probes saw it; allocations older than the probes are missing. Absent where"
     " a part of it is untracked, a call found no room in the table of calls in flight or was made on a signal stack "
-    "inside another call, return probes were off for a while, another program replaced this one (exec), or "
-    "hipDeviceReset was called.",
+    "inside another call, a call did not return (longjmp, a cancelled thread), return probes were off for a while, "
+    "another program replaced this one (exec), or hipDeviceReset was called.",
     Kind.GAUGE,
     "By",
     labels=("memory",),
@@ -51,9 +51,18 @@ UNMATCHED_FREES = Metric(
     labels=("memory",),
     process=True,
 )
+SEEN_FROM_START = Metric(
+    "gpu.hip.seen_from_start",
+    "1 for a process of which every call on memory was seen; 0 for one that was running already, for one that replaced "
+    "another program (exec) and may have made calls before this was noticed, without return probes, and where bytes in "
+    "use are absent: memory of other calls is in no metric.",
+    Kind.GAUGE,
+    process=True,
+)
 CALLS = Metric(
     "gpu.hip.api.calls",
-    "Calls by function, failed ones included. Of a function that another one calls, that call is not counted.",
+    "Calls by function, failed ones included. Of a function that another one calls, that call is not counted, unless"
+    " return probes may not be used or the table of calls in flight is full.",
     Kind.COUNTER,
     labels=("api",),
     process=True,

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -185,9 +185,15 @@ for line in sys.stdin:
     print(json.dumps(out), flush=True)
 """
 
-    def __init__(self, library: str | Path = "libcuda.so.1", libraries: Path = BUILD, preload: Path | str = "") -> None:
+    def __init__(
+        self,
+        library: str | Path = "libcuda.so.1",
+        libraries: Path = BUILD,
+        preload: Path | str = "",
+        loader: Sequence[str | Path] = (),
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", self.DRIVER],
+            [*loader, sys.executable, "-c", self.DRIVER],
             env=os.environ | {"LD_LIBRARY_PATH": str(libraries), "LD_PRELOAD": str(preload)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.safety import Protection
-from exporter.bpf.watch import Batch, Watch
 from exporter.collectors.cuda import FLAGS
 from tests.bpf.cuda_node import BUILD, MIB, Job, Observed, Script, build_standins, observe, started
-from tests.support import PATIENCE, until
+from tests.support import until
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -304,20 +303,6 @@ def test_another_program_that_calls_at_once() -> None:
         assert seen in (None, 0) or own == 11
         used = observed.value(USED, script.pid, api_layer="driver", comm="workload")
         assert seen in (None, 0) or used == report["allocated"]
-
-
-@pytest.fixture
-def noticing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """While it is not set the kernel's records of mappings and exec are not read."""
-    noticing, drain = threading.Event(), Watch.drain
-
-    def late(watch: Watch) -> Batch:
-        assert noticing.wait(PATIENCE)
-        return drain(watch)
-
-    monkeypatch.setattr(Watch, "drain", late)
-    noticing.set()
-    return noticing
 
 
 @pytest.mark.parametrize("program", ["workload", Path(sys.executable).name], ids=["other labels", "the same labels"])

@@ -15,6 +15,7 @@ from exporter.collectors.cuda import Cuda
 from exporter.cuda.functions import FUNCTIONS
 from exporter.views.prometheus import render
 from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
+from tests.bpf.jumper import JUMPER
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]
@@ -49,35 +50,6 @@ def test_many_libraries_at_long_paths(compile_library: Callable[[str, str], Path
         assert len(page) < 2 * MIB
         script.run("for n in range(23): lib.cuStreamSynchronize(None)")
         assert 23 == observed.value(CALLS, script.pid, api="cuStreamSynchronize")
-
-
-JUMPER = """
-#include <setjmp.h>
-#include <signal.h>
-#include <stdint.h>
-#include <string.h>
-#include <unistd.h>
-typedef int function(uint64_t, uint64_t);
-static sigjmp_buf outside;
-static void leave(int signal) { siglongjmp(outside, signal); }
-int abandon(function *call, uint64_t a, uint64_t b)
-{
-    signal(SIGALRM, leave);
-    if (sigsetjmp(outside, 1))
-        return -1;
-    ualarm(50000, 0);
-    return call(a, b);
-}
-__attribute__((noinline)) int deeper(function *call, uint64_t a, uint64_t b, int depth)
-{
-    char frame[256];
-    memset(frame, 7, sizeof(frame));
-    asm volatile("" ::"r"(frame) : "memory");
-    int result = depth ? deeper(call, a, b, depth - 1) : call(a, b);
-    asm volatile("" ::"r"(frame) : "memory");
-    return result;
-}
-"""
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="on arm64 the stack does not show that a call has ended")

@@ -2,92 +2,36 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from exporter.bpf.elf import Elf
-from exporter.bpf.targets import Targets
-from exporter.collectors.hip import FLAGS, Hip, function
-from exporter.hip import codes
-from exporter.resolve.process import ProcessTable
-from tests import rocm
-from tests.bpf.cuda_node import WITHIN, Observed, Script, build_standins, started
-from tests.nodes import make_node
+from exporter.collectors.hip import Hip, function
+from tests.bpf.cuda_node import Observed, build_standins, started
+from tests.bpf.hip_node import (
+    ALLOCATED,
+    CALLS,
+    COPIED,
+    ERRORS,
+    EXTENDED,
+    FREED,
+    GRAPHS,
+    LAST_LAUNCH,
+    LAUNCHES,
+    UNREAD,
+    UNSEEN,
+    UNTRACKED,
+    USED,
+    WAIT,
+    WAITED,
+    HipScript,
+    by,
+    observe,
+)
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf]
 standin = pytest.mark.evidence(feature="HIP calls", on="stand-in")
-real = pytest.mark.evidence(feature="HIP calls", on="real software")
-
-ALLOCATED = "gpu_hip_memory_allocations_bytes_total"
-FREED = "gpu_hip_memory_frees_bytes_total"
-USED = "gpu_hip_memory_usage_bytes"
-UNTRACKED = "gpu_hip_memory_untracked_bytes_total"
-UNSEEN = "gpu_hip_memory_frees_unseen_total"
-COPIED = "gpu_hip_memory_copies_bytes_total"
-UNREAD = "gpu_hip_memory_copies_unread_total"
-CALLS = "gpu_hip_api_calls_total"
-ERRORS = "gpu_hip_api_errors_total"
-LAUNCHES = "gpu_hip_kernel_launch_calls_total"
-GRAPHS = "gpu_hip_graph_launch_calls_total"
-WAIT = "hipStreamSynchronize"
-LAST_LAUNCH = "gpu_hip_last_launch_timestamp_seconds"
-WAITED = "gpu_hip_sync_wait_seconds"
-EXTENDED = "_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j"
-"""hipExtModuleLaunchKernel, as C++ has it in HIP 5."""
-
-PRELUDE = """
-from ctypes import c_int, c_uint32
-class Dim3(ctypes.Structure): _fields_ = [('x', c_uint32), ('y', c_uint32), ('z', c_uint32)]
-class Extent(ctypes.Structure): _fields_ = [('width', c_size_t), ('height', c_size_t), ('depth', c_size_t)]
-class Pitched(ctypes.Structure):
-    _fields_ = [('ptr', c_void_p), ('pitch', c_size_t), ('xsize', c_size_t), ('ysize', c_size_t)]
-class Copy3D(ctypes.Structure):
-    _fields_ = [('source_array', c_void_p), ('source', c_size_t * 3), ('source_at', Pitched),
-                ('target_array', c_void_p), ('target', c_size_t * 3), ('target_at', Pitched),
-                ('extent', Extent), ('kind', c_int)]
-class Copy2D(ctypes.Structure): _fields_ = [('ends', c_size_t * 14), ('width', c_size_t), ('height', c_size_t)]
-one = Dim3(1, 1, 1)
-ext = getattr(lib, 'EXTENDED')
-def launch(): return lib.hipLaunchKernel(None, one, one, None, size(0), None)
-def module(): return lib.hipModuleLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, None, None, None)
-def extended(): return ext(None, 1, 1, 1, 1, 1, 1, size(0), None, None, None, None, None, 0)
-def in_threads(count, work):
-    threads = [threading.Thread(target=work) for _ in range(count)]
-    for it in threads: it.start()
-    for it in threads: it.join()
-memory = ctypes.create_string_buffer(1 << 16)
-"""
-
-
-class HipScript(Script):
-    """A Python process that calls a libamdhip64 through ctypes; `run` executes lines in it and gives their `out`."""
-
-    def __init__(self, library: str | Path = "libamdhip64.so.5", **arguments: Any) -> None:
-        super().__init__(library, **arguments)
-        self.run(PRELUDE.replace("EXTENDED", EXTENDED))
-
-
-@contextmanager
-def observe(kind: type[Hip] = Hip) -> Iterator[Observed]:
-    """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    targets = Targets(grace=1.0)
-    hip = kind(make_node({flag.name: flag.default for flag in FLAGS}, ProcessTable(), targets))
-    hip.start()
-    try:
-        targets.start()
-        try:
-            assert targets.scanned.wait(WITHIN)
-            yield Observed(hip, targets, [])  # type: ignore[arg-type]  # it uses what every BPF collector has
-        finally:
-            targets.close()
-    finally:
-        hip.close()
 
 
 @pytest.fixture(scope="module")
@@ -101,15 +45,6 @@ def observed() -> Iterator[Observed]:
 def job(observed: Observed) -> Iterator[HipScript]:
     with started(observed, HipScript()) as job:
         yield job
-
-
-def by(observed: Observed, metric: str, pid: int, *names: str) -> dict[Any, Any]:
-    """Values by one label, or by several."""
-    found = {}
-    for key, value in observed.values(metric, pid).items():
-        labels = tuple(dict(key).get(name, "") for name in names)
-        found[labels if len(names) > 1 else labels[0]] = value
-    return found
 
 
 @standin
@@ -392,82 +327,6 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert expected == by(observed, CALLS, job.pid, "api")
         for metric in (ALLOCATED, FREED, USED, COPIED, WAITED, ERRORS):
             assert {} == observed.values(metric, job.pid)
-
-
-LATER = {  # functions of releases after HIP 5.2, which Debian's has not
-    *("hipLaunchKernelExC", "hipDrvLaunchKernelEx", "hipGraphLaunch_spt"),
-    *("hipModuleLaunchCooperativeKernel", "hipModuleLaunchCooperativeKernelMultiDevice"),
-    *("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel"),  # as C has them
-    *("hipMemcpyHtoAAsync", "hipMemcpyAtoHAsync", "hipMemcpyAtoD", "hipMemcpyDtoA", "hipMemcpyAtoA"),
-    *("hipMemcpyToSymbolAsync_spt", "hipMemcpyFromSymbolAsync_spt", "hipMemcpy2DAsync_spt"),
-    *("hipMemcpy2DToArrayAsync_spt", "hipMemcpy2DFromArrayAsync_spt", "hipMemcpy2DArrayToArray"),
-    *("hipMemcpy3DAsync_spt", "hipMemcpy3DPeer", "hipMemcpy3DPeerAsync"),
-    *("hipMemcpyBatchAsync", "hipMemcpy3DBatchAsync"),
-}
-
-
-@real
-def test_the_real_library(observed: Observed) -> None:
-    """AMD's library, without a device: calls fail, count with the code the job got, and the process lives on."""
-    with started(observed, HipScript(rocm.hip(), libraries=rocm.libraries())) as job:
-        made = job.run(
-            "at = c_uint64()\n"
-            "out = [lib.hipMalloc(byref(at), size(1 << 20)) for _ in range(23)]\n"
-            "out += [lib.hipHostMalloc(byref(at), size(10), 0), lib.hipMemcpy(memory, memory, size(10), 1)]\n"
-            "out += [lib.hipDeviceSynchronize(), lib.hipMemcpyPeer(memory, 1, memory, 0, size(10))]"
-        )
-        [code] = set(made)
-        error = codes.error_name(code)
-        assert error in {"hipErrorInvalidDevice", "hipErrorNoDevice"}
-        once = dict.fromkeys(("hipHostMalloc", "hipMemcpy", "hipDeviceSynchronize", "hipMemcpyPeer"), 1)
-        counts = {"hipMalloc": 23} | once
-        expected = {(api, str(code), error): calls for api, calls in counts.items()}
-        assert expected == by(observed, ERRORS, job.pid, "api", "code", "error")
-        assert counts == by(observed, CALLS, job.pid, "api")
-        assert {} == observed.values(ALLOCATED, job.pid) == observed.values(COPIED, job.pid)
-        assert [1] == [sum(it.counts) for it in observed.values(WAITED, job.pid).values()]
-        assert "alive" == job.run("out = 'alive'")
-
-
-@real
-def test_launches_of_the_real_library(observed: Observed) -> None:
-    """Each launch counts once, whatever its function is made of, though without a device it is refused."""
-    with started(observed, HipScript(rocm.hip(), libraries=rocm.libraries())) as job:
-        made = job.run("out = [call() for call in (launch, module, extended) for _ in range(23)]")
-        assert 0 not in made
-        expected = dict.fromkeys(("hipLaunchKernel", "hipModuleLaunchKernel", "hipExtModuleLaunchKernel"), 23)
-        assert expected == by(observed, CALLS, job.pid, "api")
-        assert 69 == observed.value(LAUNCHES, job.pid)
-        assert "alive" == job.run("out = 'alive'")
-
-
-@real
-def test_nothing_of_it_is_left_out(observed: Observed) -> None:
-    """Every function is attached in AMD's 5.2, but those of later releases, and no other moves or allocates memory."""
-    with Elf.open(rocm.hip()) as elf:
-        exported = set(elf.functions(None))
-    library = str(rocm.hip())
-    with started(observed, HipScript(library, libraries=rocm.libraries())):
-        known = set(observed.cuda._probes.symbols)
-        assert LATER == known - exported
-        assert 0 == observed.value("accel_exporter_probe_symbols_uncovered", library=library)
-        attached = observed.values("accel_exporter_probe_attached", library=library)
-        assert len(known & exported) == len(attached) and {1} == set(attached.values())
-
-
-@real
-def test_names_and_numbers_are_those_of_the_header() -> None:
-    """Errors have the constants of hip_runtime_api.h, and structures and kinds the places of driver_types.h."""
-    include = rocm.root() / "usr/include/hip"
-    header = (include / "hip_runtime_api.h").read_text()
-    found: dict[int, str] = {}
-    for name, number in re.findall(r"(hipError\w+)\s*=\s*(\d+)", header):
-        found.setdefault(int(number), name)
-    later = {911: "hipErrorInvalidChannelDescriptor", 912: "hipErrorInvalidTexture"}
-    assert found | later == codes.names()
-    kinds = re.findall(r"hipMemcpy(\w+)\s*=\s*(\d+)", (include / "driver_types.h").read_text())
-    expected = {"HostToHost": "0", "HostToDevice": "1", "DeviceToHost": "2", "DeviceToDevice": "3", "Default": "4"}
-    assert expected == dict(kinds)
 
 
 def test_names_of_cxx() -> None:

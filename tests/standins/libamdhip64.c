@@ -48,7 +48,7 @@ void standin_fail(int code)
 	failure = code;
 }
 
-/* Makes each wait and synchronous copy of this thread take so long. */
+/* Makes each wait, synchronous copy, allocation and free of this thread take so long. */
 void standin_stall(uint64_t ns)
 {
 	stall = ns;
@@ -66,13 +66,14 @@ static int waiting(void)
 {
 	struct timespec pause = {stall / 1000000000, stall % 1000000000};
 
-	nanosleep(&pause, NULL);
+	if (stall)
+		nanosleep(&pause, NULL);
 	return failing();
 }
 
 static int allocating(void **at, size_t size)
 {
-	int code = failing();
+	int code = waiting();
 
 	if (!code)
 		*at = size ? malloc(size) : NULL;
@@ -81,7 +82,7 @@ static int allocating(void **at, size_t size)
 
 static int freeing(void *at)
 {
-	int code = failing();
+	int code = waiting();
 
 	if (!code)
 		free(at);
