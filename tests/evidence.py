@@ -37,6 +37,7 @@ FEATURES = {
     "CUDA functions and structures": "errors",
     "NVML readings": "GPUs",
     "NVML that hangs or crashes": "GPUs",
+    "AMD GPUs": "AMD GPUs",
     "dcgm-exporter's series": "GPUs",
     "DCGM's own readings": "GPUs",
     "Xids, SXids, lost GPUs": "faults of GPUs",

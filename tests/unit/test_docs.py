@@ -26,8 +26,8 @@ SERIES = re.compile(
 FLAG = re.compile(
     r"`--((?:bpf|collector|compat|config|custom|dcgm|kubernetes|log|otlp|path|slurm|web)\.[a-z0-9.-]*[a-z0-9])"
 )
-SYSFS = {"hw_counters"}
-"""Folders of the kernel's that sound like series."""
+SYSFS = {"hw_counters", "gpu_busy_percent"}
+"""Files and folders of the kernel's that sound like series."""
 PROFILES = {path.rpartition("/")[2] for path in stack_profiles.PATHS}
 
 

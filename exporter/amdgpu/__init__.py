@@ -1,0 +1,1 @@
+"""AMD GPUs, as the kernel's driver amdgpu has them in sysfs."""

@@ -1,0 +1,81 @@
+"""AMD GPUs: use, memory, power, temperature, clocks and errors, from the kernel's driver amdgpu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+from exporter.amdgpu import metrics, sysfs
+from exporter.background.device_readers import DeviceReaders
+from exporter.bpf import status
+from exporter.model import Metric, Sample, Unavailable
+from exporter.node import Node
+from exporter.options import Flag
+from exporter.series import SeriesLimit, limit_flag
+
+METRICS: tuple[Metric, ...] = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))
+DEFAULT = False
+FLAGS = (
+    Flag("interval", 10.0, "Interval between readings of a GPU, in seconds.", 1, 3600),
+    Flag("deadline", 5.0, "Time after which a GPU that does not answer has no series, in seconds.", 0.1, 60),
+    limit_flag(10_000),
+)
+
+
+def create(node: Node) -> Amdgpu:
+    return Amdgpu(node)
+
+
+class Amdgpu:
+    """Reads every AMD GPU of the node in a thread of its own, also GPUs that appear later."""
+
+    name = "amdgpu"
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._limit = SeriesLimit(self.name, int(node.settings["series-limit"]), profile=node.profile)
+        interval, deadline = float(node.settings["interval"]), float(node.settings["deadline"])
+        self._readers = DeviceReaders(
+            lambda card: partial(sysfs.read, node.sys / "class/drm" / card), interval, deadline, "amdgpu"
+        )
+        self._problems: list[str] = []
+
+    def start(self) -> None:
+        """Start reading the GPUs present. Each scrape lists them again: the driver may be loaded later."""
+        with suppress(Unavailable):
+            self._follow()
+
+    def collect(self) -> Iterator[Sample]:
+        """Yield the samples of the last readings. Raises Unavailable when there is no AMD GPU."""
+        self._follow()
+        yield from self._limit.apply(self._samples())
+
+    def problems(self) -> Iterator[str]:
+        """Yield the reasons why GPUs cannot be read, for the landing page."""
+        yield from self._problems
+
+    def close(self) -> None:
+        self._readers.close()
+
+    def _follow(self) -> None:
+        cards: list[str] = []
+        with suppress(OSError):
+            cards = sysfs.cards(self._node.sys)
+        self._readers.follow(cards)
+        if not cards:
+            raise Unavailable(
+                f"no GPU of the driver amdgpu in {self._node.sys}/class/drm",
+                "nothing is to be done without AMD GPUs; where they are, load the driver: it is looked for again",
+            )
+
+    def _samples(self) -> Iterator[Sample]:
+        problems = []
+        for card, reading in self._readers.last():
+            yield from reading.samples
+            yield metrics.SUCCESS.sample(int(not reading.failure), {"card": card})
+            if reading.age is not None:
+                yield status.SOURCE_AGE.sample(reading.age, {"source": f"amdgpu_{card}"})
+            if reading.failure:
+                problems.append(reading.failure)
+        self._problems = problems
