@@ -10,6 +10,8 @@ struct process_key {
 struct process {
 	__u64 live;   /* rows of `live` */
 	__u64 missed; /* calls on memory that were not seen to return, or freed what is not known; exec */
+	__u64 execs;  /* programs before this one that have rows */
+	__u64 own;    /* rows of this program */
 };
 MAP(processes, HASH, struct process_key, struct process, 4096);
 
@@ -21,7 +23,8 @@ struct live_key {
 struct live {
 	__u64 bytes;
 	enum memory memory;
-	__u8 zero[7];
+	__u8 zero[3];
+	__u32 program; /* of `execs` */
 };
 #define LIVE 65536
 MAP(live, HASH, struct live_key, struct live, LIVE);
@@ -62,7 +65,7 @@ static __always_inline void lose_sight(__u32 tgid)
 }
 
 /* The program before holds nothing any more, but its rows stay until the exporter has noticed: until then what this one
- * holds is not known. Its own rows are counted from here, so that the exporter sees whether there were any. */
+ * holds is not known. Its own rows are counted, so that the exporter sees whether there were any. */
 static __always_inline void replace_program(__u32 tgid)
 {
 	struct process_key key = {.tgid = tgid};
@@ -70,8 +73,9 @@ static __always_inline void replace_program(__u32 tgid)
 
 	if (!process)
 		return;
-	process->live = 0;
 	process->missed = 1;
+	process->execs++;
+	process->own = 0;
 }
 
 static __always_inline bool put_row(const struct live_key *key, const struct live *row)
@@ -79,19 +83,23 @@ static __always_inline bool put_row(const struct live_key *key, const struct liv
 	static const struct process none;
 	struct process_key owner = {.tgid = key->tgid};
 	struct process *process = lookup_or_init(processes, &owner, &none);
+	struct live new = *row;
 
+	if (process)
+		new.program = process->execs;
 	if (!process || !has_share(process->live, live_rows, live_most) ||
-	    insert(live, key, row, BPF_NOEXIST)) {
+	    insert(live, key, &new, BPF_NOEXIST)) {
 		add(&live_lost, 1);
 		return false;
 	}
 	add(&process->live, 1);
+	add(&process->own, 1);
 	add(&live_rows, 1);
 	return true;
 }
 
-/* False if another thread was first. */
-static __always_inline bool remove_row(const struct live_key *key)
+/* Removes what a program put. False if another thread was first. */
+static __always_inline bool remove_row(const struct live_key *key, __u32 program)
 {
 	struct process_key owner = {.tgid = key->tgid};
 	struct process *process = bpf_map_lookup_elem(&processes, &owner);
@@ -101,6 +109,8 @@ static __always_inline bool remove_row(const struct live_key *key)
 	add(&live_rows, -1);
 	if (process)
 		subtract_row(&process->live);
+	if (process && (__u32)process->execs == program)
+		subtract_row(&process->own);
 	if (live_full_tick)
 		live_full_tick = 0;
 	return true;
@@ -115,7 +125,7 @@ static __noinline int hold(__u32 tgid, __u64 address, __u64 bytes, __u32 memory)
 	if (held) {
 		struct live gone = *held;
 
-		total = remove_row(&key) ? total_of(tgid, gone.memory) : NULL;
+		total = remove_row(&key, gone.program) ? total_of(tgid, gone.memory) : NULL;
 		if (total)
 			add(&total->implicit, gone.bytes);
 	}
@@ -141,7 +151,7 @@ static __always_inline void take(struct call *call)
 		return;
 	call->arguments[1] = held->bytes;
 	call->arguments[2] = held->memory;
-	if (!remove_row(&key))
+	if (!remove_row(&key, held->program))
 		call->arguments[1] = 0;
 }
 
@@ -173,12 +183,12 @@ static __always_inline void complete_free(const struct call *call, enum memory u
 }
 
 /* For `forget`: the rows of processes that have ended. */
-static long drop_live(void *map, const struct live_key *at, const void *value, void *context)
+static long drop_live(void *map, const struct live_key *at, const struct live *held, void *context)
 {
 	struct live_key key = *at;
 
-	(void)map, (void)value, (void)context;
+	(void)map, (void)context;
 	if (has_ended(key.tgid))
-		remove_row(&key);
+		remove_row(&key, held->program);
 	return 0;
 }

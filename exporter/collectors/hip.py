@@ -101,7 +101,7 @@ class Hip(CallCollector):
 
     def _take(self, pids: Collection[int]) -> Mapping[int, Rows]:
         for key, value in self._object.maps["processes"].items():
-            held = value.live or value.missed > 1  # since exec: bpf/hip/memory.h
+            held = value.own or value.missed > 1  # since exec: bpf/hip/memory.h
             if held and key.tgid in pids and os.access(f"{self._node.proc}/{key.tgid}", os.F_OK):
                 self._mixed.add(key.tgid)
         return super()._take(pids)

@@ -62,6 +62,16 @@ class HipScript(Script):
         self.run(PRELUDE.replace("EXTENDED", extended))
 
 
+class Narrow(Hip):
+    """With room for few allocations."""
+
+    def _entries(self) -> dict[str, int]:
+        return {"live": 64}
+
+    def _constants(self) -> dict[str, int]:
+        return {"live_most": 64}
+
+
 @contextmanager
 def observe(kind: type[Hip] = Hip) -> Iterator[Observed]:
     """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.collectors.hip import Hip, function
+from exporter.collectors.hip import function
 from tests.bpf.cuda_node import Observed, build_standins, started
 from tests.bpf.hip_node import (
     ALLOCATED,
@@ -25,6 +25,7 @@ from tests.bpf.hip_node import (
     WAIT,
     WAITED,
     HipScript,
+    Narrow,
     by,
     observe,
 )
@@ -270,16 +271,6 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
             until(lambda job=job: job.pid not in observed.cuda._ledger, "its end")  # type: ignore[misc]
         found = observed.sums(LAUNCHES, COPIED)
         assert found == {LAUNCHES: {False: 7, True: 14}, COPIED: {False: 70, True: 140}}
-
-
-class Narrow(Hip):
-    """With room for few allocations."""
-
-    def _entries(self) -> dict[str, int]:
-        return {"live": 64}
-
-    def _constants(self) -> dict[str, int]:
-        return {"live_most": 64}
 
 
 @standin

@@ -21,6 +21,7 @@ from tests.bpf.hip_node import (
     UNTRACKED,
     USED,
     HipScript,
+    Narrow,
     by,
     observe,
 )
@@ -106,6 +107,23 @@ def test_another_program_that_allocates_before_it_is_noticed(
         until(lambda: not observed.kernel("totals", job.pid) and job.pid in observed.cuda._ledger, "exec noticed")
         job.run("new(lib.hipMalloc, size(7))")
         assert used == by(observed, USED, job.pid, "memory") and 0 == observed.value(SEEN, job.pid)
+
+
+def test_programs_that_follow_each_other(noticing: threading.Event) -> None:
+    """A process that runs one program after another, none of them noticed, takes its share of the table, no more."""
+    build_standins()
+    with observe(Narrow) as observed, started(observed, HipScript()) as other, started(observed, HipScript()) as job:
+        noticing.clear()
+        for number in range(7):
+            job.begin(f"os.execv(sys.executable, [sys.executable, '-c', {HipScript.DRIVER!r}, 'program {number}'])")
+            program = f"program {number}".encode()
+            until(lambda program=program: program in Path(f"/proc/{job.pid}/cmdline").read_bytes(), "another program")  # type: ignore[misc]
+            job.run("lib = ctypes.CDLL('libamdhip64.so.5'); held = [new(lib.hipMalloc, size(10)) for _ in range(40)]")
+        assert len(observed.kernel("live", job.pid)) <= 32
+        other.run("new(lib.hipMalloc, size(5))")
+        assert {"device": 5} == by(observed, USED, other.pid, "memory")
+        noticing.set()
+        until(lambda: not observed.kernel("live", job.pid), "exec noticed")
 
 
 def test_a_job_that_was_there_before() -> None:
