@@ -33,7 +33,16 @@ DRIVES = "accel_node_nvme_"
 HALF, THIRD, FULL = 12, 8, 24
 DETAIL = "Detail: only with --profile=debug"
 """Title of the row of panels of which the profile node has no series."""
-CLOSED = {DETAIL, "Custom probes", "Engine", "GPUDirect Storage", "KV cache transfers", "By label of the pod", "Places"}
+CLOSED = {
+    DETAIL,
+    "AMD's HIP",
+    "Custom probes",
+    "Engine",
+    "GPUDirect Storage",
+    "KV cache transfers",
+    "By label of the pod",
+    "Places",
+}
 """Titles of rows of what most nodes lack: they are closed until a person opens them, and query nothing until then."""
 
 

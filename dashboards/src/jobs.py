@@ -94,6 +94,12 @@ SUBMITTED = rising("cufile_submitted_bytes_total")
 REQUESTS = rising("cufile_requests_total")
 REQUEST_TIMES = rising("cufile_request_duration_seconds_bucket")
 CUFILE_ERRORS = rising("cufile_errors_total")
+HIP_USED = of_jobs("gpu_hip_memory_usage_bytes")
+HIP_LAUNCHES = rising("gpu_hip_kernel_launch_calls_total")
+HIP_GRAPHS = rising("gpu_hip_graph_launch_calls_total")
+HIP_COPIES = rising("gpu_hip_memory_copies_bytes_total")
+HIP_WAITED = rising("gpu_hip_sync_wait_seconds_sum")
+HIP_ERRORS = rising("gpu_hip_api_errors_total")
 GIVEN = of_jobs("gpu_allocation_info", 'gpu_uuid!=""')
 KNOWN = select("hw_gpu_memory_usage_bytes")
 IDLE = f"({GIVEN} and {SAME_GPU} {KNOWN}) unless {SAME_GPU} {select('gpu_process_memory_usage_bytes')}"
@@ -328,6 +334,45 @@ STORAGE = [
     ),
 ]
 
+HIP = [
+    lines(
+        "HIP memory",
+        "Bytes in use by kind of memory. Of a process of which some calls on memory were not seen they are absent.",
+        "bytes",
+        Query(jobs(HIP_USED, "memory"), f"{NAME} {{{{memory}}}}"),
+        width=HALF,
+    ),
+    lines(
+        "HIP launches",
+        "Kernels and graphs launched by each job; kernels of graphs are not counted.",
+        "cps",
+        Query(jobs(HIP_LAUNCHES), f"{NAME} kernels"),
+        Query(jobs(HIP_GRAPHS), f"{NAME} graphs"),
+        width=HALF,
+    ),
+    lines(
+        "HIP copies",
+        "Bytes of copies that HIP accepted, by direction; unknown is hipMemcpyDefault.",
+        "Bps",
+        Query(jobs(HIP_COPIES, "direction"), f"{NAME} {{{{direction}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "HIP waits",
+        "Threads blocked in HIP calls that wait for the GPU, on average. Absent where return probes are not safe.",
+        "short",
+        Query(jobs(HIP_WAITED), NAME),
+        width=THIRD,
+    ),
+    lines(
+        "HIP errors",
+        "HIP calls that returned an error, by function and error; those of launches are not seen.",
+        "eps",
+        Query(jobs(HIP_ERRORS, "api", "error", "code"), f"{NAME} {{{{api}}}} {{{{error}}}} {{{{code}}}}"),
+        width=THIRD,
+    ),
+]
+
 TROUBLE = [
     lines(
         "CUDA errors",
@@ -430,6 +475,7 @@ def dashboard() -> Dashboard:
             "Waits": WAIT_PANELS,
             "Network": NETWORK,
             "GPUDirect Storage": STORAGE,
+            "AMD's HIP": HIP,
             "Errors and ends": TROUBLE,
             "Allocations": ALLOCATIONS,
             "By label of the pod": BY_LABEL,

@@ -142,6 +142,7 @@ class Scene:
             "--collector.ras.interval=5",
             "--collector.serving",
             "--collector.ucx",
+            "--collector.hip",
             "--collector.serving.engine-metrics",
             "--collector.serving.engine-interval=1",
             "--profile=debug",
@@ -196,6 +197,7 @@ class Scene:
                 job = stack.enter_context(Job())
             self._thread(stack, lambda job=job, number=number: _talk(job, number, self._stop))
         _start(stack, [sys.executable, "-m", "tests.standins.cufile_job", str(BUILD / "libcufile.so.0")], **environment)
+        _start(stack, [sys.executable, "-m", "tests.standins.hip_job", str(BUILD / "libamdhip64.so.5")], **environment)
         _start(stack, [sys.executable, "-m", "tests.standins.ucx_job", str(BUILD / "libucp.so.0")], **environment)
         _start(stack, [sys.executable, "-m", "tests.standins.nixl_job", str(BUILD / "libnixl.so")], **environment)
         self._thread(stack, self._count)
