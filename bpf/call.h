@@ -37,7 +37,10 @@ struct process_hit {
 };
 MAP(process_hits, PERCPU_HASH, struct process_hit, __u64, 4096);
 
-MAP(errors, HASH, struct error_key, struct error, 4096);
+#define ERRORS 4096
+MAP(errors, HASH, struct error_key, struct error, ERRORS);
+MAP(error_shares, HASH, __u32, __u64, 4096); /* rows of each process: a library may return any code */
+__u64 error_rows = 0;			     /* of all */
 
 COOKIE()
 
@@ -104,12 +107,40 @@ static __always_inline bool leave(struct pt_regs *ctx, struct call *call)
 	return true;
 }
 
-static __always_inline void count_error(const struct call *call, __s32 code)
+static __always_inline struct error *new_error(const struct error_key *key)
 {
 	static const struct error none;
-	struct error_key key = {.tgid = call->thread.tgid, .code = code, .api = call->cookie.api};
+	static const __u64 no_rows;
+	__u64 *held = lookup_or_init(error_shares, &key->tgid, &no_rows);
 
-	add_error(lookup_or_init(errors, &key, &none), bpf_ktime_get_ns());
+	if (!held || !has_share(*held, error_rows, ERRORS)) {
+		add(&errors_lost, 1);
+		return NULL;
+	}
+	add(held, 1);
+	add(&error_rows, 1);
+	return lookup_or_init(errors, key, &none);
+}
+
+static __always_inline void count_error(const struct call *call, __s32 code)
+{
+	struct error_key key = {.tgid = call->thread.tgid, .code = code, .api = call->cookie.api};
+	struct error *error = bpf_map_lookup_elem(&errors, &key);
+
+	add_error(error ? error : new_error(&key), bpf_ktime_get_ns());
+}
+
+/* The exporter has taken their rows. */
+static long drop_error_shares(void *map, const __u32 *at, const __u64 *rows, void *context)
+{
+	__u32 tgid = *at;
+
+	(void)map, (void)context;
+	if (!has_ended(tgid))
+		return 0;
+	add(&error_rows, -*rows);
+	bpf_map_delete_elem(&error_shares, &tgid);
+	return 0;
 }
 
 /* A probe that has ABANDON(call), defined before this is included, runs it for a call that its thread ended in. */
@@ -135,6 +166,7 @@ int on_thread_end(void *ctx __attribute__((unused)))
 	{                                                                                                    \
 		(void)ctx;                                                                                   \
 		drop_flights(in_flight);                                                                     \
+		drop_ended(error_shares);                                                                    \
 		__VA_OPT__(drop_ended(__VA_ARGS__);)                                                         \
 		return 0;                                                                                    \
 	}

@@ -15,6 +15,7 @@ from tests.bpf.hip_node import (
     ALLOCATED,
     CALLS,
     COPIED,
+    ERRORS,
     GRAPHS,
     LAUNCHES,
     UNSEEN,
@@ -224,3 +225,23 @@ def test_a_library_that_lies(compile_library: Callable[[str, str], Path], observ
         page = render(observed.samples()).text
         assert page.count(b"gpu_hip") > 10
         assert not [line for line in page.splitlines() if line.startswith(b"gpu_hip") and b" -" in line]
+
+
+CODES = """
+int hipFree(long code) { asm volatile("nop; nop; nop; nop"); return (int)code; }
+"""
+
+
+def test_a_library_with_any_number_of_errors(
+    compile_library: Callable[[str, str], Path], observed: Observed, job: HipScript
+) -> None:
+    """A process that returns one code after another takes half of the table of errors; others' errors count."""
+    library = compile_library("libcodes.so", CODES)
+    for _ in range(2):
+        with started(observed, Script(library)) as hostile:
+            hostile.run("for code in range(1, 5000): lib.hipFree(code)")
+            assert 2048 == len([*observed.cuda._object.maps["errors"].items()])
+            job.run("lib.standin_fail(719); lib.hipDeviceSynchronize()")
+        until(lambda pid=hostile.pid: not observed.kernel("error_shares", pid), "its end")  # type: ignore[misc]
+    assert {("hipDeviceSynchronize", "719"): 2} == by(observed, ERRORS, job.pid, "api", "code")
+    assert observed.cuda._object.globals()["error_rows"] == len([*observed.cuda._object.maps["errors"].items()])
