@@ -34,20 +34,21 @@ def assemble(listing: str) -> bytes:
     return bytes.fromhex(" ".join(line.partition("  ")[0] for line in listing.strip().splitlines()))
 
 
-def executable(machine: int, code: bytes, zeros_at: int = 0) -> bytes:
-    """A static executable that holds the code, and a page of zeros at this address unless that is 0 (System V gABI,
-    chapters 4 and 5)."""
+def executable(machine: int, code: bytes, data: bytes = b"", data_at: int = 0) -> bytes:
+    """A static executable that holds the code, and a page that begins with `data` at this address unless that is 0
+    (System V gABI, chapters 4 and 5)."""
     size, readable_executable, readable = CODE + len(code), 5, 4
     segments = [struct.pack("<IIQQQQQQ", 1, readable_executable, 0, BASE, BASE, size, size, _ALIGNED)]
-    if zeros_at:  # in the file: older kernels leave out a segment without bytes there
-        where = _ALIGNED, zeros_at, zeros_at, _PAGE, _PAGE, _ALIGNED
+    if data_at:
+        where = _ALIGNED, data_at, data_at, _PAGE, _PAGE, _ALIGNED
         segments.insert(0, struct.pack("<IIQQQQQQ", 1, readable, *where))
     ident, count = b"\x7fELF\x02\x01\x01".ljust(16, b"\0"), len(segments)
-    table = size + -size % 8 if zeros_at else 64
+    table = size + -size % 8 if data_at else 64
     header = struct.pack("<16sHHIQQQIHHHHHH", ident, 2, machine, 1, BASE + CODE, table, 0, 0, 64, 56, count, 0, 0, 0)
-    if not zeros_at:
+    if not data_at:
         return (header + segments[0]).ljust(CODE, b"\0") + code
-    return ((header.ljust(CODE, b"\0") + code).ljust(table, b"\0") + b"".join(segments)).ljust(_ALIGNED + _PAGE, b"\0")
+    whole = (header.ljust(CODE, b"\0") + code).ljust(table, b"\0") + b"".join(segments)
+    return whole.ljust(_ALIGNED, b"\0") + data.ljust(_PAGE, b"\0")
 
 
 class TrialProgram:
