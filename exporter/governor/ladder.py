@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 LEAST = 0.002
 """Share of time that stays: without a window nothing could be estimated, nor the end of the load be noticed."""
 _PATIENCE = 2
@@ -10,8 +12,14 @@ _CALM, _CALM_LOOKS = 0.5, 3
 """Pressure, and looks in a row at most at it, after which every call is counted again."""
 _LONGEST = 2.0
 """Usual lengths that a cycle has at most, where even the least share costs too much: coming and going does, too."""
-_STEP = 2.0
-"""Factor by which the share changes at most from one look to the next: a window may miss the busy part of a step."""
+_RECENT = 5
+"""Looks whose costs are taken together: a window may miss the busy part of a step, or see nothing else."""
+_AIM, _LEAST_AIM = 0.9, 0.45
+"""Pressure that is aimed at, and that while earlier windows which cost more are made up for: no window costs as much as
+those before it, and the bound is of all of them."""
+_STEP, _IDLE_STEP = 2.0, 4.0
+"""Factor by which the share changes at most from one look to the next, and by which it grows after _RECENT looks that saw
+no cost."""
 
 
 class Ladder:
@@ -26,6 +34,8 @@ class Ladder:
         self.stretch = 1.0
         """Length of a cycle in parts of the usual one; windows are as long as in that."""
         self._over = self._calm = 0
+        self._recent = deque[tuple[float, float]](maxlen=_RECENT)
+        """Shares, of cycles as long as they were, and the pressure with each."""
 
     def look(self, pressure: float) -> None:
         """Choose level and share for the time until the next look."""
@@ -35,18 +45,23 @@ class Ladder:
         self._over = self._over + 1 if pressure > 1 else 0
         if self._over >= _PATIENCE:
             self.throttled, self._over, self._calm = True, 0, 0
-            self.share = max(LEAST, 1 / pressure)
+            self._recent.clear()
+            self._choose(max(LEAST, _AIM / pressure))
 
     def _adjust(self, pressure: float) -> None:
-        wanted = 1 / pressure if pressure else _STEP
-        whole = self.share == 1
-        self._calm = self._calm + 1 if whole and pressure <= _CALM else 0
-        change = min(_STEP, max(1 / _STEP, wanted))
-        if pressure <= _CALM or self.share > LEAST:
-            self.stretch = 1.0
-        else:
-            self.stretch = min(_LONGEST, max(1.0, self.stretch / change))
-        if self.stretch == 1:
-            self.share = min(1.0, max(LEAST, self.share * change))
+        self._calm = self._calm + 1 if self.share == 1 and pressure <= _CALM else 0
+        part = self.share / self.stretch
+        self._recent.append((part, pressure))
+        parts, pressures = (sum(it) for it in zip(*self._recent, strict=True))
+        aim = max(_LEAST_AIM, _AIM - max(0.0, pressures - _AIM * len(self._recent)))
+        most = _STEP if pressures or len(self._recent) < _RECENT else _IDLE_STEP
+        wanted = aim * parts / pressures if pressures else most * part
+        self._choose(min(most * part, max(part / _STEP, wanted)))
         if self._calm >= _CALM_LOOKS:
             self.throttled = False
+
+    def _choose(self, part: float) -> None:
+        """Set share and stretch to this part of the time."""
+        part = min(1.0, max(LEAST / _LONGEST, part))
+        self.share = max(LEAST, part)
+        self.stretch = self.share / part

@@ -71,7 +71,7 @@ def test_cost_and_counts(job: Job) -> None:
     assert list(node.value("accel_exporter.probe.throttle.level")) == [1]
     before, counted, sent = (job.seen * TRAP, job.cpu), node.counted(1, job), job.sent
     node.run(300)
-    assert 0.7 * BOUND < relative(job, before) < 1.1 * BOUND
+    assert 0.7 * BOUND < relative(job, before) <= BOUND
     assert (node.counted(1, job) - counted) / (job.sent - sent) == pytest.approx(1, rel=0.04)
     [share] = node.value("accel_exporter.probe.sampled.ratio", symbol="ncclSend", library="/0.so")
     assert 0 < share < 0.6
@@ -93,7 +93,7 @@ def test_groups_of_a_process_that_uses_many_cores(messages: int) -> None:
     assert large or job.seen == job.sent
     before, groups, counted, sent = job.seen * TRAP, job.groups, node.counted(1, job), job.sent
     node.run(600)
-    assert 0.8 * large < (job.seen * TRAP - before) / (job.groups - groups) / 30e-6 < 1.05
+    assert 0.7 * large < (job.seen * TRAP - before) / (job.groups - groups) / 30e-6 < 1
     assert (node.counted(1, job) - counted) / (job.sent - sent) == pytest.approx(1, rel=0.04)
     assert (" or --units" in "".join(node.watch.problems())) == large
     job.idle = 0.03

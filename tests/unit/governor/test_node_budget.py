@@ -88,7 +88,7 @@ def test_the_processes_that_cost_most_are_limited_and_others_counted_whole() -> 
     costs = {pid: it.seen for pid, it in node.jobs.items()}
     took = node.run(300)
     assert 0.7 * CORES < took < 1.15 * CORES
-    assert node.used == pytest.approx(1, abs=0.4)
+    assert node.used == pytest.approx(1, abs=0.5)
     for pid in (3, 4):
         assert node.jobs[pid].seen == node.jobs[pid].sent
     each = [(node.jobs[pid].seen - costs[pid]) * TRAP / 300 for pid in (1, 2)]
