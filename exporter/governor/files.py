@@ -52,7 +52,8 @@ class File:
     """The windows of one file. Times are of a monotonic clock, in seconds.
 
     `tallies` returns what processes did; `clock` the time; `chance` a number from 0 to 1: windows begin at random times
-    in their cycle, or a job with steps as long as a cycle would show the same part of each step.
+    in their cycle, or a job with steps as long as a cycle would show the same part of each step. `tick` waits until CPU
+    times are up to date: a window may be as short as a tick.
     """
 
     def __init__(
@@ -63,9 +64,10 @@ class File:
         tallies: Callable[[Collection[int]], Mapping[int, Tally]],
         clock: Callable[[], float],
         chance: Callable[[], float],
+        tick: Callable[[], None],
     ) -> None:
         self.probed, self._bounds, self._estimates, self._tallies = probed, bounds, estimates, tallies
-        self._clock, self._chance = clock, chance
+        self._clock, self._chance, self._tick = clock, chance, tick
         self.ladder = Ladder()
         self.used = 0.0
         """Cost in the process for which it is highest, in parts of its bound."""
@@ -150,9 +152,11 @@ class File:
         """Probe. What was counted before all functions were probed belongs to the gap, and to its estimate."""
         if not self._on:
             self._turn(on=True)
+            self._tick()
             self._estimates.advance(self, self._others(self._read()), probed=False)
 
     def _close(self) -> None:
+        self._tick()
         self._estimates.advance(self, self._others(self._read()), probed=True)
         self._estimates.settle(self)
         self._turn(on=False)

@@ -14,6 +14,7 @@ from exporter.governor.estimates import Counts, Estimates, Tally
 from exporter.governor.files import CYCLE_SECONDS, FLOOR, LOOK_SECONDS, Bounds, File
 from exporter.governor.node_budget import NodeBudget
 from exporter.governor.payer import Payer
+from exporter.governor.processes import wait_for_tick
 from exporter.governor.subject import SampledFile, Subject
 from exporter.model import Sample
 
@@ -41,9 +42,10 @@ class Watch:
         chance: Callable[[], float],
         rest: Rest = _no_rest,
         cap: Callable[[], float] = lambda: inf,
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.subject, self._bound, self._clock, self._chance, self._rest = subject, bound, clock, chance, rest
-        self._cap = cap
+        self._cap, self._tick = cap, tick
         self.estimates = Estimates()
         self._files: dict[int, File] = {}
         self._throttles = 0
@@ -131,7 +133,7 @@ class Watch:
 
     def _file(self, probed: SampledFile) -> File:
         bounds = Bounds(self._bound, self.subject.unit_bound, self._cap)
-        return File(probed, bounds, self.estimates, self._tallies, self._clock, self._chance)
+        return File(probed, bounds, self.estimates, self._tallies, self._clock, self._chance, self._tick)
 
     def _tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
         """Return what these processes did, with what probes of all collectors took."""
@@ -183,8 +185,9 @@ class Governor:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         max_cores: float = 0.0,
+        tick: Callable[[], None] = wait_for_tick,
     ) -> None:
-        self._max_ratio, self._clock, self._chance = max_ratio, clock, chance
+        self._max_ratio, self._clock, self._chance, self._tick = max_ratio, clock, chance, tick
         self._lock = threading.Lock()
         self._watched: list[Watch] = []
         self._payers: list[Payer] = []
@@ -196,7 +199,9 @@ class Governor:
         """Return the watch of a collector, None where no bound is set."""
         if not self._max_ratio:
             return None
-        watch = Watch(subject, self._max_ratio, self._clock, self._chance, self._rest, lambda: self._node.cap)
+        watch = Watch(
+            subject, self._max_ratio, self._clock, self._chance, self._rest, lambda: self._node.cap, self._tick
+        )
         with self._lock:
             self._watched.append(watch)
             if self._thread is None:

@@ -6,8 +6,21 @@ import time
 
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED: the kernel's number of a process's CPU clock is made of it and of the pid."""
+_COARSE_CLOCK = 6
+"""CLOCK_MONOTONIC_COARSE, which goes on with each tick of the scheduler."""
+_LONGEST_TICK, _PAUSE = 0.02, 0.0002
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process, all its threads, to the nanosecond. Raises OSError without such a process."""
+    """Return the CPU time of a process, all its threads. Raises OSError without such a process.
+
+    Of threads that run now the time since the last tick, 1 to 10 ms, is not in it.
+    """
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
+
+
+def wait_for_tick() -> None:
+    """Return just after a tick, when the CPU times of all processes have been brought up to date."""
+    before, end = time.clock_gettime(_COARSE_CLOCK), time.monotonic() + _LONGEST_TICK
+    while time.clock_gettime(_COARSE_CLOCK) == before and time.monotonic() < end:
+        time.sleep(_PAUSE)
