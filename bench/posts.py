@@ -17,12 +17,14 @@ from tests.support import until
 
 BOUND, ROUNDS, SECONDS, WITHIN, SETTLED = 0.01, 9, 5.0, 60.0, 20.0
 PATTERNS = {
-    "an empty loop of post_send": (0, 0),
-    "an empty loop of post_recv": (1, 0),
-    "post_send after 2 µs of work": (0, 2500),
+    "an empty loop of post_send": (0, 0.0),
+    "an empty loop of post_recv": (1, 0.0),
+    "post_send after 2 µs of work": (0, 2e-6),
 }
 BARE = 2
 """Added to a call: the same one where nothing probes it."""
+TRIED = 10_000
+"""Turns of a loop whose time is taken."""
 NEVER = {"poll_window_seconds": 0.01, "poll_interval_seconds": 1000.0}
 BUDGET, NOISE = 1.0, 5.0
 """Percent that probes may take by calls and price, and that the clock may show: on a busy machine it is off by some."""
@@ -34,11 +36,12 @@ def run() -> list[Result]:
     return [result for what, pattern in PATTERNS.items() for result in _measure(what, *pattern)]
 
 
-def _measure(what: str, call: int, turns: int) -> list[Result]:
+def _measure(what: str, call: int, work: float) -> list[Result]:
     with Job() as bare, Job() as probed:
         for job in (bare, probed):
             job.create()
             job.connect()
+        turns = round(work * TRIED / _storm(bare, 0.2, TRIED, BARE))
         unlike = median(a / b for a, b in _pairs(bare, probed, turns, call, 1.0))
         with observe(governor=Governor(BOUND), **NEVER) as observed:
             attached(observed, probed)
