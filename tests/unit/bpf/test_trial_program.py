@@ -10,7 +10,7 @@ from pathlib import Path
 import capstone
 import pytest
 
-from exporter.bpf import calibrate, safety
+from exporter.bpf import calibrate, rehearsal, safety
 from exporter.bpf.elf import AARCH64, X86_64
 from exporter.bpf.safety import Confinement
 from exporter.bpf.trial_program import BASE, CODE, TrialProgram, assemble
@@ -63,6 +63,23 @@ def test_calibrated_program() -> None:
         status, written = program.run()
     stamps = list(struct.iter_unpack("=qq", written))
     assert (0, calibrate.ROUNDS * 5 + 1, sorted(stamps)) == (status, len(stamps), stamps)
+
+
+@on_x86_64
+def test_rehearsed_program() -> None:
+    """So does the one that programs are rehearsed on, which reads the request that its functions get first."""
+    with TrialProgram(rehearsal.image(X86_64)) as program:
+        status, written = program.run()
+    stamps = list(struct.iter_unpack("=qq", written))
+    assert (0, rehearsal.ROUNDS * rehearsal.SLOTS + 1, sorted(stamps)) == (status, len(stamps), stamps)
+
+
+def test_the_rehearsed_request_is_in_the_program() -> None:
+    """Its one segment is behind it, in the same page."""
+    page = rehearsal.image(X86_64)[-4096:]
+    assert page == rehearsal.REQUEST.ljust(4096, b"\0")
+    _, following, segment, segments, *_ = struct.unpack("<QQQIII", rehearsal.REQUEST)
+    assert (0, 1) == (following, segments) and 0 < segment - rehearsal.REQUEST_AT < 4096
 
 
 def test_calibrated_program_arm64(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""CPU times of other processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from exporter.governor import processes
+from exporter.governor.processes import cpu_seconds, wait_for_tick
+
+
+@pytest.fixture
+def busy() -> Iterator[int]:
+    """A process that uses CPU time all the time."""
+    with subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE) as it:
+        assert it.stdout
+        it.stdout.readline()
+        yield it.pid
+        it.kill()
+
+
+def test_cpu_time_at_a_tick(busy: int) -> None:
+    """Each tick brings the time of a process that runs up to date; on a busy machine it may have to wait."""
+    grown = []
+    for _ in range(50):
+        before = cpu_seconds(busy)
+        wait_for_tick()
+        grown.append(cpu_seconds(busy) - before)
+    assert sum(it > 0 for it in grown) > 10
+
+
+def test_a_clock_without_ticks_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: 7.0)
+    begun = time.monotonic()
+    wait_for_tick()
+    assert 0.5 * processes._LONGEST_TICK < time.monotonic() - begun < 1
+
+
+def test_no_such_process() -> None:
+    with pytest.raises(OSError, match="Invalid argument"):
+        cpu_seconds(1 << 22)
