@@ -24,7 +24,7 @@ PATTERNS = {
 BARE = 2
 """Added to a call: the same one where nothing probes it."""
 TRIED = 10_000
-"""Turns of a loop whose time is taken."""
+"""Turns of a loop that is timed."""
 NEVER = {"poll_window_seconds": 0.01, "poll_interval_seconds": 1000.0}
 BUDGET, NOISE = 1.0, 5.0
 """Percent that probes may take by calls and price, and that the clock may show: on a busy machine it is off by some."""

@@ -40,7 +40,8 @@ MOST_ROWS = 1024
 # Calls each slot CALLS times in each of ROUNDS and writes the thread's own CPU time (struct timespec) at every turn to
 # standard output. The second argument is a mebibyte, REQUEST_AT as an address. That is read first: to read memory that
 # is not there yet takes a program half a microsecond longer. The others point to memory full of pointers to its
-# beginning, a page behind a multiple of two mebibytes, and at COUNTS_AT of it are such a pointer, a 0 and a 2 of 32 bits.
+# beginning, a page behind a multiple of two mebibytes, and at COUNTS_AT of it are such a pointer, a 0 and a 2 of 32
+# bits.
 X86_64_LISTING = """
 48 8b 04 25 00 00 10 00  mov rax, qword ptr [1048576]
 41 bd 10 00 00 00  mov r13d, 16

@@ -13,13 +13,13 @@ _CALM, _CALM_LOOKS = 0.5, 3
 _LONGEST = 2.0
 """Usual lengths that a cycle has at most, where even the least share costs too much: coming and going does, too."""
 _RECENT = 5
-"""Looks whose costs are taken together: a window may miss the busy part of a step, or see nothing else."""
+"""Looks of which the costs are taken together: a window may miss the busy part of a step, or see nothing else."""
 _AIM, _LEAST_AIM = 0.9, 0.45
 """Pressure that is aimed at, and that while earlier windows which cost more are made up for: no window costs as much as
 those before it, and the bound is of all of them."""
 _STEP, _IDLE_STEP = 2.0, 4.0
-"""Factor by which the share changes at most from one look to the next, and by which it grows after _RECENT looks that saw
-no cost."""
+"""Factor by which the share changes at most from one look to the next, and by which it grows after _RECENT looks that
+saw no cost."""
 
 
 class Ladder:

@@ -75,7 +75,7 @@ def test_rehearsed_program() -> None:
 
 
 def test_the_rehearsed_request_is_in_the_program() -> None:
-    """Its one segment is behind it, in the same page."""
+    """The one segment is behind it, in the same page."""
     page = rehearsal.image(X86_64)[-4096:]
     assert page == rehearsal.REQUEST.ljust(4096, b"\0")
     _, following, segment, segments, *_ = struct.unpack("<QQQIII", rehearsal.REQUEST)
