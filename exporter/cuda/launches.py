@@ -12,7 +12,7 @@ from exporter.bpf.sampled_file import SampledFile
 from exporter.cuda.activity import Activity, Launches, Map
 from exporter.cuda.functions import FUNCTIONS
 from exporter.governor.estimates import Counts, Tally
-from exporter.governor.processes import cpu_seconds
+from exporter.governor.processes import cpu_seconds, cpu_times
 from exporter.governor.subject import LAUNCHES_FIRST
 
 
@@ -70,13 +70,8 @@ class CountedLaunches:
         return sum(calls[api] * self._price(api) for api in self._sampled)
 
     def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
-        found: dict[int, Tally] = {}
-        for pid, calls in self._read(pids).items():
-            try:
-                found[pid] = self._tally(calls, self._cpu(pid))
-            except OSError:
-                continue  # it has ended
-        return found
+        calls = self._read(pids)
+        return {pid: self._tally(calls[pid], cpu) for pid, cpu in cpu_times(pids, self._cpu).items()}
 
     def last(self, activity: Activity) -> Callable[[Tally], Tally]:
         """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED: the kernel's number of a process's CPU clock is made of it and of the pid."""
@@ -17,6 +19,15 @@ def cpu_seconds(pid: int) -> float:
     Of threads that run now the time since the last tick, 1 to 10 ms, is not in it.
     """
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
+
+
+def cpu_times(pids: Collection[int], cpu: Callable[[int], float] = cpu_seconds) -> dict[int, float]:
+    """Return the CPU times of these processes, without those that have ended."""
+    found: dict[int, float] = {}
+    for pid in pids:
+        with suppress(OSError):
+            found[pid] = cpu(pid)
+    return found
 
 
 def wait_for_tick() -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from exporter.bpf.sampled_file import SampledFile
 from exporter.governor.estimates import Counts, Tally
-from exporter.governor.processes import cpu_seconds
+from exporter.governor.processes import cpu_seconds, cpu_times
 from exporter.governor.subject import MESSAGES_SECOND
 from exporter.nccl.activity import Activity, Calls, Map
 from exporter.nccl.functions import FUNCTIONS
@@ -63,13 +63,7 @@ class Messages:
         for key, value in self._calls.items():
             if key.tgid in rows:
                 rows[key.tgid][key.kind] = Calls(*(getattr(value, name) for name in Calls._fields))
-        found: dict[int, Tally] = {}
-        for pid, calls in rows.items():
-            try:
-                found[pid] = self._tally(calls, self._cpu(pid))
-            except OSError:
-                continue  # it has ended
-        return found
+        return {pid: self._tally(rows[pid], cpu) for pid, cpu in cpu_times(pids, self._cpu).items()}
 
     def last(self, activity: Activity) -> Callable[[Tally], Tally]:
         """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""

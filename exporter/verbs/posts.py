@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from math import inf
 from typing import Protocol
 
 from exporter.bpf.sampled_file import SampledFile
 from exporter.governor.estimates import Counts, Tally
-from exporter.governor.processes import cpu_seconds
+from exporter.governor.processes import cpu_seconds, cpu_times
 from exporter.governor.subject import POSTS_THIRD
 from exporter.verbs.activity import Activity, QpId
 from exporter.verbs.costs import Cost, Costs
@@ -73,15 +72,8 @@ class CountedPosts:
         }
 
     def _read(self, pids: Collection[int]) -> _Reading:
-        return self._times(pids), self._activities(), self._costs.of(pids), self._times(pids)
-
-    def _times(self, pids: Collection[int]) -> Mapping[int, float]:
-        """Return the CPU times of processes, without those that have ended."""
-        found: dict[int, float] = {}
-        for pid in pids:
-            with suppress(OSError):
-                found[pid] = self._cpu(pid)
-        return found
+        before = cpu_times(pids, self._cpu)
+        return before, self._activities(), self._costs.of(pids), cpu_times(pids, self._cpu)
 
     def last(self, activity: Activity) -> Callable[[Tally], Tally]:
         """Return what makes the last tally of an ended process; its cost and CPU time are not known any more."""
