@@ -39,12 +39,12 @@ def observed() -> Iterator[Observed]:
 @pytest.fixture(scope="module")
 def server(observed: Observed) -> Iterator[Server]:
     with llama_server() as running:
-        until(lambda: _ask(running, "/v1/completions", False) and observed.of(running.pids), "it is followed")
+        until(lambda: _post(running, "/v1/completions", False) and observed.of(running.pids), "it is followed")
         time.sleep(0.5)  # its last request is read
         yield running
 
 
-def _ask(server: Server, route: str, stream: bool, **wanted: Any) -> int:
+def _post(server: Server, route: str, stream: bool, **wanted: Any) -> int:
     """Return the status of a request."""
     body = json.dumps({**ROUTES[route], "stream": stream, **wanted}).encode()
     sent = urllib.request.Request(f"http://127.0.0.1:{server.address[1]}{route}", body)
@@ -62,7 +62,7 @@ def test_tokens(observed: Observed, server: Server, route: str, stream: bool) ->
     """23 requests of a route: each is one, with the tokens that the server counts, cached ones included."""
     before, known = len(observed.of(server.pids)), counted(server)
     for _ in range(23):
-        assert 200 == _ask(server, route, stream)
+        assert 200 == _post(server, route, stream)
     until(lambda: len(observed.of(server.pids)) - before >= 23, "23 answers", 10)
     answers = observed.of(server.pids)[before:]
     after = counted(server)
@@ -90,9 +90,9 @@ def test_many_at_once(observed: Observed, server: Server) -> None:
                 )
                 client.socket.recv(1)
         elif kind == "refused":
-            assert 400 == _ask(server, "/v1/chat/completions", False, messages="none")
+            assert 400 == _post(server, "/v1/chat/completions", False, messages="none")
         else:
-            assert 200 == _ask(server, "/v1/completions", kind == "stream")
+            assert 200 == _post(server, "/v1/completions", kind == "stream")
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(one, kinds))
