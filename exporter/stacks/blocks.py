@@ -20,6 +20,8 @@ from exporter.bpf.probe import Probes
 from exporter.bpf.safety import protection
 from exporter.node import Node
 
+OF_BLOCKS = frozenset({"allocators", "block_shares", "blocks", "ended"})
+"""Maps of bpf/stacks/blocks.h and bpf/probe.h, which the program that takes stacks of threads does not have."""
 ROWS = 1 << 18
 """Blocks of all processes; one process gets an eighth of the table, and more while less than half is taken."""
 BYTES_OF_STACKS = 64 << 20

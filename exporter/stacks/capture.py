@@ -29,7 +29,7 @@ from exporter.model import Sample
 from exporter.node import Node
 from exporter.stack_profiles.model import Stack
 from exporter.stacks import metrics, record
-from exporter.stacks.blocks import BYTES_OF_STACKS, ROWS, Blocks
+from exporter.stacks.blocks import BYTES_OF_STACKS, OF_BLOCKS, ROWS, Blocks
 from exporter.stacks.budget import Budget
 from exporter.stacks.ledger import StackLedger
 from exporter.stacks.threads import Key, Threads
@@ -88,7 +88,8 @@ class Capture:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._worker = Worker(self._receive, self._restarted)
-        self._threads = Threads(node.proc, self._object.maps)
+        shared = {name: it for name, it in self._object.maps.items() if name not in OF_BLOCKS}
+        self._threads = Threads(node.proc, shared)
         self._events = Events()
         self._ticking = threading.Thread(target=self._tick_on, name="stacks budget", daemon=True)
 
