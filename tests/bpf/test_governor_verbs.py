@@ -138,11 +138,11 @@ def test_a_job_that_posts_without_pause(monkeypatch: pytest.MonkeyPatch) -> None
                 assert total(observed, "rdma_send_bytes_total", other) == calls * BYTES
 
 
-@pytest.mark.parametrize("work", [1.3, 3.0])
-def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch, work: float) -> None:
+@pytest.mark.parametrize(("work", "within"), [(1.3, 0.08), (3.0, 0.05)])
+def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch, work: float, within: float) -> None:
     """The probes take what is allowed of the CPU time of a job that also works, in parts of what they take of a post.
     What was not seen is estimated by CPU time, of an unknown queue pair: those of the queue pair are what was seen.
-    Nothing is lost at its end."""
+    Nothing is lost at its end. The error of what they take is that of the estimate, and greater where work is less."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 1.0)
     with Job() as job, governed(job) as observed:
         price = observed.cuda._probes.price("post_send")
@@ -154,7 +154,7 @@ def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch
         assert (hits(observed, "post_send") - seen) * price / stretch.cpu < 1.2 * BOUND
         until(lambda: level(observed) == 0, "all posts are probed again")
         now = posts(observed, job)
-        assert sum(now.values()) / (before + stretch.calls) == pytest.approx(1, rel=0.05)
+        assert sum(now.values()) / (before + stretch.calls) == pytest.approx(1, rel=within)
         [known] = now.keys() - {"unknown"}
         assert 0 < now[known] < now["unknown"]
         ratio = total(observed, "rdma_send_bytes_total", job) / BYTES / sum(now.values())
