@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Calls of UCX's protocol layer: sends, receives, remote reads and writes, connections. The functions without _nbx call
  * these. Structures are those of ucp.h and ucp_def.h, UCX 1.13 to 1.22. */
+#include "arguments.h"
 #include "call.h"
 #include "lengths.h"
 
@@ -35,25 +36,6 @@ struct calls {
 	__u64 unsized; /* of those: of unknown size */
 };
 MAP(calls, HASH, struct calls_key, struct calls, 4096);
-
-/* The sixth argument and the seventh, with which bpf_tracing.h does not help on both machines. */
-static __always_inline __u64 argument6(const struct pt_regs *ctx)
-{
-#if defined(__TARGET_ARCH_x86)
-	return ctx->r9;
-#else
-	return ctx->user_regs.regs[5];
-#endif
-}
-
-static __always_inline __u64 argument7(const struct pt_regs *ctx)
-{
-#if defined(__TARGET_ARCH_x86)
-	return read_u64(ctx->rsp + 8);
-#else
-	return ctx->user_regs.regs[6];
-#endif
-}
 
 enum { CONTIGUOUS, IOV = 2, SGL = 4, CLASS_MASK = 7, CLASS_SHIFT = 3 };
 #define FIELD_DATATYPE (1 << 3)
@@ -101,10 +83,10 @@ static __always_inline __s64 bytes_of_call(struct pt_regs *ctx, __u8 api)
 		param = PT_REGS_PARM4(ctx);
 	} else if (api == ucp_am_send_nbx) {
 		buffer = PT_REGS_PARM5(ctx);
-		count = argument6(ctx);
-		param = argument7(ctx);
+		count = argument(ctx, 5);
+		param = argument(ctx, 6);
 	} else if (api == ucp_put_nbx || api == ucp_get_nbx) {
-		param = argument6(ctx);
+		param = argument(ctx, 5);
 	} else {
 		return 0;
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Calls of AMD's HIP runtime. Launches are counted where they are called, since they do not block; all others where they
  * return, with what they did if they succeeded. */
+#include "arguments.h"
 #include "memory.h"
 
 struct api_key {
@@ -40,38 +41,6 @@ struct described_3d {
 	__u64 extent[3];
 	__u32 kind, zero;
 };
-
-/* An argument of a call that has just begun. */
-static __always_inline __u64 argument(struct pt_regs *ctx, __u8 at)
-{
-	switch (at) {
-	case 0:
-		return PT_REGS_PARM1(ctx);
-	case 1:
-		return PT_REGS_PARM2(ctx);
-	case 2:
-		return PT_REGS_PARM3(ctx);
-	case 3:
-		return PT_REGS_PARM4(ctx);
-	case 4:
-		return PT_REGS_PARM5(ctx);
-#if defined(__TARGET_ARCH_x86)
-	case 5:
-		return ctx->r9;
-	default: /* above the return address */
-		return read_u64(PT_REGS_SP(ctx) + 8 * (at - 5));
-#else
-	case 5:
-		return ctx->user_regs.regs[5];
-	case 6:
-		return ctx->user_regs.regs[6];
-	case 7:
-		return ctx->user_regs.regs[7];
-	default:
-		return read_u64(PT_REGS_SP(ctx) + 8 * (at - 8));
-#endif
-	}
-}
 
 static __always_inline enum direction direction_of(__u32 kind)
 {

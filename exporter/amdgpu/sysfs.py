@@ -7,13 +7,13 @@ A read may query the GPU's firmware and block. A file that is not there, or cann
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from exporter.amdgpu import metrics
 from exporter.model import Labels, Metric, Sample
+from exporter.small_files import content, entries
 
 DRIVER = "amdgpu"
 MOST_CARDS, MOST_BLOCKS, MOST_SENSORS = 64, 64, 8
@@ -63,7 +63,7 @@ def read(path: Path) -> list[Sample]:
 def text(path: Path) -> str:
     """Return the text of a short file, printable, or an empty string when the file cannot be read."""
     try:
-        return "".join(it for it in _content(path).strip()[:_MOST_TEXT] if it.isprintable())
+        return "".join(it for it in content(path).strip()[:_MOST_TEXT] if it.isprintable())
     except OSError:
         return ""
 
@@ -89,7 +89,7 @@ def _busy(device: Path, labels: Labels) -> Iterator[Sample]:
 
 def _sensors(device: Path, labels: Labels) -> Iterator[Sample]:
     """Yield the samples of the driver's hwmon device. Power is in microwatts there, temperatures in thousandths."""
-    monitors = [it for it in _entries(device / "hwmon")[:MOST_SENSORS] if text(it / "name") == DRIVER]
+    monitors = [it for it in entries(device / "hwmon")[:MOST_SENSORS] if text(it / "name") == DRIVER]
     for monitor in monitors[:1]:
         for kind, file in (("average", "power1_average"), ("momentary", "power1_input")):
             if (power := _number(monitor / file)) is not None:
@@ -108,10 +108,10 @@ def _sensors(device: Path, labels: Labels) -> Iterator[Sample]:
 
 def _errors(device: Path, labels: Labels) -> Iterator[Sample]:
     """Yield the errors of each block. While the driver cannot query them, the file has a sentence instead."""
-    names = [found for it in _entries(device / "ras") if (found := _BLOCK.fullmatch(it.name))]
+    names = [found for it in entries(device / "ras") if (found := _BLOCK.fullmatch(it.name))]
     for name in names[:MOST_BLOCKS]:
         try:
-            counts = _ERRORS.findall(_content(device / "ras" / name[0]))
+            counts = _ERRORS.findall(content(device / "ras" / name[0]))
         except OSError:
             continue
         for kind, count in counts:
@@ -129,19 +129,3 @@ def _numbers(path: Path, metric: Metric, labels: Labels) -> Iterator[Sample]:
 def _number(path: Path) -> int | None:
     found = _NUMBER.fullmatch(text(path))
     return value if found and (value := int(found[0])) < 1 << 63 else None
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _content(path: Path) -> str:
-    """Return the text of a file, without waiting for a writer if the file is a FIFO. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return os.read(descriptor, 4096).decode("utf-8", "replace")
-    finally:
-        os.close(descriptor)

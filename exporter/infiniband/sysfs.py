@@ -6,7 +6,6 @@ Files: Documentation/ABI/stable/sysfs-class-infiniband of the kernel. A read may
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.infiniband.drivers import HW_GROUP, PORT_GROUP, CounterName
+from exporter.small_files import content, entries
 
 GROUPS = (PORT_GROUP, HW_GROUP, "counters_ext")
 """counters_ext: 64-bit twins of counters/, before Linux 4.5 and in vendors' kernels."""
@@ -120,13 +120,13 @@ def read(path: Path, links: Mapping[int, Link] | None = None) -> Reading:
 
 def ports(path: Path) -> list[int]:
     """Return the numbers of a device's ports."""
-    return sorted(int(entry.name) for entry in _entries(path / "ports")[:MOST_PORTS] if _PORT.fullmatch(entry.name))
+    return sorted(int(entry.name) for entry in entries(path / "ports")[:MOST_PORTS] if _PORT.fullmatch(entry.name))
 
 
 def text(path: Path) -> str:
     """Return the text of a short file of sysfs, printable, or an empty string when the file cannot be read."""
     try:
-        return _printable(_content(path))
+        return _printable(content(path))
     except OSError:
         return ""
 
@@ -161,7 +161,7 @@ def _netdev(device: Path, port: Path, number: int, only: bool) -> str:
 
     Only interfaces of the same PCI function count: one stacked on them (a bond, a VLAN) does not count pauses.
     """
-    own = {entry.name for entry in _entries(device / "device/net") if _INTERFACE.fullmatch(entry.name)}
+    own = {entry.name for entry in entries(device / "device/net") if _INTERFACE.fullmatch(entry.name)}
     for index in range(_MOST_GIDS if own else 0):
         name = text(port / "gid_attrs/ndevs" / str(index))
         if name in own:
@@ -176,27 +176,27 @@ def _groups(path: Path, unreadable: Counter[str]) -> dict[str, Group]:
     found: dict[str, Group] = {}
     for group in GROUPS:
         folder = path / group
-        entries = _entries(folder)
-        if entries:
-            counters = dict(_counters(entries[:MOST_FILES], unreadable))
+        files = entries(folder)
+        if files:
+            counters = dict(_counters(files[:MOST_FILES], unreadable))
             found[group] = Group(counters, _identity(folder))
-            if len(entries) > MOST_FILES:
-                unreadable["TOO_MANY"] += len(entries) - MOST_FILES
+            if len(files) > MOST_FILES:
+                unreadable["TOO_MANY"] += len(files) - MOST_FILES
     return found
 
 
-def _counters(entries: list[Path], unreadable: Counter[str]) -> Iterator[tuple[str, int]]:
+def _counters(files: list[Path], unreadable: Counter[str]) -> Iterator[tuple[str, int]]:
     """Yield the counters that can be read. A file that holds N/A is no counter."""
-    for path in entries:
+    for path in files:
         try:
-            content = _content(path)
+            held = content(path)
         except OSError as error:
             unreadable[errno.errorcode.get(error.errno or 0, "OTHER")] += 1
             continue
-        number = _NUMBER.fullmatch(content.strip())
+        number = _NUMBER.fullmatch(held.strip())
         if number and (value := int(number[1], 0 if number[1].startswith("0x") else 10)) < 1 << 64:
             yield _printable(path.name), value
-        elif "N/A" not in content:
+        elif "N/A" not in held:
             unreadable["NOT_A_NUMBER"] += 1
 
 
@@ -210,22 +210,6 @@ def _identity(folder: Path) -> int:
 def _state(path: Path) -> int | None:
     found = _STATE.match(text(path))
     return int(found[1]) if found else None
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _content(path: Path) -> str:
-    """Return the text of a file, without waiting for a writer if the file is a FIFO. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return os.read(descriptor, 4096).decode("utf-8", "replace")
-    finally:
-        os.close(descriptor)
 
 
 def _printable(content: str) -> str:

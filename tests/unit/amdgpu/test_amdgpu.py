@@ -156,13 +156,13 @@ def test_none(tree: Tree, collector: Collect) -> None:
 def test_a_suspended_gpu_is_not_woken(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read that would wake it: its sensors and errors."""
     tree.card(**{"power/runtime_status": "suspended"})
-    content, opened = sysfs._content, []
+    content, opened = sysfs.content, []
 
     def recording(path: Path) -> str:
         opened.append(path)
         return content(path)
 
-    monkeypatch.setattr(sysfs, "_content", recording)
+    monkeypatch.setattr(sysfs, "content", recording)
     names = {it.metric.name for it in sysfs.read(tree.sys / "class/drm/card1")}
     assert names == {"gpu.amd.info", "gpu.amd.suspended", "gpu.amd.memory.usage", "gpu.amd.memory.limit"}
     assert len(opened) == 12

@@ -71,8 +71,8 @@ def test_excluded_devices_are_not_touched(tree: Tree, collector: Made, monkeypat
     """No file of an excluded device is opened."""
     tree.mlx5("mlx5_0")
     tree.mlx5("mlx5_9")
-    opened, content = [], sysfs._content
-    monkeypatch.setattr(sysfs, "_content", lambda path: opened.append(path) or content(path))
+    opened, content = [], sysfs.content
+    monkeypatch.setattr(sysfs, "content", lambda path: opened.append(path) or content(path))
 
     found = page(collector(exclude=("rxe*", "mlx5_?9", "mlx5_9")))
 
@@ -104,14 +104,14 @@ def test_blocked(
     """A device with a hanging driver is logged and has no series until it answers; the other devices are read on."""
     tree.mlx5("mlx5_0")
     tree.mlx5("mlx5_1", packet_seq_err=1)
-    answer, content = threading.Event(), sysfs._content
+    answer, content = threading.Event(), sysfs.content
 
     def read(path: Path) -> str:
         if "mlx5_0" in path.parts and path.name == "out_of_sequence":
             answer.wait()
         return content(path)
 
-    monkeypatch.setattr(sysfs, "_content", read)
+    monkeypatch.setattr(sysfs, "content", read)
     caplog.set_level(logging.INFO)
     subject = collector(interval=1.0, deadline=1.0)
 

@@ -385,7 +385,7 @@ def test_removed(tree: Tree) -> None:
 
 def test_unreadable_files_are_counted(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that the driver refuses are counted by error, and the others are shown."""
-    content = sysfs._content
+    content = sysfs.content
     refused = {"out_of_buffer": errno.EINVAL, "port_xmit_wait": errno.EOPNOTSUPP, "symbol_error": errno.EPERM}
 
     def read(path: Path) -> str:
@@ -393,7 +393,7 @@ def test_unreadable_files_are_counted(tree: Tree, monkeypatch: pytest.MonkeyPatc
             raise OSError(refused[path.name], "refused")
         return content(path)
 
-    monkeypatch.setattr(sysfs, "_content", read)
+    monkeypatch.setattr(sysfs, "content", read)
     tree.mlx5(packet_seq_err=4)
 
     found = device(tree, "mlx5_0").read()
