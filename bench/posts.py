@@ -12,7 +12,8 @@ from statistics import median
 from bench.result import Result
 from exporter.governor.governor import Governor
 from exporter.governor.processes import cpu_seconds
-from tests.bpf.verbs_node import Job, Observed, attached, build_standins, observe
+from tests.bpf.observed import Observed
+from tests.bpf.verbs_node import Job, attached, build_standins, observe
 from tests.support import until
 
 BOUND, ROUNDS, SECONDS, WITHIN, SETTLED = 0.01, 9, 5.0, 60.0, 20.0

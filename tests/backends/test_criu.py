@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.backends import fetch
-from tests.bpf.cuda_node import BUILD, Observed, observe
+from tests.bpf.cuda_node import BUILD, observe
+from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(600)]

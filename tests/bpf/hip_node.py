@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from exporter.bpf.targets import Targets
 from exporter.collectors.hip import FLAGS, Hip
-from exporter.resolve.process import ProcessTable
-from tests.bpf.cuda_node import WITHIN, Observed, Script
-from tests.nodes import make_node
+from tests.bpf.cuda_node import Script
+from tests.bpf.observed import Observed, running
 
 ALLOCATED = "gpu_hip_memory_allocations_bytes_total"
 FREED = "gpu_hip_memory_frees_bytes_total"
@@ -72,27 +69,6 @@ class Narrow(Hip):
         return {"live_most": 64}
 
 
-@contextmanager
-def observe(kind: type[Hip] = Hip) -> Iterator[Observed]:
+def observe(kind: type[Hip] = Hip) -> AbstractContextManager[Observed]:
     """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    targets = Targets(grace=1.0)
-    hip = kind(make_node({flag.name: flag.default for flag in FLAGS}, ProcessTable(), targets))
-    hip.start()
-    try:
-        targets.start()
-        try:
-            assert targets.scanned.wait(WITHIN)
-            yield Observed(hip, targets, [])  # type: ignore[arg-type]  # it uses what every BPF collector has
-        finally:
-            targets.close()
-    finally:
-        hip.close()
-
-
-def by(observed: Observed, metric: str, pid: int, *names: str) -> dict[Any, Any]:
-    """Values by one label, or by several."""
-    found = {}
-    for key, value in observed.values(metric, pid).items():
-        labels = tuple(dict(key).get(name, "") for name in names)
-        found[labels if len(names) > 1 else labels[0]] = value
-    return found
+    return running(kind, FLAGS, grace=1.0)

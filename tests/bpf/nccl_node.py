@@ -7,15 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from exporter.bpf.targets import Targets
 from exporter.collectors.nccl import FLAGS, Nccl
 from exporter.governor.governor import Governor
 from exporter.model import Span
-from exporter.node import Node
 from exporter.nvml.gpus import Gpus
-from exporter.resolve.process import ProcessTable
-from tests.bpf.cuda_node import BUILD, WITHIN, Observed, Script, build_standins, started
-from tests.nodes import make_node
+from tests.bpf.cuda_node import BUILD, Script, build_standins, started
+from tests.bpf.observed import Observed, running
 
 __all__ = ["BUILD", "NcclNode", "Rank", "build_standins", "observe", "started"]
 
@@ -45,10 +42,6 @@ class Rank(Script):
 class NcclNode(Observed):
     """A running collector, the node it runs on, and questions to it."""
 
-    def __init__(self, nccl: Nccl, targets: Targets, spans: list[Span], node: Node) -> None:
-        super().__init__(nccl, targets, spans)  # type: ignore[arg-type]  # it uses what every BPF collector has
-        self.nccl, self.node = nccl, node
-
     def spans_of(self, pid: int) -> list[Span]:
         return [span for span in self.spans if span.process["pid"] == str(pid)]
 
@@ -58,21 +51,6 @@ def observe(
     gpus: Gpus | None = None, wants_spans: bool = True, governor: Governor | None = None, **settings: Any
 ) -> Iterator[NcclNode]:
     """The collector with these settings (dashes as underscores), attached to what runs and what comes."""
-    spans: list[Span] = []
-    targets = Targets()
-    defaults = {flag.name: flag.default for flag in FLAGS}
-    chosen = {key.replace("_", "-"): value for key, value in settings.items()}
-    assert chosen.keys() <= defaults.keys()
     shared = {"gpus": gpus or Gpus(), "wants_spans": wants_spans, "governor": governor or Governor(0)}
-    node = make_node(defaults | chosen, ProcessTable(), targets, spans.append, **shared)
-    nccl = Nccl(node)
-    nccl.start()
-    try:
-        targets.start()
-        try:
-            assert targets.scanned.wait(WITHIN)
-            yield NcclNode(nccl, targets, spans, node)
-        finally:
-            targets.close()
-    finally:
-        nccl.close()
+    with running(Nccl, FLAGS, shared=shared, **settings) as observed:
+        yield NcclNode(observed.collector, observed.targets, observed.spans, observed.node)

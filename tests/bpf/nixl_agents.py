@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.bpf.cuda_node import Observed, Script
+from tests.bpf.cuda_node import Script
+from tests.bpf.observed import Observed
 from tests.support import until
 
 NOWHERE = Path("/nonexistent")

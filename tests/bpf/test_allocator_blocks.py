@@ -16,7 +16,8 @@ from exporter.stack_profiles.model import Profile
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stacks import capture
 from exporter.stacks.blocks import GivenOut
-from tests.bpf.cuda_node import BUILD, MIB, Observed, build_standins, observe
+from tests.bpf.cuda_node import BUILD, MIB, build_standins, observe
+from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [
@@ -124,12 +125,12 @@ class Job:
 
     def given_out(self) -> GivenOut:
         """What the probes know of its allocator."""
-        profiling = self.observed.cuda._profiling
+        profiling = self.observed.collector._profiling
         assert profiling and profiling._capture.blocks
         return profiling._capture.blocks.read().get(self.pid, GivenOut())
 
     def profile(self) -> Profile:
-        return self.observed.cuda._node.stack_profiles.source.inuse()
+        return self.observed.collector._node.stack_profiles.source.inuse()
 
     def in_use(self, value: int = 0) -> Counter[str]:
         """Bytes or objects in use by the function of Python that is the leaf, of other stacks by the leaf."""
@@ -230,7 +231,7 @@ def test_blocks_for_which_the_table_has_no_room_are_unknown(job: Job) -> None:
 
 def test_rows_go_with_their_process(job: Job) -> None:
     job.run("[site_2(512) for _ in range(20)]")
-    profiling = job.observed.cuda._profiling
+    profiling = job.observed.collector._profiling
     assert profiling and profiling._capture.blocks
     blocks, programs = profiling._capture.blocks, profiling._capture._object
     assert len(blocks.read()[job.pid].blocks) == 20
@@ -278,7 +279,7 @@ def test_nonsense(observed: Observed, job: Job, tmp_path: Path) -> None:
         other.run("[site_2(512) for _ in range(20)]")
         assert 20 * 512 == other.in_use()["site_2"]
         assert len(other.given_out().blocks) == 20
-    profiling = observed.cuda._profiling
+    profiling = observed.collector._profiling
     assert profiling
     programs = profiling._capture._object
     job.process.kill()

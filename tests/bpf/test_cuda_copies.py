@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.bpf.cuda_node import Job, Observed, Script, build_standins, observe, started
+from tests.bpf.cuda_node import Job, Script, build_standins, observe, started
+from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA copies", on="stand-in")]
@@ -48,7 +49,7 @@ def script(observed: Observed) -> Iterator[Script]:
 @pytest.fixture
 def late(observed: Observed, script: Script) -> Script:
     """A process that may have done things unseen."""
-    observed.cuda._object.maps["covered"].delete(script.pid)
+    observed.collector._object.maps["covered"].delete(script.pid)
     return script
 
 
@@ -99,7 +100,7 @@ def test_whether_all_of_a_process_was_seen(observed: Observed, script: Script) -
     seen = "gpu_cuda_seen_from_start"
     assert 1 == observed.value(seen, script.pid)
 
-    observed.cuda._object.maps["covered"].delete(script.pid)
+    observed.collector._object.maps["covered"].delete(script.pid)
 
     assert 0 == observed.value(seen, script.pid)
 
@@ -115,7 +116,7 @@ def test_pinned_memory_is_not_pageable_while_its_process_is_put_aside(
 ) -> None:
     """A program that pinned memory before the exec that started it was noticed copies while ranges are dropped."""
 
-    program = observed.cuda._object.programs["forget"]
+    program = observed.collector._object.programs["forget"]
     run = program.run
 
     def then_copy() -> None:
@@ -124,7 +125,7 @@ def test_pinned_memory_is_not_pageable_while_its_process_is_put_aside(
         script.run("call('cuMemcpyHtoD_v2', device, pinned, 77)")
 
     monkeypatch.setattr(program, "run", then_copy)
-    observed.cuda.processes_replaced([script.pid])
+    observed.collector.processes_replaced([script.pid])
     assert {("h2d", "unknown"): 77} == copied(observed, script.pid)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Gpu, GpuProcess, Readings, Snapshot
-from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, observe, started
+from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
+from tests.bpf.observed import Observed
 from tests.support import until
 from tests.unit.resolve.gpus import WHOLE, gpu, snapshot
 
@@ -157,7 +158,7 @@ for n in range(100):
 
 def test_two_threads_take_the_first_two_devices_at_once(observed: Observed) -> None:
     """How many processes use several devices is right all the same, and none when they have ended."""
-    cuda = observed.cuda
+    cuda = observed.collector
     with started(observed, Script()) as script:
         before = cuda._object.globals()["with_several"]
         script.run("for device in (0, 1): new(lib.cuDevicePrimaryCtxRetain, device)")

@@ -147,7 +147,7 @@ def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch) ->
         started(observed, victim)
         for _ in range(2):
             hostile.run(BLOCKED + "\nthreads = block(40)")
-            assert ROWS // 2 == observed.cuda._object.globals()["flights"]
+            assert ROWS // 2 == observed.collector._object.globals()["flights"]
             victim.run(f"held = [new(lib.cuMemAlloc_v2, size({MIB})) for n in range(23)]")
             victim.run("for it in held[1:]: lib.cuMemFree_v2(it)")
             victim.run("lib.cuMemFree_v2(held[0])")

@@ -13,7 +13,8 @@ import pytest
 
 from exporter.nvml.gpus import Gpus
 from exporter.nvml.snapshot import Readings
-from tests.bpf.cuda_node import MIB, Observed, Script, build_standins, observe, started
+from tests.bpf.cuda_node import MIB, Script, build_standins, observe, started
+from tests.bpf.observed import Observed
 from tests.support import until
 from tests.unit.resolve.gpus import gpu, snapshot
 
@@ -248,9 +249,9 @@ def test_resetting_a_device(observed: Observed, runtime: Script) -> None:
 def test_the_last_release_of_a_primary_context(observed: Observed, driver: Script, seen: bool) -> None:
     """The last release ends the context only in a process seen from its first call on: else others may hold it."""
     if seen:
-        observed.cuda._object.maps["covered"].set(driver.pid, 1)
+        observed.collector._object.maps["covered"].set(driver.pid, 1)
     else:
-        observed.cuda._object.maps["covered"].delete(driver.pid)
+        observed.collector._object.maps["covered"].delete(driver.pid)
     driver.run(
         "one = new(lib.cuDevicePrimaryCtxRetain, 0); new(lib.cuDevicePrimaryCtxRetain, 0)\n"
         "lib.cuCtxSetCurrent(one); new(lib.cuMemAlloc_v2, size(1 << 20)); lib.cuDevicePrimaryCtxRelease_v2(0)"
@@ -483,7 +484,7 @@ def test_the_table_is_sized_by_the_gpus() -> None:
     gpus.serve(lambda: snapshot(*(replace(gpu(index), sets=readings) for index in range(8))), lambda seconds: True)
     segments, bytes = 80 * 512, 2 * MIB
     with observe(gpus=gpus, layers="driver") as observed, ExitStack() as stack:
-        assert 491_520 == observed.cuda._object.maps["live"].max_entries
+        assert 491_520 == observed.collector._object.maps["live"].max_entries
         ranks = [started(observed, stack.enter_context(Script())) for _ in range(8)]
         for rank in ranks:
             rank.begin(f"{EXPAND}\nexpand({segments}, {bytes}, 1 << 44)")
@@ -516,7 +517,7 @@ def test_codes_of_ones_own() -> None:
 def test_only_what_the_context_had_ends_with_it(observed: Observed, driver: Script) -> None:
     """What is allocated in a context at the address of one that ended is not swept with that one."""
     context = driver.run("out = new(lib.cuCtxCreate_v2, 0, 0).value; new(lib.cuMemAlloc_v2, size(23))")
-    sweep = observed.cuda._object.programs["sweep"]
+    sweep = observed.collector._object.programs["sweep"]
     sweep.run(struct.pack("=3Q", driver.pid, context, 1))
     assert {"device": 23} == used(observed, driver.pid)
     sweep.run(struct.pack("=3Q", driver.pid, context, time.monotonic_ns()))

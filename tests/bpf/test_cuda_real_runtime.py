@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from exporter.cuda.codes import error_name
-from tests.bpf.cuda_node import Observed, Script, observe, started
+from tests.bpf.cuda_node import Script, observe, started
+from tests.bpf.observed import Observed
 from tests.wheels import CUDART_12, CUDART_13, library
 
 pytestmark = [

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.model import Distribution, Span
-from tests.bpf.cuda_node import MIB, Job, Observed, Script, build_standins, observe, started
+from tests.bpf.cuda_node import MIB, Job, Script, build_standins, observe, started
+from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="CUDA waits and spans", on="stand-in")]

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exporter.bpf.targets import Targets
 from exporter.collectors.cufile import FLAGS, Cufile
 from exporter.cufile import codes
-from exporter.resolve.process import ProcessTable
 from tests import wheels
-from tests.bpf.cuda_node import WITHIN, Observed, Script, build_standins, started
-from tests.nodes import make_node
+from tests.bpf.cuda_node import Script, build_standins, started
+from tests.bpf.observed import Observed, running
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf]
@@ -65,21 +63,9 @@ class Storage(Script):
         self.run(PRELUDE)
 
 
-@contextmanager
-def observe(kind: type[Cufile] = Cufile) -> Iterator[Observed]:
+def observe(kind: type[Cufile] = Cufile) -> AbstractContextManager[Observed]:
     """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    targets = Targets(grace=1.0)
-    cufile = kind(make_node({flag.name: flag.default for flag in FLAGS}, ProcessTable(), targets))
-    cufile.start()
-    try:
-        targets.start()
-        try:
-            assert targets.scanned.wait(WITHIN)
-            yield Observed(cufile, targets, [])  # type: ignore[arg-type]  # it uses what every BPF collector has
-        finally:
-            targets.close()
-    finally:
-        cufile.close()
+    return running(kind, FLAGS, grace=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +267,8 @@ def test_threads_that_are_cancelled_in_calls(monkeypatch: pytest.MonkeyPatch, me
             "    lib.standin_stall(c_uint64(60_000_000_000)); read(shm, 1000)\n"
             "for _ in range(7): threads.append(threading.Thread(target=work, daemon=True)); threads[-1].start()"
         )
-        until(lambda: observed.cuda._object.globals()["in_flight_lost"] == 4, "seven calls, three of them in flight")
+        counted = observed.collector._object.globals
+        until(lambda: counted()["in_flight_lost"] == 4, "seven calls, three of them in flight")
         assert 3 == len(observed.in_flight(job.pid))
         job.run("for it in threads: assert 0 == libc.pthread_cancel(c_uint64(it.ident))")
         until(lambda: 1 == len(observed.kernel("in_flight", job.pid)), "the ends of the threads noticed")
@@ -298,7 +285,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch, memo
         for _ in range(3):
             with started(observed, Storage()) as job:
                 job.run(f"shm = register({str(memory_file)!r})\nfor _ in range(7): read(shm, 1000)")
-            until(lambda job=job: job.pid not in observed.cuda._ledger, "its end")  # type: ignore[misc]
+            until(lambda job=job: job.pid not in observed.collector._ledger, "its end")  # type: ignore[misc]
         found = observed.sums(REQUESTS, BYTES, DURATION)
         calls = {False: 7, True: 14}
         assert found == {REQUESTS: calls, BYTES: {False: 7000, True: 14000}, DURATION: calls}
@@ -345,7 +332,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch, memory_file: Pat
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Storage() as job:
-        until(lambda: job.pid in observed.cuda._ledger._live, "known")
+        until(lambda: job.pid in observed.collector._ledger._live, "known")
         job.run(
             f"shm = register({str(memory_file)!r})\n"
             "for _ in range(23): read(shm, 1); later(lib.cuFileWriteAsync, shm, 1)\n"

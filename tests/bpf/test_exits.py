@@ -18,9 +18,9 @@ from exporter.faults.ledger import FaultLedger
 from exporter.node import Node
 from exporter.resolve.process import ProcessTable
 from exporter.views import prometheus
-from tests.bpf.cuda_node import BUILD, WITHIN, Script, build_standins
+from tests.bpf.cuda_node import BUILD, Script, build_standins
 from tests.nodes import make_node
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="ends of GPU processes", on="stand-in")]
 
@@ -61,7 +61,7 @@ def exits(faults: FaultLedger, library: Path) -> Iterator[Exits]:
     try:
         targets.start()
         try:
-            assert targets.scanned.wait(WITHIN)
+            assert targets.scanned.wait(PATIENCE)
             yield made
         finally:
             targets.close()
@@ -106,7 +106,7 @@ def test_ends(exits: Exits, watched: Callable[[], Script], lines: str, status: s
     """Each end is counted once, with the status that its parent sees."""
     with watched() as job:
         job.begin(lines)
-        job.process.wait(WITHIN)
+        job.process.wait(PATIENCE)
         until(lambda: counts(exits), "the end is counted")
 
         assert {status: 1} == counts(exits)
@@ -122,7 +122,7 @@ def test_many(exits: Exits, watched: Callable[[], Script]) -> None:
                 job.run("thread = threading.Thread(target=len, args=('',)); thread.start(); thread.join()")
                 job.run("os.waitpid(os.posix_spawn('/bin/false', ['false'], {}), 0)")
             job.begin("os.kill(os.getpid(), 6)")
-            job.process.wait(WITHIN)
+            job.process.wait(PATIENCE)
     until(lambda: counts(exits).get("SIGABRT") == 23, "23 ends")
 
     assert {"SIGABRT": 23} == counts(exits)
@@ -134,7 +134,7 @@ def test_crashes_are_faults(exits: Exits, watched: Callable[[], Script], faults:
     for lines in ("os.kill(os.getpid(), 6)", "os.kill(os.getpid(), 15)"):
         with watched() as job:
             job.begin(lines)
-            job.process.wait(WITHIN)
+            job.process.wait(PATIENCE)
     until(lambda: counts(exits) == {"SIGABRT": 1, "SIGTERM": 1}, "both ends")
     found = {(prometheus.name(it.metric), it.labels.get("signal")): it for it in faults.samples()}
 
@@ -151,7 +151,7 @@ def test_another_program(exits: Exits, watched: Callable[[], Script]) -> None:
         job.begin("os.execv('/bin/sleep', ['sleep', '600'])")
         until(lambda: job.pid not in exits._users, "the exec is noticed")
         os.kill(job.pid, signal.SIGABRT)
-        job.process.wait(WITHIN)
+        job.process.wait(PATIENCE)
         later.begin("os._exit(3)")
         until(lambda: counts(exits), "the end of the other is counted")  # ends are reported in their order
 

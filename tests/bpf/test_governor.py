@@ -146,9 +146,9 @@ def hits(observed: NcclNode) -> int:
 
 def windows(observed: NcclNode, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One item for each window that was open since, at its end."""
-    assert observed.nccl._watch
+    assert observed.collector._watch
     ended: list[int] = []
-    estimates = observed.nccl._watch.estimates
+    estimates = observed.collector._watch.estimates
     settle = estimates.settle
     monkeypatch.setattr(estimates, "settle", lambda owner: (settle(owner), ended.append(1)))
     return ended
@@ -197,7 +197,7 @@ def test_large_groups_are_bounded_one_by_one(tmp_path: Path, monkeypatch: pytest
     own, allowed = 200_000, 10e-6
     with job(tmp_path) as running, governed(running, bound=0.9) as observed:
         throttle(observed, running, own)
-        price = observed.nccl._probes.price("ncclSend")
+        price = observed.collector._probes.price("ncclSend")
         assert price and 2 * PEERS * price > 2 * allowed, "messages of a group cost enough for this test"
         seen, stretch = hits(observed), running.work(20, own)
         assert (hits(observed) - seen) * price / stretch.groups < 1.3 * allowed
@@ -215,7 +215,7 @@ def test_the_bound_is_kept_and_calls_are_counted_again(tmp_path: Path, monkeypat
     with job(tmp_path) as running, governed(running, BOUND) as observed:
         throttle(observed, running, own)
         seen, stretch = hits(observed), running.work(10, own)
-        price = observed.nccl._probes.price("ncclSend")
+        price = observed.collector._probes.price("ncclSend")
         assert price
         assert (hits(observed) - seen) * price / stretch.cpu < 3 * BOUND
         assert stretch.groups * 2 * PEERS * price / stretch.cpu > 6 * BOUND, "the job sends enough for this test"
@@ -229,5 +229,5 @@ def test_the_bound_is_kept_and_calls_are_counted_again(tmp_path: Path, monkeypat
         assert little.groups * PEERS == counted(observed, running)["Send calls"] - now["Send calls"]
         last = counted(observed, running)
         running.end()
-        until(lambda: running.process.pid not in observed.nccl._ledger, "its end is known")
+        until(lambda: running.process.pid not in observed.collector._ledger, "its end is known")
         assert last == counted(observed, running)

@@ -11,20 +11,21 @@ import pytest
 from exporter.collectors.verbs import Verbs
 from exporter.verbs.functions import HITS
 from tests.bpf import test_cufile
+from tests.bpf.observed import Observed
 from tests.bpf.test_cufile import Storage, memory_file  # noqa: F401  # a fixture
-from tests.bpf.verbs_node import Job, Observed, attached, build_standins, observe
+from tests.bpf.verbs_node import Job, attached, build_standins, observe
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="cost of probes", on="stand-in")]
 
 
 def hits(observed: Observed, pid: int) -> dict[str, tuple[int, int]]:
-    rows = observed.cuda._object.maps["process_hits"].items()
+    rows = observed.collector._object.maps["process_hits"].items()
     return {HITS[key.hit]: (seen.calls, seen.requests) for key, seen in rows if key.tgid == pid}
 
 
 def costs(observed: Observed) -> Callable[[int], float]:
-    verbs = observed.cuda
+    verbs = observed.collector
     assert isinstance(verbs, Verbs)
     until(lambda: verbs._probes.price("post_send") is not None, "prices")
     return lambda pid: sum((it.posts + it.other) for it in verbs._charged.of([pid]).values())
@@ -48,7 +49,7 @@ def test_posts_and_polls_of_a_process() -> None:
         expected = {"post_send": (26, 38), "post_recv": (7, 14), "poll_cq": (11, 0)}
         assert expected == hits(observed, job.pid)
         assert {} == hits(observed, other.pid) and cost(other.pid) == 0
-        price, trial = observed.cuda._probes.price, observed.cuda._node.trial.costs
+        price, trial = observed.collector._probes.price, observed.collector._node.trial.costs
         assert trial
         least = 26 * price("post_send") + 7 * price("post_recv") + 11 * price("poll_cq")
         assert least < cost(job.pid) < least + (12 + 7) * trial.emulated
@@ -70,7 +71,7 @@ def test_extended_posts_of_a_process() -> None:
             job.build(8, 3)
         calls, requests = hits(observed, job.pid)["wr_complete"]
         assert (calls - before[0], requests - before[1]) == (5, 15)
-        price = observed.cuda._probes.price
+        price = observed.collector._probes.price
         each = 5 * (price("wr_start") + price("wr_complete")) + 15 * (price("wr_send") + price("wr_set_sge"))
         assert cost(job.pid) - was == pytest.approx(each)
         assert each > 0
@@ -92,7 +93,7 @@ def test_polls_that_may_be_many_count_once_a_span() -> None:
 def test_calls_of_cufile(tmp_path: Path, memory_file: Path) -> None:  # noqa: F811
     build_standins()
     with test_cufile.observe() as observed, Storage() as job, Storage() as other:
-        cufile = observed.cuda
+        cufile = observed.collector
         for it in (job, other):
             until(partial(observed.attached, it.pid, it.libraries), "attached")
         job.run(f"handle = register({str(memory_file)!r})")

@@ -15,7 +15,8 @@ import pytest
 from exporter.bpf import process_links
 from exporter.governor import files
 from exporter.governor.governor import Governor
-from tests.bpf.cuda_node import BUILD, Observed, build_standins, observe
+from tests.bpf.cuda_node import BUILD, build_standins, observe
+from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [

@@ -13,7 +13,8 @@ from exporter.bpf import process_links
 from exporter.governor import files
 from exporter.governor.governor import Governor
 from exporter.governor.processes import cpu_seconds
-from tests.bpf.verbs_node import PROVIDER, Job, Observed, attached, build_standins, observe
+from tests.bpf.observed import Observed
+from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, observe
 from tests.support import until
 
 pytestmark = [
@@ -145,7 +146,7 @@ def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch
     Nothing is lost at its end. The error of what they take is that of the estimate, and greater where work is less."""
     monkeypatch.setattr(files, "CYCLE_SECONDS", 1.0)
     with Job() as job, governed(job) as observed:
-        price = observed.cuda._probes.price("post_send")
+        price = observed.collector._probes.price("post_send")
         turns = round(work * price * TRIED / storm(job, 0.2, TRIED, bare=True).each)
         before = throttle(observed, job, turns)
         seen = hits(observed, "post_send")
@@ -164,7 +165,7 @@ def test_posts_of_a_job_that_works_are_estimated(monkeypatch: pytest.MonkeyPatch
         assert posts(observed, job)["unknown"] == now["unknown"]
         last = posts(observed, job)
         job.process.kill()
-        until(lambda: job.pid not in observed.cuda._ledger, "its end is known")
+        until(lambda: job.pid not in observed.collector._ledger, "its end is known")
         assert last == posts(observed, job)
 
 
@@ -182,7 +183,7 @@ def test_requests_before_a_gap_are_not_taken_for_later_ones(monkeypatch: pytest.
     with Job() as job, observe() as observed:
         attached(observed, job).create()
         job.connect()
-        [file] = observed.cuda._probes.sampled_files().values()
+        [file] = observed.collector._probes.sampled_files().values()
 
         def completed() -> int:
             job.step("complete", 1, 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.collectors.hip import function
-from tests.bpf.cuda_node import Observed, build_standins, started
+from tests.bpf.cuda_node import build_standins, started
 from tests.bpf.hip_node import (
     ALLOCATED,
     CALLS,
@@ -26,9 +26,9 @@ from tests.bpf.hip_node import (
     WAITED,
     HipScript,
     Narrow,
-    by,
     observe,
 )
+from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf]
@@ -66,13 +66,13 @@ def test_23_of_each(observed: Observed) -> None:
             )
         for job in (first, second):
             functions = ("hipMalloc", "hipMemcpy", "hipLaunchKernel", "hipGraphLaunch", WAIT, "hipFree")
-            assert dict.fromkeys(functions, 23) == by(observed, CALLS, job.pid, "api")
-            assert {"device": 23_000} == by(observed, ALLOCATED, job.pid, "memory")
-            assert {("device", ""): 23_000, ("device", "true"): 0} == by(observed, FREED, job.pid, "memory", "implicit")
-            assert {"device": 0} == by(observed, USED, job.pid, "memory")
-            assert {"h2d": 2300} == by(observed, COPIED, job.pid, "direction")
+            assert dict.fromkeys(functions, 23) == observed.by(CALLS, job.pid, "api")
+            assert {"device": 23_000} == observed.by(ALLOCATED, job.pid, "memory")
+            assert {("device", ""): 23_000, ("device", "true"): 0} == observed.by(FREED, job.pid, "memory", "implicit")
+            assert {"device": 0} == observed.by(USED, job.pid, "memory")
+            assert {"h2d": 2300} == observed.by(COPIED, job.pid, "direction")
             assert 23 == observed.value(LAUNCHES, job.pid) == observed.value(GRAPHS, job.pid)
-            waited = by(observed, WAITED, job.pid, "api")
+            waited = observed.by(WAITED, job.pid, "api")
             assert {WAIT: 23} == {api: sum(it.counts) for api, it in waited.items()}
             assert {} == observed.values(ERRORS, job.pid)
     assert {} == observed.lost
@@ -94,15 +94,15 @@ def test_memory_by_kind(observed: Observed, job: HipScript) -> None:
         "new(lib.hipMalloc, size(0)); lib.hipFree(None)"
     )
     device = (1 << 20) + 10 + 512 * 7 + 256 * 3 * 5
-    assert {"device": device, "managed": 300, "pool": 8000, "pinned_host": 50_600} == by(
-        observed, USED, job.pid, "memory"
+    assert {"device": device, "managed": 300, "pool": 8000, "pinned_host": 50_600} == observed.by(
+        USED, job.pid, "memory"
     )
     job.run(
         "lib.hipFree(held[0]); lib.hipFree(c_void_p(made.ptr)); lib.hipFreeAsync(pool[0], None)\n"
         "lib.hipHostUnregister(memory); lib.hipFree(pinned); lib.hipFree(managed)"
     )
-    assert {"device": 10 + 512 * 7, "managed": 0, "pool": 4000, "pinned_host": 0} == by(
-        observed, USED, job.pid, "memory"
+    assert {"device": 10 + 512 * 7, "managed": 0, "pool": 4000, "pinned_host": 0} == observed.by(
+        USED, job.pid, "memory"
     )
     assert {} == observed.values(UNSEEN, job.pid)
 
@@ -132,14 +132,14 @@ def test_copies_by_direction(observed: Observed, job: HipScript) -> None:
         "unknown": 1000 + 30_000,
         "h2d": 3 + 30 + 300 + 3000,
         "d2h": 5 + 50 + 3500 + 50_000,
-    } == by(observed, COPIED, job.pid, "direction")
+    } == observed.by(COPIED, job.pid, "direction")
     assert 0 == observed.value(UNREAD) - before
     job.run(
         "lib.hipMemcpy3D(byref(Copy3D(target_array=1, extent=Extent(10, 10, 5), kind=1)))\n"
         "lib.hipMemcpy3D(c_void_p(8)); lib.hipMemcpyParam2D(c_void_p(8)); lib.hipDrvMemcpy3D(memory)"
     )
     assert 4 == observed.value(UNREAD) - before
-    assert 3333 == by(observed, COPIED, job.pid, "direction")["h2d"]
+    assert 3333 == observed.by(COPIED, job.pid, "direction")["h2d"]
 
 
 @standin
@@ -152,7 +152,7 @@ def test_launches(observed: Observed, job: HipScript) -> None:
     )
     assert 23 + 7 + 7 + 1 == observed.value(LAUNCHES, job.pid)
     expected = {"hipLaunchKernel": 23, "hipModuleLaunchKernel": 7, "hipExtModuleLaunchKernel": 7}
-    assert expected | {"hipLaunchCooperativeKernel_spt": 1} == by(observed, CALLS, job.pid, "api")
+    assert expected | {"hipLaunchCooperativeKernel_spt": 1} == observed.by(CALLS, job.pid, "api")
     assert None is observed.value(GRAPHS, job.pid)
     now = job.run("out = time.time()")
     assert now - 60 < observed.value(LAST_LAUNCH, job.pid) <= now + 1
@@ -161,16 +161,16 @@ def test_launches(observed: Observed, job: HipScript) -> None:
 @standin
 def test_what_probes_cost_a_process(monkeypatch: pytest.MonkeyPatch, observed: Observed, job: HipScript) -> None:
     """Each hit has its price, of launches too; of a call in a call there are two."""
-    monkeypatch.setattr(observed.cuda._probes, "price", lambda symbol: 0.5)
+    monkeypatch.setattr(observed.collector._probes, "price", lambda symbol: 0.5)
     job.run("for _ in range(23): launch(); lib.hipMemcpyPeer(memory, 1, memory, 0, size(1))")
-    assert {job.pid: (23 + 2 * 23) * 0.5} == observed.cuda._costs([job.pid])
+    assert {job.pid: (23 + 2 * 23) * 0.5} == observed.collector._costs([job.pid])
 
 
 @standin
 def test_time_is_that_of_the_call(observed: Observed, job: HipScript) -> None:
     """A wait of 50 ms is in that bucket."""
     job.run("lib.standin_stall(c_uint64(50_000_000)); lib.hipDeviceSynchronize()")
-    took = by(observed, WAITED, job.pid, "api")["hipDeviceSynchronize"]
+    took = observed.by(WAITED, job.pid, "api")["hipDeviceSynchronize"]
     assert 0.05 <= took.sum and 1 == sum(took.counts)
     assert sum(took.counts[: sum(bound <= 0.05 for bound in took.bounds)]) == 0
 
@@ -182,9 +182,9 @@ def test_a_call_within_a_call_counts_once(observed: Observed, job: HipScript) ->
         "for _ in range(23): lib.hipMemcpyPeer(memory, 1, ctypes.byref(memory, 100), 0, size(10))\n"
         "new(lib.hipMemAllocHost, size(70))"
     )
-    assert {"hipMemcpyPeer": 23, "hipMemAllocHost": 1} == by(observed, CALLS, job.pid, "api")
-    assert {"d2d": 230} == by(observed, COPIED, job.pid, "direction")
-    assert {"pinned_host": 70} == by(observed, USED, job.pid, "memory")
+    assert {"hipMemcpyPeer": 23, "hipMemAllocHost": 1} == observed.by(CALLS, job.pid, "api")
+    assert {"d2d": 230} == observed.by(COPIED, job.pid, "direction")
+    assert {"pinned_host": 70} == observed.by(USED, job.pid, "memory")
 
 
 @standin
@@ -209,18 +209,18 @@ def test_errors(observed: Observed, job: HipScript) -> None:
         ("hipEventSynchronize", "4242", ""): 1,
         ("hipDeviceReset", "101", "hipErrorInvalidDevice"): 1,
         ("hipMemCreate", "801", "hipErrorNotSupported"): 1,
-    } == by(observed, ERRORS, job.pid, "api", "code", "error")
-    assert {"device": 1000} == by(observed, ALLOCATED, job.pid, "memory") == by(observed, USED, job.pid, "memory")
+    } == observed.by(ERRORS, job.pid, "api", "code", "error")
+    assert {"device": 1000} == observed.by(ALLOCATED, job.pid, "memory") == observed.by(USED, job.pid, "memory")
     assert {} == observed.values(COPIED, job.pid) == observed.values(UNSEEN, job.pid)
     job.run("lib.hipFree(held)")
-    assert {"device": 0} == by(observed, USED, job.pid, "memory")
+    assert {"device": 0} == observed.by(USED, job.pid, "memory")
 
 
 @standin
 def test_a_reset_makes_usage_unknown(observed: Observed, job: HipScript) -> None:
     """After hipDeviceReset bytes in use are absent, not too high."""
     job.run("new(lib.hipMalloc, size(1000)); lib.hipDeviceReset()")
-    assert {"device": 1000} == by(observed, ALLOCATED, job.pid, "memory")
+    assert {"device": 1000} == observed.by(ALLOCATED, job.pid, "memory")
     assert {} == observed.values(USED, job.pid)
 
 
@@ -228,9 +228,9 @@ def test_a_reset_makes_usage_unknown(observed: Observed, job: HipScript) -> None
 def test_an_address_that_is_allocated_once_more(observed: Observed, job: HipScript) -> None:
     """Memory of which the free was not seen is freed implicitly when its address is allocated again."""
     job.run("lib.hipHostRegister(memory, size(1000), 0); lib.hipHostRegister(memory, size(600), 0)")
-    assert {"pinned_host": 1600} == by(observed, ALLOCATED, job.pid, "memory")
-    assert {("pinned_host", ""): 0, ("pinned_host", "true"): 1000} == by(observed, FREED, job.pid, "memory", "implicit")
-    assert {"pinned_host": 600} == by(observed, USED, job.pid, "memory")
+    assert {"pinned_host": 1600} == observed.by(ALLOCATED, job.pid, "memory")
+    assert {("pinned_host", ""): 0, ("pinned_host", "true"): 1000} == observed.by(FREED, job.pid, "memory", "implicit")
+    assert {"pinned_host": 600} == observed.by(USED, job.pid, "memory")
 
 
 @standin
@@ -238,9 +238,9 @@ def test_threads_that_share_addresses(observed: Observed, job: HipScript) -> Non
     """Eight threads that allocate and free what the others just freed: nothing is left in use, nothing is implicit."""
     job.run("def work():\n    for _ in range(997): lib.hipFree(new(lib.hipMalloc, size(64)))\nin_threads(8, work)")
     everything = 8 * 997 * 64
-    assert {"device": everything} == by(observed, ALLOCATED, job.pid, "memory")
-    assert {("device", ""): everything, ("device", "true"): 0} == by(observed, FREED, job.pid, "memory", "implicit")
-    assert {"device": 0} == by(observed, USED, job.pid, "memory")
+    assert {"device": everything} == observed.by(ALLOCATED, job.pid, "memory")
+    assert {("device", ""): everything, ("device", "true"): 0} == observed.by(FREED, job.pid, "memory", "implicit")
+    assert {"device": 0} == observed.by(USED, job.pid, "memory")
 
 
 @standin
@@ -253,8 +253,8 @@ def test_a_killed_process(observed: Observed) -> None:
         job.process.kill()
         job.process.wait()
         until(lambda: not observed.kernel("totals", job.pid), "its rows taken")
-    assert {("device", ""): 1000, ("device", "true"): 22_000} == by(observed, FREED, job.pid, "memory", "implicit")
-    assert {"device": 0} == by(observed, USED, job.pid, "memory")
+    assert {("device", ""): 1000, ("device", "true"): 22_000} == observed.by(FREED, job.pid, "memory", "implicit")
+    assert {"device": 0} == observed.by(USED, job.pid, "memory")
     assert 1 == observed.value(LAUNCHES, job.pid)
     for table in ("live", "in_flight", "processes", "launches", "calls"):
         until(lambda table=table: [] == observed.kernel(table, job.pid), f"{table} empty")  # type: ignore[misc]
@@ -268,7 +268,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(3):
             with started(observed, HipScript()) as job:
                 job.run("for _ in range(7): launch(); lib.hipMemcpyHtoD(memory, memory, size(10))")
-            until(lambda job=job: job.pid not in observed.cuda._ledger, "its end")  # type: ignore[misc]
+            until(lambda job=job: job.pid not in observed.collector._ledger, "its end")  # type: ignore[misc]
         found = observed.sums(LAUNCHES, COPIED)
         assert found == {LAUNCHES: {False: 7, True: 14}, COPIED: {False: 70, True: 140}}
 
@@ -281,12 +281,12 @@ def test_a_full_table() -> None:
         job.run("held = [new(lib.hipMalloc, size(10)) for _ in range(67)]")
         tracked = len(observed.kernel("live", job.pid))
         assert 8 <= tracked < 64
-        assert {"device": 670} == by(observed, ALLOCATED, job.pid, "memory")
-        assert {"device": 670 - 10 * tracked} == by(observed, UNTRACKED, job.pid, "memory")
+        assert {"device": 670} == observed.by(ALLOCATED, job.pid, "memory")
+        assert {"device": 670 - 10 * tracked} == observed.by(UNTRACKED, job.pid, "memory")
         assert {} == observed.values(USED, job.pid)
         assert 67 - tracked == observed.value("accel_exporter_map_full_total", map="hip_live")
         other.run("new(lib.hipMalloc, size(5))")  # there is room left for others
-        assert {"device": 5} == by(observed, USED, other.pid, "memory")
+        assert {"device": 5} == observed.by(USED, other.pid, "memory")
 
 
 @standin
@@ -299,8 +299,8 @@ def test_a_job_from_before() -> None:
             started(observed, job)
             job.run("for _ in range(23): launch()\nnew(lib.hipMalloc, size(7)); lib.hipFree(old)")
             assert 23 == observed.value(LAUNCHES, job.pid)
-            assert {"device": 7} == by(observed, USED, job.pid, "memory")
-            assert {"device": 1} == by(observed, UNSEEN, job.pid, "memory")
+            assert {"device": 7} == observed.by(USED, job.pid, "memory")
+            assert {"device": 1} == observed.by(UNSEEN, job.pid, "memory")
 
 
 @standin
@@ -309,13 +309,13 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, HipScript() as job:
-        until(lambda: job.pid in observed.cuda._ledger._live, "known")
+        until(lambda: job.pid in observed.collector._ledger._live, "known")
         job.run(
             "for _ in range(23): new(lib.hipMalloc, size(10)); launch(); lib.hipDeviceSynchronize()\n"
             "lib.standin_fail(1); lib.hipMemcpyHtoD(memory, memory, size(1))"
         )
         expected = {"hipMalloc": 23, "hipLaunchKernel": 23, "hipDeviceSynchronize": 23, "hipMemcpyHtoD": 1}
-        assert expected == by(observed, CALLS, job.pid, "api")
+        assert expected == observed.by(CALLS, job.pid, "api")
         for metric in (ALLOCATED, FREED, USED, COPIED, WAITED, ERRORS):
             assert {} == observed.values(metric, job.pid)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.views.prometheus import render
-from tests.bpf.cuda_node import BUILD, Observed, Script, build_standins, started
+from tests.bpf.cuda_node import BUILD, Script, build_standins, started
 from tests.bpf.hip_node import (
     ALLOCATED,
     CALLS,
@@ -23,10 +23,10 @@ from tests.bpf.hip_node import (
     USED,
     HipScript,
     Narrow,
-    by,
     observe,
 )
 from tests.bpf.jumper import JUMPER
+from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="HIP calls", on="stand-in")]
@@ -63,11 +63,11 @@ def test_a_call_that_is_left_by_longjmp(
         f"jumper = ctypes.CDLL({str(compile_library('jumper.so', JUMPER))!r}); at = c_uint64()\n"
         "held = new(lib.hipMalloc, size(1000)); lib.standin_stall(c_uint64(600 * 10**9))"
     )
-    assert {"device": 1000} == by(observed, USED, job.pid, "memory")
+    assert {"device": 1000} == observed.by(USED, job.pid, "memory")
     assert -1 == job.run(f"out = jumper.abandon(lib.{call}, size(1))")
     job.run("lib.standin_stall(c_uint64(0)); assert 0 == jumper.deeper(lib.hipMalloc, byref(at), size(7), 3)")
-    assert {"device": 1007} == by(observed, ALLOCATED, job.pid, "memory")
-    assert used == by(observed, USED, job.pid, "memory")
+    assert {"device": 1007} == observed.by(ALLOCATED, job.pid, "memory")
+    assert used == observed.by(USED, job.pid, "memory")
     assert bool(used) == observed.value(SEEN, job.pid)
 
 
@@ -81,11 +81,11 @@ def test_a_thread_that_is_cancelled_in_a_call_on_memory(observed: Observed, job:
             "thread = threading.Thread(target=work, daemon=True); thread.start()"
         )
         until(lambda: observed.in_flight(job.pid), "a call in flight")
-        assert {"device": 1000} == by(observed, USED, job.pid, "memory")
+        assert {"device": 1000} == observed.by(USED, job.pid, "memory")
         job.run("assert 0 == libc.pthread_cancel(c_uint64(thread.ident))")
         until(lambda: not observed.in_flight(job.pid), "the thread's end")
-        assert {} == by(observed, USED, job.pid, "memory")
-        assert {"device": 5} == by(observed, USED, other.pid, "memory")
+        assert {} == observed.by(USED, job.pid, "memory")
+        assert {"device": 5} == observed.by(USED, other.pid, "memory")
 
 
 @pytest.mark.parametrize(("meanwhile", "used"), [("", {}), ("lib.hipFree(held)", {"device": 7})])
@@ -96,18 +96,18 @@ def test_another_program_that_allocates_before_it_is_noticed(
     build_standins()
     with observe() as observed, started(observed, HipScript()), started(observed, HipScript()) as job:
         job.run("new(lib.hipMalloc, size(1000))")
-        assert {"device": 1000} == by(observed, USED, job.pid, "memory") and 1 == observed.value(SEEN, job.pid)
+        assert {"device": 1000} == observed.by(USED, job.pid, "memory") and 1 == observed.value(SEEN, job.pid)
         noticing.clear()
         job.begin(f"os.execv(sys.executable, [sys.executable, '-c', {HipScript.DRIVER!r}, 'second'])")
         until(lambda: b"second" in Path(f"/proc/{job.pid}/cmdline").read_bytes(), "another program")
         job.run("lib = ctypes.CDLL('libamdhip64.so.5'); held = new(lib.hipMalloc, size(50))")
-        assert {} == by(observed, USED, job.pid, "memory") and 0 == observed.value(SEEN, job.pid)
+        assert {} == observed.by(USED, job.pid, "memory") and 0 == observed.value(SEEN, job.pid)
         if meanwhile:
             job.run(meanwhile)
         noticing.set()
-        until(lambda: not observed.kernel("totals", job.pid) and job.pid in observed.cuda._ledger, "exec noticed")
+        until(lambda: not observed.kernel("totals", job.pid) and job.pid in observed.collector._ledger, "exec noticed")
         job.run("new(lib.hipMalloc, size(7))")
-        assert used == by(observed, USED, job.pid, "memory") and 0 == observed.value(SEEN, job.pid)
+        assert used == observed.by(USED, job.pid, "memory") and 0 == observed.value(SEEN, job.pid)
 
 
 def test_programs_that_follow_each_other(noticing: threading.Event) -> None:
@@ -122,7 +122,7 @@ def test_programs_that_follow_each_other(noticing: threading.Event) -> None:
             job.run("lib = ctypes.CDLL('libamdhip64.so.5'); held = [new(lib.hipMalloc, size(10)) for _ in range(40)]")
         assert len(observed.kernel("live", job.pid)) <= 32
         other.run("new(lib.hipMalloc, size(5))")
-        assert {"device": 5} == by(observed, USED, other.pid, "memory")
+        assert {"device": 5} == observed.by(USED, other.pid, "memory")
         noticing.set()
         until(lambda: not observed.kernel("live", job.pid), "exec noticed")
 
@@ -149,9 +149,9 @@ def test_a_forked_child_counts_for_itself(observed: Observed, job: HipScript) ->
         "os.waitpid(out, 0)"
     )
     assert [7, 5] == [observed.value(LAUNCHES, pid) for pid in (job.pid, child)]
-    assert {"device": 1000} == by(observed, USED, job.pid, "memory")
-    assert {"device": 30} == by(observed, ALLOCATED, child, "memory")
-    assert {"device": 1} == by(observed, UNSEEN, child, "memory")
+    assert {"device": 1000} == observed.by(USED, job.pid, "memory")
+    assert {"device": 30} == observed.by(ALLOCATED, child, "memory")
+    assert {"device": 1} == observed.by(UNSEEN, child, "memory")
 
 
 SHIM = """
@@ -179,17 +179,17 @@ def test_a_library_that_passes_calls_on(compile_library: Callable[[str, str], Pa
     """Launches through a library put before HIP count once."""
     shim = compile_library("libhipshim.so", SHIM)
     with started(observed, HipScript()), Script(shim) as job:
-        until(lambda: job.pid in observed.cuda._ledger, "known")
+        until(lambda: job.pid in observed.collector._ledger, "known")
         job.run("lib.hipGraphLaunch(None, None)")  # it loads HIP
-        until(lambda: str(shim) in observed.cuda._probes.passed(), "recognised")
+        until(lambda: str(shim) in observed.collector._probes.passed(), "recognised")
         until(lambda: observed.attached(job.pid, {str(BUILD / "libamdhip64.so.5")}), "attached")
         before = observed.value(GRAPHS, job.pid)
         job.run("for _ in range(23): lib.hipGraphLaunch(None, None); lib.hipFree(new(lib.hipMalloc, size(10)))")
         assert 23 == observed.value(GRAPHS, job.pid) - before
-        calls = by(observed, CALLS, job.pid, "api")
+        calls = observed.by(CALLS, job.pid, "api")
         assert (23, 23) == (calls["hipMalloc"], calls["hipFree"])
-        assert {"device": 230} == by(observed, ALLOCATED, job.pid, "memory")
-        assert {"device": 0} == by(observed, USED, job.pid, "memory")
+        assert {"device": 230} == observed.by(ALLOCATED, job.pid, "memory")
+        assert {"device": 0} == observed.by(USED, job.pid, "memory")
 
 
 LIAR = """
@@ -217,11 +217,11 @@ def test_a_library_that_lies(compile_library: Callable[[str, str], Path], observ
             "for _ in range(23): launch(); lib.hipMemcpyHtoD(memory, memory, size(10)); new(lib.hipMalloc, size(3))"
         )
         assert 23 == observed.value(LAUNCHES, job.pid)
-        assert {"h2d": 230} == by(observed, COPIED, job.pid, "direction")
-        assert {"device": 69} == by(observed, USED, job.pid, "memory")
-        assert 15 == by(observed, CALLS, hostile.pid, "api")["hipMemcpy3D"]
-        assert by(observed, UNTRACKED, hostile.pid, "memory")["device"]
-        assert "device" not in by(observed, USED, hostile.pid, "memory")
+        assert {"h2d": 230} == observed.by(COPIED, job.pid, "direction")
+        assert {"device": 69} == observed.by(USED, job.pid, "memory")
+        assert 15 == observed.by(CALLS, hostile.pid, "api")["hipMemcpy3D"]
+        assert observed.by(UNTRACKED, hostile.pid, "memory")["device"]
+        assert "device" not in observed.by(USED, hostile.pid, "memory")
         page = render(observed.samples()).text
         assert page.count(b"gpu_hip") > 10
         assert not [line for line in page.splitlines() if line.startswith(b"gpu_hip") and b" -" in line]
@@ -240,8 +240,9 @@ def test_a_library_with_any_number_of_errors(
     for _ in range(2):
         with started(observed, Script(library)) as hostile:
             hostile.run("for code in range(1, 5000): lib.hipFree(code)")
-            assert 2048 == len([*observed.cuda._object.maps["errors"].items()])
+            assert 2048 == len([*observed.collector._object.maps["errors"].items()])
             job.run("lib.standin_fail(719); lib.hipDeviceSynchronize()")
         until(lambda pid=hostile.pid: not observed.kernel("error_shares", pid), "its end")  # type: ignore[misc]
-    assert {("hipDeviceSynchronize", "719"): 2} == by(observed, ERRORS, job.pid, "api", "code")
-    assert observed.cuda._object.globals()["error_rows"] == len([*observed.cuda._object.maps["errors"].items()])
+    assert {("hipDeviceSynchronize", "719"): 2} == observed.by(ERRORS, job.pid, "api", "code")
+    loaded = observed.collector._object
+    assert loaded.globals()["error_rows"] == len([*loaded.maps["errors"].items()])

@@ -15,20 +15,9 @@ from exporter.bpf.elf import Elf
 from exporter.collectors.hip import Hip
 from exporter.hip import codes
 from tests import rocm
-from tests.bpf.cuda_node import Observed, started
-from tests.bpf.hip_node import (
-    ALLOCATED,
-    CALLS,
-    COPIED,
-    ERRORS,
-    EXTENDED,
-    GRAPHS,
-    LAUNCHES,
-    WAITED,
-    HipScript,
-    by,
-    observe,
-)
+from tests.bpf.cuda_node import started
+from tests.bpf.hip_node import ALLOCATED, CALLS, COPIED, ERRORS, EXTENDED, GRAPHS, LAUNCHES, WAITED, HipScript, observe
+from tests.bpf.observed import Observed
 from tests.rocm import RELEASES, Rocm
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="HIP calls", on="real software")]
@@ -91,8 +80,8 @@ def test_the_real_library(observed: Observed, release: Rocm) -> None:
         others = ("hipHostMalloc", "hipMemcpy", "hipDeviceSynchronize", "hipMemcpyPeer")
         counts = {"hipMalloc": 23} | dict.fromkeys((*others, "hipMemAllocHost", "hipMemcpyToSymbolAsync"), 1)
         expected = {(api, str(code), error): calls for api, calls in counts.items()}
-        assert expected == by(observed, ERRORS, job.pid, "api", "code", "error")
-        assert counts == by(observed, CALLS, job.pid, "api")
+        assert expected == observed.by(ERRORS, job.pid, "api", "code", "error")
+        assert counts == observed.by(CALLS, job.pid, "api")
         assert {} == observed.values(ALLOCATED, job.pid) == observed.values(COPIED, job.pid)
         assert [1] == [sum(it.counts) for it in observed.values(WAITED, job.pid).values()]
         assert "alive" == job.run("out = 'alive'")
@@ -109,7 +98,7 @@ def test_launches_of_the_real_library(observed: Observed, release: Rocm) -> None
         )
         assert 0 not in made
         expected = dict.fromkeys(("hipLaunchKernel", "hipModuleLaunchKernel", "hipGraphLaunch"), 23)
-        assert expected | {"hipExtModuleLaunchKernel": 30} == by(observed, CALLS, job.pid, "api")
+        assert expected | {"hipExtModuleLaunchKernel": 30} == observed.by(CALLS, job.pid, "api")
         assert (76, 23) == (observed.value(LAUNCHES, job.pid), observed.value(GRAPHS, job.pid))
         assert "alive" == job.run("out = 'alive'")
 

@@ -225,7 +225,7 @@ def test_nobody_takes_spans() -> None:
         rank.run("c = init(0, 2, b'a')\nfor i in range(500): reduce_all(c, 1)")
         assert 500 == sum(observed.value("nccl_enqueue_seconds", rank.pid, collective="AllReduce").counts)
         assert {} == observed.values(DROPPED) | observed.values(UNSAMPLED)
-        assert 0 == observed.nccl._object.globals()["spans_limited"]
+        assert 0 == observed.collector._object.globals()["spans_limited"]
         assert [] == observed.spans
 
 
@@ -248,7 +248,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     with observe() as observed:
         rank = Rank()
         with rank:
-            until(lambda: rank.pid in observed.nccl._ledger, "known")
+            until(lambda: rank.pid in observed.collector._ledger, "known")
             rank.run(
                 "c = init(0, 2, b'a')\nfor i in range(23): reduce_all(c, 1)\n"
                 "lib.ncclBcast(None, size(1), 7, 0, c, None)"
@@ -260,5 +260,5 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert {} == observed.values(metric, rank.pid)
             attached = observed.values("accel_exporter_probe_attached", library=str(BUILD / "libnccl.so.2"))
             assert {0} == set(observed.values("accel_exporter_probe_attached", symbol="ncclAllReduce").values())
-            assert any("this is a test" in problem for problem in observed.nccl.problems())
+            assert any("this is a test" in problem for problem in observed.collector.problems())
             assert attached and [] == observed.spans

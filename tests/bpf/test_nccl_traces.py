@@ -75,7 +75,7 @@ def test_the_gpu_of_a_rank() -> None:
             assert 2 == observed.value("nccl_collective_calls_total", rank.pid, gpu="1", gpu_uuid=WHOLE.format(1))
             before, after = calls(observed, rank, 2)
             assert (None, "1") == (before.process.get("gpu"), after.process.get("gpu"))
-        until(lambda: rank.pid not in observed.nccl._ledger, "ended")
+        until(lambda: rank.pid not in observed.collector._ledger, "ended")
         assert 2 == observed.value("nccl_collective_calls_total", rank.pid, gpu="1")
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager
 
 import pytest
 
-from exporter.bpf.targets import Targets
 from exporter.collectors.nixl import FLAGS, Nixl
-from exporter.resolve.process import ProcessTable
 from tests import wheels
-from tests.bpf.cuda_node import WITHIN, Observed, Script, build_standins, started
+from tests.bpf.cuda_node import Script, build_standins, started
 from tests.bpf.nixl_agents import NOWHERE, initiator_and_target, libnixl, ucx_plugin
-from tests.nodes import make_node
+from tests.bpf.observed import Observed, running
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf]
@@ -55,21 +52,9 @@ class Agent(Script):
         self.run(PRELUDE)
 
 
-@contextmanager
-def observe(kind: type[Nixl] = Nixl) -> Iterator[Observed]:
+def observe(kind: type[Nixl] = Nixl) -> AbstractContextManager[Observed]:
     """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    targets = Targets(grace=1.0)
-    nixl = kind(make_node({flag.name: flag.default for flag in FLAGS}, ProcessTable(), targets))
-    nixl.start()
-    try:
-        targets.start()
-        try:
-            assert targets.scanned.wait(WITHIN)
-            yield Observed(nixl, targets, [])  # type: ignore[arg-type]  # it uses what every BPF collector has
-        finally:
-            targets.close()
-    finally:
-        nixl.close()
+    return running(kind, FLAGS, grace=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -85,17 +70,12 @@ def job(observed: Observed) -> Iterator[Agent]:
         yield job
 
 
-def by(observed: Observed, metric: str, pid: int, *names: str) -> dict[tuple[str, ...], Any]:
-    """Values by these labels."""
-    return {tuple(dict(key)[name] for name in names): value for key, value in observed.values(metric, pid).items()}
-
-
 def ends(observed: Observed, pid: int) -> dict[tuple[str, ...], int]:
-    return by(observed, TRANSFERS, pid, "operation", "backend", "peer", "status")
+    return observed.by(TRANSFERS, pid, "operation", "backend", "peer", "status")
 
 
 def sums(observed: Observed, metric: str, pid: int) -> dict[tuple[str, ...], int]:
-    return by(observed, metric, pid, "operation", "backend", "peer")
+    return observed.by(metric, pid, "operation", "backend", "peer")
 
 
 @standin
@@ -115,7 +95,7 @@ def test_23_transfers(observed: Observed) -> None:
             assert {(*reads, "success"): 23, (*writes, "success"): 23} == ends(observed, job.pid)
             assert {reads: 23 * 7000, writes: 23 * 5 * 4099} == sums(observed, BYTES, job.pid)
             assert {reads: 0, writes: 0} == sums(observed, IN_FLIGHT, job.pid)
-            took = by(observed, DURATION, job.pid, "operation", "backend")
+            took = observed.by(DURATION, job.pid, "operation", "backend")
             assert {reads[:2]: 23, writes[:2]: 23} == {key: sum(value.counts) for key, value in took.items()}
             assert {} == sums(observed, UNSIZED, job.pid) == observed.values(ERRORS, job.pid)
             assert [] == observed.kernel("active", job.pid)
@@ -174,7 +154,7 @@ def test_errors(observed: Observed, job: Agent) -> None:
         ("getXferStatus", "-1", "NIXL_ERR_NOT_POSTED"): 3,
         ("registerMem", "-2", "NIXL_ERR_INVALID_PARAM"): 1,
         ("releaseXferReq", "-99", ""): 1,
-    } == by(observed, ERRORS, job.pid, *names)
+    } == observed.by(ERRORS, job.pid, *names)
     assert {("read", "UCX", "decode-0", "error"): 23} == ends(observed, job.pid)
     assert {("read", "UCX", "decode-0"): 1} == sums(observed, IN_FLIGHT, job.pid)
 
@@ -288,7 +268,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Agent() as job:
-        until(lambda: job.pid in observed.cuda._ledger._live, "known")
+        until(lambda: job.pid in observed.collector._ledger._live, "known")
         job.run("for _ in range(23): whole(request())")
         for metric in (TRANSFERS, BYTES, UNSIZED, DURATION, IN_FLIGHT, ERRORS):
             assert {} == observed.values(metric, job.pid)
@@ -318,7 +298,7 @@ def test_the_real_libraries(observed: Observed, wheel: str) -> None:
         assert sum(reported) == sum(sums(observed, BYTES, initiator.pid).values())
         assert {reads: 0, writes: 0} == sums(observed, IN_FLIGHT, initiator.pid)
         assert {} == ends(observed, target.pid) == observed.values(ERRORS, initiator.pid)
-        took = by(observed, DURATION, initiator.pid, "operation", "backend")
+        took = observed.by(DURATION, initiator.pid, "operation", "backend")
         assert {reads[:2]: 23, writes[:2]: 23} == {key: sum(value.counts) for key, value in took.items()}
 
 
@@ -355,7 +335,7 @@ def test_calls_that_fail(observed: Observed) -> None:
             "    except nixl.nixlNotFoundError: pass"
         )
         key = ("createXferReq", "-4", "NIXL_ERR_NOT_FOUND")
-        assert {key: 23} == by(observed, ERRORS, initiator.pid, "api", "code", "error")
+        assert {key: 23} == observed.by(ERRORS, initiator.pid, "api", "code", "error")
         initiator.run(
             "it = me.createXferReq(nixl.NIXL_READ, parts(mine, 1, 64), parts(remote, 1, 64), 'target', '', [backend])\n"
             "wait(it, me.postXferReq(it, ''))"
@@ -373,7 +353,7 @@ def test_calls_that_fail(observed: Observed) -> None:
             "    time.sleep(0.05)"
         )
         assert failed == "nixlRemoteDisconnectError"
-        found = by(observed, TRANSFERS, initiator.pid, "status")
-        assert 1 == found[("error",)] and found[("success",)] >= 1
-        errors = {key[2]: value for key, value in by(observed, ERRORS, initiator.pid, "api", "code", "error").items()}
+        found = observed.by(TRANSFERS, initiator.pid, "status")
+        assert 1 == found["error"] and found["success"] >= 1
+        errors = {key[2]: value for key, value in observed.by(ERRORS, initiator.pid, "api", "code", "error").items()}
         assert {"NIXL_ERR_NOT_FOUND": 23, "NIXL_ERR_REMOTE_DISCONNECT": 1} == errors

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from exporter.stack_profiles.published import StackProfiles
-from tests.bpf.cuda_node import BUILD, MIB, Observed, build_standins, observe
+from tests.bpf.cuda_node import BUILD, MIB, build_standins, observe
+from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [
@@ -66,13 +67,13 @@ def test_a_failed_allocation_is_frozen(observed: Observed, tmp_path: Path) -> No
     with subprocess.Popen(
         [sys.executable, "-E", "-s", script], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as job:
-        interpreters = observed.cuda._profiling._capture._object.maps["interpreters"]  # type: ignore[union-attr]
+        interpreters = observed.collector._profiling._capture._object.maps["interpreters"]  # type: ignore[union-attr]
         until(lambda: interpreters.get(job.pid) is not None, "its interpreter is known")
-        until(lambda: job.pid in observed.cuda._ledger, "its calls are seen")
+        until(lambda: job.pid in observed.collector._ledger, "its calls are seen")
         assert "[0, 0, 0]" == run(job, "[held() for _ in range(3)]")
         assert "1" == run(job, "wrong()")
         assert "2" == run(job, "too_much()")
-        frozen = observed.cuda._node.stack_profiles.frozen
+        frozen = observed.collector._node.stack_profiles.frozen
         until(lambda: frozen.newest_first(), "it is frozen")
         job.kill()
 

@@ -18,7 +18,8 @@ from exporter.bpf import targets
 from exporter.bpf.mappings import Lister
 from exporter.bpf.mappings import Mapping as Mapped
 from tests.bpf import nccl_node
-from tests.bpf.cuda_node import BUILD, Observed, observe
+from tests.bpf.cuda_node import BUILD, observe
+from tests.bpf.observed import Observed
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.timeout(300)]

@@ -16,9 +16,9 @@ import pytest
 
 from exporter.bpf.targets import Targets
 from exporter.serving.answer import Answer
-from tests.bpf.cuda_node import BUILD, WITHIN, Script, build_standins
+from tests.bpf.cuda_node import BUILD, Script, build_standins
 from tests.bpf.serving_node import ROUTE, SERVERS, Client, Observed, Server, request, served
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="real software")]
 
@@ -226,7 +226,7 @@ def test_families_of_gpu_users(tmp_path: Path) -> None:
     observed.start()
     try:
         targets.start()
-        assert targets.scanned.wait(WITHIN)
+        assert targets.scanned.wait(PATIENCE)
         with served("uvicorn-uvloop") as server:
             with Client(server) as client:
                 client.whole(tokens=1)

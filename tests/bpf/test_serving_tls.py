@@ -19,12 +19,11 @@ import pytest
 
 from exporter.bpf.targets import Targets
 from exporter.serving.tls import ALL
-from tests.bpf.cuda_node import WITHIN
 from tests.bpf.http2_node import Http2Client, hypercorn
 from tests.bpf.openssl_calls import Calls
 from tests.bpf.serving_node import ROUTE, Client, Observed, Server, request, served
 from tests.bpf.test_serving import Since
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = [
     pytest.mark.needs_bpf,
@@ -58,7 +57,7 @@ def observed() -> Iterator[Observed]:
     made.start()
     try:
         targets.start()
-        assert targets.scanned.wait(WITHIN)
+        assert targets.scanned.wait(PATIENCE)
         yield made
     finally:
         targets.close()
@@ -90,8 +89,8 @@ def wait_until_probed(observed: Observed, server: Server, workers: bool = False)
         used = [it for it in [*tls._used.values()] if it.links]
         return {pid for it in used for pid in (it.users if ALL in it.links else it.links)}
 
-    until(lambda: not workers or processes() - {server.process.pid}, "the server's workers run", WITHIN)
-    until(lambda: processes() <= probed(), "OpenSSL of the server is probed", WITHIN)
+    until(lambda: not workers or processes() - {server.process.pid}, "the server's workers run", PATIENCE)
+    until(lambda: processes() <= probed(), "OpenSSL of the server is probed", PATIENCE)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -264,7 +263,7 @@ def test_every_process(certificate: Path) -> None:
     made._tls._each = False
     try:
         targets.start()
-        assert targets.scanned.wait(WITHIN)
+        assert targets.scanned.wait(PATIENCE)
         with start("uvicorn-uvloop", certificate) as server:
             wait_until_probed(made, server)
             with Client(server) as client:
@@ -286,7 +285,7 @@ def calls(observed: Observed, tmp_path: Path) -> Iterator[Calls]:
     with Calls(tmp_path) as made:
         tls = observed._tls
         assert tls
-        until(lambda: any(made.pid in used.links for used in [*tls._used.values()]), "the calls are probed", WITHIN)
+        until(lambda: any(made.pid in used.links for used in [*tls._used.values()]), "the calls are probed", PATIENCE)
         yield made
 
 

@@ -18,7 +18,8 @@ from exporter.bpf.events import Events
 from exporter.stack_profiles.model import Frame, Profile, Sample
 from exporter.stack_profiles.published import StackProfiles
 from exporter.stacks import libdw
-from tests.bpf.cuda_node import BUILD, Observed, Script, build_standins, observe
+from tests.bpf.cuda_node import BUILD, Script, build_standins, observe
+from tests.bpf.observed import Observed
 from tests.interpreters import interpreters
 from tests.support import until
 
@@ -58,7 +59,7 @@ def observed() -> Iterator[Observed]:
 
 def is_known(observed: Observed, pid: int) -> bool:
     """Whether calls of a process are seen, and the frames of its interpreter."""
-    cuda = observed.cuda
+    cuda = observed.collector
     interpreters = cuda._profiling._capture._object.maps["interpreters"]  # type: ignore[union-attr]
     return interpreters.get(pid) is not None and pid in cuda._ledger
 
@@ -103,10 +104,10 @@ class Job:
         return [it for it in profile().samples if it.labels.get("pid") == str(self.pid)]
 
     def inuse(self) -> list[Sample]:
-        return self.samples(self.observed.cuda._node.stack_profiles.source.inuse)
+        return self.samples(self.observed.collector._node.stack_profiles.source.inuse)
 
     def alloc(self) -> list[Sample]:
-        return self.samples(self.observed.cuda._node.stack_profiles.source.alloc)
+        return self.samples(self.observed.collector._node.stack_profiles.source.alloc)
 
 
 def line(text: str) -> int:
@@ -251,7 +252,7 @@ def test_launches_are_sampled_without_bias(observed: Observed, module: Path) -> 
     with Job(observed, newest(), module) as job:
         for _ in range(50):
             job.run("sites.launch(1000)")
-        profile = observed.cuda._node.stack_profiles.source.launches()
+        profile = observed.collector._node.stack_profiles.source.launches()
         samples = [it for it in profile.samples if it.labels.get("pid") == str(job.pid)]
         assert profile.period == 10
         assert abs(sum(it.values[0] for it in samples) - 50_000) < 2684

@@ -14,7 +14,8 @@ import pytest
 
 from exporter.stack_profiles.published import StackProfiles
 from tests import py_spy
-from tests.bpf.cuda_node import BUILD, Observed, build_standins, observe
+from tests.bpf.cuda_node import BUILD, build_standins, observe
+from tests.bpf.observed import Observed
 from tests.bpf.test_stacks import FOUND, SOURCES, is_known
 from tests.support import until
 
@@ -110,7 +111,7 @@ def theirs(pid: int) -> list[Function]:
 
 def ours(observed: Observed, pid: int) -> dict[int, list[Function]]:
     """The stacks of a process's allocations by their bytes."""
-    samples = observed.cuda._node.stack_profiles.source.alloc().samples
+    samples = observed.collector._node.stack_profiles.source.alloc().samples
     return {
         it.values[0]: outer([(frame.function.rpartition(".")[2], frame.line) for frame in it.stack])
         for it in samples

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exporter.bpf.targets import Targets
 from exporter.collectors.ucx import FLAGS, Ucx
-from exporter.resolve.process import ProcessTable
 from tests import wheels
-from tests.bpf.cuda_node import WITHIN, Observed, Script, build_standins, started
+from tests.bpf.cuda_node import Script, build_standins, started
 from tests.bpf.nixl_agents import initiator_and_target
-from tests.nodes import make_node
-from tests.support import free_port, until
+from tests.bpf.observed import Observed, running
+from tests.support import PATIENCE, free_port, until
 
 pytestmark = [pytest.mark.needs_bpf]
 standin = pytest.mark.evidence(feature="UCX calls", on="stand-in")
@@ -60,21 +58,9 @@ class Worker(Script):
         self.run(PRELUDE)
 
 
-@contextmanager
-def observe() -> Iterator[Observed]:
+def observe() -> AbstractContextManager[Observed]:
     """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    targets = Targets(grace=1.0)
-    ucx = Ucx(make_node({flag.name: flag.default for flag in FLAGS}, ProcessTable(), targets))
-    ucx.start()
-    try:
-        targets.start()
-        try:
-            assert targets.scanned.wait(WITHIN)
-            yield Observed(ucx, targets, [])  # type: ignore[arg-type]  # it uses what every BPF collector has
-        finally:
-            targets.close()
-    finally:
-        ucx.close()
+    return running(Ucx, FLAGS, grace=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -90,17 +76,12 @@ def job(observed: Observed) -> Iterator[Worker]:
         yield job
 
 
-def by(observed: Observed, metric: str, pid: int, *names: str) -> dict[tuple[str, ...], Any]:
-    """Values by these labels."""
-    return {tuple(dict(key)[name] for name in names): value for key, value in observed.values(metric, pid).items()}
-
-
 def calls(observed: Observed, pid: int) -> dict[tuple[str, ...], int]:
-    return by(observed, CALLS, pid, "api", "result")
+    return observed.by(CALLS, pid, "api", "result")
 
 
 def moved(observed: Observed, pid: int) -> dict[tuple[str, ...], int]:
-    return by(observed, BYTES, pid, "api", "direction")
+    return observed.by(BYTES, pid, "api", "direction")
 
 
 @standin
@@ -149,8 +130,8 @@ def test_lists(observed: Observed, job: Worker) -> None:
         "tag(1, of(GENERIC)); tag(1, of(1)); tag(1 << 40, contig(1 << 40)); tag(1 << 50); tag(1, c_void_p(8))\n"
         "put(2, of(SGL), sgl(2, 1, 1)); put(2, of(SGL), sgl(2, 1, 11))"
     )
-    expected = {("ucp_tag_send_nbx",): 8, ("ucp_put_nbx",): 2}
-    assert expected == by(observed, UNSIZED, job.pid, "api")
+    expected = {"ucp_tag_send_nbx": 8, "ucp_put_nbx": 2}
+    assert expected == observed.by(UNSIZED, job.pid, "api")
     assert 5 + 9000 + 65536 == moved(observed, job.pid)["ucp_tag_send_nbx", "transmit"]
 
 
@@ -168,7 +149,7 @@ def test_errors(observed: Observed, job: Worker) -> None:
         ("ucp_put_nbx", "-80", "UCS_ERR_ENDPOINT_TIMEOUT"): 1,
         ("ucp_put_nbx", "-100", ""): 1,
         ("ucp_ep_create", "-6", "UCS_ERR_UNREACHABLE"): 1,
-    } == by(observed, ERRORS, job.pid, "api", "code", "error")
+    } == observed.by(ERRORS, job.pid, "api", "code", "error")
     assert {
         ("ucp_tag_send_nbx", "error"): 23,
         ("ucp_put_nbx", "error"): 2,
@@ -208,7 +189,7 @@ def test_without_return_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.bpf.trial.Trial.returns_allowed", lambda *_: (False, "this is a test"))
     build_standins()
     with observe() as observed, Worker() as job:
-        until(lambda: job.pid in observed.cuda._ledger._live, "known")
+        until(lambda: job.pid in observed.collector._ledger._live, "known")
         job.run("for _ in range(23): tag(1000); returns(-1); put(1)")
         assert {("ucp_tag_send_nbx", "unknown"): 23, ("ucp_put_nbx", "unknown"): 23} == calls(observed, job.pid)
         for metric in (BYTES, UNSIZED, ERRORS):
@@ -252,7 +233,7 @@ def test_ucx_perftest(observed: Observed, test: str, function: str, direction: s
             try:
                 until(lambda: listens(int(port)), "the server")
                 with subprocess.Popen([*command, "127.0.0.1"], **quiet) as client:
-                    assert 0 == client.wait(WITHIN)
+                    assert 0 == client.wait(PATIENCE)
             finally:
                 server.kill()
         until(lambda: calls(observed, client.pid), "its calls")
@@ -299,7 +280,7 @@ def test_a_peer_that_cannot_be_reached(observed: Observed) -> None:
             "out = [lib.ucp_ep_create(worker, byref((c_uint64 * 40)()), byref(ep)) for _ in range(23)]"
         )
         assert 1 == len(set(made)) and made[0] < 0
-        found = by(observed, ERRORS, job.pid, "api", "code", "error")
+        found = observed.by(ERRORS, job.pid, "api", "code", "error")
         assert [("ucp_ep_create", str(made[0]))] == [key[:2] for key in found] and [23] == list(found.values())
         assert all(key[2].startswith("UCS_ERR_") for key in found)
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.model import Distribution
-from tests.bpf.verbs_node import Job, Observed, attached, build_standins, observe
+from tests.bpf.observed import Observed
+from tests.bpf.verbs_node import Job, attached, build_standins, observe
 from tests.support import until
 
 pytestmark = [
@@ -141,7 +142,7 @@ def test_nothing_stays_of_a_killed_process(observed: Observed) -> None:
         job.post(0, 5)
         job.process.kill()
         job.process.wait()
-        until(lambda: job.pid not in observed.cuda._ledger, "the end noticed")
+        until(lambda: job.pid not in observed.collector._ledger, "the end noticed")
         for name in MAPS:
             if name != "posted":
                 assert [] == observed.kernel(name, job.pid)
@@ -157,7 +158,7 @@ def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> N
                 job.post(0, 7, size=1001)
                 job.create()
                 job.connect()
-            until(lambda job=job: job.pid not in observed.cuda._ledger, "its end")  # type: ignore[misc]
+            until(lambda job=job: job.pid not in observed.collector._ledger, "its end")  # type: ignore[misc]
         changes = "rdma_qp_state_changes_total"
         found = observed.sums(REQUESTS, BYTES, "rdma_post_send_seconds", changes)
         assert found.pop(changes)[True] == 2 * 3

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from exporter.verbs.attaching import _ATTEMPTS
-from tests.bpf.verbs_node import BUILD, Job, Observed, build_standins, observe
+from tests.bpf.observed import Observed
+from tests.bpf.verbs_node import BUILD, Job, build_standins, observe
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="functions of RDMA providers", on="stand-in")]
@@ -28,7 +29,7 @@ def observed() -> Iterator[Observed]:
 
 
 def problems(observed: Observed, path: Path) -> list[str]:
-    return [line for line in observed.cuda.problems() if line.startswith(f"{path}:")]
+    return [line for line in observed.collector.problems() if line.startswith(f"{path}:")]
 
 
 def attached(observed: Observed, path: Path) -> bool:
@@ -40,10 +41,10 @@ def known(observed: Observed, job: Job) -> None:
     """Waits until libibverbs, or what contains it, is probed, the process known and its provider searched."""
 
     def searched() -> bool:
-        providers = [it for it in [*observed.cuda._attaching._providers.values()] if job.pid in it.users]
+        providers = [it for it in [*observed.collector._attaching._providers.values()] if job.pid in it.users]
         return bool(providers) and all(it.searched or it.found is not None for it in providers)
 
-    until(lambda: job.pid in observed.cuda._ledger and searched(), "the process known")
+    until(lambda: job.pid in observed.collector._ledger and searched(), "the process known")
 
 
 def searched_for_the_last_time(observed: Observed, job: Job) -> None:
@@ -51,7 +52,7 @@ def searched_for_the_last_time(observed: Observed, job: Job) -> None:
 
     Another process that begins to use the provider causes one.
     """
-    attaching = observed.cuda._attaching
+    attaching = observed.collector._attaching
 
     def over() -> bool:
         attaching.retry()
@@ -64,7 +65,7 @@ def searched_for_the_last_time(observed: Observed, job: Job) -> None:
 
 def reports(observed: Observed, job: Job) -> int:
     """How often the BPF program sent the process's pointers."""
-    counts = observed.cuda._object.maps["live_sent"].items()
+    counts = observed.collector._object.maps["live_sent"].items()
     return sum(count for key, count in counts if key.tgid == job.pid)
 
 
@@ -126,7 +127,7 @@ def test_pointers_that_a_process_forges(observed: Observed, tmp_path: Path) -> N
             forger.step("modify", 0)
         assert 40 == reports(observed, forger)
         forger.step("forge", -1)
-        until(lambda: len(observed.cuda._attaching._learning._examined.get(forger.pid, ())) == 16, "looked at")
+        until(lambda: len(observed.collector._attaching._learning._examined.get(forger.pid, ())) == 16, "looked at")
         forger.step("modify", 0)
         assert not attached(observed, path)
         assert 1 == len(problems(observed, path))

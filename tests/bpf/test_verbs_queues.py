@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.model import Distribution
-from tests.bpf.verbs_node import UD, Job, Observed, attached, build_standins, observe
+from tests.bpf.observed import Observed
+from tests.bpf.verbs_node import UD, Job, attached, build_standins, observe
 from tests.support import until
 
 pytestmark = pytest.mark.needs_bpf
@@ -41,7 +42,8 @@ def rows(observed: Observed, job: Job) -> dict[str, int]:
         key = getattr(key, "life", key)
         return getattr(key, "qp", key).tgid  # type: ignore[attr-defined]
 
-    return {name: sum(tgid(key) == job.pid for key, _ in observed.cuda._object.maps[name].items()) for name in ROWS}
+    maps = observed.collector._object.maps
+    return {name: sum(tgid(key) == job.pid for key, _ in maps[name].items()) for name in ROWS}
 
 
 def finish(job: Job, count: int) -> None:
@@ -203,7 +205,7 @@ def test_more_queue_pairs_than_there_is_room_for() -> None:
         assert 0 == observed.value("accel_exporter_events_lost_total", stream="qp_ends")
         job.process.kill()
         job.process.wait()
-        until(lambda: job.pid not in observed.cuda._ledger, "the end noticed")
+        until(lambda: job.pid not in observed.collector._ledger, "the end noticed")
         assert 300 * 30 == sum(observed.values(BYTES, job.pid).values())
 
 

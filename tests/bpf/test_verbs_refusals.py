@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.collectors.verbs import Verbs
-from tests.bpf.verbs_node import PROVIDER, Job, Observed, attached, build_standins, observe
+from tests.bpf.observed import Observed
+from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, observe
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="RDMA work and completions", on="stand-in")]

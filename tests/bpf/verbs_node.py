@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from exporter.bpf.targets import Targets
 from exporter.collectors.verbs import FLAGS, Verbs
 from exporter.governor.governor import Governor
-from exporter.model import Span
-from exporter.resolve.process import ProcessTable
-from tests.bpf.cuda_node import BUILD, WITHIN, Observed, build_standins
-from tests.nodes import make_node
+from tests.bpf.cuda_node import BUILD, build_standins
+from tests.bpf.observed import Observed, running
 from tests.support import until
 
 __all__ = ["BUILD", "RC", "UD", "Job", "Observed", "attached", "build_standins", "observe"]
@@ -25,26 +21,10 @@ RC, UD = 2, 4
 PROVIDER = BUILD / "libstandin-rdmav34.so"
 
 
-@contextmanager
-def observe(governor: Governor | None = None, **settings: Any) -> Iterator[Observed]:
+def observe(governor: Governor | None = None, **settings: Any) -> AbstractContextManager[Observed]:
     """The collector with these settings (dashes as underscores); poll_cq is probed all the time by default."""
-    spans: list[Span] = []
-    targets = Targets()
-    defaults = {flag.name: flag.default for flag in FLAGS} | {"poll-window-seconds": 1.0, "poll-interval-seconds": 1.0}
-    chosen = {key.replace("_", "-"): value for key, value in settings.items()}
-    assert chosen.keys() <= defaults.keys()
-    shared = {"governor": governor} if governor else {}
-    verbs = Verbs(make_node(defaults | chosen, ProcessTable(), targets, spans.append, **shared))
-    verbs.start()
-    try:
-        targets.start()
-        try:
-            assert targets.scanned.wait(WITHIN)
-            yield Observed(verbs, targets, spans)
-        finally:
-            targets.close()
-    finally:
-        verbs.close()
+    always = {"poll_window_seconds": 1.0, "poll_interval_seconds": 1.0}
+    return running(Verbs, FLAGS, shared={"governor": governor} if governor else {}, **always | settings)
 
 
 class Job:
@@ -115,23 +95,23 @@ class Job:
 
 def calls_of(observed: Observed, pid: int) -> list[bool]:
     """Whether ibv_create_qp is probed in the files that a process has it from: others may have another libibverbs."""
-    probes = observed.cuda._probes._present()
+    probes = observed.collector._probes._present()
     states = [it for probed in probes if pid in probed.users for it in probed.hooked.states()]
     return [it.attached for it in states if it.symbol == "ibv_create_qp"]
 
 
 def attached(observed: Observed, job: Job) -> Job:
     """The job, once its provider is probed: poll_cq too if it is its time."""
-    provider, settings = str(PROVIDER), observed.cuda._node.settings
+    provider, settings = str(PROVIDER), observed.collector._node.settings
     always = settings["poll-window-seconds"] == settings["poll-interval-seconds"]
 
     def ready() -> bool:
         own = observed.values("accel_exporter_probe_attached", library=provider)
         calls = calls_of(observed, job.pid)
-        probed = [it for it in observed.cuda._windows._files.values() if it.library.path == provider]
-        users = [it.users for it in observed.cuda._attaching._providers.values() if it.library.path == provider]
+        probed = [it for it in observed.collector._windows._files.values() if it.library.path == provider]
+        users = [it.users for it in observed.collector._attaching._providers.values() if it.library.path == provider]
         polled = any(job.pid in it for it in users) and (not always or all(it.opened for it in probed))
-        return polled and bool(own and calls) and all([*own.values(), *calls]) and job.pid in observed.cuda._ledger
+        return polled and bool(own and calls) and all([*own.values(), *calls]) and job.pid in observed.collector._ledger
 
     until(ready, "attached")
     return job

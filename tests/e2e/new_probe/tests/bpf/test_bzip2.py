@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support import PATIENCE
+from tests.bpf.observed import Observed
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from exporter.bpf.targets import Targets
 from exporter.collectors.bzip2 import FLAGS, Bzip2
 from exporter.resolve.process import ProcessTable
-from tests.bpf.cuda_node import WITHIN, Observed, Script
+from tests.bpf.cuda_node import Script
 from tests.nodes import make_node
 from tests.support import until
 
@@ -38,7 +40,7 @@ def test_23_calls() -> None:
     collector.start()
     try:
         targets.start()
-        assert targets.scanned.wait(WITHIN)
+        assert targets.scanned.wait(PATIENCE)
         observed = Observed(collector, targets, [])
         with Script(NAME, libraries=Path("/nonexistent")) as job:
             until(lambda: observed.attached(job.pid, ()), "attached")

@@ -1,0 +1,115 @@
+"""A collector that probes, running on this machine's processes, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from exporter.bpf.targets import Targets
+from exporter.model import Distribution, Sample, Span
+from exporter.node import Node
+from exporter.options import Flag
+from exporter.probe_collector import ProbeCollector
+from exporter.resolve.process import ProcessTable
+from exporter.views.prometheus import name
+from tests.nodes import make_node
+from tests.support import PATIENCE
+
+Labels = frozenset[tuple[str, str]]
+
+
+class Observed:
+    """A running collector, the node that it runs on, and questions to it."""
+
+    def __init__(self, collector: Any, targets: Targets, spans: list[Span], node: Node) -> None:
+        self.collector, self.targets, self.spans, self.node = collector, targets, spans, node
+
+    def samples(self) -> list[Sample]:
+        return list(self.collector.collect())
+
+    def values(self, metric: str, pid: int | None = None, **labels: str) -> dict[Labels, Any]:
+        """The values of a metric by the labels of its own, of samples that have these labels."""
+        wanted = labels | ({} if pid is None else {"pid": str(pid)})
+        found = [it for it in self.samples() if name(it.metric) == metric and wanted.items() <= it.labels.items()]
+        own = [frozenset((key, value) for key, value in it.labels.items() if key in it.metric.labels) for it in found]
+        return dict(zip(own, (it.value for it in found), strict=True))
+
+    def value(self, metric: str, pid: int | None = None, **labels: str) -> Any:
+        """The one value of a metric with these labels; None if there is none."""
+        values = list(self.values(metric, pid, **labels).values())
+        assert len(values) <= 1, f"{metric} {labels}: {values}"
+        return values[0] if values else None
+
+    def sums(self, *metrics: str) -> dict[str, dict[bool, int]]:
+        """The sums of metrics over series with a pid (False) and over those that are folded (True)."""
+        found = {metric: {False: 0, True: 0} for metric in metrics}
+        for it in self.samples():
+            if (metric := name(it.metric)) in found:
+                value = sum(it.value.counts) if isinstance(it.value, Distribution) else int(it.value)
+                found[metric]["overflow" in it.labels] += value
+        return found
+
+    def named(self, pid: int, program: str) -> bool:
+        """Whether a process is known as one that runs this program."""
+        labels, _ = self.collector._ledger._known.get(pid, ({}, 0.0))
+        return pid in self.collector._ledger and labels.get("comm") == program
+
+    def attached(self, pid: int, libraries: Collection[str]) -> bool:
+        """Whether a process is known, and all probes are attached, those in these libraries among them."""
+        attached = self.values("accel_exporter_probe_attached")
+        found = {dict(labels)["library"] for labels in attached}
+        return found.issuperset(libraries) and all(attached.values()) and pid in self.collector._ledger._live
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """What the programs could not count, by map."""
+        return {it: count for it, count in self.collector._object.globals().items() if it.endswith("_lost") and count}
+
+    def in_flight(self, pid: int, map: str = "in_flight") -> list[Any]:
+        """Return the calls that threads of a process make now: FLIGHTS() of bpf/flight.h."""
+        return [it for it in self.kernel(map, pid) if it.sp]
+
+    def kernel(self, map: str, pid: int) -> list[Any]:
+        """What a map holds of a process."""
+        rows = self.collector._object.maps[map].items()
+        return [value for key, value in rows if getattr(key, "tgid", key) == pid]
+
+    def by(self, metric: str, pid: int, *names: str) -> dict[Any, Any]:
+        """The values of a metric by one label, or by several."""
+        found = {}
+        for key, value in self.values(metric, pid).items():
+            labels = tuple(dict(key).get(it, "") for it in names)
+            found[labels if len(names) > 1 else labels[0]] = value
+        return found
+
+
+@contextmanager
+def running(
+    kind: type[ProbeCollector[Any]],
+    flags: Sequence[Flag],
+    grace: float | None = None,
+    shared: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Iterator[Observed]:
+    """A collector with these settings (dashes as underscores), attached to what runs and what comes.
+
+    `shared` replaces fields of its node. A short `grace` detaches soon from what earlier tests used.
+    """
+    spans: list[Span] = []
+    targets = Targets() if grace is None else Targets(grace=grace)
+    defaults = {flag.name: flag.default for flag in flags}
+    chosen = {key.replace("_", "-"): value for key, value in settings.items()}
+    assert chosen.keys() <= defaults.keys()
+    node = make_node(defaults | chosen, ProcessTable(), targets, spans.append, **(shared or {}))
+    collector = kind(node)
+    collector.start()
+    try:
+        targets.start()
+        try:
+            assert targets.scanned.wait(PATIENCE)
+            yield Observed(collector, targets, spans, node)
+        finally:
+            targets.close()
+    finally:
+        collector.close()
