@@ -23,7 +23,7 @@ from exporter.stacks import demangle, libdw, machine
 from exporter.stacks.files import CodeFile
 from exporter.stacks.memory import Memory
 from exporter.stacks.merge import Merged, PythonFrame, merge
-from exporter.stacks.opener import ADMIT, AGAIN, END, FLUSH, REFRESH, STACK, Opener
+from exporter.stacks.opener import ADMIT, AGAIN, DEBUG, END, FLUSH, REFRESH, STACK, Opener
 from exporter.stacks.process import Mapped, ProcessCode
 from exporter.stacks.record import MOST_BYTES, PAGE, Record, unpack
 from exporter.stacks.unwind import Snapshot, Unwinder, Unwound
@@ -86,7 +86,7 @@ class Naming:
             while len(batch) < _AT_ONCE and batch[-1][:1] == STACK and (self._waiting or self._poll.poll(0)):
                 batch.append(self._next())
             unwound = [it for message in batch if message[:1] == STACK and (it := self._unwind(message[1:]))]
-            self._look_up([frame for _, _, frames, _ in unwound for frame in frames])
+            self._look_up([(record.tgid, frame) for record, _, frames, _ in unwound for frame in frames])
             for record, process, frames, truncated in unwound:
                 self._send_stack(record, process, frames, truncated)
             for message in batch:
@@ -106,6 +106,11 @@ class Naming:
             raise EOFError
         if message[:1] == ADMIT:
             self._admit(json.loads(message[1:]), list(descriptors))
+        elif message[:1] == DEBUG:
+            contents = json.loads(message[1:])
+            for descriptor in descriptors:
+                self._files[contents["number"]].take_debug_file(descriptor)
+            self._send({"opened": contents["pid"]})
         return message
 
     def _admit(self, contents: dict[str, object], descriptors: list[int]) -> None:
@@ -123,6 +128,9 @@ class Naming:
             else:
                 memory.close()
             self._processes[pid], self._parts[pid] = known, []
+            if contents["perf_map"]:
+                known.made.update(descriptors[0])
+                os.close(descriptors.pop(0))
             if len(self._processes) > _MOST_PROCESSES:
                 self._processes.popitem(last=False)[1].close()
         for (number, path), descriptor in zip(files, descriptors, strict=True):
@@ -180,19 +188,29 @@ class Naming:
             if contents["pid"] == pid and contents["last"]:
                 return not contents.get("gone")
 
-    def _look_up(self, frames: Sequence[Merged]) -> None:
-        """Find the names of all native frames, in one pass over each file's symbols."""
+    def _look_up(self, frames: Sequence[tuple[int, Merged]]) -> None:
+        """Find the functions of all native frames, each with its process, in one pass over each file's symbols."""
         wanted: dict[int, list[int]] = {}
-        for frame in frames:
+        for pid, frame in frames:
             if not isinstance(frame, PythonFrame) and frame.place:
-                file = self._files.get(frame.place.module)
+                number = frame.place.module
+                file = self._files.get(number)
                 if file and file.unnamed(frame.place.address):
-                    wanted.setdefault(frame.place.module, []).append(frame.place.address)
+                    if file.wants_debug_file:
+                        self._find_debug_file(pid, number, file)
+                    wanted.setdefault(number, []).append(frame.place.address)
         for number, addresses in wanted.items():
             self._files[number].look_up(addresses)
 
+    def _find_debug_file(self, pid: int, number: int, file: CodeFile) -> None:
+        self._opener.sendall(DEBUG + f"{pid} {number} {file.build_id}".encode())
+        file.wants_debug_file = False
+        while (message := self._receive())[:1] != DEBUG:
+            if message[:1] != ADMIT:
+                self._waiting.append(message)
+
     def _send_stack(self, record: Record, process: ProcessCode, merged: Sequence[Merged], truncated: str) -> None:
-        frames = [frame for it in merged if (frame := self._frame(it, process))]
+        frames = [frame for it in merged for frame in self._named(it, process)]
         if truncated:
             frames.append(TRUNCATED)
         number, new = self._stacks.number(frames)
@@ -201,13 +219,18 @@ class Naming:
                 self._exporter.sendall(message)
         self._send(_answer(record) | {"number": number} | ({"truncated": truncated} if truncated else {}))
 
-    def _frame(self, merged: Merged, process: ProcessCode) -> Frame | None:
+    def _named(self, merged: Merged, process: ProcessCode) -> Iterator[Frame]:
+        """Yield the frame, after those of functions that are inlined into it."""
         if isinstance(merged, PythonFrame):
-            return process.names.frame(merged.code, merged.instruction) if process.names else None
+            if process.names and (frame := process.names.frame(merged.code, merged.instruction)):
+                yield frame
+            return
         file = self._files.get(merged.place.module) if merged.place else None
         if merged.place is None or file is None:
-            return Frame("", address=merged.pc)
-        return Frame(file.name(merged.place.address), "", 0, "native", file.path, file.build_id, merged.place.address)
+            yield Frame(process.made.name(merged.pc), address=merged.pc)
+            return
+        for it in file.sources(merged.place.address):
+            yield Frame(it.function, it.file, it.line, "native", file.path, file.build_id, merged.place.address)
 
     def _send(self, contents: dict[str, object]) -> None:
         self._exporter.sendall(json.dumps(contents).encode())

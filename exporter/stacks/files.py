@@ -1,4 +1,4 @@
-"""The mapped files of observed processes, each open once: rules of unwinding and names by address."""
+"""The mapped files of observed processes, each open once: rules of unwinding, names and lines by address."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import PurePosixPath
 
 from exporter.bpf.elf_file import ElfError
 from exporter.stacks import libdw
+from exporter.stacks.debug_info import DebugInfo, Source
 from exporter.stacks.demangle import demangle
 from exporter.stacks.libdw import FrameInformation, Rule
 from exporter.stacks.object_file import ObjectFile
 
 _MOST_KEPT = 1 << 16
+_UNKNOWN = Source("", "", 0)
 
 
 class CodeFile:
@@ -22,15 +24,34 @@ class CodeFile:
         """Take over the descriptor; `registers` are those of FrameInformation."""
         self.path = path
         self._rules: dict[int, Rule | None] = {}
-        self._names: dict[int, str] = {}
+        self._sources: dict[int, tuple[Source, ...]] = {}
         self._elf: ObjectFile | None = None
         self._frames: FrameInformation | None = None
+        self._symbols: ObjectFile | None = None
+        self._debug: DebugInfo | None = None
         try:
             self._elf = ObjectFile(descriptor)
             self._frames = FrameInformation(self._elf.fileno(), registers) if not libdw.missing() else None
         except (ElfError, OSError):
             self._elf = None
-        self.build_id = self._read_build_id()
+        self._symbols = self._elf
+        self._debug = _debug_info(self._elf, self._frames)
+        self.build_id = _build_id(self._elf)
+        self.wants_debug_file = bool(self._frames and self.build_id and self._debug is None)
+        """Whether its debug information is elsewhere, if anywhere, and that was not looked for yet."""
+
+    def take_debug_file(self, descriptor: int) -> None:
+        """Take over the descriptor of a file that should have its symbols and debug information."""
+        try:
+            file = ObjectFile(descriptor)
+        except (ElfError, OSError):
+            return
+        if self._debug is None and _build_id(file) == self.build_id:
+            self._symbols = file
+            self._debug = _debug_info(file, FrameInformation(file.fileno(), ()))
+            self._sources.clear()
+        else:
+            file.close()
 
     def address_of(self, offset: int) -> int | None:
         """Return the address, before relocation, of an offset in the file; None where that is no code."""
@@ -49,23 +70,28 @@ class CodeFile:
         return self._rules[address]
 
     def unnamed(self, address: int) -> bool:
-        """Whether the name at an address has not been looked up yet."""
-        return address not in self._names
+        """Whether the functions at an address have not been looked up yet."""
+        return address not in self._sources
 
     def look_up(self, addresses: Iterable[int]) -> None:
-        """Look up the names of functions at addresses, in one pass over the file's symbols."""
+        """Look up the functions at addresses, in one pass over the file's symbols."""
         wanted = set(addresses)
-        if len(self._names) + len(wanted) > _MOST_KEPT:
-            self._names.clear()
+        if len(self._sources) + len(wanted) > _MOST_KEPT:
+            self._sources.clear()
         found: Mapping[int, str] = {}
         with suppress(ElfError, OSError, MemoryError):
-            found = self._elf.names(wanted) if self._elf else {}
+            found = self._symbols.names(wanted) if self._symbols else {}
         for address in wanted:
-            self._names[address] = demangle(found.get(address, ""))
+            *inlined, function = (self._debug.calls(address) if self._debug else ()) or [_UNKNOWN]
+            if found.get(address):
+                function = function._replace(function=found[address])
+            self._sources[address] = tuple(it._replace(function=demangle(it.function)) for it in (*inlined, function))
 
-    def name(self, address: int) -> str:
-        """Return the name of the function at an address that was looked up, demangled; empty without a symbol."""
-        return self._names.get(address, "")
+    def sources(self, address: int) -> tuple[Source, ...]:
+        """Return the function at an address that was looked up, demangled, after those that are inlined into it; with
+        an empty name without a symbol.
+        """
+        return self._sources.get(address, (_UNKNOWN,))
 
     def data(self, wanted: Iterable[str]) -> Mapping[str, int]:
         """Return the addresses, before relocation, of data objects by name."""
@@ -83,17 +109,29 @@ class CodeFile:
 
     def close(self) -> None:
         """Close the file, of which nothing is looked up afterwards."""
-        self._frames = None
-        if self._elf:
-            self._elf.close()
-
-    def _read_build_id(self) -> str:
-        try:
-            return self._elf.build_id if self._elf else ""
-        except (ElfError, OSError):
-            return ""
+        if self._debug:
+            self._debug.close()
+        self._debug = self._frames = None
+        for file in (self._elf, self._symbols):
+            if file:
+                file.close()
 
 
 def is_interpreter(path: str, first: bool) -> bool:
     """Whether a file may hold a Python interpreter: the program itself, or what is named after Python."""
     return first or "python" in PurePosixPath(path).name.lower()
+
+
+def _build_id(file: ObjectFile | None) -> str:
+    try:
+        return file.build_id if file else ""
+    except (ElfError, OSError):
+        return ""
+
+
+def _debug_info(file: ObjectFile | None, frames: FrameInformation | None) -> DebugInfo | None:
+    """Return the debug information of a file that has some, and not more than the child has room for."""
+    try:
+        return DebugInfo(frames.elf) if file and frames and frames.elf and file.has_debug_info else None
+    except (ElfError, OSError):
+        return None

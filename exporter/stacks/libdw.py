@@ -64,7 +64,7 @@ class Rule:
 
 
 @cache
-def _libraries() -> tuple[Any, Any, Any]:
+def libraries() -> tuple[Any, Any, Any]:
     """Return libdw, libelf and the C library. Raises OSError where this machine lacks the first two."""
     dw, elf, c = ctypes.CDLL("libdw.so.1"), ctypes.CDLL("libelf.so.1"), ctypes.CDLL(None)
     for name, (result, *arguments) in _FUNCTIONS.items():
@@ -79,7 +79,7 @@ def _libraries() -> tuple[Any, Any, Any]:
 def missing() -> str:
     """Return why native frames cannot be unwound on this machine, with the remedy; empty where they can."""
     try:
-        _libraries()
+        libraries()
     except (OSError, AttributeError) as error:
         return f"stacks have no native frames ({str(error).replace(': ', ', ')}): {INSTALL}"
     return ""
@@ -92,9 +92,9 @@ class FrameInformation:
 
     def __init__(self, descriptor: int, registers: tuple[int, ...]) -> None:
         self._registers = registers
-        self._dw, elf, self._c = _libraries()
-        self._elf = elf.elf_begin(descriptor, _READ_MMAP, None)
-        self._cfi = self._dw.dwarf_getcfi_elf(self._elf) if self._elf else None
+        self._dw, elf, self._c = libraries()
+        self.elf = elf.elf_begin(descriptor, _READ_MMAP, None)
+        self._cfi = self._dw.dwarf_getcfi_elf(self.elf) if self.elf else None
 
     def rule(self, address: int) -> Rule | None:
         """Return the rule at an address, before relocation; None where there is none, or it is not understood."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
@@ -11,7 +12,12 @@ from exporter.bpf.elf_file import ElfError, Section
 
 _SYMBOL_BYTES = 24
 _CHUNK = _SYMBOL_BYTES << 13
-_SYMTAB, _STRTAB, _DYNSYM = 2, 3, 11
+_SYMTAB, _STRTAB, _NOBITS, _DYNSYM = 2, 3, 8, 11
+_DEBUG = (".debug_info", ".zdebug_info")
+_SHF_COMPRESSED = 1 << 11
+_COMPRESSED = struct.Struct("<IIQQ")
+"""Elf64_Chdr of elf.h: type, reserved, size, alignment."""
+_MOST_UNPACKED = 64 << 20
 _OBJECT, _FUNCTION, _INDIRECT = 1, 2, 10
 _MOST_SYMBOLS = 1 << 23
 _LONGEST_NAME = 1024
@@ -37,6 +43,25 @@ class ObjectFile(Elf):
                 if info & 0xF == _OBJECT and section:
                     found.setdefault(name, address)
         return found
+
+    @property
+    def has_debug_info(self) -> bool:
+        """Whether the file has DWARF that libdw can map, or unpack in little memory."""
+        sections = self._sections()
+        names = {it.name for it in sections if not it.address}
+        found = any(
+            self._text(it, at, _LONGEST_SECTION) in _DEBUG for it in sections if it.kind == _STRTAB for at in names
+        )
+        return found and sum(map(self._unpacked, sections)) <= _MOST_UNPACKED
+
+    def _unpacked(self, section: Section) -> int:
+        """Return the bytes that a compressed section has once unpacked, 0 of one that is not."""
+        if section.kind == _NOBITS or section.address or section.size < _COMPRESSED.size:
+            return 0
+        head = self._read(section.offset, _COMPRESSED.size)
+        if section.flags & _SHF_COMPRESSED:
+            return int(_COMPRESSED.unpack(head)[2])
+        return int.from_bytes(head[4:12], "big") if head.startswith(b"ZLIB") else 0
 
     def section(self, wanted: str) -> int | None:
         """Return the address, before relocation, of the section of a name; None without one."""

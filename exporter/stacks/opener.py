@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +20,13 @@ from exporter.bpf import privileges
 from exporter.bpf.reader import OPENING
 from exporter.stacks.record import MOST_BYTES
 
-ADMIT, END, STACK, FLUSH, AGAIN, REFRESH = b"A", b"E", b"S", b"F", b"N", b"R"
-"""First bytes of messages: of the exporter, the last one of the process that unwinds."""
+ADMIT, END, STACK, FLUSH, AGAIN = b"A", b"E", b"S", b"F", b"N"
+"""First bytes of messages of the exporter."""
+REFRESH, DEBUG = b"R", b"D"
+"""Messages of the process that unwinds: the mappings of a process again; the debug file of PID, NUMBER and BUILD-ID."""
 MOST_FILES = 1500
 """Open at once; the child that has so many ends, and its successor begins with none."""
+_DEBUG_FILE = re.compile(rb"(\d{1,9}) (\d{1,9}) ([0-9a-f]{8,64})")
 _MOST_MAPPINGS, _MOST_MAPS = 8192, 8 << 20
 _AT_ONCE = 32
 """Mappings in a message: each may have a name of 512 characters, which take six bytes where they are not ASCII."""
@@ -74,6 +78,24 @@ class Opener:
             self._open(int(rest))
         elif kind == REFRESH:
             self._send({"pid": int(rest or 0), "last": True, "gone": True}, [])
+        elif kind == DEBUG and (wanted := _DEBUG_FILE.fullmatch(rest)):
+            self._open_debug_file(*(it.decode() for it in wanted.groups()))
+
+    def _open_debug_file(self, pid: str, number: str, build_id: str) -> None:
+        """Send the file where Debian, RHEL and others install debug information, in the root of an admitted process."""
+        self._exporter.sendall(json.dumps({"opening": int(pid)}).encode())
+        descriptor = -1
+        if int(pid) in self._admitted:
+            place = f"usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+            descriptor = _open_in_root(int(pid), place.split("/"))
+        try:
+            found = [descriptor] if descriptor >= 0 else []
+            socket.send_fds(
+                self._unwinder, [DEBUG + json.dumps({"pid": int(pid), "number": int(number)}).encode()], found
+            )
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _open(self, pid: int) -> None:
         """Send what a process has mapped, with its memory and the files that were not sent before.
@@ -88,14 +110,19 @@ class Opener:
             self._send({"pid": pid, "last": True, "gone": True}, [])
             return
         parts = [mappings[at : at + _AT_ONCE] for at in range(0, len(mappings), _AT_ONCE)] or [[]]
+        process = [memory, _open_in_root(pid, ["tmp", f"perf-{_own_number(pid)}.map"])]
         try:
             for n, part in enumerate(parts):
-                self._send_part(pid, part, memory if not n else -1, n == len(parts) - 1)
+                self._send_part(pid, part, [] if n else process, n == len(parts) - 1)
         finally:
-            os.close(memory)
+            for descriptor in process:
+                if descriptor >= 0:
+                    os.close(descriptor)
 
-    def _send_part(self, pid: int, part: list[_Mapping], memory: int, last: bool) -> None:
-        descriptors = [memory] if memory >= 0 else []
+    def _send_part(self, pid: int, part: list[_Mapping], process: list[int], last: bool) -> None:
+        """Send some mappings; the first ones with the memory and the perf map, of which one may be missing (-1)."""
+        ours = [it for it in process if it >= 0]
+        descriptors = ours[:]
         maps: list[tuple[int, int, int, int]] = []
         files: list[tuple[int, str]] = []
         try:
@@ -106,9 +133,10 @@ class Opener:
                     files.append((number, mapping.path))
                 if number >= 0:
                     maps.append((mapping.start, mapping.end, mapping.offset, number))
-            self._send({"pid": pid, "memory": memory >= 0, "last": last, "maps": maps, "files": files}, descriptors)
+            given = {"memory": bool(process), "perf_map": len(ours) > 1}
+            self._send({"pid": pid, "last": last, "maps": maps, "files": files} | given, descriptors)
         finally:
-            for descriptor in descriptors[int(memory >= 0) :]:
+            for descriptor in descriptors[len(ours) :]:
                 os.close(descriptor)
 
     def _file(self, pid: int, mapping: _Mapping) -> tuple[int, int]:
@@ -119,13 +147,10 @@ class Opener:
             return -1, -1
         try:
             found = os.fstat(place)
-            if not stat.S_ISREG(found.st_mode):  # opening a device may act on it
-                return -1, -1
             key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
             if key in self._files:
                 return self._files[key], -1
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-            descriptor = os.open(f"/proc/self/fd/{place}", flags)
+            descriptor = _readable(place)
             self._files[key] = number = len(self._files)
             return number, descriptor
         except OSError:
@@ -135,6 +160,37 @@ class Opener:
 
     def _send(self, answer: dict[str, object], descriptors: list[int]) -> None:
         socket.send_fds(self._unwinder, [ADMIT + json.dumps(answer).encode()], descriptors)
+
+
+def _readable(place: int) -> int:
+    """Return a descriptor to read a file that O_PATH has found. Raises OSError, also where it is no regular file."""
+    if not stat.S_ISREG(os.fstat(place).st_mode):
+        raise OSError("not a regular file")  # opening a device may act on it
+    return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _open_in_root(pid: int, names: Sequence[str]) -> int:
+    """Return a descriptor of a regular file below the root that a process has, -1 if there is none.
+
+    No link is followed: it would be one of the process, and lead to what is of the exporter's root.
+    """
+    with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+        place = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
+        opened.callback(os.close, place)
+        for name in names:
+            place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            opened.callback(os.close, place)
+        return _readable(place)
+    return -1
+
+
+def _own_number(pid: int) -> str:
+    """Return the number that a process has for itself: the last of NSpid (proc_pid_status(5))."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return line.split()[-1]
+    return str(pid)
 
 
 def _received(end: socket.socket) -> bytes:

@@ -11,6 +11,7 @@ from exporter.stacks.files import CodeFile, is_interpreter
 from exporter.stacks.interpreter import Layout, UnknownInterpreter
 from exporter.stacks.libdw import Rule
 from exporter.stacks.memory import Memory, Unreadable
+from exporter.stacks.perf_map import PerfMap
 from exporter.stacks.python_code import PythonCode
 from exporter.stacks.unwind import Place
 
@@ -44,6 +45,8 @@ class ProcessCode:
         self._starts: list[int] = []
         self.python: Python | None = None
         self.names: PythonCode | None = None
+        self.made = PerfMap()
+        """Names of code that no file has."""
         self.problem = ""
         """Why its interpreter's frames cannot be read, if it has one."""
 
@@ -66,6 +69,9 @@ class ProcessCode:
     def rule(self, place: Place) -> Rule | None:
         file = self._files.get(place.module)
         return file.rule(place.address) if file else None
+
+    def is_code(self, pc: int) -> bool:
+        return self.place(pc) is not None or bool(self.made.name(pc))
 
     def close(self) -> None:
         self.memory.close()

@@ -46,6 +46,10 @@ class Modules(Protocol):
 
     def rule(self, place: Place) -> Rule | None: ...
 
+    def is_code(self, pc: int) -> bool:
+        """Whether an address is in a file's code, or in code made at run time that has a name."""
+        ...
+
 
 class Snapshot:
     """The copied piece of a thread's stack: `memory` is that from the address `start` on, valid from `sp` on."""
@@ -161,7 +165,7 @@ class Unwinder:
             before, back = stack.word(frame), stack.word(frame + 8) & self._machine.code_mask
         except LookupError:
             return "frame_information"
-        if modules.place(back - 1) is None:
+        if not modules.is_code(back - 1):
             return "frame_information"
         now[self._machine.frame] = before
         return back, frame + 16, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -64,6 +65,11 @@ def is_known(observed: Observed, pid: int) -> bool:
     return interpreters.get(pid) is not None and pid in cuda._ledger
 
 
+def in_use(observed: Observed, pid: int) -> list[Sample]:
+    samples = observed.collector._node.stack_profiles.source.inuse().samples
+    return [it for it in samples if it.labels.get("pid") == str(pid)]
+
+
 class Job:
     """An interpreter that runs job.py with the stand-in driver."""
 
@@ -104,7 +110,7 @@ class Job:
         return [it for it in profile().samples if it.labels.get("pid") == str(self.pid)]
 
     def inuse(self) -> list[Sample]:
-        return self.samples(self.observed.collector._node.stack_profiles.source.inuse)
+        return in_use(self.observed, self.pid)
 
     def alloc(self) -> list[Sample]:
         return self.samples(self.observed.collector._node.stack_profiles.source.alloc)
@@ -281,3 +287,64 @@ def test_what_was_not_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_libdw_the_frames_of_python_remain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libdw, "_libraries", lambda: libdw.ctypes.CDLL("libdw-that-is-not-there.so"))
     assert "install elfutils' libdw" in libdw.missing()
+
+
+INLINED = """
+extern int cuMemAlloc_v2(unsigned long long *address, unsigned long bytes);
+static inline __attribute__((always_inline)) int inner(unsigned long long *address, unsigned long bytes)
+{
+    return cuMemAlloc_v2(address, bytes) + 1; // line 5
+}
+static inline __attribute__((always_inline)) int middle(unsigned long long *address, unsigned long bytes)
+{
+    return inner(address, bytes) + 2; // line 9
+}
+__attribute__((noinline)) int outer(unsigned long bytes)
+{
+    unsigned long long address;
+    return middle(&address, bytes) + 3; // line 14
+}
+"""
+
+
+def test_lines_of_native_code(observed: Observed, tmp_path: Path) -> None:
+    """Functions that the compiler has inlined, and lines, where the library has debug information."""
+    source, library = tmp_path / "inlined.c", tmp_path / "inlined.so"
+    source.write_text(INLINED)
+    command = ["clang", "-O2", "-g", "-fPIC", "-shared", source, "-o", library, BUILD / "libcuda.so.1"]
+    subprocess.run([*map(str, command)], check=True)
+    with Script() as script:
+        until(lambda: is_known(observed, script.pid), "its interpreter is known", 20)
+        script.run(f"ctypes.CDLL({str(library)!r}).outer(c_size_t(4099))")
+        [sample] = in_use(observed, script.pid)
+    found = [(it.function, it.file, it.line) for it in sample.stack if it.module == str(library)]
+    assert [("inner", str(source), 5), ("middle", str(source), 9), ("outer", str(source), 14)] == found
+
+
+MADE = """
+import mmap
+made = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+start = ctypes.addressof(ctypes.c_char.from_buffer(made))
+def trampoline(at, target):  # push rbp; mov rbp, rsp; movabs rax, target; call rax; pop rbp; ret
+    made[at:at + 18] = b"\\x55\\x48\\x89\\xe5\\x48\\xb8" + target.to_bytes(8, "little") + b"\\xff\\xd0\\x5d\\xc3"
+    return start + at
+address = ctypes.cast(lib.cuMemAlloc_v2, c_void_p).value
+inner = trampoline(0, address)
+outer = trampoline(64, inner)
+with open(f"/tmp/perf-{os.getpid()}.map", "w") as file:
+    file.write(f"{start:x} 12 inner of JIT\\n{start + 64:x} 12 outer of JIT\\n")
+ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_size_t)(outer)(byref(c_uint64()), 4099)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its code is made for x86-64")
+def test_code_made_at_run_time(observed: Observed) -> None:
+    """Functions of a just-in-time compiler have the names in its perf map, and what called them is found."""
+    with Script() as script:
+        until(lambda: is_known(observed, script.pid), "its interpreter is known", 20)
+        script.run(MADE)
+        [sample] = in_use(observed, script.pid)
+        Path(f"/tmp/perf-{script.pid}.map").unlink()
+    names = [it.function for it in sample.stack if not it.module]
+    assert ["inner of JIT", "outer of JIT"] == names[:2]
+    assert any(it.kind == "python" for it in sample.stack)

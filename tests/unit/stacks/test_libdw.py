@@ -18,7 +18,7 @@ def settings(wanted: bool) -> Any:
 
 def test_doctor_has_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert node.stacks(settings(False))[0] is Status.INFO
-    monkeypatch.setattr(libdw, "_libraries", lambda: libdw.ctypes.CDLL("libdw-that-is-not-there.so"))
+    monkeypatch.setattr(libdw, "libraries", lambda: libdw.ctypes.CDLL("libdw-that-is-not-there.so"))
     status, text, remedy = node.stacks(settings(True))  # type: ignore[misc]
     assert status is Status.WARN
     assert text.startswith("stacks have no native frames (libdw-that-is-not-there.so")

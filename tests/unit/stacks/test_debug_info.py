@@ -1,0 +1,145 @@
+"""Lines and inlined functions by debug information, in the file or beside it, whole and broken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exporter.stacks.debug_info import Source
+from exporter.stacks.files import CodeFile
+from exporter.stacks.object_file import ObjectFile
+
+CODE = """
+extern "C" int called(int);
+namespace one {
+static inline __attribute__((always_inline)) int inner(int n) { return called(n) + 1; } // line 4
+struct Two { static inline __attribute__((always_inline)) int middle(int n) { return inner(n) + 2; } }; // line 5
+}
+extern "C" __attribute__((noinline)) int outer(int n) {
+    return one::Two::middle(n * 3) + 3; // line 8
+}
+"""
+FUNCTIONS = ["one::inner(int)", "one::Two::middle(int)", "outer"]
+LINES = [4, 5, 8]
+
+
+def build(folder: Path, *flags: str) -> Path:
+    (folder / "code.cpp").write_text(CODE)
+    library = folder / "libcode.so"
+    command = ["clang++", "-O2", "-shared", "-fPIC", "-Wl,--build-id", *flags, folder / "code.cpp", "-o", library]
+    subprocess.run([*map(str, command)], check=True)
+    return library
+
+
+def opened(path: Path) -> CodeFile:
+    return CodeFile(os.open(path, os.O_RDONLY), str(path), ())
+
+
+def call_in(library: Path) -> int:
+    """The address of the call of `called` in `outer`."""
+    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", library], check=True, capture_output=True, text=True)
+    outer = text.stdout.partition("<outer>:\n")[2]
+    return next(int(line.partition(":")[0], 16) for line in outer.splitlines() if "called" in line)
+
+
+def sources(file: CodeFile, address: int) -> list[Source]:
+    file.look_up([address])
+    return [*file.sources(address)]
+
+
+@pytest.mark.parametrize(
+    "flags", [["-g"], ["-gdwarf-4"], ["-g", "-gz"], ["-g", "-gdwarf-aranges"], ["-gline-tables-only"]], ids=" ".join
+)
+def test_inlined_functions(tmp_path: Path, flags: list[str]) -> None:
+    """Each with its line, the innermost first, the last by its symbol."""
+    library = build(tmp_path, *flags)
+    file = opened(library)
+    found = sources(file, call_in(library))
+    file.close()
+
+    assert LINES == [it.line for it in found]
+    assert {str(tmp_path / "code.cpp")} == {it.file for it in found}
+    names = FUNCTIONS if "-gline-tables-only" not in flags else ["inner", "middle", "outer"]
+    assert names == [it.function for it in found]
+
+
+def test_none(tmp_path: Path) -> None:
+    """Without debug information the function has its symbol, and a debug file is wanted."""
+    library = build(tmp_path, "-g0")
+    file = opened(library)
+    assert [Source("outer", "", 0)] == sources(file, call_in(library))
+    assert [Source("", "", 0)] == sources(file, 1)
+    assert file.wants_debug_file
+    file.close()
+
+
+def test_a_file_of_its_own(tmp_path: Path) -> None:
+    """What was stripped is found in the file with the same build id, and not in another."""
+    library = build(tmp_path, "-g")
+    debug, stripped = tmp_path / "code.debug", tmp_path / "stripped.so"
+    subprocess.run(["objcopy", "--only-keep-debug", library, debug], check=True)
+    subprocess.run(["strip", "-o", stripped, library], check=True)
+    (tmp_path / "other").mkdir()
+    other = build(tmp_path / "other", "-g", "-DOTHER", "-Wl,--build-id=0x0123456789abcdef")
+    file, address = opened(stripped), call_in(library)
+    assert [Source("outer", "", 0)] == sources(file, address)  # of .dynsym
+
+    for wrong in (other, tmp_path / "code.cpp"):
+        file.take_debug_file(os.open(wrong, os.O_RDONLY))
+        assert [Source("outer", "", 0)] == sources(file, address)
+    file.take_debug_file(os.open(debug, os.O_RDONLY))
+    found = sources(file, address)
+    file.close()
+    assert list(zip(FUNCTIONS, LINES, strict=True)) == [(it.function, it.line) for it in found]
+
+
+def test_too_much_to_unpack(tmp_path: Path) -> None:
+    """A compressed section has its length once unpacked in its header."""
+    library = build(tmp_path, "-g", "-gz")
+    with ObjectFile(os.open(library, os.O_RDONLY)) as file:
+        [section] = [it for it in file._sections() if it.flags & 1 << 11][:1]
+        assert file.has_debug_info
+    content = bytearray(library.read_bytes())
+    content[section.offset + 8 : section.offset + 16] = (1 << 40).to_bytes(8, "little")
+    address = call_in(library)
+    library.write_bytes(content)
+    file = opened(library)
+    assert [Source("outer", "", 0)] == sources(file, address)
+    file.close()
+
+
+BROKEN = """
+import os, random, sys
+from pathlib import Path
+from exporter.stacks.files import CodeFile
+path, address, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+whole, chance = path.read_bytes(), random.Random(seed)
+for n in range(100):
+    broken = bytearray(whole)
+    for _ in range(chance.randint(1, 30)):
+        broken[chance.randrange(0x400, len(broken))] = chance.randrange(256)
+    copy = path.with_suffix(f".{seed}.{n}")
+    copy.write_bytes(broken[: chance.choice([len(broken), chance.randrange(len(broken))])])
+    file = CodeFile(os.open(copy, os.O_RDONLY), str(copy), ())
+    file.look_up([address, 0, 1 << 40])
+    assert all(len(it.function) <= 512 and len(it.file) <= 512 for it in file.sources(address))
+    file.close()
+    copy.unlink()
+print("all")
+"""
+
+
+def test_broken(tmp_path: Path) -> None:
+    """Nothing is raised. libdw itself may crash, as far as the child that is there for it is."""
+    library = build(tmp_path, "-g")
+    command = [sys.executable, "-c", BROKEN, str(library), str(call_in(library))]
+    ended = []
+    for seed in range(4):
+        done = subprocess.run([*command, str(seed)], capture_output=True, text=True, timeout=60, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        ended.append(done.stdout.strip())
+    assert ended.count("all") >= 3
