@@ -27,14 +27,13 @@ class CodeFile:
         self._sources: dict[int, tuple[Source, ...]] = {}
         self._elf: ObjectFile | None = None
         self._frames: FrameInformation | None = None
-        self._symbols: ObjectFile | None = None
+        self._debug_file: ObjectFile | None = None
         self._debug: DebugInfo | None = None
         try:
             self._elf = ObjectFile(descriptor)
             self._frames = FrameInformation(self._elf.fileno(), registers) if not libdw.missing() else None
         except (ElfError, OSError):
             self._elf = None
-        self._symbols = self._elf
         self._debug = _debug_info(self._elf, self._frames)
         self.build_id = _build_id(self._elf)
         self.wants_debug_file = bool(self._frames and self.build_id and self._debug is None)
@@ -47,7 +46,7 @@ class CodeFile:
         except (ElfError, OSError):
             return
         if self._debug is None and _build_id(file) == self.build_id:
-            self._symbols = file
+            self._debug_file = file
             self._debug = _debug_info(file, FrameInformation(file.fileno(), ()))
             self._sources.clear()
         else:
@@ -78,9 +77,10 @@ class CodeFile:
         wanted = set(addresses)
         if len(self._sources) + len(wanted) > _MOST_KEPT:
             self._sources.clear()
-        found: Mapping[int, str] = {}
-        with suppress(ElfError, OSError, MemoryError):
-            found = self._symbols.names(wanted) if self._symbols else {}
+        found: dict[int, str] = {}
+        for file in (self._debug_file, self._elf):  # of several names for a function, that of .dynsym is the one in use
+            with suppress(ElfError, OSError, MemoryError):
+                found |= file.names(wanted) if file else {}
         for address in wanted:
             *inlined, function = (self._debug.calls(address) if self._debug else ()) or [_UNKNOWN]
             if found.get(address):
@@ -112,7 +112,7 @@ class CodeFile:
         if self._debug:
             self._debug.close()
         self._debug = self._frames = None
-        for file in (self._elf, self._symbols):
+        for file in (self._elf, self._debug_file):
             if file:
                 file.close()
 

@@ -285,7 +285,7 @@ def test_what_was_not_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_libdw_the_frames_of_python_remain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libdw, "_libraries", lambda: libdw.ctypes.CDLL("libdw-that-is-not-there.so"))
+    monkeypatch.setattr(libdw, "libraries", lambda: libdw.ctypes.CDLL("libdw-that-is-not-there.so"))
     assert "install elfutils' libdw" in libdw.missing()
 
 

@@ -28,15 +28,10 @@ READ = {version: program for version, program in FOUND.items() if not version.st
 """The interpreters that this release of py-spy was tried with."""
 SAMPLES = 200
 SAME = 0.99
-STARTS = {"", "__libc_start_main", "_start", "thread_run"}
+STARTS = {"", "__libc_start_main", "__libc_start_call_main", "_start", "thread_run"}
 """What starts a program or a thread: py-spy ends there, or shows a function of the interpreter's own. Where a library
-has no symbol py-spy has an address.
+has no symbol py-spy has an address, and it reads no debug files beside libraries.
 """
-INLINED = {"_call_function_pointer", "_CallPythonObject", "task_step"}
-"""Functions of _ctypes and _asyncio that are inlined in some releases: py-spy reads them from debug information, and
-ours have no frames of them.
-"""
-NOT_COMPARED = STARTS | INLINED
 Function = tuple[str, int]
 """A name, and the line in Python; 0 of native functions."""
 
@@ -95,7 +90,7 @@ def outer(functions: list[Function]) -> list[Function]:
     """From the function of sites.c outwards, what has a name."""
     names = [name for name, _ in functions]
     at = next((n for n, name in enumerate(names) if name.startswith("site_")), len(names))
-    return [it for it in functions[at:] if it[0] not in NOT_COMPARED and not it[0].startswith("0x")]
+    return [it for it in functions[at:] if it[0] not in STARTS and not it[0].startswith("0x")]
 
 
 def theirs(pid: int) -> list[Function]:
