@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.gpu.machine import Exporter
-from tests.real.comparison import ERRORS, seen
-from tests.real.conftest import Ran, followed
+from tests.real.comparison import ERRORS, counted, in_words, seen
+from tests.real.conftest import EXACT, Keeper, Ran, followed
 from tests.real.job import Job
 from tests.real.releases import BINDINGS, NUMBA, TINYGRAD, Release
 
@@ -19,8 +20,10 @@ pytestmark = [
     pytest.mark.evidence(feature="CUDA launches", on="real program on a stand-in"),
     pytest.mark.evidence(feature="CUDA copies", on="real program on a stand-in"),
     pytest.mark.evidence(feature="CUDA waits and spans", on="real program on a stand-in"),
+    pytest.mark.evidence(feature="CUDA errors", on="real program on a stand-in"),
 ]
 
+WAITED = "gpu_cuda_sync_wait_seconds_sum"
 FREED = "gpu_cuda_memory_frees_bytes_total"
 _KERNEL = "@cuda.jit\ndef add(x):\n    at = cuda.grid(1)\n    if at < x.size: x[at] += 1\n"
 _CHECK = "def ok(result):\n    assert not result[0], result\n    return result[1] if len(result) == 2 else result[1:]\n"
@@ -144,6 +147,71 @@ def test_refusals(release: Release, exporter: Exporter, folder: Path, ran: Ran) 
         } == errors
         assert {"device": 64 << 20} == seen(exporter.scrape(), job.pid)["memory"]
         ran(job)
+
+
+def errors(exporter: Exporter, job: Job) -> dict[tuple[str, str], float]:
+    """Calls of a job that returned an error, by function and error."""
+    rows = exporter.scrape().rows(ERRORS, pid=str(job.pid))
+    return {(labels["api"], labels["error"]): count for labels, count in rows}
+
+
+@of(NUMBA)
+def test_failures(job: Job, exporter: Exporter, keeper: Keeper, ran: Ran) -> None:
+    """23 launches, copies and allocations that the driver refuses, then a kernel that fails and ends the context."""
+    job.run(
+        f"{_KERNEL}"
+        "array, host = cuda.device_array(MIB, np.uint8), np.zeros(MIB, np.uint8)\n"
+        "add[4, 256](array); cuda.synchronize()\n"
+        "def failing(call, fails=''):\n"
+        "    os.environ['SOFTGPU_FAIL'] = fails\n"
+        "    raised = 0\n"
+        "    for _ in range(23):\n"
+        "        try: call()\n"
+        "        except Exception: raised += 1\n"
+        "    os.environ['SOFTGPU_FAIL'] = ''\n"
+        "    return raised\n"
+    )
+    launch, copy = "cuLaunchKernelEx", "cuMemcpyHtoD_v2"
+    with Exporter((EXACT, "--collector.cuda.all-errors"), dict(os.environ)) as all_errors:
+        all_errors.until(lambda: keeper.observed(all_errors), "the soft driver was not probed")
+        assert 23 == job.run(f"out = failing(lambda: add[4, 256](array), '{launch}=701')")
+        assert 23 == job.run(f"out = failing(lambda: array.copy_to_device(host), '{copy}=1')")
+        assert 23 == job.run("out = failing(lambda: cuda.device_array(MIB, np.uint8), 'cuMemAlloc_v2=2')")
+        tried = job.counts.functions["cuMemAlloc_v2"].failures
+        assert tried == 2 * 23  # Numba tries again, after it has freed what it can
+        refused = {(copy, "CUDA_ERROR_INVALID_VALUE"): 23, ("cuMemAlloc_v2", "CUDA_ERROR_OUT_OF_MEMORY"): tried}
+        of_launches = {(launch, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"): 23}
+        assert refused == errors(exporter, job)
+        assert refused | of_launches == errors(all_errors, job)
+        assert 0 == job.run("out = failing(lambda: (add[4, 256](array), cuda.synchronize()))")
+        assert 23 == job.run("out = failing(lambda: cuda.synchronize(), 'cuCtxSynchronize=719')")
+        assert 23 == job.run("out = failing(lambda: add[4, 256](array))")
+        refused[("cuCtxSynchronize", "CUDA_ERROR_LAUNCH_FAILED")] = 23
+        of_launches[(launch, "CUDA_ERROR_LAUNCH_FAILED")] = 23
+        assert refused == errors(exporter, job)
+        assert refused | of_launches == errors(all_errors, job)
+    found, shown = counted(job.counts), seen(exporter.scrape(), job.pid)
+    assert 46 == found["errors"].pop(launch)
+    assert found == shown
+    ran.note(in_words(found) + f", and 46 of {launch} with --collector.cuda.all-errors")
+
+
+@of(NUMBA)
+def test_slow_calls(job: Job, exporter: Exporter, ran: Ran) -> None:
+    """Calls of the driver that take 20 ms longer, 23 times each: waits last as long, whatever the wait is called."""
+    job.run(
+        f"{_KERNEL}"
+        "array, stream, event = cuda.device_array(MIB, np.uint8), cuda.stream(), cuda.event()\n"
+        "slow = ('cuStreamSynchronize', 'cuEventSynchronize', 'cuCtxSynchronize')\n"
+        "os.environ['SOFTGPU_SLOW'] = ','.join(f'{it}=20000000' for it in slow)\n"
+        "for _ in range(23): add[4, 256, stream](array); event.record(stream)\n"
+        "for _ in range(23): stream.synchronize(); event.synchronize(); cuda.synchronize()\n"
+        "os.environ['SOFTGPU_SLOW'] = ''\n"
+    )
+    waited = exporter.scrape().by("api", WAITED, pid=str(job.pid))
+    assert {"cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"} == waited.keys()
+    assert all(23 * 0.02 <= seconds < 23 * 0.02 + 1 for seconds in waited.values())
+    ran(job)
 
 
 @of(BINDINGS)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.machine import Exporter
-from tests.real.comparison import LAUNCHES, USED
+from tests.real.comparison import ERRORS, LAUNCHES, USED
 from tests.real.conftest import EXACT, Keeper, Ran
 from tests.real.job import Job
-from tests.real.releases import NUMBA, TINYGRAD, TORCH, Release
+from tests.real.releases import BINDINGS, NUMBA, TINYGRAD, TORCH, Release
 from tests.softgpu.story import CONTEXT, Story
 from tests.standins import nvml
 from tests.support import until
@@ -21,9 +21,30 @@ pytestmark = [
     pytest.mark.needs_bpf,
     pytest.mark.timeout(300),
     pytest.mark.evidence(feature="CUDA memory", on="real program on a stand-in"),
+    pytest.mark.evidence(feature="CUDA work by GPU", on="real program on a stand-in"),
+    pytest.mark.evidence(feature="CUDA errors", on="real program on a stand-in"),
 ]
 
 HELD = "gpu_process_memory_usage_bytes"
+OF_GPU = "hw_gpu_memory_usage_bytes"
+UTILIZATION, XIDS = "gpu_process_utilization_ratio", "gpu_xid_errors_total"
+WAITED = "gpu_cuda_sync_wait_seconds_sum"
+_CHECK = "def ok(result):\n    assert not result[0], result\n    return result[1] if len(result) == 2 else result[1:]\n"
+_ALLOCATE = {  # step(n) frees what the step before allocated, in part
+    NUMBA: (
+        "cuda.current_context(); held = []\n"
+        "def step(n):\n"
+        "    held.extend(cuda.device_array(n * MIB + i, np.uint8) for i in range(23))\n"
+        "    del held[n::2]; cuda.current_context().deallocations.clear()\n"
+    ),
+    BINDINGS: (
+        f"{_CHECK}ok(cu.cuInit(0)); context, held = ok(cu.cuCtxCreate(None, 0, 0)), []\n"
+        "def step(n):\n"
+        "    held.extend(ok(cu.cuMemAlloc(n * MIB + i)) for i in range(23))\n"
+        "    for address in held[n::2]: ok(cu.cuMemFree(address))\n"
+        "    del held[n::2]\n"
+    ),
+}
 UNATTRIBUTED = "gpu_cuda_memory_unattributed_bytes"
 _PROGRAMS = {
     TORCH[0]: (
@@ -77,27 +98,88 @@ def by_gpu(exporter: Exporter, metric: str, job: Job) -> dict[str, float]:
 @pytest.mark.parametrize("visible", ["", "1,0"])
 def test_two_gpus(release: Release, exporter: Exporter, folder: Path, ran: Ran, story: Story, visible: str) -> None:
     """Memory and launches of each of two GPUs, also where CUDA_VISIBLE_DEVICES turns them round."""
+    story.follow(folder)
     order = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
     with Job(release, folder, **order) as job:
         job.run(_PROGRAMS[release])
-        ordinals = job.counts.gpus
-        gpus = {1 - n if visible else n: size for n, size in ordinals.items()}
-        assert 1 << 20 <= ordinals[0] < ordinals[1]
-        story.report({job.pid: gpus})
+        gpus = job.counts.gpus
+        first, second = (1, 0) if visible else (0, 1)
+        assert 1 << 20 <= gpus[first] < gpus[second]
         expected = {str(gpu): size for gpu, size in gpus.items()}
-        until(lambda: by_gpu(exporter, USED, job) == expected, lambda: by_gpu(exporter, USED, job), 30)
-        assert {gpu: size + CONTEXT for gpu, size in expected.items()} == by_gpu(exporter, HELD, job)
+        shown(exporter, USED, job, expected)
+        shown(exporter, HELD, job, with_contexts(expected))
         assert dict.fromkeys(expected, CONTEXT) == by_gpu(exporter, UNATTRIBUTED, job)
         launches = by_gpu(exporter, LAUNCHES, job)
-        first, second = ("1", "0") if visible else ("0", "1")
         assert job.counts.calls("cuLaunchKernel") + job.counts.calls("cuLaunchKernelEx") == sum(launches.values())
-        assert 23 <= launches[first] < launches[second]
+        assert 23 <= launches[str(first)] < launches[str(second)]
         ran(job)
-        story.report({})
 
 
-def test_xid(exporter: Exporter, story: Story) -> None:
-    """An Xid of one GPU."""
-    story.xid(1, 79)
-    until(lambda: 1 == exporter.scrape().total("gpu_xid_errors_total", gpu="1", xid="79"), "the Xid", 30)
-    assert not exporter.scrape().total("gpu_xid_errors_total", gpu="0", xid="79")
+def with_contexts(sizes: dict[str, int]) -> dict[str, int]:
+    """Return bytes in use by GPU with those of one context on each."""
+    return {gpu: size + CONTEXT for gpu, size in sizes.items()}
+
+
+def shown(exporter: Exporter, metric: str, job: Job, expected: dict[str, int]) -> None:
+    """Wait until the exporter shows these values of a job by GPU."""
+    until(lambda: by_gpu(exporter, metric, job) == expected, lambda: by_gpu(exporter, metric, job), 30)
+
+
+@pytest.mark.releases(NUMBA, BINDINGS)
+def test_one_story(release: Release, exporter: Exporter, folder: Path, ran: Ran, story: Story) -> None:
+    """Two processes that allocate and free in turn: NVML's bytes are the driver's with a context, step by step."""
+    story.follow(folder)
+    with Job(release, folder) as one, Job(release, folder) as other:
+        for job in (one, other):
+            job.run(_ALLOCATE[release])
+        for step in range(1, 8):
+            (one if step % 2 else other).run(f"step({step})")
+            for job in (one, other):
+                expected = {str(gpu): size for gpu, size in job.counts.gpus.items() if size}
+                shown(exporter, USED, job, expected)
+                shown(exporter, HELD, job, with_contexts(expected) if expected else {"0": CONTEXT})
+        total = sum(size for it in (one, other) for size in with_contexts(by_gpu(exporter, USED, it)).values())
+        until(lambda: exporter.scrape().total(OF_GPU, gpu="0") == total, "the GPU's own memory", 30)
+        for job in (one, other):
+            ran(job)
+    until(lambda: not by_gpu(exporter, HELD, one), "NVML drops a process that has ended", 30)
+
+
+@pytest.mark.releases(NUMBA)
+def test_utilization(release: Release, exporter: Exporter, folder: Path, story: Story, ran: Ran) -> None:
+    """Kernels of 5 ms one after the other, then none: NVML's utilization of the process, and how long it waits."""
+    story.follow(folder)
+
+    def share() -> float:
+        return exporter.scrape().total(UTILIZATION, pid=str(job.pid), engine="sm") or 0
+
+    with Job(release, folder, SOFTGPU_KERNEL_NS=5_000_000) as job:
+        job.run("@cuda.jit\ndef add(x): x[cuda.grid(1)] += 1\nheld = cuda.device_array(4096, np.uint8)")
+        job.begin("begun = time.time()\nwhile time.time() - begun < 4: add[4, 256](held); cuda.synchronize()")
+        until(lambda: share() > 0.5, lambda: f"{share()} of the time", 20)
+        job.answer()
+        until(lambda: share() == 0, lambda: f"{share()} of the time", 20)
+        waited = exporter.scrape().total(WAITED, pid=str(job.pid), api="cuCtxSynchronize") or 0
+        busy = job.counts.busy_seconds(0)
+        assert busy * 0.9 < waited < busy + 1
+        ran.note(f"{job.counts.calls('cuLaunchKernelEx')} launches, waited for all of the time that they took")
+
+
+@pytest.mark.releases(BINDINGS)
+def test_fault(release: Release, exporter: Exporter, folder: Path, story: Story, ran: Ran) -> None:
+    """A kernel that reads an address that is not there: each call after it fails, and the GPU reports Xid 31."""
+    story.follow(folder)
+
+    def xids() -> dict[str, float]:
+        return exporter.scrape().by("gpu", XIDS, xid="31")
+
+    before = xids()
+    with Job(release, folder) as job:
+        job.run(_ALLOCATE[release] + "step(1); os.environ['SOFTGPU_FAIL'] = 'cuCtxSynchronize=700'")
+        assert [700] * 23 == job.run("out = [int(cu.cuCtxSynchronize()[0])]; del os.environ['SOFTGPU_FAIL']\n"
+                                     "out += [int(cu.cuCtxSynchronize()[0]) for _ in range(22)]")  # fmt: skip
+        assert [700] * 23 == job.run("out = [int(cu.cuMemAlloc(MIB)[0]) for _ in range(23)]")
+        errors = exporter.scrape().by("api", ERRORS, pid=str(job.pid), error="CUDA_ERROR_ILLEGAL_ADDRESS")
+        assert {"cuCtxSynchronize": 23, "cuMemAlloc_v2": 23} == errors
+        until(lambda: xids() == {**before, "0": before.get("0", 0) + 1}, lambda: str(xids()), 30)
+        ran(job)

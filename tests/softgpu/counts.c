@@ -79,3 +79,49 @@ void add_bytes(const char *name, int64_t calls, int64_t bytes)
 	__atomic_fetch_add(&count->calls, calls, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&count->bytes, bytes, __ATOMIC_RELAXED);
 }
+
+/* The number of a function in a variable of "FUNCTION=NUMBER,FUNCTION=NUMBER"; 0 without one. */
+static long number_in(const char *variable, const char *function)
+{
+	const char *set = getenv(variable);
+	size_t length = strlen(function);
+
+	for (; set && *set; set += strcspn(set, ","), set += *set == ',')
+		if (!strncmp(set, function, length) && set[length] == '=')
+			return strtol(set + length + 1, NULL, 0);
+	return 0;
+}
+
+/* CUDA's errors after which a process can do no work any more (cuda.h: "must be terminated and relaunched"). */
+static int ends_context(long code)
+{
+	return code == 214 || code == 220 || code == 700 || code == 702 || code == 710 || (code >= 714 && code <= 719);
+}
+
+static int needs_context(const char *function)
+{
+	static const char *const prefixes[] = {"cuMem", "cuLaunch", "cuStream", "cuEvent", "cuGraph", "cuCtxSynchronize"};
+
+	for (unsigned i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++)
+		if (!strncmp(function, prefixes[i], strlen(prefixes[i])))
+			return 1;
+	return 0;
+}
+
+__attribute__((weak)) void faulted(int code); /* of the driver */
+
+int refusal(const char *function)
+{
+	static int ended;
+	long slow = number_in("SOFTGPU_SLOW", function), code = number_in("SOFTGPU_FAIL", function);
+
+	if (slow)
+		usleep(slow / 1000);
+	if (ended && needs_context(function))
+		return ended;
+	if (faulted && ends_context(code)) {
+		faulted(code);
+		ended = code;
+	}
+	return code;
+}

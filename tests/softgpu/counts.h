@@ -12,12 +12,18 @@ struct count { /* 80 bytes, as counts.py reads them */
 struct count *count_of(const char *name);
 void add_bytes(const char *name, int64_t calls, int64_t bytes);
 
+/* What a call is to return at once, 0 if nothing: SOFTGPU_FAIL. Waits for SOFTGPU_SLOW. */
+int refusal(const char *function);
+
 /* First line of an exported function. Its results go through COUNTED(). */
 #define COUNT                                                                                                \
 	static struct count *count;                                                                          \
 	if (!__atomic_load_n(&count, __ATOMIC_ACQUIRE))                                                      \
 		__atomic_store_n(&count, count_of(__func__), __ATOMIC_RELEASE);                              \
-	__atomic_fetch_add(&count->calls, 1, __ATOMIC_RELAXED)
+	__atomic_fetch_add(&count->calls, 1, __ATOMIC_RELAXED);                                              \
+	int refused_ = refusal(__func__);                                                                    \
+	if (refused_)                                                                                        \
+		return COUNTED(refused_)
 #define COUNTED(result)                                                                                      \
 	({                                                                                                   \
 		int result_ = (result);                                                                      \

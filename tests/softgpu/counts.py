@@ -42,8 +42,12 @@ class Counts:
 
     @property
     def gpus(self) -> dict[int, int]:
-        """Bytes in use on each GPU on which there were any, without those of pinned host memory."""
+        """Bytes in use on each GPU, by NVML's number, on which there were any, without those of pinned host memory."""
         return {int(name.removeprefix(_GPU)): row.bytes for name, row in self._rows.items() if name.startswith(_GPU)}
+
+    def busy_seconds(self, gpu: int) -> float:
+        """For how long kernels ran on a GPU, or are to run yet."""
+        return self._rows.get(f"busy {gpu}", Count(0, 0, 0)).bytes / 1e9
 
     @property
     def copied(self) -> dict[str, int]:

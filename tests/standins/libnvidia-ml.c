@@ -16,6 +16,7 @@
  *     gpu3.process.0=PID KIND BYTES SM MEM     KIND = compute, graphics, mps; SM and MEM percent, optional
  *     gpu3.mig=7             MIG is on, with so many devices; gpu3.mig2.process.0, gpu3.mig2.memory_used, …
  *     event.1=3 8 79         GPU, type of event, data; reported once, when the line appears
+ *     softgpu=FOLDER         processes, memory, utilization and Xids are those of the soft GPUs (tests/softgpu/story.h)
  * Calls that answer what field values answer have keys of their own and no defaults: gpu.energy_mj, gpu.pcie_replays,
  * gpu.ecc.TYPE.LIFETIME, gpu.ecc.TYPE.LIFETIME.LOCATION, gpu.violation.POLICY, gpu.link_errors.LINK.COUNTER, …
  */

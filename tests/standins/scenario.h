@@ -68,6 +68,18 @@ static void add_lines(const char *text)
 	}
 }
 
+#include "../softgpu/story.h"
+
+/* The folder in which the soft driver counts, which changes without the file; NULL without one. */
+static const char *soft_folder(void)
+{
+	const char *folder = NULL;
+	for (int i = 0; i < line_count; i++)
+		if (!strcmp(lines[i].key, "softgpu"))
+			folder = lines[i].value;
+	return folder;
+}
+
 /* The last line of a key counts, so the file goes over the defaults. */
 static void read_scenario(const char *path, const char *defaults)
 {
@@ -80,7 +92,7 @@ static void read_scenario(const char *path, const char *defaults)
 	struct stat found = {0};
 	if (path)
 		stat(path, &found);
-	if (line_count && !memcmp(&found.st_mtim, &scenario_changed, sizeof scenario_changed))
+	if (line_count && !soft_folder() && !memcmp(&found.st_mtim, &scenario_changed, sizeof scenario_changed))
 		return;
 	scenario_changed = found.st_mtim;
 	line_count = 0;
@@ -91,6 +103,11 @@ static void read_scenario(const char *path, const char *defaults)
 		text[fread(text, 1, sizeof text - 1, file)] = 0;
 		fclose(file);
 		add_lines(text);
+	}
+	if (soft_folder()) {
+		char folder[LONGEST_VALUE];
+		snprintf(folder, sizeof folder, "%s", soft_folder());
+		add_soft_gpus(folder);
 	}
 	qsort(lines, line_count, sizeof *lines, compare_lines);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <stdlib.h>
 #include "soft.h"
 
@@ -26,8 +27,10 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 		return COUNTED(INVALID_DEVICE);
 	*context = &primaries[device];
 	(*context)->device = device;
-	if (!__atomic_fetch_add(&(*context)->holders, 1, __ATOMIC_ACQ_REL))
+	if (!__atomic_fetch_add(&(*context)->holders, 1, __ATOMIC_ACQ_REL)) {
 		set_limits(*context);
+		note_gpu("context", device, 1, 0);
+	}
 	return COUNTED(SUCCESS);
 }
 
@@ -38,8 +41,10 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 		return COUNTED(INVALID_DEVICE);
 	if (!primaries[device].holders)
 		return COUNTED(INVALID_CONTEXT);
-	if (__atomic_fetch_sub(&primaries[device].holders, 1, __ATOMIC_ACQ_REL) == 1)
+	if (__atomic_fetch_sub(&primaries[device].holders, 1, __ATOMIC_ACQ_REL) == 1) {
 		release_context(&primaries[device]);
+		note_gpu("context", device, -1, 0);
+	}
 	return COUNTED(SUCCESS);
 }
 
@@ -66,6 +71,7 @@ static CUresult create(CUcontext *context, unsigned flags, CUdevice device)
 	(*context)->device = device;
 	(*context)->flags = flags;
 	set_limits(*context);
+	note_gpu("context", device, 1, 0);
 	stack[depth++] = *context;
 	return SUCCESS;
 }
@@ -99,7 +105,18 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
 	if (current() == context)
 		depth--;
 	release_context(context);
+	note_gpu("context", context->device, -1, 0);
 	return COUNTED(SUCCESS);
+}
+
+/* A call failed in a way that ends the context: the GPU reports an Xid too. */
+void faulted(int code)
+{
+	int xid = code == 700 ? 31 : code == 214 ? 48 : code == 220 ? 74 : 13;
+	char name[24];
+
+	snprintf(name, sizeof(name), "xid %d %d", current() ? physical(current()->device) : 0, xid);
+	add_bytes(name, 1, 0);
 }
 
 API CUresult cuCtxGetFlags(unsigned *flags)

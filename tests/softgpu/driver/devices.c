@@ -16,11 +16,40 @@ uint64_t setting(const char *name, uint64_t otherwise)
 	return set ? strtoull(set, NULL, 0) : otherwise;
 }
 
-int device_count(void)
+static int all_devices(void)
 {
 	uint64_t count = setting("SOFTGPU_DEVICES", 2);
 
 	return count > MAX_DEVICES ? MAX_DEVICES : (int)count;
+}
+
+/* The GPU that the process has at this place of its list, -1 behind the end: a number that there is not ends it. */
+int physical(int device)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	char *end;
+
+	if (!visible)
+		return device < all_devices() ? device : -1;
+	for (;; visible = end + 1) {
+		long gpu = strtol(visible, &end, 10);
+
+		if (end == visible || gpu < 0 || gpu >= all_devices())
+			return -1;
+		if (!device--)
+			return gpu;
+		if (*end != ',')
+			return -1;
+	}
+}
+
+int device_count(void)
+{
+	int count = 0;
+
+	while (count < MAX_DEVICES && physical(count) >= 0)
+		count++;
+	return count;
 }
 
 size_t capacity(void)
@@ -70,7 +99,7 @@ API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 	COUNT;
 	CHECK_DEVICE(device);
 	memset(uuid->bytes, 0, 16);
-	uuid->bytes[15] = device;
+	uuid->bytes[15] = physical(device);
 	return COUNTED(SUCCESS);
 }
 
@@ -86,7 +115,7 @@ API CUresult cuDeviceGetPCIBusId(char *text, int room, CUdevice device)
 {
 	COUNT;
 	CHECK_DEVICE(device);
-	snprintf(text, room, "0000:%02X:00.0", FIRST_BUS + device);
+	snprintf(text, room, "0000:%02X:00.0", FIRST_BUS + physical(device));
 	return COUNTED(SUCCESS);
 }
 
@@ -95,10 +124,12 @@ API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
 	COUNT;
 	unsigned domain, bus;
 
-	if (sscanf(text, "%x:%x:", &domain, &bus) != 2 || bus < FIRST_BUS || bus >= (unsigned)FIRST_BUS + device_count())
+	if (sscanf(text, "%x:%x:", &domain, &bus) != 2)
 		return COUNTED(INVALID_DEVICE);
-	*device = bus - FIRST_BUS;
-	return COUNTED(SUCCESS);
+	for (*device = 0; *device < device_count(); ++*device)
+		if (bus == (unsigned)FIRST_BUS + physical(*device))
+			return COUNTED(SUCCESS);
+	return COUNTED(INVALID_DEVICE);
 }
 
 /* By CUDA's number of the attribute; about those of an H100. What is not here is 0. */
@@ -119,7 +150,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
 	COUNT;
 	CHECK_DEVICE(device);
-	*value = attribute == 33 ? FIRST_BUS + device : attribute > 0 && attribute < 160 ? attributes[attribute] : 0;
+	*value = attribute == 33 ? FIRST_BUS + physical(device) : attribute > 0 && attribute < 160 ? attributes[attribute] : 0;
 	return COUNTED(SUCCESS);
 }
 

@@ -141,11 +141,12 @@ uint64_t bytes_in_use(int device)
 	return __atomic_load_n(&in_use[device], __ATOMIC_RELAXED);
 }
 
-static void note(int device, int64_t calls, int64_t bytes)
+/* A row of a GPU, by the number that it has for all processes. */
+void note_gpu(const char *of, int device, int64_t calls, int64_t bytes)
 {
-	char name[16];
+	char name[24];
 
-	snprintf(name, sizeof(name), "gpu %d", device);
+	snprintf(name, sizeof(name), "%s %d", of, physical(device));
 	add_bytes(name, calls, bytes);
 }
 
@@ -159,12 +160,12 @@ int reserve(int device, uint64_t bytes)
 		__atomic_fetch_add(&in_use[device], bytes, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&lock);
 	if (room)
-		note(device, 1, bytes);
+		note_gpu("gpu", device, 1, bytes);
 	return room;
 }
 
 void give_back(int device, uint64_t bytes)
 {
 	__atomic_fetch_sub(&in_use[device], bytes, __ATOMIC_RELAXED);
-	note(device, -1, -(int64_t)bytes);
+	note_gpu("gpu", device, -1, -(int64_t)bytes);
 }

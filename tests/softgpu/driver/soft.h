@@ -4,7 +4,11 @@
  *
  *   SOFTGPU_DEVICES=n     how many GPUs (2)           SOFTGPU_KERNEL_NS=n   how long a kernel runs (0)
  *   SOFTGPU_BYTES=n       memory of each, for each process (80 GiB)
- *   SOFTGPU_VERSION=n     of the driver (13000)       SOFTGPU_COUNTS=folder where calls are counted (counts.h) */
+ *   SOFTGPU_VERSION=n     of the driver (13000)       SOFTGPU_COUNTS=folder where calls are counted (counts.h)
+ * and, also while the process runs,
+ *   SOFTGPU_FAIL=cuLaunchKernel=719,cuMemAlloc_v2=2   such calls do nothing and return that code. After one of those that
+ *                         end a context (700, 719 and others) all calls of work and memory do, and there is an Xid.
+ *   SOFTGPU_SLOW=cuStreamSynchronize=2000000          such calls take so many ns longer */
 #pragma once
 #include "../counts.h"
 #include "../cuda.h"
@@ -28,6 +32,8 @@ CUcontext current(void);
 
 /* ---- devices.c ---- */
 int device_count(void);
+int physical(int device);
+void note_gpu(const char *of, int device, int64_t calls, int64_t bytes);
 size_t capacity(void);
 uint64_t setting(const char *name, uint64_t otherwise);
 

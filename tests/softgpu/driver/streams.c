@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stream is a time until which it is busy: kernels move it on, waits sleep until then. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 #include "soft.h"
@@ -49,12 +50,31 @@ void delay(CUstream stream, uint64_t until)
 		__atomic_store_n(&context->busy_until, until, __ATOMIC_RELAXED);
 }
 
+/* The time in which kernels run on a GPU, and in place of calls until when: streams may overlap. */
+static void note_busy(int device, uint64_t begin, uint64_t end)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static uint64_t until[MAX_DEVICES];
+
+	pthread_mutex_lock(&lock);
+	begin = begin > until[device] ? begin : until[device];
+	if (end > begin) {
+		note_gpu("busy", device, end - until[device], end - begin);
+		until[device] = end;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
 void occupy(CUstream stream, uint64_t ns)
 {
 	uint64_t begin = now(), end = stream_end(stream);
 
-	if (ns)
-		delay(stream, (end > begin ? end : begin) + ns);
+	if (!ns)
+		return;
+	begin = end > begin ? end : begin;
+	delay(stream, begin + ns);
+	if (own(stream) ? stream->context : current())
+		note_busy((own(stream) ? stream->context : current())->device, begin, begin + ns);
 }
 
 static CUresult create(CUstream *stream, unsigned flags, int priority)
