@@ -5,6 +5,7 @@ from __future__ import annotations
 from exporter.model import Kind, Metric
 
 GPU = ("card", "pci_bus_id")
+PEER = ("peer_pci_bus_id", "link")
 
 
 def _gauge(name: str, help_text: str, unit: str = "", *labels: str) -> Metric:
@@ -65,4 +66,26 @@ ERRORS = Metric(
 )
 PCIE_REPLAYS = Metric(
     "gpu.amd.pcie.replays", "PCIe packets retransmitted, as the driver counts them.", Kind.COUNTER, labels=GPU
+)
+LINK = _gauge(
+    "link.info",
+    "Always 1; a link from the GPU to another one (peer_pci_bus_id), as amdkfd lists it: xgmi or pcie. A link that is "
+    "listed may be down.",
+    "",
+    *PEER,
+)
+LINK_BANDWIDTH = _gauge(
+    "link.bandwidth.max",
+    "Bandwidth of the link one way as amdkfd has it from the firmware. Nothing is measured.",
+    "By/s",
+    *PEER,
+)
+PROCESS_MEMORY = Metric(
+    "gpu.amd.process.memory.usage",
+    "Bytes of the GPU's memory that the process has by amdkfd: what HIP and others allocated there, not what graphics "
+    "did.",
+    Kind.GAUGE,
+    "By",
+    labels=GPU,
+    process=True,
 )

@@ -19,7 +19,7 @@ DRIVER = "amdgpu"
 MOST_CARDS, MOST_BLOCKS, MOST_SENSORS = 64, 64, 8
 _MOST_TEXT = 128
 _CARD = re.compile(r"card[0-9]{1,4}", re.ASCII)
-_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 _SIGNED = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 _BLOCK = re.compile(r"([a-z0-9_]{1,32})_err_count", re.ASCII)
@@ -47,7 +47,7 @@ def read(path: Path) -> list[Sample]:
     """Read a card. Raises OSError when it does not exist any more, or is no PCI device (a partition of a GPU)."""
     device = path / "device"
     bus_id = device.resolve().name
-    if not _BUS_ID.fullmatch(bus_id):
+    if not BUS_ID.fullmatch(bus_id):
         raise FileNotFoundError(errno.ENODEV, "no PCI device", str(path))
     labels = {"card": path.name, "pci_bus_id": bus_id}
     found = [metrics.INFO.sample(1, labels | {label: text(device / file) for label, file in _INFO.items()})]
@@ -82,7 +82,7 @@ def _memory(device: Path, labels: Labels) -> Iterator[Sample]:
 
 def _busy(device: Path, labels: Labels) -> Iterator[Sample]:
     for engine, file in _ENGINES.items():
-        percent = _number(device / file)
+        percent = number(device / file)
         if percent is not None and percent <= 100:
             yield metrics.BUSY.sample(percent / 100, {**labels, "engine": engine})
 
@@ -92,18 +92,18 @@ def _sensors(device: Path, labels: Labels) -> Iterator[Sample]:
     monitors = [it for it in entries(device / "hwmon")[:MOST_SENSORS] if text(it / "name") == DRIVER]
     for monitor in monitors[:1]:
         for kind, file in (("average", "power1_average"), ("momentary", "power1_input")):
-            if (power := _number(monitor / file)) is not None:
+            if (power := number(monitor / file)) is not None:
                 yield metrics.POWER.sample(power / 1e6, {**labels, "kind": kind})
                 break
-        if (limit := _number(monitor / "power1_cap")) is not None:
+        if (limit := number(monitor / "power1_cap")) is not None:
             yield metrics.POWER_LIMIT.sample(limit / 1e6, labels)
-        for number in range(1, MOST_SENSORS + 1):
-            degrees = _SIGNED.fullmatch(text(monitor / f"temp{number}_input"))
+        for at in range(1, MOST_SENSORS + 1):
+            degrees = _SIGNED.fullmatch(text(monitor / f"temp{at}_input"))
             if degrees:
-                sensor = text(monitor / f"temp{number}_label") or f"temp{number}"
+                sensor = text(monitor / f"temp{at}_label") or f"temp{at}"
                 yield metrics.TEMPERATURE.sample(int(degrees[0]) / 1000, {**labels, "sensor": sensor})
-            if clock := text(monitor / f"freq{number}_label"):
-                yield from _numbers(monitor / f"freq{number}_input", metrics.CLOCK, {**labels, "clock": clock})
+            if clock := text(monitor / f"freq{at}_label"):
+                yield from _numbers(monitor / f"freq{at}_input", metrics.CLOCK, {**labels, "clock": clock})
 
 
 def _errors(device: Path, labels: Labels) -> Iterator[Sample]:
@@ -121,11 +121,12 @@ def _errors(device: Path, labels: Labels) -> Iterator[Sample]:
 
 
 def _numbers(path: Path, metric: Metric, labels: Labels) -> Iterator[Sample]:
-    value = _number(path)
+    value = number(path)
     if value is not None:
         yield metric.sample(value, labels)
 
 
-def _number(path: Path) -> int | None:
+def number(path: Path) -> int | None:
+    """Return the number in a short file; None without one, or where the file cannot be read."""
     found = _NUMBER.fullmatch(text(path))
     return value if found and (value := int(found[0])) < 1 << 63 else None

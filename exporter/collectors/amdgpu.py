@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
-from exporter.amdgpu import metrics, sysfs
+from exporter.amdgpu import kfd, metrics, sysfs
 from exporter.background.device_readers import DeviceReaders
 from exporter.bpf import status
 from exporter.model import Metric, Sample, Unavailable
 from exporter.node import Node
+from exporter.nvml.pids import labels_of
 from exporter.options import Flag
 from exporter.series import SeriesLimit, limit_flag
 
@@ -39,6 +41,8 @@ class Amdgpu:
         self._readers = DeviceReaders(
             lambda card: partial(sysfs.read, node.sys / "class/drm" / card), interval, deadline, "amdgpu"
         )
+        self._kfd = DeviceReaders(lambda _: partial(kfd.read, node.sys), interval, deadline, "amdgpu")
+        self._labels = labels_of(node.processes, node.proc)
         self._problems: list[str] = []
 
     def start(self) -> None:
@@ -57,12 +61,14 @@ class Amdgpu:
 
     def close(self) -> None:
         self._readers.close()
+        self._kfd.close()
 
     def _follow(self) -> None:
         cards: list[str] = []
         with suppress(OSError):
             cards = sysfs.cards(self._node.sys)
         self._readers.follow(cards)
+        self._kfd.follow(["amdkfd"] if cards and kfd.present(self._node.sys) else [])
         if not cards:
             raise Unavailable(
                 f"no GPU of the driver amdgpu in {self._node.sys}/class/drm",
@@ -78,4 +84,13 @@ class Amdgpu:
                 yield status.SOURCE_AGE.sample(reading.age, {"source": f"amdgpu_{card}"})
             if reading.failure:
                 problems.append(reading.failure)
+        for _, reading in self._kfd.last():
+            yield from map(self._of_process, reading.samples)
+            if reading.failure:
+                problems.append(reading.failure)
         self._problems = problems
+
+    def _of_process(self, sample: Sample) -> Sample:
+        """Return a sample with all labels of its process, if it is of one."""
+        pid = sample.labels.get("pid")
+        return replace(sample, labels={**self._labels(int(pid)), **sample.labels}) if pid else sample

@@ -11,69 +11,15 @@ import pytest
 from exporter.amdgpu import sysfs
 from exporter.collectors import amdgpu as module
 from exporter.model import Unavailable
+from exporter.resolve.process import ProcessTable
 from exporter.views import prometheus
 from tests.nodes import make_node
 from tests.support import until
+from tests.unit.amdgpu.trees import BUS, FILES, Tree
 
 pytestmark = pytest.mark.evidence(feature="AMD GPUs", on="stand-in")
 
-BUS = "0000:c1:00.0"
 GPU = f'card="card1",pci_bus_id="{BUS}"'
-FILES = {
-    "product_name": "AMD Instinct MI300X OAM",
-    "unique_id": "8b1c2d3e4f506172",
-    "serial_number": "692251001234",
-    "vbios_version": "113-M3000100-102",
-    "device": "0x74a1",
-    "power/runtime_status": "active",
-    "gpu_busy_percent": "87",
-    "mem_busy_percent": "31",
-    "mem_info_vram_total": "206141652992",
-    "mem_info_vram_used": "103070826496",
-    "mem_info_vis_vram_total": "206141652992",
-    "mem_info_vis_vram_used": "103070826496",
-    "mem_info_gtt_total": "1013309239296",
-    "mem_info_gtt_used": "14090240",
-    "pcie_replay_count": "23",
-    "hwmon/hwmon3/name": "amdgpu",
-    "hwmon/hwmon3/power1_average": "689000000",
-    "hwmon/hwmon3/power1_cap": "750000000",
-    "hwmon/hwmon3/temp1_input": "-5000",
-    "hwmon/hwmon3/temp1_label": "edge",
-    "hwmon/hwmon3/temp2_input": "76000",
-    "hwmon/hwmon3/temp2_label": "junction",
-    "hwmon/hwmon3/temp3_input": "64500",
-    "hwmon/hwmon3/temp3_label": "mem",
-    "hwmon/hwmon3/freq1_input": "2100000000",
-    "hwmon/hwmon3/freq1_label": "sclk",
-    "ras/umc_err_count": "ue: 2\nce: 7\nde: 5",
-    "ras/gfx_err_count": "ue: 0\nce: 0",
-    "ras/sdma_err_count": "Query currently inaccessible",
-    "ras/features": "feature mask: 0x5fff",
-}
-
-
-class Tree:
-    """A folder in place of /sys."""
-
-    def __init__(self, sys: Path) -> None:
-        self.sys = sys
-        (sys / "class/drm/version").parent.mkdir(parents=True)
-        (sys / "class/drm/version").write_text("drm 1.1.0 20060810\n")
-
-    def card(self, name: str = "card1", bus: str = BUS, driver: str = "amdgpu", **other: str) -> Path:
-        device = self.sys / "devices/pci0000:c0" / bus
-        for file, content in (FILES | other).items():
-            (device / file).parent.mkdir(parents=True, exist_ok=True)
-            (device / file).write_text(content + "\n")
-        (self.sys / "bus/pci/drivers" / driver).mkdir(parents=True, exist_ok=True)
-        (device / "driver").symlink_to(self.sys / "bus/pci/drivers" / driver)
-        (device / "drm" / name).mkdir(parents=True)
-        (device / "drm" / name / "device").symlink_to(device)
-        (self.sys / "class/drm" / name).symlink_to(device / "drm" / name)
-        return device
-
-
 Collect = Callable[..., module.Amdgpu]
 
 
@@ -88,7 +34,7 @@ def collector(tree: Tree) -> Iterator[Collect]:
 
     def make(**settings: float) -> module.Amdgpu:
         values = {flag.name: flag.default for flag in module.FLAGS} | settings
-        made.append(module.create(make_node(values, sys=tree.sys)))
+        made.append(module.create(make_node(values, ProcessTable(), sys=tree.sys)))
         made[-1].start()
         return made[-1]
 
