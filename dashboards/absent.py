@@ -12,6 +12,7 @@ WITHOUT = {
     "nixl_": "No data. Processes that transfer nothing with NIXL have none.",
     "ucx_": "No data. Only with --collector.ucx, from processes that use UCX.",
     "gpu_hip_": "No data. Only with --collector.hip, from processes that use AMD's HIP.",
+    "gpu_amd_": "No data. Only with --collector.amdgpu, of GPUs of the kernel's driver amdgpu.",
     "gpu_fabric_": "No data. GPUs without an NVSwitch have none.",
     "gpu_sm_": "No data. NVML has it from Hopper on.",
     "gpu_tensor_": "No data. NVML has it from Hopper on.",

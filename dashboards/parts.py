@@ -35,6 +35,7 @@ DETAIL = "Detail: only with --profile=debug"
 """Title of the row of panels of which the profile node has no series."""
 CLOSED = {
     DETAIL,
+    "AMD GPUs",
     "AMD's HIP",
     "Custom probes",
     "Engine",

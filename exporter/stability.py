@@ -63,6 +63,7 @@ STABLE = frozenset(
         "gen_ai.server.time_to_first_token",
         "gen_ai.server.tokens",
         "gpu.allocation_info",
+        "gpu.amd.ras.errors",
         "gpu.bus.loss.last_timestamp",
         "gpu.clock",
         "gpu.clock.slowed",

@@ -54,6 +54,7 @@ def rising(metric: str, *labels: str) -> str:
 BUSY = gauge("hw_gpu_utilization_ratio", 'task="general"')
 OK, NOT_OK = gauge("hw_status", 'state="ok"'), gauge("hw_status", 'state!="ok"')
 GIVEN = select("gpu_allocation_info", 'gpu=~"$gpu|"')
+AMD = "{{pci_bus_id}} {{instance}}"
 XID_AGO = f"time() - max by (instance, gpu, xid, action, category) ({gauge('gpu_xid_last_timestamp_seconds')})"
 
 OVERVIEW = [
@@ -346,6 +347,97 @@ WHO = [
 ]
 
 
+OF_AMD = [
+    lines(
+        "Use of AMD GPUs",
+        "Share of time in which the engine (gpu) or the memory (vram) was in use, as the GPU's firmware estimates it.",
+        "percentunit",
+        Query(select("gpu_amd_busy_ratio"), f"{AMD} {{{{engine}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Memory of AMD GPUs",
+        "Bytes in use of the GPU's memory, and its size.",
+        "bytes",
+        Query(select("gpu_amd_memory_usage_bytes", 'memory="vram"'), AMD),
+        Query(select("gpu_amd_memory_limit_bytes", 'memory="vram"'), f"{AMD} size"),
+        width=THIRD,
+    ),
+    lines(
+        "Power of AMD GPUs",
+        "Power of each GPU, average or momentary, and its limit. On APUs it includes the CPU.",
+        "watt",
+        Query(select("gpu_amd_power_watts"), f"{AMD} {{{{kind}}}}"),
+        Query(select("gpu_amd_power_limit_watts"), f"{AMD} limit"),
+        width=THIRD,
+    ),
+    lines(
+        "Temperature of AMD GPUs",
+        "Temperature by sensor: edge, junction (the hottest place) or mem.",
+        "celsius",
+        Query(select("gpu_amd_temperature_celsius"), f"{AMD} {{{{sensor}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "Clocks of AMD GPUs",
+        "Clock frequency: sclk of the engine, mclk of the memory.",
+        "hertz",
+        Query(select("gpu_amd_clock_hertz"), f"{AMD} {{{{clock}}}}"),
+        width=THIRD,
+    ),
+    lines(
+        "PCIe replays of AMD GPUs",
+        "PCIe packets retransmitted.",
+        "eps",
+        Query(total(rate("gpu_amd_pcie_replays_total"), "instance", "pci_bus_id"), AMD),
+        width=THIRD,
+    ),
+    lines(
+        "Errors of AMD GPUs",
+        "Errors found by block of the GPU: umc is memory. Deferred errors are in data that nothing has used yet.",
+        "eps",
+        Query(
+            total(rate("gpu_amd_ras_errors_total"), "instance", "pci_bus_id", "block", "error_type") + " > 0",
+            f"{AMD} {{{{block}}}} {{{{error_type}}}}",
+        ),
+        width=HALF,
+    ),
+    lines(
+        "Memory by process of AMD GPUs",
+        "Bytes of the GPU's memory that each process has by amdkfd: what HIP and others allocated, not graphics.",
+        "bytes",
+        Query(
+            total(select("gpu_amd_process_memory_usage_bytes"), "pci_bus_id", *PROCESS[2:], "instance"),
+            "{{pci_bus_id}} {{namespace}} {{pod}} {{slurm_job_id}} {{comm}} {{pid}} {{instance}}",
+        ),
+        stacked=True,
+        width=HALF,
+    ),
+    rows(
+        "Links between AMD GPUs",
+        "Links that amdkfd lists, with the bandwidth one way that it has from the firmware. Nothing is measured.",
+        "short",
+        {"instance": "Instance", "pci_bus_id": "GPU", "peer_pci_bus_id": "Peer", "link": "Link"},
+        Query(
+            f"max by (instance, pci_bus_id, peer_pci_bus_id, link) ({select('gpu_amd_link_info')})", "Link", hidden=True
+        ),
+        Query(
+            "max by (instance, pci_bus_id, peer_pci_bus_id, link) "
+            f"({select('gpu_amd_link_bandwidth_max_bytes_per_second')})",
+            "Bandwidth",
+            "Bps",
+        ),
+        width=HALF,
+    ),
+    lines(
+        "AMD GPUs suspended",
+        "1 while the kernel has suspended the GPU: its sensors and errors are not read then.",
+        "short",
+        Query(select("gpu_amd_suspended"), AMD),
+        width=HALF,
+    ),
+]
+
 DETAILS = [
     lines(
         "NVLink errors by link",
@@ -361,7 +453,7 @@ def dashboard() -> Dashboard:
     return board(
         "accel-exporter-gpu",
         "GPUs",
-        "Are the GPUs busy, hot, throttled or broken? From NVML, the kernel log and the schedulers.",
+        "Are the GPUs busy, hot, throttled or broken? From NVML, the kernel and the schedulers.",
         [choice("gpu", "GPU", f"label_values({select('hw_status')}, gpu)", every=".*")],
         {
             "Overview": OVERVIEW,
@@ -370,6 +462,7 @@ def dashboard() -> Dashboard:
             "PCIe and NVLink": LINKS,
             "Health": HEALTH,
             "Processes and jobs": WHO,
+            "AMD GPUs": OF_AMD,
             DETAIL: DETAILS,
         },
     )

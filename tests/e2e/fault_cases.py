@@ -12,6 +12,7 @@ import pynvml
 from exporter.faults import categories as rows
 from tests.drivers.controller import BAY, CPU, DIMM, FAN, INLET, SLOT, SUPPLIES, Sensor
 from tests.e2e.fault_machine import GPU, NIC, PCI, Machine
+from tests.unit.amdgpu import trees as amdgpu
 from tests.unit.infiniband.trees import write
 
 _DAY = 86_400
@@ -100,6 +101,13 @@ CASES = (
     Case(rows.HBM, "kernel log", _logs("NVRM: Xid (PCI:0000:3b:00): 171, x"), "GpuMemoryFault", {"xid": "171"}),
     Case(rows.HBM, "NVML", _field(2, "ECC_DBE_VOL_TOTAL", 3), "GpuEccUncorrectable", {"gpu": "2"}),
     Case(rows.HBM, "NVML", _field(2, "REMAPPED_FAILURE", 1), "GpuRowRemapFailed", {"gpu": "2"}),
+    Case(
+        rows.HBM,
+        "RAS counts of amdgpu in sysfs",
+        lambda machine: write(machine.amd / "ras/umc_err_count", "ue: 2\nce: 7\nde: 5"),
+        "GpuAmdErrorsUncorrected",
+        {"pci_bus_id": amdgpu.BUS},
+    ),
     Case(rows.SOFTWARE, "SIGABRT of a GPU process", _abort, "GpuProcessCrashed"),
     Case(
         rows.SOFTWARE,

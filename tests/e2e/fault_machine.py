@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,10 +15,12 @@ from tests.drivers.controller import Controller
 from tests.program.process import Exporter
 from tests.program.test_xid import Log
 from tests.standins.nvml import Scenario
+from tests.unit.amdgpu import trees as amdgpu
 from tests.unit.infiniband.trees import Tree
 
 GPU, NIC, ROOT_PORT = "0000:18:00.0", "0000:5e:00.0", "0000:00:01.0"
 PCI = f"devices/pci0000:00/{ROOT_PORT}"
+AMD_PEER = "0000:c2:00.0"
 _BOOT = "sys/kernel/random/boot_id"
 
 
@@ -33,8 +36,20 @@ def _device(bus_id: str, kind: str, vendor: str) -> dict[str, str]:
     }
 
 
+def _amd_gpus(sys: Path) -> Path:
+    """Two healthy GPUs of AMD, linked; this process has memory of the first. Returns the folder of that one."""
+    tree, healthy = amdgpu.Tree(sys), {"ras/umc_err_count": "ue: 0\nce: 7\nde: 5"}
+    first = tree.card(**healthy)
+    tree.card("card2", AMD_PEER, **healthy)
+    for number, bus_id in enumerate((amdgpu.BUS, AMD_PEER), 1):
+        tree.node(number, 51110 + number, bus_id, 127 + number)
+        tree.link(number, 3 - number, amdgpu.XGMI, 128_000)
+    tree.process(os.getpid(), gpu_51111=23 << 30)
+    return first
+
+
 class Machine:
-    """A healthy /sys, a kernel log, eight GPUs of the stand-in, three processes that use them; and a node beside it."""
+    """A healthy /sys, a kernel log, eight GPUs of the stand-in, two of AMD, three processes; and a node beside it."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -61,6 +76,7 @@ class Machine:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(folder / "sys" / PCI / name)
         self.port = Tree(folder / "sys").infiniband()
+        self.amd = _amd_gpus(folder / "sys")
         self.stamp, self.shutdown, self.reports = folder / "passed", folder / "scheduled", folder / "reports"
         self.stamp.touch()
         self.reports.mkdir()
@@ -85,6 +101,8 @@ class Machine:
             f"--kmsg.path={self.log.path}",
             "--collector.faults.interval=1",
             "--collector.infiniband.interval=1s",
+            "--collector.amdgpu",
+            "--collector.amdgpu.interval=1",
             f"--collector.faults.shutdown-file={self.shutdown}",
             f"--collector.faults.diagnostic-stamp={self.stamp}",
             f"--collector.faults.reports={self.reports}",

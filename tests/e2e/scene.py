@@ -213,13 +213,15 @@ class Scene:
         stack.callback(self._stop.set)
 
     def _count(self) -> None:
-        """What passes two ports: 40 MB/s and 25 MB/s, a little loss, and a receiver that is late now and then."""
+        """What passes two ports: 40 MB/s and 25 MB/s, a little loss, a late receiver; what an AMD GPU does."""
         for step in range(1, 1 << 30):
             if self._stop.wait(0.5):
                 return
             for port, counts in zip(self._ports, COUNTS, strict=True):
                 for name, a_step in counts.items():
                     write(port / name, int(step * a_step))
+            write(self.machine.amd / "pcie_replay_count", step // 8)
+            write(self.machine.amd / "gpu_busy_percent", 80 + step % 9)
 
 
 def _more_ports(folder: Path) -> list[Path]:

@@ -31,8 +31,9 @@ COVERAGE: Mapping[str, Coverage] = {
         (
             *("GpuMemoryFault", "GpuEccUncorrectable", "GpuRowRemapFailed", "GpuRowRemapPending"),
             *("GpuRetiredPagesPending", "GpuSpareRowsLow", "GpuCorrectedErrorsFrequent", "GpuEccDisabled"),
+            "GpuAmdErrorsUncorrected",
         ),
-        "NVML: ECC errors, remapped rows, retired pages",
+        "NVML: ECC errors, remapped rows, retired pages; amdgpu: errors by block",
         "nothing that ECC detects; remapped rows are not reported while MIG is on",
     ),
     rows.SOFTWARE: Coverage(
@@ -144,7 +145,7 @@ ELSEWHERE = (
         (rows.HBM, rows.SRAM),
         (
             *("GpuEccUncorrectable", "GpuMemoryFault", "GpuSramErrorsExceeded", "GpuRowRemapFailed"),
-            *("GpuRowRemapPending", "GpuRetiredPagesPending", "CudaHardwareError"),
+            *("GpuRowRemapPending", "GpuRetiredPagesPending", "CudaHardwareError", "GpuAmdErrorsUncorrected"),
         ),
         "corrected errors page nobody",
     ),
