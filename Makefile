@@ -46,7 +46,7 @@ standins-demo: | .venv/.base
 
 as-root:
 	@[ "$$(id -u)" -eq 0 ] || { echo 'demo: attaching probes needs root: run `sudo make demo`' >&2; exit 1; }
-demo: as-root setup standins-demo ## the exporter and a synthetic training job, live in this terminal (ARGS="--seconds 30")
+demo: as-root setup standins-demo ## the exporter and a synthetic training job, live in this terminal (ARGS="--seconds 30"; --torch: PyTorch's, 3 GB once)
 	@$(VENV)/python -m deploy.demo $(ARGS)
 
 run: setup ## the exporter on this node (ARGS="--log.level=debug")

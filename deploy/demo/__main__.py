@@ -1,6 +1,7 @@
 """The demo: a real exporter, synthetic jobs on stand-ins of CUDA, NCCL and NVML, and what /metrics shows, live.
 
-Usage: python -m deploy.demo [--seconds N] [--interval N] [--listen ADDRESS:PORT] [--xid N]. Started by `make demo`.
+Usage: python -m deploy.demo [--seconds N] [--interval N] [--listen ADDRESS:PORT] [--xid N] [--torch]. Started by
+`make demo`.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Self
 
+from deploy.demo import jobs
 from deploy.demo.gpu import Gpu, Keys
+from deploy.demo.jobs import STANDINS, Job
 from deploy.demo.summary import Scrape, Summary, one_line, parse
 from exporter import streams
 from exporter.background.child import die_with_parent
 from exporter.web import listen
 
 ROOT = Path(__file__).resolve().parents[2]
-STANDINS = ROOT / "tests" / "standins" / "build"
 READY_WITHIN = SEEN_WITHIN = 60.0
 ALLOCATIONS_WITHIN = 20.0
 ATTACHED = "accel_exporter_probe_attached"
 XID, XID_AFTER = 94, 3
 """The Xid of the key x, and the scrape after which --xid takes effect."""
-RANKS, LATE_RANK, LATE_SECONDS = 4, 2, 0.035
 QUICK = tuple(
     f"--collector.nvml.{set}-interval={seconds}" for set, seconds in (("fast", 1), ("processes", 1), ("slow", 5))
 )
@@ -75,6 +76,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two scrapes (default: 1)")
     parser.add_argument("--listen", default="127.0.0.1:19445", help="address of the exporter (default: %(default)s)")
     parser.add_argument("--xid", type=int, help="report this Xid soon after the start; the key x reports it, or 94")
+    parser.add_argument(
+        "--torch", action="store_true", help="a loop of PyTorch (3 GB, once) in place of the synthetic job"
+    )
     return parser.parse_args()
 
 
@@ -96,33 +100,32 @@ def _demo(arguments: argparse.Namespace) -> None:
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryFile("a+b") as log,
         _listening(arguments.listen) as bound,
-        Demo(listen.url(bound, "http"), log) as demo,
     ):
-        print(f"accel-exporter starts on {demo.url} ...", flush=True)
-        gpu = Gpu(Path(folder) / "scenario")
-        command = [sys.executable, "-m", "exporter", "--web.systemd-socket", "--profile=debug", *QUICK]
-        demo.start("the exporter", command, bound, **gpu.environment(STANDINS))
-        bound.close()  # when the exporter ends, a scrape is refused and does not wait
-        demo.await_ready()
-        # On a busy node others use the libraries already, and a job is covered from its first call. So here.
-        demo.start("the other user of CUDA", [str(STANDINS / "workload"), "--gate"], LD_LIBRARY_PATH=str(STANDINS))
-        library = str(STANDINS / "libcuda.so.1")
-        demo.await_seen("libcuda.so.1 was not probed", ATTACHED, library=library)
-        demo.await_allocations(library)
-        job = demo.start("the job", [str(STANDINS / "workload"), "--steady"], LD_LIBRARY_PATH=str(STANDINS))
-        demo.await_seen("no launch of the job was seen", "gpu_cuda_kernel_launch_calls_total", pid=str(job))
-        gpu.uses(job)
-        start = time.time() + 1
-        ranks = [demo.start(f"rank {rank}", _rank(rank, start)) for rank in range(RANKS)]
-        demo.await_seen("no collective was seen", "nccl_collective_calls_total", pid=str(ranks[-1]))
-        demo.show(Summary(str(job), [str(pid) for pid in ranks]), gpu, arguments)
+        try:
+            job = jobs.pytorch(Path(folder)) if arguments.torch else jobs.synthetic()
+        except jobs.NoJob as error:
+            raise DemoError(str(error)) from error
+        with Demo(listen.url(bound, "http"), log) as demo:
+            _run(demo, job, Gpu(Path(folder) / "scenario", job.gpu), bound, arguments)
 
 
-def _rank(rank: int, start: float) -> list[str]:
-    """The command of one rank of a job that has a straggler; all begin at that Unix time in seconds."""
-    late = LATE_SECONDS if rank == LATE_RANK else 0
-    library = str(STANDINS / "libnccl.so.2")
-    return [sys.executable, "-m", "deploy.demo.rank", library, str(rank), str(RANKS), str(start), str(late)]
+def _run(demo: Demo, job: Job, gpu: Gpu, bound: socket.socket, arguments: argparse.Namespace) -> None:
+    print(f"accel-exporter starts on {demo.url} ...", flush=True)
+    command = [sys.executable, "-m", "exporter", "--web.systemd-socket", "--profile=debug", *QUICK]
+    demo.start("the exporter", command, bound, **gpu.environment(STANDINS))
+    bound.close()  # when the exporter ends, a scrape is refused and does not wait
+    demo.await_ready()
+    # On a busy node others use the libraries already, and a job is covered from its first call. So here.
+    demo.start("the other user of CUDA", job.user, LD_LIBRARY_PATH=str(job.driver.parent))
+    demo.await_seen("libcuda.so.1 was not probed", ATTACHED, library=str(job.driver))
+    demo.await_allocations(str(job.driver))
+    pid = demo.start("the job", job.command, **job.environment)
+    demo.await_seen("no launch of the job was seen", "gpu_cuda_kernel_launch_calls_total", pid=str(pid))
+    if job.processes:
+        gpu.uses(pid, job.processes)
+    ranks = [demo.start(f"rank {number}", command) for number, command in enumerate(jobs.ranks())]
+    demo.await_seen("no collective was seen", "nccl_collective_calls_total", pid=str(ranks[-1]))
+    demo.show(Summary(str(pid), [str(it) for it in ranks]), gpu, job, arguments)
 
 
 def _listening(address: str) -> socket.socket:
@@ -227,18 +230,18 @@ class Demo:
                 if self.scrape().total(ATTACHED, library=library, symbol="cuMemAlloc_v2"):
                     return
 
-    def show(self, summary: Summary, gpu: Gpu, arguments: argparse.Namespace) -> None:
+    def show(self, summary: Summary, gpu: Gpu, job: Job, arguments: argparse.Namespace) -> None:
         """Draw until the time is over or a KeyboardInterrupt comes."""
         started, seconds, drawn = time.monotonic(), arguments.seconds, 0
         with Screen(sys.stdout) as screen, Keys(sys.stdin) as keys:
             while seconds is None or time.monotonic() - started < seconds:
                 try:
-                    facts = summary.update(self.scrape())
+                    facts = {**summary.update(self.scrape()), **job.facts()}
                 except OSError as error:
                     raise DemoError(f"the exporter does not answer ({error}); its log ends:\n{self._tail()}") from error
                 elapsed = f"{time.monotonic() - started:.0f} s"
                 ends = "x: an Xid   Ctrl-C ends it"
-                screen.show(f"{self.url}   synthetic job: pid {summary.pid}   {elapsed}   {ends}", facts)
+                screen.show(f"{self.url}   {job.title}: pid {summary.pid}   {elapsed}   {ends}", facts)
                 drawn += 1
                 if keys.pressed("x", arguments.interval) or (drawn == XID_AFTER and arguments.xid):
                     gpu.xid(arguments.xid or XID)

@@ -21,21 +21,24 @@ LIVELY = {
     "gpu.gpm.5": "48~20",
 }
 
+PROCESS = f"compute {5 << 30} 57 34"
+"""What the synthetic job holds, with a context, and its shares."""
+
 
 class Gpu:
     """One GPU of the stand-in, which reads its scenario again whenever it changes."""
 
-    def __init__(self, scenario: Path) -> None:
-        self._scenario, self._lines, self._xids = scenario, dict(LIVELY), 0
+    def __init__(self, scenario: Path, lines: Mapping[str, object] = LIVELY) -> None:
+        self._scenario, self._lines, self._xids = scenario, dict(lines), 0
         self._write()
 
     def environment(self, standins: Path) -> Mapping[str, str]:
         """In which a program sees this GPU."""
         return {"ACCEL_NVML_SCENARIO": str(self._scenario), "LD_LIBRARY_PATH": str(standins / "nvml")}
 
-    def uses(self, pid: int) -> None:
-        """Lets a process compute on the GPU; the bytes are what the synthetic job holds, with a context."""
-        self._lines["gpu0.process.0"] = f"{pid} compute {5 << 30} 57 34"
+    def uses(self, pid: int, what: str = PROCESS) -> None:
+        """Lets a process compute on the GPU: `what` is its kind, bytes and shares."""
+        self._lines["gpu0.process.0"] = f"{pid} {what}"
         self._write()
 
     def xid(self, number: int) -> None:

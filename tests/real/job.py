@@ -47,7 +47,12 @@ class Job:
         self.folder = folder
         self._process = subprocess.Popen(
             [releases.python(release), "-c", _LOOP],
-            env={**os.environ, **_environment(release, folder), **{k: str(v) for k, v in environment.items()}},
+            env={
+                **os.environ,
+                **environment_of(release, folder),
+                "JOB_PRELUDE": release.prelude,
+                **{k: str(v) for k, v in environment.items()},
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -97,13 +102,15 @@ class Job:
             stream.close()
 
 
-def _environment(release: Release, folder: Path) -> Mapping[str, str]:
-    """The soft runtime is there before the wheel's, under the same name; no file of the wheel is changed."""
+def environment_of(release: Release, folder: Path) -> Mapping[str, str]:
+    """Variables of a process with a release.
+
+    The soft runtime is there before the wheel's, under the same name; no file of the wheel is changed.
+    """
     paths = (BUILD, releases.libraries(release))
     return {
         "LD_LIBRARY_PATH": ":".join(str(path) for path in paths if path),
         "SOFTGPU_COUNTS": str(folder),
-        "JOB_PRELUDE": release.prelude,
         "OMP_NUM_THREADS": "1",
         **({"LD_PRELOAD": str(runtime(release.cuda))} if release.runtime else {}),
     }

@@ -29,6 +29,11 @@ class Release:
     """A folder in site-packages of libraries that it finds by their names only."""
 
     @property
+    def download_gb(self) -> float:
+        """Return what is downloaded for it, about: wheels of CUDA's libraries are half of what is in them."""
+        return self.gigabytes / 2
+
+    @property
     def name(self) -> str:
         """Return the name of its environment: that of its first requirement."""
         return re.sub(r"\[.*\]", "", self.requirements[0]).replace("==", "-")
@@ -70,21 +75,26 @@ class NotInstalled(Exception):
     """pip could not install a release; the message has the reason."""
 
 
-def python(release: Release) -> Path:
+def installed(release: Release) -> bool:
+    """Return whether the environment of a release is there, so that nothing has to be downloaded."""
+    return (CACHE / release.name / "installed").exists()
+
+
+def python(release: Release, progress: bool = False) -> Path:
     """Return the Python of an environment with the release and what it depends on, installed once.
 
-    Raises NotInstalled.
+    pip's messages, with the size of each download and how much of it is there, are shown with `progress`. Raises
+    NotInstalled.
     """
     folder = CACHE / release.name
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{release.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = folder / "installed"
-        if not done.exists():
+        if not installed(release):
             _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-cache-dir"]
-            _run([*pip, "--only-binary=:all:", *release.requirements])
-            done.touch()
+            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--no-cache-dir", "--only-binary=:all:"]
+            _run([*pip, *([] if progress else ["--quiet"]), *release.requirements], progress)
+            (folder / "installed").touch()
     return folder / "bin" / "python"
 
 
@@ -96,9 +106,11 @@ def libraries(release: Release) -> Path | None:
     return folder
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], shown: bool = False) -> None:
+    """Run a command, without a time limit where a person sees its progress."""
+    out, limit = (None, None) if shown else (subprocess.PIPE, TIMEOUT_S)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired as error:
         raise NotInstalled(f"{command[0]} did not end within {TIMEOUT_S} s") from error
     if done.returncode:
