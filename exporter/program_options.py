@@ -165,8 +165,8 @@ OPTIONS = (
         "overhead.max-ratio",
         0.01,
         "Maximum part of a process's CPU time that probes may take before calls that may be estimated (launches "
-        "of CUDA, ncclSend, ncclRecv, post_send and post_recv of RDMA) are probed in windows. 0: no limit, every call "
-        "counts.",
+        "of CUDA and HIP, ncclSend, ncclRecv, post_send and post_recv of RDMA) are probed in windows. 0: no limit, "
+        "every call counts.",
         "overhead",
         most=1.0,
     ),

@@ -11,8 +11,10 @@ from exporter.bpf.hook import Hook
 from exporter.bpf.interposers import Interposers
 from exporter.bpf.library import Library
 from exporter.call_collector import CallCollector, Rows, distribution, sample
+from exporter.governor.subject import Subject
 from exporter.hip import metrics
 from exporter.hip.codes import error_name
+from exporter.hip.launches import CountedLaunches
 from exporter.ledger import Process
 from exporter.model import Metric, Sample
 from exporter.node import Node
@@ -70,16 +72,19 @@ class Hip(CallCollector):
     def _prepare(self) -> None:
         super()._prepare()
         self._interposers = Interposers(_NAMES, self._functions)
+        self._launching = [api for name, api in self._functions.items() if "Launch" in function(name)]
         self._memory, self._directions = (self._values_of(it) for it in ("memory", "direction"))
 
     def _values_of(self, enum: str) -> Mapping[int, str]:
         return {number: name.removeprefix(f"{enum}_") for name, number in self._object.types.enum(enum).items()}
 
     def _table(self) -> Table:
-        launches = {
-            name: [Hook("on_launch", api)] for name, api in self._functions.items() if "Launch" in function(name)
-        }
+        launches = {self._names[api]: [Hook("on_launch", api, sampled=True)] for api in self._launching}
         return {**super()._table(), **launches}
+
+    def _subject(self) -> Subject:
+        self._launches = CountedLaunches(self._probes, self._object.maps, self._names, self._launching)
+        return self._launches
 
     def _options(self) -> Mapping[str, Any]:
         passes_on = self._interposers.passes_on
@@ -99,12 +104,24 @@ class Hip(CallCollector):
         super().processes_ended(pids)
         self._mixed.difference_update(pids)
 
+    def _read(self) -> Mapping[int, Rows]:
+        seen = super()._read()
+        if self._watch:
+            for pid, rows in seen.items():
+                self._launches.add(rows, self._watch.missed(pid))
+        return seen
+
     def _take(self, pids: Collection[int]) -> Mapping[int, Rows]:
         for key, value in self._object.maps["processes"].items():
             held = value.own or value.missed > 1  # since exec: bpf/hip/memory.h
             if held and key.tgid in pids and os.access(f"{self._node.proc}/{key.tgid}", os.F_OK):
                 self._mixed.add(key.tgid)
-        return super()._take(pids)
+        taken = super()._take(pids)
+        if self._watch:
+            for pid in pids:
+                rows = taken.get(pid, Rows())
+                self._launches.add(rows, self._watch.finish(pid, self._launches.last(pid, rows)))
+        return taken
 
     def _forget(self, pids: Collection[int]) -> None:
         self._unseen.difference_update(pids)
@@ -112,11 +129,7 @@ class Hip(CallCollector):
             self._joined.pop(pid, None)
 
     def _costs(self, pids: Collection[int]) -> Mapping[int, float]:
-        costs = dict(super()._costs(pids))
-        for key, value in self._object.maps["launches"].items():
-            if key.tgid in costs and key.api in self._names:
-                costs[key.tgid] += value.calls * (self._probes.price(self._names[key.api]) or 0.0)
-        return costs
+        return {}
 
     def _losses(self) -> Iterator[Sample]:
         yield from super()._losses()
@@ -128,6 +141,7 @@ class Hip(CallCollector):
             yield from self._samples_of(process)
             if not process.ended and process.pid in self._ledger:
                 whole = not self._is_unseen(process) and self._joined.get(process.pid, set()) <= passed
+                whole &= not (self._watch and self._watch.missed(process.pid) is None)
                 yield sample(process, metrics.SEEN_FROM_START, int(whole), {})
 
     def _is_unseen(self, process: Process[Rows]) -> bool:
@@ -139,7 +153,7 @@ class Hip(CallCollector):
         rows = process.activity
         for key, calls in rows.of("calls"):
             yield sample(process, metrics.CALLS, calls, {"api": function(self._names[key.api])})
-        yield from self._launches(process)
+        yield from self._launches_of(process)
         for key, value in rows.of("errors"):
             labels = {"api": function(self._names[key.api]), "code": str(key.code), "error": error_name(key.code)}
             yield sample(process, metrics.ERRORS, value.calls, labels)
@@ -150,7 +164,7 @@ class Hip(CallCollector):
             yield sample(process, metrics.COPIED, copied, {"direction": self._directions[key.direction]})
         yield from self._memory_of(process)
 
-    def _launches(self, process: Process[Rows]) -> Iterator[Sample]:
+    def _launches_of(self, process: Process[Rows]) -> Iterator[Sample]:
         calls: dict[str, int] = {}
         launches: dict[Metric, int] = {}
         last = 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter.collectors.hip import FLAGS, Hip
+from exporter.governor.governor import Governor
 from tests.bpf.cuda_node import Script
 from tests.bpf.observed import Observed, running
 
@@ -69,6 +70,6 @@ class Narrow(Hip):
         return {"live_most": 64}
 
 
-def observe(kind: type[Hip] = Hip) -> AbstractContextManager[Observed]:
+def observe(kind: type[Hip] = Hip, governor: Governor | None = None) -> AbstractContextManager[Observed]:
     """The collector, attached to what runs and what comes; soon detached from what earlier tests used."""
-    return running(kind, FLAGS, grace=1.0)
+    return running(kind, FLAGS, grace=1.0, shared={"governor": governor or Governor(0)})

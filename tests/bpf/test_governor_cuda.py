@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,8 @@ import pytest
 from exporter.bpf import process_links
 from exporter.governor import files
 from exporter.governor.governor import Governor
-from tests.bpf.cuda_node import BUILD, build_standins, observe
+from tests.bpf.cuda_node import observe
+from tests.bpf.launching_job import CUDA, Job, Stretch
 from tests.bpf.observed import Observed
 from tests.support import until
 
@@ -26,95 +24,11 @@ pytestmark = [
 ]
 
 BOUND = 0.01
-JOB = """
-#include <stdio.h>
-#include <time.h>
-#include <unistd.h>
-int cuInit(unsigned), cuCtxCreate_v2(void **, unsigned, int), cuStreamSynchronize(void *);
-int cuLaunchKernel(const void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-	void *, void **, void **);
-static long now(int clock)
-{
-	struct timespec t;
-	clock_gettime(clock, &t);
-	return t.tv_sec * 1000000000 + t.tv_nsec;
-}
-int main(void)
-{
-	void *context;
-	long ms, own, waits, pause, launches = 0;
-	cuInit(0);
-	cuCtxCreate_v2(&context, 0, 0);
-	puts("ready");
-	for (fflush(stdout); scanf("%ld %ld %ld %ld", &ms, &own, &waits, &pause) == 4; fflush(stdout)) {
-		long begun = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), made = 0;
-		while (now(CLOCK_MONOTONIC) < begun + ms * 1000000) {
-			for (int i = 0; i < 100; i++) {
-				for (volatile long turn = 0; turn < own; turn++)
-					;
-				cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
-			}
-			made += 100;
-			if (waits)
-				cuStreamSynchronize(0);
-			if (pause)
-				usleep(pause);
-		}
-		launches += made;
-		printf("%ld %ld %ld\\n", made, now(CLOCK_PROCESS_CPUTIME_ID) - cpu, launches);
-	}
-	return 0;
-}
-"""
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Some time of the job: launches in it and their CPU time in seconds, and all launches until its end."""
-
-    launches: int
-    cpu: float
-    total: int
-
-    @property
-    def each(self) -> float:
-        """Seconds of a launch."""
-        return self.cpu / self.launches
-
-
-class Job:
-    """A process; several in one folder use one file."""
-
-    def __init__(self, folder: Path) -> None:
-        self.library = folder / "libcuda.so.1"
-        if not self.library.exists():
-            build_standins()
-            shutil.copy(BUILD / "libcuda.so.1", self.library)
-            command = ["gcc", "-O2", f"-Wl,-rpath,{folder}", "-o", folder / "job", "-x", "c", "-", "-x", "none"]
-            subprocess.run([*command, self.library], input=JOB, text=True, check=True)
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([folder / "job"], stdin=pipe, stdout=pipe, text=True, bufsize=1)
-        self._line()
-
-    def _line(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline()
-
-    def work(self, seconds: float, own: int = 0, waits: bool = False, pause_us: int = 0) -> Stretch:
-        """Launches for so long, after `own` turns of a loop each; after each hundred a wait, and a pause."""
-        assert self.process.stdin
-        self.process.stdin.write(f"{seconds * 1000:.0f} {own} {waits:d} {pause_us}\n")
-        made, cpu, total = map(int, self._line().split())
-        return Stretch(made, cpu / 1e9, total)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 @contextmanager
 def job(folder: Path) -> Iterator[Job]:
-    made = Job(folder)
+    made = Job(CUDA, folder)
     try:
         yield made
     finally:

@@ -1,0 +1,113 @@
+"""Launches for exporter.governor: what they cost a process, and their counts while they are probed in windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from math import inf
+from typing import Any, Protocol
+
+from exporter.bpf.sampled_file import SampledFile
+from exporter.call_collector import Rows
+from exporter.governor.estimates import Counts, Tally
+from exporter.governor.processes import cpu_seconds, cpu_times
+from exporter.governor.subject import LAUNCHES_FIRST
+
+LAUNCHES, CALLS, HITS = "launches", "calls", "process_hits"
+"""Maps of the object: launches, all other calls, and the hits of their probes."""
+_TRIES = 2
+_Row = tuple[Any, Any]
+_Reading = dict[str, list[_Row]]
+
+
+class Prices(Protocol):
+    """The part of exporter.bpf.probe.Probes that is used here."""
+
+    def price(self, symbol: str) -> float | None: ...
+
+    def sampled_files(self) -> Mapping[int, SampledFile]: ...
+
+
+class Map(Protocol):
+    """The part of exporter.bpf.maps.Map that is used here."""
+
+    def items(self) -> Iterable[_Row]: ...
+
+
+class CountedLaunches:
+    """A governor's Subject. The reference are all other calls of the process: copies, waits and allocations of a loop
+    go with its launches. `names` are those of functions by number, `launching` the numbers of those that launch.
+    """
+
+    name, rank = "hip", LAUNCHES_FIRST
+    unit_bound, unit_flag = inf, ""
+
+    def __init__(
+        self,
+        probes: Prices,
+        maps: Mapping[str, Map],
+        names: Mapping[int, str],
+        launching: Collection[int],
+        cpu: Callable[[int], float] = cpu_seconds,
+    ) -> None:
+        self._probes, self._maps, self._names, self._cpu = probes, maps, names, cpu
+        self._launching = launching
+
+    def sampled_files(self) -> Mapping[int, SampledFile]:
+        return self._probes.sampled_files()
+
+    def sampled_cost(self) -> float | None:
+        """Return the seconds that probes took at the launches of all processes that run; None without prices."""
+        if all(self._probes.price(self._names[api]) is None for api in self._launching):
+            return None
+        return float(sum(value.calls * self._price(key.api) for key, value in self._maps[LAUNCHES].items()))
+
+    def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:
+        """Read launches and other calls between two readings of the latter, of which the mean counts.
+
+        Of two tries the one with fewer other calls in between counts: in the other one the thread had to wait.
+        """
+        before, reading, after = min((self._read(pids) for _ in range(_TRIES)), key=_went_on)
+        halves = [(key, calls / 2) for key, calls in (*before, *after)]
+        return {
+            pid: self._tally(pid, {**reading, CALLS: halves}, cpu) for pid, cpu in cpu_times(pids, self._cpu).items()
+        }
+
+    def last(self, pid: int, rows: Rows) -> Callable[[Tally], Tally]:
+        """Return what makes the last tally of a process that has ended; its CPU time is not known any more."""
+        reading = {name: list(rows.of(name)) for name in (LAUNCHES, CALLS)} | {HITS: []}
+        return lambda before: self._tally(pid, reading, before.cpu)
+
+    def add(self, rows: Rows, missed: Counts | None) -> None:
+        """Add to the launches of a process what was estimated, as Estimates.missed returns it; remove them for None."""
+        if missed is None:
+            rows.maps.pop(LAUNCHES, None)
+            return
+        for key, value in rows.of(LAUNCHES):
+            value.calls += missed.get(key.api, 0)
+
+    def _read(self, pids: Collection[int]) -> tuple[list[_Row], _Reading, list[_Row]]:
+        before = self._rows(CALLS, pids)
+        reading = {name: self._rows(name, pids) for name in (LAUNCHES, HITS)}
+        return before, reading, self._rows(CALLS, pids)
+
+    def _rows(self, name: str, pids: Collection[int]) -> list[_Row]:
+        return [(key, value) for key, value in self._maps[name].items() if key.tgid in pids]
+
+    def _tally(self, pid: int, reading: _Reading, cpu: float) -> Tally:
+        own = {name: [(key, value) for key, value in rows if key.tgid == pid] for name, rows in reading.items()}
+        return Tally(
+            counts={key.api: value.calls for key, value in own[LAUNCHES]},
+            reference=sum(calls for _, calls in own[CALLS]),
+            cost=sum(value.calls * self._price(key.api) for key, value in own[LAUNCHES]),
+            other=sum(hits * self._price(key.api) for key, hits in own[HITS]),
+            cpu=cpu,
+        )
+
+    def _price(self, api: int) -> float:
+        return self._probes.price(self._names.get(api, "")) or 0.0
+
+
+def _went_on(reading: tuple[list[_Row], _Reading, list[_Row]]) -> int:
+    """Return how many other calls were made while these rows were read."""
+    before, _, after = reading
+    return int(sum(calls for _, calls in after) - sum(calls for _, calls in before))
