@@ -153,7 +153,8 @@ class Search:
             return False
         with self._attachments.on_account_of(mapping.pid):
             attached = self._attachments.of(mapping)
-            if attached is None:
+            # A process may have mapped one file tens of thousands of times.
+            if attached is None or self._users.knows(mapping.pid, attached):
                 return False
             times = (hint.since_ns, hint.mapped_ns(mapping)) if hint else (since_ns, since_ns)
             return self._users.use(mapping.pid, mapping.image, attached, *times)

@@ -56,6 +56,11 @@ class Users:
         """The process a pidfd of ours stands for."""
         return self._pids.get(descriptor)
 
+    def knows(self, pid: int, attached: Attached) -> bool:
+        """Whether all interests of a library have been given this process."""
+        process = self._processes.get(pid)
+        return process is not None and process.libraries.get(attached, 0) == len(attached.links)
+
     def without_pidfd(self) -> Collection[int]:
         """Processes without a pidfd, since there were no descriptors left: their end has to be found by looking."""
         return [pid for pid, process in self._processes.items() if process.pidfd < 0]
@@ -108,10 +113,10 @@ class Users:
 
         The mapping was made at `since_ns` at the earliest, or at `mapped_ns` where that is known better.
         """
+        if self.knows(pid, attached):
+            return False
         process = self._processes.get(pid)
         before = process.libraries.get(attached, 0) if process is not None else 0
-        if before == len(attached.links):
-            return False
         has_ended = False
         if process is None:
             pidfd = self._open_pidfd(pid)
