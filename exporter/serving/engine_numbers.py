@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from exporter.background.poller import Poller
 from exporter.counters import Tally
 from exporter.loopback import Endpoint
-from exporter.model import Kind, Metric, Sample
+from exporter.model import Kind, Labels, Metric, Sample
 from exporter.node import Node
 from exporter.serving import engine_pages, engine_table, metrics
 from exporter.serving.engine_pages import NoPageError
@@ -22,14 +22,17 @@ KEPT = 3
 AGAIN_S = 300.0
 """Pause before a port that had no metrics is tried again: it may be one for which a request by HTTP is a fault."""
 MOST_ENGINES = 64
+MOST_SECONDS = 2 * engine_pages.SECONDS
+"""For the ports of one process in a round; the others are tried in the next one."""
 MOST_SERIES = 20_000
-"""Of all engines together, a histogram being one."""
-MOST_NAMES = 4096
+"""Of all engines together, a histogram being one. Where there are more, the largest pages are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    pid: int
+    """What was read; the labels are those of the process that it was read from, as another may have its pid by now."""
+
+    labels: Labels
     engine: str
     series: tuple[Series, ...]
     at: float
@@ -44,6 +47,8 @@ class EngineNumbers:
         self._without: dict[tuple[int, Endpoint], float] = {}
         """Ports of processes that had no metrics, and until when they are left alone."""
         self._failures: tuple[str, ...] = ()
+        self._seconds: dict[int, int] = {}
+        """How long the last reading of each process took."""
         self._declared: dict[tuple[str, Kind], Metric] = {}
         self._reads = Tally(metrics.ENGINE_READS, ("read", "failed"))
         self._lock = threading.Lock()
@@ -59,14 +64,14 @@ class EngineNumbers:
         """Yield the series of the engines in their own names, what several have in common, and the readings."""
         with self._lock:
             pages = list(self._pages.values())
+        declared, self._declared = self._declared, {}
         left = MOST_SERIES
-        for page in pages:
-            labels = self._node.processes.labels(page.pid)
-            for one in page.series[:left]:
-                if metric := self._metric(one):
-                    yield Sample(metric, joined(labels, one.labels), one.value)
-            yield from engine_table.samples(page.series, page.engine, labels)
-            left = max(0, left - len(page.series))
+        for count, page in enumerate(sorted(pages, key=lambda page: len(page.series))):
+            shown = page.series[: left // (len(pages) - count)]
+            for one in shown:
+                yield Sample(self._metric(one, declared), joined(page.labels, one.labels), one.value)
+            yield from engine_table.samples(page.series, page.engine, page.labels)
+            left -= len(shown)
         yield from self._reads.samples()
 
     def problems(self) -> tuple[str, ...]:
@@ -74,16 +79,18 @@ class EngineNumbers:
         return self._failures
 
     def read(self) -> None:
-        """Read every engine once."""
+        """Read every engine once: those that answer slowly after the others, and as far as the time goes."""
         now = time.monotonic()
         self._without = {it: until for it, until in self._without.items() if until > now}
         failures: dict[str, None] = {}
         done: set[Endpoint] = set()
         engines = 0
-        for pid in sorted(self._followed()):
+        before, self._seconds = self._seconds, {}
+        for pid in sorted(self._followed(), key=lambda pid: (before.get(pid, 0), pid)):
+            self._seconds[pid] = before.get(pid, 0)
+            if self._poller.closing.is_set() or engines == MOST_ENGINES or time.monotonic() - now > self._interval:
+                continue
             name = engine(self._node.proc, pid)
-            if self._poller.closing.is_set() or engines == MOST_ENGINES:
-                break
             if name == UNKNOWN:
                 continue
             try:
@@ -93,8 +100,10 @@ class EngineNumbers:
             if found and done.isdisjoint(found):  # workers share a port
                 engines += 1
                 done.update(found)
+                began = time.monotonic()
                 if failure := self._read_engine(pid, name, found):
                     failures[failure] = None
+                self._seconds[pid] = round(time.monotonic() - began)
         with self._lock:
             self._pages = {at: it for at, it in self._pages.items() if it.at >= now - KEPT * self._interval}
         self._failures = tuple(failures)
@@ -102,9 +111,9 @@ class EngineNumbers:
     def _read_engine(self, pid: int, name: str, found: list[Endpoint]) -> str:
         """Read the first of a process's ports that has metrics. Returns why none has, empty where one has."""
         known = [at for at in found if at in self._pages]
-        failure = ""
+        labels, failure, began = self._node.processes.labels(pid), "", time.monotonic()
         for at in known or [at for at in found if (pid, at) not in self._without]:
-            if self._poller.closing.is_set():
+            if self._poller.closing.is_set() or time.monotonic() - began > MOST_SECONDS:
                 break
             try:
                 page = tuple(series(engine_pages.read(self._node.proc, pid, at, name)))
@@ -113,7 +122,7 @@ class EngineNumbers:
                 page, failure = (), str(error)
             if page:
                 with self._lock:
-                    self._pages[at] = _Page(pid, name, page, time.monotonic())
+                    self._pages[at] = _Page(labels, name, page, time.monotonic())
                 self._reads.add("read")
                 return ""
             if at in known:
@@ -122,10 +131,13 @@ class EngineNumbers:
                 self._without[pid, at] = time.monotonic() + AGAIN_S
         return failure
 
-    def _metric(self, one: Series) -> Metric | None:
-        """Return the metric of a name and kind: the same for all engines; None beyond MOST_NAMES."""
-        known = self._declared.get((one.name, one.kind))
-        if known is None and len(self._declared) < MOST_NAMES:
-            known = Metric(one.name, one.help, one.kind, process=True, literal=True)
-            self._declared[one.name, one.kind] = known
-        return known
+    def _metric(self, one: Series, before: Mapping[tuple[str, Kind], Metric]) -> Metric:
+        """Return the metric of a name and kind, the same for all engines, and as on the page `before` if it was there.
+
+        Only those of one page are kept, so that no engine uses up the names.
+        """
+        key = one.name, one.kind
+        if key not in self._declared:
+            made = before.get(key) or Metric(one.name, one.help, one.kind, process=True, literal=True)
+            self._declared[key] = made
+        return self._declared[key]

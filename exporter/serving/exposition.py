@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from exporter.model import Distribution, Kind, Labels, Value
+from exporter.model import PROCESS_LABELS, Distribution, Kind, Labels, Value
 
 MOST_LINES = 20_000
 MOST_SERIES = 5_000
@@ -20,6 +20,8 @@ LONGEST_VALUE = 128
 LONGEST_HELP = 300
 PREFIXES = ("vllm:", "sglang:", "trtllm_", "dynamo_", "nv_", "llamacpp:", "tgi_")
 """Names of vLLM, SGLang, TensorRT-LLM, Dynamo, Triton, llama.cpp and TGI; what else a page has is not of the engine."""
+RESERVED = frozenset((*PROCESS_LABELS, "instance", "job", "overflow"))
+"""Labels that say of whom a series is, or are the scraper's, which honor_labels would take from a page."""
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]{0,199})(?:\{([^{}]*)\})? ([^ ]{1,40})(?: -?\d{1,20})?", re.ASCII)
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]{0,99})="((?:[^"\\]|\\.)*)"(?:,|$)', re.ASCII)
 _ESCAPED = re.compile(r'\\([\\"n])')
@@ -114,12 +116,15 @@ def _add(histogram: _Histogram, name: str, bound: float | None, value: float) ->
 
 
 def _labels(text: str) -> dict[str, str] | None:
-    """Return the labels, values cut to LONGEST_VALUE; None where the text is no list of labels."""
+    """Return the labels, values cut to LONGEST_VALUE; None where the text is no list of labels.
+
+    Prometheus reserves names that begin with two underscores, and refuses a whole page for one named __name__.
+    """
     labels: dict[str, str] = {}
     at = 0
     while at < len(text):
         found = _LABEL.match(text, at)
-        if not found or len(labels) == MOST_LABELS:
+        if not found or found[1].startswith("__") or len(labels) == MOST_LABELS:
             return None
         labels[found[1]] = _printable(found[2])
         at = found.end()
@@ -140,5 +145,7 @@ def _number(text: str, infinite: bool = False) -> float | None:
 
 
 def joined(own: Mapping[str, str], labels: Labels) -> dict[str, str]:
-    """Return the labels of a process with those of an engine; of two of one name the engine's is `exported_NAME`."""
-    return {**own, **{f"exported_{name}" if name in own else name: value for name, value in labels.items()}}
+    """Return the labels of a process with those of an engine, which are `exported_NAME` where they would be taken for
+    the process's or the scraper's.
+    """
+    return {**own, **{f"exported_{name}" if name in RESERVED else name: value for name, value in labels.items()}}

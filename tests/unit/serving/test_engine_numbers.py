@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from exporter import loopback
+from exporter.loopback import Endpoint
 from exporter.model import Distribution, Labels
 from exporter.serving import engine_numbers, engine_pages
 from exporter.serving.engine_numbers import EngineNumbers
@@ -198,3 +201,59 @@ def test_a_process_that_has_ended(numbers: Callable[..., EngineNumbers]) -> None
     read = numbers(1 << 22)
     read.read()
     assert ({"read": "0", "failed": "0"}, ()) == (reads(read), read.problems())
+
+
+def test_an_engine_leaves_room_for_others(
+    tmp_path: Path, numbers: Callable[..., EngineNumbers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page with too many series is cut itself, and names that are ever new keep nobody from having some."""
+    monkeypatch.setattr(engine_numbers, "MOST_SERIES", 40)
+    small = "# TYPE vllm:n gauge\nvllm:n 23\n"
+    with engine(tmp_path / "g", "vllm", "") as greedy, engine(tmp_path / "o", "vllm", small) as other:
+        read = numbers(greedy.pid, other.pid)
+        for turn in range(3):
+            names = [f"vllm:n{turn}_{number}" for number in range(100)]
+            greedy.answer(OK + "".join(f"# TYPE {name} gauge\n{name} 1\n" for name in names))
+            read.read()
+            shown = [it.metric.name for it in read.samples() if it.metric.name.startswith("vllm:")]
+            assert {str(other.pid): 23} == values(read, "vllm:n")
+            assert 40 == len(shown) > 39 == len({*names}.intersection(shown))
+
+
+def test_slow_engines_are_last(
+    tmp_path: Path, numbers: Callable[..., EngineNumbers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that makes itself waited for delays others once, and a round ends in time."""
+    order: list[int] = []
+    read_page = engine_pages.read
+
+    def slowly(proc: Path, pid: int, *given: Any) -> str:
+        order.append(pid)
+        if pid == slow.pid:
+            time.sleep(1.2)
+        return read_page(proc, pid, *given)
+
+    monkeypatch.setattr(
+        engine_pages, "endpoints", lambda proc, pid: [Endpoint(0, at.port) for at in all_ if at.pid == pid]
+    )
+    monkeypatch.setattr(loopback, "is_own", lambda *_: True)
+    monkeypatch.setattr(engine_pages, "read", slowly)
+    with engine(tmp_path / "s", "vllm", texts.VLLM) as one, engine(tmp_path / "o", "vllm", texts.VLLM) as another:
+        slow, other = all_ = sorted((one, another), key=lambda it: it.pid)
+        read = numbers(slow.pid, other.pid, interval=1.0)
+        for _ in range(3):
+            read.read()
+
+    assert [slow.pid, other.pid, slow.pid, other.pid, slow.pid] == order
+
+
+def test_a_pid_that_another_process_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers that stay for some intervals after their process are not shown as those of the next one of its pid."""
+    labels = {"pod": "first"}
+    processes = SimpleNamespace(labels=lambda pid: {"pid": str(pid), **labels})
+    with engine(tmp_path, "vllm", texts.VLLM) as vllm:
+        read = EngineNumbers(make_node({}, processes), lambda: (vllm.pid,), 60.0)
+        read.read()
+    labels["pod"] = "second"
+
+    assert {"first"} == {it.labels["pod"] for it in read.samples() if it.metric.name.startswith("vllm:")}

@@ -103,6 +103,19 @@ def test_hostile_labels() -> None:
     assert {"pid": "7", "exported_pid": '"?\\x1b'}.items() <= joined({"pid": "7"}, found.labels).items()
 
 
+def test_labels_that_are_not_the_engines() -> None:
+    """A label of a process or of the scraper stays theirs where the process has none; a reserved name is no label.
+
+    For one named __name__ Prometheus refuses the page of the whole node: 'label name "__name__" is not unique'.
+    """
+    [found] = series('# TYPE vllm:n gauge\nvllm:n{__name__="up"} 1\nvllm:n{slurm_job_id="1",instance="other"} 2\n')
+
+    assert 2 == found.value
+    assert {"pid": "7", "exported_slurm_job_id": "1", "exported_instance": "other"} == joined(
+        {"pid": "7"}, found.labels
+    )
+
+
 def test_bounds() -> None:
     """No more than MOST_SERIES are taken, and no text takes long."""
     text = "# TYPE vllm:n gauge\n" + "".join(f'vllm:n{{a="{number}"}} 1\n' for number in range(MOST_SERIES + 100))
