@@ -37,8 +37,8 @@ class Lister:
 def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a file was mapped is looked up once, not for each of a process's mappings of the file.
 
-    A process may have 65,530 of them and a hint MAX_PLACES records: looking at that process took half a minute, in which
-    no library of another one was found.
+    A process may have 65,530 of them and a hint MAX_PLACES records: looking at that process took half a minute, and no
+    library of another one was found meanwhile.
     """
     looked_up: list[Mapping] = []
     mapped_ns = Hint.mapped_ns
