@@ -11,6 +11,7 @@ from pathlib import Path
 
 from exporter.faults import categories, metrics
 from exporter.model import Sample
+from exporter.small_files import content
 
 SCHEDULED = Path("/run/systemd/shutdown/scheduled")
 """Written by systemd-logind (shutdown(8)): USEC= and MODE= of a shutdown to come."""
@@ -49,7 +50,7 @@ def shutdown(scheduled: Path) -> Iterator[Sample]:
 def processors(sys: Path) -> Iterator[Sample]:
     """Yield the number of online CPUs. Raises OSError when sysfs has no list of them."""
     path = sys / "devices/system/cpu/online"
-    text = path.read_text(errors="replace").strip()
+    text = content(path).strip()
     if not _RANGES.fullmatch(text):
         raise OSError(errno.EINVAL, "is no list of CPUs", str(path))
     ends = [part.partition("-")[::2] for part in text.split(",")]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from exporter.faults import metrics
 from exporter.model import Sample
+from exporter.small_files import content
 
 MOST_DEVICES = 1024
 TYPES = ("correctable", "nonfatal", "fatal")
@@ -76,13 +77,12 @@ def link(device: PciDevice) -> Iterator[Sample]:
 
 def _lanes(device: PciDevice, name: str) -> int | None:
     text = _read(device.path / name)
-    return int(text) if text.isdecimal() and len(text) < 4 and int(text) <= 32 else None
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) <= 32 else None
 
 
 def _read(path: Path) -> str:
     """Return the text of a small file of sysfs, or an empty string when the file cannot be read."""
     try:
-        with path.open("rb", buffering=0) as file:
-            return file.read(4096).decode("ascii", "replace").strip()
+        return content(path).strip()
     except OSError:
         return ""

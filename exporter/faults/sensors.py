@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from exporter.faults import metrics
 from exporter.model import Sample
+from exporter.small_files import content
 
 MOST = 1024
 _CONTROLLER = re.compile(r"mc[0-9]{1,4}", re.ASCII)
@@ -29,18 +31,26 @@ def edac(sys: Path) -> Iterator[Sample]:
     if not controllers:
         raise FileNotFoundError(2, "no memory controller", str(folder))
     for controller in controllers:
+        labels = _labels(folder / controller, _named(folder / controller, _DIMM))
         for kind, prefix in (("corrected", "ce"), ("uncorrected", "ue")):
-            total, of_modules = _count(folder / controller / f"{prefix}_count"), 0
-            for dimm in _named(folder / controller, _DIMM):
+            total = _count(folder / controller / f"{prefix}_count")
+            of_modules = 0
+            for dimm, label in labels.items():
                 count = _count(folder / controller / dimm / f"dimm_{prefix}_count")
                 if count is not None:
                     of_modules += count
-                    label = _text(folder / controller / dimm / "dimm_label") or dimm
                     yield metrics.EDAC.sample(count, {"controller": controller, "dimm": label, "type": kind})
             if total is not None and (total > of_modules or not of_modules):
                 # Errors without a known module; the controller's total includes those of modules.
-                labels = {"controller": controller, "dimm": "", "type": kind}
-                yield metrics.EDAC.sample(max(0, total - of_modules), labels)
+                without = {"controller": controller, "dimm": "", "type": kind}
+                yield metrics.EDAC.sample(max(0, total - of_modules), without)
+
+
+def _labels(controller: Path, dimms: list[str]) -> dict[str, str]:
+    """Return the label of each module, which is its own: firmware may give all the same one."""
+    given = {dimm: _text(controller / dimm / "dimm_label") for dimm in dimms}
+    often = Counter(given.values())
+    return {dimm: label if label and often[label] == 1 else f"{label} {dimm}".strip() for dimm, label in given.items()}
 
 
 def hwmon(sys: Path) -> Iterator[Sample]:
@@ -52,7 +62,8 @@ def hwmon(sys: Path) -> Iterator[Sample]:
         for name in _files(entry):
             if found := _ALARM.fullmatch(name):
                 label = _text(entry / f"{found[1]}_label") or found[1]
-                alarms[label] = max(alarms.get(label, 0), _count(entry / name) or 0)
+                if (alarm := _count(entry / name)) is not None:
+                    alarms[label] = max(alarms.get(label, 0), alarm)
         for label, alarm in alarms.items():
             yield metrics.ALARM.sample(int(alarm > 0), {"chip": f"{chip}_{entry.name}", "sensor": label})
 
@@ -86,8 +97,7 @@ def _count(path: Path) -> int | None:
 def _text(path: Path) -> str:
     """Return the text of a small file, printable and short, or an empty string when the file cannot be read."""
     try:
-        with path.open("rb", buffering=0) as file:
-            text = file.read(256).decode("utf-8", "replace").strip()
+        text = content(path).strip()
     except OSError:
         return ""
     return text[:128] if text.isprintable() else ""

@@ -105,6 +105,31 @@ def test_edac(tmp_path: Path) -> None:
     } == found
 
 
+def test_modules_of_one_label(tmp_path: Path) -> None:
+    """Modules that the firmware gives one label count apart: else each reading of the two was a fault of new errors."""
+    controller = tmp_path / "devices/system/edac/mc/mc0"
+    for dimm, errors in (("dimm0", 5), ("dimm1", 0)):
+        write(controller / dimm / "dimm_label", "DIMM")
+        write(controller / dimm / "dimm_ue_count", errors)
+    added: list[tuple[Fault, int]] = []
+    transitions = Transitions(lambda fault, times: added.append((fault, times)))
+    for _ in range(3):
+        found = list(sensors.edac(tmp_path))
+        transitions.observe(found, 1.0)
+
+    assert {"DIMM dimm0": 5, "DIMM dimm1": 0} == {it.labels["dimm"]: it.value for it in found}
+    assert [] == added
+
+
+def test_an_alarm_that_cannot_be_read(tmp_path: Path) -> None:
+    """An alarm that cannot be read is not 0."""
+    chip = tmp_path / "class/hwmon/hwmon0"
+    write(chip / "temp1_alarm", 1)
+    os.mkfifo(chip / "temp2_alarm")
+
+    assert [("temp1", 1)] == [(it.labels["sensor"], it.value) for it in sensors.hwmon(tmp_path)]
+
+
 @pytest.mark.parametrize("folder", ["", "devices/system/edac/mc"])
 def test_no_edac(tmp_path: Path, folder: str) -> None:
     """Without a driver nothing is claimed of memory errors."""
