@@ -62,11 +62,13 @@ class SeriesLimit:
     Once it folds, a series stays shown, or folded, while it exists.
 
     Folded series lose the labels of the process and those that the metric declares as identity; where too many series
-    remain, all labels. Errors and faults come before all other series of a page, and one that is new has half the room
-    for folded series besides. A folded counter or histogram keeps the counts of vanished members, and vanishes with the
-    last member: the members of a process stay for five minutes after the process's end, and so does the folded series.
-    The counts of ended processes that are too many are folded too, before their five minutes are over (`retire`). A
-    folded gauge is the sum of its members, or the largest of times, ratios and temperatures. One thread at a time.
+    remain, all labels. Errors and faults come before all other series of a page, and one that is new has a quarter of
+    the room for folded series besides. Another quarter is for those without labels: no flood of errors, or of labels of
+    their own, leaves counts out. A folded counter or histogram keeps the counts of vanished members, and vanishes with
+    the last member: the members of a process stay for five minutes after the process's end, and so does the folded
+    series. The counts of ended processes that are too many are folded too, before their five minutes are over
+    (`retire`). A folded gauge is the sum of its members, or the largest of times, ratios and temperatures. One thread at
+    a time.
 
     A page of the samples of other limits is given their moves first (`move`): series of which it has counts in sums and
     folded series, and which are part of those limits' folded series since. `own` lines of the limit are those about it.
@@ -169,7 +171,8 @@ class SeriesLimit:
         """Return the lines that series may take which are shown singly, where this metric's is one of them."""
         if not metric.fault:
             return self._most_shown
-        return self._most_shown + self._most_folded - max(self._lines, self._most_folded // 2)
+        quarter = self._most_folded // 4
+        return self._most_shown + self._most_folded - max(self._lines + quarter, self._most_folded - quarter)
 
     def _begin(self, keyed: Mapping[str, Sample]) -> None:
         """Begin a page: drop series that have vanished."""
@@ -221,10 +224,10 @@ class SeriesLimit:
         else:
             self._ever += 1
             into = self._into(sample)
-            if key in self._left:
-                del self._left[key]
-                if into and sample.metric.kind is not Kind.GAUGE:
-                    self._moves.add(sample.metric, sample.labels, into)
+            left = self._left.pop(key, self) is None
+            # On the first page that folds there are series that were shown before.
+            if into and sample.metric.kind is not Kind.GAUGE and (left or self._may_be_shown(sample)):
+                self._moves.add(sample.metric, sample.labels, into)
         rise = self._members.add(key, into, sample)
         if into is None:
             return

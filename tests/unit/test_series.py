@@ -258,18 +258,30 @@ def test_a_job_that_restarts() -> None:
 
 
 def test_faults_are_folded_last() -> None:
-    """Errors come before all other series of a page, and new ones have half the room for folded series besides."""
+    """Errors come before all other series of a page; new ones have a quarter of the room for folded series besides."""
     errors = [ERRORS.sample(1, {"pid": str(number)}) for number in range(20)]
     limit = SeriesLimit("test", 20)
-    assert {**{("calls.errors", str(n)): 1 for n in range(18)}, ("calls.errors", "+"): 2, ("used", "+"): 9} == shown(
+    assert {**{("calls.errors", str(n)): 1 for n in range(17)}, ("calls.errors", "+"): 3, ("used", "+"): 9} == shown(
         limit.apply([*more(9), *errors])
     )
     limit = SeriesLimit("test", 20)
     limit.apply(more(17))
     result = limit.apply([*more(17), *errors[:4]])
-    singly = {("calls.errors", str(n)): 1 for n in range(2)}
-    assert {**singly, ("calls.errors", "+"): 2, ("used", "+"): 1} == shown(result)
-    assert 20 == lines(result)
+    assert {("calls.errors", "0"): 1, ("calls.errors", "+"): 3, ("used", "+"): 1} == shown(result)
+    assert 19 == lines(result)
+
+
+def test_a_flood_of_errors_leaves_no_counts_out() -> None:
+    """Errors of ever new codes take the room for folded series with labels, and that for more faults, but not all."""
+    codes = Metric("calls.errors", "", Kind.COUNTER, labels=("code",), process=True)
+    flood = [codes.sample(1, {"pid": "1", "code": str(code)}) for code in range(200)]
+    limit = SeriesLimit("test", 100)
+    limit.apply(flood)
+    result = limit.apply([*flood, *calls(p2=23, p3=19)])
+
+    assert 42 == sum(int(it.value) for it in result if it.metric is CALLS)  # type: ignore[arg-type]
+    assert 200 == sum(int(it.value) for it in result if it.metric is codes)  # type: ignore[arg-type]
+    assert 100 >= lines(result)
 
 
 def test_what_a_fault_is() -> None:
@@ -336,3 +348,13 @@ def test_a_process_that_is_shown_no_more() -> None:
     full.apply([*more(16), *calls(p1=5, p2=6)])
     full.retire(calls(p1=8), 300.0)  # 5 of them are in the folded series already
     assert {("calls", "+"): 14} == shown(full.apply([*more(16), *calls(p2=6)]))
+
+
+def test_a_collector_that_begins_to_fold() -> None:
+    """Series that its first page with folded ones does not show any more are counted once on a page that folds too."""
+    limit, page = SeriesLimit("test", 20), Pages(14, Profile.DEBUG)
+    for count in (15, 20):
+        of_collector = limit.apply(calls(**{f"p{number}": 1 for number in range(count, 0, -1)}))
+        on_page = page.within(lambda: of_collector, None, Profile.DEBUG)  # noqa: B023
+        totals = [sum(int(it.value) for it in of if it.metric is CALLS) for of in (of_collector, on_page)]  # type: ignore[arg-type]
+        assert [count, count] == totals
