@@ -42,7 +42,12 @@ def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) 
     """
     looked_up: list[Mapping] = []
     mapped_ns = Hint.mapped_ns
-    monkeypatch.setattr(Hint, "mapped_ns", lambda hint, it: (looked_up.append(it), mapped_ns(hint, it))[1])
+
+    def look_up(hint: Hint, it: Mapping) -> int:
+        looked_up.append(it)
+        return mapped_ns(hint, it)
+
+    monkeypatch.setattr(Hint, "mapped_ns", look_up)
     interest = Interest()
     library = attached(interest)
     attachments: Any = SimpleNamespace(
