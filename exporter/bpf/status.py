@@ -78,8 +78,8 @@ ABANDONED = Metric(
 )
 UNLISTED = Metric(
     "accel_exporter.processes.unlisted",
-    "Processes that cannot be searched for libraries now, because their memory map is locked. Their calls are not "
-    "observed, except into files that are observed already.",
+    "Processes that cannot be searched for libraries now, because their memory map is locked, or that of others of "
+    "their user. Their calls are not observed, except into files that are observed already.",
     Kind.GAUGE,
 )
 SOURCE = Metric(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from exporter.background.patience import Unanswered
 from exporter.bpf import patient_lister
 from exporter.bpf.mappings import Mapping
 from exporter.bpf.native import BpfError
@@ -108,3 +110,56 @@ def test_time_is_counted(source: Source, lister: PatientLister) -> None:
     for _ in range(1000):
         lister.everything()
     assert 0 < lister.cpu_seconds
+
+
+def test_a_user_with_many_that_cannot_be_listed(
+    source: Source, lister: PatientLister, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond some, all of that user's are left out, and those of others listed: nobody is waited for without end."""
+    monkeypatch.setattr(patient_lister, "ONE_SECONDS", 0.2)
+    monkeypatch.setattr(patient_lister, "ALL_SECONDS", 0.2)
+    monkeypatch.setattr(patient_lister, "user_of", lambda proc, pid: 1000 if pid >= 100 else 0)
+    hostile = range(100, 150)
+    source.locked = {*hostile}
+    assert [8] == pids(lister.of([*hostile, 8]))
+    assert {*hostile} == lister.left_out
+    assert patient_lister.MOST_OF_USER == len(lister._waiting())
+
+    source.locked = set()
+    source.answers.set()
+    until(lambda: not lister._waiting(), "answered")
+    assert [*hostile] == pids(lister.of(hostile)) and not lister.left_out
+
+
+def test_where_those_of_many_users_cannot_be_listed(
+    source: Source, lister: PatientLister, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of all together, users who have one are left out, and others are listed."""
+    monkeypatch.setattr(patient_lister, "ONE_SECONDS", 0.2)
+    monkeypatch.setattr(patient_lister, "ALL_SECONDS", 0.2)
+    monkeypatch.setattr(patient_lister, "user_of", lambda proc, pid: pid // 100)
+    source.locked = {*range(100, 2000)}
+    found = lister.of([*(100 * user + number for number in range(5) for user in range(1, 11)), 8])
+    assert [8] == pids(found)
+
+
+def test_one_that_is_locked_again_and_again(
+    source: Source, lister: PatientLister, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for less each time, and others are not listed together with it for a while; the first limit is that
+    of all.
+    """
+    limits: list[float] = []
+    call = lister._patience.call
+
+    def noted(key: int, function: Callable[[], Any], seconds: float) -> Any:
+        limits.append(seconds)
+        if key in (0, STUCK):
+            raise Unanswered(new=True)
+        return call(key, function, seconds)
+
+    monkeypatch.setattr(patient_lister, "user_of", lambda proc, pid: pid)
+    monkeypatch.setattr(lister._patience, "call", noted)
+    for _ in range(3):
+        assert [8] == pids(lister.of([STUCK, 8]))
+    assert [2.0, 2.0, 2.0, 2.0 / 2, 2.0, 2.0 / 3, 2.0] == limits
