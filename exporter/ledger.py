@@ -138,7 +138,13 @@ class Ledger(Generic[A]):
             return pid in self._live
 
     def started(self, pid: int) -> None:
-        """Add a process that uses the library; does nothing when the process is known."""
+        """Add a process that uses the library; does nothing when the process is known.
+
+        Its labels are read now: those of the process that had its pid before may be known still.
+        """
+        if pid in self:
+            return
+        self._processes.forget(pid)
         labels = self._processes.labels(pid)
         with self._lock:
             if pid not in self._live:

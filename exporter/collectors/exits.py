@@ -115,6 +115,7 @@ class Exits:
         return _Nothing()
 
     def process_started(self, pid: int, library: Library, from_first_call: bool) -> None:
+        self._node.processes.forget(pid)  # another one may have had the pid a moment ago
         labels = self._node.processes.labels(pid)
         user = tuple((name, value) for name, value in labels.items() if name in EXITS.labels)
         with self._lock:  # an end that the kernel records at once waits for the labels

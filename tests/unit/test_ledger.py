@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +153,8 @@ def test_many_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         world.run(pid, 1)
         world.ledger.ended([pid])
     assert set(range(3, MOST_ENDED + 3)) == world.processes_by_pid().keys()
-    assert ([0, 1, 2], 3) == (forgotten, world.ledger.folded)
+    again = [pid for pid, times in Counter(forgotten).items() if times > 1]  # once at the start of each
+    assert ([0, 1, 2], 3) == (again, world.ledger.folded)
 
 
 def test_many_of_one_workload_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,3 +331,24 @@ def test_one_that_ends_while_its_labels_are_read(tmp_path: Path) -> None:
     [process] = world.ledger.processes()
     assert (5, True) == (process.activity.calls, process.ended)
     assert not world.ledger._known
+
+
+def test_a_pid_that_another_process_had_a_moment_ago(tmp_path: Path) -> None:
+    """A process has labels of its own, though those of the one before it are not read again for some seconds."""
+
+    def run(start: int, program: str) -> None:
+        folder = tmp_path / "7"
+        folder.mkdir(exist_ok=True)
+        (folder / "stat").write_text(f"7 ({program}) S " + "1 " * 18 + f"{start} 0\n")
+        (folder / "comm").write_text(program + "\n")
+
+    processes = ProcessTable(tmp_path, tmp_path)
+    ledger = Ledger[Count](dict, lambda pids: {pid: Count(23) for pid in pids}, processes, tmp_path)
+    run(1, "before")
+    ledger.started(7)
+    assert "before" == processes.labels(7)["comm"]
+    ledger.ended([7])
+    run(2, "after")
+    ledger.started(7)
+    ledger.ended([7])
+    assert ["after"] == [process.labels["comm"] for process in ledger.processes() if process.ended]
