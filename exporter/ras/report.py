@@ -107,7 +107,7 @@ def _from_json(text: str) -> Report:
         ras = answer["ras"]
         seconds, timeouts = _seconds(ras["collection_time_sec"]), _number(ras["timeouts_count"])
         version = str(answer["nccl_version"])[:64]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, OverflowError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ReportError(f"the answer is no RAS report: {type(error).__name__} {error}"[:200]) from error
     return Report(version, len(found), found, len(dead), timeouts, seconds)
 

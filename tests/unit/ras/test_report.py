@@ -118,6 +118,7 @@ def test_text() -> None:
         {"communicators": [{}]},
         {"communicators": [[]]},
         {"ras": {}},
+        {"ras": {"collection_time_sec": 10**400, "timeouts_count": 0}},
         {"communicators": [ras.communicator(1, [ras.rank(-1, 0)])]},
         {"communicators": [ras.communicator(1, [ras.rank(0, 1 << 64)])]},
         {"communicators": [ras.communicator(1, [ras.rank(0, 1)]) | {"hash": "0x1\n"}]},
