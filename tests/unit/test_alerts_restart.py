@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.test_alerts import ALERTS, ROOT, promtool
+from tests.unit.test_alerts import ALERTS, ROOT, run_scenarios
 
 STEMS = ("faults", "fleet", "gpu", "xid", "rdma")
 MINUTES = 3
@@ -62,9 +62,5 @@ def restarted(scenario: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_restart_does_not_resolve(stem: str, tmp_path: Path) -> None:
     """Each alert that fires goes on while the exporter is gone for three minutes, and after."""
-    tests = [restarted(it) for it in scenarios(stem)]
-    shutil.copy(ROOT / "alerts" / f"{stem}.yaml", tmp_path)
-    path = tmp_path / "restart.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [f"{stem}.yaml"], "evaluation_interval": "1m", "tests": tests}))
-    checked = promtool("test", "rules", path)
+    checked = run_scenarios(stem, map(restarted, scenarios(stem)), tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
