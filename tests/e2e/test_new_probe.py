@@ -25,13 +25,21 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the repository, as built as this one, with the files of the new probe."""
     copy = tmp_path_factory.mktemp("new probe") / "checkout"
     shutil.copytree(ROOT, copy, ignore=LEFT, symlinks=True)
-    for built in ("tests/standins/build", "build/rules"):  # times of files included: what is as old is not made again
-        if (ROOT / built).exists():
-            shutil.copytree(ROOT / built, copy / built, symlinks=True)
+    built = "tests/standins/build"  # times of files included: what is as old is not made again
+    if (ROOT / built).exists():
+        shutil.copytree(ROOT / built, copy / built, symlinks=True)
+    _take_as_checked(copy)
     (copy / ".venv").symlink_to(ROOT / ".venv")
     shutil.copytree(NEW, copy, dirs_exist_ok=True)
     yield copy
     shutil.rmtree(copy)
+
+
+def _take_as_checked(copy: Path) -> None:
+    """Leave out of `make check` to evaluate each file of rules, a minute in all: the probe changes none."""
+    (checked := copy / "build/rules").mkdir(parents=True)
+    for rules in (copy / "alerts").glob("*.yaml"):
+        (checked / rules.stem).touch()
 
 
 def make(checkout: Path, *arguments: str) -> str:
