@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.nvml import supervisor as supervision
 from exporter.nvml.snapshot import (
     Event,
     Snapshot,
@@ -19,7 +20,7 @@ from exporter.nvml.snapshot import (
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.views import prometheus
 from tests.standins.nvml import INTERVALS, UUID, Scenario
-from tests.support import until
+from tests.support import PATIENCE, until
 
 pytestmark = pytest.mark.evidence(feature="NVML that hangs or crashes", on="stand-in")
 
@@ -30,6 +31,13 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
     for name, value in made.environment().items():
         monkeypatch.setenv(name, value)
     return made
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is slow, as on a busy machine, is not taken for one that hangs."""
+    for limit in ("STALLED", "FRESH"):
+        monkeypatch.setattr(supervision, limit, PATIENCE / INTERVALS["fast"])
 
 
 @contextmanager
@@ -139,6 +147,7 @@ def test_hang_at_the_start(scenario: Scenario) -> None:
         assert ("stalled", ()) == (supervisor.snapshot().state, supervisor.snapshot().gpus)
 
 
+@pytest.mark.usefixtures("patient")
 def test_crash(scenario: Scenario) -> None:
     """The child is started again after a crash of the library."""
     with running() as supervisor:
@@ -154,6 +163,7 @@ def test_crash(scenario: Scenario) -> None:
     assert restarts >= 1
 
 
+@pytest.mark.usefixtures("patient")
 def test_driver_replaced(scenario: Scenario) -> None:
     """A new child is started after the driver was replaced (18): only a new process can use the new driver."""
     with running() as supervisor:
@@ -169,6 +179,7 @@ def test_driver_replaced(scenario: Scenario) -> None:
     assert 1 == own['accel_exporter_nvml_restarts_total{reason="driver_replaced"}']
 
 
+@pytest.mark.usefixtures("patient")
 def test_driver_comes_later(scenario: Scenario) -> None:
     """Without a driver there is no NVML, which is no fault; a driver that comes later is found."""
     scenario.set({"init": 9})
@@ -180,6 +191,7 @@ def test_driver_comes_later(scenario: Scenario) -> None:
         assert not any(value for series, value in values(supervisor).items() if "restarts" in series)
 
 
+@pytest.mark.usefixtures("patient")
 def test_gpu_lost(scenario: Scenario) -> None:
     """A lost GPU has its UUID and no readings, also after the child was replaced."""
     with running() as supervisor:
@@ -196,6 +208,7 @@ def test_gpu_lost(scenario: Scenario) -> None:
         assert UUID.format(2) == supervisor.snapshot().gpus[2].uuid
 
 
+@pytest.mark.usefixtures("patient")
 def test_release(scenario: Scenario) -> None:
     """Handles are closed on request, which a metric shows, and opened again afterwards."""
     with running() as supervisor:
@@ -221,6 +234,7 @@ def test_release_of_a_child_that_hangs(scenario: Scenario) -> None:
         assert 1 == scenario.calls()["nvmlInitWithFlags"]
 
 
+@pytest.mark.usefixtures("patient")
 def test_events(scenario: Scenario) -> None:
     """Events are published as they come, and kept in the snapshot."""
     received: list[Event] = []
@@ -239,6 +253,7 @@ def _child(supervisor: NvmlSupervisor) -> int:
     return child.pid
 
 
+@pytest.mark.usefixtures("patient")
 def test_release_while_there_is_no_child(scenario: Scenario) -> None:
     """No child starts during a release."""
     scenario.set({"init": 999})
@@ -254,6 +269,7 @@ def test_release_while_there_is_no_child(scenario: Scenario) -> None:
         until(lambda: all_ok(supervisor))
 
 
+@pytest.mark.usefixtures("patient")
 def test_terminated_child(scenario: Scenario) -> None:
     """A child that is terminated from outside is started again, and counted as ended."""
     with running() as supervisor:
