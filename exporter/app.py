@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from exporter import descriptors, log, self_metrics, version
+from exporter.collector_state import State
 from exporter.discover import Found
 from exporter.log.losses import dropped
 from exporter.model import Kind, Metric, Sample
@@ -24,7 +25,7 @@ from exporter.server import Server
 from exporter.settings import Settings
 from exporter.stack_profiles.growth import Growth
 from exporter.systemd import Notifier
-from exporter.views import landing, landing_plots
+from exporter.views import landing_plots
 from exporter.web.config import WebConfigError
 from exporter.web.listen import ListenError
 
@@ -71,12 +72,11 @@ class App:
         self._observer = Observer(settings, found, spans, (self._own,))
         self._history = landing_plots.history()
         self._observer.scraper.subscribe(self._history.add)
-        page = landing.Page(settings.web.telemetry_path, self._history, settings.web.enable_profiles)
         scraper, release = self._observer.scraper, self._observer.gpus.release
         profiles = self._observer.stack_profiles
         self._growth = Growth(profiles, settings.web.growing_stacks_window) if settings.web.enable_profiles else None
         self._server = Server(
-            settings.web, scraper, page.render, self.reload, release, settings.profile, profiles, self._growth
+            settings.web, scraper, self._page, self.reload, release, settings.profile, profiles, self._growth
         )
         self._profile_push = None
         if plan.profiles:
@@ -179,6 +179,13 @@ class App:
         while self._notifier.interval:
             self._notifier.alive()
             await asyncio.sleep(self._notifier.interval)
+
+    def _page(self, samples: Sequence[Sample], states: Sequence[State]) -> str:
+        """Return the page at /."""
+        from exporter.views import landing  # on nodes whose page somebody looks at only
+
+        web = self._settings.web
+        return landing.Page(web.telemetry_path, self._history, web.enable_profiles).render(samples, states)
 
     def _gather(self) -> Sequence[Sample]:
         samples = self._observer.scraper.gather()  # by one thread only

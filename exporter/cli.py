@@ -10,11 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exporter import checks, discover, doctor, log, option_sources, otlp, settings, streams
+from exporter import discover, log, option_sources, otlp, settings, streams
 from exporter.app import App
 from exporter.bpf import libbpf, memory, multi, privileges
 from exporter.bpf.native import BpfError
-from exporter.custom import check
 from exporter.discover import Found
 from exporter.log import uncaught
 from exporter.model import Labels
@@ -77,6 +76,8 @@ def _run(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any])
 
 
 def _doctor(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, Any]) -> int:
+    from exporter import checks, doctor
+
     log.configure("error", chosen.log.format)
     findings = list(checks.examine(chosen))
     probes: list[Labels] = []
@@ -91,6 +92,8 @@ def _doctor(chosen: Settings, found: Mapping[str, Found], flags: Mapping[str, An
 def _check_custom(chosen: Settings) -> int:
     if "custom" not in chosen.collectors:
         raise SettingsError("check-custom needs a folder: accel-exporter check-custom DIR")
+    from exporter.custom import check
+
     log.configure("error", chosen.log.format)
     with streams.output("accel-exporter"):
         return check.run(chosen, sys.stdout)

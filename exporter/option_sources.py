@@ -6,17 +6,17 @@ A flag wins over the environment, the environment over the file, the file over t
 from __future__ import annotations
 
 import argparse
-import difflib
 import reprlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
-
-import yaml
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from exporter import regular_file
 from exporter.options import Option, SettingsError, Value
+
+if TYPE_CHECKING:
+    import yaml
 
 _FILE_LIMIT = 1_048_576
 
@@ -101,6 +101,8 @@ def from_environment(environ: Mapping[str, str], options: Iterable[Option]) -> d
 
 def from_file(path: Path, options: Iterable[Option]) -> dict[str, Value]:
     """Return the values in a YAML file. Raises SettingsError with file and line for unknown, repeated or wrong keys."""
+    import yaml  # for those with a file only
+
     by_name = {option.name: option for option in options}
     text = read_text(path, _FILE_LIMIT, "is it the configuration?")
     try:
@@ -143,6 +145,8 @@ def under_new_names(values: Mapping[str, Any], options: Iterable[Option]) -> tup
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return `; did you mean …?` with the nearest of `names`, or a pointer to --help."""
+    import difflib  # for this error only
+
     near = difflib.get_close_matches(name, list(names), 1)
     return f"; did you mean {near[0]}?" if near else "; see --help"
 
@@ -169,6 +173,8 @@ def _leaves(node: yaml.Node, prefix: str, path: Path, options: Mapping[str, Opti
 
     A switch's name may be a prefix of other names (collector.cuda): the key `enabled` below it is the switch itself.
     """
+    import yaml
+
     if not isinstance(node, yaml.MappingNode):
         what = prefix.rstrip(".") or "the file"
         raise SettingsError(f"{path}:{node.start_mark.line + 1}: {what} has to be a mapping of names to values")

@@ -8,7 +8,6 @@ import math
 import threading
 import time
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 _FIELDS = {"metrics": "rejected_data_points", "traces": "rejected_spans"}
@@ -61,6 +60,8 @@ def pause(status: int, retry_after: str) -> float:
     try:
         seconds = float(retry_after)
     except ValueError:
+        from email.utils import parsedate_to_datetime  # the date is the rarer form
+
         try:
             seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
         except (ValueError, OverflowError, OSError):

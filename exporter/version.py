@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 
 from exporter import __version__
 
@@ -28,7 +28,7 @@ class Build:
 def build() -> Build:
     """Return this build; revision and date are "unknown" outside of a package."""
     try:
-        known = json.loads(resources.files("exporter").joinpath("build.json").read_text())
+        known = json.loads(Path(__file__).with_name("build.json").read_text())
     except (OSError, ValueError):
         known = {}
     return Build(

@@ -12,7 +12,6 @@ from exporter.background.poller import Poller
 from exporter.bpf import status
 from exporter.compat.dcgm import csv
 from exporter.compat.dcgm.derived import Derived
-from exporter.compat.dcgm.endpoint import PageReader, Passthrough
 from exporter.compat.dcgm.engine import EMBEDDED
 from exporter.compat.dcgm.owners import EntityOwners
 from exporter.compat.dcgm.profiling import Profiling
@@ -134,6 +133,8 @@ class Dcgm:
         hostname = node_name()
         self._series = Series(self._rows, settings["compat.dcgm.names"], settings["compat.hostname-label"], hostname)
         interval = settings["dcgm.interval"]
+        from exporter.compat.dcgm.endpoint import PageReader, Passthrough  # with urllib.request
+
         self._endpoint = PageReader(settings["dcgm.url"], interval) if settings["dcgm.url"] else None
         self._passthrough = Passthrough()
         bindings = settings["dcgm.bindings"]

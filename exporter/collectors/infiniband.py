@@ -101,7 +101,6 @@ class Infiniband:
         self._node = node
         self._excluded: tuple[str, ...] = settings[EXCLUDE]
         self._limit = SeriesLimit(self.name, int(settings[SERIES_LIMIT]), profile=node.profile)
-        self._drivers = drivers.load()
         self._ethtool: Ethtool | None = None
         self._readers = DeviceReaders(self._make, float(settings[INTERVAL]), float(settings[DEADLINE]))
         self._qp_counters = QpCounters(settings[QP_COUNTERS]) if settings[QP_COUNTERS] else None
@@ -179,7 +178,7 @@ class Infiniband:
         path, settings = self._node.sys / "class/infiniband" / name, self._node.settings
         compatible, all_counters = bool(settings[COMPATIBLE]), bool(settings[ALL_COUNTERS])
         counters = self._node.port_counters.of(name)
-        device = RdmaDevice(path, self._drivers, self._node.posted, self._ethtool, compatible, counters, all_counters)
+        device = RdmaDevice(path, drivers.load(), self._node.posted, self._ethtool, compatible, counters, all_counters)
         transitions = self._node.transitions.of(f"infiniband {name}")
 
         def read() -> list[Sample]:

@@ -198,6 +198,9 @@ class Nccl(ProbeCollector[Activity]):
         table = self._table(layout or 0)
         return table if layout is not None else {it: hooks for it, hooks in table.items() if family(it) != "nccl"}
 
+    def _entries(self) -> dict[str, int]:
+        return {} if self._node.wants_spans else {"nccl_spans": 4096}  # unused: the least that a ring buffer has
+
     def _copy(self) -> Object:
         """The object once more, to try what its programs cost; it makes one span a second at most."""
         one = {"spans_per_second": min(1, self._constants()["spans_per_second"]), "slow_ns": 1 << 62}

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from exporter.bpf.targets import Targets
-from exporter.collectors.custom import INTERVAL, Custom
+from exporter.collectors.custom import INTERVAL
+from exporter.custom.collector import Custom
 from exporter.custom.probe import Probe
 from exporter.model import Metric, Unavailable
 from exporter.node import Node

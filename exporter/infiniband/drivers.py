@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 PORT_GROUP, HW_GROUP = "counters", "hw_counters"
 CounterName = tuple[str, str]
@@ -73,8 +72,11 @@ def add(wanted: Sum, values: Values) -> int | None:
     return sum(known) if known and len(known) == len(found) else None
 
 
+@cache
 def load() -> dict[str, Driver]:
     """Return the drivers by their names in the kernel."""
+    import yaml  # where there are RDMA devices only
+
     found: dict[str, Driver] = {}
     for name, row in yaml.safe_load(_TABLE.read_text()).items():
         driver = _driver(name, row)

@@ -5,14 +5,18 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/ describes requests.
 
 from __future__ import annotations
 
-import http.client
 import re
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    import http.client
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_BYTES = 8 << 20
@@ -48,6 +52,8 @@ def fetch(api: Api, accept: str, right: str) -> bytes:
     The token is sent over https to a verified server only, and never to a redirect. Raises OSError when there is no
     answer in time or access is refused, ValueError when the answer is too large or no HTTP.
     """
+    import http.client  # on nodes of Kubernetes only
+
     parts = urlsplit(api.url)
     headers = {"Accept": accept, "User-Agent": "accel-exporter"}
     connection: http.client.HTTPConnection
@@ -64,7 +70,7 @@ def fetch(api: Api, accept: str, right: str) -> bytes:
     try:
         connection.request("GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), headers=headers)
         answer = connection.getresponse()
-        if answer.status != http.client.OK:
+        if answer.status != HTTPStatus.OK:
             raise OSError(_refusal(answer.status, f"{api.options}.token-file", right))
         return _body(answer, deadline, api.seconds)
     except http.client.HTTPException as error:
@@ -99,6 +105,6 @@ def _existing(path: Path, option: str) -> str:
 
 
 def _refusal(status: int, option: str, right: str) -> str:
-    if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return f"HTTP status {status}: the token in --{option} does not allow to {right}"
     return f"HTTP status {status}"

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from exporter.model import Sample
 from exporter.nvml import metrics
 from exporter.nvml.snapshot import Gpu
@@ -51,6 +49,8 @@ class Peaks:
 
 
 def _read(path: Path) -> Iterator[_Model]:
+    import yaml  # where there are GPUs only
+
     try:
         with path.open("rb") as file:
             content = yaml.safe_load(file.read(_MOST_BYTES))

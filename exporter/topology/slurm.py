@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from exporter.topology.hostlist import matches
 from exporter.topology.place import OF_A_DEVICE, Place, is_text, read_text
 
@@ -73,6 +71,8 @@ def _of_yaml(text: str) -> Iterator[_Entry]:
     """Yield the entries of the default topology of the cluster, or the first one, and those of a block topology."""
     if len(text) > _MOST_YAML:
         raise ValueError(f"larger than {_MOST_YAML >> 10} KiB")
+    import yaml  # for those with such a file only
+
     try:
         topologies = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 
 from exporter.history import Count, History, Key, Reading
 from exporter.model import Sample
@@ -66,5 +65,5 @@ def _gauges(named: Named, watched: set[str]) -> dict[Key, float]:
     }
     gauges.update({(GPU, uuid): value for uuid, value in busy.items() if uuid})
     if busy:
-        gauges[GPU, ""] = fmean(busy.values())
+        gauges[GPU, ""] = sum(busy.values()) / len(busy)
     return gauges

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
-
-import yaml
 
 from exporter import regular_file
 
@@ -116,8 +114,12 @@ def read(path: Path) -> bytes:
 
 def parse(content: bytes, path: Path) -> WebConfig:
     """Return the configuration in a file's content, with paths relative to the file's folder. Raises WebConfigError."""
+    import yaml
+
+    from exporter.web.strict_yaml import StrictLoader
+
     try:
-        data = yaml.load(content, _StrictLoader) or {}
+        data = yaml.load(content, StrictLoader) or {}
     except (yaml.YAMLError, RecursionError, UnicodeError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -135,16 +137,6 @@ def parse(content: bytes, path: Path) -> WebConfig:
         )
     except WebConfigError as error:
         raise WebConfigError(f"{path}: {error}") from None
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """A SafeLoader that rejects repeated keys, as the toolkit does."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        if len(mapping) != len(node.value):
-            raise yaml.constructor.ConstructorError(None, None, "a key is given twice", node.start_mark)
-        return mapping
 
 
 def _mapping(value: object, where: str) -> Mapping[str, object]:

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 
-import bcrypt
 from aiohttp import web, web_response
 
 from exporter.web import connections, tls
@@ -163,6 +162,8 @@ def _nobody(users: Mapping[str, str]) -> str:
 
 
 def _matches(password: str, hashed: str) -> bool:
+    import bcrypt  # where there are users only
+
     # bcrypt reads 72 bytes of a password; Go's compares those, the Python package refuses longer ones
     try:
         return bcrypt.checkpw(password.encode("utf-8", "surrogateescape")[:72], hashed.encode())

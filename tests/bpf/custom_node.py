@@ -15,7 +15,7 @@ import pytest
 from exporter.bpf.libbpf import run_time_statistics
 from exporter.bpf.targets import Targets
 from exporter.collectors import custom
-from exporter.collectors.custom import Custom
+from exporter.custom.collector import Custom
 from exporter.model import Sample, Span
 from exporter.resolve.process import ProcessTable
 from exporter.views.prometheus import name

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import resources
+from pathlib import Path
 
 
 class Aliases:
     """Old and new names of fields. A field that was not renamed is its own alias."""
 
     def __init__(self) -> None:
-        lines = (resources.files("exporter.compat.dcgm") / "renamed.txt").read_text("ascii").splitlines()
+        lines = Path(__file__).with_name("renamed.txt").read_text("ascii").splitlines()
         self._new = dict(line.split() for line in lines)
         self._old = {new: old for old, new in self._new.items()}
 

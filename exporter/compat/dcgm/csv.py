@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,5 +99,7 @@ def _text(path: Path) -> str:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
+    import difflib  # for this error only
+
     near = difflib.get_close_matches(name, list(names), 1)
     return f"; did you mean {near[0]}?" if near else "; docs/dcgm-fields.md lists what there is"

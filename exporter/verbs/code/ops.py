@@ -10,10 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
-
-import yaml
 
 from exporter.bpf.elf import Elf, ElfError
 from exporter.verbs.code.constant_propagation import MAX_CODE, Code
@@ -169,7 +167,9 @@ def _distinct(releases: range) -> list[Layout]:
 @cache
 def _data() -> dict[str, Any]:
     """Return layout.yaml, the members as pairs of first and last release."""
-    data: dict[str, Any] = yaml.safe_load((files("exporter.verbs.code") / "layout.yaml").read_text())
+    import yaml  # where a provider is read only
+
+    data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("layout.yaml").read_text())
     spans = {name: str(span).partition("-") for name, span in data["members"].items()}
     data["members"] = {name: (int(a), int(b or data["newest"])) for name, (a, _, b) in sorted(spans.items())}
     return data

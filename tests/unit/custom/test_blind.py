@@ -12,8 +12,8 @@ import pytest
 from exporter.bpf.native import BpfError
 from exporter.bpf.targets import Targets
 from exporter.collectors import custom
-from exporter.collectors.custom import Custom
 from exporter.custom import metrics
+from exporter.custom.collector import Custom
 from exporter.custom.folder import FolderError
 from exporter.custom.probe import View
 from exporter.model import Unavailable
@@ -47,7 +47,7 @@ def test_no_folder(monkeypatch: pytest.MonkeyPatch, collector: Custom, passing: 
     """A folder that cannot be read now is a failure, and one that cannot be used makes the collector unavailable."""
     refused = FolderError("probes cannot be read")
     refused.passing = passing
-    monkeypatch.setattr(custom.folder, "load", Mock(side_effect=refused))
+    monkeypatch.setattr("exporter.custom.folder.load", Mock(side_effect=refused))
     with pytest.raises(error, match="probes cannot be read"):
         collector.start()
 
