@@ -48,7 +48,7 @@ class Moves:
             return list(islice(self._last, max(0, first - before), max(0, end - before)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class MovesSample(Sample):
     """A sample with which a limit gives pages its moves: the samples beside it are as after the first `count`."""
 
