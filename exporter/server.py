@@ -25,6 +25,7 @@ from exporter.series import LEAST
 from exporter.stack_profiles.growth import Growth
 from exporter.stack_profiles.published import StackProfiles
 from exporter.views import negotiation, prometheus
+from exporter.views.text import LabelTexts
 from exporter.web import connections, lifecycle, listen, stack_profiles
 from exporter.web.config import WebConfigFile
 from exporter.web.connections import Connections
@@ -93,7 +94,7 @@ class Server:
         self._slots = RequestSlots(settings.max_requests)
         published = profiles or StackProfiles()
         self._profiles = ProfileRequests(settings.enable_profiles, published, growth, self._send)
-        self.pages = Pages(settings.series_limit, profile)
+        self.pages, self._texts = Pages(settings.series_limit, profile), LabelTexts()
         self._runner: web.AppRunner | None = None
         self._connections: Connections | None = None
         self._servers: list[asyncio.Server] = []
@@ -183,7 +184,7 @@ class Server:
         zipped = negotiation.accepts_gzip(_listed(request, "Accept-Encoding"))
 
         def write(samples: Sequence[Sample]) -> tuple[bytes, int]:
-            page = prometheus.render(samples, form)
+            page = prometheus.render(samples, form, self._texts)
             self._scraper.dropped.add("duplicate", page.duplicates)
             self._scraper.dropped.add("malformed", page.malformed)
             return page.compressed() if zipped else page.text, page.size

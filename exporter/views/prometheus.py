@@ -1,5 +1,5 @@
-"""Samples as a Prometheus page: text format 0.0.4 and OpenMetrics 1.0.0; exporter/views/metric_family.py has Protocol
-Buffers. Pure functions; the names derive from Metric.
+"""Samples as a Prometheus page: text format 0.0.4 and OpenMetrics 1.0.0; exporter/views/text.py has their lines,
+exporter/views/metric_family.py Protocol Buffers. Pure functions; the names derive from Metric.
 
 Own code rather than prometheus_client: see docs/decisions/0002-exposition.md for the measurement.
 """
@@ -11,11 +11,12 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from itertools import accumulate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from exporter import values
-from exporter.model import Distribution, Exemplar, Kind, Metric, Sample, Value
+from exporter.model import Kind, Metric, Sample
+
+if TYPE_CHECKING:
+    from exporter.views.text import LabelTexts
 
 LINES_IN_A_CHUNK = 500
 
@@ -96,7 +97,7 @@ def family(metric: Metric) -> str:
 
 def name(metric: Metric) -> str:
     """The name its samples have on the page, less `_bucket`, `_sum` and `_count` of a histogram."""
-    return family(metric) + _suffix(metric)
+    return family(metric) + suffix(metric)
 
 
 def label(name: str) -> str:
@@ -104,12 +105,16 @@ def label(name: str) -> str:
     return _NOT_IN_A_NAME.sub("_", name)
 
 
-def _suffix(metric: Metric) -> str:
+def suffix(metric: Metric) -> str:
+    """Return what follows the family's name in those of its samples."""
     return "_total" if metric.kind is Kind.COUNTER and not metric.literal else ""
 
 
-def render(samples: Iterable[Sample], page_format: Format = Format.TEXT) -> Page:
-    """Return the page, families and series in order of their names. The first of two samples of one series is kept."""
+def render(samples: Iterable[Sample], page_format: Format = Format.TEXT, texts: LabelTexts | None = None) -> Page:
+    """Return the page, families and series in order of their names. The first of two samples of one series is kept.
+
+    `texts` are those of the labels of the page before, which make this one cheaper.
+    """
     by_metric: dict[int, list[Sample]] = {}
     for sample in samples:
         by_metric.setdefault(id(sample.metric), []).append(sample)
@@ -123,7 +128,7 @@ def render(samples: Iterable[Sample], page_format: Format = Format.TEXT) -> Page
         else:
             duplicates += len(group)
 
-    writer = _writer(page_format)
+    writer = _writer(page_format, texts)
     for family_name, (metric, group) in sorted(families.items()):
         series: dict[Any, Sample] = {}
         for sample in group:
@@ -146,123 +151,19 @@ class _AnyWriter(Protocol):
     def chunks(self) -> list[bytes]: ...
 
 
-def _writer(page_format: Format) -> _AnyWriter:
+def _writer(page_format: Format, texts: LabelTexts | None) -> _AnyWriter:
     if page_format is Format.PROTOBUF:
         from exporter.views import metric_family  # few clients take it
 
         return metric_family.Writer()
-    return _Writer(page_format)
+    from exporter.views import text  # which imports this module
+
+    return text.Writer(page_format is Format.OPENMETRICS, texts or text.LabelTexts())
 
 
-class _Writer:
-    def __init__(self, page_format: Format) -> None:
-        self._openmetrics = page_format is Format.OPENMETRICS
-        self._values = _Escaped()
-        self._shapes: dict[tuple[str, ...], _Shape] = {}
-        self._bounds: dict[tuple[float, ...], list[str]] = {}
-        self._chunks: list[bytes] = []
-
-    def labels(self, labels: Mapping[str, str]) -> str:
-        """The labels between the braces, in order of their names, without the empty ones.
-
-        Most of a page's time goes here, so the order is worked out once for each set of names.
-        """
-        names = tuple(labels)
-        shape = self._shapes.get(names)
-        if shape is None:
-            shape = self._shapes[names] = _Shape(names)
-        values = shape.values(labels)
-        if "" in values:
-            return self.labels({name: value for name, value in labels.items() if value})
-        return shape.text % tuple(map(self._values.__getitem__, values))
-
-    def _lines(self, name: str, kind: Kind, labels: str, value: Value) -> str:
-        if kind is Kind.HISTOGRAM:
-            return self._histogram(name, labels, value)
-        return f"{name}{{{labels}}} {number(value)}\n" if labels else f"{name} {number(value)}\n"
-
-    def _histogram(self, name: str, labels: str, value: Value) -> str:
-        if not isinstance(value, Distribution):
-            raise TypeError(f"{name} is a histogram, its value is {value!r}")
-        head = f"{name}_bucket{{{labels}," if labels else f"{name}_bucket{{"
-        value = values.classic(value)
-        cumulated = list(accumulate(value.counts))
-        ends = [f" {count}" for count in cumulated]
-        if self._openmetrics:
-            for index, exemplar in value.exemplars.items():
-                ends[index] += self._exemplar(exemplar)
-        buckets = [f"{head}{le}{end}" for le, end in zip(self._les(value.bounds), ends, strict=True)]
-        tail = f"{{{labels}}}" if labels else ""
-        return "\n".join([*buckets, f"{name}_sum{tail} {number(value.sum)}", f"{name}_count{tail} {cumulated[-1]}\n"])
-
-    def _les(self, bounds: tuple[float, ...]) -> list[str]:
-        les = self._bounds.get(bounds)
-        if les is None:
-            les = [f'le="{number(float(bound))}"}}' for bound in (*bounds, float("inf"))]
-            self._bounds[bounds] = les
-        return les
-
-    def _exemplar(self, exemplar: Exemplar) -> str:
-        ids = self.labels({"trace_id": exemplar.trace_id, "span_id": exemplar.span_id})
-        return f" # {{{ids}}} {number(exemplar.value)} {exemplar.time:.3f}"
-
-    def family(self, name: str, metric: Metric, series: Mapping[str, Sample]) -> int:
-        """Writes a family, if it has a series of valid form. Returns how many have none."""
-        malformed = 0
-        lines: list[str] = []
-        header = self._header(name, metric)
-        name += _suffix(metric)
-        for labels in sorted(series):
-            try:
-                line = self._lines(name, metric.kind, labels, series[labels].value)
-            except (LookupError, TypeError, ValueError):
-                malformed += 1
-                continue
-            if header:
-                lines, header = [header], ""
-            lines.append(line)
-            if len(lines) >= LINES_IN_A_CHUNK:
-                self._flush(lines)
-                lines = []
-        self._flush(lines)
-        return malformed
-
-    def _header(self, name: str, metric: Metric) -> str:
-        suffix, kind = unit(metric), metric.kind.value
-        text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
-        if self._openmetrics:
-            text = text.replace('"', '\\"')
-            if metric.literal and metric.kind is Kind.COUNTER:
-                kind = "unknown"  # a counter's name would have to end in _total
-        else:
-            name += _suffix(metric)
-        header = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
-        return f"{header}# UNIT {name} {suffix}\n" if self._openmetrics and suffix else header
-
-    def _flush(self, lines: Iterable[str]) -> None:
-        self._chunks.append("".join(lines).encode("utf-8", "replace"))
-
-    def chunks(self) -> list[bytes]:
-        """What was written, complete."""
-        if self._openmetrics:
-            self._flush(("# EOF\n",))
-        return self._chunks
-
-
-class _Shape:
-    """A set of label names: how to fetch their values in order, and the text to put them in."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        ordered, self.values = values.ordered(names)
-        self.text = ",".join(f'{label(name)}="%s"' for name in ordered)
-
-
-class _Escaped(dict[str, str]):
-    """Label values by themselves, each escaped once a page however often it occurs."""
-
-    def __missing__(self, value: str) -> str:
-        escaped = self[value] = _SPECIAL.sub(_escape, value)
-        return escaped
+def escaped(value: str) -> str:
+    """Return a label's value as it is between quotation marks."""
+    return _SPECIAL.sub(_escape, value)
 
 
 def _escape(special: re.Match[str]) -> str:
