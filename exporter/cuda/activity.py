@@ -177,7 +177,9 @@ def _by_process(rows: Mapping[str, Iterable[tuple[Any, Any]]]) -> dict[int, Acti
     for key, value in rows["waits"]:
         seen[key.tgid].devices[key.device].waits[key.api] = Waits(value.sum_ns, tuple(value.slots))
     for key, value in rows["totals"]:
-        memory = Memory(*(getattr(value, name) for name in Memory._fields))
+        memory = Memory(
+            value.allocated, value.freed, value.implicit, value.untracked, value.unmatched_frees, value.doubtful
+        )
         seen[key.tgid].devices[key.device].memory[key.layer, key.memory] = memory
     for key, value in rows["copies"]:
         seen[key.tgid].devices[key.device].copies[key.direction, key.host] = value
@@ -225,6 +227,8 @@ def _hits(activities: Iterable[Activity]) -> Counter[int]:
     hits: Counter[int] = Counter()
     for it in activities:
         for counts in it.devices.values():
-            hits.update(counts.calls)
-            hits.update({api: launches.calls for api, launches in counts.launches.items()})
+            for api, calls in counts.calls.items():
+                hits[api] += calls
+            for api, launches in counts.launches.items():
+                hits[api] += launches.calls
     return hits

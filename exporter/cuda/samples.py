@@ -17,6 +17,9 @@ from exporter.ledger import Process
 from exporter.model import Exemplar, Labels, Metric, Sample, Value
 
 MOST = (1 << 63) - 1
+"""What fits the 64 bits of OTLP."""
+_LABELS = tuple({"api_layer": it.layer, "api": it.name} for it in FUNCTIONS)
+"""By the function's number in the kernel, less 1."""
 ExemplarsOf = Callable[[int], Mapping[int, Exemplar]]
 
 
@@ -80,56 +83,54 @@ class _Part:
         yield from self._errors(wall_ns)
         yield from self._memory(names)
         for (direction, host), copied in self.activity.copies.items():
-            yield self._sample(
-                metrics.COPIED, copied, direction=names.direction[direction], host_memory=names.host[host]
-            )
+            way = {"direction": names.direction[direction], "host_memory": names.host[host]}
+            yield self._sample(metrics.COPIED, copied, way)
         for api, waits in self.activity.waits.items():
             waited = durations(waits.slots, waits.sum_ns, WAIT_FIRST, exemplars=exemplars(api))
-            yield self._sample(metrics.WAITED, waited, api_layer=function(api).layer, api=function(api).name)
+            yield self._sample(metrics.WAITED, waited, _LABELS[api - 1])
 
-    def _sample(self, metric: Metric, value: Value, **own: str) -> Sample:
-        if isinstance(value, int):  # what a library of their own makes up has to fit the 64 bits of OTLP
-            value = min(value, MOST)
+    def _sample(self, metric: Metric, value: Value, own: Labels) -> Sample:
+        if isinstance(value, int) and value > MOST:  # made up by a library of their own
+            value = MOST
         return Sample(metric, {**self.labels, **own}, value, self.since)
 
     def _calls(self) -> Iterator[Sample]:
         calls = self.activity.calls | {api: launches.calls for api, launches in self.activity.launches.items()}
         for api, count in calls.items():
-            called = function(api)
-            yield self._sample(metrics.CALLS, count, api_layer=called.layer, api=called.name)
+            yield self._sample(metrics.CALLS, count, _LABELS[api - 1])
 
     def _launches(self, wall_ns: Callable[[int], int]) -> Iterator[Sample]:
         counts: dict[tuple[str, str], int] = {}
         for api, launches in self.activity.launches.items():
-            key = function(api).launches, function(api).layer
+            called = function(api)
+            key = called.launches, called.layer
             counts[key] = counts.get(key, 0) + launches.calls
         for (launched, layer), count in counts.items():
             metric = metrics.LAUNCHES if launched == "kernel" else metrics.GRAPH_LAUNCHES
-            yield self._sample(metric, count, api_layer=layer)
+            yield self._sample(metric, count, {"api_layer": layer})
         last = max((launches.last_ns for launches in self.activity.launches.values()), default=0)
         if last:
-            yield self._sample(metrics.LAST_LAUNCH, wall_ns(last) / 1e9)
+            yield self._sample(metrics.LAST_LAUNCH, wall_ns(last) / 1e9, {})
 
     def _errors(self, wall_ns: Callable[[int], int]) -> Iterator[Sample]:
         for (api, code), errors in self.activity.errors.items():
             called = function(api)
-            labels = {"api_layer": called.layer, "api": called.name, "code": str(code)}
-            labels["error"] = error_name(called.layer, code)
-            yield self._sample(metrics.ERRORS, errors.calls, **labels)
-            yield self._sample(metrics.LAST_ERROR, wall_ns(errors.last_ns) / 1e9, **labels)
+            labels = {**_LABELS[api - 1], "code": str(code), "error": error_name(called.layer, code)}
+            yield self._sample(metrics.ERRORS, errors.calls, labels)
+            yield self._sample(metrics.LAST_ERROR, wall_ns(errors.last_ns) / 1e9, labels)
 
     def _memory(self, names: Names) -> Iterator[Sample]:
         for (layer, kind), memory in self.activity.memory.items():
             labels = {"api_layer": names.layer[layer], "memory": names.memory[kind]}
             if memory.unmatched_frees:
-                yield self._sample(metrics.UNMATCHED_FREES, memory.unmatched_frees, **labels)
+                yield self._sample(metrics.UNMATCHED_FREES, memory.unmatched_frees, labels)
             if not memory.allocated:
                 continue
-            yield self._sample(metrics.ALLOCATED, memory.allocated, **labels)
-            yield self._sample(metrics.FREED, memory.freed, **labels)
-            yield self._sample(metrics.FREED, memory.implicit, **labels, implicit="true")
+            yield self._sample(metrics.ALLOCATED, memory.allocated, labels)
+            yield self._sample(metrics.FREED, memory.freed, labels)
+            yield self._sample(metrics.FREED, memory.implicit, {**labels, "implicit": "true"})
             usage = 0 if self.ended else memory.usage
             if usage is not None and not self.unseen:
-                yield self._sample(metrics.USED, usage, **labels)
+                yield self._sample(metrics.USED, usage, labels)
             if memory.untracked:
-                yield self._sample(metrics.UNTRACKED, memory.untracked, **labels)
+                yield self._sample(metrics.UNTRACKED, memory.untracked, labels)
