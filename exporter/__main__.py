@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from exporter import shortage
 
-_RESERVE = [bytearray(shortage.RESERVE)]
+_RESERVE: list[object] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,6 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sentence = shortage.foreseen()
     if not sentence:
         try:
+            from mmap import mmap  # address space: bytes would be written, and so take memory
+
+            _RESERVE.append(mmap(-1, shortage.RESERVE))
             from exporter import cli  # here: importing takes most of the memory of a start
 
             return cli.main(arguments)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from exporter import descriptors, log, self_metrics, version
+from exporter.bpf import memory
 from exporter.collector_state import State
 from exporter.discover import Found
 from exporter.log.losses import dropped
@@ -154,6 +155,7 @@ class App:
                 self._profile_push.start()
             if self._push:
                 self._push.start()
+            memory.settle()
         finally:
             self._busy.release()
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from aiohttp import web
-
 from exporter.collector_state import State
 from exporter.model import Sample
 from exporter.options import SettingsError
@@ -30,6 +28,7 @@ from exporter.web import connections, lifecycle, listen, stack_profiles
 from exporter.web.config import WebConfigFile
 from exporter.web.connections import Connections
 from exporter.web.guard import Guard, Handler
+from exporter.web.http import web
 from exporter.web.lifecycle import Lifecycle
 from exporter.web.request_slots import RequestSlots
 from exporter.web.stack_profiles import ProfileRequests

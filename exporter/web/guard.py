@@ -14,10 +14,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 
-from aiohttp import web, web_response
-
 from exporter.web import connections, tls
 from exporter.web.config import RateLimit, WebConfig, WebConfigError, WebConfigFile
+from exporter.web.http import web, web_response
 from exporter.web.logins import Logins
 
 MOST_REFUSED = 100

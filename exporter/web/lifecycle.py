@@ -14,12 +14,11 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
-from aiohttp import web
-
 from exporter.resolve import sockets
 from exporter.resolve.sockets import ip
 from exporter.web.config import RateLimit
 from exporter.web.guard import Limiter
+from exporter.web.http import web
 
 RELOAD, RELEASE = "/-/reload", "/-/release-gpus"
 RELEASE_SECONDS, LONGEST_RELEASE = 300.0, 3600.0

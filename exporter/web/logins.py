@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from aiohttp import web
+from exporter.web.http import web
 
 MOST_WAITING, MOST_OF_PEER = 32, 4
 """Comparisons that wait, and of one peer with the one that runs: at a bcrypt cost of 10 the last ends after about three

@@ -13,14 +13,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from aiohttp import web
-
 from exporter.stack_profiles.growth import Growth
 from exporter.stack_profiles.kept import K, Kept
 from exporter.stack_profiles.model import ALLOC, INUSE, LAUNCHES, Profile, ValueType
 from exporter.stack_profiles.published import StackProfiles
 from exporter.web import connections
 from exporter.web.guard import Handler
+from exporter.web.http import web
 from exporter.web.profile_query import ProfileQuery
 from exporter.web.request_slots import RequestSlots
 
