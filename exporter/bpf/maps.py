@@ -6,8 +6,9 @@ import ctypes
 import errno
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from exporter.bpf.btf import CType
@@ -25,6 +26,7 @@ RINGBUF = 27
 _PER_CPU = {5, 6, 10}  # PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH (enum bpf_map_type)
 _NEVER_FULL = {2, 6, RINGBUF}  # ARRAY, PERCPU_ARRAY; a ring buffer loses records, not keys
 _FIRST_BATCH_BYTES, _BATCH_BYTES = 1 << 14, 1 << 20
+_UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _NO_BATCH = {errno.EINVAL, errno.EOPNOTSUPP, 524}  # 524 is the kernel's own ENOTSUPP
 
 
@@ -62,6 +64,26 @@ class Map:
                 rows = list(self._one_by_one())
         return iter(rows)
 
+    def sums(self, by: str, of: str) -> Counter[int]:
+        """The integer field `of` of all values, added up by the field `by` of their keys: cheaper than `items`."""
+        sums = Counter[int]()
+        key, value = _field(self.key, by), _field(self.value, of, self._row // self._copies) * self._copies
+        keys_of, values_of = struct.Struct(f"={key}"), struct.Struct(f"={value}")
+        with self._lock:
+            try:
+                for keys, values, count in self._batches():
+                    added = values_of.iter_unpack(memoryview(values)[: count * self._row])
+                    for (at,), copies in zip(
+                        keys_of.iter_unpack(memoryview(keys)[: count * keys_of.size]), added, strict=True
+                    ):
+                        sums[at] += sum(copies)
+            except BpfError as error:
+                if error.errno not in _NO_BATCH:
+                    raise
+                for one, it in self._one_by_one():
+                    sums[getattr(one, by)] += getattr(it, of)
+        return sums
+
     def take(self, pids: Collection[int]) -> list[tuple[Any, Any]]:
         """Removes the rows of these processes, with their `tgid` in the key or as the key, and returns them.
 
@@ -91,7 +113,7 @@ class Map:
 
     def set(self, key: Any, value: Any) -> None:
         """Writes one key; in a per-CPU map the first CPU's copy gets the value, the others zero."""
-        raw = ctypes.create_string_buffer(bytes(self._as(self.value, value)), self._row)
+        raw = bytes(self._as(self.value, value)).ljust(self._row, b"\0")
         with self._lock:
             result = library().bpf_map_update_elem(self.fd, ctypes.byref(self._as(self.key, key)), raw, 0)
         check(result, f"write map {self.name}")
@@ -124,7 +146,7 @@ class Map:
     @cached_property
     def _found(self) -> ctypes.Array[ctypes.c_char]:
         """Where looked-up values are put, under the lock."""
-        return (ctypes.c_char * self._row)()
+        return _buffer(self._row)()
 
     @cached_property
     def _value_at(self) -> Callable[[Any, int], Any]:
@@ -199,10 +221,10 @@ class Map:
         key_size = ctypes.sizeof(self.key)
         most = max(16, min(self.max_entries, _BATCH_BYTES // (key_size + self._row)))
         room = max(16, min(self.max_entries, _FIRST_BATCH_BYTES // (key_size + self._row)))  # most maps hold little
-        here, following = None, ctypes.create_string_buffer(max(key_size, 4))
+        here, following = None, _buffer(max(key_size, 4))()
         more = True
         while more:
-            keys, values = (ctypes.c_char * (room * key_size))(), (ctypes.c_char * (room * self._row))()
+            keys, values = _buffer(room * key_size)(), _buffer(room * self._row)()
             count = ctypes.c_uint32(room)
             result = library().bpf_map_lookup_batch(self.fd, here, following, keys, values, ctypes.byref(count), None)
             if (
@@ -214,7 +236,7 @@ class Map:
             if result < 0 and more:
                 raise failure(-result, f"read map {self.name}")
             yield keys, values, count.value
-            here = ctypes.create_string_buffer(following.raw, len(following))
+            here = _buffer(len(following)).from_buffer_copy(following)
             room = max(room, min(4 * room, most))
 
     def _one_by_one(self) -> Iterator[tuple[Any, Any]]:
@@ -234,6 +256,19 @@ class Map:
             value = self._lookup(following)
             if value is not None:
                 yield self._key_at(following, 0), value
+
+
+def _field(ctype: CType, name: str, size: int = 0) -> str:
+    """The format of one unsigned field of a structure for `struct`, the other bytes skipped, up to `size` of them."""
+    field = getattr(ctype, name)
+    rest = (size or ctypes.sizeof(ctype)) - field.offset - field.size
+    return f"{field.offset}x{_UNSIGNED[field.size]}{rest}x"
+
+
+@cache
+def _buffer(size: int) -> type[ctypes.Array[ctypes.c_char]]:
+    """The type of a buffer, kept because making one takes longer than reading most maps."""
+    return ctypes.c_char * size
 
 
 def _tgid_at(ctype: CType, at: int = 0) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -64,9 +64,7 @@ class CountedLaunches:
         """Return the seconds that probes took at the launches of all processes that run; None without prices."""
         if self._probes.price(self._symbol) is None:
             return None
-        calls = Counter[int]()
-        for key, value in self._maps["launches"].items():
-            calls[key.api] += value.calls
+        calls = self._maps["launches"].sums("api", "calls")
         return sum(calls[api] * self._price(api) for api in self._sampled)
 
     def tallies(self, pids: Collection[int]) -> Mapping[int, Tally]:

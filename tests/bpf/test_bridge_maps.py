@@ -189,6 +189,17 @@ def test_rows_of_some_processes_are_taken(loaded, monkeypatch, batches):
         loaded.maps["recent"].take({1})
 
 
+@pytest.mark.parametrize("batches", [True, False], ids=["batches", "one by one"])
+def test_sums_of_a_field(loaded, monkeypatch, batches):
+    """A field of the values is added up by one of the keys, whichever the rows are."""
+    if not batches:
+        monkeypatch.setattr(library(), "bpf_map_lookup_batch", lambda *_: -errno.EINVAL, raising=False)
+    assert {} == loaded.maps["rows"].sums("tgid", "calls")
+    fill(loaded, 0, ROWS)
+    assert {tgid: len(range(tgid, ROWS, 7)) for tgid in range(7)} == loaded.maps["rows"].sums("tgid", "calls")
+    assert {tgid: sum(range(tgid, ROWS, 7)) for tgid in range(7)} == loaded.maps["rows"].sums("tgid", "bytes")
+
+
 def test_a_row_that_was_removed_meanwhile(loaded):
     """Removing goes on behind keys that somebody else removed."""
     flags = loaded.maps["flags"]

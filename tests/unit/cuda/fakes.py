@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,12 @@ class FakeMap:
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         return iter(list(self.rows))
+
+    def sums(self, by: str, of: str) -> Counter[int]:
+        added = Counter[int]()
+        for key, value in self.rows:
+            added[getattr(key, by)] += getattr(value, of)
+        return added
 
     def get(self, key: Any) -> Any | None:
         return next((value for known, value in self.rows if known == key), None)
