@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -230,7 +231,7 @@ class Server:
                 raise web.HTTPServiceUnavailable(text=f"at the limit of {most}; try later\n")
             runs = self._scraper.begin(names)
             if runs:
-                await asyncio.wait([asyncio.wrap_future(run.done) for run in runs], timeout=timeout)
+                await _ended(runs, timeout)
 
             def work(runs: Sequence[Run] = runs) -> bytes:
                 return render(partial(self._scraper.finish, runs, names))
@@ -270,6 +271,25 @@ class Server:
         if not self._scraper.ready:
             raise web.HTTPServiceUnavailable(text="accel-exporter is starting or stopping\n")
         return web.Response(text="accel-exporter is ready\n")
+
+
+async def _ended(runs: Sequence[Run], seconds: float) -> None:
+    """Wait until all runs have ended, so many seconds at most. The last one wakes the event loop, not each of them."""
+    loop, ended, left, lock = asyncio.get_running_loop(), asyncio.Event(), len(runs), threading.Lock()
+
+    def count(_: object) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+        if not left:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(ended.set)
+
+    for run in runs:
+        run.done.add_done_callback(count)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await ended.wait()
 
 
 def _listed(request: web.Request, header: str) -> str:
