@@ -52,16 +52,24 @@ class ProbeCollector(ABC, Generic[A]):
         self._returns = False
         self._watch: Watch | None = None
         self._payer: Payer | None = None
+        self._loaded = False
 
-    def start(self) -> None:
-        """Load the programs; libraries are attached to as discovery finds them.
-
-        Raises Unavailable where the node lacks what the programs need, and BpfError for other failures.
-        """
+    def load(self) -> None:
+        """Load the programs, which takes the kernel long; from any thread, before `start`. Raises as `start` does."""
         try:
             self._object = Object(object_path(self.name), constants=self._constants(), entries=self._entries())
         except BpfError as error:
             raise not_started(f"the {self.api} probes cannot be loaded", error) from error
+        self._loaded = True
+
+    def start(self) -> None:
+        """Load the programs unless they are; libraries are attached to as discovery finds them.
+
+        Raises Unavailable where the node lacks what the programs need, and BpfError for other failures.
+        """
+        if not self._loaded:
+            self.load()
+        self._loaded = False
         self._follow_threads()
         self._prepare()
         self._ledger = Ledger[A](self._read, self._take, self._processes(), self._node.proc, fold=self._fold)

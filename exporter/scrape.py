@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import islice
 from weakref import WeakValueDictionary
@@ -25,6 +25,8 @@ DROPPED = Metric(
 )
 
 LOG_SECONDS = 60.0
+MOST_LOADING = 4
+"""Collectors that load at once: each takes memory meanwhile, and a processor."""
 MOST_PROBLEMS = 100
 
 log = logging.getLogger(__name__)
@@ -79,14 +81,24 @@ class Scraper:
         self._subscriber: Callable[[Sequence[Sample], Collection[str] | None], None] | None = None
 
     def start(self) -> None:
-        """Start the collectors in turn. A collector that cannot start is left out, and the reason is logged."""
-        for name, collector in self._collectors.items():
-            try:
-                collector.start()
-            except Exception as error:
-                self._note(failure(name, error, None))
-            else:
-                self._startable = {**self._startable, name: collector}  # a copy: a scrape may iterate over the old one
+        """Start the collectors in turn. A collector that cannot start is left out, and the reason is logged.
+
+        Those with a method `load` are loaded side by side, once those before the first of them have started.
+        """
+        loadable = {name: load for name, it in self._collectors.items() if (load := getattr(it, "load", None))}
+        with ThreadPoolExecutor(MOST_LOADING, "load") as threads:
+            loading: dict[str, Future[None]] = {}
+            for name, collector in self._collectors.items():
+                try:
+                    if name in loadable:
+                        loading = loading or {name: threads.submit(load) for name, load in loadable.items()}
+                        loading[name].result()
+                    collector.start()
+                except Exception as error:
+                    self._note(failure(name, error, None))
+                else:
+                    started = {**self._startable, name: collector}  # a copy: a scrape may iterate over the old one
+                    self._startable = started
         self._started()
         self.ready = True
 

@@ -54,10 +54,9 @@ class Program:
     def attach(self) -> Link:
         """Attaches to what its SEC() names, a tracepoint or a kernel function. For uprobes see uprobe.attach."""
         bpf = library()
-        with bpf.loading:
-            bpf.forget_messages()
-            link = bpf.bpf_program__attach(self.handle)
-            check(link, f"attach {self.name} ({self.section})", bpf.messages)
+        bpf.forget_messages()
+        link = bpf.bpf_program__attach(self.handle)
+        check(link, f"attach {self.name} ({self.section})", bpf.messages)
         return Link(lambda: bpf.bpf_link__destroy(link))
 
     def run(self, context: bytes = b"") -> int:
@@ -107,9 +106,8 @@ class Object:
         self._globals: dict[str, Variable] = {}
         self._data: Map | None = None
         try:
-            with self._bpf.loading:  # libbpf's messages are the process's: one load at a time keeps them apart
-                self._bpf.forget_messages()
-                self._load(constants, entries, shared)
+            self._bpf.forget_messages()
+            self._load(constants, entries, shared)
         except StaleObject:
             self.close()
             raise

@@ -147,8 +147,8 @@ class Library:
                 f"cannot use libbpf.so.1 ({error}): {INSTALL}",
             ) from error
         self._functions = library
-        self.loading = threading.Lock()
-        self._messages: deque[str] = deque(maxlen=LOG_LINES)
+        self._logged = threading.local()
+        """Messages are logged in the thread of the call that they are of."""
         format_message = ctypes.CDLL(None).vsnprintf
         format_message.argtypes = (_P, ctypes.c_size_t, _S, _P)
 
@@ -157,7 +157,9 @@ class Library:
                 size = _VERIFIER_BYTES if b"LOG --" in template else _MESSAGE_BYTES
                 text = ctypes.create_string_buffer(size)
                 format_message(text, size, template, arguments)
-                self._messages.extend(line for line in text.value.decode(errors="replace").splitlines() if line.strip())
+                self._messages().extend(
+                    line for line in text.value.decode(errors="replace").splitlines() if line.strip()
+                )
             return 0
 
         self._keep = _PRINT(keep)  # libbpf holds only the address
@@ -166,12 +168,16 @@ class Library:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._functions, name)
 
+    def _messages(self) -> deque[str]:
+        lines: deque[str] = vars(self._logged).setdefault("lines", deque(maxlen=LOG_LINES))
+        return lines
+
     def forget_messages(self) -> None:
-        self._messages.clear()
+        self._messages().clear()
 
     def messages(self) -> str:
         """The last lines that libbpf and the verifier logged, to end an error message with; empty without any."""
-        return "".join(f"\n  {line}" for line in self._messages)
+        return "".join(f"\n  {line}" for line in self._messages())
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -10,6 +11,7 @@ from exporter.bpf import multi, object_path
 from exporter.bpf.native import BpfError
 
 _NONE: Mapping[str, int] = MappingProxyType({})
+_finding = threading.Lock()
 
 
 def places() -> Mapping[str, int]:
@@ -18,7 +20,10 @@ def places() -> Mapping[str, int]:
     Empty where it has no sessions, no type information, other structures, or a verifier that refuses to read them.
     BpfError for what may pass.
     """
-    return _places() if multi.refusal(multi.SESSION) == 0 else _NONE
+    if multi.refusal(multi.SESSION):
+        return _NONE
+    with _finding:
+        return _places()
 
 
 @functools.cache

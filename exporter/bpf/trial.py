@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Iterator
 from functools import cached_property
 
@@ -21,14 +22,20 @@ class Trial:
 
     def __init__(self, returns: bool = True) -> None:
         self._returns = returns
+        self._trying = threading.Lock()
 
     @cached_property
     def survival(self) -> Survival:
         return try_return_probes()
 
-    @cached_property
+    @property
     def costs(self) -> Costs | None:
-        """What a probe costs here; None, logged once, where that cannot be measured."""
+        """What a probe costs here; None, logged once, where that cannot be measured. Safe from any thread."""
+        with self._trying:
+            return self._costs
+
+    @cached_property
+    def _costs(self) -> Costs | None:
         try:
             return calibrate()
         except Unavailable as error:
@@ -43,6 +50,6 @@ class Trial:
 
     def collect(self) -> Iterator[Sample]:
         """The cost of a hit; nothing while no probe has used it."""
-        costs: Costs | None = vars(self).get("costs")
+        costs: Costs | None = vars(self).get("_costs")
         if costs:
             yield from costs.samples()

@@ -118,13 +118,12 @@ def _perf(program: Program, path: str, point: Point, returns: bool) -> Link:
     bpf = library()
     size = ctypes.sizeof(UprobeOptions)
     options = UprobeOptions(sz=size, ref_ctr_offset=point.semaphore, bpf_cookie=point.cookie, retprobe=returns)
-    with bpf.loading:
-        bpf.forget_messages()
-        every_process = -1
-        link = bpf.bpf_program__attach_uprobe_opts(
-            program.handle, every_process, os.fsencode(path), point.offset, ctypes.byref(options)
-        )
-        check(link, f"attach {program.name}", bpf.messages)
+    bpf.forget_messages()
+    every_process = -1
+    link = bpf.bpf_program__attach_uprobe_opts(
+        program.handle, every_process, os.fsencode(path), point.offset, ctypes.byref(options)
+    )
+    check(link, f"attach {program.name}", bpf.messages)
     return Link(lambda: bpf.bpf_link__destroy(link))
 
 

@@ -62,9 +62,12 @@ class Cuda(ProbeCollector[Activity]):
         self._exemplars = Exemplars()
         self._profiling: Profiling | None = None
 
-    def start(self) -> None:
+    def load(self) -> None:
         """As of any probe; waits NVML_SECONDS at most for the memory of the node's GPUs."""
         self._live_rows = self._node.settings["live-allocations"] or live_rows(self._node.gpus.memory(NVML_SECONDS))
+        super().load()
+
+    def start(self) -> None:
         super().start()
         if self._profiling:
             self._profiling.start()

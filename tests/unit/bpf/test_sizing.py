@@ -41,8 +41,7 @@ class Declared:
 def declared(path: Path) -> Iterator[Declared]:
     """The maps of an object, which is not loaded."""
     bpf = library()
-    with bpf.loading:
-        opened = bpf.bpf_object__open_file(os.fsencode(path), None)
+    opened = bpf.bpf_object__open_file(os.fsencode(path), None)
     assert opened
     try:
         handle = bpf.bpf_object__next_map(opened, None)
