@@ -26,7 +26,7 @@ def history() -> History:
 
 def read(samples: Sequence[Sample]) -> Reading:
     """What is plotted and of which rates are shown; what is not in the samples is not in it."""
-    named = Named(samples)
+    named = Named(samples, containers=False)
     watched = {kind for kind, collector in _PROCESSES.items() if named.healthy(collector)}
     by_pair = [it for it in named.of_processes("rdma.send") if it.labels.get("qp")]
     data = named.where("rdma.port.io", direction="transmit")
