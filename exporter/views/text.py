@@ -59,12 +59,15 @@ class Writer:
 
     def family(self, name: str, metric: Metric, series: Mapping[str, Sample]) -> int:
         """Write a family, if it has a series of valid form. Returns how many have none."""
-        ordered = sorted(series)
-        lines, malformed = self._family(name + suffix(metric), metric.kind, ordered, series)
-        if lines:
-            lines[0] = self._header(name, metric) + lines[0]
-        for at in range(0, len(lines), LINES_IN_A_CHUNK):
-            self._flush(lines[at : at + LINES_IN_A_CHUNK])
+        ordered, header, malformed = sorted(series), self._header(name, metric), 0
+        name += suffix(metric)
+        for at in range(0, len(ordered), LINES_IN_A_CHUNK):
+            some = ordered[at : at + LINES_IN_A_CHUNK]
+            lines = self._lines(name, metric.kind, some, series)
+            malformed += len(some) - len(lines)
+            if lines:
+                self._flush((header, *lines))
+                header = ""
         return malformed
 
     def chunks(self) -> list[bytes]:
@@ -74,11 +77,9 @@ class Writer:
         self._texts.leave(self._shapes)
         return self._chunks
 
-    def _family(
-        self, name: str, kind: Kind, ordered: Iterable[str], series: Mapping[str, Sample]
-    ) -> tuple[list[str], int]:
-        """Return the lines of the series, one item each, and how many have no valid form."""
-        lines, malformed = [], 0
+    def _lines(self, name: str, kind: Kind, ordered: Iterable[str], series: Mapping[str, Sample]) -> list[str]:
+        """Return the text of each of these series, without those of no valid form."""
+        lines: list[str] = []
         for labels in ordered:
             value = series[labels].value
             try:
@@ -89,8 +90,8 @@ class Writer:
                 else:
                     lines.append(f"{name} {number(value)}\n")
             except (LookupError, TypeError, ValueError):
-                malformed += 1
-        return lines, malformed
+                continue
+        return lines
 
     def _histogram(self, name: str, labels: str, value: Value) -> str:
         if not isinstance(value, Distribution):
