@@ -59,8 +59,9 @@ class Members:
         """Begin a page."""
         self._next = {}
 
-    def add(self, key: str, into: str | None, sample: Sample) -> Value:
-        """Return what a series of the page has counted since it was last on one; all of it for a new one.
+    def add(self, key: str, into: str | None, sample: Sample) -> Value | None:
+        """Return what a series of the page has counted since it was last on one, None for nothing; all of it for a new
+        one.
 
         A series that began later is another one: its process runs another program, or its pid is another process's. One
         of unknown beginning that is lower has begun again. The result of a gauge has no meaning.
@@ -73,7 +74,7 @@ class Members:
         if rise is not None:
             member.last, member.start = sample.value, sample.start
         self._next[key] = member
-        return values.zero(sample.value) if rise is None else rise
+        return rise
 
     def end(self) -> None:
         """End a page: members that were not on it have vanished."""
@@ -131,7 +132,9 @@ class Members:
 
 
 def _rise(member: _Member, sample: Sample) -> Value | None:
-    """Return what a member has counted since, None where it is lower though it did not begin again."""
+    """Return what a member has counted since, None for nothing, and where it is lower though it did not begin again."""
+    if sample.value == member.last and sample.start == member.start:
+        return None
     known = sample.start is not None and member.start is not None
     if known and sample.start > member.start:  # type: ignore[operator]
         return sample.value

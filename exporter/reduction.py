@@ -48,7 +48,7 @@ class Reduction:
         """Return the samples of the profile."""
         samples = list(samples)  # first: what makes them may retire processes
         if self._profile is Profile.DEBUG:
-            return [self._coarse(sample) for sample in samples]
+            return [self._coarse(it) if isinstance(it.value, Distribution) else it for it in samples]
         kept: list[Sample] = []
         bounded: list[Sample] = []
         shortened: set[str] = set()
@@ -56,14 +56,17 @@ class Reduction:
         self._members.begin()
         for one in self._sums.values():
             one.present = False
+        metric: Metric | None = None
         for sample in samples:
-            rule = self._rule(sample.metric)
+            if sample.metric is not metric:  # those of one metric mostly come one after the other
+                metric = sample.metric
+                rule = self._rule(metric)
             if rule.joined and not rule.without:
                 sample = self._short(sample, shortened)
             if rule.singly and rule.singly(sample):
                 (bounded if sample.metric.name in MOST_SINGLY else kept).append(sample)
             elif rule.shown and not rule.without:
-                kept.append(self._coarse(sample))
+                kept.append(self._coarse(sample) if isinstance(sample.value, Distribution) else sample)
             elif rule.shown and sample.metric.kind is Kind.GAUGE:
                 _combine(sample, rule.without, gauges)
             elif rule.shown:
@@ -154,7 +157,8 @@ class Reduction:
         if key in self._members.moved:
             sample = self._members.rest(key, sample)
         rise = self._members.add(key, into, sample)
-        one.counted = values.plus(one.counted, rise)
+        if rise is not None:
+            one.counted = values.plus(one.counted, rise)
 
     def _coarse(self, sample: Sample) -> Sample:
         if not isinstance(sample.value, Distribution):

@@ -234,7 +234,7 @@ class SeriesLimit:
         fold = self._folds[into]
         fold.present = True
         if sample.metric.kind is not Kind.GAUGE:
-            fold.counted = values.plus(fold.counted, rise)
+            fold.counted = values.plus(fold.counted, rise) if rise is not None else fold.counted
         elif into in gauges:
             gauges[into] = values.combine(sample.metric, gauges[into], sample.value)
         else:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from operator import itemgetter
+from operator import add, itemgetter, sub
 
 from exporter.model import Distribution, Metric, Sample, Value
 
@@ -62,8 +62,7 @@ def zero(value: Value) -> Value:
 def plus(a: Value, b: Value) -> Value:
     """Return the sum of two counters or histograms."""
     if isinstance(a, Distribution) and isinstance(b, Distribution):
-        counts = tuple(x + y for x, y in zip(a.counts, b.counts, strict=True))
-        return Distribution(a.bounds, counts, a.sum + b.sum, shown=a.shown)
+        return Distribution(a.bounds, _each(add, a, b), a.sum + b.sum, shown=a.shown)
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
     return a + b
 
@@ -71,10 +70,16 @@ def plus(a: Value, b: Value) -> Value:
 def minus(a: Value, b: Value) -> Value:
     """Return the difference of two counters or histograms."""
     if isinstance(a, Distribution) and isinstance(b, Distribution):
-        counts = tuple(x - y for x, y in zip(a.counts, b.counts, strict=True))
-        return Distribution(a.bounds, counts, a.sum - b.sum, shown=a.shown)
+        return Distribution(a.bounds, _each(sub, a, b), a.sum - b.sum, shown=a.shown)
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
     return a - b
+
+
+def _each(do: Callable[[int, int], int], a: Distribution, b: Distribution) -> tuple[int, ...]:
+    """Return the results for the counts of each bucket of two histograms. Raises ValueError for unequal numbers."""
+    if len(a.counts) != len(b.counts):
+        raise ValueError(f"histograms of {len(a.counts)} and {len(b.counts)} buckets")
+    return tuple(map(do, a.counts, b.counts))
 
 
 def merged(value: Distribution, most: int) -> Distribution:
