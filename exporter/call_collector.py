@@ -85,8 +85,8 @@ class CallCollector(ProbeCollector[Rows]):
         return taken
 
     def _hits(self) -> Mapping[str, int]:
-        counted = self._object.maps["hits"].items()
-        return {self._names[api]: calls for api, calls in counted if calls and api in self._names}
+        counted = self._object.maps["hits"].sums()
+        return {self._names[api]: calls for api, calls in counted.items() if calls and api in self._names}
 
 
 def sample(process: Process[Rows], metric: Metric, value: Value, labels: Labels) -> Sample:

@@ -40,6 +40,12 @@ class Link:
             close()
 
 
+class _ProgramInfo(ctypes.Structure):
+    """The part of the kernel's struct bpf_prog_info up to what is read, which Linux has since 5.1."""
+
+    _fields_ = (("before", ctypes.c_char * 192), ("run_time_ns", ctypes.c_uint64), ("run_cnt", ctypes.c_uint64))
+
+
 class Program:
     """One program of a loaded object."""
 
@@ -69,9 +75,9 @@ class Program:
 
     def stats(self) -> tuple[int, int]:
         """Nanoseconds spent in the program and runs counted, while run_time_statistics() or its sysctl was on."""
-        lines = Path(f"/proc/self/fdinfo/{self.fd}").read_text().splitlines()
-        fields = dict(line.split(":", 1) for line in lines if ":" in line)
-        return int(fields.get("run_time_ns", 0)), int(fields.get("run_cnt", 0))
+        info, size = _ProgramInfo(), ctypes.c_uint32(ctypes.sizeof(_ProgramInfo))
+        check(library().bpf_obj_get_info_by_fd(self.fd, ctypes.byref(info), ctypes.byref(size)), f"read {self.name}")
+        return info.run_time_ns, info.run_cnt
 
 
 class Object:

@@ -64,8 +64,11 @@ class Map:
                 rows = list(self._one_by_one())
         return iter(rows)
 
-    def sums(self, by: str, of: str) -> Counter[int]:
-        """The integer field `of` of all values, added up by the field `by` of their keys: cheaper than `items`."""
+    def sums(self, by: str = "", of: str = "") -> Counter[int]:
+        """The integer field `of` of all values, added up by the field `by` of their keys: cheaper than `items`.
+
+        Without a name the key or value is an integer itself.
+        """
         sums = Counter[int]()
         key, value = _field(self.key, by), _field(self.value, of, self._row // self._copies) * self._copies
         keys_of, values_of = struct.Struct(f"={key}"), struct.Struct(f"={value}")
@@ -81,7 +84,7 @@ class Map:
                 if error.errno not in _NO_BATCH:
                     raise
                 for one, it in self._one_by_one():
-                    sums[getattr(one, by)] += getattr(it, of)
+                    sums[getattr(one, by) if by else one] += getattr(it, of) if of else it
         return sums
 
     def take(self, pids: Collection[int]) -> list[tuple[Any, Any]]:
@@ -259,10 +262,9 @@ class Map:
 
 
 def _field(ctype: CType, name: str, size: int = 0) -> str:
-    """The format of one unsigned field of a structure for `struct`, the other bytes skipped, up to `size` of them."""
-    field = getattr(ctype, name)
-    rest = (size or ctypes.sizeof(ctype)) - field.offset - field.size
-    return f"{field.offset}x{_UNSIGNED[field.size]}{rest}x"
+    """The format of one unsigned field for `struct`, or of an integer, with the other bytes of `size` skipped."""
+    at, width = (getattr(ctype, name).offset, getattr(ctype, name).size) if name else (0, ctypes.sizeof(ctype))
+    return f"{at}x{_UNSIGNED[width]}{(size or ctypes.sizeof(ctype)) - at - width}x"
 
 
 @cache

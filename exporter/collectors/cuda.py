@@ -185,8 +185,10 @@ class Cuda(ProbeCollector[Activity]):
 
     def _gpus_of(self, pid: int, activity: Activity) -> Mapping[int, Labels]:
         """Contexts older than the probes may be on any GPU: then what came first is not known."""
-        seen = self._object.maps["covered"].get(pid) is not None
-        return self._on_gpus.labels(pid, activity.used, activity.first if seen else None)
+        first = activity.first
+        if first is not None and self._object.maps["covered"].get(pid) is None:
+            first = None
+        return self._on_gpus.labels(pid, activity.used, first)
 
     def close(self) -> None:
         if self._profiling:

@@ -214,7 +214,7 @@ class Nccl(ProbeCollector[Activity]):
         return {it.name: it.hooks(self._object.types, api, layout, times) for api, it in enumerate(FUNCTIONS, 1)}
 
     def _hits(self) -> Mapping[str, int]:
-        counted = {api: calls for api, calls in self._object.maps["hits"].items() if calls}
+        counted = {api: calls for api, calls in self._object.maps["hits"].sums().items() if calls}
         return {function(api).name: calls for api, calls in counted.items()}
 
     def _losses(self) -> Iterator[Sample]:

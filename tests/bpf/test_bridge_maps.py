@@ -198,6 +198,10 @@ def test_sums_of_a_field(loaded, monkeypatch, batches):
     fill(loaded, 0, ROWS)
     assert {tgid: len(range(tgid, ROWS, 7)) for tgid in range(7)} == loaded.maps["rows"].sums("tgid", "calls")
     assert {tgid: sum(range(tgid, ROWS, 7)) for tgid in range(7)} == loaded.maps["rows"].sums("tgid", "bytes")
+    loaded.maps["fixed"].set(3, 1 << 40)
+    assert {key: (1 << 40) * (key == 3) for key in range(8)} == loaded.maps["fixed"].sums()
+    loaded.programs["tally"].run(struct.pack("=qQQ", -30, 23, 1000))
+    assert {3: 23} == loaded.maps["counts"].sums(of="calls")
 
 
 def test_a_row_that_was_removed_meanwhile(loaded):
