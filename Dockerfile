@@ -28,11 +28,13 @@ COPY bpf bpf
 COPY exporter exporter
 COPY deploy/image/requirements.txt deploy/image/
 # Locked versions with hashes, the build's own included; `pip check` fails where they are not what pyproject.toml wants.
+# Compiled here, once: at each start it would take longer than everything else.
 RUN python3 -m venv /opt/accel-exporter \
  && /opt/accel-exporter/bin/pip install --no-cache-dir --no-compile --require-hashes -r deploy/image/requirements.txt \
  && /opt/accel-exporter/bin/pip install --no-cache-dir --no-compile --no-build-isolation --no-deps . \
  && /opt/accel-exporter/bin/pip check \
- && /opt/accel-exporter/bin/pip uninstall --yes --quiet pip setuptools
+ && /opt/accel-exporter/bin/pip uninstall --yes --quiet pip setuptools \
+ && /opt/accel-exporter/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/accel-exporter/lib
 
 FROM ${BASE}
 RUN apt-get update \

@@ -165,6 +165,29 @@ def test_collector_that_cannot_start_is_left_out() -> None:
     assert (Health.FAILED, "RuntimeError: verifier refuses", None) == (state.health, state.reason, state.seconds)
 
 
+def test_collectors_are_loaded_side_by_side() -> None:
+    """Those with something to load do that together, after the ones before them; who fails is left out."""
+    together, begun = threading.Barrier(2, timeout=10), list[str]()
+
+    class Loading(Fake):
+        def load(self) -> None:
+            assert begun == ["first"]
+            together.wait()
+            if self.name == "bad":
+                raise Unavailable("nothing to load")
+
+        def start(self) -> None:
+            begun.append(self.name)
+
+    class First(Fake):
+        def start(self) -> None:
+            begun.append(self.name)
+
+    made = scraper(First("first"), Loading("bad"), Loading("good"))
+    assert ["first", "good"] == begun
+    assert {"bad": Health.UNAVAILABLE} == {it.name: it.health for it in made.states() if it.reason}
+
+
 def test_recovery_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collector that works after failing is one more log line."""
     monkeypatch.setattr("exporter.scrape.LOG_SECONDS", 0)

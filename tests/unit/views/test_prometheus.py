@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.model import Distribution, Exemplar, Kind, Metric, Sample
 from exporter.views.prometheus import Format, family, name, number, render, unit
+from exporter.views.text import LabelTexts
 
 LAUNCHES = Metric(
     "gpu.cuda.kernel_launch.calls", "Kernel launches.", Kind.COUNTER, "{call}", labels=("api_layer",), process=True
@@ -301,3 +302,24 @@ def test_ten_thousand_series_in_time(capsys: pytest.CaptureFixture[str]) -> None
 
     assert 10_002 == rendered.text.count(b"\n")
     assert min(seconds) < 0.15
+
+
+@pytest.mark.parametrize("form", [Format.TEXT, Format.OPENMETRICS])
+def test_a_page_with_the_texts_of_the_one_before(form: Format) -> None:
+    """It is the same page as without them, whatever has changed, and only its own texts are kept for the next."""
+    texts = LabelTexts()
+    changed = [LAUNCHES.sample(24, {"pid": "12", "comm": 'a"b', "api_layer": "driver"}), wait((3, 2, 1))]
+    for samples in (page(), page(), changed, [], page()):
+        assert render(samples, form).text == render(samples, form, texts).text
+    render(changed, form, texts)
+    exemplars = int(form is Format.OPENMETRICS)
+    assert 2 + exemplars == sum(len(shape.before) for shape in texts.take().values())
+
+
+def test_pages_written_at_once_have_their_own_texts() -> None:
+    """The second of two pages takes none from the first, and both are right."""
+    texts = LabelTexts()
+    outer = texts.take()
+    assert render(page()).text == render(page(), texts=texts).text
+    texts.leave(outer)
+    assert render(page()).text == render(page(), texts=texts).text
