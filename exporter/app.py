@@ -184,7 +184,7 @@ class App:
 
     def _page(self, samples: Sequence[Sample], states: Sequence[State]) -> str:
         """Return the page at /."""
-        from exporter.views import landing  # on nodes whose page somebody looks at only
+        from exporter.views import landing  # where somebody looks at it only
 
         web = self._settings.web
         return landing.Page(web.telemetry_path, self._history, web.enable_profiles).render(samples, states)

@@ -161,9 +161,9 @@ class _Shape:
         ordered, self.values = values.ordered(names)
         self.template = ",".join(f'{label(name)}="%s"' for name in ordered)
         self.texts: dict[tuple[str, ...], str] = {}
-        """Those of this page."""
+        """The texts of this page."""
         self.before: dict[tuple[str, ...], str] = {}
-        """Those of the page before."""
+        """The texts of the page before."""
 
     def end_page(self) -> bool:
         """Keep the texts of this page for the next one. Returns False if the page has none."""

@@ -166,7 +166,7 @@ def test_collector_that_cannot_start_is_left_out() -> None:
 
 
 def test_collectors_are_loaded_side_by_side() -> None:
-    """Those with something to load do that together, after the ones before them; who fails is left out."""
+    """Collectors with something to load do that together, after the ones before them; one that fails is left out."""
     together, begun = threading.Barrier(2, timeout=10), list[str]()
 
     class Loading(Fake):

@@ -306,7 +306,7 @@ def test_ten_thousand_series_in_time(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize("form", [Format.TEXT, Format.OPENMETRICS])
 def test_a_page_with_the_texts_of_the_one_before(form: Format) -> None:
-    """It is the same page as without them, whatever has changed, and only its own texts are kept for the next."""
+    """The page is the same as without texts, whatever has changed, and only its own texts are kept for the next."""
     texts = LabelTexts()
     changed = [LAUNCHES.sample(24, {"pid": "12", "comm": 'a"b', "api_layer": "driver"}), wait((3, 2, 1))]
     for samples in (page(), page(), changed, [], page()):
