@@ -7,13 +7,15 @@ import errno
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, cached_property
+from operator import add
 from typing import Any
 
 from exporter.bpf.btf import CType
 from exporter.bpf.native import BpfError, check, failure, library
 from exporter.bpf.percpu import Combiner
+from exporter.bpf.rows import unpacker
 from exporter.model import Kind, Metric
 
 MAP_FULL = Metric(
@@ -24,7 +26,7 @@ MAP_FULL = Metric(
 )
 RINGBUF = 27
 _PER_CPU = {5, 6, 10}  # PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH (enum bpf_map_type)
-_NEVER_FULL = {2, 6, RINGBUF}  # ARRAY, PERCPU_ARRAY; a ring buffer loses records, not keys
+_NEVER_FULL = {2, 3, 6, RINGBUF}  # ARRAY, PROG_ARRAY, PERCPU_ARRAY; a ring buffer loses records, not keys
 _FIRST_BATCH_BYTES, _BATCH_BYTES = 1 << 14, 1 << 20
 _UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _NO_BATCH = {errno.EINVAL, errno.EOPNOTSUPP, 524}  # 524 is the kernel's own ENOTSUPP
@@ -86,6 +88,23 @@ class Map:
                 for one, it in self._one_by_one():
                     sums[getattr(one, by) if by else one] += getattr(it, of) if of else it
         return sums
+
+    def rows(self, of_key: Sequence[str], of_value: Sequence[str]) -> Iterator[tuple[int, ...]]:
+        """These fields of every key and its value, as of now, as Map.items has them; not of a per-CPU map. BpfError."""
+        if self.kind in _PER_CPU:
+            raise TypeError(f"map {self.name} has rows for each processor")
+        keys, values = unpacker(self.key, of_key), unpacker(self.value, of_value)
+        with self._lock:
+            found: list[tuple[Any, Any, int]]
+            try:
+                found = list(self._batches())
+            except BpfError as error:
+                if error.errno not in _NO_BATCH:
+                    raise
+                found = [(bytes(key), bytes(value), 1) for key, value in self._one_by_one()]
+        for raw_keys, raw_values, count in found:
+            first = keys.iter_unpack(memoryview(raw_keys)[: count * keys.size])
+            yield from map(add, first, values.iter_unpack(memoryview(raw_values)[: count * values.size]))
 
     def take(self, pids: Collection[int]) -> list[tuple[Any, Any]]:
         """Removes the rows of these processes, with their `tgid` in the key or as the key, and returns them.

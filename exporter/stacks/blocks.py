@@ -75,9 +75,9 @@ class Blocks:
             of.reserved[key.device] = row.reserved
             if (unknown := row.allocated - max(row.tracked, 0)) > 0:
                 of.unknown[key.device] = unknown
-        for key, row in self._object.maps["blocks"].items():
-            if key.tgid in found:
-                found[key.tgid].blocks.append(Block(key.address, row.bytes, row.stack))
+        for pid, address, size, number in self._object.maps["blocks"].rows(("tgid", "address"), ("bytes", "stack")):
+            if pid in found:
+                found[pid].blocks.append(Block(address, size, number))
         return found
 
     # The processes that have the library (exporter.bpf.probe.Listener).

@@ -23,6 +23,9 @@ from exporter.stacks.table import NO_STACK
 _FLUSH_SECONDS, _READ_SECONDS = 2.0, 0.5
 _KEPT_LABELS = 4096
 _MOST = (1 << 63) - 1
+_OF_KEY = ("tgid", "layer", "thing", "address")
+_OF_ALLOCATION = ("bytes", "owner", "memory", "device", "stack")
+"""Fields of struct live_key and struct live of bpf/cuda/cuda.h."""
 LabelsOf = Callable[[int, int], Labels]
 """Returns the labels of a process, with those of its GPU of a number (ordinal + 1, 0: the only one)."""
 
@@ -119,17 +122,17 @@ class CudaProfiles:
 
     def _rows(self) -> list[_Row]:
         """Return what is allocated now."""
-        live = list(self._live.items())
-        mapped = {(key.tgid, value.owner): key.address for key, value in live if key.thing == self._mapping}
+        live = list(self._live.rows(_OF_KEY, _OF_ALLOCATION))
+        mapped = {(pid, owner): at for pid, _, thing, at, _, owner, *_ in live if thing == self._mapping}
         return [
             _Row(
-                Place(key.tgid, -1, value.memory, value.device),
-                (value.owner or mapped.get((key.tgid, key.address), 0)) if key.thing == self._handle else key.address,
-                value.bytes,
-                value.stack,
+                Place(pid, -1, memory, device),
+                (owner or mapped.get((pid, address), 0)) if thing == self._handle else address,
+                size,
+                number,
             )
-            for key, value in live
-            if key.layer == self._layer and key.thing != self._mapping
+            for pid, layer, thing, address, size, owner, memory, device, number in live
+            if layer == self._layer and thing != self._mapping
         ]
 
     def _parts(

@@ -7,9 +7,9 @@ any, so what lies outside of a segment, or in another block too, does not count.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from exporter.stack_profiles.model import Frame, Stack
@@ -54,10 +54,10 @@ def divide(
     `stack_of` returns the index of the stack of a number, `is_segment` whether that of an allocation is an allocator's.
     """
     ordered = sorted(held, key=attrgetter("address"))
-    used: Counter[int] = Counter()
-    for at, block, size, begins in _pieces(ordered, given_out.blocks):
-        used[at] += size
-        yield Part(ordered[at].place, stack_of(block.stack), size, int(begins))
+    used, sums = _pieces(ordered, given_out.blocks)
+    for place, by_number in sums.items():
+        for number, (size, objects) in by_number.items():
+            yield Part(place, stack_of(number), size, objects)
     unknown = Counter({device + 1: size for device, size in given_out.unknown.items()})
     for at, it in enumerate(ordered):
         rest = it.bytes - used[at]
@@ -73,22 +73,41 @@ def divide(
                 yield Part(it.place, CACHED, rest - without, 1)
 
 
-def _pieces(held: Sequence[Held], blocks: Sequence[Block]) -> Iterator[tuple[int, Block, int, bool]]:
-    """Yield the pieces of blocks within allocations: position of the allocation, block, bytes, whether it is its first.
+_ByNumber = defaultdict[int, list[int]]
+"""Bytes and number of blocks by the number of their stack."""
 
-    A block may lie in several allocations that are mapped side by side. `held` is in the order of addresses.
+
+def _pieces(held: Sequence[Held], blocks: Sequence[Block]) -> tuple[list[int], dict[Place, _ByNumber]]:
+    """Return what blocks have of each allocation, in bytes, and the sums of blocks by place.
+
+    A block may lie in several allocations that are mapped side by side; it counts where it begins. `held` is in the
+    order of addresses.
     """
     starts = [it.address for it in held]
-    free = 0
-    for block in sorted(blocks):
-        start, end = max(block.address, free), block.address + block.bytes
-        begins = start == block.address
+    used, found = [0] * len(held), {it.place: _ByNumber(lambda: [0, 0]) for it in held}
+    free = around = low = high = 0
+    here = _ByNumber()
+    for address, length, number in sorted(blocks, key=itemgetter(0)):
+        start, end = max(address, free), address + length
+        if low <= start == address and end <= high:  # most are in the allocation of the one before
+            sums = here[number]
+            sums[0] += length
+            sums[1] += 1
+            used[around] += length
+            free = end
+            continue
+        begins = start == address
         at = max(bisect_right(starts, start) - 1, 0)
         while at < len(held) and starts[at] < end:
             first = max(start, starts[at])
             size = min(end, starts[at] + held[at].bytes) - first
             if starts[at] and size > 0:
-                yield at, block, size, begins
+                around, low, high = at, starts[at], min([starts[at] + held[at].bytes, *starts[at + 1 : at + 2]])
+                here = found[held[at].place]
+                here[number][0] += size
+                here[number][1] += begins
+                used[at] += size
                 begins, start = False, first + size
             at += 1
         free = max(free, end)
+    return used, found

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from exporter.bpf.libbpf import BpfError, Object
+from exporter.bpf.maps import Map
 from exporter.bpf.native import library
 
 pytestmark = pytest.mark.needs_bpf
@@ -117,6 +118,23 @@ def test_every_row_is_read_once(loaded, read):
 
     assert {((i, i % 7), (i, 1)) for i in range(ROWS)} == set(rows)
     assert ROWS == len(rows)
+
+
+@pytest.mark.parametrize("batches", [True, False], ids=["batches", "one by one"])
+def test_fields_of_every_row_are_read_once(loaded, batches, monkeypatch):
+    """The same as tuples, with a part of the fields."""
+    fill(loaded, 1 << 40, ROWS)
+    if not batches:
+        monkeypatch.setattr(Map, "_batches", refuse)
+    rows = list(loaded.maps["rows"].rows(("address", "tgid"), ("calls",)))
+
+    assert sorted(((1 << 40) + i, i % 7, 1) for i in range(ROWS)) == sorted(rows)
+    with pytest.raises(TypeError, match="counts"):
+        next(loaded.maps["counts"].rows((), ()))
+
+
+def refuse(*_):
+    raise BpfError(errno.EINVAL, "no batches")
 
 
 def test_ten_thousand_rows_take_some_tens_of_milliseconds(loaded):
