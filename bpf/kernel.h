@@ -41,6 +41,7 @@ struct files_struct {
 };
 
 struct mm_struct {
+	unsigned long arg_start;
 	struct file *exe_file;
 };
 

@@ -169,6 +169,20 @@ static __always_inline void *reserve_(void *ring, __u64 size, __u64 *lost)
 	return record;
 }
 
+/* The time for which a reader looks for more records by itself, in nanoseconds: exporter/bpf/events.py does for longer. */
+#define LOOKS_NS 200000000
+
+/* How to submit a record of a ring buffer with such a reader. To wake it up takes an interrupt, which costs more than most
+ * programs do: so only where it may sleep, or is to hurry as a quarter of the buffer is full. */
+static __always_inline __u64 wake_seldom(void *ring, __u64 now, __u64 *woken_ns)
+{
+	if (now - *woken_ns < LOOKS_NS &&
+	    bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) < bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 4)
+		return BPF_RB_NO_WAKEUP;
+	*woken_ns = now;
+	return BPF_RB_FORCE_WAKEUP;
+}
+
 /* Room for one record in an EVENTS() buffer, to be filled and given to bpf_ringbuf_submit; NULL (and counted) if full. */
 #define reserve(ring) ((typeof(ring.value))reserve_(&ring, sizeof(*ring.value), &ring##_lost))
 

@@ -45,6 +45,8 @@ class ProbeCollector(ABC, Generic[A]):
     """The probed API in messages: "CUDA"."""
     gather: ClassVar[float] = 0.0
     """Seconds for which records may gather before they are read."""
+    look: float = 0.0
+    """Seconds after which records are looked for that programs announce seldom (exporter.bpf.events)."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -92,7 +94,7 @@ class ProbeCollector(ABC, Generic[A]):
         self._events = Events()
         for stream, receive in self._receivers().items():
             self._events.add(self._object.maps[stream], receive)
-        self._events.start(f"{self.name} events", self.gather)
+        self._events.start(f"{self.name} events", self.gather, self.look)
         self._node.targets.want(interest)
 
     def _follow_threads(self) -> None:

@@ -90,17 +90,21 @@ static __always_inline bool is_linked(__u32 tgid)
 static __always_inline int count_launch(struct pt_regs *ctx, __u64 id)
 {
 	static const struct launch none;
-	struct call_key key = {.tgid = id >> 32, .api = cookie_of(ctx).api, .device = device_of(id)};
+	struct cookie cookie = cookie_of(ctx);
+	struct call_key key = {.tgid = id >> 32, .api = cookie.api, .device = device_of(id)};
 	struct launch *launch = lookup_or_init(launches, &key, &none);
 	__u64 tick = bpf_jiffies64();
 
-	if (!launch)
-		return 0;
-	add(&launch->calls, 1);
-	if (launch->last_tick != tick) {
-		launch->last_tick = tick;
-		launch->last_ns = bpf_ktime_get_ns();
+	if (launch) {
+		add(&launch->calls, 1);
+		if (launch->last_tick != tick) {
+			launch->last_tick = tick;
+			launch->last_ns = bpf_ktime_get_ns();
+		}
 	}
+	if (launches_every && cookie.layer == launches_of &&
+	    (__u64)bpf_get_prandom_u32() * launches_every < 1ull << 32)
+		bpf_tail_call(ctx, &launch_stacks, 0);
 	return 0;
 }
 

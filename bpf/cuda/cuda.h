@@ -257,6 +257,18 @@ struct allocation {
 	__u8 zero;
 };
 EVENTS(allocations, struct allocation, 4096);
+__u64 allocations_woken_ns = 0;
+
+/* At random one launch in so many, of one layer, goes on to the program of bpf/stacks/ that takes its stack; 0: none. A
+ * second program at each launch would cost several times what the choice does. */
+const volatile __u32 launches_every = 0;
+const volatile enum layer launches_of = layer_driver;
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} launch_stacks SEC(".maps");
 
 const volatile __u64 allocation_span_bytes = 1ull << 26;
 const volatile __u64 copy_span_bytes = 1ull << 26;

@@ -100,7 +100,7 @@ static __always_inline void send_out_of_memory(const struct thread *thread, cons
 				    .device = device_of(thread_id(thread)),
 				    .api = call->cookie.api,
 				    .failed = 1};
-	bpf_ringbuf_submit(sent, 0);
+	bpf_ringbuf_submit(sent, BPF_RB_FORCE_WAKEUP);
 }
 
 static __always_inline void send_allocation(const struct live_key *key, const struct live *new)
@@ -115,7 +115,7 @@ static __always_inline void send_allocation(const struct live_key *key, const st
 				    .layer = key->layer,
 				    .memory = new->memory,
 				    .device = new->device};
-	bpf_ringbuf_submit(sent, 0);
+	bpf_ringbuf_submit(sent, wake_seldom(&allocations, new->since_ns, &allocations_woken_ns));
 }
 
 static __always_inline void allocate(const struct thread *thread, const struct flight *call, __u64 now,

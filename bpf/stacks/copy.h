@@ -28,20 +28,37 @@ static __always_inline void copy_registers(struct stack *stack, const struct pt_
 }
 #endif
 
+/* Where the stack ends that the thread is on, if that is known: the first thread's below the program's arguments, another's
+ * below what the C library keeps of the thread. A thread may be on neither. */
+static __always_inline __u64 end_of_stack(struct task_struct *task, __u64 sp)
+{
+	__u64 end = BPF_CORE_READ(task, mm, arg_start);
+#if defined(__TARGET_ARCH_x86)
+	struct task_struct___stacks *of = (void *)task;
+	__u64 base = BPF_CORE_READ(of, thread.fsbase);
+
+	if (sp < base && base - sp < end - sp) /* an end below `sp` is further away than any */
+		end = base;
+#endif
+	return sp < end ? end : ~0ULL;
+}
+
 /* A page is there as a whole or not at all. */
 static __always_inline void copy_memory(struct task_struct *task, struct stack *stack, __u64 sp)
 {
-	__u64 in_page = sp & (PAGE - 1), page = sp - in_page;
+	__u64 in_page = sp & (PAGE - 1), page = sp - in_page, left = end_of_stack(task, sp) - page;
+	__u64 size = left < PAGE ? left : PAGE;
 
-	(void)task;
 	stack->bytes = 0;
-	if (read_memory(task, stack->memory + in_page, PAGE - in_page, sp))
+	if (read_memory(task, stack->memory + in_page, (size - in_page) & (2 * PAGE - 1), sp))
 		return;
-	stack->bytes = PAGE;
+	stack->bytes = size;
 	for (int i = 1; i < PAGES; i++) {
-		if (read_memory(task, stack->memory + i * PAGE, PAGE, page + i * PAGE))
+		left -= size;
+		size = left < PAGE ? left : PAGE;
+		if (!size || read_memory(task, stack->memory + i * PAGE, size, page + i * PAGE))
 			return;
-		stack->bytes += PAGE;
+		stack->bytes += size;
 	}
 }
 

@@ -32,8 +32,10 @@ struct interpreter {
 	__u32 instruction;
 	__u32 end; /* of a frame: the byte that loop_flag and loop_owner look at */
 	enum loop_ends ends;
-	__u8 native_id; /* whether thread_id is native_thread_id */
-	__u8 zero[6];
+	__u8 native_id;	 /* whether thread_id is native_thread_id */
+	__u8 state_size; /* bytes of PyThreadState, and of a frame, that have the fields above */
+	__u8 frame_size;
+	__u8 zero[4];
 };
 MAP(interpreters, HASH, __u32, struct interpreter, 4096);
 
@@ -82,63 +84,114 @@ static __always_inline __u64 read_word(struct task_struct *task, __u64 address)
 	return value;
 }
 
-static __always_inline __u8 read_byte(struct task_struct *task, __u64 address)
-{
-	__u8 value = 0;
+/* A read costs more than its bytes, so structures are read at once, and with a frame those in front of it, which are most
+ * often its callers': into a record's `memory`, before the thread's stack is put there. All is 0 where that fails. */
+#define MOST_BYTES 256
+#define WINDOW 1024
+struct window {
+	__u64 low, high; /* addresses of the first structure that can be in it, and of the last */
+};
 
+static __always_inline void read_window(struct task_struct *task, struct stack *stack, struct window *window,
+					__u64 low, __u64 address, __u8 size)
+{
 	(void)task;
-	read_memory(task, &value, sizeof(value), address); /* leaves 0 where it fails */
-	return value;
+	window->low = low;
+	window->high = address;
+	read_memory(task, stack->memory, (address - low + size) & (2 * WINDOW - 1), low);
 }
 
-static __always_inline __u64 state_of_thread(struct task_struct *task, const struct interpreter *python,
-					     __u32 tid)
+/* Where in the memory the frame at an address is. */
+static __always_inline __u32 read_frame(struct task_struct *task, struct stack *stack, struct window *window,
+					__u64 address, __u8 size)
 {
-	__u64 mark = thread_mark(task, python, tid);
+	__u64 low = address & ~(PAGE - 1ULL);
+
+	if (address < window->low || address > window->high) {
+		if (address - low > WINDOW - MOST_BYTES)
+			low = address - (WINDOW - MOST_BYTES);
+		read_window(task, stack, window, low, address, size);
+	}
+	return (address - window->low) & (WINDOW - 1);
+}
+
+static __always_inline __u64 word_at(const struct stack *stack, __u32 at, __u32 offset)
+{
+	return *(const __u64 *)(stack->memory + at + (offset & (MOST_BYTES - 8)));
+}
+
+static __always_inline __u8 byte_at(const struct stack *stack, __u32 at, __u32 offset)
+{
+	return stack->memory[at + (offset & (MOST_BYTES - 1))];
+}
+
+/* Whether there is a PyThreadState of the thread, which is at the beginning of the memory then. */
+static __always_inline bool find_state(struct task_struct *task, struct stack *stack,
+				       const struct interpreter *python)
+{
+	__u64 mark = thread_mark(task, python, stack->tid);
 	__u64 head = read_word(task, python->runtime + python->heads);
 	__u64 state = head ? read_word(task, head + python->threads) : 0;
+	struct window window;
 
 	for (int i = 0; i < THREADS && state; i++) {
-		if (read_word(task, state + python->thread_id) == mark)
-			return state;
-		state = read_word(task, state + python->next);
+		read_window(task, stack, &window, state, state, python->state_size);
+		if (word_at(stack, 0, python->thread_id) == mark)
+			return true;
+		state = word_at(stack, 0, python->next);
 	}
+	return false;
+}
+
+struct walk {
+	struct task_struct *task;
+	struct stack *stack;
+	const struct interpreter *python;
+	struct window window;
+	__u64 cframe, frame;
+};
+
+/* Takes one frame: 1 where there is none. */
+static long walk_frame(__u32 n, struct walk *walk)
+{
+	const struct interpreter *python = walk->python;
+	struct stack *stack = walk->stack;
+	bool ends = python->ends == loop_each;
+	struct python_frame *to;
+	__u32 at;
+
+	if (!walk->frame || n >= PYTHON_FRAMES)
+		return 1;
+	to = &stack->frames[n];
+	at = read_frame(walk->task, stack, &walk->window, walk->frame, python->frame_size);
+	if (python->ends == loop_flag)
+		ends = byte_at(stack, at, python->end);
+	else if (python->ends == loop_owner)
+		ends = byte_at(stack, at, python->end) >= OWNED_BY_INTERPRETER;
+	to->code = python->ends == loop_owner && ends ? 0 : word_at(stack, at, python->code) & CODE_MASK;
+	to->instruction = python->instruction == NONE ? 0 : word_at(stack, at, python->instruction);
+	to->loop = 0;
+	if (ends) {
+		to->loop = python->ends == loop_owner ? walk->frame : walk->cframe;
+		if (python->ends != loop_owner)
+			walk->cframe = read_word(walk->task, walk->cframe + python->previous_of_cframe);
+	}
+	walk->frame = word_at(stack, at, python->previous);
+	stack->python = n + 1;
 	return 0;
 }
 
 static __always_inline void walk_python(struct task_struct *task, struct stack *stack,
 					const struct interpreter *python)
 {
-	__u64 state = state_of_thread(task, python, stack->tid), cframe = 0, frame;
-	__u32 n;
+	struct walk walk = {.task = task, .stack = stack, .python = python, .window = {.low = 1}};
 
-	if (!state)
+	if (!find_state(task, stack, python))
 		return;
 	if (python->cframe != NONE)
-		cframe = read_word(task, state + python->cframe);
-	frame = python->frame != NONE ? read_word(task, state + python->frame)
-				      : read_word(task, cframe + python->frame_of_cframe);
-	for (n = 0; n < PYTHON_FRAMES && frame; n++) {
-		struct python_frame *to = &stack->frames[n];
-		bool ends = python->ends == loop_each;
-
-		if (python->ends == loop_flag)
-			ends = read_byte(task, frame + python->end);
-		else if (python->ends == loop_owner)
-			ends = read_byte(task, frame + python->end) >= OWNED_BY_INTERPRETER;
-		to->code = python->ends == loop_owner && ends
-			       ? 0
-			       : read_word(task, frame + python->code) & CODE_MASK;
-		to->instruction =
-		    python->instruction == NONE ? 0 : read_word(task, frame + python->instruction);
-		to->loop = 0;
-		if (ends) {
-			to->loop = python->ends == loop_owner ? frame : cframe;
-			if (python->ends != loop_owner)
-				cframe = read_word(task, cframe + python->previous_of_cframe);
-		}
-		frame = read_word(task, frame + python->previous);
-	}
-	stack->python = n;
-	stack->truncated = frame != 0;
+		walk.cframe = word_at(stack, 0, python->cframe);
+	walk.frame = python->frame != NONE ? word_at(stack, 0, python->frame)
+					   : read_word(task, walk.cframe + python->frame_of_cframe);
+	bpf_loop(PYTHON_FRAMES, walk_frame, &walk, 0);
+	stack->truncated = walk.frame != 0;
 }

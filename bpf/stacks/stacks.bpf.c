@@ -37,7 +37,7 @@ static __always_inline bool send(struct pt_regs *ctx, __u64 thread, __u16 api, _
 	copy_registers(stack, ctx);
 	copy_hijacks(task, stack);
 	copy_memory(task, stack, PT_REGS_SP(ctx));
-	bpf_ringbuf_submit(stack, 0);
+	bpf_ringbuf_submit(stack, wake_seldom(&stacks, stack->time_ns, &stacks_woken_ns));
 	return true;
 }
 
@@ -83,20 +83,16 @@ int on_allocation(struct pt_regs *ctx)
 	return 0;
 }
 
-/* One call in `launches_every`, at random. */
+/* Goes on where the collector's program has counted a launch and chosen it (bpf/cuda/cuda.bpf.c), with its cookie. */
 SEC("uprobe")
 int on_some_launches(struct pt_regs *ctx)
 {
-	__u64 id, zero = 0, *without;
-	__u32 tgid;
+	__u64 id = bpf_get_current_pid_tgid(), zero = 0, *without;
+	__u32 tgid = id >> 32;
 
-	if (bpf_get_prandom_u32() % launches_every)
-		return 0;
-	id = bpf_get_current_pid_tgid();
 	if (is_allowed(LEAST_FOR_LAUNCHES, &launches_over_budget) &&
-	    send(ctx, id, cookie_of(ctx).api, 0, launches_every))
+	    send(ctx, id, cookie_of(ctx).api & 0xff, 0, launches_every))
 		return 0;
-	tgid = id >> 32;
 	without = lookup_or_init(launches_without, &tgid, &zero);
 	if (without)
 		add(without, 1);

@@ -46,6 +46,7 @@ struct stack {
 	__u8 memory[PAGES * PAGE];
 };
 EVENTS(stacks, struct stack, 8 * 1024 * 1024);
+__u64 stacks_woken_ns = 0;
 
 /* The key of bpf/cuda/cuda.h: this map is the CUDA object's. */
 struct thread {

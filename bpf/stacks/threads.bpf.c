@@ -56,7 +56,7 @@ int take(struct bpf_iter__task *context)
 	copy_registers(stack, &registers);
 	copy_hijacks(task, stack);
 	copy_memory(task, stack, PT_REGS_SP(&registers));
-	bpf_ringbuf_submit(stack, 0);
+	bpf_ringbuf_submit(stack, BPF_RB_FORCE_WAKEUP);
 	bpf_seq_write(context->meta->seq, &taken, sizeof(taken));
 	return 0;
 }

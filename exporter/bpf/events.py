@@ -25,6 +25,9 @@ EVENTS_LOST = Metric(
 )
 _AT_ONCE = 4096
 _FEW = 64
+LOOK_SECONDS = 0.3
+"""Time for which records are looked for after one: longer than LOOKS_NS of bpf/probe.h."""
+_IDLE_SECONDS = 1.0
 _STOP_SECONDS = 1.0
 _FLUSH_SECONDS = 0.5
 _log = logging.getLogger(__name__)
@@ -76,12 +79,14 @@ class Events:
             self._streams[ring.fd] = stream
         self._poller.register(ring.fd, select.EPOLLIN)
 
-    def start(self, name: str, gather: float = 0.0) -> None:
+    def start(self, name: str, gather: float = 0.0, look: float = 0.0) -> None:
         """Polls in a thread of this name until it is closed.
 
-        After few records it lets others gather for so many seconds: to wake up costs more than most records do.
+        After few records it lets others gather for so many seconds: to wake up costs more than most records do. With
+        `look` it looks every so many seconds for as long as programs that wake it seldom (wake_seldom() of bpf/probe.h)
+        may not wake it.
         """
-        self._reader = threading.Thread(target=self._run, args=(gather,), name=name, daemon=True)
+        self._reader = threading.Thread(target=self._run, args=(gather, look), name=name, daemon=True)
         self._reader.start()
 
     def poll(self, timeout_ms: int) -> int:
@@ -128,14 +133,22 @@ class Events:
             self._poller.close()
             os.close(self._waker)
 
-    def _run(self, gather: float) -> None:
+    def _run(self, gather: float, look: float) -> None:
+        until = 0.0
         while not self._closed:
+            waiting = -1.0 if not look else look if time.monotonic() < until else _IDLE_SECONDS
             try:
-                read = self.poll(-1)
+                read = self.poll(round(1000 * waiting))
             except BpfError:
                 return  # closed while a callback took its time
+            if look and (read := read + self._drain_all()):
+                until = time.monotonic() + LOOK_SECONDS
             if gather and read < _FEW:
                 time.sleep(gather)
+
+    def _drain_all(self) -> int:
+        with self._lock:
+            return sum(map(self._drain, self._streams.values()))
 
     def _drain(self, stream: _Stream) -> int:
         stream.budget = _AT_ONCE

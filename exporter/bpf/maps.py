@@ -90,7 +90,7 @@ class Map:
         return sums
 
     def rows(self, of_key: Sequence[str], of_value: Sequence[str]) -> Iterator[tuple[int, ...]]:
-        """These fields of every key and its value, as of now, as Map.items has them; not of a per-CPU map. BpfError."""
+        """Fields of every key and its value, as of now, as Map.items has them; not of a per-CPU map. BpfError."""
         if self.kind in _PER_CPU:
             raise TypeError(f"map {self.name} has rows for each processor")
         keys, values = unpacker(self.key, of_key), unpacker(self.value, of_value)

@@ -80,6 +80,7 @@ class Cuda(ProbeCollector[Activity]):
         if self._profiles:
             from exporter.cuda import profiling
 
+            self.look = self.gather
             self._profiling = profiling.create(
                 self._node, self._object, self._bounded, self._labels_of, self._read_allocations
             )
@@ -127,8 +128,7 @@ class Cuda(ProbeCollector[Activity]):
         return "runtime" if self._node.settings["layers"] == "runtime" else "driver"
 
     def _subject(self) -> Subject:
-        probes = self._profiling.with_stacks(self._probes) if self._profiling else self._probes
-        self._launches = CountedLaunches(probes, self._object.maps, self._bounded)
+        self._launches = CountedLaunches(self._probes, self._object.maps, self._bounded)
         return self._launches
 
     def _read(self) -> Mapping[int, Activity]:
@@ -257,6 +257,8 @@ class Cuda(ProbeCollector[Activity]):
             "spans_per_second": settings["spans-per-second"],
             "live_most": self._live_rows,
             "profiled": int(self._profiles),
+            "launches_every": settings["profile-launches-every"] if self._profiles else 0,
+            "launches_of": ("driver", "runtime").index(self._bounded),  # enum layer of bpf/cuda/cuda.h
         }
 
     def _copy(self) -> Object:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from exporter.bpf.libbpf import Object
-from exporter.bpf.sampled_file import SampledFile
-from exporter.cuda.launches import Prices
 from exporter.cuda.names import Names
 from exporter.cuda.out_of_memory import OutOfMemory
 from exporter.cuda.standing import StandingCalls
@@ -49,28 +45,6 @@ def create(node: Node, cuda: Object, layer: str, labels_of: LabelsOf, read: Call
         log.error("there are no profiles of stacks: %s", reason)
         node.stack_profiles.publish(_Unavailable(reason))
         return None
-
-
-class _Together:
-    """The probes of the collector and those that take stacks: where launches are probed in windows, both are."""
-
-    def __init__(self, probes: Prices, stacks: Prices) -> None:
-        self._probes, self._stacks = probes, stacks
-
-    def price(self, symbol: str) -> float | None:
-        return self._probes.price(symbol)
-
-    def sampled_files(self) -> Mapping[int, SampledFile]:
-        stacks = self._stacks.sampled_files()
-        return {
-            key: replace(it, probe=partial(_each, (it.probe, stacks[key].probe))) if key in stacks else it
-            for key, it in self._probes.sampled_files().items()
-        }
-
-
-def _each(functions: Sequence[Callable[[bool], None]], on: bool) -> None:
-    for function in functions:
-        function(on)
 
 
 class _Unavailable:
@@ -149,10 +123,6 @@ class Profiling:
             self._out_of_memory.failed(record)
         else:
             self._capture.ledger.allocated(record.tgid, record.memory, record.device, record.bytes, record.stack)
-
-    def with_stacks(self, probes: Prices) -> Prices:
-        """Return probes of which the launches come and go together with those that take stacks."""
-        return _Together(probes, self._capture.probes)
 
     def collect(self) -> Iterator[Sample]:
         """Yield the metrics about stacks."""

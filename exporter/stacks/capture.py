@@ -38,6 +38,7 @@ from exporter.stacks.worker import Worker
 _ALLOCATES = frozenset({"allocate", "allocate_pitch", "allocate_extent", "register", "create"})
 _TICK_SECONDS = 0.5
 _STACK_SECONDS = 2.0
+_LOOK_SECONDS = 0.01
 _MOST_EARLY = 256
 _ONLY = 0
 _COOKIE = struct.Struct("=HB5x")
@@ -66,6 +67,7 @@ class Capture:
             )
         except BpfError as error:
             raise not_started("the programs that take stacks cannot be loaded", error) from error
+        cuda.maps["launch_stacks"].set(_ONLY, self._object.programs["on_some_launches"].fd)
         self._row = self._object.types.struct("interpreter")
         layers = cuda.types.enum("layer")
         hooks = {it.name: self._hooks(api, it, layers) for api, it in enumerate(FUNCTIONS, 1) if it.layer == layer}
@@ -96,7 +98,7 @@ class Capture:
     def start(self) -> None:
         """Begin; libraries are attached to as discovery finds them."""
         self._events.add(self._object.maps["stacks"], self._take)
-        self._events.start("stacks events")
+        self._events.start("stacks events", look=_LOOK_SECONDS)
         self._worker.start()
         self._ticking.start()
 
@@ -212,8 +214,6 @@ class Capture:
         cookie = int.from_bytes(_COOKIE.pack(api, layers[f"layer_{function.layer}"]), sys.byteorder)
         if function.effect in _ALLOCATES:
             return [Hook("on_allocation", cookie)]
-        if function.launches and self.every:
-            return [Hook("on_some_launches", cookie, sampled=True)]
         return []
 
     def _take(self, raw: Any) -> None:

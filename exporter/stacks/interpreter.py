@@ -9,7 +9,7 @@ Include/internal/pycore_runtime.h and pycore_debug_offsets.h.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from struct import unpack
 
@@ -20,11 +20,18 @@ EACH, FLAG, OWNER = 0, 1, 2
 """enum loop_ends of bpf/stacks/python.h."""
 _COOKIE = b"xdebugpy"
 _MOST_OFFSET = 1 << 20
+_WINDOW = 248
+"""Bytes of a structure that the kernel's program reads at once."""
 VERSIONS = "CPython 3.10 to 3.14"
 
 
 class UnknownInterpreter(ValueError):
     """An interpreter of a version, or with a layout, that is not known."""
+
+
+def _last(*offsets: int) -> int:
+    """Return the greatest of these offsets of fields that there are."""
+    return max((it for it in offsets if it != NONE), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,17 @@ class Walk:
     frame_of_cframe: int = 0
     previous_of_cframe: int = 0
     native_id: int = 0
+    state_size: int = field(init=False)
+    frame_size: int = field(init=False)
+    """Bytes of a thread's state, and of a frame, that have all of these fields."""
+
+    def __post_init__(self) -> None:
+        state = self.next, self.thread_id, self.frame, self.cframe
+        frame = self.previous, self.code, self.instruction
+        object.__setattr__(self, "state_size", _last(*state) + 8)
+        object.__setattr__(self, "frame_size", max(_last(*frame) + 8, _last(self.end) + 1))
+        if max(self.state_size, self.frame_size) > _WINDOW:
+            raise UnknownInterpreter("Python with structures that are larger than those of any version that is known")
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,9 +266,29 @@ def test_launches_are_sampled_without_bias(observed: Observed, module: Path) -> 
         assert all(it.stack[0].function == "cuLaunchKernel" and python(it) for it in samples if it.stack)
 
 
+@pytest.mark.parametrize(
+    ("layers", "leaf"), [("driver", "cuGraphLaunch"), ("runtime", "cudaGraphLaunch"), ("both", "cuGraphLaunch")]
+)
+def test_a_launch_through_both_layers_is_one(layers: str, leaf: str) -> None:
+    """Of each launch of the runtime, which makes one of the driver's, one stack is taken."""
+    build_standins()
+    profiles = StackProfiles(wanted=True)
+    with (
+        observe(layers=layers, stack_profiles=profiles, profile_launches_every=1) as observed,
+        Script("libcudart.so.12") as job,
+    ):
+        job.run("lib.cudaDeviceSynchronize()")  # has the driver mapped
+        until(lambda: observed.attached(job.pid, ()), "its calls are seen")
+        for _ in range(SITES):
+            job.run("assert not lib.cudaGraphLaunch(None, None)")
+        samples = [it for it in profiles.source.launches().samples if it.labels.get("pid") == str(job.pid)]
+        assert SITES == sum(it.values[0] for it in samples)
+        assert {leaf} == {it.stack[0].function for it in samples if it.stack}
+
+
 def test_what_was_not_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile has what the kernel had sent by then, also while the threads that read it have no turn."""
-    monkeypatch.setattr(Events, "start", lambda *_: None)
+    monkeypatch.setattr(Events, "start", lambda *_, **__: None)
     build_standins()
     profiles = StackProfiles(wanted=True)
     with observe(layers="driver", stack_profiles=profiles, profile_launches_every=1) as observed, Script() as job:

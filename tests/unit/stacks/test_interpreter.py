@@ -147,3 +147,19 @@ def test_offsets_that_cannot_be_are_refused() -> None:
     words = b"xdebugpy" + (0x030D00F0).to_bytes(8, "little") + b"\xff" * 1024
     with pytest.raises(UnknownInterpreter, match="cannot be"):
         interpreter.layout(Bytes(4096, words), 4096, None)
+
+
+def test_what_is_read_at_once_has_all_fields() -> None:
+    """Sizes end behind the last field that there is; structures too large for the kernel's program are refused."""
+    fields = {"heads": 0, "threads": 0, "next": 8, "thread_id": 152, "previous": 8, "code": 0, "instruction": 56}
+    walk = interpreter.Walk(**fields, end=70, ends=OWNER, frame=72)
+    assert (160, 71) == (walk.state_size, walk.frame_size)
+    assert 64 == interpreter.Walk(**fields, end=NONE, ends=OWNER, frame=72).frame_size
+    for name in ("thread_id", "instruction"):
+        assert 248 == max(_sizes(interpreter.Walk(**fields | {name: 240}, end=70, ends=OWNER, frame=72)))
+        with pytest.raises(UnknownInterpreter, match="larger"):
+            interpreter.Walk(**fields | {name: 248}, end=70, ends=OWNER, frame=72)
+
+
+def _sizes(walk: interpreter.Walk) -> tuple[int, int]:
+    return walk.state_size, walk.frame_size
