@@ -15,7 +15,7 @@ from typing import Any
 from exporter.bpf.btf import CType
 from exporter.bpf.native import BpfError, check, failure, library
 from exporter.bpf.percpu import Combiner
-from exporter.bpf.rows import unpacker
+from exporter.bpf.rows import field_format, tgid_at, unpacker
 from exporter.model import Kind, Metric
 
 MAP_FULL = Metric(
@@ -28,7 +28,6 @@ RINGBUF = 27
 _PER_CPU = {5, 6, 10}  # PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH (enum bpf_map_type)
 _NEVER_FULL = {2, 3, 6, RINGBUF}  # ARRAY, PROG_ARRAY, PERCPU_ARRAY; a ring buffer loses records, not keys
 _FIRST_BATCH_BYTES, _BATCH_BYTES = 1 << 14, 1 << 20
-_UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _NO_BATCH = {errno.EINVAL, errno.EOPNOTSUPP, 524}  # 524 is the kernel's own ENOTSUPP
 
 
@@ -72,7 +71,7 @@ class Map:
         Without a name the key or value is an integer itself.
         """
         sums = Counter[int]()
-        key, value = _field(self.key, by), _field(self.value, of, self._row // self._copies) * self._copies
+        key, value = field_format(self.key, by), field_format(self.value, of, self._row // self._copies) * self._copies
         keys_of, values_of = struct.Struct(f"={key}"), struct.Struct(f"={value}")
         with self._lock:
             try:
@@ -190,7 +189,7 @@ class Map:
     @cached_property
     def _pids(self) -> struct.Struct:
         """Finds the pid in a raw key."""
-        size, at = ctypes.sizeof(self.key), _tgid_at(self.key)
+        size, at = ctypes.sizeof(self.key), tgid_at(self.key)
         if at is None:
             raise TypeError(f"keys of map {self.name} name no process")
         return struct.Struct(f"={at}xI{size - at - 4}x")
@@ -249,9 +248,8 @@ class Map:
             keys, values = _buffer(room * key_size)(), _buffer(room * self._row)()
             count = ctypes.c_uint32(room)
             result = library().bpf_map_lookup_batch(self.fd, here, following, keys, values, ctypes.byref(count), None)
-            if (
-                result == -errno.ENOSPC and room <= self.max_entries
-            ):  # one hash bucket holds more than there is room for
+            # One hash bucket may hold more than there is room for.
+            if result == -errno.ENOSPC and room <= self.max_entries:
                 room *= 2
                 continue
             more = result != -errno.ENOENT
@@ -280,31 +278,10 @@ class Map:
                 yield self._key_at(following, 0), value
 
 
-def _field(ctype: CType, name: str, size: int = 0) -> str:
-    """The format of one unsigned field for `struct`, or of an integer, with the other bytes of `size` skipped."""
-    at, width = (getattr(ctype, name).offset, getattr(ctype, name).size) if name else (0, ctypes.sizeof(ctype))
-    return f"{at}x{_UNSIGNED[width]}{(size or ctypes.sizeof(ctype)) - at - width}x"
-
-
 @cache
 def _buffer(size: int) -> type[ctypes.Array[ctypes.c_char]]:
     """The type of a buffer, kept because making one takes longer than reading most maps."""
     return ctypes.c_char * size
-
-
-def _tgid_at(ctype: CType, at: int = 0) -> int | None:
-    """Where a key has the process's id: its field `tgid`, wherever that is nested, or all of a 32-bit key."""
-    if not issubclass(ctype, ctypes.Structure):
-        return at if not at and ctypes.sizeof(ctype) == 4 else None
-    if hasattr(ctype, "tgid"):
-        return at + int(ctype.tgid.offset)
-    for field in ctype._fields_:
-        name, inner = field[0], field[1]
-        if issubclass(inner, ctypes.Structure):
-            found = _tgid_at(inner, at + getattr(ctype, name).offset)
-            if found is not None:
-                return found
-    return None
 
 
 def _reader(ctype: CType) -> Callable[[Any, int], Any]:

@@ -25,3 +25,24 @@ def unpacker(ctype: CType, names: Sequence[str]) -> struct.Struct:
         form.append(f"{start - at}x{code if kind(-1).value > 0 else code.lower()}")
         at = start + ctypes.sizeof(kind)
     return struct.Struct("".join((*form, f"{ctypes.sizeof(ctype) - at}x")))
+
+
+def field_format(ctype: CType, name: str, size: int = 0) -> str:
+    """The format of one unsigned field for `struct`, or of an integer, with the other bytes of `size` skipped."""
+    at, width = (getattr(ctype, name).offset, getattr(ctype, name).size) if name else (0, ctypes.sizeof(ctype))
+    return f"{at}x{_CODES[width]}{(size or ctypes.sizeof(ctype)) - at - width}x"
+
+
+def tgid_at(ctype: CType, at: int = 0) -> int | None:
+    """Where a key has the process's id: its field `tgid`, wherever that is nested, or all of a 32-bit key."""
+    if not issubclass(ctype, ctypes.Structure):
+        return at if not at and ctypes.sizeof(ctype) == 4 else None
+    if hasattr(ctype, "tgid"):
+        return at + int(ctype.tgid.offset)
+    for field in ctype._fields_:
+        name, inner = field[0], field[1]
+        if issubclass(inner, ctypes.Structure):
+            found = tgid_at(inner, at + getattr(ctype, name).offset)
+            if found is not None:
+                return found
+    return None
