@@ -21,7 +21,7 @@ LONGEST_HELP = 300
 PREFIXES = ("vllm:", "sglang:", "trtllm_", "dynamo_", "nv_", "llamacpp:", "tgi_")
 """Names of vLLM, SGLang, TensorRT-LLM, Dynamo, Triton, llama.cpp and TGI; what else a page has is not of the engine."""
 RESERVED = frozenset((*PROCESS_LABELS, "instance", "job", "overflow"))
-"""Labels that say of whom a series is, or are the scraper's, which honor_labels would take from a page."""
+"""Labels that name the process or pod of a series, and the scraper's, which honor_labels would take from a page."""
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]{0,199})(?:\{([^{}]*)\})? ([^ ]{1,40})(?: -?\d{1,20})?", re.ASCII)
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]{0,99})="((?:[^"\\]|\\.)*)"(?:,|$)', re.ASCII)
 _ESCAPED = re.compile(r'\\([\\"n])')

@@ -146,8 +146,8 @@ def test_where_those_of_many_users_cannot_be_listed(
 def test_one_that_is_locked_again_and_again(
     source: Source, lister: PatientLister, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is waited for less each time, and others are not listed together with it for a while; the first limit is that
-    of all.
+    """Waiting is shorter each time, and others are not listed together with the process for a while; the first limit is
+    that of all.
     """
     limits: list[float] = []
     call = lister._patience.call

@@ -43,9 +43,9 @@ def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) 
     looked_up: list[Mapping] = []
     mapped_ns = Hint.mapped_ns
 
-    def look_up(hint: Hint, it: Mapping) -> int:
-        looked_up.append(it)
-        return mapped_ns(hint, it)
+    def look_up(hint: Hint, mapping: Mapping) -> int:
+        looked_up.append(mapping)
+        return mapped_ns(hint, mapping)
 
     monkeypatch.setattr(Hint, "mapped_ns", look_up)
     interest = Interest()
@@ -54,7 +54,7 @@ def test_a_file_that_is_mapped_again_and_again(monkeypatch: pytest.MonkeyPatch) 
         verdicts=SimpleNamespace(is_uninteresting=lambda file: False),
         on_account_of=lambda pid: nullcontext(),
         begin_round=lambda pids: list(pids),
-        of=lambda it: library,
+        of=lambda mapping: library,
         contended=False,
     )
     lister: Any = Lister()

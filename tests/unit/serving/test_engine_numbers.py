@@ -239,7 +239,7 @@ def test_slow_engines_are_last(
     monkeypatch.setattr(loopback, "is_own", lambda *_: True)
     monkeypatch.setattr(engine_pages, "read", slowly)
     with engine(tmp_path / "s", "vllm", texts.VLLM) as one, engine(tmp_path / "o", "vllm", texts.VLLM) as another:
-        slow, other = all_ = sorted((one, another), key=lambda it: it.pid)
+        slow, other = all_ = sorted((one, another), key=lambda engine: engine.pid)
         read = numbers(slow.pid, other.pid, interval=1.0)
         for _ in range(3):
             read.read()
