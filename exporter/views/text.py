@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
@@ -18,11 +19,13 @@ class LabelTexts:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._shapes: dict[tuple[str, ...], _Shape] = {}
 
     def take(self) -> dict[tuple[str, ...], _Shape]:
         """Return the shapes of the page before, which are this page's then."""
-        taken, self._shapes = self._shapes, {}
+        with self._lock:
+            taken, self._shapes = self._shapes, {}
         return taken
 
     def leave(self, shapes: dict[tuple[str, ...], _Shape]) -> None:
