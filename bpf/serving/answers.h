@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* What a server sends: answers to the requests that it has read, in their order. */
 #pragma once
+#include "arrivals.h"
 #include "http2.h"
 #include "processes.h"
 #include "records.h"

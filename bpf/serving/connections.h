@@ -5,6 +5,7 @@
 #include "requests.h"
 
 #define AF_UNIX 1
+#define IPPROTO_TCP 6 /* not MPTCP */
 #define TCP_CLOSE_WAIT 8
 
 #pragma clang diagnostic push
@@ -23,9 +24,14 @@ struct sock {
 	struct socket *sk_socket;
 	int sk_err;
 	__u8 sk_shutdown;
+	__u16 sk_protocol;
 };
 struct unix_sock {
 	struct sock *peer;
+};
+struct tcp_sock {
+	__u32 rcv_nxt;
+	__u32 copied_seq;
 };
 #pragma clang attribute pop
 #pragma clang diagnostic pop

@@ -9,11 +9,12 @@ static __always_inline bool begin_request(struct connection *connection, struct 
 
 	if (connection->received - connection->answered >= MOST_PENDING)
 		return false;
-	request->start = walk->arrived ? walk->arrived : walk->now;
+	request->start = began(walk);
+	request->flags = request->start ? QUEUE_KNOWN : 0;
+	if (!request->start)
+		request->start = walk->now;
 	request->queue_ns = walk->now - request->start;
-	request->flags = walk->arrived ? QUEUE_KNOWN : 0;
 	request->upgrade = 0;
-	walk->arrived = 0; /* what follows in the same read came later */
 	__builtin_memset(request->line, 0, LINE);
 	begin_message(&connection->reading);
 	return true;

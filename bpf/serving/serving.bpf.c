@@ -31,29 +31,23 @@ int on_send(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* When the first of the bytes that wait in a socket of a followed server came. */
+/* Bytes have come to a socket of a followed server. */
 SEC("raw_tp/sk_data_ready")
 int on_data(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct sock *sk = (void *)ctx->args[0];
-	__u64 key = (__u64)sk, now, *arrived;
+	__u64 key = (__u64)sk;
+	bool of_tcp;
 
 	if (!serves_tcp && !serves_unix)
 		return 0;
 	if (BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX) {
-		if (!serves_unix || !bpf_map_lookup_elem(&connections, &key))
-			return 0;
-	} else if (!serves(sk)) {
-		return 0;
+		if (serves_unix && bpf_map_lookup_elem(&connections, &key))
+			note_arrival(key, false, 0);
+	} else if (serves(sk)) {
+		of_tcp = BPF_CORE_READ(sk, sk_protocol) == IPPROTO_TCP;
+		note_arrival(key, of_tcp, of_tcp ? BPF_CORE_READ((struct tcp_sock *)sk, rcv_nxt) : 0);
 	}
-	arrived = bpf_map_lookup_elem(&arrivals, &key);
-	if (arrived && *arrived)
-		return 0;
-	now = bpf_ktime_get_ns();
-	if (arrived)
-		*arrived = now;
-	else
-		bpf_map_update_elem(&arrivals, &key, &now, BPF_ANY);
 	return 0;
 }
 
@@ -72,7 +66,7 @@ int on_state(struct bpf_raw_tracepoint_args *ctx)
 	if (now != TCP_FIN_WAIT1 && now != TCP_CLOSE && now != TCP_CLOSE_WAIT && now != TCP_LAST_ACK &&
 	    now != TCP_SYN_RECV)
 		return 0;
-	if (now == TCP_CLOSE)
+	if (now == TCP_CLOSE || now == TCP_SYN_RECV)
 		bpf_map_delete_elem(&arrivals, &key);
 	connection = connection_of(&key);
 	if (!connection)

@@ -127,8 +127,9 @@ struct walk {
 	__u64 now;
 	__u64 arrived; /* 0 where it is not known */
 	__u64 iov;
-	__u64 left; /* bytes of the call in further pieces */
-	__u64 base; /* of this piece; 0 where it cannot be read */
+	__u32 left;	/* bytes of the call in further pieces */
+	__u32 sequence; /* of TCP, of this piece's first byte */
+	__u64 base;	/* of this piece; 0 where it cannot be read */
 	__u32 size;
 	__u32 at;
 	__u32 window; /* where the bytes in the parser's window begin, */

@@ -9,7 +9,7 @@
 #define TCP_FIN_WAIT1 4
 #define TCP_CLOSE 7
 #define TCP_LAST_ACK 9
-#define MOST_PIECES 256
+#define MOST_PIECES 1024 /* UIO_MAXIOV: of one call */
 
 /* Of user space. */
 struct iovec {
@@ -44,7 +44,6 @@ enum {
 #define SECOND_OF(regs) ((regs)->user_regs.regs[1])
 #endif
 
-MAP(arrivals, LRU_HASH, __u64, __u64, MOST_CONNECTIONS);
 /* A bit for each port at which a followed process was seen to read a request. */
 MAP(ports, ARRAY, __u32, __u64, 1024);
 /* Whether a request was ever read from a TCP or a Unix socket. */
@@ -147,6 +146,7 @@ static __always_inline long follow_vector(struct walk *walk, __u32 index, bool s
 	walk->size = piece.size < walk->left ? piece.size : walk->left;
 	walk->left -= walk->size;
 	follow_piece(walk, sends);
+	walk->sequence += walk->size;
 	return walk->failed ? 1 : 0;
 }
 
@@ -181,14 +181,17 @@ static __always_inline bool find_bytes(struct walk *walk, bool sends)
 	return true;
 }
 
-static __always_inline void take_arrival(struct walk *walk, __u64 key)
+static __always_inline void take_arrival(struct walk *walk, struct sock *sk)
 {
-	__u64 *arrived = bpf_map_lookup_elem(&arrivals, &key);
+	struct arrivals *arrived = bpf_map_lookup_elem(&arrivals, &walk->key);
 
-	if (arrived && *arrived && *arrived < walk->now)
-		walk->arrived = *arrived;
-	if (arrived)
-		*arrived = 0;
+	if (!arrived)
+		return;
+	if (arrived->first && arrived->first < walk->now)
+		walk->arrived = arrived->first;
+	arrived->first = 0;
+	if (arrived->count)
+		walk->sequence = BPF_CORE_READ((struct tcp_sock *)sk, copied_seq) - walk->left;
 }
 
 /* A call of any process that moved bytes. */
@@ -224,7 +227,7 @@ static __always_inline void on_call(struct sock *sk, __u32 size, bool sends)
 	}
 	walk.now = bpf_ktime_get_ns();
 	if (!sends) {
-		take_arrival(&walk, key);
+		take_arrival(&walk, sk);
 		if (walk.connection->answered == walk.connection->received)
 			walk.connection->tgid =
 			    tgid; /* it may have been given the connection by another process */

@@ -89,10 +89,11 @@ static __always_inline void begin_stream(struct walk *walk, struct http2 *http2,
 	stream = new_stream(http2, walk->key, id);
 	if (!stream)
 		return;
-	stream->out.start = walk->arrived ? walk->arrived : walk->now;
+	stream->out.start = began(walk);
+	stream->out.flags = stream->out.start ? QUEUE_KNOWN : 0;
+	if (!stream->out.start)
+		stream->out.start = walk->now;
 	stream->out.queue_ns = walk->now - stream->out.start;
-	stream->out.flags = walk->arrived ? QUEUE_KNOWN : 0;
-	walk->arrived = 0; /* what follows in the same read came later */
 }
 
 /* The request with the upgrade to HTTP/2 is the first stream (RFC 7540, 3.2). */

@@ -102,7 +102,8 @@ EVENT_GAP = Metric(
 SOCKET_QUEUE = Metric(
     "llm.socket.queue",
     "Time from the arrival of a request's first byte to the read that took it: the server was busy with other things. "
-    "Without the first request of a port that the exporter has not seen before, and the first of a Unix connection.",
+    "Without the first request of a port that the exporter has not seen before, the first of a Unix connection, and "
+    "those among many that are read at once of which the arrival is not kept.",
     Kind.HISTOGRAM,
     "s",
     labels=_MODEL,

@@ -107,6 +107,7 @@ FORMS: dict[str, tuple[Pieces, Pieces]] = {
     "100 parts": ([POST], [single((CHUNKED + chunk(*EVENTS) + b"0\r\n\r\n")[:100]), CHUNKED[100:]])
     if len(CHUNKED) > 100
     else ([POST], [single(CHUNKED), chunk(*EVENTS) + b"0\r\n\r\n"]),
+    "a part for each byte": ([POST], [single(CHUNKED + chunk(*EVENTS) + b"0\r\n\r\n")]),
     "extensions and trailers": (
         [POST],
         [CHUNKED, *(chunk(event).replace(b"\r\n", b";a=b\r\n", 1) for event in EVENTS), b"0\r\nX: y\r\n\r\n"],
