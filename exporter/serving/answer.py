@@ -99,13 +99,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What the heads of a request and of its answer have, and whether the answer is a stream of events."""
+    """What the heads of a request and of its answer have: is the answer a stream of events, and clear text."""
 
     line: bytes
     status: int
     label: str
     stream: bool
     succeeded: bool
+    clear: bool = True
 
 
 def read(record: Record, fields: Fields | None = None) -> Answer | None:
@@ -114,7 +115,7 @@ def read(record: Record, fields: Fields | None = None) -> Answer | None:
     if head is None:
         return None
     complete = record.outcome == COMPLETE
-    whole, stream = complete and head.succeeded, head.succeeded and head.stream
+    whole, stream = complete and head.succeeded, head.succeeded and head.stream and head.clear
     begin, end = raw(record, "begin")[: record.begin_size], tail(record)
     model = _model(begin) or _model(end)
     known, tokens = route(head.line), _tokens(begin, end, head.stream) if whole else {}
@@ -134,8 +135,8 @@ def read(record: Record, fields: Fields | None = None) -> Answer | None:
         queue=record.queue_ns / 1e9 if record.flags & QUEUE_KNOWN else None,
         request_bytes=record.request_bytes,
         response_bytes=record.response_bytes,
-        gaps=tuple(record.gaps) if head.stream else (),
-        gap_seconds=record.gap_ns / 1e9 if head.stream else 0.0,
+        gaps=tuple(record.gaps) if head.stream and head.clear else (),
+        gap_seconds=record.gap_ns / 1e9 if head.stream and head.clear else 0.0,
     )
 
 
@@ -158,7 +159,9 @@ def _of_http2(record: Record, fields: Fields | None) -> _Head | None:
     if grpc and (succeeded or label == UNKNOWN_STATUS):
         label = _grpc_status(record, fields.grpc_status if fields else b"")
         succeeded = label in (GRPC_STATUSES[0], NO_STATUS, UNKNOWN_STATUS)
-    return _Head(line or b"POST " + path, status, label, _is_stream(record, kind, path if grpc else None), succeeded)
+    stream = _is_stream(record, kind, path if grpc else None)
+    clear = not fields or fields.encoding in (b"", b"identity")
+    return _Head(line or b"POST " + path, status, label, stream, succeeded, clear)
 
 
 def _grpc_status(record: Record, number: bytes) -> str:

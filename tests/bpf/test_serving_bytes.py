@@ -28,6 +28,13 @@ WHOLE = b'{"model":"tiny","usage":{"prompt_tokens":7,"completion_tokens":3}}'
 LINES = [b'{"model":"tiny","response":"%d","done":false}\n' % number for number in range(3)]
 LAST_LINE = b'{"model":"tiny","done":true,"prompt_eval_count":7,"eval_count":3}\n'
 NDJSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+LONG_START = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_%s","model":"tiny","role":"assistant",'
+    b'"usage":{"input_tokens":7,"cache_read_input_tokens":4,"output_tokens":1}}}\n\n' % (b"x" * 300)
+)
+"""A first event of Anthropic's Messages, which has the prompt's tokens after its first 256 bytes."""
+DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta"}\n\n'
+LONG_EVENTS = [LONG_START, *[DELTA] * 20, b'event: message_delta\ndata: {"usage":{"output_tokens":20}}\n\n']
 JSON = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(WHOLE), WHOLE)
 Pieces = Sequence[bytes | list[bytes] | float]
 """What is written, one call each: bytes, parts of one sendmsg, or seconds of rest."""
@@ -186,6 +193,17 @@ def test_events_before_tokens(answers: Callable[[int], list[Answer]], before: by
     [found] = answers(1)
 
     assert 0.05 <= (found.time_to_first_token or 0)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 100, 1])
+def test_a_long_first_event(answers: Callable[[int], list[Answer]], size: int) -> None:
+    """Tokens of a prompt are read from a first event of 450 bytes, whatever the pieces in which it is sent."""
+    sent = b"".join(LONG_EVENTS)
+    parts = [sent[at : at + size] for at in range(0, len(sent), size)]
+    exchange([POST], [CHUNKED, *map(chunk, parts), b"0\r\n\r\n"])
+    [found] = answers(1)
+
+    assert ({"input": 11, "output": 20}, "tiny") == (found.tokens, found.model)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,18 @@ import pytest
 
 from exporter.serving.answer import Answer
 from tests.bpf.serving_node import Observed
-from tests.bpf.test_serving_bytes import EVENTS, LAST_LINE, LINES, WHOLE, answers, exchange, found, observed, single
+from tests.bpf.test_serving_bytes import (
+    EVENTS,
+    LAST_LINE,
+    LINES,
+    LONG_EVENTS,
+    WHOLE,
+    answers,
+    exchange,
+    found,
+    observed,
+    single,
+)
 from tests.support import until
 
 __all__ = ["answers", "observed"]
@@ -127,6 +138,16 @@ def test_streams_that_break(
     [seen] = answers(1)
 
     assert reason == seen.aborted
+
+
+@pytest.mark.parametrize("size", [1 << 20, 100, 1])
+def test_a_long_first_event(answers: Callable[[int], list[Answer]], size: int) -> None:
+    """Tokens of a prompt are read from a first event of 450 bytes, whatever the frames in which it is sent."""
+    sent = b"".join(LONG_EVENTS)
+    exchange([REQUEST], [HEAD + data(*(sent[at : at + size] for at in range(0, len(sent), size)))])
+    [seen] = answers(1)
+
+    assert ({"input": 11, "output": 20}, "tiny") == (seen.tokens, seen.model)
 
 
 def test_fields_of_earlier_requests(answers: Callable[[int], list[Answer]]) -> None:

@@ -173,3 +173,12 @@ def test_streams_of_other_services(path: bytes, inference: bool) -> None:
     fields = Fields(b"POST", path, b"200", b"application/grpc", grpc_status=b"0")
     assert inference is of(fields, messages=3, flags=MESSAGES).inference
     assert not of(fields, messages=1, flags=MESSAGES).inference
+
+
+@pytest.mark.parametrize(("encoding", "seconds"), [(b"br", None), (b"identity", 1.0)])
+def test_an_encoded_stream(encoding: bytes, seconds: float | None) -> None:
+    """Bytes of a compressed stream may look like events: its first token and its gaps are not known."""
+    fields = Fields(b"POST", b"/v1/completions", b"200", b"text/event-stream", encoding)
+    found = of(fields, flags=EVENT_STREAM, first=2 * 10**9, last=3 * 10**9, gap_ns=5)
+
+    assert (True, seconds, bool(seconds)) == (found.inference, found.time_to_first_token, bool(found.gaps))
