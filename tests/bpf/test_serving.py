@@ -48,7 +48,7 @@ class Since:
 
     def __init__(self, observed: Observed, server: Server) -> None:
         self._observed, self._server = observed, server
-        self._before = len(observed.of(server.pids))
+        self._before = {pid: len(found) for pid, found in [*observed.answers.items()]}
 
     def answers(self, count: int) -> list[Answer]:
         """Exactly so many answers."""
@@ -58,7 +58,7 @@ class Since:
         return self._found()
 
     def _found(self) -> list[Answer]:
-        return self._observed.of(self._server.pids)[self._before :]
+        return [it for pid in self._server.pids for it in self._observed.of({pid})[self._before.get(pid, 0) :]]
 
 
 def test_streams(observed: Observed, server: Server) -> None:

@@ -1,0 +1,103 @@
+"""Requests of LLM servers through proxies that nobody here wrote: each is one at the proxy, and one at the server."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.bpf.http2_node import Http2Client
+from tests.bpf.proxy_node import PROXIES, proxy
+from tests.bpf.serving_node import ROUTE, Client, Observed, Server, request, served
+from tests.bpf.test_serving import Since
+
+pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="LLM requests", on="real software")]
+Hops = tuple[Server, Server]
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    made = Observed()
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module", params=PROXIES)
+def hops(request: pytest.FixtureRequest) -> Iterator[Hops]:
+    with served("uvicorn-uvloop") as server, proxy(request.param, server) as front:
+        yield front, server
+
+
+@pytest.fixture
+def splices(request: pytest.FixtureRequest) -> bool:
+    return "splice" in request.node.callspec.params["hops"]
+
+
+def test_streams(observed: Observed, hops: Hops) -> None:
+    """23 streams of 4 clients: each is one at both, with its tokens; at the proxy its first token is later."""
+    since = [Since(observed, it) for it in hops]
+
+    def streams(count: int) -> None:
+        with Client(hops[0]) as client:
+            for _ in range(count):
+                client.stream(tokens=5, first=0.02, gap=0.01)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(streams, (6, 6, 6, 5)))
+    front, server = (it.answers(23) for it in since)
+
+    for answers in (front, server):
+        assert {("200", "tiny", ROUTE, "")} == {(it.status, it.model, it.route, it.aborted) for it in answers}
+        assert [{"input": 11, "output": 5}] * 23 == [it.tokens for it in answers]
+        assert all(0.018 <= (it.time_to_first_token or 0) <= (it.duration or 0) for it in answers)
+    first = [sorted(it.time_to_first_token or 0 for it in answers) for answers in (front, server)]
+    assert [] == [pair for pair in zip(*first, strict=True) if pair[0] < pair[1]]
+
+
+def test_whole_answers(observed: Observed, hops: Hops, splices: bool) -> None:
+    """23 whole answers of one connection, among what is no POST: tokens of those that the proxy does not splice."""
+    since = [Since(observed, it) for it in hops]
+    with Client(hops[0]) as client:
+        for _ in range(23):
+            client.whole(tokens=2000)
+            client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.receive_whole()
+    for answers in (it.answers(23) for it in since):
+        assert {("200", ROUTE, "")} == {(it.status, it.route, it.aborted) for it in answers}
+        known = {it.tokens["output"] for it in answers}
+        assert known <= {2000, None} if splices else known == {2000}
+
+
+def test_clients_that_go(observed: Observed, hops: Hops) -> None:
+    """7 clients leave in the middle of a stream, and their proxy does the same."""
+    since = [Since(observed, it) for it in hops]
+    for _ in range(7):
+        with Client(hops[0]) as client:
+            client.send(request(stream=True, tokens=100, gap=0.02))
+            client.receive_head()
+        time.sleep(0.05)
+    for answers in (it.answers(7) for it in since):
+        assert {(ROUTE, "200", "client_gone"): 7} == Counter((it.route, it.status, it.aborted) for it in answers)
+
+
+def test_http2_at_the_proxy(observed: Observed, hops: Hops) -> None:
+    """23 streams of 2 connections of HTTP/2, which the proxy requests over HTTP/1.1, and 3 that are reset."""
+    since = [Since(observed, it) for it in hops]
+    for count in (12, 11):
+        with Http2Client(hops[0]) as client:
+            client.read({client.post(stream=True, tokens=5, first=0.02, gap=0.01) for _ in range(count)})
+    with Http2Client(hops[0]) as client:
+        for _ in range(3):
+            made = client.post(stream=True, tokens=100, gap=0.05)
+            client.read_first(made)
+            client.reset(made)
+        found = [it.answers(26) for it in since]
+
+    for answers in found:
+        expected = {("200", ROUTE, ""): 23, ("200", ROUTE, "client_gone"): 3}
+        assert expected == Counter((it.status, it.route, it.aborted) for it in answers)
+        assert 23 * 5 == sum(it.tokens.get("output") or 0 for it in answers)
