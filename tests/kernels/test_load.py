@@ -80,3 +80,13 @@ def test_calls_are_counted(machine: Guest) -> None:
     """Probes attach, and calls, bytes, requests and ends of processes are counted as tests/bpf expects them."""
     tests = COUNTED if machine.architecture == "arm64" else (*COUNTED, MILLIONS)
     machine.run(f"-m pytest -q -p no:cacheprovider --timeout=0 {' '.join(tests)}", 600)
+
+
+def test_tls_in_the_kernel(machine: Guest) -> None:
+    """Requests of a server with TLS in the kernel are one each: Debian's kernels have its module."""
+    if machine.architecture != "amd64" or machine.host.run("uname -r").startswith("6.1."):
+        pytest.skip("requests are followed on Linux 6.3 and newer, and arm64's machine has no gunicorn")
+    printed = machine.run("-m pytest -q -rs -p no:cacheprovider --timeout=0 tests/bpf/test_serving_ktls.py", 600)
+
+    assert " passed" in printed
+    assert "no TLS" not in printed and "does not use TLS in the kernel" not in printed
