@@ -81,7 +81,7 @@ def test_large_job(server: ras.RasServer) -> None:
     server.answer = ras.report(ras.communicator(0xC0FFEE, ranks))
     assert 15 * MIB < len(server.answer) < MOST_BYTES
 
-    report = query(PROC, os.getpid(), at(server.port), 30)
+    report = query(PROC, os.getpid(), at(server.port), PATIENCE)
 
     assert parse(server.answer) == report
     assert RANKS == len(report.communicators[0].ranks)
