@@ -93,7 +93,10 @@ class Job:
 
 @dataclass
 class Seen:
-    """What the run showed. Rates are a pair: by Prometheus, and the job's own over the same window."""
+    """What the run showed. Rates are a pair: by Prometheus, and the job's own from its first scrape to its last.
+
+    A job that was late catches up at once, which Prometheus sees only if it happens between two scrapes.
+    """
 
     rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By job, while both ran."""
@@ -205,7 +208,8 @@ class Run:
 
     def _rates(self, job: Job, at: float, seconds: int) -> tuple[float, float]:
         measured = self._prometheus.value(f"rate({self._of(job)}[{seconds}s])", at)
-        return measured, (job.launches(at) - job.launches(at - seconds)) / seconds
+        first, *_, last = (when for when, _ in self._prometheus.samples(self._of(job), at, seconds))
+        return measured, (job.launches(last) - job.launches(first)) / (last - first)
 
     def _count(self, expr: str) -> int | str:
         try:
