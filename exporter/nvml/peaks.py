@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,14 @@ class _Model:
 
 
 class Peaks:
-    """Tables in order of precedence. Raises PeaksError when a file cannot be read or has another form."""
+    """Tables in order of precedence. Raises PeaksError when `override` cannot be read or has another form."""
 
     def __init__(self, override: Path | None = None) -> None:
-        self._models = [model for path in (override, OWN) if path is not None for model in _read(path)]
+        self._given = [*_read(override)] if override else []
+
+    @cached_property
+    def _models(self) -> list[_Model]:
+        return [*self._given, *_read(OWN)]
 
     def samples(self, gpu: Gpu) -> Iterator[Sample]:
         """Yields the peaks of a readable GPU: those of the model, and of the memory by bus width and clock."""
@@ -49,7 +54,7 @@ class Peaks:
 
 
 def _read(path: Path) -> Iterator[_Model]:
-    import yaml  # where there are GPUs only
+    import yaml  # where there are GPUs, or a table is given
 
     try:
         with path.open("rb") as file:
