@@ -91,7 +91,9 @@ class Scraper:
             for name, collector in self._collectors.items():
                 try:
                     if name in loadable:
-                        loading = loading or {name: threads.submit(load) for name, load in loadable.items()}
+                        if not loading:
+                            loading = {name: threads.submit(load) for name, load in loadable.items()}
+                            wait(loading.values())  # before the first one measures what a probe costs
                         loading[name].result()
                     collector.start()
                 except Exception as error:
