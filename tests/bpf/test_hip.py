@@ -163,7 +163,8 @@ def test_what_probes_cost_a_process(monkeypatch: pytest.MonkeyPatch, observed: O
     """Each hit has its price, of launches too; of a call in a call there are two."""
     monkeypatch.setattr(observed.collector._probes, "price", lambda symbol: 0.5)
     job.run("for _ in range(23): launch(); lib.hipMemcpyPeer(memory, 1, memory, 0, size(1))")
-    assert {job.pid: (23 + 2 * 23) * 0.5} == observed.collector._costs([job.pid])
+    tally = observed.collector._launches.tallies([job.pid])[job.pid]
+    assert (23 * 0.5, 2 * 23 * 0.5) == (tally.cost, tally.other)
 
 
 @standin
