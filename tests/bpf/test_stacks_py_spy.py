@@ -30,8 +30,10 @@ SAMPLES = 200
 SAME = 0.99
 STARTS = {"", "__libc_start_main", "__libc_start_call_main", "_start", "thread_run"}
 """What starts a program or a thread: py-spy ends there, or shows a function of the interpreter's own. Where a library
-has no symbol py-spy has an address, and it reads no debug files beside libraries.
+has no symbol py-spy has an address.
 """
+OF_DEBUG_FILES = {"msort_with_tmp", "0", "start_thread", "__clone3"}
+"""Functions that only the debug file of the C library names, unread by py-spy; "0" is msort_with_tmp.part.0."""
 Function = tuple[str, int]
 """A name, and the line in Python; 0 of native functions."""
 
@@ -90,7 +92,7 @@ def outer(functions: list[Function]) -> list[Function]:
     """From the function of sites.c outwards, what has a name."""
     names = [name for name, _ in functions]
     at = next((n for n, name in enumerate(names) if name.startswith("site_")), len(names))
-    return [it for it in functions[at:] if it[0] not in STARTS and not it[0].startswith("0x")]
+    return [it for it in functions[at:] if it[0] not in STARTS | OF_DEBUG_FILES and not it[0].startswith("0x")]
 
 
 def theirs(pid: int) -> list[Function]:
