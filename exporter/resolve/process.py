@@ -128,7 +128,7 @@ class ProcessTable:
         if started is None:  # there is nothing else to read
             return _Entry(Identity({"pid": str(pid)}, None), now, seen, answered=True)
         try:
-            environ = process_memory.read(self._proc, pid, "environ", _ENVIRON_BYTES)
+            environ = _whole(process_memory.read(self._proc, pid, "environ", _ENVIRON_BYTES))
         except Unanswered:
             found = self._read(pid, started, b"")
             if before:
@@ -159,6 +159,11 @@ class ProcessTable:
         known = {name: value for name, value in labels.items() if value}
         resource, job_labels = service.resource(known, environ), workload.workload(environ, job)
         return Identity(known, started, group.pod_uid, resource, job_labels)
+
+
+def _whole(environ: bytes) -> bytes:
+    """Return an environment block, without its last variable where the block was cut: half a number is another one."""
+    return environ if len(environ) < _ENVIRON_BYTES else environ[: environ.rfind(b"\0") + 1]
 
 
 def _has_info(identity: Identity) -> bool:

@@ -159,6 +159,14 @@ def test_slurm_environment(environ: bytes, job: str) -> None:
     assert job == slurm.job_id(environ)
 
 
+def test_a_variable_that_is_cut(tmp_path: Path) -> None:
+    """Of an environment of more than a MiB the variable at its end is unknown: half of its number is another job's."""
+    cut = b"SLURM_JOB_ID=12"
+    process(tmp_path, environ=b"A=" + b"x" * ((1 << 20) - 3 - len(cut)) + b"\0" + cut + b"345\0")
+
+    assert "slurm_job_id" not in ProcessTable(tmp_path).labels(7)
+
+
 def test_slurm_cgroup_wins(tmp_path: Path) -> None:
     """A process cannot name itself into another job than the one Slurm put it in."""
     process(tmp_path, cgroup="0::/system.slice/slurmstepd.scope/job_5/step_0", environ=b"SLURM_JOB_ID=6\0")
