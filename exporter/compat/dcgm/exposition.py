@@ -65,7 +65,7 @@ def _labels(inner: str) -> dict[str, str] | None:
     at = 0
     while at < len(inner.rstrip()):
         found = _LABEL.match(inner, at)
-        if found is None or found[1] in labels:
+        if found is None or found[1] in labels or found[1].startswith("__"):  # reserved: __name__ is no label
             return None
         labels[found[1]], at = _unescaped(found[2]), found.end()
     return labels

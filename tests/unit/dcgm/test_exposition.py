@@ -81,6 +81,7 @@ def test_labels_as_prometheus_reads_them(labels: dict[str, str]) -> None:
         'DCGM_X{a="1} 1',
         'DCGM_X{a="1"',
         'DCGM_X{a="1",a="2"} 1',
+        'DCGM_X{__name__="up"} 1',
         "DCGM_X{a=1} 1",
         "DCGM_X one",
         "DCGM_UNTYPED 1",
