@@ -132,9 +132,14 @@ class Members:
 
 
 def _rise(member: _Member, sample: Sample) -> Value | None:
-    """Return what a member has counted since, None for nothing, and where it is lower though it did not begin again."""
+    """Return what a member has counted since, None for nothing, and where it is lower though it did not begin again.
+
+    One with other buckets than before has counted nothing that can be known.
+    """
     if sample.value == member.last and sample.start == member.start:
         return None
+    if not values.alike(sample.value, member.last):
+        return values.zero(sample.value)
     known = sample.start is not None and member.start is not None
     if known and sample.start > member.start:  # type: ignore[operator]
         return sample.value

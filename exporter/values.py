@@ -14,10 +14,12 @@ from exporter.model import Distribution, Metric, Sample, Value
 def key(metric: Metric, labels: Mapping[str, str]) -> str:
     """Return the key of a series, whatever the order of its labels.
 
-    A string, because its hash is cached and faster than that of a set of pairs.
+    A string, because its hash is cached and faster than that of a set of pairs. Of metrics that others declare two may
+    have one name and different kinds.
     """
     names, of = ordered(tuple(labels))
-    return "\0".join((metric.name, *names, *of(labels)))
+    name = f"{metric.name} {metric.kind.value}" if metric.literal else metric.name
+    return "\0".join((name, *names, *of(labels)))
 
 
 @lru_cache(4096)
@@ -62,6 +64,7 @@ def zero(value: Value) -> Value:
 def plus(a: Value, b: Value) -> Value:
     """Return the sum of two counters or histograms."""
     if isinstance(a, Distribution) and isinstance(b, Distribution):
+        a, b = _aligned(a, b)
         return Distribution(a.bounds, _each(add, a, b), a.sum + b.sum, shown=a.shown)
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
     return a + b
@@ -70,6 +73,7 @@ def plus(a: Value, b: Value) -> Value:
 def minus(a: Value, b: Value) -> Value:
     """Return the difference of two counters or histograms."""
     if isinstance(a, Distribution) and isinstance(b, Distribution):
+        a, b = _aligned(a, b)
         return Distribution(a.bounds, _each(sub, a, b), a.sum - b.sum, shown=a.shown)
     assert not isinstance(a, Distribution) and not isinstance(b, Distribution)
     return a - b
@@ -80,6 +84,26 @@ def _each(do: Callable[[int, int], int], a: Distribution, b: Distribution) -> tu
     if len(a.counts) != len(b.counts):
         raise ValueError(f"histograms of {len(a.counts)} and {len(b.counts)} buckets")
     return tuple(map(do, a.counts, b.counts))
+
+
+def alike(a: Value, b: Value) -> bool:
+    """Return whether two values have the same buckets, if they are histograms."""
+    return not isinstance(a, Distribution) or not isinstance(b, Distribution) or a.bounds == b.bounds
+
+
+def _aligned(a: Distribution, b: Distribution) -> tuple[Distribution, Distribution]:
+    """Return two histograms with the bounds that both have, of which the counts are exact.
+
+    Those that others declare, as inference engines do, may have other bounds in another process.
+    """
+    if alike(a, b):
+        return a, b
+    common = set(a.bounds) & set(b.bounds)
+    first, second = (
+        replace(it, exemplars={}, shown=tuple(at for at, bound in enumerate(it.bounds) if bound in common))
+        for it in (a, b)
+    )
+    return classic(first), classic(second)
 
 
 def merged(value: Distribution, most: int) -> Distribution:

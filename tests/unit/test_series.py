@@ -358,3 +358,40 @@ def test_a_collector_that_begins_to_fold() -> None:
         on_page = page.within(lambda: of_collector, None, Profile.DEBUG)  # noqa: B023
         totals = [sum(int(it.value) for it in of if it.metric is CALLS) for of in (of_collector, on_page)]  # type: ignore[arg-type]
         assert [count, count] == totals
+
+
+def test_histograms_with_other_bounds() -> None:
+    """Engines of two versions have other buckets: added up are those that both have, the sum and the count."""
+    first = [Distribution((1.0, 2.0, 4.0), (1, 2, 3, 4), 23.0), Distribution((2.0, 8.0), (5, 6, 7), 19.0)]
+    both = Distribution((2.0,), (1 + 2 + 5, 3 + 4 + 6 + 7), 42.0)
+    declared = Metric("vllm:e2e", "", Kind.HISTOGRAM, process=True, literal=True)
+
+    def of(values: Sequence[Distribution]) -> list[Sample]:
+        return [declared.sample(value, {"pid": str(pid)}) for pid, value in enumerate(values)]
+
+    limit = SeriesLimit("test", 1000, profile=Profile.FLEET)
+    for _ in range(2):
+        assert [both] == [it.value for it in limit.apply(of(first)) if it.metric is declared]
+    limit = SeriesLimit("test", 40)
+    for _ in range(2):
+        result = limit.apply([*more(32), *of(first)])
+        assert [both] == [it.value for it in result if it.metric is declared]
+    changed = [first[0], Distribution((3.0,), (100, 100), 1.0)]
+    result = limit.apply([*more(32), *of(changed)])
+    assert [28] == [sum(it.value.counts) for it in result if isinstance(it.value, Distribution)]
+
+
+def test_a_name_of_two_kinds() -> None:
+    """One engine declares as a histogram what another one has as a counter: neither is added to the other."""
+    counter = Metric("vllm:n", "", Kind.COUNTER, process=True, literal=True)
+    histogram = Metric("vllm:n", "", Kind.HISTOGRAM, process=True, literal=True)
+    samples = [
+        counter.sample(23, {"pid": "1"}),
+        histogram.sample(Distribution((1.0,), (1, 2), 3.0), {"pid": "2"}),
+        counter.sample(19, {"pid": "3"}),
+    ]
+    for limit in (SeriesLimit("test", 1000, profile=Profile.FLEET), SeriesLimit("test", 40)):
+        for _ in range(2):
+            result = limit.apply([*more(32), *samples])
+            assert 42 == sum(int(it.value) for it in result if it.metric is counter)  # type: ignore[arg-type]
+            assert [3] == [sum(it.value.counts) for it in result if isinstance(it.value, Distribution)]
