@@ -15,6 +15,8 @@ MOST_SERIES = 5_000
 """Of one page, a histogram being one."""
 MOST_COUNT = 2.0**53
 """Highest count that text has exactly, as a number of 64 bits."""
+MOST_VALUE = 2.0**64
+"""Absolute value that no number of an engine exceeds: sums of others' numbers with greater ones would be infinite."""
 MOST_LABELS = 16
 LONGEST_VALUE = 128
 LONGEST_HELP = 300
@@ -63,7 +65,8 @@ class _Histogram:
 def series(text: str) -> Iterator[Series]:
     """Yield the counters, gauges and histograms of a page that are an engine's, at most MOST_SERIES.
 
-    Lines that are malformed, of other kinds or without a TYPE are left out, and values that are no finite numbers.
+    Lines that are malformed, of other kinds or without a TYPE are left out, and values that are no numbers up to
+    MOST_VALUE.
     """
     kinds: dict[str, Kind] = {}
     helps: dict[str, str] = {}
@@ -138,10 +141,10 @@ def _printable(value: str) -> str:
 
 def _number(text: str, infinite: bool = False) -> float | None:
     try:
-        value = float(text)
+        value = math.nan if "_" in text else float(text)  # Python alone takes 1_000 for a number
     except ValueError:
         return None
-    return value if math.isfinite(value) or (infinite and value == math.inf) else None
+    return value if abs(value) <= MOST_VALUE or (infinite and value == math.inf) else None
 
 
 def joined(own: Mapping[str, str], labels: Labels) -> dict[str, str]:

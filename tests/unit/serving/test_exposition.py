@@ -103,6 +103,12 @@ def test_hostile_labels() -> None:
     assert {"pid": "7", "exported_pid": '"?\\x1b'}.items() <= joined({"pid": "7"}, found.labels).items()
 
 
+@pytest.mark.parametrize("text", ["1e308", "-1e20", "1_000", "nan", "+Inf", "1e400", "0x10", ""])
+def test_values_that_are_none(text: str) -> None:
+    """Beyond 64 bits, not finite, or a number to Python alone: the line is left out, and no sum becomes infinite."""
+    assert [] == list(series(f"# TYPE vllm:n counter\nvllm:n {text}\n"))
+
+
 def test_labels_that_are_not_the_engines() -> None:
     """A label of a process or of the scraper stays theirs where the process has none; a reserved name is no label.
 
