@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from exporter.bpf.targets import Targets
-from tests.bpf.cuda_node import WITHIN
 from tests.bpf.serving_node import ROUTE, Client, Observed, Server, request
 from tests.bpf.test_serving import Since
 from tests.bpf.test_serving_tls import certificate, start, wait_until_probed
+from tests.support import PATIENCE
 
 __all__ = ["certificate"]
 pytestmark = [
@@ -61,7 +61,7 @@ def observing(tls: bool) -> Iterator[Observed]:
     made.start()
     try:
         targets.start()
-        assert targets.scanned.wait(WITHIN)
+        assert targets.scanned.wait(PATIENCE)
         yield made
     finally:
         targets.close()
