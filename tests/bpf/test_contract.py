@@ -51,10 +51,15 @@ def stem_of(path: Path, tree: ast.AST) -> str | None:
 
 def names_used(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
     """What a module looks up, as in maps["calls"], object.programs["on_call"], types.struct("call"); first the object
-    that the code names, as in cuda.types.enum("layer") and cuda_types.enum("layer"), else nothing.
+    that the code names, as in cuda.types.enum("layer"), cuda_types.enum("layer") and cuda.maps["calls"], else nothing.
     """
     for node in ast.walk(tree):
         match node:
+            case ast.Subscript(
+                value=ast.Attribute(value=ast.Name(id=owner), attr=("maps" | "programs") as kind),
+                slice=ast.Constant(value=str(name)),
+            ) if owner in SOURCES:
+                yield owner, kind, name
             case ast.Subscript(
                 value=ast.Attribute(attr=("maps" | "programs") as kind) | ast.Name(id=("maps" | "programs") as kind),
                 slice=ast.Constant(value=str(name)),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from tests.support import PATIENCE
-from tests.bpf.observed import Observed
 from pathlib import Path
 
 import pytest
 
-from exporter.bpf.targets import Targets
 from exporter.collectors.bzip2 import FLAGS, Bzip2
-from exporter.resolve.process import ProcessTable
 from tests.bpf.cuda_node import Script
-from tests.nodes import make_node
+from tests.bpf.observed import running
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf]
@@ -35,26 +31,12 @@ assert -8 == lib.{EXPAND}(data, byref(c_uint(1)), packed, length, 0, 0)
 
 def test_23_calls() -> None:
     """23 buffers are compressed and expanded, one does not fit: calls, bytes, times and errors are these."""
-    targets = Targets()
-    collector = Bzip2(make_node({flag.name: flag.default for flag in FLAGS}, ProcessTable(), targets))
-    collector.start()
-    try:
-        targets.start()
-        assert targets.scanned.wait(PATIENCE)
-        observed = Observed(collector, targets, [])
-        with Script(NAME, libraries=Path("/nonexistent")) as job:
-            until(lambda: observed.attached(job.pid, ()), "attached")
-            packed = job.run(CALLS)
-            for metric, expected in (
-                ("bzip2_calls_total", {COMPRESS: 23, EXPAND: 24}),
-                ("bzip2_output_bytes_total", {COMPRESS: 23 * packed, EXPAND: 23 * 100_000}),
-            ):
-                found = observed.values(metric, job.pid)
-                assert expected == {dict(labels)["api"]: value for labels, value in found.items()}
-            for function, calls in {COMPRESS: 23, EXPAND: 24}.items():
-                took = observed.value("bzip2_duration_seconds", job.pid, api=function)
-                assert calls == sum(took.counts) and 0 < took.sum
-            assert 1 == observed.value("bzip2_errors_total", job.pid, api=EXPAND, code="-8")
-    finally:
-        targets.close()
-        collector.close()
+    with running(Bzip2, FLAGS) as observed, Script(NAME, libraries=Path("/nonexistent")) as job:
+        until(lambda: observed.attached(job.pid, ()), "attached")
+        packed = job.run(CALLS)
+        assert {COMPRESS: 23, EXPAND: 24} == observed.by("bzip2_calls_total", job.pid, "api")
+        assert {COMPRESS: 23 * packed, EXPAND: 23 * 100_000} == observed.by("bzip2_output_bytes_total", job.pid, "api")
+        for function, calls in {COMPRESS: 23, EXPAND: 24}.items():
+            took = observed.value("bzip2_duration_seconds", job.pid, api=function)
+            assert calls == sum(took.counts) and 0 < took.sum
+        assert 1 == observed.value("bzip2_errors_total", job.pid, api=EXPAND, code="-8")
