@@ -55,7 +55,7 @@ def test_streams(observed: Observed, hops: Hops) -> None:
     whole = [[it for it in answers if it.model] for answers in (front, server)]
 
     assert {("200", ROUTE, "")} == {(it.status, it.route, it.aborted) for it in front}
-    assert arrived == len(whole[0]) <= len(whole[1]) and arrived >= 22
+    assert arrived == len(whole[0]) <= len(whole[1]) and arrived >= 20
     for answers in whole:
         assert {("200", "tiny", ROUTE, "")} == {(it.status, it.model, it.route, it.aborted) for it in answers[:arrived]}
         assert [{"input": 11, "output": 5}] * arrived == [it.tokens for it in answers[:arrived]]
