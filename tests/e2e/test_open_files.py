@@ -49,7 +49,7 @@ def test_few_descriptors(run: Callable[..., Exporter], count: int) -> None:
 @pytest.mark.needs_bpf
 def test_many_libraries(run: Callable[..., Exporter], public_folder: Path) -> None:
     """A job with more libraries than there are descriptors for: the rest is refused, and the reserve stays free."""
-    exporter = run(prefix=limited(340)).await_ready()
+    exporter = run(prefix=limited(440)).await_ready()
     folder = public_folder / "copies"
     folder.mkdir()
     with subprocess.Popen([sys.executable, "-c", MAPPER, public_folder / "libcuda.so.1", folder, "60"]) as job:
@@ -62,7 +62,7 @@ def test_many_libraries(run: Callable[..., Exporter], public_folder: Path) -> No
             )
             assert 0 < attached < 60
             assert (
-                0 < (exporter.value("process_open_fds") or 0) < 340 - 85 + 40
+                0 < (exporter.value("process_open_fds") or 0) < 440 - 110 + 40
             )  # the reserve, less what HTTP has of it
         finally:
             job.kill()
