@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from exporter.bpf.sampled_file import SampledFile
 from exporter.cuda.activity import Activity, Counts, Launches
 from exporter.cuda.functions import FUNCTIONS
 from exporter.cuda.launches import CountedLaunches
 from exporter.governor.estimates import Tally
 from tests.unit.cuda.fakes import FakeMap, empty_maps, row
+from tests.unit.priced import Probes
 
 NUMBERS = {it.name: number for number, it in enumerate(FUNCTIONS, 1)}
 LAUNCH, GRAPH, COPY, WAIT, RUNTIME = (
@@ -25,17 +25,6 @@ PRICES = {
     "cuStreamSynchronize": 4e-6,
     "cudaLaunchKernel": 5e-6,
 }
-
-
-class Probes:
-    def __init__(self, prices: Mapping[str, float]) -> None:
-        self._prices = prices
-
-    def price(self, symbol: str) -> float | None:
-        return self._prices.get(symbol)
-
-    def sampled_files(self) -> Mapping[int, SampledFile]:
-        return {}
 
 
 def made(prices: Mapping[str, float] = PRICES, layer: str = "driver") -> CountedLaunches:

@@ -8,25 +8,14 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf.sampled_file import SampledFile
 from exporter.call_collector import Rows
 from exporter.governor.estimates import Tally
 from exporter.hip.launches import CountedLaunches
+from tests.unit.priced import Probes
 
 LAUNCH, GRAPH, COPY, WAIT = range(1, 5)
 NAMES = {LAUNCH: "hipLaunchKernel", GRAPH: "hipGraphLaunch", COPY: "hipMemcpyHtoD", WAIT: "hipStreamSynchronize"}
 PRICES = {"hipLaunchKernel": 1e-6, "hipGraphLaunch": 2e-6, "hipMemcpyHtoD": 3e-6, "hipStreamSynchronize": 4e-6}
-
-
-class Probes:
-    def __init__(self, prices: Mapping[str, float]) -> None:
-        self._prices = prices
-
-    def price(self, symbol: str) -> float | None:
-        return self._prices.get(symbol)
-
-    def sampled_files(self) -> Mapping[int, SampledFile]:
-        return {}
 
 
 class Map:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from exporter.bpf.sampled_file import SampledFile
 from exporter.governor.estimates import Tally
 from exporter.governor.processes import cpu_seconds
 from exporter.nccl.activity import Activity, Calls
 from exporter.nccl.functions import FUNCTIONS
 from exporter.nccl.messages import Messages
 from exporter.nccl.samples import Kinds
+from tests.unit.priced import Probes
 
 NAMES = (*dict.fromkeys(it.kind for it in FUNCTIONS if it.kind not in ("GroupEnd", "none")), "GroupEnd", "none")
 KINDS = Kinds(dict(enumerate(NAMES)), group_end=NAMES.index("GroupEnd"), none=NAMES.index("none"))
@@ -29,17 +29,6 @@ FIELDS = ("calls", "bytes", "bus_bytes", "unsized", "anonymous")
 def of(kind: int, counts: Mapping[str, int]) -> dict[tuple[int, str], int]:
     """The counts of a kind as tallies have them."""
     return {(kind, name): count for name, count in counts.items()}
-
-
-class Probes:
-    def __init__(self, prices: Mapping[str, float]) -> None:
-        self._prices = prices
-
-    def price(self, symbol: str) -> float | None:
-        return self._prices.get(symbol)
-
-    def sampled_files(self) -> Mapping[int, SampledFile]:
-        return {}
 
 
 class Rows:
