@@ -24,6 +24,7 @@ from exporter.stacks.files import CodeFile
 from exporter.stacks.memory import Memory
 from exporter.stacks.merge import Merged, PythonFrame, merge
 from exporter.stacks.opener import ADMIT, AGAIN, DEBUG, END, FLUSH, REFRESH, STACK, Opener
+from exporter.stacks.perf_map import MOST_OF_ALL
 from exporter.stacks.process import Mapped, ProcessCode
 from exporter.stacks.record import MOST_BYTES, PAGE, Record, unpack
 from exporter.stacks.unwind import Snapshot, Unwinder, Unwound
@@ -129,7 +130,8 @@ class Naming:
                 memory.close()
             self._processes[pid], self._parts[pid] = known, []
             if contents["perf_map"]:
-                known.made.update(descriptors[0])
+                if sum(len(it.made) for it in self._processes.values()) < MOST_OF_ALL:
+                    known.made.update(descriptors[0])
                 os.close(descriptors.pop(0))
             if len(self._processes) > _MOST_PROCESSES:
                 self._processes.popitem(last=False)[1].close()

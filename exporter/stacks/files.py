@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
+from typing import ClassVar
 
 from exporter.bpf.elf_file import ElfError
 from exporter.stacks import libdw
@@ -14,11 +15,15 @@ from exporter.stacks.libdw import FrameInformation, Rule
 from exporter.stacks.object_file import ObjectFile
 
 _MOST_KEPT = 1 << 16
+MOST_UNPACKED = 64 << 20
 _UNKNOWN = Source("", "", 0)
 
 
 class CodeFile:
     """One mapped file. What cannot be read of it is not known; nothing raises."""
+
+    unpacked: ClassVar[int] = 0
+    """Bytes of debug information of all files that had to be unpacked."""
 
     def __init__(self, descriptor: int, path: str, registers: tuple[int, ...]) -> None:
         """Take over the descriptor; `registers` are those of FrameInformation."""
@@ -34,7 +39,7 @@ class CodeFile:
             self._frames = FrameInformation(self._elf.fileno(), registers) if not libdw.missing() else None
         except (ElfError, OSError):
             self._elf = None
-        self._debug = _debug_info(self._elf, self._frames)
+        self._debug = self._debug_info(self._elf, self._frames)
         self.build_id = _build_id(self._elf)
         self.wants_debug_file = bool(self._frames and self.build_id and self._debug is None)
         """Whether its debug information is elsewhere, if anywhere, and that was not looked for yet."""
@@ -47,10 +52,22 @@ class CodeFile:
             return
         if self._debug is None and _build_id(file) == self.build_id:
             self._debug_file = file
-            self._debug = _debug_info(file, FrameInformation(file.fileno(), ()))
+            self._debug = self._debug_info(file, FrameInformation(file.fileno(), ()))
             self._sources.clear()
         else:
             file.close()
+
+    @classmethod
+    def _debug_info(cls, file: ObjectFile | None, frames: FrameInformation | None) -> DebugInfo | None:
+        """Return the debug information of a file that has some, if there is room for what has to be unpacked."""
+        if file is None or frames is None or not frames.elf:
+            return None
+        with suppress(ElfError, OSError):
+            size = file.unpacked_debug_info
+            if size is not None and cls.unpacked + size <= MOST_UNPACKED:
+                CodeFile.unpacked += size
+                return DebugInfo(frames.elf)
+        return None
 
     def address_of(self, offset: int) -> int | None:
         """Return the address, before relocation, of an offset in the file; None where that is no code."""
@@ -127,11 +144,3 @@ def _build_id(file: ObjectFile | None) -> str:
         return file.build_id if file else ""
     except (ElfError, OSError):
         return ""
-
-
-def _debug_info(file: ObjectFile | None, frames: FrameInformation | None) -> DebugInfo | None:
-    """Return the debug information of a file that has some, and not more than the child has room for."""
-    try:
-        return DebugInfo(frames.elf) if file and frames and frames.elf and file.has_debug_info else None
-    except (ElfError, OSError):
-        return None

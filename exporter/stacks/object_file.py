@@ -17,11 +17,12 @@ _DEBUG = (".debug_info", ".zdebug_info")
 _SHF_COMPRESSED = 1 << 11
 _COMPRESSED = struct.Struct("<IIQQ")
 """Elf64_Chdr of elf.h: type, reserved, size, alignment."""
-_MOST_UNPACKED = 64 << 20
 _OBJECT, _FUNCTION, _INDIRECT = 1, 2, 10
 _MOST_SYMBOLS = 1 << 23
 _LONGEST_NAME = 1024
 _LONGEST_SECTION = 64
+_MOST_NAMES, _MOST_TABLES = 512, 8
+"""Sections that are not loaded, and tables of texts: many times what compilers make."""
 
 
 class ObjectFile(Elf):
@@ -45,14 +46,13 @@ class ObjectFile(Elf):
         return found
 
     @property
-    def has_debug_info(self) -> bool:
-        """Whether the file has DWARF that libdw can map, or unpack in little memory."""
+    def unpacked_debug_info(self) -> int | None:
+        """The bytes that libdw takes to unpack the file's DWARF, 0 where it maps it; None where the file has none."""
         sections = self._sections()
-        names = {it.name for it in sections if not it.address}
-        found = any(
-            self._text(it, at, _LONGEST_SECTION) in _DEBUG for it in sections if it.kind == _STRTAB for at in names
-        )
-        return found and sum(map(self._unpacked, sections)) <= _MOST_UNPACKED
+        names = sorted({it.name for it in sections if not it.address})[:_MOST_NAMES]
+        tables = [it for it in sections if it.kind == _STRTAB][:_MOST_TABLES]
+        found = any(self._text(it, at, _LONGEST_SECTION) in _DEBUG for it in tables for at in names)
+        return sum(map(self._unpacked, sections)) if found else None
 
     def _unpacked(self, section: Section) -> int:
         """Return the bytes that a compressed section has once unpacked, 0 of one that is not."""

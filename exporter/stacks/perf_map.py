@@ -10,8 +10,10 @@ from bisect import bisect_right
 from contextlib import suppress
 
 MOST_BYTES = 16 << 20
-MOST_NAMES = 1 << 17
-_LONGEST = 400
+MOST_NAMES = 1 << 16
+MOST_OF_ALL = 1 << 17
+"""Names of all processes, after which no more are read: they share the memory of the child that unwinds."""
+_LONGEST = 200
 _LINE = re.compile(rb"(?:0x)?([0-9a-fA-F]{1,16}) (?:0x)?([0-9a-fA-F]{1,16}) (.+)")
 
 
@@ -19,6 +21,13 @@ class PerfMap:
     """The names in one file, which grows while the process runs."""
 
     def __init__(self) -> None:
+        self._forget()
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        return len(self._names)
+
+    def _forget(self) -> None:
         self._read, self._rest = 0, b""
         self._names: dict[int, tuple[int, str]] = {}
         self._starts: list[int] | None = None
@@ -28,7 +37,7 @@ class PerfMap:
         with suppress(OSError):
             size = min(os.fstat(descriptor).st_size, MOST_BYTES)
             if size < self._read:
-                self.__init__()  # type: ignore[misc]
+                self._forget()
             lines = (self._rest + os.pread(descriptor, size - self._read, self._read)).split(b"\n")
             self._read, self._rest = size, lines.pop()
             for line in lines:
