@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.bpf.targets import Targets
-from tests.bpf.serving_node import ROUTE, Client, Observed, Server, request
+from tests.bpf.serving_node import ROUTE, Client, Server, request
 from tests.bpf.test_serving import Since
-from tests.bpf.test_serving_tls import certificate, start, wait_until_probed
-from tests.support import PATIENCE
+from tests.bpf.test_serving_tls import certificate, observing, start, wait_until_probed
 
 __all__ = ["certificate"]
 pytestmark = [
@@ -52,20 +50,6 @@ def in_kernel() -> dict[str, int]:
     """Return how many connections have sent and received so, of all processes."""
     text = Path("/proc/net/tls_stat").read_text()
     return {name: int(re.findall(rf"^Tls{name}Sw\s+(\d+)$", text, re.MULTILINE)[0]) for name in ("Tx", "Rx")}
-
-
-@contextmanager
-def observing(tls: bool) -> Iterator[Observed]:
-    targets = Targets()
-    made = Observed(targets=targets, tls=tls)
-    made.start()
-    try:
-        targets.start()
-        assert targets.scanned.wait(PATIENCE)
-        yield made
-    finally:
-        targets.close()
-        made.close()
 
 
 @contextmanager

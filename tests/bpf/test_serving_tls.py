@@ -50,10 +50,11 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
+@contextmanager
+def observing(tls: bool) -> Iterator[Observed]:
+    """The collector, with discovery, which finds OpenSSL where `tls` has it probed."""
     targets = Targets()
-    made = Observed(targets=targets, tls=True)
+    made = Observed(targets=targets, tls=tls)
     made.start()
     try:
         targets.start()
@@ -62,6 +63,12 @@ def observed() -> Iterator[Observed]:
     finally:
         targets.close()
         made.close()
+
+
+@pytest.fixture(scope="module")
+def observed() -> Iterator[Observed]:
+    with observing(tls=True) as made:
+        yield made
 
 
 def trust(certificate: Path, *protocols: str) -> ssl.SSLContext:
