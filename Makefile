@@ -14,9 +14,8 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 JOBS := -j$(shell PATH="$(PATH)"; nproc)
 PYTEST := $(VENV)/python -m pytest $(ARGS)
-# Tests run side by side, but those in which processes are probed one after the other: tests/conftest.py has how.
-WORKERS := -n $(shell PATH="$(PATH)"; n=$$(nproc); echo $$((n < 8 ? n : 8)))
-AND_ONE := -n $(shell PATH="$(PATH)"; n=$$(nproc); echo $$((n < 8 ? n + 1 : 9)))
+# Tests run side by side, but whole scenes one after the other: tests/conftest.py has how. They wait as long as they compute.
+WORKERS := -n $(shell PATH="$(PATH)"; n=$$(nproc); echo $$((n < 8 ? n + 2 : 10)))
 BPF_SOURCES = $(wildcard bpf/*.[ch] bpf/*/*.[ch])
 RULES = $(filter-out %.test.yaml,$(wildcard alerts/*.yaml))
 RULES_FOLDER = build/alerts
@@ -72,7 +71,7 @@ build/rules/%: alerts/%.yaml alerts/%.test.yaml
 	@mkdir -p $(@D) && touch $@
 
 test: setup-dev ## every test that takes seconds and needs no GPU; lists what was skipped and why
-	$(PYTEST) $(AND_ONE) --no-loadscope-reorder tests/bpf tests/e2e tests/program tests/drivers/test_ipmi_network.py tests/unit
+	$(PYTEST) $(WORKERS) --no-loadscope-reorder tests/e2e tests/bpf tests/program tests/drivers/test_ipmi_network.py tests/unit
 # `test` last: pytest's own count is the last thing printed. Each of them runs although one before it failed, with -k.
 test-all: test-real test-rdma test-kernels test-drivers test-verbs-providers test-backends test-dashboards image-check fresh-check test ## every test that this machine can run, also in a bare root (an hour)
 test-unit: setup-dev

@@ -16,6 +16,7 @@ import pytest
 from exporter.bpf.libbpf import BpfError, run_time_statistics
 from exporter.bpf.multi import supported as multi_uprobes_supported
 from exporter.custom import tracefs as tracepoints
+from tests import workers
 
 REPOSITORY = Path(__file__).parents[1]
 # A busy machine is no fault of what is tested.
@@ -23,14 +24,22 @@ hypothesis.settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("unhurried")
-PROBED = ("tests/bpf/", "tests/e2e/")
-"""Folders with tests that probe processes; they are also the ones that take longest."""
-OF_THEIR_OWN = (
-    *(f"tests/bpf/test_{it}" for it in ("bridge", "contract", "placement", "privileges", "safety")),
-    "tests/e2e/incidents/",
-    "tests/e2e/test_new_probe",
+ONE_WORKERS = (
+    (
+        "tests/bpf/test_verbs_",
+        "tests/bpf/test_governor_verbs",
+        "tests/bpf/test_governor_costs",
+    ),  # the system's libibverbs
+    ("tests/bpf/test_serving",),  # the system's libssl, and every socket
+    ("tests/e2e/test_demo", "tests/e2e/test_gpu_dry_run"),  # the stand-ins that no worker has for itself
+    ("tests/e2e/incidents/",),
+    ("tests/e2e/test_new_probe",),
+    ("tests/e2e/",),  # scenes, which are watched for seconds and need processor time meanwhile
 )
-"""Files in them that attach to what they compiled, or probe what no other test probes: neither disturbs the other."""
+"""Beginnings of files that one worker runs, one after the other; the first that match count.
+
+Other files run beside each other although they probe processes: tests/workers.py has why.
+"""
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 
@@ -39,20 +48,23 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "needs_bpf: needs the right to load BPF programs; REQUIRE_BPF=1 forbids skipping"
     )
     config.addinivalue_line("markers", "evidence(feature, on): what a feature is shown to run on (tests/evidence.py)")
+    if hasattr(config, "workerinput"):  # not where a worker's test runs pytest
+        workers.begin(config.workerinput["workerid"], Path(config.option.basetemp))
 
 
-def _sees_others(nodeid: str) -> bool:
-    return nodeid.startswith(PROBED) and not nodeid.startswith(OF_THEIR_OWN)
+def _scope(nodeid: str) -> str:
+    """Return what a test shares a worker with: a set of files, or its file."""
+    return next((files[0] for files in ONE_WORKERS if nodeid.startswith(files)), nodeid.split("::", 1)[0])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Spread files over workers; tests that see others' processes are all one worker's, one after the other."""
+    """Spread files over workers, but keep those together that disturb each other."""
     from xdist.scheduler.loadscope import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
-            return "probed" if _sees_others(nodeid) else nodeid.split("::", 1)[0]
+            return _scope(nodeid)
 
     return Files(config, log)
 

@@ -17,14 +17,15 @@ from exporter.nvml.gpus import Gpus
 from exporter.stack_profiles.published import StackProfiles
 from tests.bpf.observed import Observed, running
 from tests.support import until
+from tests.workers import STANDINS, standins, take_standins
 
-STANDINS = Path(__file__).parents[1] / "standins"
-BUILD = STANDINS / "build"
+BUILD = standins()
 MIB = 1 << 20
 
 
 def build_standins() -> None:
     subprocess.run(["make", "-s", "-C", STANDINS], check=True)
+    take_standins()
 
 
 def observe(

@@ -19,11 +19,18 @@ import psutil
 import pytest
 
 from deploy.demo import __main__ as demo
+from tests import workers
 from tests.bpf.cuda_node import build_standins
 from tests.support import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "deploy.demo", "--interval=0.5"]
+
+
+@pytest.fixture(autouse=True)
+def _of_this_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in workers.environment(tmp_path).items():
+        monkeypatch.setenv(variable, value)
 
 
 @pytest.fixture(autouse=True)

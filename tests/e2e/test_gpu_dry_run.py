@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import workers
 from tests.bpf.cuda_node import build_standins
 from tests.gpu.__main__ import CHECKS
 from tests.gpu.outcome import CANNOT, FAILED, OK, REPORTED
@@ -46,7 +47,13 @@ def dry_run(folder: Path, *arguments: str, **variables: str) -> tuple[int, Rows]
     output = folder / "results.md"
     command = [sys.executable, "-m", "tests.gpu", "--dry-run", f"--output={output}", *arguments]
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=500, check=False
+        command,
+        cwd=ROOT,
+        env=os.environ | workers.environment(folder) | variables,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     rows: Rows = defaultdict(dict)
     for number, question, outcome, answer in re.findall(

@@ -22,18 +22,19 @@ from typing import Any
 import pytest
 
 from dashboards.queries import chosen, flat
-from tests.bpf.cuda_node import build_standins
+from tests.bpf.cuda_node import BUILD, build_standins
 from tests.e2e.backend import Prometheus, QueryError, end, get
 from tests.support import PATIENCE, free_port, until
 
 ROOT = Path(__file__).parents[2]
-STANDINS = ROOT / "tests" / "standins" / "build"
 RULES = sorted(path for path in (ROOT / "alerts").glob("*.yaml") if not path.stem.endswith(".test"))
 WINDOW, WINDOW_AFTER, RETENTION = 20, 12, 6
 """Seconds of scrapes before and after the restart, and that the series of an ended process stay."""
 IMPATIENT = f"""
 from exporter.__main__ import main
 from exporter import ledger
+from tests import workers
+workers.see_own_files()
 ledger.RETENTION = {RETENTION}.0
 raise SystemExit(main())
 """
@@ -237,7 +238,7 @@ class Run:
 
     def _start_job(self, name: str, per_second: int) -> Job:
         command = [sys.executable, str(ROOT / "tests" / "e2e" / "paced_job.py"), str(per_second)]
-        process = self._start(name, command, {**os.environ, "LD_LIBRARY_PATH": str(STANDINS)})
+        process = self._start(name, command, {**os.environ, "LD_LIBRARY_PATH": str(BUILD)})
         return Job(process, self._folder / f"{name}.log")
 
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -15,9 +15,10 @@ import pytest
 from tests.bpf.cuda_node import build_standins
 from tests.program.process import ROOT, Exporter
 from tests.standins import ras
+from tests.workers import standins
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="NCCL RAS", on="stand-in")]
-LIBRARY = ROOT / "tests/standins/build/libnccl.so.2"
+LIBRARY = standins() / "libnccl.so.2"
 HASH = f"{ras.hash_of(b'demo'):016x}"
 FLAGS = ("--collector.disable-defaults", "--collector.nccl", "--collector.ras", "--collector.ras.interval=1")
 

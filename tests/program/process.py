@@ -20,6 +20,8 @@ from tests.support import PATIENCE, family, free_port
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "exporter"]
+BESIDE_OTHERS = [sys.executable, "-m", "tests.workers"]
+"""The same, which leaves alone what runs on the files of other workers of pytest."""
 WITHOUT_CAPABILITIES = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to be without")
 
@@ -44,7 +46,7 @@ class Exporter:
         self._log = folder / "log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*prefix, *COMMAND, f"--web.listen-address={self.address}", *arguments],
+                [*prefix, *BESIDE_OTHERS, f"--web.listen-address={self.address}", *arguments],
                 cwd=ROOT,
                 env=os.environ | variables,
                 stderr=log,
