@@ -20,6 +20,7 @@ from exporter.model import Sample, Span
 from exporter.resolve.process import ProcessTable
 from exporter.views.prometheus import name
 from tests.nodes import make_node
+from tests.support import until
 
 WITHIN = 120.0
 DEFAULTS = {option.name: option.default for option in custom.OPTIONS}
@@ -95,6 +96,16 @@ def observe(folder: Path, headers: str, **settings: Any) -> Iterator[Observed]:
     finally:
         collector.close()
         statistics.close()
+
+
+def attached(observed: Observed, library: Path, symbols: int = 1) -> None:
+    """Wait until a file of that path has its probes; a container on this machine may have another one there."""
+
+    def all_are() -> bool:
+        values = [it.value for it in observed.values("accel_exporter_probe_attached", library=str(library))]
+        return len(values) >= symbols and set(values) == {1}
+
+    until(all_are, "attached")
 
 
 def put(folder: Path, stem: str, code: str, meaning: str) -> None:

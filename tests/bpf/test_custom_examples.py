@@ -12,7 +12,7 @@ import pytest
 
 from exporter.bpf import usdt
 from exporter.bpf.elf import Elf
-from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
+from tests.bpf.custom_node import Caller, Observed, attached, bcc_missing, kernel_headers, observe, put
 from tests.support import until
 
 pytestmark = [pytest.mark.needs_bpf, pytest.mark.evidence(feature="custom probes", on="real software")]
@@ -35,11 +35,6 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     code, meaning = ((EXAMPLES / f"{request.param}{suffix}").read_text() for suffix in (".c", ".yaml"))
     put(tmp_path, request.param, code, meaning)
     return tmp_path
-
-
-def attached(observed: Observed, library: Path, symbols: int) -> None:
-    found = "accel_exporter_probe_attached"
-    until(lambda: [it.value for it in observed.values(found, library=str(library))] == [1] * symbols, "attached")
 
 
 def test_all_have_a_test() -> None:

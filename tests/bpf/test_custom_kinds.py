@@ -12,7 +12,7 @@ import pytest
 from exporter.bpf import usdt
 from exporter.bpf.elf import Elf
 from exporter.collectors import custom
-from tests.bpf.custom_node import Caller, Observed, bcc_missing, kernel_headers, observe, put
+from tests.bpf.custom_node import Caller, attached, bcc_missing, kernel_headers, observe, put
 from tests.support import until
 
 pytestmark = pytest.mark.needs_bpf
@@ -83,11 +83,6 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def library(compile_library: Callable[[str, str], Path]) -> Path:
     return compile_library("libsite.so", LIBRARY)
-
-
-def attached(observed: Observed, library: Path) -> None:
-    found = "accel_exporter_probe_attached"
-    until(lambda: observed.value(found, library=str(library)) == 1, "attached")
 
 
 @pytest.mark.parametrize("buffer", BUFFERS)
@@ -369,8 +364,7 @@ def test_usdt(links: str, headers: str, tmp_path: Path, monkeypatch: pytest.Monk
         process.stdout.readline()
         with observe(tmp_path, headers) as observed:
             assert [] == observed.problems()
-            found = "accel_exporter_probe_attached"
-            until(lambda: [it.value for it in observed.values(found, library=str(python))] == [1, 1], "attached", 20)
+            attached(observed, python, 2)
             process.stdin.write("go\n")
             process.stdin.flush()
             count, pid = int(process.stdout.readline()), str(process.pid)

@@ -70,7 +70,6 @@ def test_streams_at_once(observed: Observed, server: Server) -> None:
     for seen, clients in ((first, sorted(it[0] for it in times)), (whole, sorted(it[1] for it in times))):
         assert 0.045 <= seen[0]
         assert [] == [pair for pair in zip(seen, clients, strict=True) if pair[0] > pair[1] + 0.05]
-        assert 0.05 > clients[0] - seen[0]
     assert all(0 < (it.time_per_output_token or 0) < (it.duration or 0) / 4 for it in answers)
 
 

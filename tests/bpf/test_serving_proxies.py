@@ -84,7 +84,7 @@ def test_clients_that_go(observed: Observed, hops: Hops) -> None:
     since = [Since(observed, it) for it in hops]
     for _ in range(7):
         with Client(hops[0]) as client:
-            client.send(request(stream=True, tokens=100, gap=0.02))
+            client.send(request(stream=True, tokens=100, gap=0.2))
             client.receive_head()
         time.sleep(0.05)
     for answers in (it.answers(7) for it in since):

@@ -92,7 +92,10 @@ def test_querying_drives_keeps_a_capability(enabled: bool, tmp_path: Path) -> No
         }
         source = 'accel_node_fault_source_available{source="nvme_smart"}'
         exporter.await_(lambda: 'source="nvme"' in exporter.get("/metrics")[1])
-        assert enabled is (exporter.value(source) is not None)
+        if enabled:
+            exporter.await_(lambda: exporter.value(source) is not None)
+        else:
+            assert exporter.value(source) is None
     finally:
         exporter.end()
 
