@@ -1,6 +1,8 @@
-"""Runs the measurements and prints one table: `python -m bench [--report] [NAME...]`; all of bench/ without a name.
+"""Runs the measurements and prints one table: `python -m bench [--report] [--brief] [NAME...]`; all of bench/ without a
+name.
 
-A measurement is a module here with `run() -> list[Result]`.
+A measurement is a module here with `run() -> list[Result]`. One that takes long has BRIEF: constants of the module, by
+name, that --brief replaces, so that all of the code runs, sooner, and numbers are rough.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
 
 from bench.result import Result
 
@@ -23,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make bench", description="The budgets, measured on this machine.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="measurements to run (default: all)")
     parser.add_argument("--report", action="store_true", help="status 0 also when a budget is exceeded")
+    parser.add_argument("--brief", action="store_true", help="fewer and shorter rounds: numbers are rough")
     given = parser.parse_args(arguments)
     known = names()
     if unknown := set(given.names) - set(known):
@@ -32,14 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bench: {name} ...", file=sys.stderr, flush=True)
         began = time.monotonic()
         try:
-            results = importlib.import_module(f"bench.{name}").run()
+            module = importlib.import_module(f"bench.{name}")
+            results, how = brief(module) if given.brief else (module.run(), "")
         except Exception:  # one measurement that cannot be made does not take the others with it
             traceback.print_exc()
             failed.append(name)
             continue
-        print(f"\n{name} ({time.monotonic() - began:.0f} s)")
+        print(f"\n{name} ({time.monotonic() - began:.0f} s{how})")
         print("\n".join(table(results)), flush=True)
         exceeded += [result.name for result in results if not result.within]
+    if given.brief:
+        print("\nbench: in brief, so the numbers are rough: `make bench` measures at full length", file=sys.stderr)
     for what, which in (("could not be measured", failed), ("over its budget", exceeded)):
         if which:
             print(f"\nbench: {what}: {', '.join(which)}", file=sys.stderr)
@@ -49,6 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def names() -> list[str]:
     """Measurements by name, in order."""
     return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in NOT_MEASUREMENTS)
+
+
+def brief(measurement: ModuleType) -> tuple[list[Result], str]:
+    """Return the results of fewer and shorter rounds, and what was made less of."""
+    less = getattr(measurement, "BRIEF", {})
+    if not less:
+        return measurement.run(), ""
+    how = ", ".join(
+        f"{constant} {value:g} in place of {getattr(measurement, constant):g}" for constant, value in less.items()
+    )
+    with patch.multiple(measurement, **less):
+        return measurement.run(), f"; in brief: {how}"
 
 
 def table(results: Iterable[Result]) -> Iterator[str]:

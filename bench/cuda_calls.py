@@ -23,6 +23,7 @@ from exporter.bpf.libbpf import Object
 from exporter.bpf.uprobe import attach
 
 ROUNDS, CALLS = 41, 1000
+BRIEF = {"ROUNDS": 9}
 PATTERNS = {"launch": "launch", "copy": "copy to the device", "wait": "wait", "memory": "allocation and its free"}
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "none": (),

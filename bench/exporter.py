@@ -27,6 +27,8 @@ _CALLS = ("--launches", "3", "--allocations", "3", "--copies", "3", "--waits", "
 _JOB = [_STANDINS / "workload", *_CALLS, "--hold"]
 _MAX_JOBS = 600
 _SCRAPES = 15
+IDLE_SECONDS = 10.0
+BRIEF = {"SERIES": 2000, "_SCRAPES": 5, "IDLE_SECONDS": 3.0}
 
 
 def run() -> list[Result]:
@@ -36,7 +38,7 @@ def run() -> list[Result]:
         jobs = _fill(stack, port)
         lines = _series(port)
         scrape(port)
-        idle = _cpu(exporter, 10.0)
+        idle = _cpu(exporter, IDLE_SECONDS)
         times, busy = _scrapes(port, exporter)
         memory = _resident(exporter)
         began = time.monotonic()
@@ -49,7 +51,9 @@ def run() -> list[Result]:
         Result("resident memory", memory / 1e6, "MB", 64, "after the scrapes"),
         Result("one scrape", statistics.median(times) * 1e3, "ms", 60, "a client's wall time, median, not compressed"),
         Result("CPU of one scrape", busy * 1e3, "ms", None, "user and system"),
-        Result("CPU between scrapes", idle * 100, "% of a core", None, "over 10 s, no process comes or goes"),
+        Result(
+            "CPU between scrapes", idle * 100, "% of a core", None, f"over {IDLE_SECONDS:g} s, no process comes or goes"
+        ),
         Result("CPU at a scrape every 15 s", share * 100, "% of a core", 0.5, "both together"),
         Result("detach and end", detach, "s", 5, "SIGTERM to gone"),
     ]

@@ -16,10 +16,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from bench.result import Result
 from exporter.bpf.targets import Targets
 from exporter.collectors.cuda import FLAGS, Cuda
+from exporter.governor import files
 from exporter.governor.metrics import LEVEL
 from exporter.kmsg.kernel_log import KmsgSettings
 from exporter.node import Node
@@ -29,7 +31,9 @@ from exporter.resolve.process import ProcessTable
 
 STANDINS = Path(__file__).parents[1] / "tests" / "standins"
 BARE, PROBED = "bareLaunch", "cuLaunchKernel"
-BOUND, ROUNDS, SECONDS, WITHIN = 0.01, 9, 0.5, 60.0
+BOUND, ROUNDS, SECONDS, WITHIN, SETTLED = 0.01, 9, 0.5, 60.0, 10.0
+CYCLE_SECONDS = files.CYCLE_SECONDS
+BRIEF = {"ROUNDS": 3, "SETTLED": 2.0, "CYCLE_SECONDS": 0.5}
 PROGRAM = """
 #include <stdio.h>
 #include <time.h>
@@ -79,6 +83,7 @@ def _measure(what: str, work: float) -> Result:
         bare, probed = (stack.enter_context(_job(Path(folder), name)) for name in (BARE, PROBED))
         turns = round(work * TRIED / bare(TRIED))
         unlike = median(probed(turns) / bare(turns) for _ in range(ROUNDS))
+        stack.enter_context(patch.object(files, "CYCLE_SECONDS", CYCLE_SECONDS))
         observer = stack.enter_context(collector(Cuda, FLAGS))
         every = probed(turns)
         _throttle(observer, lambda: probed(turns))
@@ -91,13 +96,13 @@ def _measure(what: str, work: float) -> Result:
 
 
 def _throttle(observer: Cuda, work: Callable[[], float]) -> None:
-    """Work until launches are in windows, and for two cycles more. Raises RuntimeError if they never are."""
+    """Work until launches are in windows, and for some cycles more. Raises RuntimeError if they never are."""
     end = time.monotonic() + WITHIN
     while not any(it.metric is LEVEL and it.value for it in observer.collect()):
         if time.monotonic() > end:
             raise RuntimeError("launches were never probed in windows")
         work()
-    end = time.monotonic() + 10
+    end = time.monotonic() + SETTLED
     while time.monotonic() < end:
         work()
 

@@ -14,14 +14,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from bench.launches import STANDINS, collector
 from bench.nccl_group import MESSAGES
 from bench.result import Result
 from exporter.collectors.nccl import FLAGS, Nccl
+from exporter.governor import files
 from exporter.governor.metrics import LEVEL
 
-SECONDS, WITHIN = 30.0, 60.0
+SECONDS, WITHIN, SETTLED = 30.0, 60.0, 10.0
+CYCLE_SECONDS = files.CYCLE_SECONDS
+BRIEF = {"SECONDS": 3.0, "SETTLED": 2.0, "CYCLE_SECONDS": 0.5}
 BUDGET_NS = 30_000
 PATTERNS = {"one after the other": 0, "with 2.5 ms of other work each": 2500}
 BARE, FUNCTIONS = "bare", ("CommInitRank", "GroupStart", "GroupEnd", "Send", "Recv")
@@ -99,6 +103,7 @@ def run() -> list[Result]:
 def _measure(what: str, work: int) -> Result:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         groups = stack.enter_context(_job(Path(folder), work))
+        stack.enter_context(patch.object(files, "CYCLE_SECONDS", CYCLE_SECONDS))
         observer = stack.enter_context(collector(Nccl, FLAGS))
         every = groups(1.0)
         end = time.monotonic() + WITHIN
@@ -106,7 +111,7 @@ def _measure(what: str, work: int) -> Result:
             if time.monotonic() > end:
                 raise RuntimeError("messages were never probed in windows")
             groups(1.0)
-        groups(10.0)
+        groups(SETTLED)
         bounded = groups(SECONDS)
     note = f"mean of {SECONDS:.0f} s, less the same group without a probe; {every:,.0f} ns with a probe at each message"
     return Result(f"groups of {MESSAGES} messages {what}", bounded, "ns", BUDGET_NS, note)

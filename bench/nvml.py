@@ -25,6 +25,7 @@ from tests.standins.nvml import Scenario
 GPUS, PROCESSES = 8, 4
 SCRAPE_INTERVAL = 15.0
 SECONDS = 60.0
+BRIEF = {"SECONDS": SCRAPE_INTERVAL}
 _ROOT = Path(__file__).parents[1]
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from statistics import median
+from unittest.mock import patch
 
 from bench.result import Result
+from exporter.governor import files
 from exporter.governor.governor import Governor
 from exporter.governor.processes import cpu_seconds
 from tests.bpf.observed import Observed
@@ -17,6 +19,8 @@ from tests.bpf.verbs_node import Job, attached, build_standins, observe
 from tests.support import until
 
 BOUND, ROUNDS, SECONDS, WITHIN, SETTLED = 0.01, 9, 5.0, 60.0, 20.0
+CYCLE_SECONDS = files.CYCLE_SECONDS
+BRIEF = {"ROUNDS": 3, "SECONDS": 0.5, "SETTLED": 2.0, "CYCLE_SECONDS": 0.5}
 PATTERNS = {
     "an empty loop of post_send": (0, 0.0),
     "an empty loop of post_recv": (1, 0.0),
@@ -43,8 +47,9 @@ def _measure(what: str, call: int, work: float) -> list[Result]:
             job.create()
             job.connect()
         turns = round(work * TRIED / _storm(bare, 0.2, TRIED, BARE))
-        unlike = median(a / b for a, b in _pairs(bare, probed, turns, call, 1.0))
-        with observe(governor=Governor(BOUND), **NEVER) as observed:
+        unlike = median(a / b for a, b in _pairs(bare, probed, turns, call, SECONDS / 5))
+        cycles = patch.object(files, "CYCLE_SECONDS", CYCLE_SECONDS)
+        with cycles, observe(governor=Governor(BOUND), **NEVER) as observed:
             attached(observed, probed)
             until(lambda: observed.value("accel_exporter_overhead_seconds_total") is not None, "prices")
             every = _storm(probed, 0.5, turns, call)

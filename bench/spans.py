@@ -21,6 +21,7 @@ from tests.standins import otlp_sink
 SPANS = 20_000
 BATCH = 2_000
 BURST = 10_000
+BRIEF = {"SPANS": 4000}
 
 
 def run() -> list[Result]:

@@ -32,6 +32,7 @@ from tests.wheels import NotFetched
 EVERY = 1000
 RATE = round((LAUNCHES / EVERY + 1) / STEP_SECONDS)
 PAIRS, ROUNDS, TURNS, TURN, WITHIN = 6, 3, 200, 5, 60.0
+BRIEF = {"PAIRS": 2, "ROUNDS": 1, "TURNS": 20}
 BARE, PROBED = "bare", "cu"
 
 

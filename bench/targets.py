@@ -18,6 +18,7 @@ from exporter.bpf.targets import Targets
 PROCESSES = 2000
 SECONDS = 10.0
 EXECS_PER_SECOND = 20
+BRIEF = {"PROCESSES": 1000, "SECONDS": 2.0}
 HOSTILE = """
 import mmap, os
 while True:

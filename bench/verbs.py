@@ -13,9 +13,11 @@ from exporter.bpf.libbpf import run_time_statistics
 from tests.bpf.verbs_node import PROVIDER, Job, attached, build_standins, observe
 from tests.support import until
 
-SECONDS = 20.0
-"""Two windows' intervals."""
+WINDOW, INTERVAL = 0.1, 10.0
+INTERVALS = 2
+"""For which a program polls."""
 REQUESTS = 5000
+BRIEF = {"INTERVAL": 2.0, "REQUESTS": 1000}
 ATTACHED = "accel_exporter_probe_attached"
 NEVER = {"poll_window_seconds": 0.01, "poll_interval_seconds": 1000.0}
 POST_BUDGET_NS, BUILT_BUDGET_NS = 2000, 4000
@@ -27,7 +29,7 @@ def run() -> list[Result]:
     post, both = _run_time(**NEVER), _run_time()
     built = _run_time(extended=True, **NEVER)
     without, _ = _polls(nullcontext(), 1_000_000)
-    windows, share = _polls(observe(poll_window_seconds=0.1, poll_interval_seconds=10.0), 1_000_000)
+    windows, share = _polls(observe(poll_window_seconds=WINDOW, poll_interval_seconds=INTERVAL), 1_000_000)
     always, _ = _polls(observe(), 20_000)
     by = "empty polls in a second of the program's CPU time"
     clock = f"mean of {REQUESTS}, by the kernel's clock"
@@ -38,7 +40,13 @@ def run() -> list[Result]:
         Result("programs run at ibv_wr_start to ibv_wr_complete of one", built, "ns", BUILT_BUDGET_NS, clock),
         Result("programs run at a poll_cq that returns its completion", both - post, "ns", None, clock),
         Result("polls without the exporter", without, "/s", None, by),
-        Result("polls with windows of 0.1 s in 10 s", windows, "/s", None, f"poll_cq probed {share:.1%} of the time"),
+        Result(
+            f"polls with windows of {WINDOW:g} s in {INTERVAL:g} s",
+            windows,
+            "/s",
+            None,
+            f"poll_cq probed {share:.1%} of the time",
+        ),
         Result("time lost to windows", (1 - windows / without) * 100, "%", 5, "of a thread that only polls"),
         Result(
             "polls while always probed", always, "/s", None, "--collector.verbs.poll-window-seconds as its interval"
@@ -71,7 +79,7 @@ def _polls(exporter: AbstractContextManager[Any], at_once: int) -> tuple[float, 
     with exporter as observed, Job() as job:
         if observed is not None:
             attached(observed, job)
-        polls, before, until = 0, _cpu_seconds(job.pid), time.monotonic() + SECONDS
+        polls, before, until = 0, _cpu_seconds(job.pid), time.monotonic() + INTERVALS * INTERVAL
         while time.monotonic() < until:
             job.step("idle", at_once)
             polls += at_once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from types import ModuleType
 
@@ -15,7 +16,9 @@ OVER = Result("resident memory", 70.25, "MB", budget=64.0)
 FREE = Result("hit", 12345.6, "ns")
 
 
-def measurement(monkeypatch: pytest.MonkeyPatch, name: str, *results: Result, error: Exception | None = None) -> None:
+def measurement(
+    monkeypatch: pytest.MonkeyPatch, name: str, *results: Result, error: Exception | None = None
+) -> ModuleType:
     module = ModuleType(f"bench.{name}")
 
     def run() -> list[Result]:
@@ -27,6 +30,11 @@ def measurement(monkeypatch: pytest.MonkeyPatch, name: str, *results: Result, er
     monkeypatch.setitem(sys.modules, f"bench.{name}", module)
     known = bench.names()
     monkeypatch.setattr(bench, "names", lambda: [*known, name])
+    return module
+
+
+def numbers(output: str) -> list[str]:
+    return [line.split()[1] for line in output.splitlines() if line.startswith("  ")]
 
 
 def test_table_shows_value_budget_and_verdict() -> None:
@@ -64,6 +72,31 @@ def test_a_measurement_that_fails_is_named_and_the_others_run(
     shown = capsys.readouterr()
     assert "could not be measured: broken" in shown.err and "no clock" in shown.err
     assert "41.5  ms" in shown.out
+
+
+def test_brief_measures_with_less_and_prints_what(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--brief replaces constants of a measurement while it runs, and its output has which; without, nothing changes."""
+    long = measurement(monkeypatch, "long")
+    vars(long).update(ROUNDS=9, SECONDS=20.0, BRIEF={"ROUNDS": 2})
+    vars(long)["run"] = lambda: [Result("rounds", long.ROUNDS, ""), Result("seconds", long.SECONDS, "")]
+    assert 0 == bench.main(["long"])
+    shown = capsys.readouterr()
+    assert ["9", "20"] == numbers(shown.out) and "brief" not in shown.out + shown.err
+    assert 0 == bench.main(["--brief", "long"])
+    shown = capsys.readouterr()
+    assert "in brief: ROUNDS 2 in place of 9)" in shown.out and "numbers are rough" in shown.err
+    assert ["2", "20"] == numbers(shown.out)
+    assert 9 == long.ROUNDS
+
+
+def test_brief_is_less_of_what_there_is() -> None:
+    """What --brief replaces are constants of the measurement, and what it puts there is less."""
+    modules = [importlib.import_module(f"bench.{name}") for name in bench.names()]
+    less = {(it.__name__, name): value for it in modules for name, value in getattr(it, "BRIEF", {}).items()}
+    full = {(it.__name__, name): getattr(it, name) for it in modules for name in getattr(it, "BRIEF", {})}
+    assert less and all(0 < value < full[name] for name, value in less.items())
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
