@@ -13,6 +13,9 @@ ENOUGH = 16
 """Units of the first reference that windows have to hold for it to be used."""
 _PLENTY, _MOST_WINDOWS = 128, 12
 """Units that a window should hold: else it is put together with so many before. Few units make a quotient too high."""
+_PLENTY_SECONDS = 0.05
+"""The same of a process's own CPU time where that is the reference: on a busy node a process gets little of a window,
+and counts and CPU times may be a tick apart."""
 _LEAST_OWN = 0.5
 """Part of a process's CPU time that has to be its own for an estimate by it. Where probes take more of it, the error of
 their price would be one of what is left, and greater."""
@@ -56,6 +59,11 @@ class _Piece:
     reference: float = 0.0
     own: float = 0.0
     cpu: float = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """Whether the process did nothing meanwhile."""
+        return not (self.cpu or self.reference or any(self.counts.values()))
 
     def add(self, before: Tally, after: Tally) -> None:
         for key, count in after.counts.items():
@@ -103,14 +111,17 @@ class Estimate:
         self.at = now
 
     def settle(self) -> None:
-        """Estimate the gap before the window that ends now, by that window and those before the gap."""
+        """Estimate the gap before the window that ends now, by that window and those before the gap.
+
+        A window in which the process did nothing, as it may have got no processor, is no measure of the gap.
+        """
         if self.pending and self._before:
             self._before[-1].join(self._window)
-        else:
+        elif not self._window.empty:
             self._before.append(self._window)
         self._window = _Piece()
         self.pending = not self._enough()
-        if self.pending:
+        if self.pending or not self._before:
             return
         self.new = False
         reference, own = sum(it.reference for it in self._before), sum(it.own for it in self._before)
@@ -133,9 +144,10 @@ class Estimate:
         return called or reference >= ENOUGH or self._gap.reference < ENOUGH
 
     def _forget(self) -> None:
-        """Drop windows that are not needed for the next gap: the newest is, and more until they hold _PLENTY."""
-        held = [it.reference for it in self._before]
-        while len(held) > 1 and (sum(held[1:]) >= _PLENTY or not sum(held)):
+        """Drop windows that are not needed for the next gap: the newest is, and more until they hold plenty."""
+        by_time = not any(it.reference for it in self._before)
+        held = [it.own if by_time else it.reference for it in self._before]
+        while len(held) > 1 and sum(held[1:]) >= (_PLENTY_SECONDS if by_time else _PLENTY):
             held.pop(0)
             self._before.popleft()
 

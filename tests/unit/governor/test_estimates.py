@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from exporter.governor.estimates import ENOUGH, Estimates, Tally
 
 OWNER, OTHER = object(), object()
@@ -66,6 +68,58 @@ def test_without_a_reference_the_processors_time_counts() -> None:
     estimates.advance(OWNER, {1: at(1000, 9000, 5.0, 0.2)}, probed=False)
     estimates.settle(OWNER)
     assert 5000 == estimates.missed(1)["calls"]
+
+
+def by_time(estimates: Estimates, pieces: list[tuple[float, bool, int]]) -> None:
+    """Add pieces of CPU time without another reference, each probed or not, with so many calls that are seen.
+
+    A probe takes 4 µs of a call.
+    """
+    now = estimates._by_pid[1].at if estimates.knows(1) else START
+    for cpu, probed, calls in pieces:
+        seen = now.counts.get("calls", 0) + calls
+        now = Tally({"calls": seen}, 0, seen * 4e-6, 0, now.cpu + cpu)
+        if estimates.knows(1):
+            estimates.advance(OWNER, {1: now}, probed)
+        else:
+            estimates.begin(OWNER, {1: START}, {1: now})
+        if probed:
+            estimates.settle(OWNER)
+
+
+def test_a_process_that_gets_no_processor_in_a_window() -> None:
+    """The gaps beside such a window go by others: 100,000 calls in a second without probes, so 200,000 in two."""
+    estimates = Estimates()
+    by_time(estimates, [(1.0, True, 71_429), (1.0, False, 0), (0.0, True, 0), (1.0, False, 0), (0.1, True, 7143)])
+    missed = estimates.missed(1)
+    assert missed and missed["calls"] == pytest.approx(200_000, rel=0.001)
+
+
+def test_a_process_that_did_nothing_before_its_first_window() -> None:
+    """A gap goes on until there is a window in which the process did something."""
+    estimates = Estimates()
+    by_time(estimates, [(0.0, True, 0), (1.0, False, 0), (0.0, True, 0)])
+    assert estimates.missed(1) == {}
+    by_time(estimates, [(1.0, False, 0), (0.14, True, 10_000)])
+    missed = estimates.missed(1)
+    assert missed and missed["calls"] == pytest.approx(200_000, rel=0.001)
+
+
+def test_short_windows_decide_nothing_alone() -> None:
+    """Counts and CPU time may be a tick apart, which in a short window looks as if probes took most of it."""
+    estimates = Estimates()
+    window, short = [(1.0, False, 0), (0.02, True, 1429)], [(1.0, False, 0), (0.002, True, 400)]
+    by_time(estimates, [(1.0, True, 71_429), *3 * window, *2 * short, *window])
+    missed = estimates.missed(1)
+    assert missed and missed["calls"] == pytest.approx(600_000, rel=0.1)
+
+
+def test_a_process_that_calls_no_more() -> None:
+    """Windows that hold plenty of CPU time replace those before."""
+    estimates = Estimates()
+    by_time(estimates, [(1.0, True, 71_429), (1.0, False, 0), (0.06, True, 0), (1.0, False, 0), (0.06, True, 0)])
+    missed = estimates.missed(1)
+    assert missed and missed["calls"] < 100_000
 
 
 def test_a_price_too_high_makes_no_number_up() -> None:
