@@ -1,7 +1,7 @@
 # Every target is one that CI runs too. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: rules help setup setup-dev objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
+.PHONY: rules help setup setup-dev fetch objects standins standins-demo as-root demo run clean docs site dashboard-images bench image image-check lock fresh-check test-all manifests
 .PHONY: check check-lint check-words check-format check-types check-bpf check-rules test test-unit test-bpf test-e2e test-verbs-providers test-dashboards test-gpu test-nccl-wheels test-rdma test-real test-kernels test-drivers test-backends fault-table
 
 # Debian keeps depmod and debootstrap where users without root do not look.
@@ -101,6 +101,11 @@ test-backends: setup-dev ## Prometheus 3, VictoriaMetrics, Phoenix and MLflow ta
 	$(PYTEST) tests/backends
 test-nccl-wheels: setup-dev ## where a dozen releases of NCCL keep their communicators, and how they fail without a driver (3 GB of downloads; root, BPF)
 	NCCL_WHEELS=all $(PYTEST) tests/unit/nccl tests/bpf/test_nccl_real.py
+
+# CI does this while it checks what needs a processor.
+fetch: setup-dev .venv/.rdma ## what test-rdma and test-real download, ahead of them (PyTorch's wheels not)
+	@tests/rdma/kernel.sh
+	@$(VENV)/python -m tests.real.releases
 
 # In ~/.cache/accel-exporter/real, for all checkouts: a release takes 6 GB there.
 test-real: setup-dev ## the wheels of PyTorch, NCCL, Numba and others on a soft GPU, call by call; writes docs/real-software.md (9 GB of downloads, 1 GB with ARGS="-k 'not torch'"; root, BPF)

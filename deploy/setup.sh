@@ -168,3 +168,4 @@ if ! progress "installing Python packages into .venv and compiling the BPF progr
     exit 1
 fi
 touch .venv/.base ".venv/.$level"
+[ "$level" != rdma ] || touch .venv/.dev

@@ -1,4 +1,7 @@
-"""The software that `make test-real` runs, as released on PyPI, and its virtual environments, kept for the next run."""
+"""The software that `make test-real` runs, as released on PyPI, and its virtual environments, kept for the next run.
+
+As a program: installs all that has no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -116,3 +119,8 @@ def _run(command: list[str], shown: bool = False) -> None:
     if done.returncode:
         errors = done.stderr.strip().splitlines() or ["no reason given"]
         raise NotInstalled(f"{' '.join(command[-2:])} cannot be installed: {errors[-1]}")
+
+
+if __name__ == "__main__":
+    for without_torch in (NUMBA, BINDINGS, TINYGRAD):
+        python(without_torch)
