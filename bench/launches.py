@@ -33,7 +33,7 @@ STANDINS = Path(__file__).parents[1] / "tests" / "standins"
 BARE, PROBED = "bareLaunch", "cuLaunchKernel"
 BOUND, ROUNDS, SECONDS, WITHIN, SETTLED = 0.01, 9, 0.5, 60.0, 10.0
 CYCLE_SECONDS = files.CYCLE_SECONDS
-BRIEF = {"ROUNDS": 3, "SETTLED": 2.0, "CYCLE_SECONDS": 0.5}
+BRIEF = {"ROUNDS": 3, "SECONDS": 0.25, "SETTLED": 1.0, "CYCLE_SECONDS": 0.5}
 PROGRAM = """
 #include <stdio.h>
 #include <time.h>

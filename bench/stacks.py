@@ -31,8 +31,8 @@ from tests.wheels import NotFetched
 
 EVERY = 1000
 RATE = round((LAUNCHES / EVERY + 1) / STEP_SECONDS)
-PAIRS, ROUNDS, TURNS, TURN, WITHIN = 6, 3, 200, 5, 60.0
-BRIEF = {"PAIRS": 2, "ROUNDS": 1, "TURNS": 20}
+PAIRS, ROUNDS, TURNS, TURN, HELD, WITHIN = 6, 3, 200, 5, 10, 60.0
+BRIEF = {"PAIRS": 2, "ROUNDS": 1, "TURNS": 20, "HELD": 2}
 BARE, PROBED = "bare", "cu"
 
 
@@ -193,9 +193,11 @@ def _memory(take: Job, own: int) -> list[Result]:
     for flags in ((), ("--web.enable-profiles", f"--collector.cuda.profile-launches-every={EVERY}")):
         with running(*flags) as (port, exporter):
             end = time.monotonic() + WITHIN
-            while b"gpu_cuda_memory_allocations_total{" not in scrape(port) and time.monotonic() < end:
-                take(STEPS, own)
-            take(10 * STEPS, own)
+            while b"gpu_cuda_memory_allocations_bytes_total{" not in scrape(port):
+                if time.monotonic() > end:
+                    raise RuntimeError("the job's calls were not seen")
+                take(STEPS // 10, own)
+            take(HELD * STEPS, own)
             if flags:
                 scrape(port, "/debug/pprof/gpu_alloc")
             scrape(port)
