@@ -36,21 +36,21 @@ sys.stdin.read()
 def run() -> list[Result]:
     """Runs a workload on stand-in libraries of its own; needs root, BPF and gcc. Takes two seconds."""
     subprocess.run(["make", "-s", "-C", STANDINS], check=True)
-    with tempfile.TemporaryDirectory() as folder, Object(object_path("cuda")) as object:
+    with tempfile.TemporaryDirectory() as folder, Object(object_path("cuda")) as loaded:
         shutil.copytree(STANDINS / "build", folder, dirs_exist_ok=True)
-        object.maps["returning"].set(0, 1)
+        loaded.maps["returning"].set(0, 1)
         links = [
-            attach(object.programs[program], path, where, returns)
+            attach(loaded.programs[program], path, where, returns)
             for path in (Path(folder, "libcuda.so.1"), Path(folder, "libcudart.so.12"))
-            for (program, returns), where in points(object, path).items()
+            for (program, returns), where in points(loaded, path).items()
         ]
         try:
             statistics = run_time_statistics()
             _work(folder, 2, "--launches", str(LAUNCHES))
             _work(folder, 1, "--allocations", str(CALLS), "--frees", str(CALLS), "--copies", str(CALLS))
-            results = [_result(object.programs[name], what, budget) for name, (what, budget) in PROGRAMS.items()]
+            results = [_result(loaded.programs[name], what, budget) for name, (what, budget) in PROGRAMS.items()]
             with _process_on_two_devices(folder):
-                results.append(_while_some_use_two(object, folder))
+                results.append(_while_some_use_two(loaded, folder))
             statistics.close()
         finally:
             close_all(links)
@@ -66,7 +66,7 @@ PROGRAMS: dict[str, tuple[str, float | None]] = {
 }
 
 
-def points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
+def points(loaded: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
     """Where each program goes in a library with return probes allowed, by name and whether at the return."""
     wanted: dict[tuple[str, bool], list[Point]] = {}
     with Elf.open(path) as elf:
@@ -74,7 +74,7 @@ def points(object: Object, path: Path) -> dict[tuple[str, bool], list[Point]]:
         for api, function in enumerate(FUNCTIONS, 1):
             if function.name in found:
                 offset = place(elf, found[function.name]).offset
-                for hook in function.hooks(object.types, api, all_errors=False):
+                for hook in function.hooks(loaded.types, api, all_errors=False):
                     wanted.setdefault((hook.program, hook.returns), []).append(Point(offset, hook.cookie))
     return wanted
 
@@ -100,10 +100,10 @@ def _process_on_two_devices(folder: str) -> Iterator[None]:
             process.stdin.close()
 
 
-def _while_some_use_two(object: Object, folder: str) -> Result:
-    if not object.globals()["with_several"]:
+def _while_some_use_two(loaded: Object, folder: str) -> Result:
+    if not loaded.globals()["with_several"]:
         raise RuntimeError("a process on two devices was not seen")
-    program = object.programs["on_launch"]
+    program = loaded.programs["on_launch"]
     before = program.stats()
     _work(folder, 2, "--launches", str(LAUNCHES))
     nanoseconds, runs = (now - then for now, then in zip(program.stats(), before, strict=True))
@@ -114,9 +114,9 @@ def _while_some_use_two(object: Object, folder: str) -> Result:
 def _when_full(folder: str) -> Result:
     """Launches of a process that finds no room for its row, against those of the one that has it."""
     path = Path(folder, "libcuda.so.1")
-    with Object(object_path("cuda"), entries={"launches": 1}) as object:
-        program = object.programs["on_launch"]
-        link = attach(program, path, points(object, path)[program.name, False], False)
+    with Object(object_path("cuda"), entries={"launches": 1}) as loaded:
+        program = loaded.programs["on_launch"]
+        link = attach(program, path, points(loaded, path)[program.name, False], False)
         statistics = run_time_statistics()
         try:
             spent = []
@@ -128,7 +128,7 @@ def _when_full(folder: str) -> Result:
         finally:
             statistics.close()
             link.close()
-        if object.globals()["launches_lost"] != 2 * LAUNCHES:
+        if loaded.globals()["launches_lost"] != 2 * LAUNCHES:
             raise RuntimeError("the table of launches was not full")
     note = f"{spent[1]:.0f} ns against {spent[0]:.0f} ns, mean of {2 * LAUNCHES} runs each"
     return Result("program run at a launch without room for a row", spent[1] / spent[0], "ratio", FULL_BUDGET, note)

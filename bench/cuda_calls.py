@@ -106,10 +106,10 @@ def _probed(program: Path, folder: Path, libraries: tuple[str, ...]) -> Iterator
     """The program on libraries of its own, these of them probed."""
     shutil.copytree(STANDINS / "build", folder)
     with ExitStack() as stack:
-        object = stack.enter_context(Object(object_path("cuda")))
+        loaded = stack.enter_context(Object(object_path("cuda")))
         for path in (folder / name for name in libraries):
-            for (name, returns), where in sorted(points(object, path).items(), key=lambda program: not program[0][1]):
-                stack.callback(attach(object.programs[name], path, where, returns).close)
+            for (name, returns), where in sorted(points(loaded, path).items(), key=lambda program: not program[0][1]):
+                stack.callback(attach(loaded.programs[name], path, where, returns).close)
         environment = os.environ | {"LD_LIBRARY_PATH": str(folder)}
         job = stack.enter_context(
             subprocess.Popen([program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -97,11 +97,11 @@ def _measure(folder: Path, prologue: str) -> tuple[float, float]:
         placement = place(elf, elf.functions(["target"])["target"])
     if placement.kind != "emulated" or placement.moved != (prologue == "endbr64"):
         raise RuntimeError(f"gcc made no {prologue} prologue here: {placement}")
-    with Object(object_path("calibrate")) as object, _bpftrace(copies[2]) as counted:
-        link = attach(object.programs["on_entry"], copies[1], [Point(placement.offset)])
+    with Object(object_path("calibrate")) as loaded, _bpftrace(copies[2]) as counted:
+        link = attach(loaded.programs["on_entry"], copies[1], [Point(placement.offset)])
         output = subprocess.run([program, *copies], capture_output=True, text=True, timeout=60, check=True).stdout
         link.close()
-        counts = [object.maps["hits"].get(ENTRY), counted()]
+        counts = [loaded.maps["hits"].get(ENTRY), counted()]
     if counts != [ROUNDS * CALLS] * 2:
         raise RuntimeError(f"of {ROUNDS * CALLS} calls we and bpftrace counted {counts}")
     rounds = [[float(value) for value in line.split()] for line in output.splitlines()]

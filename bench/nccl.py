@@ -77,38 +77,38 @@ def _measure(more: str, spans_per_second: int, calls: int = CALLS) -> dict[str, 
         program = Path(folder, "calls")
         flags = [f"-DCALLS={calls}", f"-DCALL_MORE={more}", "-x", "c", "-", "-x", "none", library]
         subprocess.run(["gcc", "-O2", *flags, "-o", program], input=PROGRAM, text=True, check=True)
-        with attached(Path(library), spans_per_second, messages_timed=False) as object:
+        with attached(Path(library), spans_per_second, messages_timed=False) as loaded:
             statistics = run_time_statistics()
             subprocess.run([program], env=os.environ | {"LD_LIBRARY_PATH": folder}, timeout=60, check=True)
             statistics.close()
-            return {name: it.stats()[0] / calls for name, it in object.programs.items() if it.stats()[1]}
+            return {name: it.stats()[0] / calls for name, it in loaded.programs.items() if it.stats()[1]}
 
 
 @contextmanager
 def attached(library: Path, spans_per_second: int, messages_timed: bool) -> Iterator[Object]:
     """The programs, attached to a library as the exporter does where return probes may be used."""
-    with Object(object_path("nccl"), constants={"spans_per_second": spans_per_second}) as object:
+    with Object(object_path("nccl"), constants={"spans_per_second": spans_per_second}) as loaded:
         links = [
-            attach(object.programs[name], library, points, returns)
-            for (name, returns), points in _points(object, library, messages_timed).items()
+            attach(loaded.programs[name], library, points, returns)
+            for (name, returns), points in _points(loaded, library, messages_timed).items()
         ]
         try:
-            yield object
+            yield loaded
         finally:
             close_all(links)
 
 
-def _points(object: Object, path: Path, messages_timed: bool) -> dict[tuple[str, bool], list[Point]]:
+def _points(loaded: Object, path: Path, messages_timed: bool) -> dict[tuple[str, bool], list[Point]]:
     wanted: dict[tuple[str, bool], list[Point]] = {}
     with Elf.open(path) as elf:
         layout = find_layout(elf)
-        value = object.maps["layouts"].value(identity=layout.identity, guarded=int(layout.guarded))
-        object.maps["layouts"].set(1, value)
-        object.maps["returning"].set(0, 1)
+        value = loaded.maps["layouts"].value(identity=layout.identity, guarded=int(layout.guarded))
+        loaded.maps["layouts"].set(1, value)
+        loaded.maps["returning"].set(0, 1)
         found = elf.functions([function.name for function in FUNCTIONS])
         for api, function in enumerate(FUNCTIONS, 1):
             if function.name in found:
                 offset = place(elf, found[function.name]).offset
-                for hook in function.hooks(object.types, api, layout=1, time_messages=messages_timed):
+                for hook in function.hooks(loaded.types, api, layout=1, time_messages=messages_timed):
                     wanted.setdefault((hook.program, hook.returns), []).append(Point(offset, hook.cookie))
     return wanted

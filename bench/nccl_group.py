@@ -92,9 +92,9 @@ def _measure(messages_timed: bool) -> tuple[tuple[float, float], float]:
         program = folder / "groups"
         flags = [f"-DROUNDS={ROUNDS}", f"-DGROUPS={GROUPS}", f"-DMESSAGES={MESSAGES}"]
         subprocess.run(["gcc", "-O2", *flags, "-x", "c", "-", "-o", program], input=PROGRAM, text=True, check=True)
-        with attached(copies[1], 0, messages_timed) as object, _bpftrace(copies[2]):
+        with attached(copies[1], 0, messages_timed) as loaded, _bpftrace(copies[2]):
             output = subprocess.run([program, *copies], capture_output=True, text=True, timeout=120, check=True).stdout
-            counted = sum(value.calls for key, value in object.maps["calls"].items())
+            counted = sum(value.calls for key, value in loaded.maps["calls"].items())
     if counted < ROUNDS * GROUPS * MESSAGES:
         raise RuntimeError(f"of {ROUNDS * GROUPS * MESSAGES} messages we counted {counted}")
     rounds = [[float(value) for value in line.split()] for line in output.splitlines()]

@@ -39,7 +39,8 @@ ATTACHED = "accel_exporter_probe_attached"
 XID, XID_AFTER = 94, 3
 """The Xid of the key x, and the scrape after which --xid takes effect."""
 QUICK = tuple(
-    f"--collector.nvml.{set}-interval={seconds}" for set, seconds in (("fast", 1), ("processes", 1), ("slow", 5))
+    f"--collector.nvml.{readings}-interval={seconds}"
+    for readings, seconds in (("fast", 1), ("processes", 1), ("slow", 5))
 )
 HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Without http_proxy: a proxy cannot reach this machine's loopback."""

@@ -59,7 +59,7 @@ def ucx_plugin(folder: Path) -> Path:
 
 @contextmanager
 def initiator_and_target(
-    observed: Observed, folder: Path, probed: Path, bytes: int = 1 << 22
+    observed: Observed, folder: Path, probed: Path, size: int = 1 << 22
 ) -> Iterator[tuple[Script, Script]]:
     """Two processes with an agent each, over TCP and shared memory; the first knows the second as `target`.
 
@@ -67,7 +67,7 @@ def initiator_and_target(
     """
     with Script(libnixl(folder), libraries=NOWHERE) as initiator, Script(libnixl(folder), libraries=NOWHERE) as target:
         for name, job in (("initiator", initiator), ("target", target)):
-            job.run(f"{BINDINGS}\nagent({str(bindings(folder))!r}, {name!r}, {bytes})")
+            job.run(f"{BINDINGS}\nagent({str(bindings(folder))!r}, {name!r}, {size})")
         metadata, address = target.run("out = me.getLocalMD().hex(), mine")
         initiator.run(f"me.loadRemoteMD(bytes.fromhex({metadata!r})); remote = {address}")
         for job in (initiator, target):

@@ -66,13 +66,13 @@ class Observed:
         """What the programs could not count, by map."""
         return {it: count for it, count in self.collector._object.globals().items() if it.endswith("_lost") and count}
 
-    def in_flight(self, pid: int, map: str = "in_flight") -> list[Any]:
+    def in_flight(self, pid: int, table: str = "in_flight") -> list[Any]:
         """Return the calls that threads of a process make now: FLIGHTS() of bpf/flight.h."""
-        return [it for it in self.kernel(map, pid) if it.sp]
+        return [it for it in self.kernel(table, pid) if it.sp]
 
-    def kernel(self, map: str, pid: int) -> list[Any]:
+    def kernel(self, table: str, pid: int) -> list[Any]:
         """What a map holds of a process."""
-        rows = self.collector._object.maps[map].items()
+        rows = self.collector._object.maps[table].items()
         return [value for key, value in rows if getattr(key, "tgid", key) == pid]
 
     def by(self, metric: str, pid: int, *names: str) -> dict[Any, Any]:

@@ -103,12 +103,12 @@ def fill(loaded: Object, base: int, keys: int, remove: bool = False) -> None:
         assert 0 == loaded.programs["fill"].run(struct.pack("=4Q", base, at, keys, remove))
 
 
-def one_by_one(map):
+def one_by_one(table):
     """As on a kernel without batches."""
-    return map._one_by_one()
+    return table._one_by_one()
 
 
-@pytest.mark.parametrize("read", [lambda map: map.items(), one_by_one], ids=["batches", "one by one"])
+@pytest.mark.parametrize("read", [lambda table: table.items(), one_by_one], ids=["batches", "one by one"])
 def test_every_row_is_read_once(loaded, read):
     """10,000 rows come back complete, each once, with their values."""
     fill(loaded, 1 << 40, ROWS)
@@ -155,7 +155,7 @@ def lists():
     return [list(range(100)) for _ in range(ROWS)]
 
 
-@pytest.mark.parametrize("read", [lambda map: map.items(), one_by_one], ids=["batches", "one by one"])
+@pytest.mark.parametrize("read", [lambda table: table.items(), one_by_one], ids=["batches", "one by one"])
 def test_reading_ends_while_rows_come_and_go(loaded, read):
     """Rows inserted and deleted meanwhile make no read endless, repeat no key, and cost no row that stayed."""
     stop, changes = threading.Event(), []

@@ -421,8 +421,8 @@ def test_killed_in_the_middle_of_an_allocation(observed: Observed) -> None:
         assert 0 == observed.value(USED, script.pid, api_layer="driver", memory="device")
         assert {"": 0, "true": 3 * MIB} == freed(observed, script.pid, "driver")
         assert 3 * MIB == observed.value(ALLOCATED, script.pid, api_layer="driver")
-        for map in ("in_flight", "live", "contexts", "calls"):
-            assert [] == observed.kernel(map, script.pid)
+        for table in ("in_flight", "live", "contexts", "calls"):
+            assert [] == observed.kernel(table, script.pid)
         until(lambda: not observed.kernel("covered", script.pid), "the last row gone")
 
 

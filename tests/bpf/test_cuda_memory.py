@@ -398,36 +398,36 @@ def test_segments_that_expand(observed: Observed, driver: Script) -> None:
 
 def test_one_call_unmaps_any_number(observed: Observed, driver: Script) -> None:
     """One unmapping of 2,000 segments ends the mappings in rows of handles, one of their second mappings the rest."""
-    segments, bytes = 2000, 1 << 21
+    segments, size = 2000, 1 << 21
     driver.run(
-        f"{EXPAND}\nva, handles = expand({segments}, {bytes})\nother, kept = expand(3, {bytes})\n"
-        f"again = new(lib.cuMemAddressReserve, size({segments * bytes}), size(0), c_uint64(0), c_uint64(0)).value\n"
+        f"{EXPAND}\nva, handles = expand({segments}, {size})\nother, kept = expand(3, {size})\n"
+        f"again = new(lib.cuMemAddressReserve, size({segments * size}), size(0), c_uint64(0), c_uint64(0)).value\n"
         "for n, it in enumerate(handles):\n"
-        f"    lib.cuMemMap(c_uint64(again + n * {bytes}), size({bytes}), size(0), it, c_uint64(0))\n"
+        f"    lib.cuMemMap(c_uint64(again + n * {size}), size({size}), size(0), it, c_uint64(0))\n"
         "for it in handles + kept: lib.cuMemRelease(it)"
     )
     assert 2 * segments + 3 == len(rows(observed, driver.pid))
-    driver.run(f"lib.cuMemUnmap(c_uint64(va), size({segments * bytes}))")
-    assert {"vmm": (segments + 3) * bytes} == used(observed, driver.pid)
-    driver.run(f"lib.cuMemUnmap(c_uint64(again), size({segments * bytes}))")
-    assert {"vmm": 3 * bytes} == used(observed, driver.pid)
+    driver.run(f"lib.cuMemUnmap(c_uint64(va), size({segments * size}))")
+    assert {"vmm": (segments + 3) * size} == used(observed, driver.pid)
+    driver.run(f"lib.cuMemUnmap(c_uint64(again), size({segments * size}))")
+    assert {"vmm": 3 * size} == used(observed, driver.pid)
     assert 3 == len(rows(observed, driver.pid))
     assert {} == implicit(observed, driver.pid)
 
 
-@pytest.mark.parametrize(("unseen", "bytes"), [(2, 20 << 20), (600, 1 << 21)])
-def test_mappings_older_than_the_probes(unseen: int, bytes: int) -> None:
+@pytest.mark.parametrize(("unseen", "mapped"), [(2, 20 << 20), (600, 1 << 21)])
+def test_mappings_older_than_the_probes(unseen: int, mapped: int) -> None:
     """One unmapping of some that were not seen and of some behind them that were ends the latter."""
     build_standins()
     with Script() as script:
         script.run(
-            f"{EXPAND}\nwhole = size({(unseen + 3) * bytes})\n"
+            f"{EXPAND}\nwhole = size({(unseen + 3) * mapped})\n"
             "va = new(lib.cuMemAddressReserve, whole, size(0), c_uint64(0), c_uint64(0)).value\n"
-            f"expand({unseen}, {bytes}, va)"
+            f"expand({unseen}, {mapped}, va)"
         )
         with observe() as observed, started(observed, script):
-            script.run(f"_, seen = expand(3, {bytes}, va + {unseen * bytes})")
-            assert {"vmm": 3 * bytes} == used(observed, script.pid)
+            script.run(f"_, seen = expand(3, {mapped}, va + {unseen * mapped})")
+            assert {"vmm": 3 * mapped} == used(observed, script.pid)
             script.run("for it in seen: lib.cuMemRelease(it)\nlib.cuMemUnmap(c_uint64(va), whole)")
             assert {} == used(observed, script.pid)
             assert [] == rows(observed, script.pid)
@@ -465,14 +465,14 @@ def test_a_full_table_of_mappings() -> None:
 def test_eight_ranks_fill_their_gpus() -> None:
     """Eight processes that hold 192 GiB each in segments of 20 MiB find room in the default table."""
     build_standins()
-    segments, bytes = 192 * 1024 // 20, 20 * MIB
+    segments, size = 192 * 1024 // 20, 20 * MIB
     with observe() as observed, ExitStack() as stack:
         ranks = [started(observed, stack.enter_context(Script())) for _ in range(8)]
         for rank in ranks:
-            rank.begin(f"{EXPAND}\nexpand({segments}, {bytes}, 1 << 44)")
+            rank.begin(f"{EXPAND}\nexpand({segments}, {size}, 1 << 44)")
         for rank in ranks:
             rank.answer()
-            assert {"vmm": segments * bytes} == used(observed, rank.pid)
+            assert {"vmm": segments * size} == used(observed, rank.pid)
         assert 0 == observed.value(FULL, map="cuda_live") == observed.value(FULL, map="cuda_ranges")
 
 
@@ -482,15 +482,15 @@ def test_the_table_is_sized_by_the_gpus() -> None:
     gpus = Gpus()
     readings = {"fast": Readings(0.0, {"memory_bytes": 80 << 30})}
     gpus.serve(lambda: snapshot(*(replace(gpu(index), sets=readings) for index in range(8))), lambda seconds: True)
-    segments, bytes = 80 * 512, 2 * MIB
+    segments, size = 80 * 512, 2 * MIB
     with observe(gpus=gpus, layers="driver") as observed, ExitStack() as stack:
         assert 491_520 == observed.collector._object.maps["live"].max_entries
         ranks = [started(observed, stack.enter_context(Script())) for _ in range(8)]
         for rank in ranks:
-            rank.begin(f"{EXPAND}\nexpand({segments}, {bytes}, 1 << 44)")
+            rank.begin(f"{EXPAND}\nexpand({segments}, {size}, 1 << 44)")
         for rank in ranks:
             rank.answer()
-            assert {"vmm": segments * bytes} == used(observed, rank.pid)
+            assert {"vmm": segments * size} == used(observed, rank.pid)
         assert 0 == observed.value(FULL, map="cuda_live") == observed.value(FULL, map="cuda_ranges")
 
 

@@ -83,7 +83,7 @@ def test_every_collective(observed: NcclNode, rank: Rank) -> None:
     factors = {"AllReduce": 2 * 7 / 8} | dict.fromkeys(
         ["ReduceScatter", "AllGather", "AlltoAll", "Gather", "Scatter"], 7
     )
-    expected = {name: bytes * factors.get(name, 1) for name, bytes in sized.items()}
+    expected = {name: size * factors.get(name, 1) for name, size in sized.items()}
     assert expected == by_collective(observed, BUS, rank.pid)
     assert {} == observed.values("nccl_collective_unsized_calls_total", rank.pid)
     assert {} == observed.values("nccl_collective_anonymous_calls_total", rank.pid)
@@ -127,10 +127,10 @@ def test_communicators_of_a_process(observed: NcclNode, rank: Rank) -> None:
         "out = [look(it) for it in made]"
     )
     ranks = [("5", "8"), ("0", "3"), ("1", "3"), ("2", "3"), ("2", "4"), ("5", "7"), ("5", "9"), ("1", "4")]
-    expected = {(hash, *who, who[0]) for hash, who in zip(hashes, ranks, strict=True)}
+    expected = {(comm_hash, *who, who[0]) for comm_hash, who in zip(hashes, ranks, strict=True)}
     assert expected == communicators(observed, rank.pid)
     members = {it for it in observed.node.communicators.all() if it.pid == rank.pid}
-    assert {Member(rank.pid, hash, int(it), int(n)) for hash, it, n, _ in expected} == members
+    assert {Member(rank.pid, comm_hash, int(it), int(n)) for comm_hash, it, n, _ in expected} == members
 
 
 def test_ended_communicators(observed: NcclNode, rank: Rank) -> None:
@@ -331,8 +331,8 @@ def test_the_end_of_a_process(observed: NcclNode) -> None:
         until(lambda: not observed.kernel("calls", rank.pid), "the end noticed")
         assert 3 == observed.value(CALLS, rank.pid, collective="AllReduce")
         assert set() == communicators(observed, rank.pid)
-        for map in ("callers", "communicators", "durations", "covered", "held"):
-            assert [] == observed.kernel(map, rank.pid)
+        for table in ("callers", "communicators", "durations", "covered", "held"):
+            assert [] == observed.kernel(table, rank.pid)
 
 
 def test_ended_processes_that_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,17 +89,17 @@ def test_ranks_that_die_at_once(observed: NcclNode) -> None:
 
 def test_without_room_there_is_no_lag(observed: NcclNode) -> None:
     """Without room a lag is absent, not 0; and of the first calls with room too, which others may have made before."""
-    map = meetings(observed)
+    table = meetings(observed)
     with suppress(BpfError):  # full
-        for hash in range(map.max_entries + 1):
-            map.set(map.key(hash=hash + 1, nranks=2), map.value())
+        for comm_hash in range(table.max_entries + 1):
+            table.set(table.key(hash=comm_hash + 1, nranks=2), table.value())
     with ranks(observed, 2, "full") as job:
         for rank in job:
             rank.run("for i in range(20): reduce_all(c, 1)")
         assert [0, 0] == lags(observed, job)
         assert 40 <= observed.value(FULL, map="nccl_meetings")
-        for hash in range(map.max_entries):
-            map.delete(map.key(hash=hash + 1, nranks=2))
+        for comm_hash in range(table.max_entries):
+            table.delete(table.key(hash=comm_hash + 1, nranks=2))
         time.sleep(0.3)  # a map that was full is tried again after a while
         for rank in reversed(job):
             rank.run("for i in range(128): reduce_all(c, 1)")
@@ -255,5 +255,5 @@ def test_the_table_is_small() -> None:
     """A row is no more than an eighth of what it was when the table was full with 512."""
     build_standins()
     with observe() as observed:
-        map = meetings(observed)
-        assert map.max_entries >= 2048 and map.max_entries * ctypes.sizeof(map.value) <= 3 << 20
+        table = meetings(observed)
+        assert table.max_entries >= 2048 and table.max_entries * ctypes.sizeof(table.value) <= 3 << 20

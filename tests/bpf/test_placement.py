@@ -128,17 +128,17 @@ def test_places(flags: str, placements: dict[str, Placement]) -> None:
 def test_calls(library: Path, placements: dict[str, Placement], counter: Path) -> None:
     """23 calls are 23 entries and 23 returns, and the last one's arguments, also those on the stack, are as passed."""
     points = [Point(placement.offset, cookie) for cookie, placement in enumerate(placements.values())]
-    loaded = ctypes.CDLL(str(library))
-    with Object(counter) as object:
-        entries = attach(object.programs["on_entry"], library, points)
-        returns = attach(object.programs["on_return"], library, points, returns=True)
+    functions = ctypes.CDLL(str(library))
+    with Object(counter) as loaded:
+        entries = attach(loaded.programs["on_entry"], library, points)
+        returns = attach(loaded.programs["on_return"], library, points, returns=True)
         for cookie, name in enumerate(placements):
-            called = getattr(loaded, name)
+            called = getattr(functions, name)
             called.restype, called.argtypes = ctypes.c_long, [ctypes.c_long] * 8
             for call in range(CALLS):
                 arguments = [1000 + call, 5, *range(12, 18)]
                 result = called(*arguments)
-            seen = object.maps["seen"].get(cookie)
+            seen = loaded.maps["seen"].get(cookie)
             assert (CALLS, CALLS) == (seen.calls, seen.returns), name
             assert (arguments, result) == ([*seen.arguments, *seen.stack], ctypes.c_long(seen.result).value), name
         entries.close()

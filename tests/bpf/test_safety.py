@@ -31,11 +31,11 @@ def open_descriptors() -> int:
 @tried
 def test_trial() -> None:
     """The answer is that of this kernel: the same trial, counted and judged by hand, has the same result."""
-    with Object(object_path("calibrate")) as object, TrialProgram(image()) as program:
-        link = attach(object.programs["on_return"], program.path, [Point(CODE + FUNCTION_AT)], returns=True)
+    with Object(object_path("calibrate")) as loaded, TrialProgram(image()) as program:
+        link = attach(loaded.programs["on_return"], program.path, [Point(CODE + FUNCTION_AT)], returns=True)
         ends = [program.run(confinement)[0] for confinement in Confinement]
         link.close()
-        hits = object.maps["hits"].get(RETURN)
+        hits = loaded.maps["hits"].get(RETURN)
     assert hits == sum(end == 42 for end in ends)
     assert (ends[:4] == [42] * 4) == try_return_probes().seccomp
 

@@ -79,7 +79,7 @@ def test_a_free_in_a_signal_handler(compile_library: Callable[[str, str], Path],
         assert 3 == sum(waited.counts[-19:])  # from 0.25 s
         assert 4 * MIB == observed.value("gpu_cuda_memory_allocations_bytes_total", script.pid, memory="device")
         freed = observed.values("gpu_cuda_memory_frees_bytes_total", script.pid)
-        assert [MIB] == [bytes for labels, bytes in freed.items() if ("implicit", "true") not in labels]
+        assert [MIB] == [size for labels, size in freed.items() if ("implicit", "true") not in labels]
         used = observed.value("gpu_cuda_memory_usage_bytes", script.pid, memory="device")
         assert (used is None) == bool(above)
         assert 3 * above == observed.collector._object.globals()["returns_skipped"]

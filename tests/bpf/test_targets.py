@@ -60,8 +60,8 @@ class Counter:
 
     symbols = frozenset({SYMBOL})
 
-    def __init__(self, object: Object) -> None:
-        self._object = object
+    def __init__(self, loaded: Object) -> None:
+        self._object = loaded
         self._changed = threading.Condition()
         self.news: list[tuple[object, ...]] = []
         self.attached: list[Library] = []
@@ -188,8 +188,8 @@ def counter_object(compile_bpf: Callable[[str, str], Path]) -> Path:
 
 @pytest.fixture
 def counter(counter_object: Path) -> Iterator[Counter]:
-    with Object(counter_object) as object:
-        yield Counter(object)
+    with Object(counter_object) as loaded:
+        yield Counter(loaded)
 
 
 @pytest.fixture
@@ -771,8 +771,8 @@ def test_one_failing_interest_costs_only_itself(
     counter_object: Path,
 ) -> None:
     """Where one interest cannot attach another one does; the failure is counted, and tried again."""
-    with Object(counter_object) as object:
-        failing, both, alone = Failing(object), Targets(), Targets(resync=0.3)
+    with Object(counter_object) as loaded:
+        failing, both, alone = Failing(loaded), Targets(), Targets(resync=0.3)
         both.want(failing)
         both.want(counter)
         both.start()

@@ -106,7 +106,7 @@ class Machine:
             f"--collector.faults.shutdown-file={self.shutdown}",
             f"--collector.faults.diagnostic-stamp={self.stamp}",
             f"--collector.faults.reports={self.reports}",
-            *(f"--collector.nvml.{set}-interval=1" for set in ("fast", "processes", "slow")),
+            *(f"--collector.nvml.{readings}-interval=1" for readings in ("fast", "processes", "slow")),
             "--collector.faults.ipmi",
             "--collector.faults.ipmi-interval=1",
             f"--collector.faults.ipmi-host={self.controller.host}",

@@ -29,7 +29,9 @@ ROOT = Path(__file__).parents[2]
 STANDINS = ROOT / "tests" / "standins" / "build"
 WITHIN, LONGEST = 60.0, 300.0
 """Seconds for the exporter and small programs, and for one loop of a job."""
-QUICK = tuple(f"--collector.nvml.{set}-interval={s}" for set, s in (("fast", 1), ("processes", 1), ("slow", 2)))
+QUICK = tuple(
+    f"--collector.nvml.{readings}-interval={s}" for readings, s in (("fast", 1), ("processes", 1), ("slow", 2))
+)
 
 
 @dataclass

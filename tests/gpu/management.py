@@ -42,12 +42,12 @@ CALL_AGREES = 0.01
 def run(machine: Machine) -> Iterator[Row]:
     measured = machine.python("tests.gpu.management")
     yield Row(NUMBER, "GPU and driver", REPORTED, f"{measured['name']}, driver {measured['driver']}")
-    for set in (FAST, SLOW):
-        values, slow = measured["values"][set], measured["slowest"][set]
-        yield expect(NUMBER, f"readings of the {set} set", bool(values), f"{len(values)}; slowest: {slow}")
+    for readings in (FAST, SLOW):
+        values, slow = measured["values"][readings], measured["slowest"][readings]
+        yield expect(NUMBER, f"readings of the {readings} set", bool(values), f"{len(values)}; slowest: {slow}")
         shown = ", ".join(f"{key} {value:.6g}" for key, value in values.items())
-        yield Row(NUMBER, f"values of the {set} set, in NVML's units", REPORTED, shown)
-    nameless = sorted(key for set in (FAST, SLOW) for key in measured["values"][set] if key not in SHOWN)
+        yield Row(NUMBER, f"values of the {readings} set, in NVML's units", REPORTED, shown)
+    nameless = sorted(key for readings in (FAST, SLOW) for key in measured["values"][readings] if key not in SHOWN)
     yield Row(NUMBER, "readings that feed other series", REPORTED, ", ".join(nameless) or "none")
     values = measured["values"][FAST]
     for key, (low, high) in PLAUSIBLE.items():
@@ -80,7 +80,7 @@ def _without_root(machine: Machine) -> Row:
 
 def _page(machine: Machine, measured: dict[str, Any]) -> Row:
     """Every reading that has a series is on the exporter's page."""
-    wanted = {name(SHOWN[key]) for set in (FAST, SLOW) for key in measured["values"][set] if key in SHOWN}
+    wanted = {name(SHOWN[key]) for readings in (FAST, SLOW) for key in measured["values"][readings] if key in SHOWN}
     with machine.exporter("--no-collector.cuda") as exporter:
         missing = sorted(wanted)
 
@@ -115,8 +115,8 @@ def measure() -> dict[str, Any]:
     nvml.call("nvmlInit")
     device = open_device(nvml, 0)
     values, slowest = {}, {}
-    for set in (FAST, SLOW):
-        values[set], slowest[set] = _set(nvml, device, set)
+    for readings in (FAST, SLOW):
+        values[readings], slowest[readings] = _set(nvml, device, readings)
     began, before = time.monotonic(), _energy(nvml, device)
     gpm = _gpm(nvml, device)
     time.sleep(1.0)
@@ -135,13 +135,13 @@ def measure() -> dict[str, Any]:
     }
 
 
-def _set(nvml: NvmlLibrary, device: GpuTarget, set: str) -> tuple[dict[str, int | float], str]:
+def _set(nvml: NvmlLibrary, device: GpuTarget, readings: str) -> tuple[dict[str, int | float], str]:
     values: dict[str, int | float] = {}
     times: list[tuple[float, str]] = []
     began = time.perf_counter()
-    values |= nvml.fields(device, device.requests[set]).get(None, {})
-    times.append((time.perf_counter() - began, f"{len(device.requests[set])} fields"))
-    for query in QUERIES[set]:
+    values |= nvml.fields(device, device.requests[readings]).get(None, {})
+    times.append((time.perf_counter() - began, f"{len(device.requests[readings])} fields"))
+    for query in QUERIES[readings]:
         began = time.perf_counter()
         values |= nvml.read(NvmlTarget(device.handle), [query], values)
         times.append((time.perf_counter() - began, query.call.function.removeprefix("nvmlDevice")))
@@ -187,17 +187,17 @@ def _gpm(nvml: NvmlLibrary, device: GpuTarget) -> str:
     except NvmlError as error:
         return str(error)
     answers = []
-    for id in GPM_IDS:
+    for gpm_id in GPM_IDS:
         question = pynvml.c_nvmlGpmMetricsGet_t()
         question.version, question.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
         question.sample1, question.sample2 = samples
-        question.metrics[0].metricId = id
+        question.metrics[0].metricId = gpm_id
         try:
             nvml.call("nvmlGpmMetricsGet", question)
             code = question.metrics[0].nvmlReturn
         except NvmlError as error:
             code = error.code
-        answers.append(f"{id}: {question.metrics[0].value:.4g}" if code == 0 else f"{id}: error {code}")
+        answers.append(f"{gpm_id}: {question.metrics[0].value:.4g}" if code == 0 else f"{gpm_id}: error {code}")
     for sample in samples:
         nvml.optional("nvmlGpmSampleFree", sample)
     return ", ".join(answers)

@@ -122,7 +122,7 @@ def copies(steps: int) -> Mapping[str, Any]:
         pageable.copy_(device[:PAGEABLE])
     torch.cuda.synchronize()
     moved = {"h2d pinned": PINNED, "d2h pinned": PINNED, "h2d pageable": PAGEABLE, "d2h pageable": PAGEABLE}
-    return {"copied": {route: bytes * steps for route, bytes in moved.items()}}
+    return {"copied": {route: size * steps for route, size in moved.items()}}
 
 
 def collectives() -> Loop:

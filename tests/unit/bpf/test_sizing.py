@@ -71,20 +71,20 @@ def _needs_libbpf() -> None:
 @pytest.mark.parametrize("processors", [1, 8, MANY, 512])
 def test_no_processor_starves(path: Path, processors: int) -> None:
     """Every LRU map of every object has two batches of 128 rows for each possible processor."""
-    for map in lru_maps(path):
-        assert map.on(processors) >= 2 * 128 * processors, map.name
-        assert map.on(processors) >= map.entries
+    for table in lru_maps(path):
+        assert table.on(processors) >= 2 * 128 * processors, table.name
+        assert table.on(processors) >= table.entries
 
 
 def test_there_are_lru_maps() -> None:
     """The objects have some: the other tests are not of nothing."""
-    assert {"contexts", "poll_rates"} <= {map.name for path in OBJECTS for map in lru_maps(path)}
+    assert {"contexts", "poll_rates"} <= {table.name for path in OBJECTS for table in lru_maps(path)}
 
 
 def test_memory() -> None:
     """On a machine of 224 processors all LRU maps together take no more than the budget."""
     of_one_machine = [path for path in OBJECTS if path.parent == OBJECTS[0].parent]
-    taken = {f"{path.stem}:{map.name}": map.memory(MANY) for path in of_one_machine for map in lru_maps(path)}
+    taken = {f"{path.stem}:{table.name}": table.memory(MANY) for path in of_one_machine for table in lru_maps(path)}
     assert sum(taken.values()) <= BUDGET, taken
 
 

@@ -13,9 +13,9 @@ SLOTS = (3, *[0] * 15, 1)
 
 
 def process(
-    pid: int, *ranks: int, hash: int = 0xABC, nranks: int = 8, number: int = 0, domain: int = 1
+    pid: int, *ranks: int, comm_hash: int = 0xABC, nranks: int = 8, number: int = 0, domain: int = 1
 ) -> Process[Activity]:
-    members = [Membership(hash, nranks, rank, domain) for rank in ranks]
+    members = [Membership(comm_hash, nranks, rank, domain) for rank in ranks]
     activity = Activity(
         lags={it: Durations(2_500_000_000, SLOTS) for it in members},
         numbers=dict.fromkeys(members, number),
@@ -48,7 +48,7 @@ def test_two_ranks_of_one_process() -> None:
 
 def test_a_rank_alone_is_not_compared() -> None:
     """Not with itself, with other communicators, or with one of the same hash and another size."""
-    assert {} == compared(process(1, 0), process(2, 1, hash=0xABD), process(3, 1, nranks=4))
+    assert {} == compared(process(1, 0), process(2, 1, comm_hash=0xABD), process(3, 1, nranks=4))
 
 
 def test_strangers_are_not_compared() -> None:

@@ -88,10 +88,10 @@ rdma_nack_ratio NaN
 """
 
 
-@pytest.mark.parametrize(("format", "golden"), [(Format.TEXT, TEXT), (Format.OPENMETRICS, OPENMETRICS)])
-def test_page_matches_golden(format: Format, golden: str) -> None:
+@pytest.mark.parametrize(("written", "golden"), [(Format.TEXT, TEXT), (Format.OPENMETRICS, OPENMETRICS)])
+def test_page_matches_golden(written: Format, golden: str) -> None:
     """A page with each kind, a hostile label, an empty label and an integer above 2**63 is exactly this text."""
-    assert golden == render(page(), format).text.decode()
+    assert golden == render(page(), written).text.decode()
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID="GPU-1",modelName="H100"} 7
 
 
 @pytest.mark.parametrize(
-    ("format", "golden"),
+    ("written", "golden"),
     [(Format.TEXT, LITERAL % "counter"), (Format.OPENMETRICS, LITERAL % "unknown" + "# EOF\n")],
 )
-def test_literal_name_is_left_as_it_is(format: Format, golden: str) -> None:
+def test_literal_name_is_left_as_it_is(written: Format, golden: str) -> None:
     """Another exporter's counter keeps its name; in OpenMetrics, where it is none by its name, its type is unknown."""
     energy = Metric("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Energy (in mJ).", Kind.COUNTER, literal=True)
 
-    text = render([energy.sample(7, {"UUID": "GPU-1", "modelName": "H100"})], format).text.decode()
+    text = render([energy.sample(7, {"UUID": "GPU-1", "modelName": "H100"})], written).text.decode()
 
     assert golden == text
     assert energy.name == name(energy)
@@ -166,15 +166,15 @@ def test_literal_name_is_left_as_it_is(format: Format, golden: str) -> None:
     assert [7] == [sample.value for found in parse(text) for sample in found.samples]
 
 
-@pytest.mark.parametrize("format", [Format.TEXT, Format.OPENMETRICS])
-def test_series_given_twice_is_kept_once(format: Format) -> None:
+@pytest.mark.parametrize("written", [Format.TEXT, Format.OPENMETRICS])
+def test_series_given_twice_is_kept_once(written: Format) -> None:
     """Of samples of one series, the label order aside, the first reaches the page and the others are counted."""
     samples = [
         USAGE.sample(1, {"pid": "1", "memory": "pool"}),
         USAGE.sample(2, {"memory": "pool", "pid": "1", "pod": ""}),
     ]
 
-    rendered = render(samples, format)
+    rendered = render(samples, written)
 
     assert (1, 0) == (rendered.duplicates, rendered.malformed)
     assert b'gpu_cuda_memory_usage_bytes{memory="pool",pid="1"} 1\n' in rendered.text
