@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
@@ -21,12 +22,15 @@ import exporter
 MOST_BYTES = 4 << 20
 """Length of the longest line; 72 links of a GPU are 40 KB."""
 KILL_SECONDS = 1.0
-"""Wait for a killed process; one that still exists afterwards is blocked in the kernel."""
+"""Wait for a killed process; one that still exists afterwards is blocked in the kernel, or waits for a processor."""
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = 500
 """Added to the exporter's score: when memory is short the kernel kills a child, which is replaceable, first."""
 _SECRETS = ("OTEL_", "ACCEL_EXPORTER_")
 """Prefixes of variables that may hold passwords of backends and are not passed to children."""
+_unreaped: list[subprocess.Popen[bytes]] = []
+"""Killed children that had not ended yet. They are reaped when the next child is made or killed."""
+_reaping = threading.Lock()
 
 
 class ChildProcess:
@@ -46,6 +50,7 @@ class ChildProcess:
         share: Collection[int] = (),
         with_errors: bool = False,
     ) -> None:
+        _reap()
         found = [Path(exporter.__file__).parents[1], *places]
         self._process = subprocess.Popen(
             [*(command or (sys.executable, "-P", "-S", "-m", module)), argument],
@@ -109,7 +114,14 @@ class ChildProcess:
         ended = self.wait(KILL_SECONDS) is not None
         self.hang_up()
         self._output.close()
+        _reap(() if ended else (self._process,))
         return ended
+
+
+def _reap(also: Collection[subprocess.Popen[bytes]] = ()) -> None:
+    """Take the exit statuses of killed children that have ended meanwhile, so that none stays a zombie."""
+    with _reaping:
+        _unreaped[:] = [process for process in (*_unreaped, *also) if process.poll() is None]
 
 
 def offer_to_oom(pid: int) -> None:

@@ -20,7 +20,7 @@ from exporter.background.child import ChildProcess
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Before a replacement is started, in seconds; each pause is twice the one before."""
 MOST_ABANDONED = 1
-_LOOK_SECONDS = 1.0
+LOOK_SECONDS = 1.0
 """Between two checks whether a child may be started."""
 _LONGEST_WAIT = 0.5
 """For a message, before the other limits are checked; a twelfth of the patience where that is less."""
@@ -127,7 +127,7 @@ class Supervisor(ABC, Generic[C]):
             if self.closing.is_set():
                 return
             if end is None:
-                self.closing.wait(_LOOK_SECONDS)
+                self.closing.wait(LOOK_SECONDS)
                 continue
             if time.monotonic() - began > self.settled_seconds:
                 pause = SHORTEST_PAUSE

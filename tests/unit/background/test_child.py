@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from exporter import bare
+from exporter.background import child as children
 from exporter.background.child import ChildProcess
 from exporter.bpf import privileges
 from exporter.compat.dcgm import engine
 from exporter.faults.ipmi import Ipmi
+from tests.support import PATIENCE, until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to give up")
 
@@ -71,6 +75,32 @@ def test_dcgm(tmp_path: Path) -> None:
     held = masks(engine.decode(line).problem.replace(";", "\n"))["CapEff"]
     most = sum(1 << privileges.CAPABILITIES[name] for name in ("CAP_PERFMON", "CAP_SYS_ADMIN"))
     assert held & ~most == 0
+
+
+def test_a_child_that_ends_late_is_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed child that has not ended in time is no zombie once another child was made, and nothing warns of it."""
+    monkeypatch.setattr(children, "KILL_SECONDS", 0.0)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(subprocess.Popen, "kill", lambda _: None)
+        late = ChildProcess("", "read line; exit 7", command=("/bin/sh", "-c"))
+        assert not late.kill()  # which closed its input, on which it ends
+    pid = late.pid
+    del late
+    gc.collect()
+    until(lambda: state(pid) == "Z", "its end")
+
+    another = ChildProcess("", "exit 0", command=("/bin/sh", "-c"))
+    assert state(pid) == ""
+    another.wait(PATIENCE)
+    assert another.kill()
+
+
+def state(pid: int) -> str:
+    """The state of a process, empty for none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def test_no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:

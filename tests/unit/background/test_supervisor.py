@@ -72,7 +72,7 @@ class Subject(Supervisor[Shell]):
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "SHORTEST_PAUSE", 0.01)
-    monkeypatch.setattr(supervisor, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.01)
 
 
 S = TypeVar("S", bound="Subject")
